@@ -1,0 +1,1 @@
+//! What only the tests, the demo and the benchmarks of `cloudmap-mcs` need.
