@@ -1,1 +1,18 @@
-//! cloudmap-mcs
+//! `cloudmap-mcs` joins Kubernetes clusters, ECS services and whatever else is registered in AWS Cloud Map into one
+//! service-discovery fabric: the Multi-Cluster Services API (KEP-1645) with Cloud Map as the registry.
+//!
+//! Data flows in one direction, and only [`cloudmap`] and [`cluster`] touch the outside world:
+//!
+//! ```text
+//!     watches ─► caches ─► observe ─► plan (pure) ─► apply ─► Cloud Map
+//!     cluster                export, model              ledger, instances
+//!
+//!     ServiceImport, derived Service, EndpointSlices,  ◄─ apply ◄─ plan (pure) ◄─ observe ◄─ heads and pages
+//!     conditions, Events                                  import, model              ledger
+//! ```
+//!
+//! Start reading at [`model`] (the words), then [`ledger`] (how clusters tell each other what they export).
+
+pub mod cloudmap;
+pub mod ledger;
+pub mod model;

@@ -1,0 +1,145 @@
+//! Names of clusters and of services.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+/// Longest cluster id: it becomes a label value (`multicluster.kubernetes.io/source-cluster`, at most 63 characters)
+/// and, for headless Services, a part of DNS names.
+const MAX_CLUSTER_ID: usize = 63;
+
+/// Why a cluster id was refused. The message names the rule and the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid cluster id {id:?}: {rule}")]
+pub struct InvalidClusterId {
+    id: String,
+    rule: &'static str,
+}
+
+/// The id of a cluster in its ClusterSet: the value of its `cluster.clusterset.k8s.io` ClusterProperty (KEP-2149), a
+/// DNS-1123 label, or several joined by dots, of at most 63 characters in all.
+///
+/// Ids that start with `ecs-` are refused: endpoints of ECS clusters appear under such source-cluster names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClusterId(Arc<str>);
+
+impl ClusterId {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// A dotted id is legal (KEP-2149: a DNS subdomain), but stock CoreDNS answers per-pod names of headless Services
+    /// only for single-label ids.
+    pub fn is_dotted(&self) -> bool {
+        self.0.contains('.')
+    }
+}
+
+impl FromStr for ClusterId {
+    type Err = InvalidClusterId;
+
+    fn from_str(id: &str) -> Result<Self, Self::Err> {
+        let refuse = |rule| Err(InvalidClusterId { id: id.to_owned(), rule });
+        if id.is_empty() || id.len() > MAX_CLUSTER_ID {
+            return refuse("it must have 1 to 63 characters");
+        }
+        if !id.split('.').all(is_dns_label) {
+            return refuse(
+                "it must be a DNS-1123 label: lower-case letters, digits and '-', starting and ending with a letter or digit",
+            );
+        }
+        if id.starts_with("ecs-") {
+            return refuse("ids that start with \"ecs-\" are reserved for the endpoints of ECS clusters");
+        }
+        Ok(Self(id.into()))
+    }
+}
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The id of a ClusterSet: the value of the `clusterset.k8s.io` ClusterProperty, a DNS-1123 subdomain.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClusterSetId(Arc<str>);
+
+impl ClusterSetId {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ClusterSetId {
+    type Err = InvalidClusterId;
+
+    fn from_str(id: &str) -> Result<Self, Self::Err> {
+        if id.is_empty() || id.len() > 128 || !id.split('.').all(is_dns_label) {
+            return Err(InvalidClusterId {
+                id: id.to_owned(),
+                rule: "a ClusterSet id must be a DNS-1123 subdomain of at most 128 characters",
+            });
+        }
+        Ok(Self(id.into()))
+    }
+}
+
+impl fmt::Display for ClusterSetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn is_dns_label(label: &str) -> bool {
+    let alnum = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let bytes = label.as_bytes();
+    (1..=63).contains(&bytes.len())
+        && alnum(bytes[0])
+        && alnum(bytes[bytes.len() - 1])
+        && bytes.iter().all(|&c| alnum(c) || c == b'-')
+}
+
+/// `<namespace>/<name>`: by namespace sameness (KEP-1645) the same Service in every cluster of the ClusterSet.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceKey {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+impl ServiceKey {
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ServiceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_labels_and_dotted_labels() {
+        for id in ["a", "prod-1", "0cluster", "name.context", &"a".repeat(63)] {
+            assert_eq!(id.parse::<ClusterId>().unwrap().as_str(), id);
+        }
+        assert!("name.context".parse::<ClusterId>().unwrap().is_dotted());
+    }
+
+    #[test]
+    fn refuses_what_cannot_be_a_label_value_or_a_dns_name() {
+        for id in ["", "-a", "a-", "A", "a_b", "a..b", "ecs-prod", &"a".repeat(64)] {
+            let error = id.parse::<ClusterId>().unwrap_err().to_string();
+            assert!(error.contains(&format!("{id:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_clusterset_id_is_a_subdomain() {
+        assert!("prod.example".parse::<ClusterSetId>().is_ok());
+        assert!("Prod".parse::<ClusterSetId>().is_err());
+    }
+}

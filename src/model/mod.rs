@@ -1,0 +1,12 @@
+//! The domain: what a cluster exports, what an endpoint is, and the pure rules over them. Nothing here knows
+//! Kubernetes client types, the network or the clock.
+
+mod endpoint;
+mod export;
+mod identity;
+mod target;
+
+pub use endpoint::{Conditions, Endpoint, EndpointPort};
+pub use export::{Export, IpFamily, Protocol, ServicePort, ServiceType, SessionAffinity, TrafficPolicy};
+pub use identity::{ClusterId, ClusterSetId, InvalidClusterId, ServiceKey};
+pub use target::{ClaimOwner, Registration, Target};

@@ -1,0 +1,41 @@
+//! Where a Kubernetes Service is registered in Cloud Map, and by whose right.
+
+use std::{fmt, sync::Arc};
+
+/// A Cloud Map service that instances are registered in, by names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Target {
+    /// Name of the Cloud Map namespace (not its `HttpName`).
+    pub namespace: Arc<str>,
+    /// Name of the Cloud Map service.
+    pub service: Arc<str>,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.service)
+    }
+}
+
+/// The Kubernetes object that wants a target. Objects of the same kind, namespace and name in several clusters of one
+/// ClusterSet are the same owner.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClaimOwner {
+    /// `ServiceExport`, `Service` (annotated) or `Ingress`.
+    pub kind: Arc<str>,
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+/// A registration record: written to the ledger before the first instance is registered under its target, and kept as
+/// `retiring` until every own instance there is seen to be gone, so that a leader that takes over after a crash knows
+/// where to look. It is also the cluster's claim to the target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registration {
+    pub target: Target,
+    pub owner: ClaimOwner,
+    /// When this cluster first committed the claim, seconds since 1970. Carried over by every later leader.
+    pub claimed: i64,
+    /// No longer wanted: only deregistrations may follow.
+    pub retiring: bool,
+}
