@@ -4,9 +4,11 @@
 mod endpoint;
 mod export;
 mod identity;
+mod merge;
 mod target;
 
 pub use endpoint::{Conditions, Endpoint, EndpointPort};
 pub use export::{Export, IpFamily, Protocol, ServicePort, ServiceType, SessionAffinity, TrafficPolicy};
 pub use identity::{ClusterId, ClusterSetId, InvalidClusterId, ServiceKey};
+pub use merge::{ClusterSetService, Conflict, ConflictReason, merge};
 pub use target::{ClaimOwner, Registration, Target};
