@@ -5,10 +5,12 @@ mod endpoint;
 mod export;
 mod identity;
 mod merge;
+mod slices;
 mod target;
 
 pub use endpoint::{Conditions, Endpoint, EndpointPort};
 pub use export::{Export, IpFamily, Protocol, ServicePort, ServiceType, SessionAffinity, TrafficPolicy};
 pub use identity::{ClusterId, ClusterSetId, InvalidClusterId, ServiceKey};
 pub use merge::{ClusterSetService, Conflict, ConflictReason, merge};
+pub use slices::{MAX_ENDPOINTS, PackedEndpoint, Slice, SliceEndpoint, pack, packable};
 pub use target::{ClaimOwner, Registration, Target};

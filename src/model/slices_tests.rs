@@ -1,0 +1,126 @@
+use std::net::Ipv4Addr;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::Protocol;
+
+fn mk_ports(names: &[&str]) -> Arc<[EndpointPort]> {
+    let port =
+        |name: &&str| EndpointPort { name: (*name).into(), protocol: Protocol::Tcp, port: 80, app_protocol: None };
+    names.iter().map(port).collect::<Vec<_>>().into()
+}
+
+fn mk_endpoint(n: u32, ports: &Arc<[EndpointPort]>) -> Endpoint {
+    Endpoint {
+        ipv4: Some(Ipv4Addr::from(0x0a00_0000 + n)),
+        ipv6: None,
+        ports: ports.clone(),
+        conditions: Conditions::READY,
+        hostname: None,
+        zone: Some("z1".into()),
+        node: Some("node-1".into()),
+    }
+}
+
+fn key() -> ServiceKey {
+    ServiceKey::new("ns", "svc")
+}
+
+fn packed(numbers: impl IntoIterator<Item = u32>, existing: &[Slice]) -> Vec<Slice> {
+    let ports = mk_ports(&["http"]);
+    let endpoints: Vec<_> = numbers.into_iter().map(|n| mk_endpoint(n, &ports)).collect();
+    let packable = packable(&endpoints, &[IpFamily::V4], &["http".into()], false, false);
+    pack(&key(), &"c1".parse().unwrap(), &packable, existing)
+}
+
+fn addresses(slices: &[Slice]) -> Vec<IpAddr> {
+    let mut all: Vec<_> = slices.iter().flat_map(|slice| slice.endpoints.iter().map(|e| e.address)).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_thousand_endpoints_fill_ten_slices() {
+    let slices = packed(0..1_000, &[]);
+    assert_eq!(slices.len(), 10);
+    assert!(slices.iter().all(|slice| slice.endpoints.len() == MAX_ENDPOINTS));
+}
+
+#[test]
+fn one_change_touches_one_slice() {
+    let before = packed(0..250, &[]);
+    let after = packed((0..250).filter(|n| *n != 17).chain([900]), &before);
+    let changed = before.iter().filter(|slice| !after.contains(slice)).count();
+    assert!(changed <= 2, "{changed} slices changed");
+    let removed_only = packed((0..250).filter(|n| *n != 17), &before);
+    assert_eq!(before.iter().filter(|slice| !removed_only.contains(slice)).count(), 1);
+}
+
+#[test]
+fn a_changed_condition_reaches_the_existing_slice() {
+    let before = packed(0..3, &[]);
+    let ports = mk_ports(&["http"]);
+    let mut endpoints: Vec<_> = (0..3).map(|n| mk_endpoint(n, &ports)).collect();
+    endpoints[1].conditions = Conditions { ready: false, serving: true, terminating: true };
+    let packable = packable(&endpoints, &[IpFamily::V4], &["http".into()], false, false);
+    let after = pack(&key(), &"c1".parse().unwrap(), &packable, &before);
+    assert_eq!((after.len(), &after[0].name), (1, &before[0].name));
+    assert_eq!(after[0].endpoints[1].conditions, endpoints[1].conditions);
+}
+
+#[test]
+fn an_endpoint_shows_only_the_ports_that_its_cluster_carries() {
+    let endpoints = [mk_endpoint(1, &mk_ports(&["http", "old"])), mk_endpoint(2, &mk_ports(&["old"]))];
+    let packed = packable(&endpoints, &[IpFamily::V4], &["http".into()], false, false);
+    assert_eq!(packed.len(), 1, "the second one has nothing to offer");
+    assert_eq!(packed[0].ports, mk_ports(&["http"]));
+}
+
+#[test]
+fn nodes_are_named_only_for_local_endpoints() {
+    let endpoints = [mk_endpoint(1, &mk_ports(&["http"]))];
+    let node = |local| packable(&endpoints, &[IpFamily::V4], &["http".into()], local, false)[0].endpoint.node.clone();
+    assert_eq!((node(true).as_deref(), node(false)), (Some("node-1"), None));
+}
+
+#[test]
+fn families_and_port_sets_have_slices_of_their_own() {
+    let mut dual = mk_endpoint(1, &mk_ports(&["http"]));
+    dual.ipv6 = Some("fd00::1".parse().unwrap());
+    let other = mk_endpoint(2, &mk_ports(&["grpc", "http"]));
+    let carried = ["grpc".into(), "http".into()];
+    let packable = packable(&[dual, other], &[IpFamily::V4, IpFamily::V6], &carried, false, false);
+    let slices = pack(&key(), &"c1".parse().unwrap(), &packable, &[]);
+    assert_eq!(slices.len(), 3);
+    let names: HashSet<_> = slices.iter().map(|slice| &slice.name).collect();
+    assert_eq!(names.len(), 3);
+}
+
+#[test]
+fn a_headless_service_without_ports_keeps_its_endpoints() {
+    let packed = packable(&[mk_endpoint(1, &mk_ports(&[]))], &[IpFamily::V4], &[], false, false);
+    assert_eq!(packed.len(), 1);
+}
+
+proptest! {
+    #[test]
+    fn packing_is_complete_bounded_stable_and_idempotent(
+        first in prop::collection::btree_set(0..400u32, 0..350),
+        second in prop::collection::btree_set(0..400u32, 0..350),
+    ) {
+        let before = packed(first, &[]);
+        let after = packed(second.iter().copied(), &before);
+        prop_assert_eq!(addresses(&after), addresses(&packed(second.iter().copied(), &[])));
+        prop_assert!(after.iter().all(|slice| (1..=MAX_ENDPOINTS).contains(&slice.endpoints.len())));
+        prop_assert_eq!(&packed(second, &after), &after);
+        for slice in &after {
+            if let Some(old) = before.iter().find(|old| old.name == slice.name) {
+                for endpoint in &old.endpoints {
+                    let elsewhere = after.iter().any(|s| s.name != slice.name && s.endpoints.contains(endpoint));
+                    prop_assert!(!elsewhere, "an endpoint stays in its slice");
+                }
+            }
+        }
+    }
+}
