@@ -13,6 +13,10 @@
 //!
 //! Start reading at [`model`] (the words), then [`ledger`] (how clusters tell each other what they export).
 
+pub mod admin;
+pub mod cli;
 pub mod cloudmap;
 pub mod ledger;
 pub mod model;
+pub mod queue;
+pub mod telemetry;

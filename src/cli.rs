@@ -1,0 +1,276 @@
+//! The command line. Every flag is also an environment variable (`CLOUDMAP_MCS_` and the flag's name), so that the
+//! Deployment is configured by a ConfigMap.
+
+use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use k8s_openapi::jiff::SignedDuration;
+
+use crate::model::{ClusterId, ClusterSetId};
+
+/// Multi-Cluster Services API for Kubernetes with AWS Cloud Map as the registry.
+#[derive(Debug, Parser)]
+#[command(name = "cloudmap-mcs", version, max_term_width = 110)]
+pub struct Cli {
+    #[command(flatten)]
+    pub log: LogArgs,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Runs the controller.
+    Run(Box<RunArgs>),
+    /// Prints the CustomResourceDefinitions as YAML.
+    Crds,
+    /// Looks into the ledger: what the clusters of the ClusterSet tell each other.
+    #[command(subcommand)]
+    Ledger(LedgerCommand),
+    /// Takes this cluster out of its ClusterSet: its exports, instances and ledger pages are removed by the leader.
+    Leave(LeaveArgs),
+    /// Removes what a cluster, or the whole ClusterSet, left in AWS. Start with --dry-run, which only lists it.
+    Purge(PurgeArgs),
+    /// Declares a cluster that died as left, so that the others drop its exports.
+    Forget(ForgetArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LedgerCommand {
+    /// Prints every cluster's exports, endpoints, claims, age and lag.
+    Show(ShowArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub kube: KubeArgs,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
+    #[command(flatten)]
+    pub aws: AwsArgs,
+
+    /// Which exported Services are also registered as ordinary Cloud Map instances, for ECS tasks and other readers.
+    /// AWS charges about 0.10 USD per instance and month.
+    #[arg(long, env = "CLOUDMAP_MCS_INSTANCES", value_enum, default_value_t = Instances::All)]
+    pub instances: Instances,
+    /// Register all instances in this one Cloud Map namespace, under `<service>.<namespace>`, instead of in a Cloud Map
+    /// namespace per Kubernetes namespace.
+    #[arg(long, env = "CLOUDMAP_MCS_INSTANCES_NAMESPACE", value_name = "NAME")]
+    pub instances_namespace: Option<String>,
+    /// Cloud Map calls a second that drift checks of instances may spend; how often each target is checked follows
+    /// from it and is the metric `cloudmap_mcs_instances_drift_period_seconds`.
+    #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value_t = 2.0)]
+    pub drift_calls_per_second: f64,
+
+    /// How often the ledger is read.
+    #[arg(long, env = "CLOUDMAP_MCS_LEDGER_TICK", value_name = "DURATION", default_value = "1s", value_parser = duration)]
+    pub ledger_tick: Duration,
+    /// Remove the endpoints of a cluster whose ledger has not advanced for this long. Off by default: a cluster whose
+    /// controller is down still serves.
+    #[arg(long, env = "CLOUDMAP_MCS_STALE_CLUSTER_TTL", value_name = "DURATION", value_parser = duration)]
+    pub stale_cluster_ttl: Option<Duration>,
+
+    /// Where /healthz, /readyz and /metrics are served.
+    #[arg(long, env = "CLOUDMAP_MCS_LISTEN", value_name = "ADDRESS", default_value = "[::]:8080")]
+    pub listen: SocketAddr,
+    /// Reconciles in flight at once.
+    #[arg(long, env = "CLOUDMAP_MCS_CONCURRENCY", value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub concurrency: u16,
+}
+
+#[derive(Debug, Args)]
+pub struct KubeArgs {
+    /// Kubeconfig file; without it the Pod's own service account, or $KUBECONFIG, or ~/.kube/config.
+    #[arg(long, env = "CLOUDMAP_MCS_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig.
+    #[arg(long, env = "CLOUDMAP_MCS_CONTEXT", value_name = "NAME")]
+    pub context: Option<String>,
+    /// The controller's own namespace: its Lease and its ledger record live there.
+    #[arg(long, env = "CLOUDMAP_MCS_NAMESPACE", value_name = "NAME", default_value = "cloudmap-mcs-system")]
+    pub namespace: String,
+}
+
+#[derive(Debug, Args)]
+pub struct IdentityArgs {
+    /// Id of this cluster, where no ClusterProperty `cluster.clusterset.k8s.io` gives it; without either the UID of the
+    /// kube-system namespace serves. A flag that disagrees with the property is an error.
+    #[arg(long, env = "CLOUDMAP_MCS_CLUSTER_ID", value_name = "ID", value_parser = parsed::<ClusterId>)]
+    pub cluster_id: Option<ClusterId>,
+    /// Id of the ClusterSet, where no ClusterProperty `clusterset.k8s.io` gives it.
+    #[arg(long, env = "CLOUDMAP_MCS_CLUSTERSET_ID", value_name = "ID", value_parser = parsed::<ClusterSetId>)]
+    pub clusterset_id: Option<ClusterSetId>,
+}
+
+#[derive(Debug, Args)]
+pub struct AwsArgs {
+    /// AWS region of the registry; without it the SDK's default chain ($AWS_REGION, profile, instance metadata).
+    #[arg(long, env = "CLOUDMAP_MCS_REGION", value_name = "REGION")]
+    pub region: Option<String>,
+    /// Role to assume for all Cloud Map calls, with the credentials of the SDK's default chain (IRSA, Pod Identity, ...).
+    #[arg(long, env = "CLOUDMAP_MCS_ASSUME_ROLE_ARN", value_name = "ARN")]
+    pub assume_role_arn: Option<String>,
+    /// External id for --assume-role-arn.
+    #[arg(long, env = "CLOUDMAP_MCS_ASSUME_ROLE_EXTERNAL_ID", value_name = "ID", requires = "assume_role_arn")]
+    pub assume_role_external_id: Option<String>,
+    /// Another address for Cloud Map, such as an emulator: discovery calls go there without the `data-` host prefix.
+    /// For PrivateLink set $AWS_ENDPOINT_URL_SERVICEDISCOVERY instead.
+    #[arg(long, env = "CLOUDMAP_MCS_CLOUDMAP_ENDPOINT", value_name = "URL", value_parser = http_url)]
+    pub cloudmap_endpoint: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// What is logged: a level, or a list of `module=level`.
+    #[arg(long, global = true, env = "CLOUDMAP_MCS_LOG", value_name = "FILTER", default_value = "info")]
+    pub log: String,
+    #[arg(long, global = true, env = "CLOUDMAP_MCS_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    pub kube: KubeArgs,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
+    #[command(flatten)]
+    pub aws: AwsArgs,
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Table)]
+    pub output: OutputFormat,
+    /// Only this cluster.
+    #[arg(long, value_name = "ID", value_parser = parsed::<ClusterId>)]
+    pub cluster: Option<ClusterId>,
+}
+
+#[derive(Debug, Args)]
+pub struct LeaveArgs {
+    #[command(flatten)]
+    pub kube: KubeArgs,
+    /// Give up waiting for the leader after this long; it goes on by itself.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    pub timeout: Duration,
+    /// Come back: clears the flag that an earlier `leave` set.
+    #[arg(long)]
+    pub undo: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PurgeArgs {
+    #[command(flatten)]
+    pub kube: KubeArgs,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
+    #[command(flatten)]
+    pub aws: AwsArgs,
+    /// Only what this cluster left; without it, what the whole ClusterSet left.
+    #[arg(long, value_name = "ID", value_parser = parsed::<ClusterId>)]
+    pub cluster: Option<ClusterId>,
+    /// Lists what would be removed, and removes nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ForgetArgs {
+    #[command(flatten)]
+    pub kube: KubeArgs,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
+    #[command(flatten)]
+    pub aws: AwsArgs,
+    /// The cluster that died.
+    #[arg(value_parser = parsed::<ClusterId>)]
+    pub cluster: ClusterId,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Instances {
+    /// Every exported Service.
+    All,
+    /// Only Services whose annotations ask for it.
+    Annotated,
+    /// None.
+    None,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    Table,
+    Json,
+}
+
+fn parsed<T: FromStr>(text: &str) -> Result<T, String>
+where
+    T::Err: std::fmt::Display,
+{
+    text.parse().map_err(|error: T::Err| error.to_string())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    text.parse::<SignedDuration>()
+        .ok()
+        .and_then(|duration| Duration::try_from(duration).ok())
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| format!("{text:?} is not a positive duration such as 500ms, 20s, 5m or 1h"))
+}
+
+fn http_url(text: &str) -> Result<String, String> {
+    if text.starts_with("http://") || text.starts_with("https://") {
+        Ok(text.trim_end_matches('/').to_owned())
+    } else {
+        Err("it must start with http:// or https://".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_long_flag_of_run_has_an_environment_variable() {
+        let command = Cli::command();
+        let run = command.find_subcommand("run").unwrap();
+        for arg in run.get_arguments().filter(|arg| arg.get_long().is_some_and(|long| long != "help")) {
+            assert!(arg.get_env().is_some(), "--{}", arg.get_long().unwrap());
+            assert!(arg.get_help().is_some(), "--{} explains itself", arg.get_long().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_names_the_flag_and_what_it_takes() {
+        for (flag, value, hint) in [
+            ("--cluster-id", "Prod", "DNS-1123"),
+            ("--ledger-tick", "fast", "500ms"),
+            ("--stale-cluster-ttl", "0s", "positive"),
+            ("--instances", "some", "annotated"),
+            ("--cloudmap-endpoint", "localhost:1", "http://"),
+            ("--concurrency", "0", "1..=256"),
+        ] {
+            let error = Cli::try_parse_from(["cloudmap-mcs", "run", flag, value]).unwrap_err().to_string();
+            assert!(error.contains(flag) && error.contains(hint), "{error}");
+        }
+    }
+
+    #[test]
+    fn durations_are_as_people_write_them() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
+        assert!(duration("-1s").is_err());
+    }
+}

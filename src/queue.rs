@@ -1,0 +1,238 @@
+//! A queue of keys: each key is worked on by one worker at a time, asked for again while it is in work it comes once
+//! more afterwards, and a failing one comes back ever later.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    hash::Hash,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+/// First delay after a failure; it doubles with each further one.
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+/// Longest delay between tries: a user who mends something does not wait longer.
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
+/// The queue. Workers [`take`](Self::take) keys and say [`done`](Self::done) or [`failed`](Self::failed).
+#[derive(Debug)]
+pub struct Queue<K> {
+    inner: Mutex<Inner<K>>,
+    wake: Notify,
+}
+
+#[derive(Debug)]
+struct Inner<K> {
+    ready: VecDeque<K>,
+    queued: HashSet<K>,
+    working: HashSet<K>,
+    /// Asked for while in work.
+    again: HashSet<K>,
+    failures: HashMap<K, u32>,
+    delayed: HashMap<K, Instant>,
+}
+
+impl<K> Default for Queue<K> {
+    fn default() -> Self {
+        let inner = Inner {
+            ready: VecDeque::new(),
+            queued: HashSet::new(),
+            working: HashSet::new(),
+            again: HashSet::new(),
+            failures: HashMap::new(),
+            delayed: HashMap::new(),
+        };
+        Self { inner: Mutex::new(inner), wake: Notify::new() }
+    }
+}
+
+impl<K: Clone + Eq + Hash> Queue<K> {
+    /// Asks for a key as soon as possible, also when it waits for a retry: what changed may be the cure.
+    pub fn add(&self, key: K) {
+        let mut inner = self.lock();
+        inner.delayed.remove(&key);
+        inner.enqueue(key);
+        drop(inner);
+        self.wake.notify_one();
+    }
+
+    /// Asks for a key after `delay`, unless it is asked for before.
+    pub fn add_after(&self, key: K, delay: Duration) {
+        let mut inner = self.lock();
+        let due = Instant::now() + delay;
+        let entry = inner.delayed.entry(key).or_insert(due);
+        *entry = due.min(*entry);
+        drop(inner);
+        self.wake.notify_one();
+    }
+
+    /// The next key. Cancel-safe.
+    pub async fn take(&self) -> K {
+        loop {
+            let notified = self.wake.notified();
+            let next_due = {
+                let mut inner = self.lock();
+                inner.promote(Instant::now());
+                if let Some(key) = inner.ready.pop_front() {
+                    inner.queued.remove(&key);
+                    inner.working.insert(key.clone());
+                    if !inner.ready.is_empty() {
+                        self.wake.notify_one();
+                    }
+                    return key;
+                }
+                inner.delayed.values().min().copied()
+            };
+            match next_due {
+                Some(due) => {
+                    let _ = tokio::time::timeout_at(due, notified).await;
+                }
+                None => notified.await,
+            }
+        }
+    }
+
+    /// The key was worked on with success.
+    pub fn done(&self, key: &K) {
+        let mut inner = self.lock();
+        inner.failures.remove(key);
+        inner.finish(key);
+        drop(inner);
+        self.wake.notify_one();
+    }
+
+    /// The key failed: it comes back later. Returns when, and how often it failed in a row.
+    pub fn failed(&self, key: &K) -> (Duration, u32) {
+        let mut inner = self.lock();
+        let count = inner.failures.entry(key.clone()).or_insert(0);
+        *count += 1;
+        let count = *count;
+        let delay = FIRST_RETRY.saturating_mul(1 << (count - 1).min(16)).min(LAST_RETRY);
+        inner.finish(key);
+        if !inner.queued.contains(key) {
+            inner.delayed.insert(key.clone(), Instant::now() + delay);
+        }
+        drop(inner);
+        self.wake.notify_one();
+        (delay, count)
+    }
+
+    /// Keys that wait, now or for a retry.
+    pub fn len(&self) -> usize {
+        let inner = self.lock();
+        inner.ready.len() + inner.delayed.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<K>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Clone + Eq + Hash> Inner<K> {
+    fn enqueue(&mut self, key: K) {
+        if self.working.contains(&key) {
+            self.again.insert(key);
+        } else if self.queued.insert(key.clone()) {
+            self.ready.push_back(key);
+        }
+    }
+
+    fn finish(&mut self, key: &K) {
+        self.working.remove(key);
+        if self.again.remove(key) {
+            self.enqueue(key.clone());
+        }
+    }
+
+    fn promote(&mut self, now: Instant) {
+        let due: Vec<K> = self.delayed.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect();
+        for key in due {
+            self.delayed.remove(&key);
+            self.enqueue(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_in_work_is_not_given_out_twice_but_comes_again() {
+        let queue = Queue::default();
+        queue.add("a");
+        queue.add("a");
+        assert_eq!(queue.take().await, "a");
+        queue.add("a");
+        assert!(tokio::time::timeout(Duration::from_secs(1), queue.take()).await.is_err());
+        queue.done(&"a");
+        assert_eq!(queue.take().await, "a");
+        queue.done(&"a");
+        assert!(queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_key_comes_back_ever_later_and_at_once_when_something_changed() {
+        let queue = Queue::default();
+        queue.add("a");
+        let mut delays = Vec::new();
+        for _ in 0..12 {
+            assert_eq!(queue.take().await, "a");
+            delays.push(queue.failed(&"a").0);
+        }
+        assert!(delays.windows(2).all(|pair| pair[0] <= pair[1]));
+        assert_eq!((delays[0], delays[11]), (FIRST_RETRY, LAST_RETRY));
+        let before = Instant::now();
+        queue.add("a");
+        assert_eq!(queue.take().await, "a");
+        assert_eq!(Instant::now(), before);
+        queue.done(&"a");
+        queue.add("a");
+        queue.take().await;
+        assert_eq!(queue.failed(&"a"), (FIRST_RETRY, 1), "success forgets failures");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_key_never_holds_up_the_others() {
+        let queue = Arc::new(Queue::default());
+        queue.add(1);
+        let key = queue.take().await;
+        queue.failed(&key);
+        queue.add(2);
+        assert_eq!(tokio::time::timeout(Duration::from_millis(1), queue.take()).await, Ok(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn several_workers_get_all_keys() {
+        let queue = Arc::new(Queue::default());
+        let workers: Vec<_> = (0..4)
+            .map(|_| {
+                let queue = queue.clone();
+                tokio::spawn(async move {
+                    let mut seen = 0;
+                    while let Ok(key) = tokio::time::timeout(Duration::from_secs(5), queue.take()).await {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                        queue.done(&key);
+                        seen += 1;
+                    }
+                    seen
+                })
+            })
+            .collect();
+        for key in 0..1_000 {
+            queue.add(key);
+        }
+        let mut total = 0;
+        for worker in workers {
+            total += worker.await.unwrap();
+        }
+        assert_eq!(total, 1_000);
+    }
+}
