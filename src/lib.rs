@@ -13,6 +13,7 @@
 //!
 //! Start reading at [`model`] (the words), then [`ledger`] (how clusters tell each other what they export).
 
+pub mod api;
 pub mod cloudmap;
 pub mod ledger;
 pub mod model;
