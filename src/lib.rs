@@ -15,5 +15,6 @@
 
 pub mod api;
 pub mod cloudmap;
+pub mod cluster;
 pub mod ledger;
 pub mod model;

@@ -1,0 +1,11 @@
+//! The Kubernetes API: narrowed caches to read from, server-side apply to write with, Events, the Lease and the
+//! ledger's record. The only module that talks to an API server.
+//!
+//! Every replica keeps the caches warm; only the one that holds the [`lease`] writes.
+
+pub mod cache;
+pub mod metrics;
+pub mod objects;
+mod watches;
+
+pub use watches::Caches;
