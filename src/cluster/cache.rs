@@ -49,7 +49,7 @@ pub trait Narrow: Sized + PartialEq + Debug + Send + Sync + 'static {
 }
 
 /// What a watch of [`Narrow::Kind`] yields: an object that cannot be read is an item, not the end of the watch.
-pub type WatchItem<K> = Result<Event<Result<K, InvalidObject>>, watcher::Error>;
+pub type WatchItem<K> = Result<Event<Result<K, Box<InvalidObject>>>, watcher::Error>;
 
 /// An object that came, changed or went.
 #[derive(Debug)]
@@ -161,9 +161,12 @@ pub struct Changes<T: Narrow>(Arc<Queue<T>>);
 
 #[derive(Debug)]
 struct Queue<T: Narrow> {
-    pending: Mutex<HashMap<T::Key, (Option<Arc<T>>, Option<Arc<T>>)>>,
+    pending: Mutex<HashMap<T::Key, Pending<T>>>,
     filled: Notify,
 }
+
+/// What an object was when it was last taken, and what it is now.
+type Pending<T> = (Option<Arc<T>>, Option<Arc<T>>);
 
 impl<T: Narrow> Changes<T> {
     /// Waits for changes and takes all there are: at least one, each key once, in no order. Cancel-safe.
@@ -243,7 +246,7 @@ impl<T: Narrow> Writer<T> {
     ///
     /// Objects of a list that is still running are applied at once; nothing is removed before its end. An object that
     /// cannot be read stays as it was, and is not taken for gone.
-    pub fn apply(&mut self, event: Event<Result<T::Kind, InvalidObject>>) -> Option<InvalidObject> {
+    pub fn apply(&mut self, event: Event<Result<T::Kind, Box<InvalidObject>>>) -> Option<Box<InvalidObject>> {
         match event {
             Event::Init => {
                 self.listed = Some(HashSet::new());
@@ -254,7 +257,7 @@ impl<T: Narrow> Writer<T> {
                     let key = T::key(object.meta())?;
                     self.list(&key);
                     let object = T::narrow(object, &mut self.interner);
-                    self.set(key, object);
+                    self.set(&key, object);
                 }
                 Err(invalid) => {
                     if let Some(key) = T::key(&invalid.metadata) {
@@ -265,14 +268,14 @@ impl<T: Narrow> Writer<T> {
             },
             Event::Delete(object) => {
                 let metadata = object.as_ref().map_or_else(|invalid| &invalid.metadata, Resource::meta);
-                self.set(T::key(metadata)?, None);
+                self.set(&T::key(metadata)?, None);
             }
             Event::InitDone => {
                 let listed = self.listed.take()?;
                 let vanished: Vec<T::Key> =
                     self.cache.read(|objects| objects.keys().filter(|key| !listed.contains(*key)).cloned().collect());
                 for key in vanished {
-                    self.set(key, None);
+                    self.set(&key, None);
                 }
                 self.cache.0.state.send_modify(|state| {
                     state.synced = true;
@@ -289,19 +292,19 @@ impl<T: Narrow> Writer<T> {
         }
     }
 
-    fn set(&mut self, key: T::Key, new: Option<T>) {
+    fn set(&self, key: &T::Key, new: Option<T>) {
         let mut content = self.cache.0.content.write().unwrap_or_else(PoisonError::into_inner);
-        let old = content.objects.get(&key).cloned();
+        let old = content.objects.get(key).cloned();
         if old.as_deref() == new.as_ref() {
             return;
         }
         let new = new.map(Arc::new);
         match &new {
             Some(object) => content.objects.insert(key.clone(), Arc::clone(object)),
-            None => content.objects.remove(&key),
+            None => content.objects.remove(key),
         };
         for subscriber in content.subscribers.iter().filter_map(Weak::upgrade) {
-            subscriber.push(&key, old.as_ref(), new.as_ref());
+            subscriber.push(key, old.as_ref(), new.as_ref());
         }
     }
 
@@ -326,12 +329,12 @@ impl<T: Narrow> Writer<T> {
 
 /// A stable word for the metric, and what a person can do.
 fn diagnose(error: &watcher::Error) -> (&'static str, &'static str) {
-    let status = match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => status,
-        _ => return ("connection", ""),
+    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
+    | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+    | watcher::Error::WatchFailed(kube::Error::Api(status))
+    | watcher::Error::WatchError(status)) = error
+    else {
+        return ("connection", "");
     };
     match status.code {
         404 => ("not_found", ": is the CustomResourceDefinition installed (kubectl apply -k config/crd)?"),

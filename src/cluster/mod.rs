@@ -3,9 +3,16 @@
 //!
 //! Every replica keeps the caches warm; only the one that holds the [`lease`] writes.
 
+pub mod apply;
 pub mod cache;
+pub mod events;
+pub mod lease;
 pub mod metrics;
 pub mod objects;
 mod watches;
 
-pub use watches::Caches;
+pub use apply::{ClusterWriter, KubernetesWriter};
+pub use cache::{Cache, Change, Changes};
+pub use lease::Leadership;
+pub use metrics::Metrics;
+pub use watches::{Caches, Writers};

@@ -165,7 +165,9 @@ where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
     let api: Api<DeserializeGuard<K>> = Api::all(client.clone());
-    watcher(api, config).default_backoff().map(|item| item.map(|event| map(event, |DeserializeGuard(object)| object)))
+    watcher(api, config)
+        .default_backoff()
+        .map(|item| item.map(|event| map(event, |DeserializeGuard(object)| object.map_err(Box::new))))
 }
 
 /// Kinds of Kubernetes itself, which the API server has validated: without the copy that the guard costs.

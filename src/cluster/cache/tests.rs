@@ -6,7 +6,7 @@ use kube::core::Status;
 use super::*;
 use crate::{cluster::objects::Service, model::ServiceKey};
 
-type Events = Vec<Event<Result<v1::Service, InvalidObject>>>;
+type Events = Vec<Event<Result<v1::Service, Box<InvalidObject>>>>;
 
 fn key(name: &str) -> ServiceKey {
     ServiceKey::new("ns", name)
@@ -20,9 +20,9 @@ fn service(name: &str, port: u16) -> v1::Service {
     .unwrap()
 }
 
-fn unreadable(name: &str) -> Result<v1::Service, InvalidObject> {
+fn unreadable(name: &str) -> Result<v1::Service, Box<InvalidObject>> {
     let metadata = service(name, 1).metadata;
-    Err(InvalidObject { error: "invalid type".to_owned(), metadata })
+    Err(Box::new(InvalidObject { error: "invalid type".to_owned(), metadata }))
 }
 
 fn listed(services: &[(&str, u16)]) -> Events {

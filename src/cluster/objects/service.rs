@@ -13,6 +13,7 @@ use crate::{
 
 /// A Service: exported ones, annotated ones and the derived ones of this project's imports.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of the object, and they are independent")]
 pub struct Service {
     pub key: ServiceKey,
     pub uid: Box<str>,
