@@ -14,8 +14,10 @@
 //! Start reading at [`model`] (the words), then [`ledger`] (how clusters tell each other what they export).
 
 pub mod admin;
+pub mod api;
 pub mod cli;
 pub mod cloudmap;
+pub mod cluster;
 pub mod ledger;
 pub mod model;
 pub mod queue;

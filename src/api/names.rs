@@ -1,0 +1,113 @@
+//! Every label, annotation, well-known name and field manager that this project writes or reads.
+
+/// Prefix of the labels and annotations that are this project's own.
+pub const DOMAIN: &str = "cloudmap-mcs.x-k8s.io";
+
+/// API group of ServiceExport and ServiceImport.
+pub const MCS_GROUP: &str = "multicluster.x-k8s.io";
+
+/// API group of ClusterProperty (KEP-2149).
+pub const ABOUT_GROUP: &str = "about.k8s.io";
+
+/// The standard's release that the CRDs follow, as a label on them; an installer compares it to prevent downgrades.
+pub const LABEL_RELEASE_VERSION: &str = "multicluster.x-k8s.io/release-version";
+
+/// Counts schema changes within one release of the standard (see [`LABEL_RELEASE_VERSION`]).
+pub const LABEL_CRD_SCHEMA_REVISION: &str = "multicluster.x-k8s.io/crd-schema-revision";
+
+/// Release of sigs.k8s.io/mcs-api whose schemas [`crate::api::crds`] reproduces.
+pub const MCS_RELEASE_VERSION: &str = "v0.5.2";
+
+/// See [`LABEL_CRD_SCHEMA_REVISION`].
+pub const MCS_SCHEMA_REVISION: &str = "0";
+
+/// Name of the ClusterProperty that holds the cluster's id (KEP-2149).
+pub const PROPERTY_CLUSTER_ID: &str = "cluster.clusterset.k8s.io";
+
+/// Name of the ClusterProperty that holds the id of the ClusterSet that the cluster is a member of (KEP-2149).
+pub const PROPERTY_CLUSTERSET_ID: &str = "clusterset.k8s.io";
+
+/// On every imported EndpointSlice: name of the ServiceImport (KEP-1645, MUST). CoreDNS selects slices by it.
+pub const LABEL_SERVICE_NAME: &str = "multicluster.kubernetes.io/service-name";
+
+/// On every imported EndpointSlice: id of the cluster that its endpoints come from (KEP-1645, MUST).
+pub const LABEL_SOURCE_CLUSTER: &str = "multicluster.kubernetes.io/source-cluster";
+
+/// On every ClusterSetIP ServiceImport: name of the derived Service. Not in KEP-1645, but mcs-api's own controllers
+/// write it and Gateway API implementations require it.
+pub const ANNOTATION_DERIVED_SERVICE: &str = "multicluster.kubernetes.io/derived-service";
+
+/// On EndpointSlices: the Service they belong to. kube-proxy needs it, for imported slices with the derived Service.
+pub const LABEL_KUBERNETES_SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// On EndpointSlices: which controller owns them. A slice with another value is never written or deleted.
+pub const LABEL_SLICE_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+
+/// Value of [`LABEL_SLICE_MANAGED_BY`] and [`LABEL_MANAGED_BY`] on the objects of this project.
+pub const MANAGED_BY: &str = "cloudmap-mcs";
+
+/// On ServiceImports and derived Services that this project made. In its own domain, because a ServiceImport also
+/// carries the labels that users export, and `app.kubernetes.io/managed-by` may be one of them.
+pub const LABEL_MANAGED_BY: &str = "cloudmap-mcs.x-k8s.io/managed-by";
+
+/// On EndpointSlices that the EndpointSlice controller mirrors from Endpoints or makes for headless Services.
+pub const LABEL_HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// On a derived Service: the kube-proxy implementation that should ignore it. Never written; kept when present.
+pub const LABEL_SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+
+/// On a ServiceExport: the Cloud Map namespace that its instances are registered in, instead of the default one.
+pub const ANNOTATION_TARGET_NAMESPACE: &str = "cloudmap-mcs.x-k8s.io/namespace";
+
+/// On a ServiceExport: the Cloud Map service that its instances are registered in, instead of the default one.
+pub const ANNOTATION_TARGET_SERVICE: &str = "cloudmap-mcs.x-k8s.io/service";
+
+/// On a ServiceExport: `true` joins an existing Cloud Map service of the default name, which is refused otherwise.
+pub const ANNOTATION_SHARE: &str = "cloudmap-mcs.x-k8s.io/share";
+
+/// On a ServiceExport: `true` or `false` turns the instances on or off for it, whatever the default is.
+pub const ANNOTATION_INSTANCES: &str = "cloudmap-mcs.x-k8s.io/instances";
+
+/// On a ServiceExport: name or number of the Service port that becomes `AWS_INSTANCE_PORT`, instead of the first.
+pub const ANNOTATION_INSTANCE_PORT: &str = "cloudmap-mcs.x-k8s.io/instance-port";
+
+/// Prefixes of the annotations that the caches keep: this project's own, and those of the controllers it takes over
+/// from. All others are dropped on the way in.
+pub const ANNOTATION_PREFIXES: &[&str] = &[
+    "cloudmap-mcs.x-k8s.io/",
+    "cloudmap.controller/",
+    "external-dns.alpha.kubernetes.io/",
+    "external-dns.kubernetes.io/",
+    "multicluster.kubernetes.io/",
+];
+
+/// Reported as the origin of Events and in metrics.
+pub const CONTROLLER: &str = "cloudmap-mcs";
+
+/// Prefix of the environment variable of every flag: `--cluster-id` is `CLOUDMAP_MCS_CLUSTER_ID`.
+pub const ENV_PREFIX: &str = "CLOUDMAP_MCS_";
+
+/// Who owns which fields in server-side apply: one per writer, so that one writer leaving out a field that another
+/// one wrote does not remove it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FieldManager {
+    /// ServiceImports, derived Services and imported EndpointSlices.
+    Import,
+    /// The status of ServiceImports.
+    ImportStatus,
+    /// The conditions that exporting sets on a ServiceExport: `Valid`, `Ready`, `Registered`.
+    ExportStatus,
+    /// The condition that the merge sets on a ServiceExport: `Conflict`.
+    ConflictStatus,
+}
+
+impl FieldManager {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Import => "cloudmap-mcs-import",
+            Self::ImportStatus => "cloudmap-mcs-import-status",
+            Self::ExportStatus => "cloudmap-mcs-export-status",
+            Self::ConflictStatus => "cloudmap-mcs-conflict-status",
+        }
+    }
+}

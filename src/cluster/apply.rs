@@ -1,0 +1,330 @@
+//! Writes to the Kubernetes API: domain verbs, each bounded in time, counted, and only while this replica leads.
+
+use std::{error::Error as _, fmt::Debug, time::Duration};
+
+use async_trait::async_trait;
+use k8s_openapi::{
+    api::{core::v1, discovery::v1 as discovery},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
+use kube::{
+    Api, Client, Resource,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    core::NamespaceResourceScope,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+
+use super::{
+    events::{Note, Publisher},
+    lease::Leadership,
+    metrics::Metrics,
+    objects::ObjectKey,
+};
+use crate::{
+    api::{ServiceExport, ServiceImport, ServiceImportStatus, names::FieldManager},
+    model::ServiceKey,
+};
+
+/// Longest wait for one call, kube's own retries of 429, 503 and 504 included.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What importing and exporting write into this cluster.
+///
+/// An object is given whole, with all the fields that the import owns; a field left out that was given before is
+/// removed. Given with its `metadata.uid`, it is written over whatever else set its fields, but never over another
+/// object that has taken its name; without, it is created, and an object that is already there must not be somebody
+/// else's ([`Cause::Conflict`]).
+///
+/// Compare with the cache first: every call is a write.
+#[async_trait]
+pub trait ClusterWriter: Send + Sync + 'static {
+    async fn apply_service_import(&self, import: &ServiceImport) -> Result<ServiceImport, Error>;
+
+    /// The status of the ServiceImport with this uid.
+    async fn apply_import_status(
+        &self,
+        key: &ServiceKey,
+        uid: &str,
+        status: &ServiceImportStatus,
+    ) -> Result<ServiceImport, Error>;
+
+    /// The answer carries the cluster IPs that the API server allocated.
+    async fn apply_derived_service(&self, service: &v1::Service) -> Result<v1::Service, Error>;
+
+    async fn apply_endpoint_slice(&self, slice: &discovery::EndpointSlice) -> Result<discovery::EndpointSlice, Error>;
+
+    /// An object that is gone, or replaced by another of that name, is deleted: that is no error.
+    async fn delete_service_import(&self, key: &ServiceKey, uid: &str) -> Result<(), Error>;
+
+    /// Likewise.
+    async fn delete_derived_service(&self, key: &ServiceKey, uid: &str) -> Result<(), Error>;
+
+    /// Likewise.
+    async fn delete_endpoint_slice(&self, key: &ObjectKey, uid: &str) -> Result<(), Error>;
+
+    /// The conditions that `manager` owns on the ServiceExport with this uid. One that was given before and is left out
+    /// is removed; those of other managers stay.
+    async fn apply_export_conditions(
+        &self,
+        key: &ServiceKey,
+        uid: &str,
+        conditions: &[Condition],
+        manager: FieldManager,
+    ) -> Result<(), Error>;
+
+    /// Publishes an Event on a user's object: on transitions only. Failures are logged and counted.
+    async fn publish_event(&self, note: Note);
+}
+
+/// A write that failed: which, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to {verb} {kind} {object}")]
+pub struct Error {
+    pub verb: &'static str,
+    pub kind: &'static str,
+    /// `<namespace>/<name>`.
+    pub object: String,
+    #[source]
+    pub cause: Cause,
+}
+
+/// Why a write failed. The texts are the API server's own where it gave any.
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
+    #[error("this replica is not the leader")]
+    NotLeader,
+    #[error("no answer within {} s: it may have taken effect", CALL_TIMEOUT.as_secs())]
+    Timeout,
+    /// The object, its namespace or its CRD.
+    #[error("{0}")]
+    NotFound(String),
+    /// Another object has its name, or other writers own its fields.
+    #[error("{0}")]
+    Conflict(String),
+    /// The namespace is being deleted: nothing can be created in it.
+    #[error("{0}")]
+    NamespaceTerminating(String),
+    #[error("{0}: does the service account have the permissions of config/rbac?")]
+    Forbidden(String),
+    /// Refused by validation or an admission policy: repeating it cannot help.
+    #[error("{0}")]
+    Invalid(String),
+    /// No connection, overload, or an answer that cannot be read: may have taken effect.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl Cause {
+    /// A stable word for metrics.
+    pub const fn category(&self) -> &'static str {
+        match self {
+            Self::NotLeader => "not_leader",
+            Self::Timeout => "timeout",
+            Self::NotFound(_) => "not_found",
+            Self::Conflict(_) => "conflict",
+            Self::NamespaceTerminating(_) => "namespace_terminating",
+            Self::Forbidden(_) => "forbidden",
+            Self::Invalid(_) => "invalid",
+            Self::Unavailable(_) => "unavailable",
+        }
+    }
+}
+
+impl From<kube::Error> for Cause {
+    fn from(error: kube::Error) -> Self {
+        let kube::Error::Api(status) = &error else {
+            let mut text = error.to_string();
+            let mut source = error.source();
+            while let Some(cause) = source {
+                text = format!("{text}: {cause}");
+                source = cause.source();
+            }
+            return Self::Unavailable(text);
+        };
+        let message = status.message.clone();
+        let terminating = status
+            .details
+            .as_ref()
+            .is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"));
+        if terminating {
+            Self::NamespaceTerminating(message)
+        } else if status.is_not_found() {
+            Self::NotFound(message)
+        } else if status.is_conflict() || status.is_already_exists() {
+            Self::Conflict(message)
+        } else if status.is_forbidden() {
+            Self::Forbidden(message)
+        } else if status.is_invalid() || status.code == 400 {
+            Self::Invalid(message)
+        } else {
+            Self::Unavailable(message)
+        }
+    }
+}
+
+/// The writer that talks to the API server.
+#[derive(Clone)]
+pub struct KubernetesWriter {
+    client: Client,
+    leadership: Leadership,
+    metrics: Metrics,
+    events: Publisher,
+}
+
+impl Debug for KubernetesWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KubernetesWriter").field("leadership", &self.leadership).finish_non_exhaustive()
+    }
+}
+
+/// A kind that this project writes.
+trait Written: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned {
+    const KIND: &'static str;
+}
+
+impl Written for ServiceImport {
+    const KIND: &'static str = "ServiceImport";
+}
+
+impl Written for ServiceExport {
+    const KIND: &'static str = "ServiceExport";
+}
+
+impl Written for v1::Service {
+    const KIND: &'static str = "Service";
+}
+
+impl Written for discovery::EndpointSlice {
+    const KIND: &'static str = "EndpointSlice";
+}
+
+impl KubernetesWriter {
+    pub fn new(client: Client, leadership: Leadership, metrics: Metrics, events: Publisher) -> Self {
+        Self { client, leadership, metrics, events }
+    }
+
+    /// Server-side apply of a whole object.
+    async fn apply<K: Written + Serialize + Sync>(&self, object: &K) -> Result<K, Error> {
+        let metadata = object.meta();
+        let (namespace, name) =
+            (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default());
+        let mut params = PatchParams::apply(FieldManager::Import.as_str());
+        // Without a uid this creates. The API has no "only if absent" for server-side apply, but without force an
+        // object of somebody else conflicts, and one of our own, that the cache has not seen yet, does not.
+        params.force = metadata.uid.is_some();
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        self.call("apply", K::KIND, namespace, name, api.patch(name, &params, &Patch::Apply(object))).await
+    }
+
+    /// Server-side apply of the status of an object that exists: `metadata.uid` makes the API server refuse another one
+    /// of that name, and the status subresource never creates.
+    async fn apply_status<K: Written>(
+        &self,
+        key: &ServiceKey,
+        uid: &str,
+        status: impl Serialize,
+        manager: FieldManager,
+    ) -> Result<K, Error> {
+        let patch = Patch::Apply(json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            "metadata": {"namespace": &*key.namespace, "name": &*key.name, "uid": uid},
+            "status": status,
+        }));
+        let params = PatchParams::apply(manager.as_str()).force();
+        let api: Api<K> = Api::namespaced(self.client.clone(), &key.namespace);
+        let request = api.patch_status(&key.name, &params, &patch);
+        self.call("apply_status", K::KIND, &key.namespace, &key.name, request).await
+    }
+
+    async fn delete<K: Written>(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
+        let params = DeleteParams::background()
+            .preconditions(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        match self.call("delete", K::KIND, namespace, name, api.delete(name, &params)).await {
+            Ok(_) | Err(Error { cause: Cause::NotFound(_) | Cause::Conflict(_), .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn call<T>(
+        &self,
+        verb: &'static str,
+        kind: &'static str,
+        namespace: &str,
+        name: &str,
+        request: impl Future<Output = Result<T, kube::Error>> + Send,
+    ) -> Result<T, Error> {
+        let begun = Instant::now();
+        // The request is not sent before it is polled.
+        let result = if self.leadership.is_leader() {
+            match timeout(CALL_TIMEOUT, request).await {
+                Ok(result) => result.map_err(Cause::from),
+                Err(_) => Err(Cause::Timeout),
+            }
+        } else {
+            Err(Cause::NotLeader)
+        };
+        let outcome = result.as_ref().map_or_else(Cause::category, |_| "ok");
+        self.metrics.calls.with_label_values(&[verb, kind, outcome]).inc();
+        self.metrics.call_seconds.with_label_values(&[verb, kind]).observe(begun.elapsed().as_secs_f64());
+        result.map_err(|cause| Error { verb, kind, object: format!("{namespace}/{name}"), cause })
+    }
+}
+
+#[async_trait]
+impl ClusterWriter for KubernetesWriter {
+    async fn apply_service_import(&self, import: &ServiceImport) -> Result<ServiceImport, Error> {
+        self.apply(import).await
+    }
+
+    async fn apply_import_status(
+        &self,
+        key: &ServiceKey,
+        uid: &str,
+        status: &ServiceImportStatus,
+    ) -> Result<ServiceImport, Error> {
+        self.apply_status(key, uid, status, FieldManager::ImportStatus).await
+    }
+
+    async fn apply_derived_service(&self, service: &v1::Service) -> Result<v1::Service, Error> {
+        self.apply(service).await
+    }
+
+    async fn apply_endpoint_slice(&self, slice: &discovery::EndpointSlice) -> Result<discovery::EndpointSlice, Error> {
+        self.apply(slice).await
+    }
+
+    async fn delete_service_import(&self, key: &ServiceKey, uid: &str) -> Result<(), Error> {
+        self.delete::<ServiceImport>(&key.namespace, &key.name, uid).await
+    }
+
+    async fn delete_derived_service(&self, key: &ServiceKey, uid: &str) -> Result<(), Error> {
+        self.delete::<v1::Service>(&key.namespace, &key.name, uid).await
+    }
+
+    async fn delete_endpoint_slice(&self, key: &ObjectKey, uid: &str) -> Result<(), Error> {
+        self.delete::<discovery::EndpointSlice>(&key.namespace, &key.name, uid).await
+    }
+
+    async fn apply_export_conditions(
+        &self,
+        key: &ServiceKey,
+        uid: &str,
+        conditions: &[Condition],
+        manager: FieldManager,
+    ) -> Result<(), Error> {
+        self.apply_status::<ServiceExport>(key, uid, json!({ "conditions": conditions }), manager).await.map(drop)
+    }
+
+    async fn publish_event(&self, note: Note) {
+        if self.leadership.is_leader() {
+            self.events.publish(note).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1;
+use kube::core::Status;
+
+use super::*;
+use crate::{cluster::objects::Service, model::ServiceKey};
+
+type Events = Vec<Event<Result<v1::Service, Box<InvalidObject>>>>;
+
+fn key(name: &str) -> ServiceKey {
+    ServiceKey::new("ns", name)
+}
+
+fn service(name: &str, port: u16) -> v1::Service {
+    serde_json::from_value(serde_json::json!({
+        "metadata": {"namespace": "ns", "name": name, "uid": name},
+        "spec": {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ports": [{"port": port}]},
+    }))
+    .unwrap()
+}
+
+fn unreadable(name: &str) -> Result<v1::Service, Box<InvalidObject>> {
+    let metadata = service(name, 1).metadata;
+    Err(Box::new(InvalidObject { error: "invalid type".to_owned(), metadata }))
+}
+
+fn listed(services: &[(&str, u16)]) -> Events {
+    let objects = services.iter().map(|(name, port)| Event::InitApply(Ok(service(name, *port))));
+    [Event::Init].into_iter().chain(objects).chain([Event::InitDone]).collect()
+}
+
+/// The changes in words: `+name:port`, `~name:port`, `-name`.
+fn words(changes: Vec<Change<Service>>) -> BTreeSet<String> {
+    changes
+        .into_iter()
+        .map(|Change { key, old, new }| match (old, new) {
+            (None, Some(new)) => format!("+{}:{}", key.name, new.ports[0].port),
+            (Some(_), Some(new)) => format!("~{}:{}", key.name, new.ports[0].port),
+            (Some(_), None) => format!("-{}", key.name),
+            (None, None) => panic!("{key}: a change of nothing"),
+        })
+        .collect()
+}
+
+fn set(words: &[&str]) -> BTreeSet<String> {
+    words.iter().map(ToString::to_string).collect()
+}
+
+struct Fixture {
+    cache: Cache<Service>,
+    writer: Writer<Service>,
+    changes: Changes<Service>,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let (cache, writer) = Cache::new();
+        let changes = cache.subscribe();
+        Self { cache, writer, changes }
+    }
+
+    fn feed(&mut self, events: Events) -> BTreeSet<String> {
+        for event in events {
+            self.writer.apply(event);
+        }
+        words(self.changes.take())
+    }
+}
+
+#[test]
+fn the_first_list_syncs_and_reports_everything() {
+    let mut fixture = Fixture::new();
+    assert!(!fixture.cache.is_synced());
+    assert_eq!(fixture.feed(listed(&[("a", 1), ("b", 2)])), set(&["+a:1", "+b:2"]));
+    assert!(fixture.cache.is_synced());
+    assert_eq!(fixture.cache.len(), 2);
+}
+
+#[test]
+fn an_empty_list_syncs_too() {
+    let mut fixture = Fixture::new();
+    fixture.feed(listed(&[]));
+    assert!(fixture.cache.is_synced());
+}
+
+#[test]
+fn applied_and_deleted_objects_are_reported_with_what_they_were() {
+    let mut fixture = Fixture::new();
+    fixture.feed(listed(&[("a", 1)]));
+    assert_eq!(fixture.feed(vec![Event::Apply(Ok(service("a", 2)))]), set(&["~a:2"]));
+    assert_eq!(fixture.feed(vec![Event::Delete(Ok(service("a", 2)))]), set(&["-a"]));
+    assert!(fixture.cache.get(&key("a")).is_none());
+}
+
+#[test]
+fn an_event_that_changes_nothing_we_keep_is_not_a_change() {
+    let mut fixture = Fixture::new();
+    fixture.feed(listed(&[("a", 1)]));
+    let mut touched = service("a", 1);
+    touched.metadata.resource_version = Some("2".to_owned());
+    touched.metadata.annotations = Some([("kubectl.kubernetes.io/x".to_owned(), "y".to_owned())].into());
+    assert_eq!(fixture.feed(vec![Event::Apply(Ok(touched))]), set(&[]));
+    assert_eq!(fixture.feed(listed(&[("a", 1)])), set(&[]));
+}
+
+#[test]
+fn objects_that_vanished_while_nobody_watched_are_reported_when_the_list_is_complete() {
+    let mut fixture = Fixture::new();
+    fixture.feed(listed(&[("a", 1), ("b", 2)]));
+    assert_eq!(fixture.feed(vec![Event::Init, Event::InitApply(Ok(service("c", 3)))]), set(&["+c:3"]));
+    assert!(fixture.cache.get(&key("a")).is_some(), "nothing is removed before the end of the list");
+    assert_eq!(fixture.feed(vec![Event::InitDone]), set(&["-a", "-b"]));
+}
+
+#[test]
+fn a_list_that_starts_again_forgets_what_the_broken_one_had_named() {
+    let mut fixture = Fixture::new();
+    fixture.feed(listed(&[("a", 1), ("b", 2)]));
+    // The broken list had named `a`, which is gone by the time of the second.
+    fixture.feed(vec![Event::Init, Event::InitApply(Ok(service("a", 1)))]);
+    assert_eq!(fixture.feed(listed(&[("b", 2)])), set(&["-a"]));
+}
+
+#[test]
+fn an_object_that_cannot_be_read_stays_as_it_was_and_stops_nobody() {
+    let mut fixture = Fixture::new();
+    fixture.feed(listed(&[("a", 1)]));
+    assert!(fixture.writer.apply(Event::Apply(unreadable("a"))).is_some());
+    let relist =
+        vec![Event::Init, Event::InitApply(unreadable("a")), Event::InitApply(Ok(service("b", 2))), Event::InitDone];
+    assert_eq!(fixture.feed(relist), set(&["+b:2"]));
+    assert_eq!(fixture.cache.get(&key("a")).unwrap().ports[0].port, 1);
+    assert_eq!(fixture.feed(vec![Event::Delete(unreadable("a"))]), set(&["-a"]));
+}
+
+#[test]
+fn a_slow_subscriber_gets_each_key_once_from_where_it_left_off() {
+    let mut fixture = Fixture::new();
+    fixture.feed(listed(&[("a", 1), ("b", 1), ("c", 1)]));
+    let events = vec![
+        Event::Apply(Ok(service("a", 2))),
+        Event::Apply(Ok(service("a", 3))),
+        Event::Apply(Ok(service("b", 2))),
+        Event::Apply(Ok(service("b", 1))),
+        Event::Delete(Ok(service("c", 1))),
+        Event::Apply(Ok(service("d", 1))),
+        Event::Delete(Ok(service("d", 1))),
+    ];
+    // `b` is back where it was and `d` came and went: nothing to do for either.
+    assert_eq!(fixture.feed(events), set(&["~a:3", "-c"]));
+}
+
+#[test]
+fn a_late_subscriber_starts_with_what_there_is() {
+    let mut fixture = Fixture::new();
+    fixture.feed(listed(&[("a", 1)]));
+    let mut late = fixture.cache.subscribe();
+    fixture.writer.apply(Event::Apply(Ok(service("a", 2))));
+    assert_eq!(words(late.take()), set(&["+a:2"]));
+    fixture.writer.apply(Event::Delete(Ok(service("a", 2))));
+    assert_eq!(words(late.take()), set(&["-a"]));
+}
+
+fn denied() -> WatchItem<v1::Service> {
+    Err(watcher::Error::InitialListFailed(kube::Error::Api(Status::failure("no", "Forbidden").with_code(403).boxed())))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_watch_shows_until_it_works_again() {
+    let (cache, writer) = Cache::<Service>::new();
+    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+    let (feed, watch) = futures::channel::mpsc::unbounded();
+    let following = tokio::spawn(writer.run(watch, metrics.clone()));
+
+    feed.unbounded_send(Ok(Event::Init)).unwrap();
+    feed.unbounded_send(denied()).unwrap();
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let trouble = cache.degraded().unwrap();
+    assert!(trouble.contains("Service") && trouble.contains("config/rbac"), "{trouble}");
+    assert!(!cache.is_synced(), "a failed list is not an empty one");
+    assert_eq!(metrics.watch_errors.with_label_values(&["Service", "forbidden"]).get(), 1);
+
+    let waiting = tokio::spawn({
+        let cache = cache.clone();
+        async move { cache.synced().await }
+    });
+    for event in listed(&[("a", 1)]) {
+        feed.unbounded_send(Ok(event)).unwrap();
+    }
+    waiting.await.unwrap();
+    tokio::time::sleep(BROKEN_FOR).await;
+    assert_eq!(cache.degraded(), None);
+    drop(feed);
+    following.await.unwrap();
+}
+
+#[tokio::test]
+async fn waiting_for_changes_ends_with_the_next_one() {
+    let (cache, mut writer) = Cache::<Service>::new();
+    let mut changes = cache.subscribe();
+    let waiting = tokio::spawn(async move { words(changes.next().await) });
+    tokio::task::yield_now().await;
+    writer.apply(Event::Apply(Ok(service("a", 1))));
+    assert_eq!(waiting.await.unwrap(), set(&["+a:1"]));
+}

@@ -1,0 +1,224 @@
+//! Events (events.k8s.io) on users' objects.
+//!
+//! Own code rather than kube's `Recorder`, which repeats the first note for six minutes whatever the later ones say.
+//! Publish on transitions only. Needs `create` on events.k8s.io Events.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::{
+    api::{core::v1::ObjectReference, events::v1::Event},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    jiff::Timestamp,
+};
+use kube::{Api, Client, Resource, api::PostParams};
+use tokio::time::{Instant, timeout};
+use tracing::warn;
+
+use super::metrics::Metrics;
+use crate::{
+    api::{ServiceExport, ServiceImport, names},
+    model::ServiceKey,
+};
+
+/// Limit of the API server, in bytes.
+const MAX_NOTE: usize = 1024;
+
+/// The same thing is not said again about the same object within this time: a condition that flaps fills nobody's
+/// list of Events.
+const REPEAT_AFTER: Duration = Duration::from_mins(10);
+
+/// More remembered Events than this, and the old ones are forgotten.
+const REMEMBERED: usize = 4096;
+
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An Event to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Note {
+    /// The object, by [`Note::export`] and its likes; `kubectl describe` finds the Event by its uid.
+    pub regarding: ObjectReference,
+    pub severity: Severity,
+    /// In CamelCase, at most 128 characters: the reason of the condition that changed.
+    pub reason: &'static str,
+    /// What was being done, in CamelCase: `Export`, `Register`.
+    pub action: &'static str,
+    /// Cut at 1,024 bytes.
+    pub text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Severity {
+    Normal,
+    Warning,
+}
+
+impl Severity {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Refers to a ServiceExport.
+pub fn export(key: &ServiceKey, uid: &str) -> ObjectReference {
+    reference::<ServiceExport>(key, uid)
+}
+
+/// Refers to a ServiceImport.
+pub fn import(key: &ServiceKey, uid: &str) -> ObjectReference {
+    reference::<ServiceImport>(key, uid)
+}
+
+/// Refers to a Service.
+pub fn service(key: &ServiceKey, uid: &str) -> ObjectReference {
+    reference::<k8s_openapi::api::core::v1::Service>(key, uid)
+}
+
+fn reference<K: Resource<DynamicType = ()>>(key: &ServiceKey, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(K::api_version(&()).into_owned()),
+        kind: Some(K::kind(&()).into_owned()),
+        namespace: Some(key.namespace.to_string()),
+        name: Some(key.name.to_string()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+/// Publishes Events. Cheap to clone.
+#[derive(Clone)]
+pub struct Publisher {
+    client: Client,
+    /// Name of this replica.
+    instance: Arc<str>,
+    metrics: Metrics,
+    said: Arc<Mutex<Said>>,
+}
+
+impl std::fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Publisher").field("instance", &self.instance).finish_non_exhaustive()
+    }
+}
+
+impl Publisher {
+    /// `instance` is the name of the pod, at most 128 characters.
+    pub fn new(client: Client, instance: &str, metrics: Metrics) -> Self {
+        Self { client, instance: instance.into(), metrics, said: Arc::default() }
+    }
+
+    /// Publishes; a failure is logged and counted, because no work may depend on an Event.
+    pub async fn publish(&self, note: Note) {
+        let new = self.said.lock().unwrap_or_else(PoisonError::into_inner).is_new(&note, Instant::now());
+        if !new {
+            self.metrics.events.with_label_values(&["repeated"]).inc();
+            return;
+        }
+        let namespace = note.regarding.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let event = event(note, &self.instance, Timestamp::now());
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        let result = timeout(CALL_TIMEOUT, api.create(&PostParams::default(), &event)).await;
+        let outcome = match &result {
+            Ok(Ok(_)) => "ok",
+            Ok(Err(error)) => {
+                warn!(%error, reason = event.reason, "failed to publish an Event");
+                "failed"
+            }
+            Err(_) => {
+                warn!(reason = event.reason, "failed to publish an Event: no answer");
+                "timeout"
+            }
+        };
+        self.metrics.events.with_label_values(&[outcome]).inc();
+    }
+}
+
+/// What was said lately.
+#[derive(Debug, Default)]
+struct Said(HashMap<(String, &'static str, String), Instant>);
+
+impl Said {
+    fn is_new(&mut self, note: &Note, now: Instant) -> bool {
+        if self.0.len() >= REMEMBERED {
+            self.0.retain(|_, at| now.duration_since(*at) < REPEAT_AFTER);
+        }
+        if self.0.len() >= REMEMBERED {
+            self.0.clear();
+        }
+        let object = note.regarding.uid.clone().unwrap_or_default();
+        let previous = self.0.insert((object, note.reason, note.text.clone()), now);
+        previous.is_none_or(|at| now.duration_since(at) >= REPEAT_AFTER)
+    }
+}
+
+fn event(note: Note, instance: &str, now: Timestamp) -> Event {
+    let Note { regarding, severity, reason, action, mut text } = note;
+    text.truncate(text.floor_char_boundary(MAX_NOTE));
+    Event {
+        metadata: ObjectMeta {
+            namespace: regarding.namespace.clone(),
+            // Object names have up to 253 characters, and the API server completes the rest.
+            generate_name: Some(format!("{}.", regarding.name.as_deref().unwrap_or(names::CONTROLLER))),
+            ..ObjectMeta::default()
+        },
+        event_time: Some(MicroTime(now)),
+        reporting_controller: Some(names::CONTROLLER.to_owned()),
+        reporting_instance: Some(instance.to_owned()),
+        type_: Some(severity.as_str().to_owned()),
+        reason: Some(reason.to_owned()),
+        action: Some(action.to_owned()),
+        note: Some(text),
+        regarding: Some(regarding),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(text: &str) -> Note {
+        Note {
+            regarding: export(&ServiceKey::new("ns", "web"), "u"),
+            severity: Severity::Warning,
+            reason: "NameConflict",
+            action: "Register",
+            text: text.to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_event_names_the_object_by_uid_and_fits_the_api() {
+        let event = event(note(&"é".repeat(1000)), "pod-1", Timestamp::UNIX_EPOCH);
+        assert!(event.note.unwrap().len() <= MAX_NOTE);
+        let regarding = event.regarding.unwrap();
+        assert_eq!(regarding.api_version.as_deref(), Some("multicluster.x-k8s.io/v1beta1"));
+        assert_eq!((regarding.kind.as_deref(), regarding.uid.as_deref()), (Some("ServiceExport"), Some("u")));
+        assert_eq!((event.metadata.namespace.as_deref(), event.type_.as_deref()), (Some("ns"), Some("Warning")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_is_not_said_twice_but_something_new_is() {
+        let mut said = Said::default();
+        assert!(said.is_new(&note("a"), Instant::now()));
+        assert!(!said.is_new(&note("a"), Instant::now()));
+        assert!(said.is_new(&note("b"), Instant::now()));
+        tokio::time::advance(REPEAT_AFTER).await;
+        assert!(said.is_new(&note("a"), Instant::now()));
+    }
+
+    #[tokio::test]
+    async fn what_is_remembered_is_bounded() {
+        let mut said = Said::default();
+        for n in 0..3 * REMEMBERED {
+            said.is_new(&note(&n.to_string()), Instant::now());
+        }
+        assert!(said.0.len() <= REMEMBERED);
+    }
+}

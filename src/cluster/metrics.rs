@@ -1,0 +1,77 @@
+//! What can be counted about the Kubernetes API. No object names in labels.
+
+use prometheus::{HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry, histogram_opts, opts};
+
+/// The metrics of this module; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    /// Objects in each cache, by `kind`.
+    pub(super) cache_objects: IntGaugeVec,
+    /// 1 while a cache has its first complete list, by `kind`.
+    pub(super) cache_synced: IntGaugeVec,
+    /// Failed lists and watches by `kind` and `reason`.
+    pub(super) watch_errors: IntCounterVec,
+    /// Objects that could not be read, by `kind`: counted each time one is seen.
+    pub(super) invalid_objects: IntCounterVec,
+    /// Calls by `verb`, `kind` and `outcome`.
+    pub(super) calls: IntCounterVec,
+    /// Duration of calls in seconds by `verb` and `kind`.
+    pub(super) call_seconds: HistogramVec,
+    /// Events published or not, by `outcome`.
+    pub(super) events: IntCounterVec,
+    /// 1 while this replica holds the Lease.
+    pub(super) leader: IntGauge,
+}
+
+impl Metrics {
+    /// Registers the metrics.
+    ///
+    /// # Errors
+    /// A metric of one of these names is registered already.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let metrics = Self {
+            cache_objects: IntGaugeVec::new(
+                opts!("cloudmap_mcs_kubernetes_cache_objects", "Objects in the caches of the Kubernetes API"),
+                &["kind"],
+            )?,
+            cache_synced: IntGaugeVec::new(
+                opts!("cloudmap_mcs_kubernetes_cache_synced", "1 once a cache has been filled completely"),
+                &["kind"],
+            )?,
+            watch_errors: IntCounterVec::new(
+                opts!("cloudmap_mcs_kubernetes_watch_errors_total", "Failed lists and watches of the Kubernetes API"),
+                &["kind", "reason"],
+            )?,
+            invalid_objects: IntCounterVec::new(
+                opts!("cloudmap_mcs_kubernetes_invalid_objects_total", "Objects that could not be read"),
+                &["kind"],
+            )?,
+            calls: IntCounterVec::new(
+                opts!("cloudmap_mcs_kubernetes_calls_total", "Calls of the Kubernetes API, watches apart"),
+                &["verb", "kind", "outcome"],
+            )?,
+            call_seconds: HistogramVec::new(
+                histogram_opts!(
+                    "cloudmap_mcs_kubernetes_call_duration_seconds",
+                    "Duration of calls of the Kubernetes API, watches apart",
+                    vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]
+                ),
+                &["verb", "kind"],
+            )?,
+            events: IntCounterVec::new(
+                opts!("cloudmap_mcs_kubernetes_events_total", "Events published on users' objects"),
+                &["outcome"],
+            )?,
+            leader: IntGauge::with_opts(opts!("cloudmap_mcs_leader", "1 while this replica holds the Lease"))?,
+        };
+        registry.register(Box::new(metrics.cache_objects.clone()))?;
+        registry.register(Box::new(metrics.cache_synced.clone()))?;
+        registry.register(Box::new(metrics.watch_errors.clone()))?;
+        registry.register(Box::new(metrics.invalid_objects.clone()))?;
+        registry.register(Box::new(metrics.calls.clone()))?;
+        registry.register(Box::new(metrics.call_seconds.clone()))?;
+        registry.register(Box::new(metrics.events.clone()))?;
+        registry.register(Box::new(metrics.leader.clone()))?;
+        Ok(metrics)
+    }
+}

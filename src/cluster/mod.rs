@@ -1,0 +1,18 @@
+//! The Kubernetes API: narrowed caches to read from, server-side apply to write with, Events, the Lease and the
+//! ledger's record. The only module that talks to an API server.
+//!
+//! Every replica keeps the caches warm; only the one that holds the [`lease`] writes.
+
+pub mod apply;
+pub mod cache;
+pub mod events;
+pub mod lease;
+pub mod metrics;
+pub mod objects;
+mod watches;
+
+pub use apply::{ClusterWriter, KubernetesWriter};
+pub use cache::{Cache, Change, Changes};
+pub use lease::Leadership;
+pub use metrics::Metrics;
+pub use watches::{Caches, Writers};

@@ -1,0 +1,34 @@
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::Interner;
+use crate::{
+    api::{self, names},
+    cluster::cache::Narrow,
+};
+
+/// One of the two ClusterProperties that say who this cluster is (KEP-2149); all others are ignored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterProperty {
+    pub name: Arc<str>,
+    pub value: Arc<str>,
+}
+
+impl Narrow for ClusterProperty {
+    type Kind = api::ClusterProperty;
+    type Key = Arc<str>;
+
+    const CACHE: &'static str = "ClusterProperty";
+
+    fn key(metadata: &ObjectMeta) -> Option<Arc<str>> {
+        metadata.name.as_deref().map(Arc::from)
+    }
+
+    fn narrow(object: Self::Kind, _: &mut Interner) -> Option<Self> {
+        let name = Self::key(&object.metadata)?;
+        [names::PROPERTY_CLUSTER_ID, names::PROPERTY_CLUSTERSET_ID]
+            .contains(&&*name)
+            .then(|| Self { name, value: object.spec.value.into() })
+    }
+}

@@ -1,0 +1,196 @@
+use std::{net::IpAddr, sync::Arc};
+
+use k8s_openapi::{api::discovery::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+
+use super::{Interner, ObjectKey, addresses, label, uid};
+use crate::{
+    api::names,
+    cluster::cache::Narrow,
+    model::{Conditions, EndpointPort, Protocol},
+};
+
+/// An EndpointSlice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointSlice {
+    pub key: ObjectKey,
+    pub uid: Box<str>,
+    pub deleting: bool,
+    /// `kubernetes.io/service-name`: the Service whose endpoints these are.
+    pub service: Option<Arc<str>>,
+    /// `endpointslice.kubernetes.io/managed-by`.
+    pub managed_by: Option<Arc<str>>,
+    /// `multicluster.kubernetes.io/service-name`: the ServiceImport, on slices of an MCS implementation.
+    pub service_import: Option<Arc<str>>,
+    /// `multicluster.kubernetes.io/source-cluster`.
+    pub source_cluster: Option<Arc<str>>,
+    pub address_type: AddressType,
+    /// Sorted by name, protocol, port. Ports without a number are left out.
+    pub ports: Arc<[EndpointPort]>,
+    pub endpoints: Box<[Endpoint]>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AddressType {
+    V4,
+    V6,
+    /// Host names (deprecated by Kubernetes), or a type that is not known: such endpoints have no addresses here.
+    Unsupported,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Those that can be parsed. Kubernetes asks consumers to use the first.
+    pub addresses: Box<[IpAddr]>,
+    pub conditions: Conditions,
+    pub hostname: Option<Arc<str>>,
+    pub node: Option<Arc<str>>,
+    pub zone: Option<Arc<str>>,
+    /// `hints.forZones`.
+    pub hint_zones: Box<[Arc<str>]>,
+    /// What the endpoint is, for pods: joins the two families of one pod.
+    pub target: Option<Box<TargetRef>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TargetRef {
+    pub kind: Arc<str>,
+    pub name: Box<str>,
+    pub uid: Box<str>,
+}
+
+impl EndpointSlice {
+    /// Equal but for what the API server assigns: writing one over the other would change nothing.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        let Self {
+            key,
+            uid: _,
+            deleting: _,
+            service,
+            managed_by,
+            service_import,
+            source_cluster,
+            address_type,
+            ports,
+            endpoints,
+        } = self;
+        *key == other.key
+            && *service == other.service
+            && *managed_by == other.managed_by
+            && *service_import == other.service_import
+            && *source_cluster == other.source_cluster
+            && *address_type == other.address_type
+            && *ports == other.ports
+            && *endpoints == other.endpoints
+    }
+
+    pub fn key(metadata: &ObjectMeta) -> Option<ObjectKey> {
+        Some(ObjectKey::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?))
+    }
+
+    pub fn narrow(object: v1::EndpointSlice, interner: &mut Interner) -> Option<Self> {
+        let metadata = &object.metadata;
+        let mut share = |name| label(metadata, name).map(|value| interner.string(value));
+        let (service, managed_by) = (share(names::LABEL_KUBERNETES_SERVICE_NAME), share(names::LABEL_SLICE_MANAGED_BY));
+        let (service_import, source_cluster) = (share(names::LABEL_SERVICE_NAME), share(names::LABEL_SOURCE_CLUSTER));
+        let mut ports: Vec<EndpointPort> =
+            object.ports.iter().flatten().filter_map(|port| endpoint_port(port, interner)).collect();
+        ports.sort();
+        Some(Self {
+            key: Self::key(metadata)?,
+            uid: uid(metadata),
+            deleting: metadata.deletion_timestamp.is_some(),
+            service,
+            managed_by,
+            service_import,
+            source_cluster,
+            address_type: match object.address_type.as_str() {
+                "IPv4" => AddressType::V4,
+                "IPv6" => AddressType::V6,
+                _ => AddressType::Unsupported,
+            },
+            ports: interner.ports(&ports),
+            endpoints: object.endpoints.into_iter().map(|endpoint| narrow_endpoint(endpoint, interner)).collect(),
+        })
+    }
+}
+
+fn narrow_endpoint(endpoint: v1::Endpoint, interner: &mut Interner) -> Endpoint {
+    let conditions = endpoint.conditions.unwrap_or_default();
+    Endpoint {
+        addresses: addresses(&endpoint.addresses),
+        conditions: Conditions {
+            ready: conditions.ready.unwrap_or(true),
+            serving: conditions.serving.unwrap_or(true),
+            terminating: conditions.terminating.unwrap_or(false),
+        },
+        hostname: endpoint.hostname.map(|name| interner.string(&name)),
+        node: endpoint.node_name.map(|name| interner.string(&name)),
+        zone: endpoint.zone.map(|name| interner.string(&name)),
+        hint_zones: endpoint
+            .hints
+            .into_iter()
+            .flat_map(|hints| hints.for_zones.unwrap_or_default())
+            .map(|zone| interner.string(&zone.name))
+            .collect(),
+        target: endpoint.target_ref.map(|target| {
+            Box::new(TargetRef {
+                kind: interner.string(target.kind.as_deref().unwrap_or_default()),
+                name: target.name.unwrap_or_default().into(),
+                uid: target.uid.unwrap_or_default().into(),
+            })
+        }),
+    }
+}
+
+/// `None` for a port without a number, which means "all ports" and cannot be served.
+fn endpoint_port(port: &v1::EndpointPort, interner: &mut Interner) -> Option<EndpointPort> {
+    Some(EndpointPort {
+        name: interner.string(port.name.as_deref().unwrap_or_default()),
+        protocol: Protocol::parse(port.protocol.as_deref())?,
+        port: u16::try_from(port.port?).ok()?,
+        app_protocol: port.app_protocol.as_deref().map(|name| interner.string(name)),
+    })
+}
+
+/// The slices of Services in this cluster, whoever writes them: what is exported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignSlice(pub EndpointSlice);
+
+/// The slices that this project writes: what has been imported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnSlice(pub EndpointSlice);
+
+macro_rules! slice_cache {
+    ($name:ident, $cache:literal, $accepts:expr) => {
+        impl Narrow for $name {
+            type Kind = v1::EndpointSlice;
+            type Key = ObjectKey;
+
+            const CACHE: &'static str = $cache;
+
+            fn key(metadata: &ObjectMeta) -> Option<ObjectKey> {
+                EndpointSlice::key(metadata)
+            }
+
+            fn narrow(object: v1::EndpointSlice, interner: &mut Interner) -> Option<Self> {
+                // The label selector of the watch says so already; a test or a fake may not.
+                let own = label(&object.metadata, names::LABEL_SLICE_MANAGED_BY) == Some(names::MANAGED_BY);
+                if own != $accepts {
+                    return None;
+                }
+                EndpointSlice::narrow(object, interner).map(Self)
+            }
+        }
+
+        impl std::ops::Deref for $name {
+            type Target = EndpointSlice;
+
+            fn deref(&self) -> &EndpointSlice {
+                &self.0
+            }
+        }
+    };
+}
+
+slice_cache!(ForeignSlice, "EndpointSlice", false);
+slice_cache!(OwnSlice, "ImportedEndpointSlice", true);

@@ -1,0 +1,132 @@
+//! What the caches keep of each kind: only what exporting and importing decide by.
+
+mod cluster_property;
+mod endpoint_slice;
+mod intern;
+mod namespace;
+mod service;
+mod service_export;
+mod service_import;
+
+use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+pub use self::{
+    cluster_property::ClusterProperty,
+    endpoint_slice::{AddressType, Endpoint, EndpointSlice, ForeignSlice, OwnSlice, TargetRef},
+    intern::Interner,
+    namespace::Namespace,
+    service::{Service, ServiceKind},
+    service_export::ServiceExport,
+    service_import::ServiceImport,
+};
+use crate::{
+    api::names,
+    model::{IpFamily, ServiceKey},
+};
+
+/// Namespace and name of an object that is not named after a Service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+impl ObjectKey {
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl From<ServiceKey> for ObjectKey {
+    fn from(ServiceKey { namespace, name }: ServiceKey) -> Self {
+        Self { namespace, name }
+    }
+}
+
+/// Labels or annotations.
+pub type Pairs = BTreeMap<Box<str>, Box<str>>;
+
+fn service_key(metadata: &ObjectMeta) -> Option<ServiceKey> {
+    Some(ServiceKey::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?))
+}
+
+fn uid(metadata: &ObjectMeta) -> Box<str> {
+    metadata.uid.as_deref().unwrap_or_default().into()
+}
+
+/// `metadata.creationTimestamp` in seconds since 1970; 0 for an object that does not exist yet.
+fn created(metadata: &ObjectMeta) -> i64 {
+    metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second())
+}
+
+fn label<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a str> {
+    metadata.labels.as_ref()?.get(name).map(String::as_str)
+}
+
+/// Whether this project made the object, by its own label.
+fn is_managed(metadata: &ObjectMeta) -> bool {
+    label(metadata, names::LABEL_MANAGED_BY) == Some(names::MANAGED_BY)
+}
+
+/// The annotations that somebody reads (see [`names::ANNOTATION_PREFIXES`]).
+fn known_annotations(metadata: &ObjectMeta) -> Pairs {
+    let known = |name: &String| names::ANNOTATION_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    metadata
+        .annotations
+        .iter()
+        .flatten()
+        .filter(|(name, _)| known(name))
+        .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
+        .collect()
+}
+
+/// The labels and annotations that this project's import applied, with the values they have now, told by
+/// `managedFields`. Those that other people added are left out: equal to what is wanted means nothing to write, and one
+/// that is no longer wanted shows.
+fn applied(metadata: &ObjectMeta) -> (Pairs, Pairs) {
+    let fields = metadata
+        .managed_fields
+        .iter()
+        .flatten()
+        .filter(|entry| {
+            entry.manager.as_deref() == Some(names::FieldManager::Import.as_str())
+                && entry.operation.as_deref() == Some("Apply")
+                && entry.subresource.as_deref().unwrap_or_default().is_empty()
+        })
+        .find_map(|entry| Some(entry.fields_v1.as_ref()?.0.get("f:metadata")?.clone()))
+        .unwrap_or_default();
+    let owned = |field: &str, values: &Option<BTreeMap<String, String>>| {
+        let Some(owned) = fields.get(field).and_then(|owned| owned.as_object()) else { return Pairs::new() };
+        values
+            .iter()
+            .flatten()
+            .filter(|(name, _)| owned.contains_key(&format!("f:{name}")))
+            .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
+            .collect()
+    };
+    (owned("f:labels", &metadata.labels), owned("f:annotations", &metadata.annotations))
+}
+
+fn family(name: &str) -> Option<IpFamily> {
+    match name {
+        "IPv4" => Some(IpFamily::V4),
+        "IPv6" => Some(IpFamily::V6),
+        _ => None,
+    }
+}
+
+/// Addresses that can be parsed. IPv4 with leading zeros, which old API servers let through, cannot.
+fn addresses(texts: &[String]) -> Box<[IpAddr]> {
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests;

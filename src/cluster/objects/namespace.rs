@@ -1,0 +1,31 @@
+use std::sync::Arc;
+
+use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::core::PartialObjectMeta;
+
+use super::Interner;
+use crate::cluster::cache::Narrow;
+
+/// A namespace: imports appear only where it exists (KEP-1645, namespace sameness).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namespace {
+    pub name: Arc<str>,
+    /// Nothing can be created in it any more.
+    pub terminating: bool,
+}
+
+impl Narrow for Namespace {
+    type Kind = PartialObjectMeta<v1::Namespace>;
+    type Key = Arc<str>;
+
+    const CACHE: &'static str = "Namespace";
+
+    fn key(metadata: &ObjectMeta) -> Option<Arc<str>> {
+        metadata.name.as_deref().map(Arc::from)
+    }
+
+    fn narrow(object: Self::Kind, _: &mut Interner) -> Option<Self> {
+        let terminating = object.metadata.deletion_timestamp.is_some();
+        Some(Self { name: Self::key(&object.metadata)?, terminating })
+    }
+}

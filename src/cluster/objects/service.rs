@@ -1,0 +1,134 @@
+use std::{net::IpAddr, sync::Arc};
+
+use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+
+use super::{
+    Interner, Pairs, addresses, applied, created, family, is_managed, known_annotations, label, service_key, uid,
+};
+use crate::{
+    api::names,
+    cluster::cache::Narrow,
+    model::{IpFamily, Protocol, ServiceKey, ServicePort, SessionAffinity, TrafficPolicy},
+};
+
+/// A Service: exported ones, annotated ones and the derived ones of this project's imports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of the object, and they are independent")]
+pub struct Service {
+    pub key: ServiceKey,
+    pub uid: Box<str>,
+    /// Seconds since 1970: an annotated Service's claim to a name dates from here.
+    pub created: i64,
+    pub deleting: bool,
+    pub kind: ServiceKind,
+    /// `clusterIP: None`.
+    pub headless: bool,
+    /// Allocated cluster IPs in the order of `ip_families`; empty for headless and ExternalName Services, and for a
+    /// moment after creation.
+    pub cluster_ips: Box<[IpAddr]>,
+    /// In the order of the Service.
+    pub ports: Box<[ServicePort]>,
+    pub ip_families: Box<[IpFamily]>,
+    /// `SingleStack`, `PreferDualStack` or `RequireDualStack`.
+    pub ip_family_policy: Option<Arc<str>>,
+    pub session_affinity: SessionAffinity,
+    pub internal_traffic_policy: TrafficPolicy,
+    pub traffic_distribution: Option<Arc<str>>,
+    pub publish_not_ready_addresses: bool,
+    /// Endpoints come from the EndpointSlice controller; without a selector somebody else writes them.
+    pub has_selector: bool,
+    /// Annotations with one of [`names::ANNOTATION_PREFIXES`].
+    pub annotations: Pairs,
+    /// A derived Service of this project.
+    pub managed: bool,
+    /// Name of the ServiceImport that a derived Service belongs to.
+    pub service_import: Option<Box<str>>,
+    /// Labels and annotations that this project applied, with their present values (by `managedFields`).
+    pub applied_labels: Pairs,
+    pub applied_annotations: Pairs,
+}
+
+/// `spec.type`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServiceKind {
+    ClusterIp,
+    NodePort,
+    LoadBalancer,
+    ExternalName,
+    Other(Box<str>),
+}
+
+impl ServiceKind {
+    /// KEP-1645 exports everything that has endpoints of its own.
+    pub const fn can_be_exported(&self) -> bool {
+        matches!(self, Self::ClusterIp | Self::NodePort | Self::LoadBalancer)
+    }
+}
+
+impl Narrow for Service {
+    type Kind = v1::Service;
+    type Key = ServiceKey;
+
+    const CACHE: &'static str = "Service";
+
+    fn key(metadata: &ObjectMeta) -> Option<ServiceKey> {
+        service_key(metadata)
+    }
+
+    fn narrow(object: v1::Service, interner: &mut Interner) -> Option<Self> {
+        let metadata = &object.metadata;
+        let spec = object.spec.unwrap_or_default();
+        let managed = is_managed(metadata);
+        let (applied_labels, applied_annotations) = if managed { applied(metadata) } else { Default::default() };
+        let cluster_ips = spec.cluster_ips.or_else(|| spec.cluster_ip.map(|ip| vec![ip])).unwrap_or_default();
+        Some(Self {
+            key: service_key(metadata)?,
+            uid: uid(metadata),
+            created: created(metadata),
+            deleting: metadata.deletion_timestamp.is_some(),
+            kind: match spec.type_.as_deref() {
+                None | Some("ClusterIP") => ServiceKind::ClusterIp,
+                Some("NodePort") => ServiceKind::NodePort,
+                Some("LoadBalancer") => ServiceKind::LoadBalancer,
+                Some("ExternalName") => ServiceKind::ExternalName,
+                Some(other) => ServiceKind::Other(other.into()),
+            },
+            headless: cluster_ips.iter().any(|ip| ip == "None"),
+            cluster_ips: addresses(&cluster_ips),
+            ports: spec.ports.iter().flatten().filter_map(|port| service_port(port, interner)).collect(),
+            ip_families: spec.ip_families.iter().flatten().filter_map(|name| family(name)).collect(),
+            ip_family_policy: spec.ip_family_policy.map(|policy| interner.string(&policy)),
+            session_affinity: match spec.session_affinity.as_deref() {
+                Some("ClientIP") => SessionAffinity::ClientIp {
+                    timeout: spec
+                        .session_affinity_config
+                        .and_then(|config| config.client_ip?.timeout_seconds)
+                        .and_then(|seconds| u32::try_from(seconds).ok()),
+                },
+                _ => SessionAffinity::None,
+            },
+            internal_traffic_policy: match spec.internal_traffic_policy.as_deref() {
+                Some("Local") => TrafficPolicy::Local,
+                _ => TrafficPolicy::Cluster,
+            },
+            traffic_distribution: spec.traffic_distribution.map(|name| interner.string(&name)),
+            publish_not_ready_addresses: spec.publish_not_ready_addresses.unwrap_or(false),
+            has_selector: spec.selector.is_some_and(|selector| !selector.is_empty()),
+            annotations: known_annotations(metadata),
+            managed,
+            service_import: managed.then(|| label(metadata, names::LABEL_SERVICE_NAME)).flatten().map(Box::from),
+            applied_labels,
+            applied_annotations,
+        })
+    }
+}
+
+/// `None` for a protocol that Kubernetes does not have, or a port out of range, neither of which an API server admits.
+fn service_port(port: &v1::ServicePort, interner: &mut Interner) -> Option<ServicePort> {
+    Some(ServicePort {
+        name: interner.string(port.name.as_deref().unwrap_or_default()),
+        protocol: Protocol::parse(port.protocol.as_deref())?,
+        port: u16::try_from(port.port).ok()?,
+        app_protocol: port.app_protocol.as_deref().map(|name| interner.string(name)),
+    })
+}

@@ -1,0 +1,51 @@
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+
+use super::{Interner, Pairs, created, known_annotations, service_key, uid};
+use crate::{api, cluster::cache::Narrow, model::ServiceKey};
+
+/// A ServiceExport.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServiceExport {
+    pub key: ServiceKey,
+    pub uid: Box<str>,
+    /// Seconds since 1970: the oldest export wins conflicts.
+    pub created: i64,
+    /// For `observedGeneration` of the conditions.
+    pub generation: Option<i64>,
+    /// It has a deletion timestamp: somebody's finalizer keeps it, but it is no longer wanted.
+    pub deleting: bool,
+    pub exported_labels: BTreeMap<String, String>,
+    pub exported_annotations: BTreeMap<String, String>,
+    /// Annotations with one of [`crate::api::names::ANNOTATION_PREFIXES`].
+    pub annotations: Pairs,
+    /// All conditions, whoever wrote them.
+    pub conditions: Vec<Condition>,
+}
+
+impl Narrow for ServiceExport {
+    type Kind = api::ServiceExport;
+    type Key = ServiceKey;
+
+    const CACHE: &'static str = "ServiceExport";
+
+    fn key(metadata: &ObjectMeta) -> Option<ServiceKey> {
+        service_key(metadata)
+    }
+
+    fn narrow(object: Self::Kind, _: &mut Interner) -> Option<Self> {
+        let metadata = &object.metadata;
+        Some(Self {
+            key: service_key(metadata)?,
+            uid: uid(metadata),
+            created: created(metadata),
+            generation: metadata.generation,
+            deleting: metadata.deletion_timestamp.is_some(),
+            annotations: known_annotations(metadata),
+            exported_labels: object.spec.exported_labels,
+            exported_annotations: object.spec.exported_annotations,
+            conditions: object.status.unwrap_or_default().conditions,
+        })
+    }
+}

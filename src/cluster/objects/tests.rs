@@ -1,0 +1,208 @@
+use serde_json::json;
+
+use super::*;
+use crate::{
+    cluster::cache::Narrow,
+    model::{Conditions, Protocol, SessionAffinity, TrafficPolicy},
+};
+
+fn narrow<T: Narrow>(object: serde_json::Value) -> Option<T>
+where
+    T::Kind: serde::de::DeserializeOwned,
+{
+    T::narrow(serde_json::from_value(object).unwrap(), &mut Interner::default())
+}
+
+#[test]
+fn a_service_keeps_what_an_export_needs() {
+    let service: Service = narrow(json!({
+        "metadata": {
+            "namespace": "ns", "name": "web", "uid": "u", "creationTimestamp": "1970-01-01T00:01:00Z",
+            "annotations": {"cloudmap-mcs.x-k8s.io/service": "web2", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
+        },
+        "spec": {
+            "type": "NodePort",
+            "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"],
+            "ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "PreferDualStack",
+            "ports": [
+                {"name": "http", "port": 80, "protocol": "TCP", "appProtocol": "http", "targetPort": "web"},
+                {"name": "dns", "port": 53, "protocol": "UDP"},
+            ],
+            "selector": {"app": "web"},
+            "sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
+            "internalTrafficPolicy": "Local", "trafficDistribution": "PreferClose",
+            "publishNotReadyAddresses": true,
+        },
+    }))
+    .unwrap();
+    assert_eq!((service.created, service.headless, service.has_selector, service.managed), (60, false, true, false));
+    assert!(service.kind.can_be_exported());
+    assert_eq!(*service.cluster_ips, ["10.0.0.1".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
+    assert_eq!(*service.ip_families, [IpFamily::V4, IpFamily::V6]);
+    assert_eq!(service.ports[0].app_protocol.as_deref(), Some("http"));
+    assert_eq!((service.ports[1].protocol, service.ports[1].port), (Protocol::Udp, 53));
+    assert_eq!(service.session_affinity, SessionAffinity::ClientIp { timeout: Some(60) });
+    assert_eq!(service.internal_traffic_policy, TrafficPolicy::Local);
+    assert_eq!(service.traffic_distribution.as_deref(), Some("PreferClose"));
+    assert!(service.publish_not_ready_addresses);
+    assert_eq!(service.annotations.keys().map(|name| &**name).collect::<Vec<_>>(), ["cloudmap-mcs.x-k8s.io/service"]);
+}
+
+#[test]
+fn headless_and_external_services_are_told_apart() {
+    let headless: Service = narrow(
+        json!({"metadata": {"namespace": "ns", "name": "a"}, "spec": {"clusterIP": "None", "clusterIPs": ["None"]}}),
+    )
+    .unwrap();
+    assert!(headless.headless && headless.cluster_ips.is_empty() && headless.kind.can_be_exported());
+    let external: Service = narrow(
+        json!({"metadata": {"namespace": "ns", "name": "a"}, "spec": {"type": "ExternalName", "externalName": "x.example"}}),
+    )
+    .unwrap();
+    assert!(!external.headless && !external.kind.can_be_exported());
+    let novel: Service =
+        narrow(json!({"metadata": {"namespace": "ns", "name": "a"}, "spec": {"type": "Tunnel"}})).unwrap();
+    assert_eq!(novel.kind, ServiceKind::Other("Tunnel".into()));
+}
+
+fn slice(endpoints: serde_json::Value) -> serde_json::Value {
+    json!({
+        "metadata": {
+            "namespace": "ns", "name": "web-1",
+            "labels": {"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"},
+        },
+        "addressType": "IPv4",
+        "ports": [{"name": "b", "port": 81, "protocol": "TCP"}, {"name": "a", "port": 80}, {"name": "all"}],
+        "endpoints": endpoints,
+    })
+}
+
+#[test]
+fn absent_conditions_mean_ready_and_serving_as_the_api_says() {
+    let slice: ForeignSlice = narrow(slice(json!([
+        {"addresses": ["10.0.0.1"]},
+        {"addresses": ["10.0.0.2"], "conditions": {"ready": false}},
+        {"addresses": ["10.0.0.3"], "conditions": {"ready": false, "serving": true, "terminating": true}},
+    ])))
+    .unwrap();
+    let conditions: Vec<Conditions> = slice.endpoints.iter().map(|endpoint| endpoint.conditions).collect();
+    let unready = Conditions { ready: false, serving: true, terminating: false };
+    let draining = Conditions { ready: false, serving: true, terminating: true };
+    assert_eq!(conditions, [Conditions::READY, unready, draining]);
+}
+
+#[test]
+fn an_endpoint_keeps_its_place_and_its_pod() {
+    let slice: ForeignSlice = narrow(slice(json!([{
+        "addresses": ["10.0.0.1", "not-an-address"],
+        "hostname": "web-0", "nodeName": "node-1", "zone": "eu-west-1a",
+        "hints": {"forZones": [{"name": "eu-west-1b"}]},
+        "targetRef": {"kind": "Pod", "namespace": "ns", "name": "web-0", "uid": "p"},
+    }])))
+    .unwrap();
+    let endpoint = &slice.endpoints[0];
+    assert_eq!(*endpoint.addresses, ["10.0.0.1".parse::<IpAddr>().unwrap()]);
+    assert_eq!((endpoint.hostname.as_deref(), endpoint.node.as_deref()), (Some("web-0"), Some("node-1")));
+    assert_eq!(
+        (endpoint.zone.as_deref(), endpoint.hint_zones.as_ref()),
+        (Some("eu-west-1a"), &["eu-west-1b".into()][..])
+    );
+    assert_eq!(endpoint.target.as_ref().unwrap().uid.as_ref(), "p");
+    assert_eq!(slice.service.as_deref(), Some("web"));
+    let ports: Vec<(&str, u16)> = slice.ports.iter().map(|port| (&*port.name, port.port)).collect();
+    assert_eq!(ports, [("a", 80), ("b", 81)], "sorted, and without the port that has no number");
+}
+
+#[test]
+fn host_name_slices_have_no_addresses() {
+    let mut object = slice(json!([{"addresses": ["db.example.com"]}]));
+    object["addressType"] = "FQDN".into();
+    let slice: ForeignSlice = narrow(object).unwrap();
+    assert_eq!(slice.address_type, AddressType::Unsupported);
+    assert!(slice.endpoints[0].addresses.is_empty());
+}
+
+#[test]
+fn own_slices_and_those_of_others_never_mix() {
+    let foreign = slice(json!([]));
+    let mut own = foreign.clone();
+    own["metadata"]["labels"][names::LABEL_SLICE_MANAGED_BY] = names::MANAGED_BY.into();
+    assert!(narrow::<ForeignSlice>(foreign.clone()).is_some() && narrow::<OwnSlice>(foreign).is_none());
+    assert!(narrow::<ForeignSlice>(own.clone()).is_none() && narrow::<OwnSlice>(own).is_some());
+}
+
+#[test]
+fn zones_and_port_lists_are_shared_between_slices() {
+    let mut interner = Interner::default();
+    let mut read = || {
+        let object = serde_json::from_value(slice(json!([{"addresses": ["10.0.0.1"], "zone": "z"}]))).unwrap();
+        EndpointSlice::narrow(object, &mut interner).unwrap()
+    };
+    let (one, other) = (read(), read());
+    assert!(Arc::ptr_eq(&one.ports, &other.ports));
+    assert!(Arc::ptr_eq(one.endpoints[0].zone.as_ref().unwrap(), other.endpoints[0].zone.as_ref().unwrap()));
+}
+
+#[test]
+fn an_import_tells_what_this_project_applied_from_what_others_added() {
+    let import: ServiceImport = narrow(json!({
+        "metadata": {
+            "namespace": "ns", "name": "web", "uid": "u",
+            "labels": {"cloudmap-mcs.x-k8s.io/managed-by": "cloudmap-mcs", "team": "a", "mine": "b"},
+            "annotations": {"multicluster.kubernetes.io/derived-service": "derived-x"},
+            "managedFields": [
+                {"manager": "kubectl", "operation": "Update", "fieldsType": "FieldsV1",
+                 "fieldsV1": {"f:metadata": {"f:labels": {"f:mine": {}}}}},
+                {"manager": "cloudmap-mcs-import", "operation": "Apply", "fieldsType": "FieldsV1",
+                 "fieldsV1": {"f:metadata": {
+                    "f:labels": {"f:cloudmap-mcs.x-k8s.io/managed-by": {}, "f:team": {}},
+                    "f:annotations": {"f:multicluster.kubernetes.io/derived-service": {}}}}},
+            ],
+        },
+        "spec": {"type": "ClusterSetIP", "ports": [], "ips": ["10.0.0.1"]},
+        "status": {"clusters": [{"cluster": "c1"}]},
+    }))
+    .unwrap();
+    assert!(import.managed);
+    assert_eq!(import.labels.keys().map(|name| &**name).collect::<Vec<_>>(), [names::LABEL_MANAGED_BY, "team"]);
+    assert_eq!(import.annotations[names::ANNOTATION_DERIVED_SERVICE].as_ref(), "derived-x");
+    assert_eq!((import.spec.ips.len(), import.status.clusters.len()), (1, 1));
+}
+
+#[test]
+fn an_import_of_somebody_else_is_not_managed() {
+    let import: ServiceImport =
+        narrow(json!({"metadata": {"namespace": "ns", "name": "web", "labels": {"team": "a"}}})).unwrap();
+    assert!(!import.managed && import.labels.is_empty());
+}
+
+#[test]
+fn an_export_keeps_its_age_and_its_conditions() {
+    let export: ServiceExport = narrow(json!({
+        "metadata": {
+            "namespace": "ns", "name": "web", "uid": "u", "generation": 3, "creationTimestamp": "1970-01-01T00:00:07Z",
+            "deletionTimestamp": "1970-01-01T00:00:09Z",
+        },
+        "spec": {"exportedLabels": {"team": "a"}},
+        "status": {"conditions": [{
+            "type": "Valid", "status": "True", "reason": "Valid", "message": "", "lastTransitionTime": "1970-01-01T00:00:08Z",
+        }]},
+    }))
+    .unwrap();
+    assert_eq!((export.created, export.generation, export.deleting), (7, Some(3), true));
+    assert_eq!((export.exported_labels["team"].as_str(), export.conditions.len()), ("a", 1));
+}
+
+#[test]
+fn only_the_properties_of_the_identity_are_kept() {
+    let property = |name| narrow::<ClusterProperty>(json!({"metadata": {"name": name}, "spec": {"value": "v"}}));
+    assert!(property("cluster.clusterset.k8s.io").is_some() && property("clusterset.k8s.io").is_some());
+    assert!(property("region.example.com").is_none());
+}
+
+#[test]
+fn a_terminating_namespace_says_so() {
+    let namespace: Namespace =
+        narrow(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns", "deletionTimestamp": "1970-01-01T00:00:07Z"}})).unwrap();
+    assert!(namespace.terminating);
+}
