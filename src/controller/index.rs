@@ -1,0 +1,52 @@
+//! Which EndpointSlices belong to which name.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use crate::{cluster::objects::EndpointSlice, model::ServiceKey};
+
+/// Slices by the name they belong to. `T` is one of the slice caches' types.
+#[derive(Debug)]
+pub(super) struct SliceIndex<T> {
+    by_name: HashMap<ServiceKey, BTreeMap<Arc<str>, Arc<T>>>,
+    name_of: fn(&EndpointSlice) -> Option<&Arc<str>>,
+}
+
+impl<T: std::ops::Deref<Target = EndpointSlice>> SliceIndex<T> {
+    /// `name_of` reads the label that says which name a slice belongs to.
+    pub(super) fn new(name_of: fn(&EndpointSlice) -> Option<&Arc<str>>) -> Self {
+        Self { by_name: HashMap::new(), name_of }
+    }
+
+    /// Takes a change in; returns the names that it concerns: a slice whose label changed concerns two.
+    pub(super) fn update(&mut self, old: Option<&Arc<T>>, new: Option<&Arc<T>>) -> Vec<ServiceKey> {
+        let name =
+            |slice: &EndpointSlice| Some(ServiceKey::new(slice.key.namespace.clone(), (self.name_of)(slice)?.clone()));
+        let (before, after) = (old.and_then(|slice| name(slice)), new.and_then(|slice| name(slice)));
+        if let Some((slice, key)) = old.zip(before.as_ref())
+            && let Some(slices) = self.by_name.get_mut(key)
+        {
+            slices.remove(&slice.key.name);
+            if slices.is_empty() {
+                self.by_name.remove(key);
+            }
+        }
+        if let Some((slice, key)) = new.zip(after.as_ref()) {
+            self.by_name.entry(key.clone()).or_default().insert(slice.key.name.clone(), Arc::clone(slice));
+        }
+        let mut concerned: Vec<_> = before.into_iter().chain(after).collect();
+        concerned.dedup();
+        concerned
+    }
+
+    /// In the order of their names.
+    pub(super) fn get(&self, key: &ServiceKey) -> Vec<Arc<T>> {
+        self.by_name.get(key).into_iter().flat_map(|slices| slices.values().cloned()).collect()
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &ServiceKey> {
+        self.by_name.keys()
+    }
+}

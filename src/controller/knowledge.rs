@@ -1,0 +1,283 @@
+//! All that is known about exports at one moment: of this cluster by its caches, of the others by their ledgers.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use crate::{
+    export::{Exports, Invalid, Local, Publication},
+    import::Unknown,
+    ledger::{Map, head::difference, records, remote::Remotes},
+    model::{ClaimOwner, ClusterId, Registration, ServiceKey, Target},
+};
+
+/// Whether this cluster takes part in its ClusterSet, and if not, why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Membership {
+    Member,
+    /// The leader is not ready yet: what it waits for.
+    Joining(String),
+    /// Not without somebody's help: what is wrong, and the remedy.
+    Refused(String),
+    /// `cloudmap-mcs leave` was called: everything of this cluster is withdrawn, imports included.
+    Leaving,
+}
+
+/// What is known.
+#[derive(Debug)]
+pub struct Knowledge {
+    local: ClusterId,
+    pub membership: Membership,
+    /// For each ServiceExport what it exports, or why it does not.
+    planned: HashMap<ServiceKey, Result<Arc<Local>, Invalid>>,
+    /// `None` until the own ledger is known.
+    exports: Option<Exports>,
+    remotes: BTreeMap<ClusterId, Remote>,
+    /// The registry's heads were read at least once.
+    read: bool,
+    /// All live clusters were verified at least once, or had the time to be.
+    settled: bool,
+    published: Option<Arc<Map>>,
+}
+
+#[derive(Debug, Default)]
+struct Remote {
+    /// `None`: not known (yet).
+    map: Option<Arc<Map>>,
+    exports: HashMap<ServiceKey, Arc<Local>>,
+    registrations: BTreeMap<Target, Registration>,
+}
+
+impl Knowledge {
+    pub fn new(local: ClusterId) -> Self {
+        Self {
+            local,
+            membership: Membership::Joining("the controller is starting".to_owned()),
+            planned: HashMap::new(),
+            exports: None,
+            remotes: BTreeMap::new(),
+            read: false,
+            settled: false,
+            published: None,
+        }
+    }
+
+    pub fn local(&self) -> &ClusterId {
+        &self.local
+    }
+
+    pub fn planned(&self, key: &ServiceKey) -> Option<&Result<Arc<Local>, Invalid>> {
+        self.planned.get(key)
+    }
+
+    pub fn exports(&self) -> Option<&Exports> {
+        self.exports.as_ref()
+    }
+
+    /// How many clusters are known to export anything, this one included, and how many names they export.
+    pub fn sizes(&self) -> (usize, usize) {
+        let names: BTreeSet<&ServiceKey> =
+            self.remotes.values().flat_map(|remote| remote.exports.keys()).chain(self.planned.keys()).collect();
+        (1 + self.remotes.len(), names.len())
+    }
+
+    /// What a ServiceExport exports now (`None`: there is no ServiceExport). Returns the other names that must be
+    /// planned again, and whether the map to publish changed.
+    pub fn replan(
+        &mut self,
+        key: &ServiceKey,
+        plan: Option<Result<Local, Invalid>>,
+        now: i64,
+    ) -> (BTreeSet<ServiceKey>, bool) {
+        let unchanged = match (self.planned.get(key), &plan) {
+            (None, None) => true,
+            (Some(Ok(before)), Some(Ok(after))) => **before == *after,
+            (Some(Err(before)), Some(Err(after))) => before == after,
+            _ => false,
+        };
+        if unchanged {
+            return (BTreeSet::new(), false);
+        }
+        let plan = plan.map(|plan| plan.map(Arc::new));
+        let freed = match &mut self.exports {
+            Some(exports) => exports.set(key, plan.as_ref().and_then(|plan| plan.as_ref().ok()).cloned(), now),
+            None => BTreeSet::new(),
+        };
+        match plan {
+            Some(plan) => self.planned.insert(key.clone(), plan),
+            None => self.planned.remove(key),
+        };
+        (freed, true)
+    }
+
+    /// Claims of a name again: a target may have become free.
+    pub fn reclaim(&mut self, key: &ServiceKey, now: i64) {
+        if let (Some(exports), Some(Ok(local))) = (&mut self.exports, self.planned.get(key)) {
+            exports.set(key, Some(Arc::clone(local)), now);
+        }
+    }
+
+    /// Starts from the own ledger as the leader before left it; what is exported no more is removed from it.
+    pub fn resume(&mut self, own: &Map, now: i64) {
+        let mut exports = Exports::resume(own);
+        let names: BTreeSet<ServiceKey> = exports.names().into_iter().chain(self.planned.keys().cloned()).collect();
+        for key in names {
+            let local = self.planned.get(&key).and_then(|plan| plan.as_ref().ok()).cloned();
+            exports.set(&key, local, now);
+        }
+        exports.retire_unowned(|owner| {
+            let key = ServiceKey::new(owner.namespace.clone(), owner.name.clone());
+            matches!(self.planned.get(&key), Some(Ok(_)))
+        });
+        self.exports = Some(exports);
+    }
+
+    /// A retired target holds nothing of this cluster any more.
+    pub fn retired(&mut self, target: &Target) -> BTreeSet<ServiceKey> {
+        self.exports.as_mut().map(|exports| exports.retired(target)).unwrap_or_default()
+    }
+
+    /// The map to publish: `None` until the own ledger is known.
+    pub fn desired(&self) -> Option<Arc<Map>> {
+        self.exports.as_ref().map(Exports::map)
+    }
+
+    /// Takes over what is known of the other clusters. Returns the names that changed.
+    pub fn adopt_remotes(&mut self, remotes: &Remotes) -> BTreeSet<ServiceKey> {
+        let mut changed = BTreeSet::new();
+        let known_before = self.unknown();
+        self.read |= remotes.all_live_verified || !remotes.clusters.is_empty();
+        self.settled |= remotes.all_live_verified;
+        for (id, remote) in &remotes.clusters {
+            let gone = remote.left || remote.expired;
+            let state = if gone { Some(Arc::default()) } else { remote.state.clone() };
+            let Some(state) = state else {
+                self.remotes.entry(id.clone()).or_default();
+                continue;
+            };
+            let entry = self.remotes.entry(id.clone()).or_default();
+            let before = entry.map.clone().unwrap_or_default();
+            if entry.map.as_ref().is_some_and(|map| Arc::ptr_eq(map, &state)) {
+                continue;
+            }
+            let mut problems = Vec::new();
+            for key in records::changed_services(&before, &state) {
+                match records::decode_service(&state, &key, &mut problems) {
+                    Some(exported) => entry.exports.insert(key.clone(), Arc::new(exported)),
+                    None => entry.exports.remove(&key),
+                };
+                changed.insert(key);
+            }
+            for problem in problems {
+                tracing::warn!(cluster = %id, key = &*problem.key, problem = problem.message, "unreadable ledger record");
+            }
+            if difference(&before, &state).iter().any(|(key, _)| key.starts_with('!')) {
+                entry.registrations = records::registrations(&state);
+                changed.extend(self.planned.keys().cloned());
+            }
+            entry.map = Some(state);
+        }
+        let absent: Vec<ClusterId> =
+            self.remotes.keys().filter(|id| !remotes.clusters.contains_key(*id)).cloned().collect();
+        for id in absent {
+            changed.extend(self.remotes.remove(&id).into_iter().flat_map(|remote| remote.exports.into_keys()));
+        }
+        if self.unknown() != known_before {
+            // What waited for a cluster to become known, or was kept because it was not.
+            changed.extend(self.names());
+        }
+        changed
+    }
+
+    /// The unknown clusters had their time: new imports wait for them no longer. Returns whether that is news.
+    pub fn settle(&mut self) -> bool {
+        self.read && !std::mem::replace(&mut self.settled, true)
+    }
+
+    /// What the registry has of this cluster. Returns the names whose export changed there.
+    pub fn adopt_published(&mut self, published: Option<Arc<Map>>) -> BTreeSet<ServiceKey> {
+        let empty = Arc::default();
+        let changed =
+            records::changed_services(self.published.as_ref().unwrap_or(&empty), published.as_ref().unwrap_or(&empty));
+        self.published = published;
+        changed
+    }
+
+    /// The registration record of a target is in the registry, so that instances may be registered there.
+    pub fn is_on_record(&self, target: &Target) -> bool {
+        let key = records::registration_key(target);
+        let wanted = self.exports.as_ref().and_then(|exports| exports.registrations().get(target));
+        let published = self.published.as_ref().and_then(|map| map.get(&key)).and_then(|v| records::registration(v));
+        wanted.is_some() && published.as_ref() == wanted
+    }
+
+    /// Whose the target is, of all clusters' claims: the oldest (then by cluster id, then by owner), and in which cluster
+    /// it was made. Claims of one `<namespace>/<name>` in several clusters share the target.
+    pub fn claimant(&self, target: &Target) -> Option<(ClusterId, ClaimOwner)> {
+        let own = self.exports.as_ref().and_then(|exports| exports.registrations().get(target));
+        own.map(|registration| (&self.local, registration))
+            .into_iter()
+            .chain(self.remotes.iter().filter_map(|(id, remote)| Some((id, remote.registrations.get(target)?))))
+            .filter(|(_, registration)| !registration.retiring)
+            .min_by_key(|(id, registration)| (registration.claimed, *id, &registration.owner))
+            .map(|(id, registration)| (id.clone(), registration.owner.clone()))
+    }
+
+    /// What every known cluster says about a name. The own export comes from memory, never from the registry.
+    pub fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Local>> {
+        let own = self.planned.get(key).and_then(|plan| plan.as_ref().ok());
+        own.map(|local| (self.local.clone(), Arc::clone(local)))
+            .into_iter()
+            .chain(
+                self.remotes.iter().filter_map(|(id, remote)| Some((id.clone(), Arc::clone(remote.exports.get(key)?)))),
+            )
+            .collect()
+    }
+
+    /// All names that any known cluster exports.
+    pub fn names(&self) -> BTreeSet<ServiceKey> {
+        self.remotes.values().flat_map(|remote| remote.exports.keys()).chain(self.planned.keys()).cloned().collect()
+    }
+
+    pub fn unknown(&self) -> Unknown {
+        if self.read {
+            let unknown = self.remotes.iter().filter(|(_, remote)| remote.map.is_none()).map(|(id, _)| id.clone());
+            Unknown::Only(unknown.collect())
+        } else {
+            Unknown::All
+        }
+    }
+
+    pub const fn settling(&self) -> bool {
+        !self.settled
+    }
+
+    /// How far the export of a name has come.
+    pub fn publication(&self, key: &ServiceKey) -> Publication {
+        match &self.membership {
+            Membership::Refused(message) => return Publication::Failed(message.clone()),
+            Membership::Leaving => {
+                return Publication::Pending(
+                    "This cluster leaves its ClusterSet. To come back: cloudmap-mcs leave --undo.".to_owned(),
+                );
+            }
+            Membership::Member | Membership::Joining(_) => {}
+        }
+        if let Some(too_large) = self.exports.as_ref().and_then(|exports| exports.refusal(key)) {
+            return Publication::Failed(format!("{too_large}."));
+        }
+        let record = records::export_key(key);
+        let wanted = self.exports.as_ref().and_then(|exports| exports.record(&record));
+        let there = self.published.as_ref().and_then(|map| map.get(&record));
+        match (wanted, there, &self.membership) {
+            (Some(wanted), Some(there), _) if wanted == there => Publication::Published,
+            (_, _, Membership::Joining(waiting)) => Publication::Pending(waiting.clone()),
+            _ => Publication::Pending("On its way to the registry.".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "knowledge_tests.rs"]
+mod tests;

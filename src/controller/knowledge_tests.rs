@@ -1,0 +1,153 @@
+use super::*;
+use crate::{
+    api::conditions::ValidReason,
+    ledger::remote::Remote as Read,
+    model::{Export, IpFamily, ServiceType, SessionAffinity, TrafficPolicy},
+};
+
+fn key(name: &str) -> ServiceKey {
+    ServiceKey::new("ns", name)
+}
+
+fn id(name: &str) -> ClusterId {
+    name.parse().unwrap()
+}
+
+fn mk_local(target: Option<&str>) -> Local {
+    Local {
+        export: Export {
+            uid: "uid".into(),
+            created: 1,
+            service_type: ServiceType::ClusterSetIp,
+            ports: vec![],
+            session_affinity: SessionAffinity::None,
+            internal_traffic_policy: TrafficPolicy::Cluster,
+            traffic_distribution: None,
+            ip_families: vec![IpFamily::V4],
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            publish_not_ready_addresses: false,
+            target: target.map(|service| Target { namespace: "ns".into(), service: service.into() }),
+        },
+        endpoints: vec![],
+    }
+}
+
+/// The ledger map of a cluster that exports these names, under these targets, since these times.
+fn mk_map(exports: &[(&str, Option<&str>, i64)]) -> Arc<Map> {
+    let mut state = Exports::resume(&Map::new());
+    for (name, target, claimed) in exports {
+        state.set(&key(name), Some(Arc::new(mk_local(*target))), *claimed);
+    }
+    state.map()
+}
+
+fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -> Remotes {
+    let read = |state: &Option<Arc<Map>>| Read {
+        uid: "uid".into(),
+        state: state.clone(),
+        position: Default::default(),
+        left: false,
+        stale: None,
+        expired: false,
+        problem: None,
+    };
+    Remotes {
+        clusters: clusters.iter().map(|(name, state)| (id(name), read(state))).collect(),
+        all_live_verified: clusters.iter().all(|(_, state)| state.is_some()),
+    }
+}
+
+fn mk_knowledge() -> Knowledge {
+    let mut knowledge = Knowledge::new(id("here"));
+    knowledge.membership = Membership::Member;
+    knowledge
+}
+
+#[test]
+fn nothing_is_known_before_the_registry_was_read() {
+    let mut knowledge = mk_knowledge();
+    assert_eq!(knowledge.unknown(), Unknown::All);
+    assert!(!knowledge.settle() && knowledge.settling(), "time alone does not tell");
+    knowledge.adopt_remotes(&Remotes::default());
+    assert_eq!(knowledge.unknown(), Unknown::All, "an empty reading that verified nothing is none");
+    knowledge.adopt_remotes(&mk_remotes(&[]));
+    assert!(knowledge.unknown().is_none() && !knowledge.settling());
+}
+
+#[test]
+fn a_cluster_is_unknown_until_it_is_verified_and_its_exports_go_when_it_left() {
+    let mut knowledge = mk_knowledge();
+    knowledge.adopt_remotes(&mk_remotes(&[("there", None)]));
+    assert_eq!(knowledge.unknown(), Unknown::Only([id("there")].into()));
+    assert!(knowledge.settling());
+    let changed = knowledge.adopt_remotes(&mk_remotes(&[("there", Some(mk_map(&[("a", None, 1), ("b", None, 1)])))]));
+    assert!(changed.is_superset(&[key("a"), key("b")].into()));
+    assert_eq!(knowledge.sources(&key("a")).len(), 1);
+
+    let changed = knowledge.adopt_remotes(&mk_remotes(&[("there", Some(mk_map(&[("a", None, 1)])))]));
+    assert_eq!(changed, [key("b")].into(), "only what changed");
+
+    let mut left = mk_remotes(&[("there", None)]);
+    left.clusters.get_mut(&id("there")).unwrap().left = true;
+    assert!(knowledge.adopt_remotes(&left).contains(&key("a")));
+    assert!(knowledge.sources(&key("a")).is_empty() && knowledge.unknown().is_none());
+}
+
+#[test]
+fn an_export_is_ready_when_the_registry_has_exactly_it() {
+    let mut knowledge = mk_knowledge();
+    knowledge.replan(&key("a"), Some(Ok(mk_local(None))), 1);
+    assert!(matches!(knowledge.publication(&key("a")), Publication::Pending(_)));
+    knowledge.resume(&Map::new(), 1);
+    let map = knowledge.desired().unwrap();
+    assert!(matches!(knowledge.publication(&key("a")), Publication::Pending(_)));
+    assert_eq!(knowledge.adopt_published(Some(map)), [key("a")].into());
+    assert_eq!(knowledge.publication(&key("a")), Publication::Published);
+    let mut changed = mk_local(None);
+    changed.export.created = 5;
+    knowledge.replan(&key("a"), Some(Ok(changed)), 2);
+    assert!(matches!(knowledge.publication(&key("a")), Publication::Pending(_)));
+    knowledge.membership = Membership::Refused("no".to_owned());
+    assert_eq!(knowledge.publication(&key("a")), Publication::Failed("no".to_owned()));
+}
+
+#[test]
+fn the_first_publication_drops_what_was_unexported_while_nobody_led() {
+    let mut knowledge = mk_knowledge();
+    knowledge.replan(&key("a"), Some(Ok(mk_local(None))), 1);
+    let invalid = Invalid { reason: ValidReason::NoService, message: String::new() };
+    knowledge.replan(&key("b"), Some(Err(invalid)), 1);
+    assert_eq!(knowledge.desired(), None, "nothing is published before the own ledger is known");
+    knowledge.resume(&mk_map(&[("a", None, 1), ("b", None, 1), ("c", None, 1)]), 2);
+    assert_eq!(knowledge.desired().unwrap(), mk_map(&[("a", None, 1)]));
+}
+
+#[test]
+fn instances_wait_until_their_registration_is_on_record() {
+    let mut knowledge = mk_knowledge();
+    let target = Target { namespace: "ns".into(), service: "t".into() };
+    knowledge.resume(&Map::new(), 1);
+    knowledge.replan(&key("a"), Some(Ok(mk_local(Some("t")))), 1);
+    assert!(!knowledge.is_on_record(&target));
+    let map = knowledge.desired();
+    knowledge.adopt_published(map);
+    assert!(knowledge.is_on_record(&target));
+    knowledge.replan(&key("a"), None, 2);
+    assert!(!knowledge.is_on_record(&target), "that it retires is not on record yet");
+}
+
+#[test]
+fn the_oldest_claim_of_all_clusters_holds_and_equal_names_share() {
+    let mut knowledge = mk_knowledge();
+    let target = Target { namespace: "ns".into(), service: "t".into() };
+    knowledge.resume(&Map::new(), 5);
+    knowledge.replan(&key("a"), Some(Ok(mk_local(Some("t")))), 5);
+    knowledge.adopt_remotes(&mk_remotes(&[("there", Some(mk_map(&[("b", Some("t"), 3)])))]));
+    let (cluster, owner) = knowledge.claimant(&target).unwrap();
+    assert_eq!((cluster, &*owner.name), (id("there"), "b"));
+    knowledge.adopt_remotes(&mk_remotes(&[("there", Some(mk_map(&[])))]));
+    assert_eq!(knowledge.claimant(&target).unwrap().0, id("here"));
+    knowledge.adopt_remotes(&mk_remotes(&[("there", Some(mk_map(&[("a", Some("t"), 3)])))]));
+    assert_eq!(&*knowledge.claimant(&target).unwrap().1.name, "a", "the same name in another cluster is no rival");
+}

@@ -1,0 +1,87 @@
+//! What is counted about exporting and importing. No object names in labels.
+
+use std::time::Duration;
+
+use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, histogram_opts, opts};
+
+use crate::ledger::remote::Remotes;
+
+/// The metrics of the controller; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    reconciles: HistogramVec,
+    skipped: IntCounterVec,
+    blocked: IntCounter,
+    stale: IntGauge,
+    unverified: IntGauge,
+    pub(super) queued: IntGauge,
+    pub(super) clusters: IntGauge,
+    pub(super) services: IntGauge,
+}
+
+impl Metrics {
+    /// Registers the metrics.
+    ///
+    /// # Errors
+    /// A metric of one of these names is registered already.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let metrics = Self {
+            reconciles: HistogramVec::new(
+                histogram_opts!(
+                    "cloudmap_mcs_reconcile_duration_seconds",
+                    "Duration of reconciling one name, by outcome",
+                    vec![0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]
+                ),
+                &["outcome"],
+            )?,
+            skipped: IntCounterVec::new(
+                opts!(
+                    "cloudmap_mcs_import_skipped_addresses_total",
+                    "Addresses of the registry that cannot be endpoints"
+                ),
+                &["reason"],
+            )?,
+            blocked: IntCounter::with_opts(opts!(
+                "cloudmap_mcs_import_blocked_total",
+                "Imports refused because an object of somebody else is in the way"
+            ))?,
+            stale: IntGauge::with_opts(opts!("cloudmap_mcs_stale_clusters", "Clusters whose ledger does not advance"))?,
+            unverified: IntGauge::with_opts(opts!(
+                "cloudmap_mcs_unverified_clusters",
+                "Clusters whose ledger could not be read since this replica leads"
+            ))?,
+            queued: IntGauge::with_opts(opts!("cloudmap_mcs_queue_length", "Names that wait to be reconciled"))?,
+            clusters: IntGauge::with_opts(opts!("cloudmap_mcs_clusters", "Clusters of the ClusterSet that are known"))?,
+            services: IntGauge::with_opts(opts!("cloudmap_mcs_services", "Names that any known cluster exports"))?,
+        };
+        registry.register(Box::new(metrics.reconciles.clone()))?;
+        registry.register(Box::new(metrics.skipped.clone()))?;
+        registry.register(Box::new(metrics.blocked.clone()))?;
+        registry.register(Box::new(metrics.stale.clone()))?;
+        registry.register(Box::new(metrics.unverified.clone()))?;
+        registry.register(Box::new(metrics.queued.clone()))?;
+        registry.register(Box::new(metrics.clusters.clone()))?;
+        registry.register(Box::new(metrics.services.clone()))?;
+        Ok(metrics)
+    }
+
+    pub(super) fn reconciled(&self, outcome: &'static str, duration: Duration) {
+        self.reconciles.with_label_values(&[outcome]).observe(duration.as_secs_f64());
+    }
+
+    pub(super) fn skipped_address(&self, reason: &'static str) {
+        self.skipped.with_label_values(&[reason]).inc();
+    }
+
+    pub(super) fn blocked(&self) {
+        self.blocked.inc();
+    }
+
+    pub(super) fn adopted(&self, remotes: &Remotes) {
+        let count = |wanted: fn(&crate::ledger::remote::Remote) -> bool| {
+            i64::try_from(remotes.clusters.values().filter(|remote| wanted(remote)).count()).unwrap_or(i64::MAX)
+        };
+        self.stale.set(count(|remote| remote.stale.is_some() && !remote.left));
+        self.unverified.set(count(|remote| remote.state.is_none() && !remote.left));
+    }
+}

@@ -1,0 +1,15 @@
+//! Runs exporting and importing: takes what changed from the caches, the ledger and the instances ([`run`]), keeps what is
+//! known in one place ([`Knowledge`]), publishes what this cluster exports at once, and puts every name that may need a
+//! write into a queue that a few workers take from.
+
+mod index;
+mod knowledge;
+mod metrics;
+mod reconcile;
+mod targets;
+mod watch;
+
+pub use knowledge::{Knowledge, Membership};
+pub use metrics::Metrics;
+pub use targets::{Asked, Targets};
+pub use watch::{Inputs, Settings, run};

@@ -1,0 +1,249 @@
+//! The workers: one name at a time, observe, plan, apply.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use k8s_openapi::jiff::Timestamp;
+use tracing::{debug, warn};
+
+use super::{Membership, watch::Shared};
+use crate::{
+    api::{conditions::conditions, names::FieldManager},
+    cluster::{
+        ClusterWriter,
+        apply::{Cause, Error},
+        events::{self, Note, Severity},
+        objects::ServiceExport,
+    },
+    export::{Facts, verdicts},
+    import::{self, Observed, Plan, Source, There, derived_name},
+    model::{ClusterId, Conflict, ServiceKey, merge},
+};
+
+pub(super) struct Reconciler {
+    pub(super) shared: Arc<Shared>,
+    pub(super) writer: Arc<dyn ClusterWriter>,
+}
+
+impl Reconciler {
+    /// Works on names until it is dropped.
+    pub(super) async fn run(&self) {
+        loop {
+            let key = self.shared.queue.take().await;
+            let begun = tokio::time::Instant::now();
+            // Both halves are tried: a name whose import fails still gets its conditions.
+            let imported = self.import(&key).await;
+            let reported = self.report(&key).await;
+            let outcome = match imported.and(reported) {
+                Ok(()) => {
+                    self.shared.queue.done(&key);
+                    "ok"
+                }
+                Err(error) => {
+                    let (retry_in, failures) = self.shared.queue.failed(&key);
+                    self.failed(&key, &error, retry_in, failures).await;
+                    error.cause.category()
+                }
+            };
+            self.shared.metrics.reconciled(outcome, begun.elapsed());
+        }
+    }
+
+    /// Makes the imported objects of a name what they should be.
+    async fn import(&self, key: &ServiceKey) -> Result<(), Error> {
+        let (plan, there) = self.plan_import(key);
+        match &plan {
+            Plan::Keep => Ok(()),
+            Plan::Remove => import::remove(&*self.writer, key, &there).await,
+            Plan::Blocked(message) => {
+                self.blocked(key, &there, message).await;
+                Ok(())
+            }
+            Plan::Want(wanted) => {
+                for (cluster, address, reason) in &wanted.skipped {
+                    self.shared.metrics.skipped_address(reason.as_str());
+                    debug!(%key, %cluster, %address, reason = reason.as_str(), "left out an address");
+                }
+                if let (Some((cluster, address, reason)), Some(import)) = (wanted.skipped.first(), &there.import) {
+                    let text = format!(
+                        "Left out {} address(es) that cannot be endpoints here, such as {address} of cluster {cluster}: \
+                         it is {}.",
+                        wanted.skipped.len(),
+                        reason.as_str()
+                    );
+                    let regarding = events::import(key, &import.uid);
+                    let note = Note { regarding, severity: Severity::Warning, reason: "AddressSkipped", action: "Import", text };
+                    self.writer.publish_event(note).await;
+                }
+                import::apply(&*self.writer, key, &there, wanted, Timestamp::now()).await
+            }
+        }
+    }
+
+    fn plan_import(&self, key: &ServiceKey) -> (Plan, There) {
+        let caches = &self.shared.caches;
+        let state = self.shared.state();
+        let there = There {
+            import: caches.imports.get(key),
+            derived: caches.services.get(&ServiceKey::new(key.namespace.clone(), derived_name(key))),
+            slices: state.imported.get(key),
+        };
+        let sources = match state.knowledge.membership {
+            Membership::Leaving => BTreeMap::new(),
+            Membership::Refused(_) => return (Plan::Keep, there),
+            Membership::Member | Membership::Joining(_) => state.knowledge.sources(key),
+        };
+        let sources: BTreeMap<ClusterId, Source<'_>> = sources
+            .iter()
+            .map(|(id, local)| (id.clone(), Source { export: &local.export, endpoints: &local.endpoints }))
+            .collect();
+        let unknown = match state.knowledge.membership {
+            Membership::Leaving => import::Unknown::Only(Default::default()),
+            _ => state.knowledge.unknown(),
+        };
+        let observed = Observed {
+            key,
+            local: state.knowledge.local(),
+            namespace: caches.namespaces.get(&key.namespace).is_some_and(|namespace| !namespace.terminating),
+            sources: &sources,
+            unknown: &unknown,
+            settling: state.knowledge.settling(),
+            import: there.import.as_deref(),
+            derived: there.derived.as_deref(),
+            slices: &there.slices,
+        };
+        let plan = import::plan(&observed, |address: IpAddr| state.cluster_ips.contains_key(&address));
+        (plan, there)
+    }
+
+    /// Sets the conditions of this cluster's ServiceExport.
+    async fn report(&self, key: &ServiceKey) -> Result<(), Error> {
+        let Some(export) = self.shared.caches.exports.get(key).filter(|export| !export.deleting) else {
+            return Ok(());
+        };
+        let verdicts = {
+            let state = self.shared.state();
+            let knowledge = &state.knowledge;
+            let invalid = match knowledge.planned(key) {
+                Some(Ok(_)) => None,
+                Some(Err(invalid)) => Some(invalid),
+                // Not planned yet: it is in the queue again as soon as it is.
+                None => return Ok(()),
+            };
+            let conflicts = matches!(knowledge.unknown(), import::Unknown::Only(_)).then(|| conflicts(knowledge.sources(key)));
+            verdicts(&Facts {
+                invalid,
+                publication: knowledge.publication(key),
+                conflicts: conflicts.as_deref(),
+                registered: self.shared.targets.registered(knowledge, &export, &state.statuses),
+            })
+        };
+        let conditions = conditions(&export.conditions, verdicts, export.generation, Timestamp::now());
+        let changed: Vec<_> = conditions.iter().filter(|condition| !export.conditions.contains(condition)).collect();
+        let superfluous = stale_types(&export, &conditions);
+        if changed.is_empty() && !superfluous {
+            return Ok(());
+        }
+        self.writer.apply_export_conditions(key, &export.uid, &conditions, FieldManager::ExportStatus).await?;
+        for condition in changed {
+            let before = export.conditions.iter().find(|before| before.type_ == condition.type_);
+            if before.is_some_and(|before| (&before.status, &before.reason) == (&condition.status, &condition.reason)) {
+                continue;
+            }
+            let bad = (condition.status == "True") == (condition.type_ == "Conflict");
+            if let Some(reason) = event_reason(&condition.reason).filter(|_| bad || before.is_some()) {
+                let note = Note {
+                    regarding: events::export(key, &export.uid),
+                    severity: if bad { Severity::Warning } else { Severity::Normal },
+                    reason,
+                    action: "Export",
+                    text: condition.message.clone(),
+                };
+                self.writer.publish_event(note).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// An object of somebody else is in the way: said on it, and on the export of this cluster if there is one.
+    async fn blocked(&self, key: &ServiceKey, there: &There, message: &str) {
+        warn!(%key, message, "cannot import");
+        self.shared.metrics.blocked();
+        let export = self.shared.caches.exports.get(key);
+        let regarding = [
+            there.import.as_ref().filter(|import| !import.managed).map(|import| events::import(key, &import.uid)),
+            there.derived.as_ref().filter(|s| !s.managed).map(|service| events::service(&service.key, &service.uid)),
+            export.map(|export| events::export(key, &export.uid)),
+        ];
+        for regarding in regarding.into_iter().flatten() {
+            let note = Note {
+                regarding,
+                severity: Severity::Warning,
+                reason: "ForeignObject",
+                action: "Import",
+                text: message.to_owned(),
+            };
+            self.writer.publish_event(note).await;
+        }
+    }
+
+    async fn failed(&self, key: &ServiceKey, error: &Error, retry_in: std::time::Duration, failures: u32) {
+        let cause = error.cause.to_string();
+        match error.cause {
+            // The cache catches up, the namespace goes, or the other replica goes on.
+            Cause::Conflict(_) | Cause::NotLeader | Cause::NotFound(_) | Cause::NamespaceTerminating(_) if failures < 5 => {
+                debug!(%key, %error, cause, ?retry_in, "will try again");
+            }
+            _ => {
+                warn!(%key, %error, cause, ?retry_in, failures, "failed to reconcile");
+                if failures == 3
+                    && let Some(export) = self.shared.caches.exports.get(key)
+                {
+                    let note = Note {
+                        regarding: events::export(key, &export.uid),
+                        severity: Severity::Warning,
+                        reason: "ReconcileFailed",
+                        action: "Reconcile",
+                        text: format!("{error}: {cause}. It is tried again until it succeeds."),
+                    };
+                    self.writer.publish_event(note).await;
+                }
+            }
+        }
+    }
+}
+
+/// The conflicts among all known exports of a name.
+fn conflicts(sources: BTreeMap<ClusterId, Arc<crate::export::Local>>) -> Vec<Conflict> {
+    let exports = sources.iter().map(|(id, local)| (id.clone(), &local.export)).collect();
+    merge(&exports).map(|service| service.conflicts).unwrap_or_default()
+}
+
+/// Whether the object has a condition of ours that is no longer said.
+fn stale_types(
+    export: &ServiceExport,
+    conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition],
+) -> bool {
+    export.conditions.iter().any(|there| {
+        ["Valid", "Ready", "Conflict", "Registered"].contains(&there.type_.as_str())
+            && !conditions.iter().any(|condition| condition.type_ == there.type_)
+    })
+}
+
+/// Reasons of conditions as reasons of Events; progress is not worth one.
+fn event_reason(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "Exported" => "Exported",
+        "NoService" => "NoService",
+        "InvalidServiceType" => "InvalidServiceType",
+        "Failed" => "Failed",
+        "NameConflict" => "NameConflict",
+        "ForeignOwner" => "ForeignOwner",
+        "NoNamespace" => "NoNamespace",
+        "LimitExceeded" => "LimitExceeded",
+        "InvalidAnnotation" => "InvalidAnnotation",
+        "AddressFamilyMissing" => "AddressFamilyMissing",
+        "NoConflicts" => "NoConflicts",
+        "Pending" | "Valid" | "Registered" | "Disabled" => return None,
+        _ => "Conflict",
+    })
+}

@@ -1,0 +1,169 @@
+//! Which exports are registered as instances, where, and as what.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::Knowledge;
+use crate::{
+    api::{
+        conditions::RegisteredReason,
+        names::{ANNOTATION_INSTANCES, ANNOTATION_SHARE, ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE},
+    },
+    cli::Instances,
+    cluster::objects::{Pairs, ServiceExport},
+    instances::{
+        Identity, Naming, Source,
+        sync::{Outcome, TargetDesired, TargetStatus},
+        target::validate,
+    },
+    model::{ServiceKey, Target},
+};
+
+/// The rules by which this cluster's exports get their targets.
+#[derive(Debug, Clone)]
+pub struct Targets {
+    pub policy: Instances,
+    pub naming: Naming,
+    pub identity: Identity,
+    /// Becomes the attribute `REGION`.
+    pub region: Option<String>,
+}
+
+/// What a ServiceExport asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// No instances: by the annotation, or by `--instances`.
+    None,
+    Target(Target),
+    /// An annotation that cannot be understood, and what to write instead.
+    Invalid(String),
+}
+
+impl Targets {
+    /// Where the instances of an export belong.
+    pub fn asked(&self, export: &ServiceExport) -> Asked {
+        let annotations = &export.annotations;
+        let named = annotation(annotations, ANNOTATION_TARGET_NAMESPACE)
+            .or_else(|| annotation(annotations, ANNOTATION_TARGET_SERVICE))
+            .is_some();
+        let wanted = match annotation(annotations, ANNOTATION_INSTANCES) {
+            Some("true") => true,
+            Some("false") => false,
+            Some(other) => {
+                return Asked::Invalid(format!(
+                    "The annotation {ANNOTATION_INSTANCES} is {other:?}: write \"true\" or \"false\"."
+                ));
+            }
+            None => match self.policy {
+                Instances::All => true,
+                Instances::Annotated => named,
+                Instances::None => false,
+            },
+        };
+        if !wanted {
+            return Asked::None;
+        }
+        let implied = self.naming.implied(&export.key);
+        let target = Target {
+            namespace: annotation(annotations, ANNOTATION_TARGET_NAMESPACE)
+                .map_or(implied.namespace, Arc::from),
+            service: annotation(annotations, ANNOTATION_TARGET_SERVICE).map_or(implied.service, Arc::from),
+        };
+        match validate(&target) {
+            Ok(()) => Asked::Target(target),
+            Err(error) => Asked::Invalid(format!("{error}.")),
+        }
+    }
+
+    /// What should be registered in a target, by what is known now. `None`: this cluster has nothing to do there.
+    pub(super) fn desired(
+        &self,
+        knowledge: &Knowledge,
+        target: &Target,
+        export: impl Fn(&ServiceKey) -> Option<Arc<ServiceExport>>,
+    ) -> Option<TargetDesired> {
+        let registration = knowledge.exports()?.registrations().get(target)?;
+        let key = ServiceKey::new(registration.owner.namespace.clone(), registration.owner.name.clone());
+        let object = export(&key);
+        let implied = !object.as_ref().is_some_and(|export| names_target(&export.annotations));
+        let winner = knowledge.claimant(target).is_some_and(|(_, owner)| owner == registration.owner);
+        let active = !registration.retiring && winner && knowledge.is_on_record(target);
+        let instances = match knowledge.planned(&key) {
+            Some(Ok(local)) if !registration.retiring && winner => {
+                let source = Source {
+                    identity: &self.identity,
+                    service: &key,
+                    ports: &local.export.ports,
+                    region: self.region.as_deref(),
+                };
+                // What does not fit is said on the ServiceExport (`registered`); nothing of it is registered.
+                source.instances(&local.endpoints).unwrap_or_default()
+            }
+            _ => Vec::new(),
+        };
+        Some(TargetDesired { active, retiring: registration.retiring, implied, instances })
+    }
+
+    /// The condition `Registered` of an export: reason and message.
+    pub(super) fn registered(
+        &self,
+        knowledge: &Knowledge,
+        export: &ServiceExport,
+        statuses: &BTreeMap<Target, TargetStatus>,
+    ) -> Option<(RegisteredReason, String)> {
+        let target = match self.asked(export) {
+            Asked::Target(target) => target,
+            Asked::None if self.policy == Instances::None => return None,
+            Asked::None => {
+                return Some((
+                    RegisteredReason::Disabled,
+                    format!("Not asked for: see the annotation {ANNOTATION_INSTANCES} and the flag --instances."),
+                ));
+            }
+            Asked::Invalid(message) => return Some((RegisteredReason::InvalidAnnotation, message)),
+        };
+        if let Some((cluster, owner)) = knowledge.claimant(&target)
+            && (&owner.namespace, &owner.name) != (&export.key.namespace, &export.key.name)
+        {
+            return Some((
+                RegisteredReason::NameConflict,
+                format!(
+                    "Cloud Map service {target} is claimed by {} {}/{} of cluster {cluster}, which was first. Choose \
+                     another one by the annotation {ANNOTATION_TARGET_SERVICE}, or delete that export.",
+                    owner.kind, owner.namespace, owner.name
+                ),
+            ));
+        }
+        if let Some(Ok(local)) = knowledge.planned(&export.key) {
+            let source = Source {
+                identity: &self.identity,
+                service: &export.key,
+                ports: &local.export.ports,
+                region: self.region.as_deref(),
+            };
+            if let Err(unfit) = source.instances(&[]) {
+                return Some((RegisteredReason::Failed, format!("{unfit}.")));
+            }
+        }
+        Some(match statuses.get(&target).map(|status| &status.outcome) {
+            Some(Outcome::Registered { count }) => {
+                // Without the count of the moment: a condition that changes with every pod would be written for each.
+                let _ = count;
+                (RegisteredReason::Registered, format!("The ready endpoints are registered in Cloud Map service {target}."))
+            }
+            Some(Outcome::Refused { reason, message }) => (*reason, message.clone()),
+            Some(Outcome::Pending) | None => {
+                (RegisteredReason::Pending, format!("On the way to Cloud Map service {target}."))
+            }
+        })
+    }
+}
+
+fn annotation<'a>(annotations: &'a Pairs, name: &str) -> Option<&'a str> {
+    annotations.get(name).map(|value| value.trim())
+}
+
+/// A target that the user names, or shares on purpose, may exist already.
+fn names_target(annotations: &Pairs) -> bool {
+    annotation(annotations, ANNOTATION_TARGET_SERVICE).is_some()
+        || annotation(annotations, ANNOTATION_SHARE) == Some("true")
+}

@@ -1,0 +1,364 @@
+//! The loop that takes changes in. It awaits nothing but the next change, so that an endpoint that goes is on its way to
+//! the registry within a millisecond, whatever the workers are busy with.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::{sync::watch, task::JoinSet};
+use tracing::{info, warn};
+
+use super::{Knowledge, Membership, Targets, index::SliceIndex, metrics::Metrics, reconcile::Reconciler, targets::Asked};
+use crate::{
+    cluster::{
+        Caches, Change, Changes, ClusterWriter,
+        cache::Narrow,
+        objects::{ForeignSlice, Namespace, OwnSlice, Service, ServiceExport, ServiceImport},
+    },
+    export,
+    instances::sync::{Desired, TargetStatus},
+    ledger::driver::{Handle, Phase},
+    model::{ClusterId, ServiceKey, Target},
+    queue::Queue,
+};
+
+/// How long new imports wait for clusters that are there but could not be read since this replica leads.
+const SETTLE: Duration = Duration::from_secs(15);
+
+/// What the controller is told at its start.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub cluster: ClusterId,
+    /// Reconciles in flight at once.
+    pub concurrency: usize,
+    pub targets: Targets,
+}
+
+/// Everything that the controller listens and speaks to.
+#[derive(Debug)]
+pub struct Inputs {
+    pub caches: Caches,
+    pub writer: Arc<dyn ClusterWriter>,
+    pub ledger: Handle,
+    pub instances: watch::Sender<Arc<Desired>>,
+    pub statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
+    pub metrics: Metrics,
+}
+
+/// What the loop and the workers share.
+pub(super) struct Shared {
+    pub(super) caches: Caches,
+    pub(super) queue: Queue<ServiceKey>,
+    pub(super) targets: Targets,
+    pub(super) metrics: Metrics,
+    state: Mutex<State>,
+}
+
+/// Behind one lock, which is never held across an await.
+pub(super) struct State {
+    pub(super) knowledge: Knowledge,
+    pub(super) imported: SliceIndex<OwnSlice>,
+    pub(super) cluster_ips: HashMap<IpAddr, usize>,
+    pub(super) statuses: Arc<BTreeMap<Target, TargetStatus>>,
+}
+
+impl Shared {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs until it is dropped, with the caches synced: nothing may act before that. Only the leader runs it.
+pub async fn run(settings: Settings, inputs: Inputs) {
+    let Settings { cluster, concurrency, targets } = settings;
+    let Inputs { caches, writer, ledger, instances, statuses, metrics } = inputs;
+    let shared = Arc::new(Shared {
+        caches,
+        queue: Queue::default(),
+        targets,
+        metrics,
+        state: Mutex::new(State {
+            knowledge: Knowledge::new(cluster),
+            imported: SliceIndex::new(|slice| slice.service_import.as_ref()),
+            cluster_ips: HashMap::new(),
+            statuses: Arc::default(),
+        }),
+    });
+    let mut workers = JoinSet::new();
+    for _ in 0..concurrency {
+        let reconciler = Reconciler { shared: Arc::clone(&shared), writer: Arc::clone(&writer) };
+        workers.spawn(async move { reconciler.run().await });
+    }
+    let watch = Watch {
+        shared,
+        slices: SliceIndex::new(|slice| slice.service.as_ref()),
+        ledger,
+        instances,
+        desired: BTreeMap::new(),
+        touched: BTreeSet::new(),
+    };
+    tokio::select! {
+        () = watch.run(statuses) => {}
+        // A worker ends only by a panic: the process must not go on with fewer of them.
+        ended = workers.join_next() => warn!(?ended, "a worker of the controller ended"),
+    }
+}
+
+struct Watch {
+    shared: Arc<Shared>,
+    slices: SliceIndex<ForeignSlice>,
+    ledger: Handle,
+    instances: watch::Sender<Arc<Desired>>,
+    desired: BTreeMap<Target, Arc<crate::instances::sync::TargetDesired>>,
+    /// Targets whose desired instances may have changed since the last round.
+    touched: BTreeSet<Target>,
+}
+
+impl Watch {
+    async fn run(mut self, mut statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>) {
+        let caches = self.shared.caches.clone();
+        let mut exports = caches.exports.subscribe();
+        let mut services = caches.services.subscribe();
+        let mut slices = caches.slices.subscribe();
+        let mut imported = caches.imported_slices.subscribe();
+        let mut namespaces = caches.namespaces.subscribe();
+        let mut imports = caches.imports.subscribe();
+        let (mut own, mut published) = (self.ledger.own(), self.ledger.published());
+        let (mut remotes, mut status) = (self.ledger.remotes(), self.ledger.status());
+        let settle = tokio::time::sleep(SETTLE);
+        tokio::pin!(settle);
+        let mut settled = false;
+
+        // The slices first: an index that is only half filled would read as "no endpoints".
+        self.slices_changed(slices.take());
+        loop {
+            tokio::select! {
+                biased;
+                changes = slices.next() => self.slices_changed(changes),
+                changes = exports.next() => self.exports_changed(&changes),
+                changes = services.next() => self.services_changed(&changes),
+                Ok(()) = own.changed() => {
+                    let map = own.borrow_and_update().clone();
+                    if let Some(map) = map {
+                        self.shared.state().knowledge.resume(&map, seconds());
+                        self.touch_all();
+                        self.publish();
+                    }
+                }
+                Ok(()) = remotes.changed() => {
+                    let now = remotes.borrow_and_update().clone();
+                    let names = self.shared.state().knowledge.adopt_remotes(&now);
+                    self.shared.metrics.adopted(&now);
+                    self.touch_all();
+                    self.enqueue(names);
+                }
+                Ok(()) = published.changed() => {
+                    let map = published.borrow_and_update().clone();
+                    let names = self.shared.state().knowledge.adopt_published(map);
+                    self.touch_all();
+                    self.enqueue(names);
+                }
+                Ok(()) = statuses.changed() => {
+                    let now = Arc::clone(&statuses.borrow_and_update());
+                    self.statuses_changed(now);
+                }
+                Ok(()) = status.changed() => {
+                    let membership = membership(&status.borrow_and_update());
+                    self.membership_changed(membership);
+                }
+                changes = imported.next() => {
+                    let mut state = self.shared.state();
+                    let names: Vec<_> = changes
+                        .iter()
+                        .flat_map(|change| state.imported.update(change.old.as_ref(), change.new.as_ref()))
+                        .collect();
+                    drop(state);
+                    self.enqueue(names);
+                }
+                changes = imports.next() => self.enqueue(changes.into_iter().map(|change: Change<ServiceImport>| change.key)),
+                changes = namespaces.next() => self.namespaces_changed(&changes),
+                () = &mut settle, if !settled => {
+                    settled = true;
+                    if self.shared.state().knowledge.settle() {
+                        info!("not all clusters could be read: their objects are kept, new imports wait no longer");
+                        let names = self.shared.state().knowledge.names();
+                        self.enqueue(names);
+                    }
+                }
+            }
+            self.update_instances();
+        }
+    }
+
+    fn exports_changed(&mut self, changes: &[Change<ServiceExport>]) {
+        let keys: Vec<_> = changes.iter().map(|change| change.key.clone()).collect();
+        self.replan(keys);
+        for change in changes {
+            self.shared.queue.add(change.key.clone());
+        }
+    }
+
+    fn services_changed(&mut self, changes: &[Change<Service>]) {
+        let mut keys = Vec::new();
+        for Change { key, old, new } in changes {
+            let mut state = self.shared.state();
+            for ip in old.iter().flat_map(|service| &service.cluster_ips) {
+                if let Some(count) = state.cluster_ips.get_mut(ip) {
+                    *count -= 1;
+                    if *count == 0 {
+                        state.cluster_ips.remove(ip);
+                    }
+                }
+            }
+            for ip in new.iter().flat_map(|service| &service.cluster_ips) {
+                *state.cluster_ips.entry(*ip).or_default() += 1;
+            }
+            drop(state);
+            for service in old.iter().chain(new).filter_map(|service| service.service_import.as_deref()) {
+                self.shared.queue.add(ServiceKey::new(key.namespace.clone(), service));
+            }
+            keys.push(key.clone());
+        }
+        self.replan(keys);
+    }
+
+    fn slices_changed(&mut self, changes: Vec<Change<ForeignSlice>>) {
+        let keys: BTreeSet<_> = changes
+            .into_iter()
+            .flat_map(|change| self.slices.update(change.old.as_ref(), change.new.as_ref()))
+            .collect();
+        self.replan(keys);
+    }
+
+    fn namespaces_changed(&self, changes: &[Change<Namespace>]) {
+        let changed: BTreeSet<&Arc<str>> = changes.iter().map(|change| &change.key).collect();
+        let names = self.shared.state().knowledge.names();
+        self.enqueue(names.into_iter().filter(|key| changed.contains(&key.namespace)));
+    }
+
+    /// Plans names again that are exported or were; publishes if that changed anything.
+    fn replan(&mut self, keys: impl IntoIterator<Item = ServiceKey>) {
+        let mut work: Vec<ServiceKey> = keys.into_iter().collect();
+        let mut publish = false;
+        while let Some(key) = work.pop() {
+            let export = self.shared.caches.exports.get(&key).filter(|export| !export.deleting);
+            let plan = export.map(|export| {
+                let service = self.shared.caches.services.get(&key);
+                let target = match self.shared.targets.asked(&export) {
+                    Asked::Target(target) => Some(target),
+                    Asked::None | Asked::Invalid(_) => None,
+                };
+                export::plan(&export, service.as_deref(), &self.slices.get(&key), target)
+            });
+            let mut state = self.shared.state();
+            let before = target_of(&state.knowledge, &key);
+            let (freed, changed) = state.knowledge.replan(&key, plan, seconds());
+            for name in &freed {
+                state.knowledge.reclaim(name, seconds());
+            }
+            if changed {
+                publish = true;
+                self.touched.extend(before);
+                self.touched.extend(target_of(&state.knowledge, &key));
+                self.touched.extend(freed.iter().filter_map(|name| target_of(&state.knowledge, name)));
+                drop(state);
+                self.enqueue(freed);
+                self.shared.queue.add(key);
+            }
+        }
+        if publish {
+            self.publish();
+        }
+    }
+
+    fn publish(&self) {
+        if let Some(map) = self.shared.state().knowledge.desired() {
+            self.ledger.desired().send_replace(Some(map));
+        }
+    }
+
+    fn statuses_changed(&mut self, now: Arc<BTreeMap<Target, TargetStatus>>) {
+        let mut state = self.shared.state();
+        let before = std::mem::replace(&mut state.statuses, Arc::clone(&now));
+        let mut names = BTreeSet::new();
+        let mut publish = false;
+        for (target, status) in now.iter().filter(|(target, status)| before.get(*target) != Some(status)) {
+            if let Some(registration) = state.knowledge.exports().and_then(|exports| exports.registrations().get(target)) {
+                names.insert(ServiceKey::new(registration.owner.namespace.clone(), registration.owner.name.clone()));
+            }
+            if status.own_gone {
+                let freed = state.knowledge.retired(target);
+                for name in &freed {
+                    state.knowledge.reclaim(name, seconds());
+                }
+                names.extend(freed);
+                self.touched.insert(target.clone());
+                publish = true;
+            }
+        }
+        drop(state);
+        if publish {
+            self.publish();
+        }
+        self.enqueue(names);
+    }
+
+    fn membership_changed(&self, membership: Membership) {
+        let mut state = self.shared.state();
+        if state.knowledge.membership != membership {
+            info!(?membership, "membership changed");
+            state.knowledge.membership = membership;
+            let names: Vec<_> = state.knowledge.names().into_iter().chain(state.imported.names().cloned()).collect();
+            drop(state);
+            self.enqueue(names);
+        }
+    }
+
+    fn touch_all(&mut self) {
+        let state = self.shared.state();
+        self.touched.extend(state.knowledge.exports().into_iter().flat_map(|exports| exports.registrations().keys().cloned()));
+        self.touched.extend(self.desired.keys().cloned());
+    }
+
+    /// Hands the instances that the touched targets should have to whoever registers them.
+    fn update_instances(&mut self) {
+        let touched = std::mem::take(&mut self.touched);
+        let mut changed = false;
+        {
+            let state = self.shared.state();
+            for target in touched {
+                let exports = &self.shared.caches.exports;
+                match self.shared.targets.desired(&state.knowledge, &target, |key| exports.get(key)) {
+                    Some(desired) => {
+                        if self.desired.get(&target).is_none_or(|before| **before != desired) {
+                            self.desired.insert(target, Arc::new(desired));
+                            changed = true;
+                        }
+                    }
+                    None => changed |= self.desired.remove(&target).is_some(),
+                }
+            }
+        }
+        if changed {
+            self.instances.send_replace(Arc::new(Desired { targets: self.desired.clone() }));
+        }
+    }
+
+    fn enqueue(&self, names: impl IntoIterator<Item = ServiceKey>) {
+        for name in names {
+            self.shared.queue.add(name);
+        }
+    }
+}
+
+fn target_of(knowledge: &Knowledge, key: &ServiceKey) -> Option<Target> {
+    knowledge.planned(key)?.as_ref().ok()?.export.target.clone()
+}
+
+fn seconds() -> i64 {
+    Timestamp::now().as_second()
+}

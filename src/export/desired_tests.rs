@@ -1,0 +1,127 @@
+use super::*;
+use crate::model::{Conditions, Endpoint, Export, IpFamily, ServiceType, SessionAffinity, TrafficPolicy};
+
+fn key(name: &str) -> ServiceKey {
+    ServiceKey::new("ns", name)
+}
+
+fn target(service: &str) -> Target {
+    Target { namespace: "ns".into(), service: service.into() }
+}
+
+fn mk_local(endpoints: u8, target: Option<Target>) -> Arc<Local> {
+    Arc::new(Local {
+        export: Export {
+            uid: "uid".into(),
+            created: 1,
+            service_type: ServiceType::ClusterSetIp,
+            ports: vec![],
+            session_affinity: SessionAffinity::None,
+            internal_traffic_policy: TrafficPolicy::Cluster,
+            traffic_distribution: None,
+            ip_families: vec![IpFamily::V4],
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            publish_not_ready_addresses: false,
+            target,
+        },
+        endpoints: (0..endpoints)
+            .map(|n| Endpoint {
+                ipv4: Some([10, 0, 0, n].into()),
+                ipv6: None,
+                ports: [].into(),
+                conditions: Conditions::READY,
+                hostname: None,
+                zone: None,
+                node: None,
+            })
+            .collect(),
+    })
+}
+
+#[test]
+fn what_is_set_is_what_a_reader_decodes() {
+    let mut exports = Exports::resume(&Map::new());
+    exports.set(&key("a"), Some(mk_local(40, None)), 7);
+    let read = records::decode_service(&exports.map(), &key("a"), &mut Vec::new()).unwrap();
+    assert_eq!(read, *mk_local(40, None));
+    exports.set(&key("a"), None, 8);
+    assert_eq!(*exports.map(), Map::new());
+}
+
+#[test]
+fn one_endpoint_changes_one_record_also_after_a_restart() {
+    let mut exports = Exports::resume(&Map::new());
+    exports.set(&key("a"), Some(mk_local(40, None)), 7);
+    let before = exports.map();
+    let mut exports = Exports::resume(&before);
+    let mut local = (*mk_local(40, None)).clone();
+    local.endpoints.remove(3);
+    exports.set(&key("a"), Some(Arc::new(local)), 8);
+    let after = exports.map();
+    let changed = before.iter().filter(|(key, value)| after.get(*key) != Some(value)).count();
+    assert_eq!((changed, after.len()), (1, before.len()));
+}
+
+#[test]
+fn what_is_too_large_leaves_the_last_good_record() {
+    let mut exports = Exports::resume(&Map::new());
+    exports.set(&key("a"), Some(mk_local(1, None)), 7);
+    let good = exports.map();
+    let mut large = (*mk_local(1, None)).clone();
+    large.export.labels = (0..200).map(|n| (format!("label-{n}"), "x".repeat(30))).collect();
+    exports.set(&key("a"), Some(Arc::new(large)), 8);
+    assert_eq!(exports.map(), good);
+    assert!(exports.refusal(&key("a")).is_some());
+    exports.set(&key("a"), Some(mk_local(1, None)), 9);
+    assert!(exports.refusal(&key("a")).is_none());
+}
+
+#[test]
+fn a_claim_keeps_its_date_over_restarts_and_retires_until_its_instances_are_gone() {
+    let mut exports = Exports::resume(&Map::new());
+    exports.set(&key("a"), Some(mk_local(1, Some(target("t")))), 7);
+    assert_eq!(exports.registrations()[&target("t")].claimed, 7);
+
+    let mut exports = Exports::resume(&exports.map());
+    exports.set(&key("a"), Some(mk_local(2, Some(target("t")))), 9);
+    assert_eq!(exports.registrations()[&target("t")].claimed, 7);
+
+    let mut exports = Exports::resume(&exports.map());
+    exports.set(&key("a"), None, 10);
+    let registration = &exports.registrations()[&target("t")];
+    assert!(registration.retiring, "a leader that knows only the ledger retires it, too");
+    assert!(exports.map().contains_key(&records::registration_key(&target("t"))));
+    exports.retired(&target("t"));
+    assert!(exports.map().is_empty());
+}
+
+#[test]
+fn an_active_target_is_never_dropped_as_retired() {
+    let mut exports = Exports::resume(&Map::new());
+    exports.set(&key("a"), Some(mk_local(1, Some(target("t")))), 7);
+    exports.retired(&target("t"));
+    assert!(exports.registrations().contains_key(&target("t")));
+}
+
+#[test]
+fn the_older_claim_of_two_names_holds_until_it_is_released() {
+    let mut exports = Exports::resume(&Map::new());
+    exports.set(&key("a"), Some(mk_local(1, Some(target("t")))), 7);
+    exports.set(&key("b"), Some(mk_local(1, Some(target("t")))), 8);
+    assert_eq!(&*exports.holder(&target("t")).unwrap().name, "a");
+    let freed = exports.set(&key("a"), None, 9);
+    assert_eq!(freed, [key("b")].into());
+    exports.set(&key("b"), Some(mk_local(1, Some(target("t")))), 10);
+    let held = &exports.registrations()[&target("t")];
+    assert_eq!((&*held.owner.name, held.claimed, held.retiring), ("b", 10, false));
+}
+
+#[test]
+fn another_target_retires_the_first() {
+    let mut exports = Exports::resume(&Map::new());
+    exports.set(&key("a"), Some(mk_local(1, Some(target("t")))), 7);
+    exports.set(&key("a"), Some(mk_local(1, Some(target("u")))), 8);
+    assert!(exports.registrations()[&target("t")].retiring);
+    assert!(!exports.registrations()[&target("u")].retiring);
+}

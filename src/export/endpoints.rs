@@ -1,0 +1,164 @@
+//! The endpoints of a Service, from its EndpointSlices.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+};
+
+use crate::{
+    cluster::objects::{AddressType, ForeignSlice},
+    model::{Conditions, Endpoint, EndpointPort},
+};
+
+/// What makes rows of several slices one endpoint: the object behind them, else the address.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Identity<'a> {
+    Object(&'a str, &'a str),
+    Address(IpAddr),
+}
+
+/// All endpoints that `slices` list, sorted by address. The two families of one pod are one endpoint; a row that comes
+/// twice counts once, with the ports of both.
+///
+/// Only the first address of a row is used, as Kubernetes asks of consumers; rows without an address that is one
+/// (host names) are left out.
+pub(super) fn join(slices: &[Arc<ForeignSlice>]) -> Vec<Endpoint> {
+    let mut joined: BTreeMap<Identity<'_>, Endpoint> = BTreeMap::new();
+    for slice in slices.iter().filter(|slice| slice.address_type != AddressType::Unsupported && !slice.deleting) {
+        for row in &slice.endpoints {
+            let Some(&address) = row.addresses.first() else { continue };
+            let identity = match &row.target {
+                Some(target) if !target.uid.is_empty() => Identity::Object(&target.kind, &target.uid),
+                _ => Identity::Address(address),
+            };
+            let endpoint = joined.entry(identity).or_insert_with(|| Endpoint {
+                ipv4: None,
+                ipv6: None,
+                ports: slice.ports.clone(),
+                conditions: row.conditions,
+                hostname: row.hostname.clone(),
+                zone: row.zone.clone(),
+                node: row.node.clone(),
+            });
+            match address {
+                IpAddr::V4(address) => endpoint.ipv4 = endpoint.ipv4.or(Some(address)),
+                IpAddr::V6(address) => endpoint.ipv6 = endpoint.ipv6.or(Some(address)),
+            }
+            endpoint.conditions = both(endpoint.conditions, row.conditions);
+            if endpoint.ports != slice.ports {
+                endpoint.ports = union(&endpoint.ports, &slice.ports);
+            }
+        }
+    }
+    let mut endpoints: Vec<_> = joined.into_values().collect();
+    endpoints.sort_by_key(|endpoint| (endpoint.ipv4, endpoint.ipv6.unwrap_or(Ipv6Addr::UNSPECIFIED)));
+    endpoints
+}
+
+/// Slices of the two families are updated one after the other: until both agree, an endpoint is as unready as either
+/// says.
+fn both(a: Conditions, b: Conditions) -> Conditions {
+    Conditions {
+        ready: a.ready && b.ready,
+        serving: a.serving && b.serving,
+        terminating: a.terminating || b.terminating,
+    }
+}
+
+fn union(a: &[EndpointPort], b: &[EndpointPort]) -> Arc<[EndpointPort]> {
+    let mut ports: Vec<_> = a.iter().chain(b).cloned().collect();
+    ports.sort();
+    ports.dedup();
+    ports.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cluster::objects::{Endpoint as Row, EndpointSlice, ObjectKey, TargetRef},
+        model::Protocol,
+    };
+
+    fn mk_ports(ports: &[(&str, u16)]) -> Arc<[EndpointPort]> {
+        let port = |(name, port): &(&str, u16)| EndpointPort {
+            name: (*name).into(),
+            protocol: Protocol::Tcp,
+            port: *port,
+            app_protocol: None,
+        };
+        ports.iter().map(port).collect::<Vec<_>>().into()
+    }
+
+    fn mk_row(address: &str, pod: Option<&str>) -> Row {
+        Row {
+            addresses: [address.parse().unwrap()].into(),
+            conditions: Conditions::READY,
+            hostname: None,
+            node: Some("node-1".into()),
+            zone: Some("a".into()),
+            hint_zones: [].into(),
+            target: pod.map(|uid| Box::new(TargetRef { kind: "Pod".into(), name: uid.into(), uid: uid.into() })),
+        }
+    }
+
+    fn mk_slice(name: &str, address_type: AddressType, ports: &[(&str, u16)], rows: Vec<Row>) -> Arc<ForeignSlice> {
+        Arc::new(ForeignSlice(EndpointSlice {
+            key: ObjectKey::new("ns", name),
+            uid: "u".into(),
+            deleting: false,
+            service: Some("svc".into()),
+            managed_by: None,
+            service_import: None,
+            source_cluster: None,
+            address_type,
+            ports: mk_ports(ports),
+            endpoints: rows.into(),
+        }))
+    }
+
+    #[test]
+    fn both_families_of_a_pod_are_one_endpoint() {
+        let v4 = mk_slice(
+            "a",
+            AddressType::V4,
+            &[("http", 80)],
+            vec![mk_row("10.0.0.2", Some("p2")), mk_row("10.0.0.1", Some("p1"))],
+        );
+        let v6 = mk_slice("b", AddressType::V6, &[("http", 80)], vec![mk_row("fd00::1", Some("p1"))]);
+        let endpoints = join(&[v6, v4]);
+        assert_eq!(endpoints.len(), 2);
+        assert_eq!(endpoints[0].ipv4, Some([10, 0, 0, 1].into()));
+        assert_eq!(endpoints[0].ipv6, Some("fd00::1".parse().unwrap()));
+        assert_eq!(endpoints[1].ipv6, None);
+    }
+
+    #[test]
+    fn a_pod_is_ready_when_both_its_slices_say_so() {
+        let v4 = mk_slice("a", AddressType::V4, &[], vec![mk_row("10.0.0.1", Some("p"))]);
+        let mut row = mk_row("fd00::1", Some("p"));
+        row.conditions = Conditions { ready: false, serving: true, terminating: true };
+        let v6 = mk_slice("b", AddressType::V6, &[], vec![row.clone()]);
+        assert_eq!(join(&[v4, v6])[0].conditions, row.conditions);
+    }
+
+    #[test]
+    fn rows_without_an_object_are_told_by_address_and_their_ports_add_up() {
+        let a = mk_slice("a", AddressType::V4, &[("http", 80)], vec![mk_row("10.0.0.1", None)]);
+        let b =
+            mk_slice("b", AddressType::V4, &[("admin", 81)], vec![mk_row("10.0.0.1", None), mk_row("10.0.0.3", None)]);
+        let endpoints = join(&[a, b]);
+        assert_eq!(endpoints[0].ports, mk_ports(&[("admin", 81), ("http", 80)]));
+        assert_eq!(endpoints[1].ports, mk_ports(&[("admin", 81)]));
+    }
+
+    #[test]
+    fn host_names_are_left_out() {
+        let mut row = mk_row("10.0.0.1", None);
+        row.addresses = [].into();
+        let v4 = mk_slice("a", AddressType::V4, &[], vec![row]);
+        let fqdn = mk_slice("b", AddressType::Unsupported, &[], vec![mk_row("10.0.0.2", None)]);
+        assert_eq!(join(&[v4, fqdn]), []);
+    }
+}

@@ -1,0 +1,159 @@
+//! The side effects of importing: makes the objects of one name what the plan wants. Writes nothing that is so already.
+
+use std::{net::IpAddr, sync::Arc};
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    objects::{
+        derived_service, derived_service_matches, endpoint_slice, import_status, service_import, service_import_matches,
+    },
+    plan::Wanted,
+};
+use crate::{
+    api::{self, ServiceImportStatus, ServiceImportType},
+    cluster::{
+        ClusterWriter,
+        apply::{Cause, Error},
+        cache::Narrow,
+        objects::{Interner, ObjectKey, OwnSlice, Service, ServiceImport},
+    },
+    model::{ClusterSetService, ServiceKey, ServiceType},
+};
+
+/// The objects of a name as the caches have them.
+#[derive(Debug, Clone, Default)]
+pub struct There {
+    pub import: Option<Arc<ServiceImport>>,
+    pub derived: Option<Arc<Service>>,
+    pub slices: Vec<Arc<OwnSlice>>,
+}
+
+/// Applies a plan. Slices come before the ServiceImport that announces them, and go after.
+///
+/// # Errors
+/// The first write that failed; what came before it stays. Applying again continues.
+pub async fn apply(
+    writer: &dyn ClusterWriter,
+    key: &ServiceKey,
+    there: &There,
+    wanted: &Wanted,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let managed_import = there.import.as_ref().filter(|import| import.managed);
+    let service_type = match (&wanted.service, managed_import) {
+        (Some(service), _) => service.service_type,
+        (None, Some(import)) if import.spec.type_ == ServiceImportType::Headless => ServiceType::Headless,
+        (None, _) => ServiceType::ClusterSetIp,
+    };
+    let cluster_ips = match &wanted.service {
+        Some(service) if service_type == ServiceType::ClusterSetIp => {
+            derived_cluster_ips(writer, key, there, service).await?
+        }
+        _ => Vec::new(),
+    };
+    for (source, slices) in &wanted.slices {
+        for slice in slices {
+            let mut object = endpoint_slice(key, service_type, source, slice);
+            let existing = there.slices.iter().find(|there| there.key.name == slice.name);
+            let says = OwnSlice::narrow(object.clone(), &mut Interner::default());
+            if existing.zip(says.as_ref()).is_some_and(|(there, wanted)| there.says_the_same(wanted)) {
+                continue;
+            }
+            object.metadata.uid = existing.map(|there| there.uid.to_string());
+            writer.apply_endpoint_slice(&object).await?;
+        }
+    }
+    if let Some(service) = &wanted.service {
+        announce(writer, key, managed_import.map(|import| &**import), service, &cluster_ips, now).await?;
+        if let Some(derived) = there.derived.as_ref().filter(|derived| derived.managed)
+            && service_type == ServiceType::Headless
+        {
+            writer.delete_derived_service(&derived.key, &derived.uid).await?;
+        }
+    }
+    for slice in there.slices.iter().filter(|slice| wanted.stale.contains(&slice.key.name)) {
+        writer.delete_endpoint_slice(&slice.key, &slice.uid).await?;
+    }
+    Ok(())
+}
+
+/// Removes everything of a name that this project made.
+///
+/// # Errors
+/// As [`apply`].
+pub async fn remove(writer: &dyn ClusterWriter, key: &ServiceKey, there: &There) -> Result<(), Error> {
+    if let Some(import) = there.import.as_ref().filter(|import| import.managed) {
+        writer.delete_service_import(key, &import.uid).await?;
+    }
+    if let Some(derived) = there.derived.as_ref().filter(|derived| derived.managed) {
+        writer.delete_derived_service(&derived.key, &derived.uid).await?;
+    }
+    for slice in &there.slices {
+        let key = ObjectKey::new(key.namespace.clone(), slice.key.name.clone());
+        writer.delete_endpoint_slice(&key, &slice.uid).await?;
+    }
+    Ok(())
+}
+
+/// Makes the derived Service what it should be; its cluster IPs are those of the import. None where this cluster
+/// supports none of the families.
+async fn derived_cluster_ips(
+    writer: &dyn ClusterWriter,
+    key: &ServiceKey,
+    there: &There,
+    service: &ClusterSetService,
+) -> Result<Vec<IpAddr>, Error> {
+    if let Some(derived) = &there.derived
+        && derived_service_matches(derived, key, service)
+        && !derived.cluster_ips.is_empty()
+    {
+        return Ok(derived.cluster_ips.to_vec());
+    }
+    let mut object = derived_service(key, service);
+    object.metadata.uid = there.derived.as_ref().map(|derived| derived.uid.to_string());
+    match writer.apply_derived_service(&object).await {
+        Ok(applied) => Ok(Service::narrow(applied, &mut Interner::default())
+            .map(|service| service.cluster_ips.to_vec())
+            .unwrap_or_default()),
+        // A single-stack cluster refuses a Service of the other family by naming the field.
+        Err(Error { cause: Cause::Invalid(message), .. })
+            if there.derived.is_none() && service.ip_families.len() == 1 && message.contains("ipFamilies") =>
+        {
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The ServiceImport and its status.
+async fn announce(
+    writer: &dyn ClusterWriter,
+    key: &ServiceKey,
+    there: Option<&ServiceImport>,
+    service: &ClusterSetService,
+    cluster_ips: &[IpAddr],
+    now: Timestamp,
+) -> Result<(), Error> {
+    let mut object = service_import(key, service, cluster_ips);
+    let applied;
+    let (uid, generation, status) = match there {
+        Some(import) if service_import_matches(import, &object) => {
+            (import.uid.to_string(), import.generation, import.status.clone())
+        }
+        _ => {
+            object.metadata.uid = there.map(|import| import.uid.to_string());
+            applied = writer.apply_service_import(&object).await?;
+            of_applied(applied)
+        }
+    };
+    let wanted = import_status(&status, service, &object, generation, now);
+    if wanted != status {
+        writer.apply_import_status(key, &uid, &wanted).await?;
+    }
+    Ok(())
+}
+
+fn of_applied(import: api::ServiceImport) -> (String, Option<i64>, ServiceImportStatus) {
+    (import.metadata.uid.unwrap_or_default(), import.metadata.generation, import.status.unwrap_or_default())
+}

@@ -1,0 +1,12 @@
+//! What this cluster imports: every exported name of the ClusterSet becomes a ServiceImport, a derived Service and
+//! EndpointSlices in the namespace of that name.
+
+mod addresses;
+mod apply;
+mod objects;
+mod plan;
+
+pub use addresses::{Unusable, usable};
+pub use apply::{There, apply, remove};
+pub use objects::{derived_name, derived_service, endpoint_slice, import_status, service_import};
+pub use plan::{Observed, Plan, Source, Unknown, Wanted, plan};

@@ -1,0 +1,277 @@
+//! The Kubernetes objects of an import.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use k8s_openapi::{
+    api::{core::v1 as core, discovery::v1 as discovery},
+    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
+    jiff::Timestamp,
+};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    api::{
+        ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
+        ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
+        conditions::{ImportCondition, ImportReadyReason, Verdict, conditions},
+        names,
+    },
+    cluster::objects,
+    model::{ClusterId, ClusterSetService, IpFamily, ServiceKey, ServiceType, SessionAffinity, Slice},
+};
+
+/// Seconds that Kubernetes gives a client-IP affinity without a time-out.
+const DEFAULT_AFFINITY_TIMEOUT: u32 = 10_800;
+
+/// Name of the derived Service: `derived-` and the first ten characters of base32hex(sha256("<ns>/<name>")), as in
+/// mcs-api and other implementations.
+pub fn derived_name(key: &ServiceKey) -> String {
+    const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+    let digest = Sha256::digest(key.to_string());
+    let bits = digest[..8].iter().fold(0u64, |bits, byte| (bits << 8) | u64::from(*byte));
+    let hash: String = (0..10).map(|n| char::from(ALPHABET[(bits >> (59 - 5 * n)) as usize & 31])).collect();
+    format!("derived-{hash}")
+}
+
+/// The derived Service of a ClusterSetIP import: no selector, its endpoints are the imported EndpointSlices, its cluster
+/// IPs the IPs of the ServiceImport.
+pub fn derived_service(key: &ServiceKey, service: &ClusterSetService) -> core::Service {
+    let ports = service.ports.iter().map(|port| core::ServicePort {
+        name: (!port.name.is_empty()).then(|| port.name.to_string()),
+        protocol: Some(port.protocol.to_string()),
+        port: port.port.into(),
+        target_port: Some(IntOrString::Int(port.port.into())),
+        app_protocol: port.app_protocol.as_deref().map(str::to_owned),
+        ..core::ServicePort::default()
+    });
+    // Asking a single-stack cluster for both families by name would be refused; preferring both never is.
+    let (policy, families) = match service.ip_families.as_slice() {
+        [one] => ("SingleStack", Some(vec![one.to_string()])),
+        _ => ("PreferDualStack", None),
+    };
+    let timeout = affinity_timeout(service.session_affinity);
+    core::Service {
+        metadata: ObjectMeta {
+            name: Some(derived_name(key)),
+            namespace: Some(key.namespace.to_string()),
+            labels: Some(
+                [
+                    (names::LABEL_MANAGED_BY.to_owned(), names::MANAGED_BY.to_owned()),
+                    (names::LABEL_SERVICE_NAME.to_owned(), key.name.to_string()),
+                ]
+                .into(),
+            ),
+            ..ObjectMeta::default()
+        },
+        spec: Some(core::ServiceSpec {
+            type_: Some("ClusterIP".to_owned()),
+            ports: Some(ports.collect()),
+            ip_family_policy: Some(policy.to_owned()),
+            ip_families: families,
+            session_affinity: Some(affinity_name(service.session_affinity).to_owned()),
+            session_affinity_config: timeout.map(|seconds| core::SessionAffinityConfig {
+                client_ip: Some(core::ClientIPConfig { timeout_seconds: i32::try_from(seconds).ok() }),
+            }),
+            internal_traffic_policy: Some(service.internal_traffic_policy.to_string()),
+            traffic_distribution: service.traffic_distribution.as_deref().map(str::to_owned),
+            ..core::ServiceSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// Whether the derived Service that is there already says what [`derived_service`] would.
+pub(super) fn derived_service_matches(there: &objects::Service, key: &ServiceKey, service: &ClusterSetService) -> bool {
+    let families = match service.ip_families.as_slice() {
+        [one] => there.ip_families.first() == Some(one),
+        _ => there.ip_family_policy.as_deref() == Some("PreferDualStack"),
+    };
+    let affinity = match service.session_affinity {
+        SessionAffinity::ClientIp { .. } => {
+            SessionAffinity::ClientIp { timeout: affinity_timeout(service.session_affinity) }
+        }
+        SessionAffinity::None => SessionAffinity::None,
+    };
+    let mut wanted_ports: Vec<_> = service.ports.iter().collect();
+    let mut ports: Vec<_> = there.ports.iter().collect();
+    wanted_ports.sort();
+    ports.sort();
+    there.managed
+        && there.kind == objects::ServiceKind::ClusterIp
+        && there.service_import.as_deref() == Some(&*key.name)
+        && ports == wanted_ports
+        && families
+        && there.session_affinity == affinity
+        && there.internal_traffic_policy == service.internal_traffic_policy
+        && there.traffic_distribution == service.traffic_distribution
+}
+
+/// The ServiceImport, with the cluster IPs of the derived Service (none for a headless one).
+pub fn service_import(key: &ServiceKey, service: &ClusterSetService, cluster_ips: &[IpAddr]) -> ServiceImport {
+    let headless = service.service_type == ServiceType::Headless;
+    let family = |ip: &IpAddr| if ip.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
+    // KEP-1645: the IPs come in the order of the families.
+    let (families, ips): (Vec<IpFamily>, Vec<String>) = if headless {
+        (service.ip_families.clone(), Vec::new())
+    } else {
+        service
+            .ip_families
+            .iter()
+            .filter_map(|wanted| Some((*wanted, cluster_ips.iter().find(|ip| family(ip) == *wanted)?.to_string())))
+            .unzip()
+    };
+    let mut import = ServiceImport::new(
+        &key.name,
+        ServiceImportSpec {
+            ports: service
+                .ports
+                .iter()
+                .map(|port| ServiceImportPort {
+                    name: (!port.name.is_empty()).then(|| port.name.to_string()),
+                    protocol: Some(port.protocol.to_string()),
+                    app_protocol: port.app_protocol.as_deref().map(str::to_owned),
+                    port: port.port.into(),
+                })
+                .collect(),
+            ips,
+            type_: if headless { ServiceImportType::Headless } else { ServiceImportType::ClusterSetIp },
+            session_affinity: Some(affinity_name(service.session_affinity).to_owned()),
+            session_affinity_config: affinity_timeout(service.session_affinity).map(|seconds| SessionAffinityConfig {
+                client_ip: Some(ClientIpConfig { timeout_seconds: i32::try_from(seconds).ok() }),
+            }),
+            ip_families: families.iter().map(ToString::to_string).collect(),
+            internal_traffic_policy: Some(service.internal_traffic_policy.to_string()),
+            traffic_distribution: service.traffic_distribution.as_deref().map(str::to_owned),
+        },
+    );
+    let exported = |pairs: &BTreeMap<String, String>| -> BTreeMap<String, String> {
+        pairs.iter().filter(|(name, _)| !is_reserved(name)).map(|(k, v)| (k.clone(), v.clone())).collect()
+    };
+    let mut labels = exported(&service.labels);
+    labels.insert(names::LABEL_MANAGED_BY.to_owned(), names::MANAGED_BY.to_owned());
+    let mut annotations = exported(&service.annotations);
+    if !headless {
+        annotations.insert(names::ANNOTATION_DERIVED_SERVICE.to_owned(), derived_name(key));
+    }
+    import.metadata.namespace = Some(key.namespace.to_string());
+    import.metadata.labels = Some(labels);
+    import.metadata.annotations = Some(annotations).filter(|annotations| !annotations.is_empty());
+    import
+}
+
+/// Exported labels and annotations must not pass for what this project or the standard writes itself.
+fn is_reserved(name: &str) -> bool {
+    name.starts_with(names::DOMAIN) || name.starts_with("multicluster.kubernetes.io/")
+}
+
+/// Whether the import that is there already says what is wanted, the status apart.
+pub(super) fn service_import_matches(there: &objects::ServiceImport, wanted: &ServiceImport) -> bool {
+    let same = |there: &objects::Pairs, wanted: Option<&BTreeMap<String, String>>| {
+        let wanted = wanted.into_iter().flatten();
+        there.iter().map(|(k, v)| (&**k, &**v)).eq(wanted.map(|(k, v)| (k.as_str(), v.as_str())))
+    };
+    there.managed
+        && there.spec == wanted.spec
+        && same(&there.labels, wanted.metadata.labels.as_ref())
+        && same(&there.annotations, wanted.metadata.annotations.as_ref())
+}
+
+/// The status of the import, given the one it has.
+pub fn import_status(
+    current: &ServiceImportStatus,
+    service: &ClusterSetService,
+    import: &ServiceImport,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> ServiceImportStatus {
+    let usable = service.service_type == ServiceType::Headless || !import.spec.ips.is_empty();
+    let verdict = if usable {
+        Verdict::new(
+            ImportCondition::Ready.as_str(),
+            true,
+            ImportReadyReason::Ready,
+            "The service can be used in this cluster.",
+        )
+    } else {
+        Verdict::new(
+            ImportCondition::Ready.as_str(),
+            false,
+            ImportReadyReason::IpFamilyNotSupported,
+            format!(
+                "The service has [{}], of which this cluster supports none.",
+                service.ip_families.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            ),
+        )
+    };
+    ServiceImportStatus {
+        clusters: service.clusters.keys().map(|cluster| ClusterStatus { cluster: cluster.to_string() }).collect(),
+        conditions: conditions(&current.conditions, [verdict], generation, now),
+        endpoint_slice_objects: Some(EndpointSliceObjects::Present),
+    }
+}
+
+/// An imported EndpointSlice. Those of headless imports belong to no Service: CoreDNS reads them by their own labels.
+pub fn endpoint_slice(
+    key: &ServiceKey,
+    service_type: ServiceType,
+    source: &ClusterId,
+    slice: &Slice,
+) -> discovery::EndpointSlice {
+    let mut labels: BTreeMap<String, String> = [
+        (names::LABEL_SLICE_MANAGED_BY, names::MANAGED_BY),
+        (names::LABEL_SERVICE_NAME, &*key.name),
+        (names::LABEL_SOURCE_CLUSTER, source.as_str()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    if service_type == ServiceType::ClusterSetIp {
+        labels.insert(names::LABEL_KUBERNETES_SERVICE_NAME.to_owned(), derived_name(key));
+    }
+    let endpoints = slice.endpoints.iter().map(|endpoint| discovery::Endpoint {
+        addresses: vec![endpoint.address.to_string()],
+        conditions: Some(discovery::EndpointConditions {
+            ready: Some(endpoint.conditions.ready),
+            serving: Some(endpoint.conditions.serving),
+            terminating: Some(endpoint.conditions.terminating),
+        }),
+        hostname: endpoint.hostname.as_deref().map(str::to_owned),
+        node_name: endpoint.node.as_deref().map(str::to_owned),
+        zone: endpoint.zone.as_deref().map(str::to_owned),
+        hints: endpoint.hint.as_deref().map(|zone| discovery::EndpointHints {
+            for_zones: Some(vec![discovery::ForZone { name: zone.to_owned() }]),
+            ..discovery::EndpointHints::default()
+        }),
+        ..discovery::Endpoint::default()
+    });
+    let ports = slice.ports.iter().map(|port| discovery::EndpointPort {
+        name: Some(port.name.to_string()),
+        protocol: Some(port.protocol.to_string()),
+        port: Some(port.port.into()),
+        app_protocol: port.app_protocol.as_deref().map(str::to_owned),
+    });
+    discovery::EndpointSlice {
+        metadata: ObjectMeta {
+            name: Some(slice.name.to_string()),
+            namespace: Some(key.namespace.to_string()),
+            labels: Some(labels),
+            ..ObjectMeta::default()
+        },
+        address_type: slice.family.to_string(),
+        endpoints: endpoints.collect(),
+        ports: Some(ports.collect()),
+    }
+}
+
+const fn affinity_name(affinity: SessionAffinity) -> &'static str {
+    match affinity {
+        SessionAffinity::None => "None",
+        SessionAffinity::ClientIp { .. } => "ClientIP",
+    }
+}
+
+fn affinity_timeout(affinity: SessionAffinity) -> Option<u32> {
+    match affinity {
+        SessionAffinity::None => None,
+        SessionAffinity::ClientIp { timeout } => Some(timeout.unwrap_or(DEFAULT_AFFINITY_TIMEOUT)),
+    }
+}

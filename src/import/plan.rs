@@ -1,0 +1,225 @@
+//! The pure step: all exports of one name, and the objects that are there, become the objects that should be there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use super::addresses::{Unusable, usable};
+use crate::{
+    cluster::objects::{AddressType, OwnSlice, Service, ServiceImport},
+    model::{
+        ClusterId, ClusterSetService, Endpoint, Export, IpFamily, ServiceKey, ServiceType, Slice, SliceEndpoint, merge,
+        pack, packable,
+    },
+};
+
+/// What one cluster says about the name.
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a> {
+    pub export: &'a Export,
+    pub endpoints: &'a [Endpoint],
+}
+
+/// All that the plan decides by.
+#[derive(Debug)]
+pub struct Observed<'a> {
+    pub key: &'a ServiceKey,
+    /// The own id.
+    pub local: &'a ClusterId,
+    /// The namespace exists and is not terminating.
+    pub namespace: bool,
+    /// The exports of all clusters that are known, the own one included.
+    pub sources: &'a BTreeMap<ClusterId, Source<'a>>,
+    /// Clusters that have not been read since the start: what they say about the name is unknown, so that nothing of
+    /// theirs may be deleted, and nothing that their export may have decided be changed.
+    pub unknown: &'a Unknown,
+    /// The registry is still being read for the first time: the unknown clusters may become known any moment.
+    pub settling: bool,
+    pub import: Option<&'a ServiceImport>,
+    /// The Service of the derived name, whoever made it.
+    pub derived: Option<&'a Service>,
+    /// The slices of this project for the name.
+    pub slices: &'a [Arc<OwnSlice>],
+}
+
+/// Clusters whose state is not known (yet).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unknown {
+    /// The registry has not been read at all: any cluster may export anything.
+    All,
+    /// All but these are known.
+    Only(BTreeSet<ClusterId>),
+}
+
+impl Unknown {
+    pub fn contains(&self, cluster: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(clusters) => clusters.iter().any(|unknown| unknown.as_str() == cluster),
+        }
+    }
+
+    pub fn is_none(&self) -> bool {
+        matches!(self, Self::Only(clusters) if clusters.is_empty())
+    }
+}
+
+/// What should happen with a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Plan {
+    /// Nothing to do, or nothing that may be done on what is known.
+    Keep,
+    /// Nobody exports the name any more: delete what is ours.
+    Remove,
+    /// An object of somebody else is in the way: the message says which, and the remedy.
+    Blocked(String),
+    /// These objects should be there, and no other slices of ours.
+    Want(Box<Wanted>),
+}
+
+/// The objects that a name should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// What the name is in the ClusterSet. `None`: the ServiceImport and the derived Service stay as they are, because
+    /// a cluster that may have decided about them is not known.
+    pub service: Option<ClusterSetService>,
+    /// By source cluster. Slices of unknown clusters are not among them and are to be kept.
+    pub slices: BTreeMap<ClusterId, Vec<Slice>>,
+    /// Names of slices of ours that are to go.
+    pub stale: Vec<Arc<str>>,
+    /// Addresses that were left out.
+    pub skipped: Vec<(ClusterId, IpAddr, Unusable)>,
+}
+
+/// Plans one name. `is_cluster_ip` says whether an address is a cluster IP of this cluster.
+pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Copy) -> Plan {
+    let exports: BTreeMap<ClusterId, &Export> =
+        observed.sources.iter().map(|(id, source)| (id.clone(), source.export)).collect();
+    let Some(service) = merge(&exports) else {
+        let ours = observed.import.is_some_and(|import| import.managed)
+            || observed.derived.is_some_and(|derived| derived.managed)
+            || !observed.slices.is_empty();
+        return if ours && !concerns_unknown(observed) { Plan::Remove } else { Plan::Keep };
+    };
+    if !observed.namespace {
+        // Namespace sameness: without the namespace there is no import. A terminating one takes ours with it.
+        return Plan::Keep;
+    }
+    if let Some(message) = blocked(observed, &service) {
+        return Plan::Blocked(message);
+    }
+
+    let mut slices = BTreeMap::new();
+    let mut skipped = Vec::new();
+    for (cluster, source) in observed.sources {
+        let carried = service.clusters.get(cluster).map_or(&[][..], Vec::as_slice);
+        let mut packed = packable(
+            source.endpoints,
+            &service.ip_families,
+            carried,
+            cluster == observed.local,
+            service.traffic_distribution.is_some(),
+        );
+        // What the own API server admitted as an endpoint is not checked again.
+        if cluster != observed.local {
+            packed.retain(|candidate| match usable(candidate.endpoint.address, is_cluster_ip) {
+                Ok(()) => true,
+                Err(reason) => {
+                    skipped.push((cluster.clone(), candidate.endpoint.address, reason));
+                    false
+                }
+            });
+        }
+        let existing: Vec<Slice> = of_cluster(observed.slices, cluster).filter_map(slice).collect();
+        slices.insert(cluster.clone(), pack(observed.key, cluster, &packed, &existing));
+    }
+    let wanted: BTreeSet<&Arc<str>> = slices.values().flatten().map(|slice| &slice.name).collect();
+    let stale = observed
+        .slices
+        .iter()
+        .filter(|slice| !wanted.contains(&slice.key.name))
+        .filter(|slice| !observed.unknown.contains(slice.source_cluster.as_deref().unwrap_or_default()))
+        .map(|slice| slice.key.name.clone())
+        .collect();
+    let decided = !import_concerns_unknown(observed);
+    if !decided && observed.import.is_none() {
+        return Plan::Keep;
+    }
+    Plan::Want(Box::new(Wanted { service: decided.then_some(service), slices, stale, skipped }))
+}
+
+/// Whether a cluster that is unknown may still export the name, as far as the objects here tell.
+fn concerns_unknown(observed: &Observed<'_>) -> bool {
+    import_concerns_unknown(observed)
+        || observed
+            .slices
+            .iter()
+            .any(|slice| observed.unknown.contains(slice.source_cluster.as_deref().unwrap_or_default()))
+}
+
+/// An import that does not exist yet waits for the first reading of all clusters, because an older export may be among
+/// them, but not for a cluster that cannot be read at all: one bad cluster never stops the others.
+fn import_concerns_unknown(observed: &Observed<'_>) -> bool {
+    match (observed.import.filter(|import| import.managed), observed.unknown) {
+        (_, Unknown::All) => true,
+        (None, unknown) => observed.settling && !unknown.is_none(),
+        (Some(import), unknown) => import.status.clusters.iter().any(|status| unknown.contains(&status.cluster)),
+    }
+}
+
+fn blocked(observed: &Observed<'_>, service: &ClusterSetService) -> Option<String> {
+    if observed.import.is_some_and(|import| !import.managed) {
+        return Some(format!(
+            "ServiceImport {} was not made by cloudmap-mcs and is in the way of the import. Delete it, or stop whatever \
+             makes it.",
+            observed.key
+        ));
+    }
+    if service.service_type == ServiceType::ClusterSetIp
+        && let Some(derived) = observed.derived.filter(|derived| !derived.managed)
+    {
+        return Some(format!(
+            "Service {} was not made by cloudmap-mcs and has the name of the derived Service of ServiceImport {}. \
+             Delete it.",
+            derived.key, observed.key
+        ));
+    }
+    None
+}
+
+fn of_cluster<'a>(slices: &'a [Arc<OwnSlice>], cluster: &'a ClusterId) -> impl Iterator<Item = &'a OwnSlice> {
+    slices
+        .iter()
+        .filter(|slice| slice.source_cluster.as_deref() == Some(cluster.as_str()) && !slice.deleting)
+        .map(|slice| &**slice)
+}
+
+/// The domain form of a slice that is there.
+fn slice(slice: &OwnSlice) -> Option<Slice> {
+    let family = match slice.address_type {
+        AddressType::V4 => IpFamily::V4,
+        AddressType::V6 => IpFamily::V6,
+        AddressType::Unsupported => return None,
+    };
+    let endpoints = slice
+        .endpoints
+        .iter()
+        .filter_map(|row| {
+            Some(SliceEndpoint {
+                address: *row.addresses.first()?,
+                conditions: row.conditions,
+                hostname: row.hostname.clone(),
+                zone: row.zone.clone(),
+                node: row.node.clone(),
+                hint: row.hint_zones.first().cloned(),
+            })
+        })
+        .collect();
+    Some(Slice { name: slice.key.name.clone(), family, ports: slice.ports.clone(), endpoints })
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;
