@@ -8,7 +8,7 @@ control_plane_start() {
 	component_start "$cluster" 1 etcd "$components/etcd" --data-dir /run/node/etcd --unsafe-no-fsync --logger zap --log-level warn \
 		--listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
 		--listen-peer-urls http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380 \
-		--initial-cluster default=http://127.0.0.1:2380
+		--name etcd --initial-cluster etcd=http://127.0.0.1:2380
 	component_start "$cluster" 1 kube-apiserver "$components/kube-apiserver" \
 		--etcd-servers http://127.0.0.1:2379 --advertise-address "$(node_ip "$cluster" 1)" --secure-port 6443 \
 		--service-cluster-ip-range "$(services "$cluster"),$(services6 "$cluster")" \
@@ -31,12 +31,10 @@ controllers_start() {
 	components=$(components_folder)
 	pki=$(cluster_folder "$cluster")/pki
 	component_start "$cluster" 1 kube-controller-manager "$components/kube-controller-manager" \
-		--kubeconfig "$pki/controller-manager.kubeconfig" --authentication-kubeconfig "$pki/controller-manager.kubeconfig" \
-		--authorization-kubeconfig "$pki/controller-manager.kubeconfig" --bind-address 127.0.0.1 --cert-dir /run/node/controller-manager \
+		--kubeconfig "$pki/controller-manager.kubeconfig" --bind-address 127.0.0.1 --cert-dir /run/node/controller-manager \
 		--leader-elect=false --use-service-account-credentials --root-ca-file "$pki/ca.crt" \
 		--service-account-private-key-file "$pki/service-accounts.key" --kube-api-qps 100 --kube-api-burst 200 \
 		--service-cluster-ip-range "$(services "$cluster"),$(services6 "$cluster")" --controllers '*,-node-ipam-controller'
 	component_start "$cluster" 1 kube-scheduler "$components/kube-scheduler" \
-		--kubeconfig "$pki/scheduler.kubeconfig" --authentication-kubeconfig "$pki/scheduler.kubeconfig" \
-		--authorization-kubeconfig "$pki/scheduler.kubeconfig" --bind-address 127.0.0.1 --cert-dir /run/node/scheduler --leader-elect=false
+		--kubeconfig "$pki/scheduler.kubeconfig" --bind-address 127.0.0.1 --cert-dir /run/node/scheduler --leader-elect=false
 }

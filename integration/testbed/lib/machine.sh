@@ -8,7 +8,7 @@ machine_start() {
 	network_add_machine "$1" "$2"
 	spawn "$SLOT/c$1/system" "$folder/log/machine.log" nsenter --net="/run/netns/$(machine_name "$1" "$2")" \
 		unshare --mount --propagation slave "$TESTBED_DIR/lib/machine-init" "$folder" >"$folder/pids/machine"
-	wait_until 20 test -e "$folder/started" || { show_log "$folder/log/machine.log"; fail "machine $1/node-$2 does not start"; }
+	await "$1" 20 "machine node-$2" "$folder/log/machine.log" test -e "$folder/started"
 }
 
 # in_machine CLUSTER NODE CMD...
@@ -27,9 +27,6 @@ component_start() {
 	spawn "$SLOT/c$cluster/system" "$folder/log/$name.log" nsenter --target "$(cat "$folder/pids/machine")" --mount --net -- \
 		env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@" >"$folder/pids/$name"
 }
-
-# is_ours PID: whether the process lives and is one of this testbed's.
-is_ours() { grep -qs "/$CGROUP_TOP/$SLOT/" "/proc/$1/cgroup"; }
 
 # components_dead CLUSTER: the pid files of components that have ended.
 components_dead() {

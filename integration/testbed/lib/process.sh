@@ -55,6 +55,9 @@ cgroup_remove() {
 	return $left
 }
 
+# is_ours PID: whether the process lives and is one of this testbed's.
+is_ours() { grep -qs "/$CGROUP_TOP/$SLOT/" "/proc/$1/cgroup"; }
+
 # spawn CGROUP LOG CMD...: starts a background process in a cgroup; prints its process id.
 spawn() {
 	local cgroup=$1 log=$2
@@ -69,6 +72,8 @@ spawn() {
 		done
 		exec setsid "$@"
 	) </dev/null >>"$log" 2>&1 &
+	# Whoever looks at the process from here on finds it in its cgroup.
+	while [ -d /proc/$! ] && ! is_ours $!; do sleep 0.01; done
 	echo $!
 }
 
