@@ -37,7 +37,8 @@ build_components() {
 		ln -s hyperkube "$1/$component"
 	done
 	say "compiling agnhost, the image of Kubernetes' end-to-end tests"
-	with_progress agnhost "$log/agnhost.log" go_build kubernetes "$1/agnhost" k8s.io/kubernetes/test/images/agnhost ''
+	with_progress agnhost "$log/agnhost.log" go_build kubernetes "$1/agnhost" k8s.io/kubernetes/test/images/agnhost \
+		"-X main.Version=${AGNHOST_IMAGE##*:}"
 	say "compiling CoreDNS $COREDNS_VERSION (about 1 minute on 2 cores, once)"
 	with_progress coredns "$log/coredns.log" go_build coredns "$1/coredns" . ''
 	module=$(cd "$TESTBED_DIR/go/kubernetes" && go list -m -f '{{.Dir}}' k8s.io/kubernetes)
@@ -69,7 +70,7 @@ build_images() {
 
 # build_agnhost_root ROOT AGNHOST: what agnhost's Dockerfile puts into the image, with Debian's tools for Alpine's.
 build_agnhost_root() {
-	local root=$1 module applet
+	local root=$1 module applet busybox
 	mkdir -p "$root"/{bin,usr/bin,usr/local/bin,etc,tmp,uploads,root}
 	chmod 1777 "$root/tmp" "$root/uploads"
 	cp "$2" "$root/agnhost"
@@ -77,9 +78,11 @@ build_agnhost_root() {
 	ln -s /agnhost "$root/usr/bin/agnhost"
 	module=$(cd "$TESTBED_DIR/go/kubernetes" && go list -m -f '{{.Dir}}' k8s.io/kubernetes)
 	cp "$module"/test/images/agnhost/porter/localhost.{crt,key} "$root/"
-	image_add_program "$root" "$(command -v busybox)" /bin/busybox
-	while read -r applet; do ln -s /bin/busybox "$root/bin/$applet"; done < <(busybox --list | grep -vx busybox)
-	for applet in dig nslookup curl; do
+	busybox=$(busybox_program "$root.busybox")
+	image_add_program "$root" "$busybox" /bin/busybox
+	while read -r applet; do ln -s /bin/busybox "$root/bin/$applet"; done < <("$busybox" --list | grep -vx busybox)
+	rm -rf "$root.busybox"
+	for applet in dig nslookup curl wget; do
 		rm -f "$root/bin/$applet"
 		image_add_program "$root" "$(command -v $applet)" "/usr/bin/$applet"
 	done
@@ -87,4 +90,20 @@ build_agnhost_root() {
 	image_add_users "$root" user-defined-in-image:1000
 	printf 'group-defined-in-image:x:50000:user-defined-in-image\n' >>"$root/etc/group"
 	chmod -R u+w "$root"
+}
+
+# busybox_program FOLDER: the path of a busybox for the image; FOLDER is for what must be fetched. It is Debian's
+# dynamically linked one, which cannot be installed beside busybox-static. The static one will not do: it resolves no names
+# beside another glibc, and its shell runs its own applets instead of the programs in PATH.
+busybox_program() {
+	if command -v apt-get >/dev/null; then
+		mkdir -p "$1"
+		cd "$1"
+		apt-get download -q busybox >apt.log 2>&1 || { apt-get update && apt-get download -q busybox; } >apt.log 2>&1 ||
+			{ show_log apt.log; fail "failed to download the Debian package busybox"; }
+		dpkg -x busybox_*.deb .
+		find "$1" -path '*/bin/busybox'
+	else
+		command -v busybox || fail "missing: busybox; install it with this system's package manager"
+	fi
 }

@@ -12,7 +12,7 @@ readonly PREREQUISITES=(
 # command:package, for whatever is missing. iptables is for containerd and CNI, conntrack for kube-proxy.
 readonly PACKAGES=(
 	containerd:containerd ctr:containerd runc:runc nft:nftables iptables:iptables conntrack:conntrack ip:iproute2
-	jq:jq openssl:openssl dig:bind9-dnsutils nslookup:bind9-dnsutils curl:curl busybox:busybox-static
+	jq:jq openssl:openssl dig:bind9-dnsutils nslookup:bind9-dnsutils curl:curl wget:wget
 	nsenter:util-linux flock:util-linux findmnt:util-linux sysctl:procps modprobe:kmod xz:xz-utils
 )
 

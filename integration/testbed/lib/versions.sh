@@ -23,9 +23,6 @@ readonly CACHE
 digest() { cat "$@" | sha256sum | cut -c1-16; }
 
 # The folders of compiled components and of images, keyed by everything that goes into them.
-components_folder() {
-	echo "$CACHE/components/$KUBERNETES_VERSION-$COREDNS_VERSION-$(uname -m)-$(digest "$TESTBED_DIR"/go/*/{go.mod,go.sum,main.go})"
-}
-images_folder() {
-	echo "$CACHE/images/$(digest "$TESTBED_DIR"/go/*/{go.mod,go.sum,main.go} "$TESTBED_DIR"/lib/{versions,image,build}.sh)"
-}
+sources_digest() { digest "$TESTBED_DIR"/go/*/{go.mod,go.sum,main.go} "$TESTBED_DIR"/lib/{versions,build,image}.sh; }
+components_folder() { echo "$CACHE/components/$(uname -m)-$(sources_digest)"; }
+images_folder() { echo "$CACHE/images/$(uname -m)-$(sources_digest)"; }
