@@ -17,7 +17,7 @@ network_up() {
 	in_switch sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0 2>/dev/null || true
 	in_switch ip link add bridge type bridge forward_delay 0 mcast_snooping 0
 	in_switch ip link set bridge up
-	ip link add "$PREFIX" type veth peer name host netns "$SWITCH"
+	ip link add "$PREFIX" address "$(mac 0 1)" type veth peer name host netns "$SWITCH"
 	in_switch ip link set host master bridge up
 	ip address add "$HOST_IP/24" dev "$PREFIX"
 	ip -6 address add "$HOST_IP6/64" dev "$PREFIX" nodad
@@ -54,7 +54,7 @@ network_add_machine() {
 	in_machine_network() { nsenter --net="/run/netns/$name" "$@"; }
 	in_machine_network sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 net.ipv4.conf.all.rp_filter=0 \
 		net.ipv4.conf.default.rp_filter=0 net.ipv6.conf.default.accept_dad=0
-	in_switch ip link add "c$1n$2" type veth peer name eth0 netns "$name"
+	in_switch ip link add "c$1n$2" type veth peer name eth0 address "$(mac "$1" "$2")" netns "$name"
 	in_switch ip link set "c$1n$2" master bridge up
 	in_machine_network ip link set lo up
 	in_machine_network ip address add "$(node_ip "$1" "$2")/24" dev eth0

@@ -22,8 +22,8 @@ cgroup_members() {
 	find "$(cgroup_hierarchy)/$CGROUP_TOP/$1" -name cgroup.procs -exec cat {} + 2>/dev/null || true
 }
 
-# cgroup_create CGROUP
-cgroup_create() { mkdir -p "$(cgroup_hierarchy)/$CGROUP_TOP/$1"; }
+# cgroup_create CGROUP. Twice, because the last of the others may just be removing the empty top.
+cgroup_create() { mkdir -p "$(cgroup_hierarchy)/$CGROUP_TOP/$1" 2>/dev/null || mkdir -p "$(cgroup_hierarchy)/$CGROUP_TOP/$1"; }
 
 # cgroup_kill CGROUP: ends every process of the cgroup and removes it, in every hierarchy.
 cgroup_kill() {
@@ -50,7 +50,7 @@ cgroup_remove() {
 		[ -d "$hierarchy/$CGROUP_TOP/$1" ] || continue
 		find "$hierarchy/$CGROUP_TOP/$1" -depth -type d -exec rmdir {} + 2>/dev/null || true
 		[ ! -d "$hierarchy/$CGROUP_TOP/$1" ] || left=0
-		rmdir -p --ignore-fail-on-non-empty "$hierarchy/$CGROUP_TOP/$(dirname "$1")" 2>/dev/null || true
+		rmdir "$hierarchy/$CGROUP_TOP" 2>/dev/null || true
 	done < <(cgroup_hierarchies)
 	return $left
 }

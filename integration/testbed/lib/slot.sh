@@ -69,6 +69,8 @@ slot_use() {
 
 # The rest takes a cluster's number, or a cluster's and a node's.
 machine_name() { echo "$PREFIX-c$1n$2"; }
+# A rebooted machine keeps its address, as its neighbours remember it. Cluster 0 is the host.
+mac() { printf '02:6d:63:%02x:%02x:%02x' "$SLOT" "$1" "$2"; }
 node_ip() { echo "$NET4.0.$(($1 * 10 + $2))"; }
 node_ip6() { echo "$NET6::$1:$2"; }
 pods() { echo "$NET4.$(($1 * 8 + $2)).0/24"; }
