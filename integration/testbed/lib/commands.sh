@@ -179,9 +179,10 @@ command_run_host() {
 	host_stop "$name"
 	folder=$STATE/host
 	mkdir -p "$folder"
+	: >"$folder/$name.log"
 	spawn "$SLOT/host/$name" "$folder/$name.log" "$@" >"$folder/$name.pid"
 	sleep 0.3
-	is_ours "$(cat "$folder/$name.pid")" || { show_log "$folder/$name.log"; fail "$name ended at once"; }
+	is_ours "$(cat "$folder/$name.pid")" || { show_log "$folder/$name.log"; host_stop "$name"; fail "$name ended at once"; }
 	say "$name runs: pid $(cat "$folder/$name.pid"), log $folder/$name.log"
 }
 

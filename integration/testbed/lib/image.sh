@@ -74,6 +74,7 @@ image_of_binary() {
 	done
 	image_add_certificates "$root"
 	image_add_users "$root" nonroot:65532
+	chmod 0755 "$root"
 	mkdir -p "$root/tmp"
 	chmod 1777 "$root/tmp"
 	image_pack "$out" "$root" "$name" "$(jq -n --arg program "$program" '{Entrypoint: [$program], User: "65532:65532", WorkingDir: "/"}')"

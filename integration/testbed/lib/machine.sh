@@ -6,8 +6,8 @@ machine_start() {
 	folder=$(node_folder "$1" "$2")
 	mkdir -p "$folder/log" "$folder/pids"
 	network_add_machine "$1" "$2"
-	spawn "$SLOT/c$1/system" "$folder/log/machine.log" nsenter --net="/run/netns/$(machine_name "$1" "$2")" \
-		unshare --mount --propagation slave "$TESTBED_DIR/lib/machine-init" "$folder" >"$folder/pids/machine"
+	spawn "$SLOT/c$1/node-$2" "$folder/log/machine.log" nsenter --net="/run/netns/$(machine_name "$1" "$2")" \
+		unshare --cgroup --mount --propagation slave "$TESTBED_DIR/lib/machine-init" "$folder" >"$folder/pids/machine"
 	await "$1" 20 "machine node-$2" "$folder/log/machine.log" test -e "$folder/started"
 }
 
@@ -16,7 +16,7 @@ in_machine() {
 	local target
 	target=$(cat "$(node_folder "$1" "$2")/pids/machine")
 	shift 2
-	nsenter --target "$target" --mount --net -- "$@"
+	nsenter --target "$target" --mount --net --cgroup -- "$@"
 }
 
 # component_start CLUSTER NODE NAME CMD...: in the machine, with a clean environment: the caller's proxies are not ours.
@@ -24,8 +24,8 @@ component_start() {
 	local cluster=$1 node=$2 name=$3 folder
 	shift 3
 	folder=$(node_folder "$cluster" "$node")
-	spawn "$SLOT/c$cluster/system" "$folder/log/$name.log" nsenter --target "$(cat "$folder/pids/machine")" --mount --net -- \
-		env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@" >"$folder/pids/$name"
+	spawn "$SLOT/c$cluster/node-$node/system" "$folder/log/$name.log" \
+		nsenter --target "$(cat "$folder/pids/machine")" --mount --net --cgroup -- env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@" >"$folder/pids/$name"
 }
 
 # components_dead CLUSTER: the pid files of components that have ended.

@@ -53,7 +53,8 @@ network_add_machine() {
 	ip netns add "$name"
 	in_machine_network() { nsenter --net="/run/netns/$name" "$@"; }
 	in_machine_network sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 net.ipv4.conf.all.rp_filter=0 \
-		net.ipv4.conf.default.rp_filter=0 net.ipv6.conf.default.accept_dad=0
+		net.ipv4.conf.default.rp_filter=0 net.ipv6.conf.default.accept_dad=0 \
+		net.ipv4.icmp_ratelimit=0
 	in_switch ip link add "c$1n$2" type veth peer name eth0 address "$(mac "$1" "$2")" netns "$name"
 	in_switch ip link set "c$1n$2" master bridge up
 	in_machine_network ip link set lo up

@@ -63,8 +63,8 @@ kubelet_start() {
 	folder=$(node_folder "$1" "$2")
 	pki=$(cluster_folder "$1")/pki
 	components=$(components_folder)
-	# Pods' resolv.conf with `dnsPolicy: Default`, and CoreDNS' upstream: nothing answers there, at once.
-	echo "nameserver $HOST_IP" >"$folder/resolv.conf"
+	# CoreDNS' upstream: the node refuses at once (ICMP is not rate-limited there), so names from outside fail quickly.
+	echo "nameserver $(node_ip "$1" "$2")" >"$folder/resolv.conf"
 	cat >"$folder/kubelet.yaml" <<EOF
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -77,9 +77,8 @@ clusterDNS: ["$(dns_ip "$1")"]
 clusterDomain: cluster.local
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 resolvConf: /run/node/resolv.conf
-# Everything of a node is in the testbed's own cgroup, on machines with cgroup v1 and v2 alike.
+# No cgroup per pod or quality of service: what kubelet needs for them is not the same everywhere.
 cgroupDriver: cgroupfs
-cgroupRoot: /$CGROUP_TOP/$SLOT/c$1/node-$2
 cgroupsPerQOS: false
 enforceNodeAllocatable: []
 failCgroupV1: false

@@ -6,37 +6,57 @@
 
 readonly CGROUP_TOP=cloudmap-mcs-testbed
 
-# cgroup_hierarchies: the mounted hierarchies: one on a cgroup v2 machine, one per controller on a v1 machine.
-cgroup_hierarchies() { awk '$3 == "cgroup" || $3 == "cgroup2" { print $2 }' /proc/self/mounts; }
-
-# cgroup_v2: whether containers are put in the unified hierarchy.
-cgroup_v2() { [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]; }
-
-# cgroup_hierarchy: the hierarchy by which processes are found: runc puts containers there too.
-cgroup_hierarchy() {
-	if cgroup_v2; then echo /sys/fs/cgroup; else echo /sys/fs/cgroup/pids; fi
-}
+# cgroup_hierarchies: where they are mounted: one on a cgroup v2 machine, one per controller on a v1 machine.
+cgroup_hierarchies() { awk '($3 == "cgroup" || $3 == "cgroup2") && $2 ~ "^/sys/fs/cgroup" { print $2 }' /proc/self/mounts; }
 
 # cgroup_members CGROUP: the processes of a cgroup and of those below it.
 cgroup_members() {
-	find "$(cgroup_hierarchy)/$CGROUP_TOP/$1" -name cgroup.procs -exec cat {} + 2>/dev/null || true
+	local hierarchy
+	for hierarchy in $(cgroup_hierarchies); do
+		find "$hierarchy/$CGROUP_TOP/$1" -name cgroup.procs -exec cat {} + 2>/dev/null || true
+	done | sort -u
 }
 
-# cgroup_create CGROUP. Twice, because the last of the others may just be removing the empty top.
-cgroup_create() { mkdir -p "$(cgroup_hierarchy)/$CGROUP_TOP/$1" 2>/dev/null || mkdir -p "$(cgroup_hierarchy)/$CGROUP_TOP/$1"; }
+cgroup_empty() { [ -z "$(cgroup_members "$1")" ]; }
+
+# cgroup_create CGROUP: in every hierarchy, with whatever a cgroup needs before it can have processes and children.
+cgroup_create() {
+	local hierarchy parent path part file
+	for hierarchy in $(cgroup_hierarchies); do
+		path=$hierarchy
+		for part in $CGROUP_TOP ${1//\// }; do
+			parent=$path
+			path+=/$part
+			# Twice, because the last of the other testbeds may just be removing the empty top.
+			mkdir -p "$path" 2>/dev/null || mkdir -p "$path"
+			if [ -e "$parent/cgroup.subtree_control" ]; then
+				for file in $(cat "$parent/cgroup.controllers"); do
+					echo "+$file" >"$parent/cgroup.subtree_control" || true
+				done 2>/dev/null
+			elif [ -e "$path/cpuset.cpus" ]; then
+				for file in cpuset.cpus cpuset.mems; do
+					[ -n "$(cat "$path/$file")" ] || cat "$parent/$file" >"$path/$file"
+				done
+			fi
+		done
+	done
+}
+
+# cgroup_join CGROUP PID
+cgroup_join() {
+	local hierarchy
+	for hierarchy in $(cgroup_hierarchies); do echo "$2" >"$hierarchy/$CGROUP_TOP/$1/cgroup.procs"; done
+}
 
 # cgroup_kill CGROUP: ends every process of the cgroup and removes it, in every hierarchy.
 cgroup_kill() {
-	local hierarchy members deadline=$((SECONDS + 20))
-	hierarchy=$(cgroup_hierarchy)/$CGROUP_TOP/$1
-	if [ -d "$hierarchy" ]; then
-		while members=$(cgroup_members "$1") && [ -n "$members" ]; do
-			# New members may be forked meanwhile: again until there are none.
-			xargs -r kill -KILL <<<"$members" 2>/dev/null || true
-			[ "$SECONDS" -lt "$deadline" ] || fail "processes do not die: ${members//$'\n'/ } (in uninterruptible sleep?)"
-			sleep 0.05
-		done
-	fi
+	local members deadline=$((SECONDS + 20))
+	while members=$(cgroup_members "$1") && [ -n "$members" ]; do
+		# New members may be forked meanwhile: again until there are none.
+		xargs -r kill -KILL <<<"$members" 2>/dev/null || true
+		[ "$SECONDS" -lt "$deadline" ] || fail "processes do not die: ${members//$'\n'/ } (in uninterruptible sleep?)"
+		sleep 0.05
+	done
 	while cgroup_remove "$1"; do
 		[ "$SECONDS" -lt "$deadline" ] || fail "failed to remove the cgroup $CGROUP_TOP/$1: it is still in use"
 		sleep 0.05
@@ -46,12 +66,12 @@ cgroup_kill() {
 # cgroup_remove CGROUP: tries to remove it everywhere; succeeds as long as something is left.
 cgroup_remove() {
 	local hierarchy left=1
-	while read -r hierarchy; do
+	for hierarchy in $(cgroup_hierarchies); do
 		[ -d "$hierarchy/$CGROUP_TOP/$1" ] || continue
 		find "$hierarchy/$CGROUP_TOP/$1" -depth -type d -exec rmdir {} + 2>/dev/null || true
 		[ ! -d "$hierarchy/$CGROUP_TOP/$1" ] || left=0
 		rmdir "$hierarchy/$CGROUP_TOP" 2>/dev/null || true
-	done < <(cgroup_hierarchies)
+	done
 	return $left
 }
 
@@ -64,7 +84,7 @@ spawn() {
 	shift 2
 	cgroup_create "$cgroup"
 	(
-		echo "$BASHPID" >"$(cgroup_hierarchy)/$CGROUP_TOP/$cgroup/cgroup.procs"
+		cgroup_join "$cgroup" "$BASHPID"
 		# Neither locks nor pipes of the caller may live on in the process.
 		for descriptor in /proc/"$BASHPID"/fd/*; do
 			descriptor=${descriptor##*/}
@@ -77,12 +97,10 @@ spawn() {
 	echo $!
 }
 
-cgroup_empty() { [ -z "$(cgroup_members "$1")" ]; }
-
 # cgroup_delegate: inside a container on a cgroup v2 machine, what looks like the root is an ordinary cgroup, and it may not
 # have both processes and controllers below it: the container's processes move into a leaf, as Docker-in-Docker has it.
 cgroup_delegate() {
-	cgroup_v2 && [ -e /sys/fs/cgroup/cgroup.type ] && [ -s /sys/fs/cgroup/cgroup.procs ] || return 0
+	[ -e /sys/fs/cgroup/cgroup.type ] && [ -s /sys/fs/cgroup/cgroup.procs ] || return 0
 	mkdir -p /sys/fs/cgroup/init
 	xargs -rn1 </sys/fs/cgroup/cgroup.procs >/sys/fs/cgroup/init/cgroup.procs 2>/dev/null || true
 }

@@ -23,6 +23,9 @@ readonly CACHE
 digest() { cat "$@" | sha256sum | cut -c1-16; }
 
 # The folders of compiled components and of images, keyed by everything that goes into them.
-sources_digest() { digest "$TESTBED_DIR"/go/*/{go.mod,go.sum,main.go} "$TESTBED_DIR"/lib/{versions,build,image}.sh; }
-components_folder() { echo "$CACHE/components/$(uname -m)-$(sources_digest)"; }
-images_folder() { echo "$CACHE/images/$(uname -m)-$(sources_digest)"; }
+components_folder() {
+	echo "$CACHE/components/$(uname -m)-$(digest "$TESTBED_DIR"/go/*/{go.mod,go.sum,main.go} "$TESTBED_DIR"/lib/{versions,build}.sh)"
+}
+images_folder() {
+	echo "$CACHE/images/$(uname -m)-$(digest "$TESTBED_DIR"/go/*/{go.mod,go.sum,main.go} "$TESTBED_DIR"/lib/{versions,build,image}.sh)"
+}
