@@ -30,7 +30,7 @@ raise_limits() {
 		fs.inotify.max_user_watches 524288
 		fs.inotify.max_queued_events 16384
 	EOF
-	modprobe -a overlay br_netfilter nf_tables 2>/dev/null || true
+	modprobe -a overlay nf_tables 2>/dev/null || true
 }
 
 command_up() {

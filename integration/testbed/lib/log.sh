@@ -14,7 +14,7 @@ fail() {
 # show_log FILE: the end of a component's log, indented.
 show_log() {
 	printf -- '--- end of %s\n' "$1" >&2
-	tail -n 25 "$1" 2>/dev/null | cut -c1-400 | sed 's/^/    /' >&2
+	tail -n 15 "$1" 2>/dev/null | cut -c1-300 | sed 's/^/    /' >&2
 }
 
 # quietly LOG CMD...: runs a command with its output in a log, which is shown if the command fails.

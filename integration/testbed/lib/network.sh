@@ -13,8 +13,6 @@ network_up() {
 	network_down
 	ip netns add "$SWITCH"
 	in_switch sysctl -qw net.ipv6.conf.all.disable_ipv6=1
-	# Frames between machines are not the switch's to filter. (Absent where br_netfilter is not loaded.)
-	in_switch sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0 2>/dev/null || true
 	in_switch ip link add bridge type bridge forward_delay 0 mcast_snooping 0
 	in_switch ip link set bridge up
 	ip link add "$PREFIX" address "$(mac 0 1)" type veth peer name host netns "$SWITCH"
@@ -41,7 +39,7 @@ network_down() {
 	ip -6 route delete blackhole "$NET6::/48" 2>/dev/null || true
 	while read -r namespace _; do
 		[[ $namespace != "$PREFIX"-* ]] || ip netns delete "$namespace"
-	done < <(ip netns list)
+	done < <(ip netns list 2>/dev/null)
 }
 
 in_switch() { nsenter --net="/run/netns/$SWITCH" "$@"; }
