@@ -34,6 +34,7 @@ cluster_boot() {
 			kubelet_start "$cluster" "$node"
 			proxy_start "$cluster" "$node"
 		done
+		await "$cluster" 30 "the namespace kube-system" "$(node_folder "$cluster" 1)/log/kube-apiserver.log" kube "$cluster" get namespace kube-system
 		coredns_apply "$cluster"
 		for loader in "${loaders[@]}"; do wait "$loader"; done
 		await "$cluster" 90 "nodes Ready" "$(echo "$(cluster_folder "$cluster")"/node-*/log/kubelet.log)" cluster_nodes_ready "$cluster"
