@@ -35,7 +35,7 @@ with_progress() {
 	while kill -0 "$pid" 2>/dev/null; do
 		sleep 1
 		ticks=$((ticks + 1))
-		[ $((ticks % 20)) -ne 0 ] || say "  $what: $((SECONDS - started)) s, last: $(tail -n 1 "$log" | cut -c1-80)"
+		[ $((ticks % 20)) -ne 0 ] || say "  $what: $((SECONDS - started)) s $(tail -n 1 "$log" | cut -c1-80)"
 	done
 	wait "$pid" && return
 	show_log "$log"
