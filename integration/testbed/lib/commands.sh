@@ -92,7 +92,7 @@ command_down() {
 		network_down
 	fi
 	rm -rf --one-file-system "$STATE"
-	rmdir --ignore-fail-on-non-empty "$CACHE/run" 2>/dev/null || true
+	rmdir --ignore-fail-on-non-empty "$(dirname "$STATE")" 2>/dev/null || true
 	[ -z "${SLOT:-}" ] || slot_release
 	say "down ($FLAVOUR): nothing of it is left"
 }
