@@ -135,7 +135,7 @@ pub struct Settings {
     /// Calls a second by operation, for the whole account. An operation that is not named is not limited.
     pub rates: BTreeMap<String, Rate>,
     pub repeated_create: RepeatedCreate,
-    /// The filter where `DiscoverInstances` names none. The documentation names no default.
+    /// The filter where `DiscoverInstances` names none. The documentation names no default; this one shows the least.
     pub default_health: HealthFilter,
     /// Whether an instance registered again with other attributes moves `InstancesRevision`. The documentation only says
     /// that it moves when an instance "is registered or deregistered", so that callers should not rely on it.
@@ -161,7 +161,7 @@ impl Default for Settings {
             throttling: true,
             rates: default_rates(),
             repeated_create: RepeatedCreate::default(),
-            default_health: HealthFilter::HealthyOrElseAll,
+            default_health: HealthFilter::Healthy,
             revision_counts_updates: false,
             reuse_service_ids: false,
             history: 100_000,

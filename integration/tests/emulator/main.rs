@@ -1,6 +1,8 @@
 //! The Cloud Map emulator through the real SDK. Each test quotes the rule of the AWS API model or documentation that it
 //! checks.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod attributes;
 mod control;
 mod discovery;
