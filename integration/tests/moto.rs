@@ -30,17 +30,14 @@ use tokio::process::{Child, Command};
 
 #[tokio::test]
 async fn the_emulator_and_moto_answer_alike() {
-    let program = match std::env::var("MOTO_SERVER") {
-        Ok(skip) if skip == "skip" => {
-            eprintln!("skipped: MOTO_SERVER=skip, the emulator is not compared with moto");
-            return;
-        }
-        Ok(program) => program,
-        Err(_) => panic!(
-            "MOTO_SERVER is not set: it names moto's moto_server, which `make test` installs (integration/moto.sh does \
-             it by hand and prints the path); MOTO_SERVER=skip leaves the comparison out"
-        ),
-    };
+    let program = std::env::var("MOTO_SERVER").expect(
+        "MOTO_SERVER names moto's moto_server, which `make test` installs (integration/moto.sh does it by hand and prints \
+         the path); MOTO_SERVER=skip leaves the comparison out",
+    );
+    if program == "skip" {
+        eprintln!("skipped: MOTO_SERVER=skip, the emulator is not compared with moto");
+        return;
+    }
     let (mut moto, moto_endpoint) = start_moto(&program).await;
     // Custom health takes effect at once, as in moto.
     let settings = Settings { health_delay: Duration::ZERO, ..Settings::unthrottled() };
@@ -68,7 +65,7 @@ async fn start_moto(program: &str) -> (Child, String) {
         .spawn()
         .unwrap_or_else(|error| panic!("failed to start MOTO_SERVER={program}: {error}"));
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let endpoint = tokio::time::timeout(Duration::from_secs(120), async {
+    let endpoint = tokio::time::timeout(Duration::from_mins(2), async {
         let mut seen = Vec::new();
         while let Some(line) = lines.next_line().await.unwrap() {
             if let Some((_, address)) = line.split_once("Running on ") {
@@ -83,6 +80,9 @@ async fn start_moto(program: &str) -> (Child, String) {
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (child, endpoint)
 }
+
+/// Attributes to look for.
+type Pairs<'a> = &'a [(&'a str, &'a str)];
 
 /// A run of the script. Ids in the transcript are replaced by names.
 struct Script {
@@ -334,7 +334,7 @@ impl Script {
     }
 
     async fn discovery(&mut self) {
-        let cases: [(&[(&str, &str)], &[(&str, &str)]); 7] = [
+        let cases: [(Pairs, Pairs); 7] = [
             (&[], &[]),
             (&[("version", "v1")], &[]),
             (&[("version", "v1"), ("zone", "1a")], &[]),

@@ -106,6 +106,10 @@ impl CloudMap {
         if let Some(dns) = &change.dns_config {
             for record in &dns.dns_records {
                 validate::ttl(record.ttl)?;
+                let same = dns.dns_records.iter().filter(|other| other.r#type == record.r#type).count();
+                if same > 1 {
+                    return Err(ApiError::invalid(format!("Record type {} was given twice.", record.r#type)));
+                }
                 if !service.has_record(&record.r#type) {
                     let kind = &record.r#type;
                     return Err(ApiError::invalid(format!("Record type {kind} can't be added to a service.")));

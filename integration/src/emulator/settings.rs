@@ -142,7 +142,7 @@ pub struct Settings {
     pub revision_counts_updates: bool,
     /// Whether a service created under the name of a deleted one gets its id again, as users have reported.
     pub reuse_service_ids: bool,
-    /// How many finished operations and recorded writes are remembered.
+    /// How many finished operations and recorded writes are remembered; each can take some 5 kB.
     pub history: usize,
     /// For reproducible ids, latencies, faults and orders. Read once, when the emulator starts or is reset.
     pub seed: Option<u64>,
@@ -164,7 +164,7 @@ impl Default for Settings {
             default_health: HealthFilter::Healthy,
             revision_counts_updates: false,
             reuse_service_ids: false,
-            history: 100_000,
+            history: 20_000,
             seed: None,
         }
     }

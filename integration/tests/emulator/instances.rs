@@ -15,6 +15,9 @@ async fn register(client: &Client, service: &str, attributes: &[(&str, &str)]) -
     }
 }
 
+/// Sets of attributes.
+type Sets<'a> = &'a [&'a [(&'a str, &'a str)]];
+
 fn invalid() -> Result<(), String> {
     Err("InvalidInput".to_owned())
 }
@@ -105,7 +108,7 @@ async fn each_record_type_requires_its_attributes() {
     };
     let (v4, v6) = (("AWS_INSTANCE_IPV4", "192.0.2.1"), ("AWS_INSTANCE_IPV6", "2001:db8::1"));
     let (port, cname) = (("AWS_INSTANCE_PORT", "80"), ("AWS_INSTANCE_CNAME", "example.org"));
-    let cases: [(&str, &[RecordType], &[&[(&str, &str)]], &[&[(&str, &str)]]); 5] = [
+    let cases: [(&str, &[RecordType], Sets, Sets); 5] = [
         ("a", &[A], &[&[v4], &[v4, v6, port]], &[&[], &[v6], &[("AWS_INSTANCE_IPV4", "300.0.0.1")]]),
         ("aaaa", &[Aaaa], &[&[v6]], &[&[v4], &[("AWS_INSTANCE_IPV6", "192.0.2.1")]]),
         ("both", &[A, Aaaa], &[&[v4, v6]], &[&[v4], &[v6]]),

@@ -37,7 +37,7 @@ fn quotas_and_rates_of_aws_are_the_default() {
     assert_eq!((instances_per_service, instances_per_namespace, namespaces, custom_attributes), (1000, 2000, 50, 30));
     assert!(settings.throttling);
     assert_eq!(settings.rates["DiscoverInstances"], Rate { per_second: 1000.0, burst: 2000.0 });
-    assert_eq!(settings.rates["DiscoverInstancesRevision"].per_second, 3000.0);
+    assert_eq!(settings.rates["DiscoverInstancesRevision"], Rate { per_second: 3000.0, burst: 3000.0 });
     assert_eq!(settings.rates["RegisterInstance"], Rate { per_second: 50.0, burst: 100.0 });
 }
 

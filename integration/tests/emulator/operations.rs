@@ -12,7 +12,7 @@ use cloudmap_mcs_integration::emulator::{Effect, Fault};
 use super::*;
 
 /// Long enough that no test lasts until then.
-const NEVER: Duration = Duration::from_secs(3600);
+const NEVER: Duration = Duration::from_hours(1);
 
 fn slow(operation: &str) -> Fault {
     Fault::on(operation, Effect::OperationLatency { add: NEVER })
