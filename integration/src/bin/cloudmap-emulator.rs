@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
-use clap::Parser;
-use cloudmap_mcs_integration::emulator::{Emulator, Latency, Rate, RepeatedCreate, Settings};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use cloudmap_mcs_integration::emulator::{Emulator, Latency, OPERATIONS, Rate, RepeatedCreate, Settings};
 
 /// A faithful AWS Cloud Map in memory.
 ///
@@ -70,6 +71,9 @@ struct Arguments {
 fn parse_rate(text: &str) -> Result<(String, Rate), String> {
     let wrong = || format!("`{text}` is no rate; write OPERATION=RATE/BURST, such as RegisterInstance=50/100");
     let (operation, rate) = text.split_once('=').ok_or_else(wrong)?;
+    if !OPERATIONS.contains(&operation) {
+        return Err(format!("`{operation}` is no operation of Cloud Map; write a name such as RegisterInstance"));
+    }
     let (per_second, burst) = rate.split_once('/').ok_or_else(wrong)?;
     let rate =
         Rate { per_second: per_second.parse().map_err(|_| wrong())?, burst: burst.parse().map_err(|_| wrong())? };
@@ -122,6 +126,9 @@ impl Arguments {
 async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).init();
     let (listen, settings) = Arguments::parse().settings();
+    if let Err(error) = settings.check() {
+        Arguments::command().error(ErrorKind::ValueValidation, error).exit();
+    }
     let emulator =
         Emulator::start_on(listen, settings).await.with_context(|| format!("failed to serve on {listen}"))?;
     println!("{}", emulator.endpoint());

@@ -54,7 +54,7 @@ impl CloudMap {
         instance.health = health;
         instance.next_health = None;
         let change = Change::SetHealth { at: place(service), instance: instance_id.to_owned(), health };
-        self.replicate(at, Some(id), &change);
+        self.replicate(at, &change);
     }
 
     pub(crate) fn get_instances_health_status(&self, request: &HealthStatusRequest) -> Answer {

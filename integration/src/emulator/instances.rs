@@ -107,7 +107,7 @@ impl CloudMap {
         let change =
             Change::PutInstance { at: place(service), instance: instance.id.clone(), row, revision: service.revision };
         service.instances.insert(instance.id.clone(), instance);
-        self.replicate(at, Some(id), &change);
+        self.replicate(at, &change);
     }
 
     pub(crate) fn deregister_instance(&mut self, call: &Call, request: &InstanceRequest) -> Answer {
@@ -137,7 +137,7 @@ impl CloudMap {
             namespace.instance_count -= 1;
         }
         let change = Change::RemoveInstance { at: place(service), instance: instance.to_owned(), revision };
-        self.replicate(at, Some(id), &change);
+        self.replicate(at, &change);
     }
 
     fn submit_for_instance(&mut self, call: &Call, id: &str, instance: &str, work: Work) -> Value {

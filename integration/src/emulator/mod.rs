@@ -67,7 +67,7 @@ use faults::Faults;
 use history::Writes;
 use limits::Limits;
 use operations::Operations;
-use replicas::{Change, Replica};
+use replicas::{Change, Replica, Topic};
 
 /// Every operation of the API, version 2017-03-14.
 pub const OPERATIONS: [&str; 30] = [
@@ -127,6 +127,9 @@ pub struct CloudMap {
     operations: Operations,
     queue: BTreeMap<(Duration, u64), Event>,
     replicas: Vec<Replica>,
+    /// When the last change to what has a name arrives at each replica. Names outlive what they named: a late change of a
+    /// service that is gone must not come after the first one of its successor.
+    arrivals: HashMap<Topic, Vec<Duration>>,
     /// Ids of deleted services by namespace and name, for `Settings::reuse_service_ids`.
     retired: HashMap<(String, String), String>,
     limits: Limits,
@@ -154,6 +157,7 @@ impl CloudMap {
             creating: HashMap::new(),
             operations: Operations::default(),
             queue: BTreeMap::new(),
+            arrivals: HashMap::new(),
             retired: HashMap::new(),
             limits: Limits::default(),
             faults: Faults::default(),
@@ -176,6 +180,9 @@ impl CloudMap {
                 Event::Replicate { replica, change } => self.replicas[replica].apply(change),
             }
         }
+        if self.queue.is_empty() {
+            self.arrivals.clear();
+        }
     }
 
     /// When the next thing happens by itself, for simulations that jump in time.
@@ -193,16 +200,16 @@ impl CloudMap {
         self.queue.insert((at, sequence), event);
     }
 
-    /// Lets each replica learn of a change, a lag after `at`. Changes to one service arrive in their order.
-    fn replicate(&mut self, at: Duration, service: Option<&str>, change: &Change) {
-        for replica in 0..self.replicas.len() {
-            let mut visible = at + self.settings.discovery_lag[replica].sample(&mut self.rng);
-            if let Some(service) = service.and_then(|id| self.services.get_mut(id)) {
-                service.replicated.resize(self.replicas.len(), Duration::ZERO);
-                visible = visible.max(service.replicated[replica]);
-                service.replicated[replica] = visible;
-            }
-            self.schedule(visible, Event::Replicate { replica, change: change.clone() });
+    /// Lets each replica learn of a change, a lag after `at`. Changes to what has one name arrive in their order.
+    fn replicate(&mut self, at: Duration, change: &Change) {
+        let arrivals = self.arrivals.entry(change.topic()).or_default();
+        arrivals.resize(self.replicas.len(), Duration::ZERO);
+        let lags = &self.settings.discovery_lag;
+        for (replica, (arrival, lag)) in arrivals.iter_mut().zip(lags).enumerate() {
+            *arrival = (*arrival).max(at + lag.sample(&mut self.rng));
+            self.sequence += 1;
+            let event = Event::Replicate { replica, change: change.clone() };
+            self.queue.insert((*arrival, self.sequence), event);
         }
     }
 

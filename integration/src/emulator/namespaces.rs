@@ -88,7 +88,7 @@ impl CloudMap {
         if !failed {
             let change = Change::AddNamespace { http_name: namespace.http_name.clone(), id: namespace.id.clone() };
             self.namespaces.insert(namespace.id.clone(), namespace);
-            self.replicate(at, None, &change);
+            self.replicate(at, &change);
         }
     }
 
@@ -152,7 +152,7 @@ impl CloudMap {
         if !failed {
             let change = Change::RemoveNamespace { http_name: namespace.http_name.clone(), id: id.to_owned() };
             self.namespaces.remove(id);
-            self.replicate(at, None, &change);
+            self.replicate(at, &change);
         }
     }
 

@@ -34,6 +34,30 @@ pub(crate) enum Change {
     SetHealth { at: Place, instance: String, health: Health },
 }
 
+/// What a change is about, by name: changes with one topic keep their order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Topic {
+    Namespace { http_name: String },
+    Service { namespace: String, name: String },
+}
+
+impl Change {
+    pub(crate) fn topic(&self) -> Topic {
+        let (namespace, name) = match self {
+            Self::AddNamespace { http_name, .. } | Self::RemoveNamespace { http_name, .. } => {
+                return Topic::Namespace { http_name: http_name.clone() };
+            }
+            Self::AddService { namespace, name, .. } => (namespace, name),
+            Self::RemoveService { at }
+            | Self::SetHealthChecked { at, .. }
+            | Self::PutInstance { at, .. }
+            | Self::RemoveInstance { at, .. }
+            | Self::SetHealth { at, .. } => (&at.namespace, &at.name),
+        };
+        Topic::Service { namespace: namespace.clone(), name: name.clone() }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) namespace: String,

@@ -70,7 +70,6 @@ impl CloudMap {
             in_flight: HashMap::new(),
             arriving: 0,
             updating: None,
-            replicated: Vec::new(),
         };
         let answer = json!({ "Service": self.describe_service(&service, true) });
         if let Some(namespace) = self.namespaces.get_mut(&service.namespace_id) {
@@ -78,7 +77,7 @@ impl CloudMap {
         }
         let change = add_service(&service);
         self.services.insert(id.clone(), service);
-        self.replicate(call.now, Some(&id), &change);
+        self.replicate(call.now, &change);
         Ok(answer)
     }
 
@@ -162,7 +161,7 @@ impl CloudMap {
             let health = if health_checked { Health::Healthy } else { Health::Unknown };
             service.instances.values_mut().for_each(|instance| instance.health = health);
             let change = Change::SetHealthChecked { at: place(service), health_checked };
-            self.replicate(at, Some(id), &change);
+            self.replicate(at, &change);
         }
     }
 
@@ -180,7 +179,7 @@ impl CloudMap {
             return Err(ApiError::resource_in_use(format!("Service {id} contains registered instances.")));
         }
         let change = Change::RemoveService { at: place(service) };
-        self.replicate(call.now, Some(&id), &change);
+        self.replicate(call.now, &change);
         if let Some(service) = self.services.remove(&id) {
             if let Some(namespace) = self.namespaces.get_mut(&service.namespace_id) {
                 namespace.services.remove(&namespace.service_key(&service.name));

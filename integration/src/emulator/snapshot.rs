@@ -67,12 +67,12 @@ impl CloudMap {
     /// Lets every replica see what the control plane has now.
     fn rebuild_replicas(&mut self) {
         self.queue.retain(|_, event| !matches!(event, Event::Replicate { .. }));
+        self.arrivals.clear();
         let mut replica = Replica::default();
         for namespace in self.namespaces.values() {
             replica.apply(Change::AddNamespace { http_name: namespace.http_name.clone(), id: namespace.id.clone() });
         }
-        for service in self.services.values_mut() {
-            service.replicated.clear();
+        for service in self.services.values() {
             replica.apply(add_service(service));
             for instance in service.instances.values() {
                 replica.apply(Change::PutInstance {

@@ -91,9 +91,6 @@ pub struct Service {
     pub(crate) arriving: usize,
     #[serde(skip)]
     pub(crate) updating: Option<u64>,
-    /// When each replica of the discovery side has seen all that happened to the service.
-    #[serde(skip)]
-    pub(crate) replicated: Vec<Duration>,
 }
 
 impl Service {

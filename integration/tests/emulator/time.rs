@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cloudmap_mcs_integration::emulator::{CloudMap, Latency, Outcome, Settings};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -17,7 +19,7 @@ struct World {
 impl World {
     /// With the namespace `apps` and the service `web`, which has a custom health check, and everything settled.
     fn new(settings: Settings) -> Self {
-        let registry = CloudMap::new(Settings { seed: Some(7), ..settings });
+        let registry = CloudMap::new(Settings { seed: settings.seed.or(Some(7)), ..settings });
         let mut world = Self { registry, now: Duration::from_secs(1_000_000), service: String::new() };
         let operation = world.call("CreateHttpNamespace", &json!({ "Name": "apps" }));
         world.wait(60.0);
@@ -201,4 +203,65 @@ fn one_seed_gives_one_course_of_events() {
             .collect::<Vec<_>>()
     };
     assert_eq!(run(), run());
+}
+
+#[test]
+fn whatever_happens_discovery_agrees_with_the_control_plane_in_the_end() {
+    for seed in 0..100 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut world = World::new(Settings { seed: Some(seed), throttling: false, ..Settings::aws() });
+        let namespace = world.call("GetService", &json!({ "Id": world.service }))["Service"]["NamespaceId"].clone();
+        let refusals = ["DuplicateRequest", "InstanceNotFound", "ResourceInUse", "ServiceNotFound"];
+        for step in 0..100 {
+            let instance = format!("i-{}", random.random_range(0..5));
+            let at = json!({ "ServiceId": world.service, "InstanceId": instance });
+            let answer = match random.random_range(0..10) {
+                0..5 => world.register(&instance, &step.to_string()),
+                5..8 => world.try_call("DeregisterInstance", &at),
+                8 => {
+                    let status = if random.random_bool(0.5) { "HEALTHY" } else { "UNHEALTHY" };
+                    let request = json!({ "ServiceId": world.service, "InstanceId": instance, "Status": status });
+                    world.try_call("UpdateInstanceCustomHealthStatus", &request)
+                }
+                _ => world.try_call("DeleteService", &json!({ "Id": world.service })),
+            };
+            if let Err(code) = answer {
+                assert!(refusals.contains(&code.as_str()), "seed {seed}: {code}");
+            }
+            let request = json!({ "NamespaceId": namespace, "Name": "web", "HealthCheckCustomConfig": {} });
+            if let Ok(created) = world.try_call("CreateService", &request) {
+                world.service = created["Service"]["Id"].as_str().unwrap().to_owned();
+            }
+            world.wait(random.random_range(0.0..2.0));
+        }
+        world.wait(120.0);
+        world.registry.advance(world.now);
+        let snapshot = world.registry.snapshot();
+        let service = snapshot.service("apps", "web").unwrap();
+        let expected: BTreeSet<_> = service
+            .instances
+            .values()
+            .map(|i| (i.id.clone(), i.attributes["k"].clone(), serde_json::to_value(i.health).unwrap().to_string()))
+            .collect();
+        for _ in 0..10 {
+            let found = world.discover("ALL");
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            let instances = found["Instances"].as_array().unwrap().iter();
+            let seen: BTreeSet<_> = instances
+                .map(|i| (text(&i["InstanceId"]), text(&i["Attributes"]["k"]), i["HealthStatus"].to_string()))
+                .collect();
+            assert_eq!(
+                (seen, found["InstancesRevision"].as_u64()),
+                (expected.clone(), Some(service.revision)),
+                "{seed}"
+            );
+        }
+        // The counts agree too: all can be taken down.
+        for instance in service.instances.keys() {
+            world.call("DeregisterInstance", &json!({ "ServiceId": world.service, "InstanceId": instance }));
+        }
+        world.wait(10.0);
+        world.call("DeleteService", &json!({ "Id": world.service }));
+        world.call("DeleteNamespace", &json!({ "Id": namespace }));
+    }
 }
