@@ -166,9 +166,17 @@ async fn the_program_prints_its_address_and_stops_when_asked() {
 }
 
 #[tokio::test]
-async fn a_shutdown_closes_the_port() {
-    let f = Fixture::start().await;
-    let address = f.emulator.address();
-    f.emulator.shutdown().await;
-    assert!(TcpStream::connect(address).await.is_err());
+async fn stopping_closes_the_connections() {
+    for shut_down in [true, false] {
+        let emulator = Emulator::start(Settings::default()).await.unwrap();
+        let mut connection = TcpStream::connect(emulator.address()).await.unwrap();
+        if shut_down {
+            emulator.shutdown().await;
+        } else {
+            drop(emulator);
+        }
+        // A reset is a closed connection too.
+        let left = connection.read(&mut [0; 1]).await;
+        assert!(!matches!(left, Ok(1..)), "{left:?}");
+    }
 }
