@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Puts moto, the Python mock of AWS that the emulator is compared with, into a virtual environment in the cache folder,
+# unless it is there already, and prints the path of its moto_server. Everything else goes to standard error.
+set -euo pipefail
+
+version=5.2.5 # The first release with all 30 operations of Cloud Map.
+
+cache=${CLOUDMAP_MCS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cloudmap-mcs}
+venv=$cache/moto-$version
+
+if [[ ! -f $venv/complete ]]; then
+    if ! command -v python3 >/dev/null || ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+        echo "moto.sh: python3 with venv is missing; installing the packages python3 and python3-venv" >&2
+        if ! command -v apt-get >/dev/null; then
+            echo "moto.sh: there is no apt-get here: install Python 3 with venv by hand, or set MOTO_SERVER=skip to leave moto out" >&2
+            exit 1
+        fi
+        root=()
+        [[ $EUID -eq 0 ]] || root=(sudo)
+        "${root[@]}" apt-get update -q >&2
+        "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends python3 python3-venv >&2
+    fi
+    mkdir -p "$cache"
+    # One at a time: several test runs may share the cache.
+    exec 9>"$venv.lock"
+    flock 9
+    if [[ ! -f $venv/complete ]]; then
+        echo "moto.sh: installing moto $version" >&2
+        rm -rf "$venv"
+        python3 -m venv "$venv" >&2
+        "$venv/bin/pip" install --quiet --disable-pip-version-check "moto[server]==$version" >&2
+        touch "$venv/complete"
+    fi
+fi
+
+echo "$venv/bin/moto_server"

@@ -1,0 +1,142 @@
+//! Serves the Cloud Map emulator until it is interrupted.
+
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use cloudmap_mcs_integration::emulator::{Emulator, Latency, OPERATIONS, Rate, RepeatedCreate, Settings};
+
+/// A faithful AWS Cloud Map in memory.
+///
+/// It speaks the API of the AWS SDKs and CLI: point them at it with an endpoint URL and any credentials. AWS's quotas and
+/// request rates hold unless a flag says otherwise. Nothing is stored: what was registered is gone when it stops.
+///
+/// The control interface is under /_emulator/: counters, writes, faults, snapshot, settings, reset.
+#[derive(Debug, Parser)]
+#[command(name = "cloudmap-emulator", version)]
+struct Arguments {
+    /// Address to serve on; port 0 takes any free one. The address is printed.
+    #[arg(long, env = "CLOUDMAP_EMULATOR_LISTEN", default_value = "127.0.0.1:8700", value_name = "ADDRESS:PORT")]
+    listen: SocketAddr,
+    /// Take AWS's time: calls 10-30 ms, operations 1-3 s, three discovery replicas up to 5 s behind. The latency and
+    /// lag flags still count.
+    #[arg(long)]
+    aws_times: bool,
+    /// How long each call takes, such as 20ms or 10ms-30ms [default: no time].
+    #[arg(long, value_name = "DURATION")]
+    call_latency: Option<Latency>,
+    /// How long an asynchronous operation takes, such as 100ms or 1s-3s [default: no time].
+    #[arg(long, value_name = "DURATION")]
+    operation_latency: Option<Latency>,
+    /// How far each discovery replica is behind, such as 0s-5s [default: not at all].
+    #[arg(long, value_name = "DURATION")]
+    discovery_lag: Option<Latency>,
+    /// Number of discovery replicas; each read is answered by any of them [default: 1].
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=100))]
+    replicas: Option<u16>,
+    /// How long a custom health status waits before it takes effect.
+    #[arg(long, default_value = "30s", value_name = "DURATION")]
+    health_delay: Latency,
+    /// Quota of namespaces.
+    #[arg(long, default_value_t = 50, value_name = "NUMBER")]
+    max_namespaces: usize,
+    /// Quota of instances in a namespace.
+    #[arg(long, default_value_t = 2000, value_name = "NUMBER")]
+    max_instances_per_namespace: usize,
+    /// Quota of instances in a service.
+    #[arg(long, default_value_t = 1000, value_name = "NUMBER")]
+    max_instances_per_service: usize,
+    /// Let every call through, at any rate.
+    #[arg(long)]
+    no_throttling: bool,
+    /// Request rate of one operation, such as RegisterInstance=50/100: calls a second and burst. Can be repeated
+    /// [default: AWS's rates].
+    #[arg(long, value_name = "OPERATION=RATE/BURST", value_parser = parse_rate)]
+    rate: Vec<(String, Rate)>,
+    /// Answer success when a service is created again with the same creator request id, instead of an error.
+    #[arg(long)]
+    repeated_create_succeeds: bool,
+    /// Region in ARNs.
+    #[arg(long, default_value = "us-east-1")]
+    region: String,
+    /// Account in ARNs: twelve digits.
+    #[arg(long, default_value = "123456789012")]
+    account: String,
+    /// Makes ids, latencies and orders reproducible.
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+}
+
+fn parse_rate(text: &str) -> Result<(String, Rate), String> {
+    let wrong = || format!("`{text}` is no rate; write OPERATION=RATE/BURST, such as RegisterInstance=50/100");
+    let (operation, rate) = text.split_once('=').ok_or_else(wrong)?;
+    if !OPERATIONS.contains(&operation) {
+        return Err(format!("`{operation}` is no operation of Cloud Map; write a name such as RegisterInstance"));
+    }
+    let (per_second, burst) = rate.split_once('/').ok_or_else(wrong)?;
+    let rate =
+        Rate { per_second: per_second.parse().map_err(|_| wrong())?, burst: burst.parse().map_err(|_| wrong())? };
+    Ok((operation.to_owned(), rate))
+}
+
+impl Arguments {
+    fn settings(self) -> (SocketAddr, Settings) {
+        let Self {
+            listen,
+            aws_times,
+            call_latency,
+            operation_latency,
+            discovery_lag,
+            replicas,
+            health_delay,
+            max_namespaces,
+            max_instances_per_namespace,
+            max_instances_per_service,
+            no_throttling,
+            rate,
+            repeated_create_succeeds,
+            region,
+            account,
+            seed,
+        } = self;
+        let mut settings = if aws_times { Settings::aws() } else { Settings::default() };
+        settings.call_latency = call_latency.unwrap_or(settings.call_latency);
+        settings.operation_latency = operation_latency.unwrap_or(settings.operation_latency);
+        let lag = discovery_lag.unwrap_or(settings.discovery_lag[0]);
+        settings.discovery_lag = vec![lag; replicas.map_or(settings.discovery_lag.len(), usize::from)];
+        settings.health_delay = health_delay.max;
+        settings.quotas.namespaces = max_namespaces;
+        settings.quotas.instances_per_namespace = max_instances_per_namespace;
+        settings.quotas.instances_per_service = max_instances_per_service;
+        settings.throttling = !no_throttling;
+        settings.rates.extend(rate);
+        if repeated_create_succeeds {
+            settings.repeated_create = RepeatedCreate::Success;
+        }
+        settings.region = region;
+        settings.account = account;
+        settings.seed = seed;
+        (listen, settings)
+    }
+}
+
+#[tokio::main]
+#[expect(clippy::print_stdout, reason = "the address is the output of the program")]
+async fn main() -> anyhow::Result<()> {
+    tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).init();
+    let (listen, settings) = Arguments::parse().settings();
+    if let Err(error) = settings.check() {
+        Arguments::command().error(ErrorKind::ValueValidation, error).exit();
+    }
+    let emulator =
+        Emulator::start_on(listen, settings).await.with_context(|| format!("failed to serve on {listen}"))?;
+    println!("{}", emulator.endpoint());
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+    emulator.shutdown().await;
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! The control interface: the same things in the process and over HTTP, under `/_emulator/`.
+//!
+//! | route | what it does |
+//! |---|---|
+//! | `GET /_emulator/health` | answers `ok` |
+//! | `GET`, `DELETE /_emulator/counters` | calls by operation and caller; sets them to zero |
+//! | `GET /_emulator/writes?since=<sequence>`, `DELETE /_emulator/writes` | the calls that change something; forgets them |
+//! | `GET`, `POST`, `DELETE /_emulator/faults` | fault rules; adds one and answers its id; removes all |
+//! | `DELETE /_emulator/faults/<id>` | removes one |
+//! | `GET`, `POST /_emulator/snapshot` | all resources; puts others in their place |
+//! | `GET`, `PUT /_emulator/settings` | the settings; changes those that are named, objects member by member |
+//! | `POST /_emulator/reset` | forgets everything but the settings |
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::{CloudMap, Counters, Fault, Settings, Snapshot, Write};
+
+/// A handle on a running registry, to steer it and to look into it. Clones are handles on the same one.
+#[derive(Clone, Debug)]
+pub struct Control {
+    registry: Arc<Mutex<CloudMap>>,
+}
+
+impl Control {
+    pub(crate) fn new(registry: CloudMap) -> Self {
+        Self { registry: Arc::new(Mutex::new(registry)) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, CloudMap> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The registry with all that is due done.
+    fn current(&self) -> MutexGuard<'_, CloudMap> {
+        let mut registry = self.lock();
+        registry.advance(now());
+        registry
+    }
+
+    /// Adds a rule and gives its id.
+    ///
+    /// # Panics
+    /// If [`Fault::check`] fails.
+    pub fn add_fault(&self, fault: Fault) -> u64 {
+        self.current().add_fault(fault).expect("fault rule")
+    }
+
+    /// Whether there was such a rule.
+    pub fn remove_fault(&self, id: u64) -> bool {
+        self.lock().remove_fault(id)
+    }
+
+    pub fn clear_faults(&self) {
+        self.lock().clear_faults();
+    }
+
+    /// The rules that are not spent.
+    pub fn faults(&self) -> Vec<(u64, Fault)> {
+        self.lock().faults()
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.lock().counters().clone()
+    }
+
+    pub fn clear_counters(&self) {
+        self.lock().clear_counters();
+    }
+
+    /// Every write that is remembered, the oldest first, those that failed too.
+    pub fn writes(&self) -> Vec<Write> {
+        self.writes_since(0)
+    }
+
+    /// The writes after the one with the given sequence number.
+    pub fn writes_since(&self, sequence: u64) -> Vec<Write> {
+        self.lock().writes_since(sequence)
+    }
+
+    pub fn clear_writes(&self) {
+        self.lock().clear_writes();
+    }
+
+    /// All resources as the control plane has them now.
+    pub fn snapshot(&self) -> Snapshot {
+        self.current().snapshot()
+    }
+
+    /// Puts a snapshot in the place of all resources.
+    ///
+    /// # Panics
+    /// If a service names a namespace that is not there.
+    pub fn restore(&self, snapshot: Snapshot) {
+        self.current().restore(snapshot).expect("snapshot");
+    }
+
+    pub fn settings(&self) -> Settings {
+        self.lock().settings().clone()
+    }
+
+    /// Changes the settings for all that comes.
+    ///
+    /// # Panics
+    /// If [`Settings::check`] fails.
+    pub fn update_settings(&self, change: impl FnOnce(&mut Settings)) {
+        let mut registry = self.current();
+        let mut settings = registry.settings().clone();
+        change(&mut settings);
+        registry.set_settings(settings).expect("settings");
+    }
+
+    /// Forgets everything but the settings.
+    pub fn reset(&self) {
+        self.lock().reset();
+    }
+
+    /// Answers a request of the control interface: the HTTP status and the body.
+    pub(crate) fn answer(&self, method: &str, path: &str, query: &str, body: &[u8]) -> (u16, Value) {
+        match self.route(method, path, query, body) {
+            Ok(value) => (200, value),
+            Err((status, message)) => (status, json!({ "error": message })),
+        }
+    }
+
+    fn route(&self, method: &str, path: &str, query: &str, body: &[u8]) -> Result<Value, (u16, String)> {
+        let bad = |message: String| (400, message);
+        let json = |value: serde_json::Result<Value>| value.map_err(|error| (500, error.to_string()));
+        match (method, path) {
+            ("GET", "health") => Ok(json!("ok")),
+            ("GET", "counters") => json(serde_json::to_value(self.counters())),
+            ("DELETE", "counters") => {
+                self.clear_counters();
+                Ok(json!({}))
+            }
+            ("GET", "writes") => {
+                let since = match query.strip_prefix("since=") {
+                    Some(number) => number.parse().map_err(|_| bad(format!("since={number} is not a number")))?,
+                    None => 0,
+                };
+                json(serde_json::to_value(self.writes_since(since)))
+            }
+            ("DELETE", "writes") => {
+                self.clear_writes();
+                Ok(json!({}))
+            }
+            ("GET", "faults") => {
+                let rules = self.faults().into_iter().map(|(id, fault)| json!({ "id": id, "fault": fault }));
+                Ok(rules.collect())
+            }
+            ("POST", "faults") => {
+                let fault = parse(body)?;
+                let id = self.current().add_fault(fault).map_err(bad)?;
+                Ok(json!({ "id": id }))
+            }
+            ("DELETE", "faults") => {
+                self.clear_faults();
+                Ok(json!({}))
+            }
+            ("GET", "snapshot") => json(serde_json::to_value(self.snapshot())),
+            ("POST", "snapshot") => {
+                self.current().restore(parse(body)?).map_err(bad)?;
+                Ok(json!({}))
+            }
+            ("GET", "settings") => json(serde_json::to_value(self.settings())),
+            ("PUT", "settings") => {
+                let mut registry = self.current();
+                let mut merged = json(serde_json::to_value(registry.settings()))?;
+                merge(&mut merged, parse(body)?);
+                let settings = serde_json::from_value(merged).map_err(|error| bad(error.to_string()))?;
+                registry.set_settings(settings).map_err(bad)?;
+                json(serde_json::to_value(registry.settings()))
+            }
+            ("POST", "reset") => {
+                self.reset();
+                Ok(json!({}))
+            }
+            ("DELETE", path) if path.starts_with("faults/") => {
+                let id = path["faults/".len()..].parse().ok();
+                if id.is_some_and(|id| self.remove_fault(id)) {
+                    Ok(json!({}))
+                } else {
+                    Err((404, format!("there is no rule {path}")))
+                }
+            }
+            _ => Err((404, format!("{method} /_emulator/{path} is nothing that the control interface knows"))),
+        }
+    }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, (u16, String)> {
+    serde_json::from_slice(body).map_err(|error| (400, error.to_string()))
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
+
+/// The time since the Unix epoch.
+pub(crate) fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}

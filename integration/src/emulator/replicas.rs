@@ -1,0 +1,141 @@
+//! The discovery side: each replica has its own view of namespaces, services and instances, and learns of changes late.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::requests::Attributes;
+use super::state::Health;
+
+/// A service as a replica sees it. Shared with the snapshots that stale reads are answered from.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) service: String,
+    pub(crate) health_checked: bool,
+    pub(crate) instances: HashMap<String, Row>,
+    pub(crate) revision: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) health: Health,
+}
+
+/// Changes name the service by its id and its place, because a name can be taken again by another service.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    AddNamespace { http_name: String, id: String },
+    RemoveNamespace { http_name: String, id: String },
+    AddService { namespace: String, name: String, view: View },
+    RemoveService { at: Place },
+    SetHealthChecked { at: Place, health_checked: bool },
+    PutInstance { at: Place, instance: String, row: Row, revision: u64 },
+    RemoveInstance { at: Place, instance: String, revision: u64 },
+    SetHealth { at: Place, instance: String, health: Health },
+}
+
+/// What a change is about, by name: changes with one topic keep their order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Topic {
+    Namespace { http_name: String },
+    Service { namespace: String, name: String },
+}
+
+impl Change {
+    pub(crate) fn topic(&self) -> Topic {
+        let (namespace, name) = match self {
+            Self::AddNamespace { http_name, .. } | Self::RemoveNamespace { http_name, .. } => {
+                return Topic::Namespace { http_name: http_name.clone() };
+            }
+            Self::AddService { namespace, name, .. } => (namespace, name),
+            Self::RemoveService { at }
+            | Self::SetHealthChecked { at, .. }
+            | Self::PutInstance { at, .. }
+            | Self::RemoveInstance { at, .. }
+            | Self::SetHealth { at, .. } => (&at.namespace, &at.name),
+        };
+        Topic::Service { namespace: namespace.clone(), name: name.clone() }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) service: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Replica {
+    /// Ids by `HttpName`.
+    namespaces: HashMap<String, String>,
+    /// Services by namespace id and name.
+    services: HashMap<String, HashMap<String, Arc<View>>>,
+}
+
+/// Why a discovery call finds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    Namespace,
+    Service,
+}
+
+impl Replica {
+    pub(crate) fn find(&self, http_name: &str, service: &str) -> Result<&Arc<View>, Missing> {
+        let namespace = self.namespaces.get(http_name).ok_or(Missing::Namespace)?;
+        self.services.get(namespace).and_then(|services| services.get(service)).ok_or(Missing::Service)
+    }
+
+    pub(crate) fn apply(&mut self, change: Change) {
+        match change {
+            Change::AddNamespace { http_name, id } => {
+                self.namespaces.insert(http_name, id);
+            }
+            Change::RemoveNamespace { http_name, id } => {
+                if self.namespaces.get(&http_name) == Some(&id) {
+                    self.namespaces.remove(&http_name);
+                }
+                self.services.remove(&id);
+            }
+            Change::AddService { namespace, name, view } => {
+                self.services.entry(namespace).or_default().insert(name, Arc::new(view));
+            }
+            Change::RemoveService { at } => {
+                if let Some(services) = self.services.get_mut(&at.namespace)
+                    && services.get(&at.name).is_some_and(|view| view.service == at.service)
+                {
+                    services.remove(&at.name);
+                }
+            }
+            Change::SetHealthChecked { at, health_checked } => {
+                if let Some(view) = self.view(&at) {
+                    view.health_checked = health_checked;
+                    let health = if health_checked { Health::Healthy } else { Health::Unknown };
+                    view.instances.values_mut().for_each(|row| row.health = health);
+                }
+            }
+            Change::PutInstance { at, instance, row, revision } => {
+                if let Some(view) = self.view(&at) {
+                    view.instances.insert(instance, row);
+                    view.revision = revision;
+                }
+            }
+            Change::RemoveInstance { at, instance, revision } => {
+                if let Some(view) = self.view(&at) {
+                    view.instances.remove(&instance);
+                    view.revision = revision;
+                }
+            }
+            Change::SetHealth { at, instance, health } => {
+                if let Some(row) = self.view(&at).and_then(|view| view.instances.get_mut(&instance)) {
+                    row.health = health;
+                }
+            }
+        }
+    }
+
+    fn view(&mut self, at: &Place) -> Option<&mut View> {
+        let view = self.services.get_mut(&at.namespace)?.get_mut(&at.name)?;
+        (view.service == at.service).then(|| Arc::make_mut(view))
+    }
+}
