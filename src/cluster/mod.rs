@@ -5,10 +5,17 @@
 
 pub mod apply;
 pub mod cache;
+pub mod client;
 pub mod events;
+#[cfg(test)]
+mod fake_api;
+pub mod identity;
 pub mod lease;
 pub mod metrics;
 pub mod objects;
+#[cfg(test)]
+mod rbac;
+pub mod record;
 mod watches;
 
 pub use apply::{ClusterWriter, KubernetesWriter};
