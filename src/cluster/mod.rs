@@ -11,6 +11,9 @@ pub mod events;
 mod fake_api;
 pub mod identity;
 pub mod lease;
+#[cfg(test)]
+#[allow(dead_code, reason = "for the tests of export and import")]
+pub(crate) mod memory;
 pub mod metrics;
 pub mod objects;
 #[cfg(test)]
