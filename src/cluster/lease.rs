@@ -25,13 +25,13 @@ use super::metrics::Metrics;
 /// Name of the Lease in the controller's namespace.
 pub const LEASE: &str = "cloudmap-mcs";
 
-/// How long claims last. `act_for` plus the longest call must be less than `duration`.
+/// How long claims last.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
     /// Others wait this long without a renewal before they take over.
     pub duration: Duration,
-    /// The holder acts this long after the start of a renewal that succeeded. The difference to `duration` covers
-    /// writes that were begun in the last moment.
+    /// The holder acts this long after the start of a renewal that succeeded. The difference to `duration` is what
+    /// writes that were begun in the last moment have to arrive in.
     pub act_for: Duration,
     /// Between renewals, and between looks at somebody else's Lease.
     pub renew_every: Duration,

@@ -5,10 +5,20 @@
 
 pub mod apply;
 pub mod cache;
+pub mod client;
 pub mod events;
+#[cfg(test)]
+mod fake_api;
+pub mod identity;
 pub mod lease;
+#[cfg(test)]
+#[allow(dead_code, reason = "for the tests of export and import")]
+pub(crate) mod memory;
 pub mod metrics;
 pub mod objects;
+#[cfg(test)]
+mod rbac;
+pub mod record;
 mod watches;
 
 pub use apply::{ClusterWriter, KubernetesWriter};

@@ -1,1 +1,142 @@
+use std::time::Duration;
 
+use axum::http::Method;
+use kube::api::ObjectMeta;
+use serde_json::Value;
+
+use super::*;
+use crate::cluster::fake_api::FakeApi;
+
+struct Fixture {
+    api: FakeApi,
+    leadership: Leadership,
+    metrics: Metrics,
+    writer: KubernetesWriter,
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        let api = FakeApi::start().await;
+        let leadership = Leadership::manual(Some(Instant::now() + Duration::from_secs(3600)));
+        let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+        let publisher = Publisher::new(api.client(), "pod", metrics.clone());
+        let writer = KubernetesWriter::new(api.client(), leadership.clone(), metrics.clone(), publisher);
+        Self { api, leadership, metrics, writer }
+    }
+}
+
+fn key() -> ServiceKey {
+    ServiceKey::new("ns", "web")
+}
+
+fn service(uid: Option<&str>) -> v1::Service {
+    v1::Service {
+        metadata: ObjectMeta {
+            namespace: Some("ns".to_owned()),
+            name: Some("derived-x".to_owned()),
+            uid: uid.map(str::to_owned),
+            ..ObjectMeta::default()
+        },
+        ..v1::Service::default()
+    }
+}
+
+#[tokio::test]
+async fn an_object_without_uid_is_created_without_force_and_one_with_uid_is_forced() {
+    let fixture = Fixture::new().await;
+    fixture.writer.apply_derived_service(&service(None)).await.unwrap();
+    fixture.writer.apply_derived_service(&service(Some("u"))).await.unwrap();
+    let requests = fixture.api.requests();
+    for request in &requests {
+        assert_eq!(
+            (request.method.clone(), request.path.as_str()),
+            (Method::PATCH, "/api/v1/namespaces/ns/services/derived-x")
+        );
+        assert_eq!(request.content_type, "application/apply-patch+yaml");
+        assert!(request.query.contains("fieldManager=cloudmap-mcs-import"), "{}", request.query);
+    }
+    assert!(!requests[0].query.contains("force=true"), "{}", requests[0].query);
+    assert!(requests[1].query.contains("force=true"), "{}", requests[1].query);
+    assert_eq!(requests[1].body["metadata"]["uid"], "u");
+}
+
+#[tokio::test]
+async fn the_answer_carries_what_the_api_server_allocated() {
+    let fixture = Fixture::new().await;
+    let mut answer = serde_json::to_value(service(Some("new"))).unwrap();
+    answer["spec"] = json!({"clusterIP": "10.0.0.7", "clusterIPs": ["10.0.0.7"]});
+    fixture.api.prepare(201, answer);
+    let made = fixture.writer.apply_derived_service(&service(None)).await.unwrap();
+    assert_eq!(made.spec.unwrap().cluster_ips.unwrap(), ["10.0.0.7"]);
+    assert_eq!(fixture.metrics.calls.with_label_values(&["apply", "Service", "ok"]).get(), 1);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_without_leadership() {
+    let fixture = Fixture::new().await;
+    fixture.leadership.set(Some(Instant::now()));
+    let error = fixture.writer.apply_derived_service(&service(None)).await.unwrap_err();
+    assert!(matches!(error.cause, Cause::NotLeader));
+    assert_eq!(error.to_string(), "failed to apply Service ns/derived-x");
+    assert!(fixture.api.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_status_is_applied_by_its_own_manager_to_that_very_object() {
+    let fixture = Fixture::new().await;
+    let condition: Condition = serde_json::from_value(json!({
+        "type": "Valid", "status": "True", "reason": "Valid", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z",
+    }))
+    .unwrap();
+    fixture.writer.apply_export_conditions(&key(), "u", &[condition], FieldManager::ConflictStatus).await.unwrap();
+    let request = &fixture.api.requests()[0];
+    assert_eq!(request.path, "/apis/multicluster.x-k8s.io/v1beta1/namespaces/ns/serviceexports/web/status");
+    assert!(
+        request.query.contains("fieldManager=cloudmap-mcs-conflict-status") && request.query.contains("force=true")
+    );
+    assert_eq!(request.body["metadata"], json!({"namespace": "ns", "name": "web", "uid": "u"}));
+    assert_eq!(request.body["status"]["conditions"][0]["type"], "Valid");
+    assert_eq!(request.body.get("spec"), None::<&Value>);
+}
+
+#[tokio::test]
+async fn only_the_object_of_that_uid_is_deleted() {
+    let fixture = Fixture::new().await;
+    fixture.writer.delete_service_import(&key(), "u").await.unwrap();
+    let request = &fixture.api.requests()[0];
+    assert_eq!((request.method.clone(), &request.body["preconditions"]["uid"]), (Method::DELETE, &json!("u")));
+    // Gone, or another object of that name: what was to be deleted is not there.
+    fixture.api.refuse(404, "NotFound", "not found");
+    fixture.writer.delete_service_import(&key(), "u").await.unwrap();
+    fixture.api.refuse(409, "Conflict", "the UID in the precondition does not match");
+    fixture.writer.delete_service_import(&key(), "u").await.unwrap();
+    fixture.api.refuse(403, "Forbidden", "no");
+    assert!(fixture.writer.delete_service_import(&key(), "u").await.is_err());
+}
+
+#[tokio::test]
+async fn refusals_are_sorted_and_keep_the_words_of_the_api_server() {
+    let fixture = Fixture::new().await;
+    let table = [
+        (409, "Conflict", "conflict"),
+        (404, "NotFound", "not_found"),
+        (403, "Forbidden", "forbidden"),
+        (422, "Invalid", "invalid"),
+        (400, "BadRequest", "invalid"),
+        (500, "InternalError", "unavailable"),
+    ];
+    for (code, reason, category) in table {
+        fixture.api.refuse(code, reason, "its words");
+        let error = fixture.writer.apply_derived_service(&service(None)).await.unwrap_err();
+        assert_eq!(error.cause.category(), category);
+        assert!(error.cause.to_string().starts_with("its words"), "{}", error.cause);
+        assert!(fixture.metrics.calls.with_label_values(&["apply", "Service", category]).get() > 0);
+    }
+    fixture.api.prepare(
+        403,
+        json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "being terminated",
+               "details": {"causes": [{"reason": "NamespaceTerminating", "message": "", "field": "metadata.namespace"}]}}),
+    );
+    let error = fixture.writer.apply_derived_service(&service(None)).await.unwrap_err();
+    assert_eq!(error.cause.category(), "namespace_terminating");
+}

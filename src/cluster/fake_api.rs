@@ -1,0 +1,113 @@
+//! A stand-in for the API server on loopback: records requests, gives prepared answers.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::State,
+    http::{HeaderMap, Method, Response, Uri, header},
+};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+/// One request as it arrived.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) method: Method,
+    pub(super) path: String,
+    pub(super) query: String,
+    pub(super) content_type: String,
+    pub(super) body: Value,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    requests: Mutex<Vec<Request>>,
+    answers: Mutex<VecDeque<(u16, Value)>>,
+}
+
+/// The server; it ends with this.
+#[derive(Debug)]
+pub(super) struct FakeApi {
+    url: String,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+impl FakeApi {
+    pub(super) async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let shared = Arc::new(Shared::default());
+        let router = Router::new().fallback(answer).with_state(Arc::clone(&shared));
+        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, shared, task }
+    }
+
+    pub(super) fn client(&self) -> Client {
+        let mut config = Config::new(self.url.parse().unwrap());
+        config.default_retry = false;
+        Client::try_from(config).unwrap()
+    }
+
+    /// The answer to the next request that nothing else is prepared for. Without one, an object is given back as it was
+    /// sent, a list is empty and a watch ends at once.
+    pub(super) fn prepare(&self, code: u16, body: Value) {
+        self.shared.answers.lock().unwrap().push_back((code, body));
+    }
+
+    pub(super) fn refuse(&self, code: u16, reason: &str, message: &str) {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message});
+        self.prepare(code, status);
+    }
+
+    pub(super) fn requests(&self) -> Vec<Request> {
+        self.shared.requests.lock().unwrap().clone()
+    }
+}
+
+impl Drop for FakeApi {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn answer(
+    State(shared): State<Arc<Shared>>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response<Body> {
+    let request = Request {
+        method: method.clone(),
+        path: uri.path().to_owned(),
+        query: uri.query().unwrap_or_default().to_owned(),
+        content_type: headers
+            .get(header::CONTENT_TYPE)
+            .map(|value| value.to_str().unwrap().to_owned())
+            .unwrap_or_default(),
+        body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+    };
+    let prepared = shared.answers.lock().unwrap().pop_front();
+    let (code, answer) = prepared.unwrap_or_else(|| (200, default_answer(&request)));
+    let text = if request.query.contains("watch=true") { String::new() } else { answer.to_string() };
+    shared.requests.lock().unwrap().push(request);
+    Response::builder().status(code).header(header::CONTENT_TYPE, "application/json").body(text.into()).unwrap()
+}
+
+fn default_answer(request: &Request) -> Value {
+    // /api/v1/<resource>[...] or /apis/<group>/<version>/<resource>[...], namespaced or not.
+    let parts = super::rbac::Access::of(request);
+    match (request.method.as_str(), parts.name) {
+        ("GET", Some(name)) => json!({"metadata": {"name": name, "uid": "uid", "resourceVersion": "1"}}),
+        ("GET", None) => json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}),
+        ("DELETE", _) => json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}),
+        _ => request.body.clone(),
+    }
+}

@@ -1,0 +1,252 @@
+//! Who this cluster is: from its ClusterProperties (KEP-2149), else from flags, else from the UID of kube-system.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client};
+use tokio::{sync::watch, time::timeout};
+use tracing::{error, info};
+
+use super::{cache::Cache, objects::ClusterProperty};
+use crate::{
+    api::names,
+    model::{ClusterId, ClusterSetId, InvalidClusterId},
+};
+
+/// The namespace whose UID identifies a cluster for its whole life.
+const KUBE_SYSTEM: &str = "kube-system";
+
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Who this cluster is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub cluster: ClusterId,
+    /// `None`: in no ClusterSet. Annotated Services are registered all the same; ServiceExports wait.
+    pub clusterset: Option<ClusterSetId>,
+    /// UID of kube-system: tells two clusters apart that claim the same id.
+    pub uid: Arc<str>,
+}
+
+/// What the flags say, if anything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Flags {
+    pub cluster: Option<ClusterId>,
+    pub clusterset: Option<ClusterSetId>,
+}
+
+/// Why the cluster's identity is not known. Nothing is written to the registry then.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    #[error("the ClusterProperty {property} cannot be used: {reason}")]
+    InvalidProperty { property: &'static str, reason: InvalidClusterId },
+    #[error(
+        "the ClusterProperty {property} says {value:?}, but the flag {flag} says {given:?}: remove the flag, or give it \
+         the value of the property"
+    )]
+    Disagreement { property: &'static str, value: String, flag: &'static str, given: String },
+    #[error("the UID of {KUBE_SYSTEM} cannot serve as the cluster id: {0}; set --cluster-id")]
+    InvalidUid(InvalidClusterId),
+}
+
+impl IdentityError {
+    /// A stable word for metrics and reasons.
+    pub const fn category(&self) -> &'static str {
+        match self {
+            Self::InvalidProperty { .. } => "invalid_property",
+            Self::Disagreement { .. } => "disagreement",
+            Self::InvalidUid(_) => "invalid_uid",
+        }
+    }
+}
+
+/// Decides the identity. A property counts over its flag, and a flag that says something else is an error, so that a
+/// cluster never silently runs under another name than the one that its administrator reads. Properties of other names
+/// are ignored.
+pub fn resolve<'a>(
+    properties: impl IntoIterator<Item = &'a ClusterProperty>,
+    flags: &Flags,
+    kube_system_uid: &str,
+) -> Result<Identity, IdentityError> {
+    let (mut cluster, mut clusterset) = (None, None);
+    for property in properties {
+        match &*property.name {
+            names::PROPERTY_CLUSTER_ID => cluster = Some(&*property.value),
+            names::PROPERTY_CLUSTERSET_ID => clusterset = Some(&*property.value),
+            _ => {}
+        }
+    }
+    let cluster = one_of(names::PROPERTY_CLUSTER_ID, cluster, "--cluster-id", flags.cluster.as_ref())?;
+    let clusterset = one_of(names::PROPERTY_CLUSTERSET_ID, clusterset, "--clusterset-id", flags.clusterset.as_ref())?;
+    Ok(Identity {
+        cluster: match cluster {
+            Some(cluster) => cluster,
+            None => kube_system_uid.parse().map_err(IdentityError::InvalidUid)?,
+        },
+        clusterset,
+        uid: kube_system_uid.into(),
+    })
+}
+
+fn one_of<T>(
+    property: &'static str,
+    value: Option<&str>,
+    flag: &'static str,
+    given: Option<&T>,
+) -> Result<Option<T>, IdentityError>
+where
+    T: std::str::FromStr<Err = InvalidClusterId> + Clone + PartialEq + ToString,
+{
+    let Some(value) = value else { return Ok(given.cloned()) };
+    let parsed: T = value.parse().map_err(|reason| IdentityError::InvalidProperty { property, reason })?;
+    match given {
+        Some(given) if *given != parsed => {
+            Err(IdentityError::Disagreement { property, value: value.to_owned(), flag, given: given.to_string() })
+        }
+        _ => Ok(Some(parsed)),
+    }
+}
+
+/// Why the UID of kube-system could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum UidError {
+    #[error("failed to read the namespace {KUBE_SYSTEM}: no answer within {} s", CALL_TIMEOUT.as_secs())]
+    Timeout,
+    #[error("failed to read the namespace {KUBE_SYSTEM}")]
+    Api(#[source] Box<kube::Error>),
+    #[error("the namespace {KUBE_SYSTEM} has no UID")]
+    Missing,
+}
+
+/// Reads the UID of kube-system.
+pub async fn kube_system_uid(client: &Client) -> Result<Arc<str>, UidError> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let namespace = timeout(CALL_TIMEOUT, api.get_metadata(KUBE_SYSTEM))
+        .await
+        .map_err(|_| UidError::Timeout)?
+        .map_err(|error| UidError::Api(Box::new(error)))?;
+    namespace.metadata.uid.map(Arc::from).ok_or(UidError::Missing)
+}
+
+/// What is known of the identity: `None` until the properties have been read.
+pub type Known = Option<Result<Identity, IdentityError>>;
+
+/// Follows the ClusterProperties for ever, and publishes what they make of the identity, whenever that changes.
+pub async fn follow(
+    cache: Cache<ClusterProperty>,
+    flags: Flags,
+    kube_system_uid: Arc<str>,
+    known: watch::Sender<Known>,
+) {
+    let mut changes = cache.subscribe();
+    cache.synced().await;
+    loop {
+        let properties = cache.snapshot();
+        let identity = resolve(properties.iter().map(AsRef::as_ref), &flags, &kube_system_uid);
+        known.send_if_modified(|previous| {
+            if previous.as_ref() == Some(&identity) {
+                return false;
+            }
+            match &identity {
+                Ok(Identity { cluster, clusterset, .. }) => {
+                    let clusterset = clusterset.as_ref().map(ToString::to_string);
+                    info!(%cluster, clusterset = clusterset.as_deref().unwrap_or("none"), "identity of this cluster");
+                }
+                Err(error) => error!(%error, "the identity of this cluster is not known: nothing is exported"),
+            }
+            *previous = Some(identity);
+            true
+        });
+        changes.next().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::watcher::Event;
+
+    use super::*;
+    use crate::api;
+
+    const UID: &str = "8f5d2c1e-0000-4000-8000-000000000001";
+
+    fn property(name: &str, value: &str) -> ClusterProperty {
+        ClusterProperty { name: name.into(), value: value.into() }
+    }
+
+    fn cluster_id(value: &str) -> ClusterProperty {
+        property("cluster.clusterset.k8s.io", value)
+    }
+
+    fn clusterset_id(value: &str) -> ClusterProperty {
+        property("clusterset.k8s.io", value)
+    }
+
+    fn flags(cluster: &str, clusterset: &str) -> Flags {
+        Flags { cluster: cluster.parse().ok(), clusterset: clusterset.parse().ok() }
+    }
+
+    fn words(identity: Result<Identity, IdentityError>) -> String {
+        match identity {
+            Ok(Identity { cluster, clusterset, uid }) => {
+                assert_eq!(&*uid, UID);
+                format!("{cluster} in {}", clusterset.map_or_else(|| "none".to_owned(), |id| id.to_string()))
+            }
+            Err(error) => error.category().to_owned(),
+        }
+    }
+
+    #[test]
+    fn properties_count_then_flags_then_the_uid() {
+        let none = Flags::default();
+        let table = [
+            (vec![cluster_id("c1"), clusterset_id("prod")], none.clone(), "c1 in prod".to_owned()),
+            (vec![cluster_id("c1")], none.clone(), "c1 in none".to_owned()),
+            (vec![cluster_id("c1")], flags("", "prod"), "c1 in prod".to_owned()),
+            (vec![], flags("c1", "prod"), "c1 in prod".to_owned()),
+            (vec![clusterset_id("prod")], none.clone(), format!("{UID} in prod")),
+            (vec![], none.clone(), format!("{UID} in none")),
+            (vec![property("region.example.com", "x")], none.clone(), format!("{UID} in none")),
+            (vec![cluster_id("c1"), clusterset_id("prod")], flags("c1", "prod"), "c1 in prod".to_owned()),
+            (vec![cluster_id("c1")], flags("c2", ""), "disagreement".to_owned()),
+            (vec![clusterset_id("prod")], flags("c1", "test"), "disagreement".to_owned()),
+            (vec![cluster_id("Not_An_Id")], none.clone(), "invalid_property".to_owned()),
+            (vec![clusterset_id("")], none, "invalid_property".to_owned()),
+        ];
+        for (properties, flags, expected) in table {
+            assert_eq!(words(resolve(&properties, &flags, UID)), expected, "{properties:?} {flags:?}");
+        }
+    }
+
+    #[test]
+    fn a_disagreement_names_both_sides_and_the_remedy() {
+        let error = resolve(&[cluster_id("c1")], &flags("c2", ""), UID).unwrap_err().to_string();
+        for part in ["cluster.clusterset.k8s.io", "\"c1\"", "--cluster-id", "\"c2\"", "remove the flag"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_change_of_a_property_is_followed() {
+        let (cache, mut writer) = Cache::new();
+        let (known, mut identity) = watch::channel(None);
+        let following = tokio::spawn(follow(cache, Flags::default(), UID.into(), known));
+        let object = |value: &str| {
+            Ok(api::ClusterProperty::new(
+                "cluster.clusterset.k8s.io",
+                api::ClusterPropertySpec { value: value.to_owned() },
+            ))
+        };
+        writer.apply(Event::Init);
+        writer.apply(Event::InitApply(object("c1")));
+        tokio::task::yield_now().await;
+        assert!(identity.borrow().is_none(), "an incomplete list says nothing");
+        writer.apply(Event::InitDone);
+        for expected in ["c1 in none", "c2 in none"] {
+            identity.changed().await.unwrap();
+            assert_eq!(words(identity.borrow_and_update().clone().unwrap()), expected);
+            writer.apply(Event::Apply(object("c2")));
+        }
+        following.abort();
+    }
+}

@@ -1,0 +1,565 @@
+//! A cluster in memory for tests: takes the writes that an API server would take, and shows them in real caches.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    net::{Ipv4Addr, Ipv6Addr},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use async_trait::async_trait;
+use k8s_openapi::{
+    api::{core::v1, discovery::v1 as discovery},
+    apimachinery::pkg::apis::meta::v1::{Condition, FieldsV1, ManagedFieldsEntry, ObjectMeta, Time},
+    jiff::Timestamp,
+};
+use kube::{core::PartialObjectMeta, runtime::watcher::Event};
+use serde_json::{Map, Value, json};
+
+use super::{
+    apply::{Cause, ClusterWriter, Error},
+    cache::{Narrow, Writer},
+    events::Note,
+    objects::ObjectKey,
+    watches::{Caches, Writers},
+};
+use crate::{
+    api::{ClusterProperty, ServiceExport, ServiceImport, ServiceImportStatus, names::FieldManager},
+    model::ServiceKey,
+};
+
+/// The cluster. Its caches are synced from the start and follow every change at once.
+#[derive(Debug)]
+pub(crate) struct MemoryCluster {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    writers: Writers,
+    imports: BTreeMap<ServiceKey, ServiceImport>,
+    services: BTreeMap<ServiceKey, v1::Service>,
+    slices: BTreeMap<ObjectKey, discovery::EndpointSlice>,
+    exports: BTreeMap<ServiceKey, ServiceExport>,
+    namespaces: BTreeMap<String, bool>,
+    /// Which condition types each manager applied on a ServiceExport.
+    owned: HashMap<(ServiceKey, FieldManager), Vec<String>>,
+    notes: Vec<Note>,
+    failures: VecDeque<Cause>,
+    writes: usize,
+    serial: u32,
+}
+
+impl MemoryCluster {
+    pub(crate) fn new() -> (Arc<Self>, Caches) {
+        let (caches, mut writers) = Caches::unfilled();
+        sync(&mut writers.exports);
+        sync(&mut writers.services);
+        sync(&mut writers.slices);
+        sync(&mut writers.imported_slices);
+        sync(&mut writers.namespaces);
+        sync(&mut writers.imports);
+        sync(&mut writers.properties);
+        let state = State {
+            writers,
+            imports: BTreeMap::new(),
+            services: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            exports: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+            owned: HashMap::new(),
+            notes: Vec::new(),
+            failures: VecDeque::new(),
+            writes: 0,
+            serial: 0,
+        };
+        (Arc::new(Self { state: Mutex::new(state) }), caches)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// How many writes the controller made that were taken, Events apart.
+    pub(crate) fn writes(&self) -> usize {
+        self.state().writes
+    }
+
+    pub(crate) fn take_notes(&self) -> Vec<Note> {
+        std::mem::take(&mut self.state().notes)
+    }
+
+    /// Lets the controller's next write fail.
+    pub(crate) fn fail_next(&self, cause: Cause) {
+        self.state().failures.push_back(cause);
+    }
+
+    pub(crate) fn import(&self, key: &ServiceKey) -> Option<ServiceImport> {
+        self.state().imports.get(key).cloned()
+    }
+
+    pub(crate) fn export(&self, key: &ServiceKey) -> Option<ServiceExport> {
+        self.state().exports.get(key).cloned()
+    }
+
+    pub(crate) fn services(&self) -> Vec<v1::Service> {
+        self.state().services.values().cloned().collect()
+    }
+
+    pub(crate) fn slices(&self) -> Vec<discovery::EndpointSlice> {
+        self.state().slices.values().cloned().collect()
+    }
+
+    pub(crate) fn add_namespace(&self, name: &str) {
+        let mut state = self.state();
+        state.namespaces.insert(name.to_owned(), false);
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        state
+            .writers
+            .namespaces
+            .apply(Event::Apply(Ok(PartialObjectMeta { metadata, ..PartialObjectMeta::default() })));
+    }
+
+    /// Removes a namespace and all that is in it.
+    pub(crate) fn remove_namespace(&self, name: &str) {
+        let mut state = self.state();
+        let state = &mut *state;
+        state.namespaces.remove(name);
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        state
+            .writers
+            .namespaces
+            .apply(Event::Delete(Ok(PartialObjectMeta { metadata, ..PartialObjectMeta::default() })));
+        for (_, object) in state.imports.extract_if(.., |key, _| &*key.namespace == name) {
+            state.writers.imports.apply(Event::Delete(Ok(object)));
+        }
+        for (_, object) in state.services.extract_if(.., |key, _| &*key.namespace == name) {
+            state.writers.services.apply(Event::Delete(Ok(object)));
+        }
+        for (_, object) in state.slices.extract_if(.., |key, _| &*key.namespace == name) {
+            state.writers.slices.apply(Event::Delete(Ok(object.clone())));
+            state.writers.imported_slices.apply(Event::Delete(Ok(object)));
+        }
+        for (_, object) in state.exports.extract_if(.., |key, _| &*key.namespace == name) {
+            state.writers.exports.apply(Event::Delete(Ok(object)));
+        }
+    }
+
+    /// Writes an object as a user would. It needs a namespace and a name; a uid is given to it.
+    pub(crate) fn put_export(&self, mut export: ServiceExport) {
+        let mut state = self.state();
+        let key = service_key(&export.metadata);
+        let old = state.exports.get(&key).map(|old| old.metadata.clone());
+        state.identify(&mut export.metadata, old.as_ref());
+        state.exports.insert(key, export.clone());
+        state.writers.exports.apply(Event::Apply(Ok(export)));
+    }
+
+    pub(crate) fn remove_export(&self, key: &ServiceKey) {
+        let mut state = self.state();
+        if let Some(export) = state.exports.remove(key) {
+            state.owned.retain(|(owned, _), _| owned != key);
+            state.writers.exports.apply(Event::Delete(Ok(export)));
+        }
+    }
+
+    pub(crate) fn put_service(&self, mut service: v1::Service) {
+        let mut state = self.state();
+        let key = service_key(&service.metadata);
+        let old = state.services.get(&key).map(|old| old.metadata.clone());
+        state.identify(&mut service.metadata, old.as_ref());
+        state.services.insert(key, service.clone());
+        state.writers.services.apply(Event::Apply(Ok(service)));
+    }
+
+    pub(crate) fn remove_service(&self, key: &ServiceKey) {
+        let mut state = self.state();
+        if let Some(service) = state.services.remove(key) {
+            state.writers.services.apply(Event::Delete(Ok(service)));
+        }
+    }
+
+    pub(crate) fn put_slice(&self, mut slice: discovery::EndpointSlice) {
+        let mut state = self.state();
+        let key = object_key(&slice.metadata);
+        let old = state.slices.get(&key).map(|old| old.metadata.clone());
+        state.identify(&mut slice.metadata, old.as_ref());
+        state.show_slice(slice.clone());
+        state.slices.insert(key, slice);
+    }
+
+    pub(crate) fn put_import(&self, mut import: ServiceImport) {
+        let mut state = self.state();
+        let key = service_key(&import.metadata);
+        let old = state.imports.get(&key).map(|old| old.metadata.clone());
+        state.identify(&mut import.metadata, old.as_ref());
+        state.imports.insert(key, import.clone());
+        state.writers.imports.apply(Event::Apply(Ok(import)));
+    }
+
+    pub(crate) fn put_property(&self, property: ClusterProperty) {
+        self.state().writers.properties.apply(Event::Apply(Ok(property)));
+    }
+}
+
+fn sync<T: Narrow>(writer: &mut Writer<T>) {
+    writer.apply(Event::Init);
+    writer.apply(Event::InitDone);
+}
+
+fn service_key(metadata: &ObjectMeta) -> ServiceKey {
+    ServiceKey::new(metadata.namespace.as_deref().unwrap(), metadata.name.as_deref().unwrap())
+}
+
+fn object_key(metadata: &ObjectMeta) -> ObjectKey {
+    service_key(metadata).into()
+}
+
+impl State {
+    /// What the API server sets in the metadata of a new or changed object.
+    fn identify(&mut self, metadata: &mut ObjectMeta, old: Option<&ObjectMeta>) {
+        self.serial += 1;
+        metadata.resource_version = Some(self.serial.to_string());
+        let uid = || Some(format!("uid-{}", self.serial));
+        metadata.uid = old.map_or_else(uid, |old| old.uid.clone());
+        let now = || Some(Time(Timestamp::from_second(i64::from(self.serial)).unwrap()));
+        let created = old.and_then(|old| old.creation_timestamp.clone());
+        metadata.creation_timestamp = created.or_else(|| metadata.creation_timestamp.clone()).or_else(now);
+    }
+
+    fn show_slice(&mut self, slice: discovery::EndpointSlice) {
+        self.writers.slices.apply(Event::Apply(Ok(slice.clone())));
+        self.writers.imported_slices.apply(Event::Apply(Ok(slice)));
+    }
+
+    /// The checks of a server-side apply by [`FieldManager::Import`], and what it makes of the metadata.
+    fn admit(&mut self, metadata: &mut ObjectMeta, old: Option<&ObjectMeta>) -> Result<(), Cause> {
+        self.may_write()?;
+        let namespace = metadata.namespace.clone().unwrap_or_default();
+        match self.namespaces.get(&namespace) {
+            None => return Err(Cause::NotFound(format!("namespaces {namespace:?} not found"))),
+            Some(true) => {
+                return Err(Cause::NamespaceTerminating(format!("namespace {namespace} is being terminated")));
+            }
+            Some(false) => {}
+        }
+        match (metadata.uid.as_deref(), old) {
+            (None, Some(old)) if !is_own(old) => {
+                return Err(Cause::Conflict("conflict with other field managers".to_owned()));
+            }
+            (Some(uid), old) if old.and_then(|old| old.uid.as_deref()) != Some(uid) => {
+                return Err(Cause::Conflict("uid mismatch".to_owned()));
+            }
+            _ => {}
+        }
+        // What others put on the object stays; what was applied before and is not any more goes.
+        let applied = |field: &Option<BTreeMap<String, String>>| -> Value {
+            let owned = field.iter().flatten().map(|(name, _)| (format!("f:{name}"), json!({})));
+            Value::Object(owned.collect::<Map<String, Value>>())
+        };
+        let fields = json!({"f:metadata": {"f:labels": applied(&metadata.labels), "f:annotations": applied(&metadata.annotations)}});
+        let before = old.map(owned_metadata).unwrap_or_default();
+        let keep =
+            |mine: &mut Option<BTreeMap<String, String>>, old: Option<&BTreeMap<String, String>>, owned: &Value| {
+                for (name, value) in old.into_iter().flatten() {
+                    if owned.get(format!("f:{name}")).is_none() {
+                        mine.get_or_insert_default().entry(name.clone()).or_insert_with(|| value.clone());
+                    }
+                }
+            };
+        keep(&mut metadata.labels, old.and_then(|old| old.labels.as_ref()), &before["f:labels"]);
+        keep(&mut metadata.annotations, old.and_then(|old| old.annotations.as_ref()), &before["f:annotations"]);
+        self.identify(metadata, old);
+        metadata.managed_fields = Some(vec![ManagedFieldsEntry {
+            manager: Some(FieldManager::Import.as_str().to_owned()),
+            operation: Some("Apply".to_owned()),
+            fields_v1: Some(FieldsV1(fields)),
+            ..ManagedFieldsEntry::default()
+        }]);
+        Ok(())
+    }
+
+    fn may_write(&mut self) -> Result<(), Cause> {
+        if let Some(cause) = self.failures.pop_front() {
+            return Err(cause);
+        }
+        self.writes += 1;
+        Ok(())
+    }
+
+    /// As the allocator does it: one address per family, kept for the life of the Service.
+    fn allocate(&mut self, service: &mut v1::Service, old: Option<&v1::Service>) {
+        let serial = self.serial;
+        let spec = service.spec.get_or_insert_default();
+        if spec.cluster_ip.as_deref() == Some("None") {
+            spec.cluster_ips = Some(vec!["None".to_owned()]);
+            return;
+        }
+        if let Some(old) = old.and_then(|old| old.spec.as_ref()) {
+            spec.cluster_ip.clone_from(&old.cluster_ip);
+            spec.cluster_ips.clone_from(&old.cluster_ips);
+        }
+        let families = spec.ip_families.get_or_insert_with(|| vec!["IPv4".to_owned()]).clone();
+        let ips = spec.cluster_ips.get_or_insert_default();
+        for family in families.iter().skip(ips.len()) {
+            ips.push(match family.as_str() {
+                "IPv6" => Ipv6Addr::from_bits((0xfd00 << 112) + u128::from(serial)).to_string(),
+                _ => Ipv4Addr::from_bits(0x0a60_0000 + serial).to_string(),
+            });
+        }
+        ips.truncate(families.len());
+        spec.cluster_ip = ips.first().cloned();
+    }
+}
+
+fn is_own(metadata: &ObjectMeta) -> bool {
+    !owned_metadata(metadata).is_null()
+}
+
+fn owned_metadata(metadata: &ObjectMeta) -> Value {
+    metadata
+        .managed_fields
+        .iter()
+        .flatten()
+        .find(|entry| entry.manager.as_deref() == Some(FieldManager::Import.as_str()))
+        .and_then(|entry| Some(entry.fields_v1.as_ref()?.0["f:metadata"].clone()))
+        .unwrap_or_default()
+}
+
+fn failed(verb: &'static str, kind: &'static str, key: &impl std::fmt::Display) -> impl FnOnce(Cause) -> Error {
+    let object = key.to_string();
+    move |cause| Error { verb, kind, object, cause }
+}
+
+#[async_trait]
+impl ClusterWriter for MemoryCluster {
+    async fn apply_service_import(&self, import: &ServiceImport) -> Result<ServiceImport, Error> {
+        let mut state = self.state();
+        let (key, mut import) = (service_key(&import.metadata), import.clone());
+        let old = state.imports.get(&key).cloned();
+        state.admit(&mut import.metadata, old.as_ref().map(|old| &old.metadata)).map_err(failed(
+            "apply",
+            "ServiceImport",
+            &key,
+        ))?;
+        import.status = old.and_then(|old| old.status);
+        state.imports.insert(key, import.clone());
+        state.writers.imports.apply(Event::Apply(Ok(import.clone())));
+        Ok(import)
+    }
+
+    async fn apply_import_status(
+        &self,
+        key: &ServiceKey,
+        uid: &str,
+        status: &ServiceImportStatus,
+    ) -> Result<ServiceImport, Error> {
+        let failed = failed("apply_status", "ServiceImport", key);
+        let mut state = self.state();
+        let state = &mut *state;
+        if let Err(cause) = state.may_write() {
+            return Err(failed(cause));
+        }
+        match state.imports.get_mut(key).filter(|import| import.metadata.uid.as_deref() == Some(uid)) {
+            None => Err(failed(Cause::NotFound(format!("serviceimports {key} not found")))),
+            Some(import) => {
+                import.status = Some(status.clone());
+                state.writers.imports.apply(Event::Apply(Ok(import.clone())));
+                Ok(import.clone())
+            }
+        }
+    }
+
+    async fn apply_derived_service(&self, service: &v1::Service) -> Result<v1::Service, Error> {
+        let mut state = self.state();
+        let (key, mut service) = (service_key(&service.metadata), service.clone());
+        let old = state.services.get(&key).cloned();
+        state
+            .admit(&mut service.metadata, old.as_ref().map(|old| &old.metadata))
+            .map_err(failed("apply", "Service", &key))?;
+        state.allocate(&mut service, old.as_ref());
+        state.services.insert(key, service.clone());
+        state.writers.services.apply(Event::Apply(Ok(service.clone())));
+        Ok(service)
+    }
+
+    async fn apply_endpoint_slice(&self, slice: &discovery::EndpointSlice) -> Result<discovery::EndpointSlice, Error> {
+        let mut state = self.state();
+        let (key, mut slice) = (object_key(&slice.metadata), slice.clone());
+        let old = state.slices.get(&key).cloned();
+        let admitted = match &old {
+            Some(old) if old.address_type != slice.address_type => {
+                Err(Cause::Invalid("addressType: field is immutable".to_owned()))
+            }
+            old => state.admit(&mut slice.metadata, old.as_ref().map(|old| &old.metadata)),
+        };
+        admitted.map_err(failed("apply", "EndpointSlice", &key))?;
+        state.slices.insert(key, slice.clone());
+        state.show_slice(slice.clone());
+        Ok(slice)
+    }
+
+    async fn delete_service_import(&self, key: &ServiceKey, uid: &str) -> Result<(), Error> {
+        let mut state = self.state();
+        state.may_write().map_err(failed("delete", "ServiceImport", key))?;
+        if state.imports.get(key).is_some_and(|import| import.metadata.uid.as_deref() == Some(uid)) {
+            let import = state.imports.remove(key).unwrap();
+            state.writers.imports.apply(Event::Delete(Ok(import)));
+        }
+        Ok(())
+    }
+
+    async fn delete_derived_service(&self, key: &ServiceKey, uid: &str) -> Result<(), Error> {
+        let mut state = self.state();
+        state.may_write().map_err(failed("delete", "Service", key))?;
+        if state.services.get(key).is_some_and(|service| service.metadata.uid.as_deref() == Some(uid)) {
+            let service = state.services.remove(key).unwrap();
+            state.writers.services.apply(Event::Delete(Ok(service)));
+        }
+        Ok(())
+    }
+
+    async fn delete_endpoint_slice(&self, key: &ObjectKey, uid: &str) -> Result<(), Error> {
+        let mut state = self.state();
+        state.may_write().map_err(failed("delete", "EndpointSlice", key))?;
+        if state.slices.get(key).is_some_and(|slice| slice.metadata.uid.as_deref() == Some(uid)) {
+            let slice = state.slices.remove(key).unwrap();
+            state.writers.slices.apply(Event::Delete(Ok(slice.clone())));
+            state.writers.imported_slices.apply(Event::Delete(Ok(slice)));
+        }
+        Ok(())
+    }
+
+    async fn apply_export_conditions(
+        &self,
+        key: &ServiceKey,
+        uid: &str,
+        conditions: &[Condition],
+        manager: FieldManager,
+    ) -> Result<(), Error> {
+        let failed = failed("apply_status", "ServiceExport", key);
+        let mut state = self.state();
+        let state = &mut *state;
+        if let Err(cause) = state.may_write() {
+            return Err(failed(cause));
+        }
+        let Some(export) = state.exports.get_mut(key).filter(|export| export.metadata.uid.as_deref() == Some(uid))
+        else {
+            return Err(failed(Cause::NotFound(format!("serviceexports {key} not found"))));
+        };
+        let types = conditions.iter().map(|condition| condition.type_.clone()).collect::<Vec<_>>();
+        let before = state.owned.insert((key.clone(), manager), types.clone()).unwrap_or_default();
+        let present = &mut export.status.get_or_insert_default().conditions;
+        present.retain(|condition| !before.contains(&condition.type_) && !types.contains(&condition.type_));
+        present.extend(conditions.iter().cloned());
+        state.writers.exports.apply(Event::Apply(Ok(export.clone())));
+        Ok(())
+    }
+
+    async fn publish_event(&self, note: Note) {
+        self.state().notes.push(note);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{ServiceImportSpec, names};
+
+    fn key() -> ServiceKey {
+        ServiceKey::new("ns", "web")
+    }
+
+    fn named(labels: &[(&str, &str)]) -> ObjectMeta {
+        ObjectMeta {
+            namespace: Some("ns".to_owned()),
+            name: Some("web".to_owned()),
+            labels: Some(labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()),
+            ..ObjectMeta::default()
+        }
+    }
+
+    fn import(labels: &[(&str, &str)]) -> ServiceImport {
+        ServiceImport { metadata: named(labels), spec: ServiceImportSpec::default(), status: None }
+    }
+
+    #[tokio::test]
+    async fn writes_show_in_the_caches_with_what_the_api_server_adds() {
+        let (cluster, caches) = MemoryCluster::new();
+        cluster.add_namespace("ns");
+        let made = cluster
+            .apply_service_import(&import(&[(names::LABEL_MANAGED_BY, names::MANAGED_BY), ("team", "a")]))
+            .await
+            .unwrap();
+        let uid = made.metadata.uid.unwrap();
+        let cached = caches.imports.get(&key()).unwrap();
+        assert!(cached.managed && *cached.uid == *uid && cached.labels.contains_key("team"));
+
+        let mut changed = import(&[(names::LABEL_MANAGED_BY, names::MANAGED_BY)]);
+        changed.metadata.uid = Some(uid.clone());
+        cluster.apply_service_import(&changed).await.unwrap();
+        assert!(!caches.imports.get(&key()).unwrap().labels.contains_key("team"));
+
+        cluster.delete_service_import(&key(), "another").await.unwrap();
+        assert!(caches.imports.get(&key()).is_some());
+        cluster.delete_service_import(&key(), &uid).await.unwrap();
+        assert!(caches.imports.get(&key()).is_none());
+    }
+
+    #[tokio::test]
+    async fn an_object_of_somebody_else_is_not_taken_over() {
+        let (cluster, caches) = MemoryCluster::new();
+        cluster.add_namespace("ns");
+        cluster.put_import(import(&[]));
+        let error = cluster.apply_service_import(&import(&[])).await.unwrap_err();
+        assert!(matches!(error.cause, Cause::Conflict(_)));
+        assert!(!caches.imports.get(&key()).unwrap().managed);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_made_without_its_namespace() {
+        let (cluster, _) = MemoryCluster::new();
+        assert!(matches!(cluster.apply_service_import(&import(&[])).await.unwrap_err().cause, Cause::NotFound(_)));
+    }
+
+    #[tokio::test]
+    async fn a_derived_service_gets_an_address_per_family_and_keeps_it() {
+        let (cluster, caches) = MemoryCluster::new();
+        cluster.add_namespace("ns");
+        let spec = v1::ServiceSpec {
+            ip_families: Some(vec!["IPv4".to_owned(), "IPv6".to_owned()]),
+            ..v1::ServiceSpec::default()
+        };
+        let mut service = v1::Service { metadata: named(&[]), spec: Some(spec), status: None };
+        let made = cluster.apply_derived_service(&service).await.unwrap();
+        let ips = caches.services.get(&key()).unwrap().cluster_ips.clone();
+        assert!(ips[0].is_ipv4() && ips[1].is_ipv6() && ips.len() == 2);
+        service.metadata.uid = made.metadata.uid;
+        cluster.apply_derived_service(&service).await.unwrap();
+        assert_eq!(caches.services.get(&key()).unwrap().cluster_ips, ips);
+    }
+
+    #[tokio::test]
+    async fn each_manager_owns_its_conditions() {
+        let (cluster, caches) = MemoryCluster::new();
+        cluster.put_export(ServiceExport { metadata: named(&[]), ..ServiceExport::default() });
+        let uid = caches.exports.get(&key()).unwrap().uid.clone();
+        let condition = |type_: &str| Condition {
+            type_: type_.to_owned(),
+            status: "True".to_owned(),
+            reason: type_.to_owned(),
+            message: String::new(),
+            observed_generation: None,
+            last_transition_time: Time(Timestamp::UNIX_EPOCH),
+        };
+        let apply = async |conditions: &[Condition], manager| {
+            cluster.apply_export_conditions(&key(), &uid, conditions, manager).await.unwrap();
+        };
+        apply(&[condition("Valid"), condition("Ready")], FieldManager::ExportStatus).await;
+        apply(&[condition("Conflict")], FieldManager::ConflictStatus).await;
+        apply(&[condition("Valid")], FieldManager::ExportStatus).await;
+        let mut types: Vec<_> =
+            caches.exports.get(&key()).unwrap().conditions.iter().map(|condition| condition.type_.clone()).collect();
+        types.sort();
+        assert_eq!(types, ["Conflict", "Valid"]);
+    }
+}

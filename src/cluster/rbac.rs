@@ -1,0 +1,186 @@
+//! Holds the permissions in `config/rbac` to what the code really asks for: every kind of request is made against a
+//! recording server, and translated as the API server's authorizer does it.
+
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
+use kube::api::ObjectMeta;
+use tokio::task::JoinSet;
+
+use super::{
+    apply::{ClusterWriter, KubernetesWriter},
+    events::{self, Note, Publisher, Severity},
+    fake_api::{FakeApi, Request},
+    identity,
+    lease::{KubernetesLease, Leadership, LeaseStore, Record},
+    metrics::Metrics,
+    objects::ObjectKey,
+    record::RecordObject,
+    watches::Caches,
+};
+use crate::{
+    api::{ServiceImport, ServiceImportSpec, ServiceImportStatus, names::FieldManager},
+    model::ServiceKey,
+};
+
+/// The namespace of the controller: what is asked for only there needs no more than a Role.
+const OWN: &str = "cloudmap-mcs-system";
+
+/// What a request is authorized by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Access {
+    pub(super) namespace: Option<String>,
+    pub(super) group: String,
+    /// With its subresource: `services/status`.
+    pub(super) resource: String,
+    pub(super) name: Option<String>,
+}
+
+impl Access {
+    pub(super) fn of(request: &Request) -> Self {
+        let mut parts = request.path.trim_matches('/').split('/');
+        let group = match parts.next() {
+            Some("apis") => parts.next().unwrap_or_default().to_owned(),
+            _ => String::new(),
+        };
+        let _version = parts.next();
+        let rest: Vec<&str> = parts.collect();
+        let (namespace, rest) = match rest.as_slice() {
+            ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some((*namespace).to_owned()), rest),
+            rest => (None, rest),
+        };
+        let resource = match rest {
+            [resource, _, subresource] => format!("{resource}/{subresource}"),
+            [resource, ..] => (*resource).to_owned(),
+            [] => String::new(),
+        };
+        Self { namespace, group, resource, name: rest.get(1).map(|name| (*name).to_owned()) }
+    }
+}
+
+fn verbs(request: &Request, access: &Access) -> &'static [&'static str] {
+    match (request.method.as_str(), &access.name) {
+        ("GET", Some(_)) => &["get"],
+        ("GET", None) if request.query.contains("watch=true") => &["watch"],
+        ("GET", None) => &["list"],
+        ("POST", _) => &["create"],
+        ("PUT", _) => &["update"],
+        ("DELETE", _) => &["delete"],
+        // Server-side apply of an object that is not there needs `create`; a status never creates.
+        ("PATCH", _) if request.content_type.contains("apply-patch") && !access.resource.contains('/') => {
+            &["create", "patch"]
+        }
+        ("PATCH", _) => &["patch"],
+        (method, _) => panic!("no verb for {method}"),
+    }
+}
+
+/// (own namespace only, group, resource, verb)
+type Permission = (bool, String, String, String);
+
+fn needed(requests: &[Request]) -> BTreeSet<Permission> {
+    requests
+        .iter()
+        .flat_map(|request| {
+            let access = Access::of(request);
+            let own = access.namespace.as_deref() == Some(OWN);
+            verbs(request, &access)
+                .iter()
+                .map(move |verb| (own, access.group.clone(), access.resource.clone(), (*verb).to_owned()))
+        })
+        .collect()
+}
+
+fn granted(own: bool, rules: Vec<PolicyRule>) -> BTreeSet<Permission> {
+    let mut permissions = BTreeSet::new();
+    for rule in rules {
+        for group in rule.api_groups.iter().flatten() {
+            for resource in rule.resources.iter().flatten() {
+                for verb in &rule.verbs {
+                    permissions.insert((own, group.clone(), resource.clone(), verb.clone()));
+                }
+            }
+        }
+    }
+    permissions
+}
+
+fn manifest<T: serde::de::DeserializeOwned>(file: &str) -> T {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/rbac").join(file);
+    serde_yaml_ng::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn the_granted_permissions_are_the_ones_that_are_used() {
+    let api = FakeApi::start().await;
+    let client = api.client();
+    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+    let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_secs(3600)));
+    let publisher = Publisher::new(client.clone(), "pod", metrics.clone());
+    let writer = KubernetesWriter::new(client.clone(), leadership, metrics.clone(), publisher);
+    let key = ServiceKey::new("ns", "web");
+    let named = || ObjectMeta { namespace: Some("ns".into()), name: Some("web".into()), ..ObjectMeta::default() };
+
+    writer
+        .apply_service_import(&ServiceImport { metadata: named(), spec: ServiceImportSpec::default(), status: None })
+        .await
+        .unwrap();
+    writer.apply_import_status(&key, "u", &ServiceImportStatus::default()).await.unwrap();
+    writer
+        .apply_derived_service(&k8s_openapi::api::core::v1::Service { metadata: named(), ..Default::default() })
+        .await
+        .unwrap();
+    writer
+        .apply_endpoint_slice(&k8s_openapi::api::discovery::v1::EndpointSlice {
+            metadata: named(),
+            address_type: "IPv4".into(),
+            ..Default::default()
+        })
+        .await
+        .unwrap();
+    writer.delete_service_import(&key, "u").await.unwrap();
+    writer.delete_derived_service(&key, "u").await.unwrap();
+    writer.delete_endpoint_slice(&ObjectKey::from(key.clone()), "u").await.unwrap();
+    writer.apply_export_conditions(&key, "u", &[], FieldManager::ExportStatus).await.unwrap();
+    writer
+        .publish_event(Note {
+            regarding: events::export(&key, "u"),
+            severity: Severity::Normal,
+            reason: "Exported",
+            action: "Export",
+            text: String::new(),
+        })
+        .await;
+
+    let lease = KubernetesLease::new(client.clone(), OWN);
+    lease.read().await.unwrap();
+    let record = Record {
+        holder: None,
+        duration: Duration::from_secs(15),
+        transitions: 0,
+        acquired: k8s_openapi::jiff::Timestamp::UNIX_EPOCH,
+    };
+    lease.write(&record, None).await.unwrap();
+    lease.write(&record, Some("1")).await.unwrap();
+    let record = RecordObject::new(client.clone(), OWN);
+    record.load().await.unwrap();
+    record.store("{}".to_owned(), None).await.unwrap();
+    record.store("{}".to_owned(), Some("1")).await.unwrap();
+    identity::kube_system_uid(&client).await.unwrap();
+
+    let mut tasks = JoinSet::new();
+    let caches = Caches::start(&client, &metrics, &mut tasks);
+    caches.synced().await;
+    let watches = || api.requests().iter().filter(|request| request.query.contains("watch=true")).count();
+    while watches() < 7 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tasks.shutdown().await;
+
+    let mut granted_here = granted(false, manifest::<ClusterRole>("cluster_role.yaml").rules.unwrap());
+    granted_here.extend(granted(true, manifest::<Role>("role.yaml").rules.unwrap()));
+    let needed = needed(&api.requests());
+    let missing: Vec<_> = needed.difference(&granted_here).collect();
+    let superfluous: Vec<_> = granted_here.difference(&needed).collect();
+    assert!(missing.is_empty() && superfluous.is_empty(), "missing {missing:#?}, superfluous {superfluous:#?}");
+}
