@@ -37,17 +37,17 @@ pub(super) enum Progress {
 }
 
 impl Fetch {
-    pub fn new(cluster: Arc<str>, root: Root, cache: Cache) -> Self {
+    pub(super) fn new(cluster: Arc<str>, root: Root, cache: Cache) -> Self {
         let (found, made, truncated) = Default::default();
         Self { cluster, root, cache, found, made, truncated, call: None }
     }
 
-    pub fn waits_for(&self, id: CallId) -> bool {
+    pub(super) fn waits_for(&self, id: CallId) -> bool {
         self.call == Some(id)
     }
 
     /// Verifies what is there, or asks for more.
-    pub fn advance(&mut self, out: &mut Outbox) -> Progress {
+    pub(super) fn advance(&mut self, out: &mut Outbox) -> Progress {
         let missing = match tree::verify(&self.root, &self.cache, &self.found) {
             Ok(verified) => return Progress::Complete(Box::new(verified)),
             Err(Missing { broken: Some(broken), .. }) => return Progress::Failed(broken),
@@ -62,7 +62,7 @@ impl Fetch {
         Progress::Waiting
     }
 
-    pub fn on_pages(&mut self, pages: Option<&Pages>, out: &mut Outbox) -> Progress {
+    pub(super) fn on_pages(&mut self, pages: Option<&Pages>, out: &mut Outbox) -> Progress {
         let read = self.call.take();
         debug_assert!(read.is_some(), "only an awaited read comes here");
         let Some(pages) = pages else { return Progress::Failed("reading the pages failed") };
