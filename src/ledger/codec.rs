@@ -1,0 +1,138 @@
+//! Bytes to attributes and back: compression, printable form, digests and the caps on both sides.
+//!
+//! A packed blob is one byte that says how the rest is stored (0 as is, 1 raw deflate), then the rest.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    io::{Read, Write},
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
+use flate2::{Compression, read::DeflateDecoder, write::DeflateEncoder};
+use sha2::{Digest as _, Sha256};
+
+/// Longest attribute value that Cloud Map takes, in characters.
+const MAX_VALUE: usize = 1_024;
+/// More than what one instance can hold (30 attributes); the bound of the loop over `d0`, `d1`, ...
+const MAX_PARTS: usize = 8;
+/// What one blob may become when it is unpacked, in bytes: pages come from a registry that others write to.
+pub const MAX_UNPACKED: usize = 64 * 1024;
+
+const STORED: u8 = 0;
+const DEFLATED: u8 = 1;
+
+/// The first 128 bits of the SHA-256 of stored bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest(pub [u8; 16]);
+
+impl Digest {
+    pub fn of(bytes: &[u8]) -> Self {
+        let full = Sha256::digest(bytes);
+        let mut short = [0; 16];
+        short.copy_from_slice(&full[..16]);
+        Self(short)
+    }
+
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, Error> {
+        bytes.try_into().map(Self).map_err(|_| Error::Malformed("a digest must have 16 bytes"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Why stored bytes could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("failed to read attributes: {0}")]
+    Malformed(&'static str),
+    #[error("failed to verify the checksum")]
+    Checksum,
+    #[error("failed to read format {0}: this release reads format 1")]
+    Format(u32),
+    #[error("failed to unpack: more than {MAX_UNPACKED} bytes")]
+    TooLarge,
+}
+
+impl Error {
+    /// A stable word for metrics and reasons.
+    pub const fn category(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) => "malformed",
+            Self::Checksum => "checksum",
+            Self::Format(_) => "format",
+            Self::TooLarge => "too_large",
+        }
+    }
+}
+
+impl From<prost::DecodeError> for Error {
+    fn from(_: prost::DecodeError) -> Self {
+        Self::Malformed("not the expected message")
+    }
+}
+
+/// Packs `raw`, compressed at `level` (0 stores it) if that makes it smaller.
+pub(super) fn pack(raw: &[u8], level: u32) -> Vec<u8> {
+    if level > 0 {
+        let mut encoder = DeflateEncoder::new(vec![DEFLATED], Compression::new(level));
+        // Writing to a Vec cannot fail; were it to, the stored form below is right, too.
+        if encoder.write_all(raw).is_ok()
+            && let Ok(packed) = encoder.finish()
+            && packed.len() <= raw.len()
+        {
+            return packed;
+        }
+    }
+    let mut packed = Vec::with_capacity(raw.len() + 1);
+    packed.push(STORED);
+    packed.extend_from_slice(raw);
+    packed
+}
+
+/// Reverses [`pack`].
+///
+/// # Errors
+/// Unknown method, broken compression, or more than [`MAX_UNPACKED`] bytes.
+pub(super) fn unpack(packed: &[u8]) -> Result<Vec<u8>, Error> {
+    match packed.split_first() {
+        Some((&STORED, rest)) if rest.len() <= MAX_UNPACKED => Ok(rest.to_vec()),
+        Some((&STORED, _)) => Err(Error::TooLarge),
+        Some((&DEFLATED, rest)) => {
+            let mut raw = Vec::new();
+            DeflateDecoder::new(rest)
+                .take(MAX_UNPACKED as u64 + 1)
+                .read_to_end(&mut raw)
+                .map_err(|_| Error::Malformed("broken compression"))?;
+            if raw.len() > MAX_UNPACKED { Err(Error::TooLarge) } else { Ok(raw) }
+        }
+        _ => Err(Error::Malformed("unknown packing")),
+    }
+}
+
+/// Adds `bytes` to `attributes` as `d0`, `d1`, ... in base64.
+pub(super) fn write_data(attributes: &mut BTreeMap<String, String>, bytes: &[u8]) {
+    let text = STANDARD_NO_PAD.encode(bytes);
+    for (part, from) in (0..text.len()).step_by(MAX_VALUE).enumerate() {
+        let to = (from + MAX_VALUE).min(text.len());
+        attributes.insert(format!("d{part}"), text[from..to].to_owned());
+    }
+}
+
+/// Reverses [`write_data`].
+pub(super) fn read_data(attributes: &BTreeMap<String, String>) -> Result<Vec<u8>, Error> {
+    let text: String = (0..MAX_PARTS).map_while(|part| attributes.get(&format!("d{part}"))).map(String::as_str).collect();
+    if text.is_empty() {
+        return Err(Error::Malformed("no data"));
+    }
+    STANDARD_NO_PAD.decode(text).map_err(|_| Error::Malformed("data is not base64"))
+}
+
+/// Short printable form of a digest, for an attribute.
+pub(super) fn print_digest(digest: Digest) -> String {
+    STANDARD_NO_PAD.encode(digest.0)
+}

@@ -1,0 +1,324 @@
+//! Runs a [`Term`] against Cloud Map, the record store and tokio's clock.
+
+mod registry;
+mod status;
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use async_trait::async_trait;
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    Map,
+    call::{Call, CallId, Failure, Ids, Outcome},
+    limits::{Limits, Timing},
+    record::{RecordStore, StoreError},
+    remote::Remotes,
+    term::Term,
+    writer::{Heads, Identity, Now},
+};
+use crate::{
+    cloudmap::CloudMap,
+    model::{ClusterId, ClusterSetId},
+};
+pub(super) use registry::Registry;
+pub use status::Status;
+
+/// A write is made only while the Lease is held for this much longer: no call takes longer than this to be sent and
+/// answered (the adapter's deadline).
+const LEASE_MARGIN: Duration = Duration::from_secs(5);
+
+/// Whether this process leads its cluster.
+#[async_trait]
+pub trait Leadership: Send + Sync + 'static {
+    /// Until when, on tokio's clock, nobody else can hold the Lease; `None` when it is not held. Asked immediately
+    /// before every write, so it must be cheap, and must be true without asking the API server.
+    fn is_leader_until(&self) -> Option<Instant>;
+
+    /// Reads the Lease from the API server, not from a cache: is it still ours? (W1)
+    async fn confirm(&self) -> bool;
+}
+
+/// Who this cluster is, and how the ledger is run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub cluster: ClusterId,
+    pub clusterset: ClusterSetId,
+    /// UID of the kube-system namespace.
+    pub uid: String,
+    /// Remove the endpoints of a cluster that is silent for this long, of at least [`Timing::lease`]; `None`: never.
+    pub stale_ttl: Option<Duration>,
+    /// [`Timing::tick`] is how often the heads are read.
+    pub timing: Timing,
+    pub limits: Limits,
+}
+
+impl Settings {
+    pub fn new(cluster: ClusterId, clusterset: ClusterSetId, uid: impl Into<String>) -> Self {
+        let (timing, limits) = Default::default();
+        Self { cluster, clusterset, uid: uid.into(), stale_ttl: None, timing, limits }
+    }
+}
+
+/// A running ledger. Dropping it stops it at once; the next leader goes on from the record.
+#[derive(Debug)]
+pub struct Handle {
+    desired: watch::Sender<Option<Arc<Map>>>,
+    own: watch::Receiver<Option<Arc<Map>>>,
+    published: watch::Receiver<Option<Arc<Map>>>,
+    remotes: watch::Receiver<Arc<Remotes>>,
+    status: watch::Receiver<Arc<Status>>,
+    task: JoinHandle<()>,
+}
+
+impl Handle {
+    /// The state to publish. `None` until the first full state is computed; nothing is published before.
+    pub fn desired(&self) -> &watch::Sender<Option<Arc<Map>>> {
+        &self.desired
+    }
+
+    /// The state that this leader starts from, `Some` once W2 is over: endpoints keep their chunks, and registration
+    /// records tell where instances are.
+    pub fn own(&self) -> watch::Receiver<Option<Arc<Map>>> {
+        self.own.clone()
+    }
+
+    /// The last state whose publication succeeded.
+    pub fn published(&self) -> watch::Receiver<Option<Arc<Map>>> {
+        self.published.clone()
+    }
+
+    /// The other clusters; changes only when something does that matters.
+    pub fn remotes(&self) -> watch::Receiver<Arc<Remotes>> {
+        self.remotes.clone()
+    }
+
+    pub fn status(&self) -> watch::Receiver<Arc<Status>> {
+        self.status.clone()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Starts a term. To be called when this process was elected; it ends with `shutdown`, or when the handle is dropped.
+pub fn spawn(
+    settings: Settings,
+    cloudmap: Arc<dyn CloudMap>,
+    record: Arc<dyn RecordStore>,
+    leadership: impl Leadership,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Handle {
+    let (desired, desired_rx) = watch::channel(None);
+    let (own_tx, own) = watch::channel(None);
+    let (published_tx, published) = watch::channel(None);
+    let (remotes_tx, remotes) = watch::channel(Arc::default());
+    let (status_tx, status) = watch::channel(Arc::default());
+    let me = Identity { cluster: settings.cluster.as_str().into(), uid: settings.uid.as_str().into() };
+    let seed = rand::random();
+    let driver = Driver {
+        term: Term::new(me, settings.timing, settings.limits, settings.stale_ttl, Ids::new(seed)),
+        timing: settings.timing,
+        jitter: Ids::new(!seed),
+        ports: Arc::new(Ports {
+            registry: Registry::new(cloudmap, &settings.clusterset).owned_by(&settings.cluster, &settings.uid),
+            record,
+            leadership: Box::new(leadership),
+        }),
+        started: Instant::now(),
+        calls: FuturesUnordered::new(),
+        own: own_tx,
+        published: published_tx,
+        remotes: remotes_tx,
+        status: status_tx,
+    };
+    let task = tokio::spawn(async move {
+        let mut shutdown = pin!(shutdown.fuse());
+        tokio::select! {
+            () = &mut shutdown => {}
+            () = driver.run(desired_rx) => {}
+        }
+    });
+    Handle { desired, own, published, remotes, status, task }
+}
+
+struct Driver {
+    term: Term,
+    timing: Timing,
+    jitter: Ids,
+    ports: Arc<Ports>,
+    started: Instant,
+    calls: FuturesUnordered<BoxFuture<'static, (CallId, Outcome)>>,
+    own: watch::Sender<Option<Arc<Map>>>,
+    published: watch::Sender<Option<Arc<Map>>>,
+    remotes: watch::Sender<Arc<Remotes>>,
+    status: watch::Sender<Arc<Status>>,
+}
+
+impl Driver {
+    async fn run(mut self, mut desired: watch::Receiver<Option<Arc<Map>>>) {
+        let mut heads: Option<BoxFuture<'static, Result<Heads, Failure>>> = None;
+        let mut next_tick = Instant::now();
+        let mut failures = 0u32;
+        let mut heads_error = None;
+        let mut wanting = true;
+        self.term.poll(self.now());
+        loop {
+            for (id, call) in self.term.take_calls() {
+                self.calls.push(self.ports.clone().make(id, call).boxed());
+            }
+            self.report(heads_error.as_ref());
+            let wake = self.term.wake().map(|at| self.started + at);
+            tokio::select! {
+                changed = desired.changed(), if wanting => {
+                    // Without a sender the last state is kept and heartbeats go on.
+                    wanting = changed.is_ok();
+                    let map = desired.borrow_and_update().clone();
+                    if let Some(map) = map {
+                        self.term.desire(self.now(), map);
+                    }
+                }
+                Some((id, outcome)) = self.calls.next(), if !self.calls.is_empty() => {
+                    if let Outcome::Failed(Failure { message, .. }) = &outcome {
+                        tracing::warn!(error = message, "ledger call failed");
+                    }
+                    self.term.done(self.now(), id, &outcome);
+                }
+                read = async { match &mut heads { Some(read) => read.await, None => std::future::pending().await } },
+                    if heads.is_some() =>
+                {
+                    heads = None;
+                    failures = if read.is_ok() { 0 } else { failures + 1 };
+                    next_tick = next_tick.max(Instant::now() + self.pause(failures) - self.timing.tick);
+                    heads_error = read.as_ref().err().map(|failure| failure.message.clone());
+                    self.term.tick(self.now(), read.as_ref().ok());
+                }
+                () = sleep_until(next_tick), if heads.is_none() => {
+                    next_tick = Instant::now() + self.pause(0);
+                    let ports = self.ports.clone();
+                    heads = Some(async move { ports.registry.read_heads().await }.boxed());
+                }
+                () = sleep_until(wake.unwrap_or(next_tick)), if wake.is_some() => self.term.poll(self.now()),
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        Now { mono: self.started.elapsed(), wall }
+    }
+
+    /// A tick, give or take a tenth so that clusters do not read in step; after failures up to eight of them.
+    fn pause(&mut self, failures: u32) -> Duration {
+        let fraction = (self.jitter.next() % 2_001) as f64 / 10_000.0;
+        (self.timing.tick * 2u32.pow(failures.min(3))).mul_f64(0.9 + fraction)
+    }
+
+    fn report(&self, heads_error: Option<&String>) {
+        let set = |channel: &watch::Sender<Option<Arc<Map>>>, value: Option<&Arc<Map>>| {
+            let Some(value) = value else { return };
+            channel.send_if_modified(|held| {
+                let changed = held.as_ref().is_none_or(|held| !Arc::ptr_eq(held, value));
+                if changed {
+                    *held = Some(value.clone());
+                }
+                changed
+            });
+        };
+        set(&self.own, self.term.own());
+        set(&self.published, self.term.writer().published());
+        self.remotes.send_if_modified(|held| {
+            let changed = !Arc::ptr_eq(held, self.term.remotes());
+            if changed {
+                *held = self.term.remotes().clone();
+            }
+            changed
+        });
+        let status = Status::of(&self.term, heads_error, self.ports.registry.bytes_read());
+        self.status.send_if_modified(|held| {
+            let changed = **held != status;
+            if changed {
+                *held = Arc::new(status);
+            }
+            changed
+        });
+    }
+}
+
+/// Everything outside.
+struct Ports {
+    registry: Registry,
+    record: Arc<dyn RecordStore>,
+    leadership: Box<dyn Leadership>,
+}
+
+impl Ports {
+    async fn make(self: Arc<Self>, id: CallId, call: Call) -> (CallId, Outcome) {
+        if call.writes() && self.leadership.is_leader_until().is_none_or(|until| until < Instant::now() + LEASE_MARGIN) {
+            let message = "the Lease is not held: nothing is written".to_owned();
+            return (id, Outcome::Failed(Failure { message, uncertain: false }));
+        }
+        let outcome = match call {
+            Call::ConfirmLease => Ok(Outcome::Lease { held: self.leadership.confirm().await }),
+            Call::LoadRecord => match self.record.load().await {
+                Ok(loaded) => {
+                    let (record, version) = loaded.unwrap_or_default();
+                    Ok(Outcome::Loaded { record, version })
+                }
+                Err(error) => Err(Failure { message: error.to_string(), uncertain: false }),
+            },
+            Call::StoreRecord { record, expected } => match self.record.store(&record, &expected).await {
+                Ok(version) => Ok(Outcome::Stored { version }),
+                Err(StoreError::Conflict) => Ok(Outcome::Conflict),
+                Err(error) => Err(Failure { message: error.to_string(), uncertain: true }),
+            },
+            Call::Claim { shard } => self.registry.claim(shard).await,
+            Call::ReadPages { cluster, shard, flush } => {
+                self.registry.read_pages(&cluster, shard, flush.as_deref()).await.map(|p| Outcome::Pages(Arc::new(p)))
+            }
+            Call::PutHead { head } => self.registry.put_head(&head).await.map(|()| Outcome::Done),
+            Call::PutPage { shard, page } => self.registry.put_page(shard, &page).await.map(|()| Outcome::Done),
+            Call::DeletePage { cluster, shard, page } => {
+                self.registry.delete_page(&cluster, shard, &page.to_string()).await.map(|()| Outcome::Done)
+            }
+            Call::Creator { cluster } => self.registry.creator(&cluster).await.map(Outcome::Creator),
+        };
+        (id, outcome.unwrap_or_else(Outcome::Failed))
+    }
+}
+
+/// Heads parsed once per content: most ticks change one of them.
+#[derive(Debug, Default)]
+pub(super) struct ParsedHeads(BTreeMap<Arc<str>, (crate::cloudmap::Attributes, Arc<super::head::Head>)>);
+
+impl ParsedHeads {
+    pub(super) fn parse(&mut self, instances: Vec<crate::cloudmap::Instance>) -> Heads {
+        let mut before = std::mem::take(&mut self.0);
+        let mut heads = Heads::new();
+        for instance in instances {
+            let parsed = match before.remove(&instance.id) {
+                Some((attributes, head)) if attributes == instance.attributes => Ok(head),
+                _ => super::head::Head::from_instance(&instance).map(Arc::new),
+            };
+            if let Ok(head) = &parsed {
+                self.0.insert(instance.id.clone(), (instance.attributes, head.clone()));
+            }
+            heads.insert(instance.id, parsed);
+        }
+        heads
+    }
+}

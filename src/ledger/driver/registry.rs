@@ -1,0 +1,321 @@
+//! The ledger's verbs on top of the Cloud Map port: names to ids, operations awaited.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep},
+};
+
+use super::ParsedHeads;
+use crate::{
+    cloudmap::{
+        CloudMap, CreateService, Discovery, Error, ErrorKind, Lane, Namespace, NamespaceKind, NewService, OperationId,
+        OperationState, Service,
+    },
+    ledger::{
+        CLUSTERS,
+        call::{Failure, Outcome, Pages},
+        head::Head,
+        namespace_name,
+        page::StoredPage,
+        service_name,
+        writer::Heads,
+    },
+    model::{ClusterId, ClusterSetId},
+};
+
+/// Most operations take 100 ms to 3 s; the first look is early because a change waits for it.
+const FIRST_POLL: Duration = Duration::from_millis(60);
+const LAST_POLL: Duration = Duration::from_secs(1);
+/// An operation that takes longer is of unknown outcome.
+const OPERATION_LIMIT: Duration = Duration::from_secs(60);
+/// Creator of what belongs to the ClusterSet as a whole, and tag of all that the ledger creates.
+const OWNER: &str = "cloudmap-mcs";
+
+/// The ledger of one ClusterSet in Cloud Map.
+pub(in crate::ledger) struct Registry {
+    cloudmap: Arc<dyn CloudMap>,
+    clusterset: ClusterSetId,
+    me: Option<(ClusterId, String)>,
+    namespace: Mutex<Option<Namespace>>,
+    /// Service ids by name.
+    services: Mutex<BTreeMap<String, Arc<str>>>,
+    heads: Mutex<ParsedHeads>,
+    bytes_read: AtomicU64,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { uncertain: error.kind == ErrorKind::Unknown, message: error.to_string() }
+    }
+}
+
+fn failure(message: String) -> Failure {
+    Failure { message, uncertain: false }
+}
+
+impl Registry {
+    pub(in crate::ledger) fn new(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Self {
+        Self {
+            cloudmap,
+            clusterset: clusterset.clone(),
+            me: None,
+            namespace: Mutex::default(),
+            services: Mutex::default(),
+            heads: Mutex::default(),
+            bytes_read: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn owned_by(self, cluster: &ClusterId, uid: &str) -> Self {
+        Self { me: Some((cluster.clone(), uid.to_owned())), ..self }
+    }
+
+    pub(super) fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// The ledger's namespace, if it was found before; asked for at every tick, so it costs no call.
+    async fn known_namespace(&self) -> Result<Namespace, Failure> {
+        let known = self.namespace.lock().await.clone();
+        known.ok_or_else(|| failure(format!("the namespace {} is not found yet", self.namespace_name())))
+    }
+
+    fn namespace_name(&self) -> String {
+        namespace_name(self.clusterset.as_str())
+    }
+
+    /// Finds the namespace; the `HttpName` that discovery takes may differ from its name.
+    pub(in crate::ledger) async fn find_namespace(&self) -> Result<Option<Namespace>, Failure> {
+        let mut known = self.namespace.lock().await;
+        if known.is_none() {
+            let name = self.namespace_name();
+            let mut found = self.cloudmap.list_namespaces().await?;
+            found.retain(|namespace| namespace.kind == NamespaceKind::Http && *namespace.name == *name);
+            // Namespaces that other accounts share may have the same name: all clusters must take the same one.
+            *known = found.into_iter().min_by(|a, b| a.id.cmp(&b.id));
+        }
+        Ok(known.clone())
+    }
+
+    async fn ensure_namespace(&self) -> Result<Namespace, Failure> {
+        if let Some(namespace) = self.find_namespace().await? {
+            return Ok(namespace);
+        }
+        let name = self.namespace_name();
+        let description = format!("cloudmap-mcs: ledger of the ClusterSet {}", self.clusterset);
+        let created = self.cloudmap.create_http_namespace(&name, OWNER, &description, &self.tags()).await;
+        match created {
+            Ok(operation) => self.wait_for(operation).await?,
+            // Another cluster was first, or an earlier attempt of ours is still running.
+            Err(Error { kind: ErrorKind::AlreadyExists { .. }, .. }) => {}
+            Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
+                self.wait_for(operation).await?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let found = self.find_namespace().await?;
+        found.ok_or_else(|| failure(format!("the namespace {name} was created but is not listed yet")))
+    }
+
+    fn tags(&self) -> BTreeMap<String, String> {
+        let pairs = [("managed-by", OWNER), ("cloudmap-mcs/clusterset", self.clusterset.as_str())];
+        pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    }
+
+    /// The services of the ledger.
+    pub(in crate::ledger) async fn list_services(&self) -> Result<Vec<Service>, Failure> {
+        let Some(namespace) = self.find_namespace().await? else { return Ok(Vec::new()) };
+        let listed = self.cloudmap.list_services(&namespace.id).await?;
+        let mut known = self.services.lock().await;
+        *known = listed.iter().map(|service| (service.name.to_string(), service.id.clone())).collect();
+        Ok(listed)
+    }
+
+    async fn find_service(&self, name: &str) -> Result<Option<Arc<str>>, Failure> {
+        if let Some(id) = self.services.lock().await.get(name) {
+            return Ok(Some(id.clone()));
+        }
+        self.list_services().await?;
+        Ok(self.services.lock().await.get(name).cloned())
+    }
+
+    async fn service_id(&self, name: &str) -> Result<Arc<str>, Failure> {
+        self.find_service(name).await?.ok_or_else(|| failure(format!("the service {name} does not exist")))
+    }
+
+    async fn forget_service(&self, name: &str) {
+        self.services.lock().await.remove(name);
+    }
+
+    async fn create_service(&self, name: String, creator: &str) -> Result<CreateService, Failure> {
+        let namespace = self.ensure_namespace().await?;
+        let new = NewService {
+            namespace_id: namespace.id,
+            name: name.as_str().into(),
+            creator_request_id: creator.to_owned(),
+            description: format!("cloudmap-mcs: ledger of the ClusterSet {}", self.clusterset),
+            dns: None,
+            custom_health_check: false,
+            tags: self.tags(),
+        };
+        let created = match self.cloudmap.create_service(&new).await {
+            Ok(created) => created,
+            Err(error) => {
+                // The namespace may have been deleted since.
+                if error.kind == ErrorKind::NotFound {
+                    *self.namespace.lock().await = None;
+                }
+                return Err(error.into());
+            }
+        };
+        let id = match &created {
+            CreateService::Created(service) => service.id.clone(),
+            CreateService::Exists { id, .. } => id.clone(),
+        };
+        self.services.lock().await.insert(name, id);
+        Ok(created)
+    }
+
+    /// W0: the own exports service, which belongs to whoever created it.
+    pub(super) async fn claim(&self, shard: u32) -> Result<Outcome, Failure> {
+        let Some((cluster, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
+        if self.services.lock().await.get(CLUSTERS).is_none() {
+            self.create_service(CLUSTERS.to_owned(), OWNER).await?;
+        }
+        let name = service_name(cluster.as_str(), shard);
+        let (created, creator) = match self.create_service(name, uid).await? {
+            CreateService::Created(service) => (true, service.creator_request_id.or_else(|| Some(uid.clone()))),
+            CreateService::Exists { creator_request_id: Some(creator), .. } => (false, Some(creator)),
+            CreateService::Exists { id, creator_request_id: None } => {
+                (false, self.cloudmap.get_service(&id).await?.creator_request_id)
+            }
+        };
+        if creator.as_ref() != Some(uid) {
+            return Ok(Outcome::Taken { owner: creator.unwrap_or_else(|| "unknown".to_owned()) });
+        }
+        let names: Vec<_> = self.list_services().await?.into_iter().map(|service| service.name).collect();
+        let exists = |shard: &u32| names.iter().any(|name| **name == *service_name(cluster.as_str(), *shard));
+        let shards = (0..).take_while(exists).count() as u32;
+        Ok(Outcome::Claimed { created, shards: shards.max(shard + 1) })
+    }
+
+    /// R1: all heads. 1,000 rows may be a part, which says nothing about the rest.
+    pub(in crate::ledger) async fn read_heads(&self) -> Result<Heads, Failure> {
+        let namespace = self.known_namespace().await?;
+        let discovery = self.discover(&namespace.http_name, CLUSTERS, &BTreeMap::new()).await?;
+        if discovery.truncated {
+            return Err(failure(format!("reading {CLUSTERS} returned 1,000 rows, which may be a part only")));
+        }
+        Ok(self.heads.lock().await.parse(discovery.instances))
+    }
+
+    pub(in crate::ledger) async fn read_pages(
+        &self,
+        cluster: &str,
+        shard: u32,
+        flush: Option<&str>,
+    ) -> Result<Pages, Failure> {
+        let namespace = self.known_namespace().await?;
+        let query = flush.map(|flush| ("f".to_owned(), flush.to_owned())).into_iter().collect();
+        let discovery = self.discover(&namespace.http_name, &service_name(cluster, shard), &query).await?;
+        let pages = discovery.instances.iter().filter_map(|instance| StoredPage::from_instance(instance).ok());
+        Ok(Pages { pages: pages.map(Arc::new).collect(), truncated: discovery.truncated })
+    }
+
+    async fn discover(
+        &self,
+        http_name: &str,
+        service: &str,
+        query: &BTreeMap<String, String>,
+    ) -> Result<Discovery, Failure> {
+        let discovery = self.cloudmap.discover_instances(http_name, service, query, Lane::Ledger).await?;
+        let size = |(key, value): (&String, &String)| key.len() + value.len();
+        let bytes: usize = discovery.instances.iter().flat_map(|instance| instance.attributes.iter().map(size)).sum();
+        self.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(discovery)
+    }
+
+    pub(in crate::ledger) async fn put_head(&self, head: &Head) -> Result<(), Failure> {
+        self.register(CLUSTERS, &head.to_instance()).await
+    }
+
+    pub(super) async fn put_page(&self, shard: u32, page: &StoredPage) -> Result<(), Failure> {
+        let Some((cluster, _)) = &self.me else { return Err(failure("read-only".to_owned())) };
+        let name = service_name(cluster.as_str(), shard);
+        if self.find_service(&name).await?.is_none() {
+            // Somebody purged it: it must be ours again before anything is written.
+            if let Outcome::Taken { owner } = self.claim(shard).await? {
+                return Err(failure(format!("the service {name} belongs to {owner}")));
+            }
+        }
+        self.register(&name, &page.to_instance()).await
+    }
+
+    async fn register(&self, service: &str, instance: &crate::cloudmap::Instance) -> Result<(), Failure> {
+        let id = self.service_id(service).await?;
+        match self.cloudmap.register_instance(&id, instance, Lane::Ledger).await {
+            Ok(operation) => self.wait_for(operation).await,
+            Err(error) => {
+                if error.kind == ErrorKind::NotFound {
+                    self.forget_service(service).await;
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    pub(in crate::ledger) async fn delete_page(&self, cluster: &str, shard: u32, page: &str) -> Result<(), Failure> {
+        let id = self.service_id(&service_name(cluster, shard)).await?;
+        match self.cloudmap.deregister_instance(&id, page, Lane::Ledger).await {
+            Ok(operation) => self.wait_for(operation).await,
+            Err(Error { kind: ErrorKind::NotFound, .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// R2: who created the exports service of a cluster id.
+    pub(in crate::ledger) async fn creator(&self, cluster: &str) -> Result<Option<String>, Failure> {
+        let name = service_name(cluster, 0);
+        let Some(id) = self.find_service(&name).await? else { return Ok(None) };
+        match self.cloudmap.get_service(&id).await {
+            Ok(service) => Ok(service.creator_request_id),
+            Err(Error { kind: ErrorKind::NotFound, .. }) => {
+                self.forget_service(&name).await;
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits for the end of an operation.
+    async fn wait_for(&self, operation: OperationId) -> Result<(), Failure> {
+        let deadline = Instant::now() + OPERATION_LIMIT;
+        let mut pause = FIRST_POLL;
+        loop {
+            sleep(pause).await;
+            match self.cloudmap.operation(&operation).await {
+                Ok(OperationState::Succeeded { .. }) => return Ok(()),
+                Ok(OperationState::Failed { code, message }) => {
+                    return Err(failure(format!("the operation {operation} failed with {code}: {message}")));
+                }
+                Ok(OperationState::Running) => {}
+                Err(error) if Instant::now() >= deadline => return Err(error.into()),
+                Err(_) => {}
+            }
+            if Instant::now() >= deadline {
+                let message = format!("the operation {operation} is not finished after {OPERATION_LIMIT:?}");
+                return Err(Failure { message, uncertain: true });
+            }
+            pause = pause.mul_f64(1.4).min(LAST_POLL);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Reading a root: which pages to ask for, and in which order. Used by readers (R5), a new leader (W2) and the audit
+//! (W8).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    call::{Call, CallId, Outbox, Pages},
+    head::Root,
+    page::{PageId, StoredPage},
+    tree::{self, Cache, Missing, Verified},
+};
+
+/// Up to this many flushes of a shard are read one by one; more need one read of everything.
+const FEW_FLUSHES: usize = 2;
+
+/// One attempt to read and verify a root. At most one call is under way.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    cluster: Arc<str>,
+    pub root: Root,
+    cache: Cache,
+    found: BTreeMap<PageId, Arc<StoredPage>>,
+    /// Reads that were made: a shard, and a flush or everything; and whether everything was truncated.
+    made: BTreeSet<(u32, Option<Arc<str>>)>,
+    truncated: BTreeSet<u32>,
+    call: Option<CallId>,
+}
+
+#[derive(Debug)]
+pub(super) enum Progress {
+    Waiting,
+    Complete(Box<Verified>),
+    Failed(&'static str),
+}
+
+impl Fetch {
+    pub(super) fn new(cluster: Arc<str>, root: Root, cache: Cache) -> Self {
+        let (found, made, truncated) = Default::default();
+        Self { cluster, root, cache, found, made, truncated, call: None }
+    }
+
+    pub(super) fn waits_for(&self, id: CallId) -> bool {
+        self.call == Some(id)
+    }
+
+    /// Verifies what is there, or asks for more.
+    pub(super) fn advance(&mut self, out: &mut Outbox) -> Progress {
+        let missing = match tree::verify(&self.root, &self.cache, &self.found) {
+            Ok(verified) => return Progress::Complete(Box::new(verified)),
+            Err(Missing { broken: Some(broken), .. }) => return Progress::Failed(broken),
+            Err(Missing { pages, broken: None }) => pages,
+        };
+        let Some(read) = self.next_read(&missing) else {
+            return Progress::Failed("pages that the root names are missing or differ");
+        };
+        self.made.insert(read.clone());
+        let (shard, flush) = read;
+        self.call = Some(out.call(Call::ReadPages { cluster: self.cluster.clone(), shard, flush }));
+        Progress::Waiting
+    }
+
+    pub(super) fn on_pages(&mut self, pages: Option<&Pages>, out: &mut Outbox) -> Progress {
+        let read = self.call.take();
+        debug_assert!(read.is_some(), "only an awaited read comes here");
+        let Some(pages) = pages else { return Progress::Failed("reading the pages failed") };
+        self.found.extend(pages.pages.iter().map(|page| (page.id.clone(), page.clone())));
+        if pages.truncated {
+            self.truncated.extend(self.made.iter().filter(|(_, flush)| flush.is_none()).map(|(shard, _)| *shard));
+        }
+        self.advance(out)
+    }
+
+    fn next_read(&self, missing: &BTreeSet<(u32, PageId)>) -> Option<(u32, Option<Arc<str>>)> {
+        let mut flushes = BTreeMap::<u32, BTreeSet<&Arc<str>>>::new();
+        for (shard, page) in missing {
+            flushes.entry(*shard).or_default().insert(&page.flush);
+        }
+        flushes.into_iter().find_map(|(shard, flushes)| {
+            let unread = |flush: &&&Arc<str>| !self.made.contains(&(shard, Some((**flush).clone())));
+            let one = flushes.iter().find(unread).map(|flush| (shard, Some((*flush).clone())));
+            let all_read = self.made.contains(&(shard, None));
+            match one {
+                Some(one) if flushes.len() <= FEW_FLUSHES && !all_read => Some(one),
+                Some(one) if self.truncated.contains(&shard) => Some(one),
+                _ if !all_read => Some((shard, None)),
+                _ => None,
+            }
+        })
+    }
+}

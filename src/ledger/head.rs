@@ -1,0 +1,250 @@
+//! The head: one instance per cluster in the service `clusters`, the only commit point and the heartbeat.
+//!
+//! Attributes: `v` format version, `c` checksum over the bytes in `d0`, `d1`, ...; a signature will be `s`. Whatever
+//! else there is, is ignored.
+
+use std::{sync::Arc, time::Duration};
+
+use prost::Message as _;
+
+use super::{
+    Map, Value,
+    codec::{self, Digest, Error},
+    limits::Limits,
+    page::PageId,
+    record::Position,
+    wire,
+};
+use crate::cloudmap::{Attributes, Instance};
+
+/// The format that this release writes, and the highest that it reads. A release writes format N - 1 until all heads
+/// say that they read N.
+pub const FORMAT: u32 = 1;
+
+/// Epochs beyond this are malformed, so that a forged one leaves room for the next.
+const MAX_EPOCH: u64 = 1 << 62;
+/// More shards than this are malformed: 64 shards are 25,600 live pages.
+pub(super) const MAX_SHARDS: u32 = 64;
+
+/// The index pages that a state starts from. Equal roots are equal states.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Root {
+    /// A power of two.
+    pub shards: u32,
+    pub pages: Arc<[RootPage]>,
+}
+
+impl Root {
+    /// The root of the empty map.
+    pub fn empty(shards: u32) -> Self {
+        Self { shards, pages: Arc::default() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RootPage {
+    pub shard: u32,
+    pub id: PageId,
+    pub digest: Digest,
+}
+
+/// Changes on top of the pages, sorted by key; no value: the key is removed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Delta {
+    pub changes: Vec<(Arc<str>, Option<Value>)>,
+    packed: Vec<u8>,
+}
+
+impl Delta {
+    /// What turns `base` into `desired`.
+    pub fn between(base: &Map, desired: &Map, level: u32) -> Self {
+        let changes = difference(base, desired);
+        if changes.is_empty() {
+            return Self::default();
+        }
+        let pairs = changes
+            .iter()
+            .map(|(key, value)| wire::Pair { key: key.to_string(), value: value.as_ref().map(|value| value.to_vec()) })
+            .collect();
+        let packed = codec::pack(&wire::DataPage { pairs }.encode_to_vec(), level);
+        Self { changes, packed }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Bytes that the delta takes in a head.
+    pub fn size(&self) -> usize {
+        self.packed.len()
+    }
+
+    pub fn apply(&self, base: &Map) -> Map {
+        let mut map = base.clone();
+        for (key, value) in &self.changes {
+            match value {
+                Some(value) => map.insert(key.clone(), value.clone()),
+                None => map.remove(key),
+            };
+        }
+        map
+    }
+
+    fn read(packed: Vec<u8>) -> Result<Self, Error> {
+        if packed.is_empty() {
+            return Ok(Self::default());
+        }
+        let page = wire::DataPage::decode(&*codec::unpack(&packed)?)?;
+        let changes = page.pairs.into_iter().map(|pair| (pair.key.into(), pair.value.map(Into::into))).collect();
+        Ok(Self { changes, packed })
+    }
+}
+
+/// The changes that turn `base` into `desired`, sorted by key.
+pub fn difference(base: &Map, desired: &Map) -> Vec<(Arc<str>, Option<Value>)> {
+    let mut changes = Vec::new();
+    let (mut old, mut new) = (base.iter().peekable(), desired.iter().peekable());
+    loop {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => return changes,
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+            (Some((a, _)), Some((b, _))) => a.cmp(b),
+        };
+        let removed = if order.is_le() { old.next() } else { None };
+        let added = if order.is_ge() { new.next() } else { None };
+        match (removed, added) {
+            (Some((_, a)), Some((_, b))) if Arc::ptr_eq(a, b) || a == b => {}
+            (_, Some((key, value))) => changes.push((key.clone(), Some(value.clone()))),
+            (Some((key, _)), None) => changes.push((key.clone(), None)),
+            (None, None) => {}
+        }
+    }
+}
+
+/// Whether the cluster takes part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Presence {
+    Live,
+    /// It left, or goes on under another id.
+    Left { successor: Option<Arc<str>> },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    pub cluster: Arc<str>,
+    /// Highest format that the writer reads.
+    pub reads: u32,
+    /// UID of the cluster's kube-system namespace.
+    pub uid: Arc<str>,
+    pub position: Position,
+    pub presence: Presence,
+    pub root: Root,
+    pub delta: Arc<Delta>,
+    /// How long the cluster may be silent before it counts as stale.
+    pub lease: Duration,
+    /// Milliseconds since 1970 on the writer's clock: for people only, no rule uses it.
+    pub written: u64,
+}
+
+impl Head {
+    pub fn is_live(&self) -> bool {
+        self.presence == Presence::Live
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let (left, successor) = match &self.presence {
+            Presence::Live => (false, None),
+            Presence::Left { successor } => (true, successor.as_ref().map(ToString::to_string)),
+        };
+        let roots = self
+            .root
+            .pages
+            .iter()
+            .map(|page| wire::RootPage { shard: page.shard, id: page.id.to_string(), digest: page.digest.0.to_vec() })
+            .collect();
+        let head = wire::Head {
+            reads: self.reads,
+            uid: self.uid.to_string(),
+            epoch: self.position.epoch,
+            seq: self.position.seq,
+            left,
+            successor,
+            shards: self.root.shards,
+            roots,
+            delta: self.delta.packed.clone(),
+            lease: self.lease.as_secs() as u32,
+            written: self.written,
+            cluster: self.cluster.to_string(),
+        };
+        head.encode_to_vec()
+    }
+
+    /// Whether the head fits into one instance. A delta that does not fit is never cut.
+    pub fn fits(&self, limits: &Limits) -> bool {
+        self.delta.size() <= limits.delta_bytes && self.to_bytes().len() <= limits.head_bytes
+    }
+
+    pub fn to_instance(&self) -> Instance {
+        let bytes = self.to_bytes();
+        let mut attributes = Attributes::from([
+            ("v".to_owned(), FORMAT.to_string()),
+            ("c".to_owned(), codec::print_digest(Digest::of(&bytes))),
+        ]);
+        codec::write_data(&mut attributes, &bytes);
+        Instance { id: self.cluster.clone(), attributes }
+    }
+
+    /// Reads the head of the cluster that the instance is named after.
+    ///
+    /// # Errors
+    /// Unknown format, wrong checksum, or anything that this release would not write: the head is ignored and
+    /// reported (R2).
+    pub fn from_instance(instance: &Instance) -> Result<Self, Error> {
+        let format = instance.attributes.get("v").and_then(|format| format.parse().ok());
+        match format {
+            Some(FORMAT) => {}
+            Some(other) => return Err(Error::Format(other)),
+            None => return Err(Error::Malformed("no format version")),
+        }
+        let bytes = codec::read_data(&instance.attributes)?;
+        if instance.attributes.get("c") != Some(&codec::print_digest(Digest::of(&bytes))) {
+            return Err(Error::Checksum);
+        }
+        let head = wire::Head::decode(&*bytes)?;
+        if *head.cluster != *instance.id {
+            return Err(Error::Malformed("the head is another cluster's"));
+        }
+        if head.epoch > MAX_EPOCH || head.seq > MAX_EPOCH {
+            return Err(Error::Malformed("epoch or seq out of range"));
+        }
+        if !head.shards.is_power_of_two() || head.shards > MAX_SHARDS {
+            return Err(Error::Malformed("the number of shards must be a power of two up to 64"));
+        }
+        let pages = head
+            .roots
+            .into_iter()
+            .map(|page| {
+                if page.shard >= head.shards {
+                    return Err(Error::Malformed("a root page is in no shard"));
+                }
+                Ok(RootPage { shard: page.shard, id: page.id.parse()?, digest: Digest::read(&page.digest)? })
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            cluster: instance.id.clone(),
+            reads: head.reads,
+            uid: head.uid.into(),
+            position: Position { epoch: head.epoch, seq: head.seq },
+            presence: if head.left {
+                Presence::Left { successor: head.successor.map(Into::into) }
+            } else {
+                Presence::Live
+            },
+            root: Root { shards: head.shards, pages },
+            delta: Arc::new(Delta::read(head.delta)?),
+            lease: Duration::from_secs(head.lease.into()),
+            written: head.written,
+        })
+    }
+}

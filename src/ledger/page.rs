@@ -1,0 +1,202 @@
+//! Pages: immutable instances that hold the pairs of one bit prefix, or the index over such pages.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use prost::Message as _;
+
+use super::{
+    Value,
+    codec::{self, Digest, Error},
+    wire,
+};
+use crate::cloudmap::{Attributes, Instance};
+
+/// Longest flush id: an instance id has at most 64 characters, and `.<n>` comes behind it.
+const MAX_FLUSH: usize = 56;
+
+/// `<flush>.<n>`: a page's instance id. A flush id is `<epoch>-<counter>-<random>` and never used twice.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageId {
+    pub flush: Arc<str>,
+    pub number: u32,
+}
+
+impl fmt::Display for PageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.flush, self.number)
+    }
+}
+
+impl FromStr for PageId {
+    type Err = Error;
+
+    fn from_str(id: &str) -> Result<Self, Error> {
+        let (flush, number) = id.rsplit_once('.').ok_or(Error::Malformed("a page id must be <flush>.<n>"))?;
+        let number = number.parse().map_err(|_| Error::Malformed("a page id must end with a number"))?;
+        Ok(Self { flush: read_flush(flush)?.into(), number })
+    }
+}
+
+fn read_flush(flush: &str) -> Result<&str, Error> {
+    let legal = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
+    if flush.is_empty() || flush.len() > MAX_FLUSH || !flush.bytes().all(legal) {
+        return Err(Error::Malformed("a flush id must be <epoch>-<counter>-<random>"));
+    }
+    Ok(flush)
+}
+
+/// The first bits of `sha256(key)` that all keys of a page share.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix {
+    /// Left-aligned, zero behind `depth`.
+    bits: u64,
+    depth: u8,
+}
+
+impl Prefix {
+    pub const ALL: Self = Self { bits: 0, depth: 0 };
+    pub(super) const MAX_DEPTH: u8 = 60;
+
+    fn mask(depth: u8) -> u64 {
+        if depth == 0 { 0 } else { u64::MAX << (64 - u32::from(depth)) }
+    }
+
+    pub const fn depth(self) -> u8 {
+        self.depth
+    }
+
+    /// The two prefixes that are one bit longer.
+    pub(super) fn split(self) -> (Self, Self) {
+        let depth = self.depth + 1;
+        (Self { bits: self.bits, depth }, Self { bits: self.bits | 1 << (64 - u32::from(depth)), depth })
+    }
+
+    /// First and last hash that start with this prefix.
+    pub(super) fn range(self) -> (u64, u64) {
+        (self.bits, self.bits | !Self::mask(self.depth))
+    }
+
+    /// The shard of the page with this prefix: its first bits, the first one lowest, so that half of the pages stay
+    /// where they are when the number of shards (a power of two) doubles.
+    pub fn shard(self, shards: u32) -> u32 {
+        self.bits.reverse_bits() as u32 & (shards - 1)
+    }
+
+    fn read(depth: u32, bits: u64) -> Result<Self, Error> {
+        let depth = u8::try_from(depth).ok().filter(|depth| *depth <= Self::MAX_DEPTH);
+        let depth = depth.ok_or(Error::Malformed("a prefix is too long"))?;
+        let aligned = if depth == 0 { 0 } else { bits << (64 - u32::from(depth)) };
+        Ok(Self { bits: aligned & Self::mask(depth), depth })
+    }
+
+    fn right_aligned(self) -> u64 {
+        if self.depth == 0 { 0 } else { self.bits >> (64 - u32::from(self.depth)) }
+    }
+}
+
+impl fmt::Debug for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (0..u32::from(self.depth)).try_for_each(|bit| write!(f, "{}", self.bits >> (63 - bit) & 1))?;
+        f.write_str("*")
+    }
+}
+
+/// A page as the registry holds it: its name, its bytes and their digest. What is in it depends on who refers to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredPage {
+    pub id: PageId,
+    pub bytes: Arc<[u8]>,
+    pub digest: Digest,
+}
+
+impl StoredPage {
+    pub(super) fn new(id: PageId, bytes: Vec<u8>) -> Self {
+        Self { digest: Digest::of(&bytes), id, bytes: bytes.into() }
+    }
+
+    pub fn to_instance(&self) -> Instance {
+        let mut attributes = Attributes::from([("f".to_owned(), self.id.flush.to_string())]);
+        codec::write_data(&mut attributes, &self.bytes);
+        Instance { id: self.id.to_string().into(), attributes }
+    }
+
+    /// Reads an instance that is named like a page. Broken data is a page without bytes: it matches no digest.
+    ///
+    /// # Errors
+    /// The id or the flush attribute are not those of a page: somebody else's instance.
+    pub fn from_instance(instance: &Instance) -> Result<Self, Error> {
+        let id: PageId = instance.id.parse()?;
+        if instance.attributes.get("f").map(String::as_str) != Some(&*id.flush) {
+            return Err(Error::Malformed("attribute f must be the flush of the page id"));
+        }
+        Ok(Self::new(id, codec::read_data(&instance.attributes).unwrap_or_default()))
+    }
+}
+
+/// The pairs of a data page, sorted by key.
+pub type Pairs = Arc<[(Arc<str>, Value)]>;
+
+pub(super) fn encode_pairs<'a>(pairs: impl Iterator<Item = (&'a Arc<str>, &'a Value)>, level: u32) -> Vec<u8> {
+    let pairs = pairs.map(|(key, value)| wire::Pair { key: key.to_string(), value: Some(value.to_vec()) }).collect();
+    codec::pack(&wire::DataPage { pairs }.encode_to_vec(), level)
+}
+
+pub(super) fn decode_pairs(packed: &[u8]) -> Result<Pairs, Error> {
+    let page = wire::DataPage::decode(&*codec::unpack(packed)?)?;
+    page.pairs
+        .into_iter()
+        .map(|pair| {
+            let value = pair.value.ok_or(Error::Malformed("a pair of a page has no value"))?;
+            Ok((pair.key.into(), value.into()))
+        })
+        .collect()
+}
+
+/// One line of an index page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub prefix: Prefix,
+    pub page: PageId,
+    pub digest: Digest,
+}
+
+pub(super) fn encode_index(entries: &[Entry], level: u32) -> Vec<u8> {
+    let mut index = wire::IndexPage::default();
+    for entry in entries {
+        let known = index.flushes.iter().position(|flush| **flush == *entry.page.flush);
+        let flush = known.unwrap_or_else(|| {
+            index.flushes.push(entry.page.flush.to_string());
+            index.flushes.len() - 1
+        });
+        index.depths.push(entry.prefix.depth.into());
+        index.prefixes.push(entry.prefix.right_aligned());
+        index.flush.push(flush as u32);
+        index.number.push(entry.page.number);
+        index.digests.extend_from_slice(&entry.digest.0);
+    }
+    codec::pack(&index.encode_to_vec(), level)
+}
+
+pub(super) fn decode_index(packed: &[u8]) -> Result<Arc<[Entry]>, Error> {
+    let index = wire::IndexPage::decode(&*codec::unpack(packed)?)?;
+    let length = index.depths.len();
+    let columns = [index.prefixes.len(), index.flush.len(), index.number.len()];
+    if columns.iter().any(|column| *column != length) || index.digests.len() != length * 16 {
+        return Err(Error::Malformed("an index page's columns differ in length"));
+    }
+    let flushes: Vec<Arc<str>> =
+        index.flushes.iter().map(|flush| read_flush(flush).map(Arc::from)).collect::<Result<_, _>>()?;
+    (0..length)
+        .map(|row| {
+            let flush = flushes.get(index.flush[row] as usize);
+            Ok(Entry {
+                prefix: Prefix::read(index.depths[row], index.prefixes[row])?,
+                page: PageId {
+                    flush: flush.ok_or(Error::Malformed("an index entry names no flush"))?.clone(),
+                    number: index.number[row],
+                },
+                digest: Digest::read(&index.digests[row * 16..row * 16 + 16])?,
+            })
+        })
+        .collect()
+}

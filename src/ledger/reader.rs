@@ -1,0 +1,447 @@
+//! The reader: what the other clusters say, as a pure state machine. The rules R1 to R8 are those of the module
+//! documentation of [`super`].
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::{
+    Map,
+    call::{Call, CallId, Outbox, Outcome},
+    fetch::{Fetch, Progress},
+    head::{Delta, Head, Root},
+    limits::Timing,
+    record::{Accepted, Position},
+    remote::{Remote, RemoteFigures, Remotes, successor},
+    tree::Cache,
+    writer::{Heads, Identity, Now},
+};
+
+/// Two heartbeats and a half without an advance of the own head: this cluster was not heard, and cannot judge others.
+const OWN_SILENCE: f64 = 2.5;
+/// Advances of a lower head before it counts (R3).
+const LOW_ADVANCES: u32 = 2;
+
+/// The reader of one cluster, from election to the loss of the Lease.
+#[derive(Debug)]
+pub struct Reader {
+    me: Identity,
+    timing: Timing,
+    /// Stale clusters' endpoints are removed after this time of silence, if at all (R7).
+    stale_ttl: Option<Duration>,
+    peers: BTreeMap<Arc<str>, Peer>,
+    creators: BTreeMap<Arc<str>, Creator>,
+    /// Ids whose heads are ignored, and why (R2).
+    ignored: BTreeMap<Arc<str>, String>,
+    /// Time in which the heads could be read (R1).
+    read_clock: Duration,
+    last_read: Option<Duration>,
+    /// Time in which this cluster's own head was seen to advance (R7).
+    own_clock: Duration,
+    own: Option<(Position, Duration)>,
+    recovered: Duration,
+    seen_heads: bool,
+    all_live_verified: bool,
+}
+
+/// Who created an id's exports service.
+#[derive(Debug, Default)]
+struct Creator {
+    uid: Option<String>,
+    call: Option<CallId>,
+    asked: Option<Duration>,
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    accepted: Option<Accepted>,
+    head: Option<Arc<Head>>,
+    verified: Option<Base>,
+    fetch: Option<Fetch>,
+    back_off: Option<Duration>,
+    retry_at: Duration,
+    /// On the own clock, and on the read clock.
+    advanced: Duration,
+    at_or_above: Duration,
+    low: Option<(Position, u32)>,
+    /// The accepted position was lowered on purpose (R3): the record must follow.
+    escaped: bool,
+    applied: Option<Applied>,
+    candidate: Option<Applied>,
+    stale: Option<u64>,
+    expired: bool,
+    problem: Option<String>,
+    lag: Option<Duration>,
+    fetches: u64,
+    failed_fetches: u64,
+}
+
+/// A verified root.
+#[derive(Debug)]
+struct Base {
+    root: Root,
+    map: Arc<Map>,
+    cache: Cache,
+}
+
+/// A state and where it comes from; no state: the cluster left.
+#[derive(Debug, Clone)]
+struct Applied {
+    accepted: Accepted,
+    state: Option<Arc<Map>>,
+    root: Root,
+    delta: Arc<Delta>,
+    written: u64,
+}
+
+impl Applied {
+    fn same_state(&self, other: &Self) -> bool {
+        self.accepted.uid == other.accepted.uid
+            && match (&self.state, &other.state) {
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
+                (None, None) => true,
+                _ => false,
+            }
+    }
+}
+
+impl Reader {
+    pub fn new(me: Identity, timing: Timing, stale_ttl: Option<Duration>) -> Self {
+        Self {
+            me,
+            timing,
+            stale_ttl,
+            peers: BTreeMap::new(),
+            creators: BTreeMap::new(),
+            ignored: BTreeMap::new(),
+            read_clock: Duration::ZERO,
+            last_read: None,
+            own_clock: Duration::ZERO,
+            own: None,
+            recovered: Duration::ZERO,
+            seen_heads: false,
+            all_live_verified: false,
+        }
+    }
+
+    /// Takes the positions of the record: at the start (`before` is `None`), and whenever it turned out that somebody
+    /// else stored it.
+    pub(super) fn restore(
+        &mut self,
+        before: Option<&BTreeMap<String, Accepted>>,
+        stored: &BTreeMap<String, Accepted>,
+    ) {
+        for (id, accepted) in stored {
+            let unchanged = before.is_some_and(|before| before.get(id) == Some(accepted));
+            let peer = self.peers.entry(id.as_str().into()).or_default();
+            let newer = peer.accepted.as_ref().is_none_or(|own| own.uid == accepted.uid && own.position < accepted.position);
+            if newer && !unchanged {
+                peer.accepted = Some(accepted.clone());
+                peer.head = None;
+                peer.candidate = None;
+                peer.escaped = false;
+                peer.low = None;
+            }
+        }
+    }
+
+    /// One tick: the heads of one discovery, or `None` if it failed or was partial, which pauses all timers (R1).
+    pub(super) fn tick(&mut self, now: Now, heads: Option<&Heads>, out: &mut Outbox) {
+        let step = self.last_read.map_or(Duration::ZERO, |last| now.mono.saturating_sub(last));
+        self.last_read = Some(now.mono);
+        let Some(heads) = heads else { return };
+        self.read_clock += step.min(self.timing.max_step);
+        self.seen_heads = true;
+        self.hear_own(heads);
+        self.ignored.clear();
+        for (id, head) in heads {
+            match head {
+                Err(error) => {
+                    self.ignored.insert(id.clone(), error.to_string());
+                }
+                Ok(head) if head.uid == self.me.uid => {}
+                Ok(head) => {
+                    if self.is_signed(now, head, out) {
+                        self.accept(head);
+                    }
+                }
+            }
+        }
+        let ids: Vec<_> = self.peers.keys().cloned().collect();
+        for id in ids {
+            self.read(now, &id, out);
+        }
+        self.judge(now);
+        self.all_live_verified = heads.iter().all(|(id, head)| {
+            let Ok(head) = head else { return true };
+            let skipped = head.uid == self.me.uid || !head.is_live() || self.ignored.contains_key(id);
+            let peer = self.peers.get(id);
+            skipped || peer.is_some_and(|peer| peer.applied.is_some() || peer.stale.is_some())
+        });
+    }
+
+    /// R7: the own clock advances only between two advances of the own head as read back.
+    fn hear_own(&mut self, heads: &Heads) {
+        let Some(Ok(own)) = heads.get(&self.me.cluster) else { return };
+        if own.uid != self.me.uid || self.own.is_some_and(|(position, _)| own.position <= position) {
+            return;
+        }
+        match self.own {
+            Some((_, at)) if self.read_clock.saturating_sub(at) <= self.timing.heartbeat.mul_f64(OWN_SILENCE) => {
+                self.own_clock += self.read_clock.saturating_sub(at);
+            }
+            _ => self.recovered = self.read_clock,
+        }
+        self.own = Some((own.position, self.read_clock));
+    }
+
+    /// R2: whether the head's UID is that of the creator of the cluster's exports service.
+    fn is_signed(&mut self, now: Now, head: &Head, out: &mut Outbox) -> bool {
+        let creator = self.creators.entry(head.cluster.clone()).or_default();
+        if creator.uid.as_deref() == Some(&head.uid) {
+            return true;
+        }
+        let due = creator.asked.is_none_or(|asked| now.mono >= asked + self.timing.creator_retry);
+        if creator.call.is_none() && due {
+            creator.asked = Some(now.mono);
+            creator.call = Some(out.call(Call::Creator { cluster: head.cluster.clone() }));
+        }
+        if creator.call.is_none() {
+            let owner = creator.uid.as_deref().unwrap_or("nobody");
+            let message = format!("its head is from UID {}, but the id belongs to {owner}", head.uid);
+            self.ignored.insert(head.cluster.clone(), message);
+        }
+        false
+    }
+
+    /// R3.
+    fn accept(&mut self, head: &Arc<Head>) {
+        let (read_clock, own_clock) = (self.read_clock, self.own_clock);
+        let peer = self.peers.entry(head.cluster.clone()).or_insert_with(|| Peer {
+            advanced: own_clock,
+            at_or_above: read_clock,
+            ..Peer::default()
+        });
+        // The id changed hands, which its exports service proves: positions of another UID do not compare.
+        let accepted = peer.accepted.as_ref().filter(|accepted| *accepted.uid == *head.uid);
+        let accepted = accepted.map(|accepted| accepted.position);
+        if accepted.is_some_and(|accepted| head.position < accepted) {
+            if read_clock.saturating_sub(peer.at_or_above) <= self.timing.escape {
+                peer.low = None;
+                return;
+            }
+            let (position, advances) = match peer.low {
+                None => (head.position, 0),
+                Some((low, advances)) if head.position > low => (head.position, advances + 1),
+                Some(low) => low,
+            };
+            peer.low = Some((position, advances));
+            if advances < LOW_ADVANCES {
+                return;
+            }
+            peer.escaped = true;
+        }
+        if accepted == Some(head.position) && peer.head.is_some() {
+            peer.at_or_above = read_clock;
+            return;
+        }
+        if accepted != Some(head.position) {
+            peer.advanced = own_clock;
+            peer.stale = None;
+            peer.expired = false;
+        }
+        peer.accepted = Some(Accepted { uid: head.uid.to_string(), position: head.position });
+        peer.head = Some(head.clone());
+        peer.at_or_above = read_clock;
+        peer.low = None;
+    }
+
+    /// R4 to R6: from the accepted head to a state.
+    fn read(&mut self, now: Now, id: &Arc<str>, out: &mut Outbox) {
+        let Some(peer) = self.peers.get(id) else { return };
+        let Some(head) = peer.head.clone() else { return };
+        if !head.is_live() {
+            let dropped = peer.applied.as_ref().is_none_or(|applied| applied.state.is_none());
+            let waits = successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(successor, &head));
+            if waits {
+                return;
+            }
+            return self.propose(id, &head, None);
+        }
+        if let Some(applied) = peer.candidate.as_ref().or(peer.applied.as_ref())
+            && let Some(state) = &applied.state
+            && (&applied.root, &applied.delta) == (&head.root, &head.delta)
+            && *applied.accepted.uid == *head.uid
+        {
+            let state = Some(state.clone());
+            return self.propose(id, &head, state);
+        }
+        if let Some(base) = peer.verified.as_ref().filter(|base| base.root == head.root) {
+            let state = if head.delta.is_empty() { base.map.clone() } else { Arc::new(head.delta.apply(&base.map)) };
+            return self.propose(id, &head, Some(state));
+        }
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        if peer.fetch.is_some() || now.mono < peer.retry_at {
+            return;
+        }
+        let cache = peer.verified.as_ref().map(|base| base.cache.clone()).unwrap_or_default();
+        let mut fetch = Fetch::new(id.clone(), head.root.clone(), cache);
+        peer.fetches += 1;
+        let progress = fetch.advance(out);
+        peer.fetch = Some(fetch);
+        self.fetched(now, id, progress, out);
+    }
+
+    /// Whether the successor of a left id is adopted, or has itself left.
+    fn took_over(&self, successor: &Arc<str>, head: &Head) -> bool {
+        self.peers.get(successor).is_some_and(|peer| {
+            peer.applied.as_ref().is_some_and(|applied| *applied.accepted.uid == *head.uid)
+                && (peer.head.is_some() || peer.applied.as_ref().is_some_and(|applied| applied.state.is_some()))
+        })
+    }
+
+    fn fetched(&mut self, now: Now, id: &Arc<str>, progress: Progress, out: &mut Outbox) {
+        let timing = self.timing;
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        match progress {
+            Progress::Waiting => return,
+            Progress::Failed(why) => {
+                peer.fetch = None;
+                peer.failed_fetches += 1;
+                peer.problem = Some(why.to_owned());
+                let back_off = peer.back_off.unwrap_or(timing.backoff_min);
+                peer.retry_at = now.mono + back_off;
+                peer.back_off = Some((back_off * 2).min(timing.backoff_max));
+                return;
+            }
+            Progress::Complete(verified) => {
+                let verified = *verified;
+                peer.fetch = None;
+                peer.problem = None;
+                peer.back_off = None;
+                peer.retry_at = now.mono;
+                peer.verified =
+                    Some(Base { root: verified.tree.root, map: Arc::new(verified.map), cache: verified.cache });
+            }
+        }
+        self.read(now, id, out);
+    }
+
+    /// A state that the record must know before it is applied; one that changes nothing needs no record.
+    fn propose(&mut self, id: &Arc<str>, head: &Head, state: Option<Arc<Map>>) {
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let accepted = Accepted { uid: head.uid.to_string(), position: head.position };
+        if peer.applied.as_ref().is_some_and(|applied| applied.accepted == accepted && peer.candidate.is_none()) {
+            return;
+        }
+        let (root, delta) = (head.root.clone(), head.delta.clone());
+        let candidate = Applied { accepted, state, root, delta, written: head.written };
+        match &mut peer.applied {
+            Some(applied) if applied.same_state(&candidate) && !peer.escaped => {
+                *applied = candidate;
+                peer.candidate = None;
+            }
+            _ => peer.candidate = Some(candidate),
+        }
+    }
+
+    pub(super) fn done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
+        if let Some(creator) = self.creators.values_mut().find(|creator| creator.call == Some(id)) {
+            creator.call = None;
+            if let Outcome::Creator(uid) = outcome {
+                creator.uid.clone_from(uid);
+            } else {
+                creator.asked = Some(now.mono.saturating_sub(self.timing.creator_retry) + self.timing.backoff_max);
+            }
+            return true;
+        }
+        let waiting = |(_, peer): &(&Arc<str>, &mut Peer)| peer.fetch.as_ref().is_some_and(|f| f.waits_for(id));
+        let Some((cluster, peer)) = self.peers.iter_mut().find(waiting) else { return false };
+        let cluster = cluster.clone();
+        let newest = peer.head.as_ref().map(|head| &head.root);
+        let progress = match (&mut peer.fetch, outcome) {
+            // The head moved on: what was read so far may be in nobody's state any more.
+            (Some(fetch), _) if newest != Some(&fetch.root) => {
+                peer.fetch = None;
+                return true;
+            }
+            (Some(fetch), Outcome::Pages(pages)) => fetch.on_pages(Some(pages), out),
+            (Some(fetch), _) => fetch.on_pages(None, out),
+            (None, _) => return true,
+        };
+        self.fetched(now, &cluster, progress, out);
+        true
+    }
+
+    /// The positions that the record must hold before the states there are applied.
+    pub(super) fn proposal(&self) -> BTreeMap<String, Accepted> {
+        let peers = self.peers.iter();
+        peers
+            .filter_map(|(id, peer)| Some((id.to_string(), peer.candidate.as_ref()?.accepted.clone())))
+            .collect()
+    }
+
+    /// The record holds these positions: their states apply.
+    pub(super) fn commit(&mut self, now: Now, stored: &BTreeMap<String, Accepted>) {
+        for (id, peer) in &mut self.peers {
+            let Some(candidate) = peer.candidate.take_if(|candidate| stored.get(&**id) == Some(&candidate.accepted))
+            else {
+                continue;
+            };
+            peer.escaped = false;
+            peer.lag = Some(Duration::from_millis(now.wall.saturating_sub(candidate.written)));
+            peer.applied = Some(candidate);
+        }
+    }
+
+    /// R7.
+    fn judge(&mut self, now: Now) {
+        let settled = self.read_clock.saturating_sub(self.recovered) > self.timing.lease;
+        for peer in self.peers.values_mut() {
+            let live = peer.applied.as_ref().is_some_and(|applied| applied.state.is_some());
+            let silent = self.own_clock.saturating_sub(peer.advanced);
+            if silent > self.timing.lease && settled && (live || peer.applied.is_none()) {
+                peer.stale.get_or_insert(now.wall);
+                peer.expired |= live && self.stale_ttl.is_some_and(|ttl| silent > ttl.max(self.timing.lease));
+            }
+        }
+    }
+
+    pub fn remotes(&self) -> Remotes {
+        let mut clusters = BTreeMap::new();
+        for (id, peer) in &self.peers {
+            let Ok(cluster) = id.parse() else { continue };
+            let Some(accepted) = &peer.accepted else { continue };
+            let applied = peer.applied.as_ref();
+            let ignored = self.ignored.get(id).cloned();
+            let remote = Remote {
+                uid: applied.map_or(&accepted.uid, |applied| &applied.accepted.uid).as_str().into(),
+                state: applied.and_then(|applied| applied.state.clone()).filter(|_| !peer.expired),
+                position: applied.map_or(accepted.position, |applied| applied.accepted.position),
+                left: applied.is_some_and(|applied| applied.state.is_none()),
+                stale: peer.stale,
+                expired: peer.expired,
+                problem: ignored.or_else(|| peer.problem.clone()),
+            };
+            clusters.insert(cluster, remote);
+        }
+        Remotes { clusters, all_live_verified: self.seen_heads && self.all_live_verified }
+    }
+
+    /// Ids whose heads are ignored, and why (R2): among them ids that never were accepted.
+    pub fn ignored(&self) -> &BTreeMap<Arc<str>, String> {
+        &self.ignored
+    }
+
+    pub fn figures(&self) -> BTreeMap<Arc<str>, RemoteFigures> {
+        let figures = self.peers.iter().map(|(id, peer)| {
+            let figures = RemoteFigures {
+                position: peer.accepted.as_ref().map(|accepted| accepted.position),
+                silent: self.own_clock.saturating_sub(peer.advanced),
+                lag: peer.lag,
+                fetches: peer.fetches,
+                failed_fetches: peer.failed_fetches,
+            };
+            (id.clone(), figures)
+        });
+        figures.collect()
+    }
+}

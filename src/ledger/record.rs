@@ -1,0 +1,76 @@
+//! What a cluster must remember outside Cloud Map: one Kubernetes object, written by compare-and-swap only.
+
+use std::{collections::BTreeMap, fmt};
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+/// The order of heads: every upsert of a head raises it, heartbeats too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Position {
+    pub epoch: u64,
+    pub seq: u64,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.epoch, self.seq)
+    }
+}
+
+/// The newest state of a remote cluster that this cluster applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// UID of the remote cluster: positions of an id that changed hands do not compare.
+    pub uid: String,
+    #[serde(flatten)]
+    pub position: Position,
+}
+
+/// The record: the own epoch, whether this cluster is leaving, and the accepted positions of the others. Without it a
+/// restarted reader that meets a lagging replica would go back, and a deleted Lease would take the epoch back.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Record {
+    /// Highest epoch that a leader of this cluster took.
+    #[serde(default)]
+    pub epoch: u64,
+    /// Set by `cloudmap-mcs leave`: the leader withdraws everything and says so.
+    #[serde(default)]
+    pub leaving: bool,
+    /// By cluster id.
+    #[serde(default)]
+    pub accepted: BTreeMap<String, Accepted>,
+}
+
+/// What a stored record is compared by: a Kubernetes `resourceVersion`. `None` where nothing is stored yet.
+pub type Version = Option<String>;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Somebody else wrote it since: load it again.
+    #[error("failed to store the ledger record: it changed meanwhile")]
+    Conflict,
+    /// Anything else, an unknown outcome included.
+    #[error("failed to access the ledger record: {0}")]
+    Failed(String),
+}
+
+impl StoreError {
+    /// A stable word for metrics and reasons.
+    pub const fn category(&self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+/// Where the record is kept.
+#[async_trait]
+pub trait RecordStore: Send + Sync + 'static {
+    /// The stored record with its version; `None` when there is none. It must come from the API server, not a cache.
+    async fn load(&self) -> Result<Option<(Record, Version)>, StoreError>;
+
+    /// Stores `record` if the stored version still is `expected` (`None`: if there is none); returns the new version.
+    async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError>;
+}

@@ -1,0 +1,191 @@
+//! Reading the whole ledger once, for people: `ledger show`, `purge --dry-run` and `forget`.
+
+use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
+
+use super::{
+    Map,
+    call::{Call, Failure, Outbox},
+    driver::Registry,
+    fetch::{Fetch, Progress},
+    head::{Head, Presence, Root},
+    records::Catalog,
+    service_name,
+    tree::Cache,
+};
+use crate::{
+    cloudmap::CloudMap,
+    model::{ClusterId, ClusterSetId},
+};
+
+/// What one cluster's entry in the ledger says.
+#[derive(Debug, Clone)]
+pub struct ClusterView {
+    /// As the registry has it; not always a legal cluster id.
+    pub id: Arc<str>,
+    pub head: Option<Arc<Head>>,
+    /// Who created the cluster's exports service.
+    pub creator: Option<String>,
+    /// The verified state; `None` when it could not be read or the cluster left.
+    pub state: Option<Arc<Map>>,
+    pub catalog: Catalog,
+    /// Time since the head was written, by the writer's clock and this one.
+    pub age: Option<std::time::Duration>,
+    pub problems: Vec<String>,
+}
+
+/// A service of the ledger with what is registered in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Belonging {
+    pub service: Arc<str>,
+    pub service_id: Arc<str>,
+    /// The id of the cluster that the service belongs to; `None` for the service of all heads.
+    pub cluster: Option<String>,
+    pub instances: Vec<Arc<str>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("failed to read the ledger: {0}")]
+    Registry(String),
+    #[error("failed to find the ledger of the ClusterSet {0}: no such namespace in this account and region")]
+    NoLedger(String),
+    #[error("failed to find a head of the cluster {0} in the ledger")]
+    NoHead(String),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Self::Registry(failure.message)
+    }
+}
+
+async fn open(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Result<Registry, Error> {
+    let registry = Registry::new(cloudmap, clusterset);
+    match registry.find_namespace().await? {
+        Some(_) => Ok(registry),
+        None => Err(Error::NoLedger(clusterset.to_string())),
+    }
+}
+
+/// Every cluster of the ClusterSet, decoded. Reads only.
+pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Result<Vec<ClusterView>, Error> {
+    let registry = open(cloudmap, clusterset).await?;
+    let mut views = Vec::new();
+    for (id, head) in registry.read_heads().await? {
+        let mut view = ClusterView {
+            creator: registry.creator(&id).await?,
+            id,
+            head: None,
+            state: None,
+            catalog: Catalog::default(),
+            age: None,
+            problems: Vec::new(),
+        };
+        match head {
+            Ok(head) => {
+                read(&registry, &head, &mut view).await;
+                view.head = Some(head);
+            }
+            Err(error) => view.problems.push(error.to_string()),
+        }
+        views.push(view);
+    }
+    Ok(views)
+}
+
+async fn read(registry: &Registry, head: &Arc<Head>, view: &mut ClusterView) {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    view.age = now.checked_sub(std::time::Duration::from_millis(head.written));
+    if view.creator.as_deref() != Some(&head.uid) {
+        let creator = view.creator.as_deref().unwrap_or("nobody");
+        view.problems.push(format!("the head is from UID {}, but the id belongs to {creator}", head.uid));
+    }
+    if !head.is_live() {
+        return;
+    }
+    let mut fetch = Fetch::new(head.cluster.clone(), head.root.clone(), Cache::default());
+    let mut out = Outbox::default();
+    let mut progress = fetch.advance(&mut out);
+    while let Progress::Waiting = progress {
+        let Some((_, Call::ReadPages { cluster, shard, flush })) = out.calls.pop() else { break };
+        let pages = match registry.read_pages(&cluster, shard, flush.as_deref()).await {
+            Ok(pages) => Some(pages),
+            Err(failure) => {
+                view.problems.push(failure.message);
+                None
+            }
+        };
+        progress = fetch.on_pages(pages.as_ref(), &mut out);
+    }
+    match progress {
+        Progress::Complete(verified) => {
+            let map = head.delta.apply(&verified.map);
+            view.catalog = Catalog::decode(&map);
+            let problems = view.catalog.problems.iter();
+            view.problems.extend(problems.map(|problem| format!("{}: {}", problem.key, problem.message)));
+            view.state = Some(Arc::new(map));
+        }
+        Progress::Failed(why) => view.problems.push(why.to_owned()),
+        Progress::Waiting => {}
+    }
+}
+
+/// All that one cluster, or every cluster, has in the ledger's namespace. Reads only, from the control plane.
+pub async fn belongings(
+    cloudmap: Arc<dyn CloudMap>,
+    clusterset: &ClusterSetId,
+    cluster: Option<&ClusterId>,
+) -> Result<Vec<Belonging>, Error> {
+    let registry = open(cloudmap.clone(), clusterset).await?;
+    let mut belongings = Vec::new();
+    for service in registry.list_services().await? {
+        let owner = service.name.strip_prefix("exports-").and_then(|rest| rest.split_once('.')).map(|(_, id)| id);
+        let heads = &*service.name == super::CLUSTERS;
+        if cluster.is_some_and(|cluster| owner != Some(cluster.as_str()) && !heads) {
+            continue;
+        }
+        let instances = cloudmap.list_instances(&service.id).await.map_err(Failure::from)?;
+        let mut instances: Vec<Arc<str>> = instances.into_iter().map(|instance| instance.id).collect();
+        if heads && let Some(cluster) = cluster {
+            instances.retain(|instance| **instance == *cluster.as_str());
+        }
+        instances.sort_unstable();
+        belongings.push(Belonging {
+            cluster: owner.map(str::to_owned),
+            service: service.name,
+            service_id: service.id,
+            instances,
+        });
+    }
+    belongings.sort_by(|a, b| a.service.cmp(&b.service));
+    Ok(belongings)
+}
+
+/// Says `left` in the name of a cluster that died, so that the others drop its exports, and deletes its pages.
+/// A cluster that is alive takes it back with its next head. Returns how many pages were deleted.
+pub async fn forget(
+    cloudmap: Arc<dyn CloudMap>,
+    clusterset: &ClusterSetId,
+    cluster: &ClusterId,
+) -> Result<usize, Error> {
+    let registry = open(cloudmap.clone(), clusterset).await?;
+    let heads: BTreeMap<_, _> = registry.read_heads().await?;
+    let Some(Ok(head)) = heads.get(cluster.as_str()) else { return Err(Error::NoHead(cluster.to_string())) };
+    let mut farewell = Head::clone(head);
+    farewell.position.epoch += 1;
+    farewell.position.seq = 1;
+    farewell.presence = Presence::Left { successor: None };
+    farewell.root = Root::empty(head.root.shards);
+    farewell.delta = Arc::default();
+    registry.put_head(&farewell).await?;
+    let mut deleted = 0;
+    for belonging in belongings(cloudmap, clusterset, Some(cluster)).await? {
+        let prefix = |shard: &u32| *belonging.service == *service_name(cluster.as_str(), *shard);
+        let Some(shard) = (0..super::head::MAX_SHARDS).find(prefix) else { continue };
+        for page in &belonging.instances {
+            registry.delete_page(cluster.as_str(), shard, page).await?;
+            deleted += 1;
+        }
+    }
+    Ok(deleted)
+}

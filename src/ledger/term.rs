@@ -1,0 +1,208 @@
+//! One leader's term: writer, reader and the record between them, as one pure state machine.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Map,
+    call::{Call, CallId, Failure, Ids, Outbox, Outcome},
+    limits::{Limits, Timing},
+    reader::Reader,
+    record::{Record, Version},
+    remote::Remotes,
+    writer::{Heads, Identity, Now, Writer},
+};
+
+/// The state machine that a driver (or a simulation) feeds with inputs and whose calls it makes.
+#[derive(Debug)]
+pub struct Term {
+    timing: Timing,
+    writer: Writer,
+    reader: Reader,
+    keeper: Keeper,
+    out: Outbox,
+    own: Option<Arc<Map>>,
+    remotes: Arc<Remotes>,
+}
+
+/// What is known of the stored record, and the one call on it that is under way.
+#[derive(Debug, Default)]
+struct Keeper {
+    stored: Option<(Record, Version)>,
+    /// What was stored when last known, while `stored` is in doubt.
+    before: Option<Record>,
+    call: Option<(CallId, Option<Record>)>,
+    retry_at: Duration,
+    failures: u32,
+    next_poll: Duration,
+    error: Option<String>,
+}
+
+impl Term {
+    pub fn new(me: Identity, timing: Timing, limits: Limits, stale_ttl: Option<Duration>, ids: Ids) -> Self {
+        Self {
+            timing,
+            writer: Writer::new(me.clone(), timing, limits, ids),
+            reader: Reader::new(me, timing, stale_ttl),
+            keeper: Keeper::default(),
+            out: Outbox::default(),
+            own: None,
+            remotes: Arc::default(),
+        }
+    }
+
+    pub fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// The state that this leader started from, once W2 is over.
+    pub fn own(&self) -> Option<&Arc<Map>> {
+        self.own.as_ref()
+    }
+
+    /// The other clusters. The same [`Arc`] until something changes that matters to anybody.
+    pub fn remotes(&self) -> &Arc<Remotes> {
+        &self.remotes
+    }
+
+    pub fn record(&self) -> Option<&Record> {
+        self.keeper.stored.as_ref().map(|(record, _)| record)
+    }
+
+    /// The last error of writer or record.
+    pub fn error(&self) -> Option<&str> {
+        self.writer.error().or(self.keeper.error.as_deref())
+    }
+
+    /// The state to publish.
+    pub fn desire(&mut self, now: Now, map: Arc<Map>) {
+        self.writer.desire(now, map, &mut self.out);
+        self.settle(now);
+    }
+
+    /// The heads of one discovery; `None` if it failed or returned 1,000 rows (R1).
+    pub fn tick(&mut self, now: Now, heads: Option<&Heads>) {
+        // Without the record nothing is known: positions would go back, and a leaving cluster would publish.
+        if self.keeper.stored.is_some() || self.keeper.before.is_some() {
+            self.writer.tick(now, heads, &mut self.out);
+            self.reader.tick(now, heads, &mut self.out);
+        }
+        self.settle(now);
+    }
+
+    /// Whatever is due.
+    pub fn poll(&mut self, now: Now) {
+        self.out.wake = self.out.wake.filter(|at| *at > now.mono);
+        if self.keeper.stored.is_some() || self.keeper.before.is_some() {
+            self.writer.advance(now, &mut self.out);
+        }
+        self.settle(now);
+    }
+
+    /// The outcome of a call. Outcomes of calls that nobody waits for any more are ignored.
+    pub fn done(&mut self, now: Now, id: CallId, outcome: &Outcome) {
+        if self.keeper.call.as_ref().is_some_and(|(call, _)| *call == id) {
+            self.record_done(now, outcome);
+        } else if !self.writer.done(now, id, outcome, &mut self.out) {
+            self.reader.done(now, id, outcome, &mut self.out);
+        }
+        self.settle(now);
+    }
+
+    /// The calls to make now.
+    pub fn take_calls(&mut self) -> Vec<(CallId, Call)> {
+        std::mem::take(&mut self.out.calls)
+    }
+
+    /// When to [`Self::poll`] at the latest.
+    pub fn wake(&self) -> Option<Duration> {
+        self.out.wake
+    }
+
+    fn settle(&mut self, now: Now) {
+        self.keep(now);
+        if self.own.is_none() {
+            self.own = self.writer.inherited();
+        }
+        let remotes = self.reader.remotes();
+        if !remotes.same_content(&self.remotes) {
+            self.remotes = Arc::new(remotes);
+        }
+    }
+
+    /// One call on the record at a time: load it when it is in doubt, store what writer and reader wait for.
+    fn keep(&mut self, now: Now) {
+        if self.keeper.call.is_some() {
+            return;
+        }
+        if now.mono < self.keeper.retry_at {
+            return self.out.wake_at(self.keeper.retry_at);
+        }
+        let Some((record, version)) = &self.keeper.stored else {
+            self.keeper.call = Some((self.out.call(Call::LoadRecord), None));
+            return;
+        };
+        let mut wanted = record.clone();
+        if let Some(epoch) = self.writer.wants_epoch(record.epoch) {
+            wanted.epoch = epoch;
+        }
+        let proposal = self.reader.proposal();
+        wanted.accepted.extend(proposal);
+        if wanted != *record {
+            let call = self.out.call(Call::StoreRecord { record: wanted.clone(), expected: version.clone() });
+            self.keeper.call = Some((call, Some(wanted)));
+        } else if now.mono >= self.keeper.next_poll {
+            self.keeper.call = Some((self.out.call(Call::LoadRecord), None));
+        } else {
+            // What is proposed is stored already.
+            let accepted = record.accepted.clone();
+            self.reader.commit(now, &accepted);
+        }
+    }
+
+    fn record_done(&mut self, now: Now, outcome: &Outcome) {
+        let Some((_, storing)) = self.keeper.call.take() else { return };
+        match (outcome, storing) {
+            (Outcome::Loaded { record, version }, None) => {
+                self.keeper.failures = 0;
+                self.keeper.error = None;
+                self.keeper.next_poll = now.mono + self.timing.record_poll;
+                let before = self.keeper.stored.take().map(|(record, _)| record).or(self.keeper.before.take());
+                self.reader.restore(before.as_ref().map(|before| &before.accepted), &record.accepted);
+                self.writer.superseded(record.epoch);
+                self.keeper.stored = Some((record.clone(), version.clone()));
+                self.writer.set_leaving(now, record.leaving, &mut self.out);
+            }
+            (Outcome::Stored { version }, Some(record)) => {
+                self.keeper.failures = 0;
+                self.keeper.error = None;
+                let before = self.keeper.stored.take().map_or(0, |(record, _)| record.epoch);
+                self.reader.commit(now, &record.accepted);
+                if record.epoch > before {
+                    self.writer.epoch_stored(now, record.epoch);
+                }
+                self.keeper.stored = Some((record, version.clone()));
+            }
+            (Outcome::Conflict, _) => self.doubt(),
+            (outcome, _) => {
+                // It may have been stored, or not, or will be.
+                self.doubt();
+                self.keeper.failures += 1;
+                let factor = 2u32.pow(self.keeper.failures.min(6) - 1);
+                self.keeper.retry_at = now.mono + (self.timing.retry_min * factor).min(self.timing.retry_max);
+                if let Outcome::Failed(Failure { message, .. }) = outcome {
+                    self.keeper.error = Some(message.clone());
+                }
+            }
+        }
+    }
+
+    fn doubt(&mut self) {
+        if let Some((record, _)) = self.keeper.stored.take() {
+            self.keeper.before = Some(record);
+        }
+    }
+}

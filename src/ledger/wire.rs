@@ -1,0 +1,196 @@
+//! Protobuf messages, as stored. Field numbers are for ever; unknown fields are ignored on reading and never copied.
+//!
+//! Enumerations are plain numbers: a value from a newer release must cost one field, not the record.
+
+use std::collections::BTreeMap;
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Export {
+    #[prost(string, tag = "1")]
+    pub uid: String,
+    #[prost(sint64, tag = "2")]
+    pub created: i64,
+    /// 1 ClusterSetIP, 2 Headless.
+    #[prost(uint32, tag = "3")]
+    pub service_type: u32,
+    #[prost(message, repeated, tag = "4")]
+    pub ports: Vec<Port>,
+    /// 0 None, 1 ClientIP.
+    #[prost(uint32, tag = "5")]
+    pub affinity: u32,
+    #[prost(uint32, optional, tag = "6")]
+    pub affinity_timeout: Option<u32>,
+    /// 0 Cluster, 1 Local.
+    #[prost(uint32, tag = "7")]
+    pub internal_traffic_policy: u32,
+    #[prost(string, optional, tag = "8")]
+    pub traffic_distribution: Option<String>,
+    /// 4 or 6.
+    #[prost(uint32, repeated, tag = "9")]
+    pub families: Vec<u32>,
+    #[prost(btree_map = "string, string", tag = "10")]
+    pub labels: BTreeMap<String, String>,
+    #[prost(btree_map = "string, string", tag = "11")]
+    pub annotations: BTreeMap<String, String>,
+    #[prost(bool, tag = "12")]
+    pub publish_not_ready_addresses: bool,
+    #[prost(message, optional, tag = "13")]
+    pub target: Option<Target>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Port {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// 0 TCP, 1 UDP, 2 SCTP.
+    #[prost(uint32, tag = "2")]
+    pub protocol: u32,
+    #[prost(uint32, tag = "3")]
+    pub port: u32,
+    #[prost(string, optional, tag = "4")]
+    pub app_protocol: Option<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Target {
+    #[prost(string, tag = "1")]
+    pub namespace: String,
+    #[prost(string, tag = "2")]
+    pub service: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Registration {
+    #[prost(message, optional, tag = "1")]
+    pub target: Option<Target>,
+    #[prost(string, tag = "2")]
+    pub owner_kind: String,
+    #[prost(string, tag = "3")]
+    pub owner_namespace: String,
+    #[prost(string, tag = "4")]
+    pub owner_name: String,
+    #[prost(sint64, tag = "5")]
+    pub claimed: i64,
+    #[prost(bool, tag = "6")]
+    pub retiring: bool,
+}
+
+/// Endpoints that share dictionaries of what thousands of endpoints have in common.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Chunk {
+    #[prost(message, repeated, tag = "1")]
+    pub port_sets: Vec<PortSet>,
+    #[prost(string, repeated, tag = "2")]
+    pub zones: Vec<String>,
+    #[prost(string, repeated, tag = "3")]
+    pub nodes: Vec<String>,
+    #[prost(message, repeated, tag = "4")]
+    pub endpoints: Vec<Endpoint>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct PortSet {
+    #[prost(message, repeated, tag = "1")]
+    pub ports: Vec<Port>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Endpoint {
+    #[prost(fixed32, optional, tag = "1")]
+    pub ipv4: Option<u32>,
+    #[prost(bytes = "vec", optional, tag = "2")]
+    pub ipv6: Option<Vec<u8>>,
+    /// Index into `port_sets`.
+    #[prost(uint32, tag = "3")]
+    pub port_set: u32,
+    /// Bits that differ from a ready endpoint: 1 not ready, 2 not serving, 4 terminating.
+    #[prost(uint32, tag = "4")]
+    pub conditions: u32,
+    #[prost(string, optional, tag = "5")]
+    pub hostname: Option<String>,
+    /// Index into `zones` plus one; 0 is none.
+    #[prost(uint32, tag = "6")]
+    pub zone: u32,
+    /// Index into `nodes` plus one; 0 is none.
+    #[prost(uint32, tag = "7")]
+    pub node: u32,
+}
+
+/// A data page: pairs sorted by key.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct DataPage {
+    #[prost(message, repeated, tag = "1")]
+    pub pairs: Vec<Pair>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Pair {
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// Absent in a delta: the key is removed.
+    #[prost(bytes = "vec", optional, tag = "2")]
+    pub value: Option<Vec<u8>>,
+}
+
+/// An index page: columns of equal length, which compress better than rows.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct IndexPage {
+    #[prost(string, repeated, tag = "1")]
+    pub flushes: Vec<String>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub depths: Vec<u32>,
+    /// The bits of the prefix, right-aligned.
+    #[prost(uint64, repeated, tag = "3")]
+    pub prefixes: Vec<u64>,
+    /// Indexes into `flushes`.
+    #[prost(uint32, repeated, tag = "4")]
+    pub flush: Vec<u32>,
+    #[prost(uint32, repeated, tag = "5")]
+    pub number: Vec<u32>,
+    /// 16 bytes each.
+    #[prost(bytes = "vec", tag = "6")]
+    pub digests: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Head {
+    /// Highest format that the writer reads.
+    #[prost(uint32, tag = "1")]
+    pub reads: u32,
+    #[prost(string, tag = "2")]
+    pub uid: String,
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
+    #[prost(uint64, tag = "4")]
+    pub seq: u64,
+    #[prost(bool, tag = "5")]
+    pub left: bool,
+    #[prost(string, optional, tag = "6")]
+    pub successor: Option<String>,
+    #[prost(uint32, tag = "7")]
+    pub shards: u32,
+    #[prost(message, repeated, tag = "8")]
+    pub roots: Vec<RootPage>,
+    /// A packed [`DataPage`] whose pairs may lack a value.
+    #[prost(bytes = "vec", tag = "9")]
+    pub delta: Vec<u8>,
+    /// Seconds.
+    #[prost(uint32, tag = "10")]
+    pub lease: u32,
+    /// Milliseconds since 1970, for people only.
+    #[prost(uint64, tag = "11")]
+    pub written: u64,
+    /// The cluster that the head is of: a head copied under another id is no head.
+    #[prost(string, tag = "12")]
+    pub cluster: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct RootPage {
+    #[prost(uint32, tag = "1")]
+    pub shard: u32,
+    #[prost(string, tag = "2")]
+    pub id: String,
+    #[prost(bytes = "vec", tag = "3")]
+    pub digest: Vec<u8>,
+}

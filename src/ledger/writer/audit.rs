@@ -1,0 +1,71 @@
+//! W8: every few minutes the own ledger is read as a fresh reader reads it.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Now, Writer};
+use crate::ledger::{
+    call::{CallId, Outbox, Outcome},
+    fetch::{Fetch, Progress},
+    head::Head,
+    tree::Cache,
+};
+
+#[derive(Debug)]
+pub(super) struct Audit {
+    next: Duration,
+    fetch: Option<Fetch>,
+    failing_since: Option<Duration>,
+}
+
+impl Audit {
+    pub(super) fn new(next: Duration) -> Self {
+        Self { next, fetch: None, failing_since: None }
+    }
+}
+
+impl Writer {
+    pub(super) fn audit(&mut self, now: Now, own: Option<&Arc<Head>>, out: &mut Outbox) {
+        let audit = &mut self.run.audit;
+        let Some(head) = own.filter(|head| head.is_live() && head.uid == self.me.uid) else { return };
+        if now.mono < audit.next || audit.fetch.is_some() {
+            return;
+        }
+        let mut fetch = Fetch::new(self.me.cluster.clone(), head.root.clone(), Cache::default());
+        let progress = fetch.advance(out);
+        audit.fetch = Some(fetch);
+        self.audited(now, &progress);
+    }
+
+    pub(super) fn audit_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
+        let Some(fetch) = self.run.audit.fetch.as_mut().filter(|fetch| fetch.waits_for(id)) else { return false };
+        if let Outcome::Pages(pages) = outcome {
+            let progress = fetch.on_pages(Some(pages), out);
+            self.audited(now, &progress);
+        } else {
+            // A read that failed says nothing about the pages.
+            self.run.audit.fetch = None;
+            self.run.audit.failing_since = None;
+            self.run.audit.next = now.mono + self.timing.backoff_max;
+        }
+        true
+    }
+
+    fn audited(&mut self, now: Now, progress: &Progress) {
+        let audit = &mut self.run.audit;
+        match progress {
+            Progress::Waiting => {}
+            Progress::Complete(_) => *audit = Audit::new(now.mono + self.timing.audit),
+            Progress::Failed(why) => {
+                audit.fetch = None;
+                audit.next = now.mono + self.timing.backoff_min;
+                let since = *audit.failing_since.get_or_insert(now.mono);
+                if now.mono.saturating_sub(since) > self.timing.audit_limit {
+                    *audit = Audit::new(now.mono + self.timing.audit_limit);
+                    self.error = Some(format!("the own ledger cannot be read ({why}): it is written anew"));
+                    self.run.flush = None;
+                    self.run.rewrite = true;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! W7: pages that nothing refers to are collected, late enough for every head that may still name them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{Now, Writer};
+use crate::ledger::{
+    call::{Call, CallId, Outbox, Outcome, Pages},
+    head::Root,
+    page::{PageId, StoredPage},
+    tree,
+};
+
+/// A write whose page was never listed stops counting against the quota after this many garbage times: an operation
+/// that hangs longer is dead.
+const FORGET_AFTER: u32 = 5;
+
+/// What is known about the own pages.
+#[derive(Debug)]
+pub(super) struct Garbage {
+    /// When each listed page was last referred to, or first seen.
+    referred: BTreeMap<(u32, PageId), Duration>,
+    /// Roots of own heads that were read or sent, and when last.
+    roots: Vec<(Root, Duration)>,
+    /// Writes that were not listed yet.
+    issued: BTreeMap<(u32, PageId), Duration>,
+    next: Duration,
+    round: Option<Round>,
+    deletions: BTreeSet<CallId>,
+}
+
+#[derive(Debug, Default)]
+struct Round {
+    calls: BTreeMap<CallId, u32>,
+    listed: BTreeMap<u32, Arc<Pages>>,
+}
+
+impl Garbage {
+    pub(super) fn new(now: Duration) -> Self {
+        let (referred, roots, issued, deletions) = Default::default();
+        Self { referred, roots, issued, next: now, round: None, deletions }
+    }
+
+    /// An own head with this root was read or sent.
+    pub(super) fn refer(&mut self, root: &Root, now: Duration) {
+        match self.roots.iter_mut().find(|(known, _)| known == root) {
+            Some((_, at)) => *at = now,
+            None => self.roots.push((root.clone(), now)),
+        }
+    }
+
+    /// A page is being written.
+    pub(super) fn issue(&mut self, shard: u32, page: &PageId, now: Duration) {
+        self.issued.insert((shard, page.clone()), now);
+    }
+
+    /// There will be garbage.
+    pub(super) fn expect(&mut self, now: Duration) {
+        self.next = self.next.min(now);
+    }
+
+    pub(super) fn hurry(&mut self, now: Duration) {
+        self.expect(now);
+    }
+
+    /// Pages of a shard that are there or may come.
+    pub(super) fn occupied(&self, shard: u32, listing: &Pages, now: Duration) -> usize {
+        let listed: BTreeSet<&PageId> = listing.pages.iter().map(|page| &page.id).collect();
+        let unlisted = self.issued.iter().filter(|((of, page), at)| {
+            *of == shard && !listed.contains(page) && now.saturating_sub(**at) < Duration::from_secs(600)
+        });
+        listed.len() + unlisted.count()
+    }
+}
+
+impl Writer {
+    /// Starts a round when one is due; only on ticks where the heads were read.
+    pub(super) fn collect(&mut self, now: Now, out: &mut Outbox) {
+        let garbage = &mut self.run.garbage;
+        if garbage.round.is_some() || !garbage.deletions.is_empty() || now.mono < garbage.next {
+            return;
+        }
+        if self.run.farewell.is_some() {
+            return;
+        }
+        let cluster = &self.me.cluster;
+        let list = |shard| (out.call(Call::ReadPages { cluster: cluster.clone(), shard, flush: None }), shard);
+        garbage.round = Some(Round { calls: (0..self.shards).map(list).collect(), listed: BTreeMap::new() });
+        garbage.next = now.mono + self.timing.collect;
+    }
+
+    pub(super) fn collect_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
+        let garbage = &mut self.run.garbage;
+        if garbage.deletions.remove(&id) {
+            if !matches!(outcome, Outcome::Done) {
+                self.note(outcome);
+            }
+            return true;
+        }
+        let Some(round) = &mut garbage.round else { return false };
+        let Some(shard) = round.calls.remove(&id) else { return false };
+        if let Outcome::Pages(pages) = outcome {
+            round.listed.insert(shard, pages.clone());
+            if round.calls.is_empty() {
+                let listed = std::mem::take(&mut round.listed);
+                garbage.round = None;
+                self.sweep(now, &listed, out);
+            }
+        } else {
+            // One unread shard may hold the index page that protects pages of the others.
+            garbage.round = None;
+            self.note(outcome);
+        }
+        true
+    }
+
+    fn sweep(&mut self, now: Now, listed: &BTreeMap<u32, Arc<Pages>>, out: &mut Outbox) {
+        let timing = self.timing;
+        let garbage = &mut self.run.garbage;
+        garbage.roots.retain(|(_, at)| now.mono.saturating_sub(*at) < timing.garbage);
+        let known: BTreeMap<PageId, Arc<StoredPage>> = listed
+            .values()
+            .flat_map(|pages| pages.pages.iter().map(|page| (page.id.clone(), page.clone())))
+            .collect();
+        let mut named = BTreeMap::<PageId, Duration>::new();
+        for (root, at) in &garbage.roots {
+            for page in tree::reachable(root, &known) {
+                let latest = named.entry(page).or_default();
+                *latest = (*latest).max(*at);
+            }
+        }
+        let base: BTreeSet<&PageId> = self.run.tree.pages().map(|(_, page)| page).collect();
+        let mut referred = BTreeMap::new();
+        let mut dead = Vec::new();
+        let mut unreferred = 0;
+        for (shard, pages) in listed {
+            for page in &pages.pages {
+                let key = (*shard, page.id.clone());
+                garbage.issued.remove(&key);
+                let live =
+                    base.contains(&page.id) || self.run.flush.as_ref().is_some_and(|flush| flush.has(&page.id));
+                let last = if live {
+                    now.mono
+                } else {
+                    let before = garbage.referred.get(&key).copied().unwrap_or(now.mono);
+                    before.max(named.get(&page.id).copied().unwrap_or_default())
+                };
+                unreferred += usize::from(!live);
+                if now.mono.saturating_sub(last) >= timing.garbage {
+                    dead.push(key.clone());
+                }
+                referred.insert(key, last);
+            }
+        }
+        // A lagging read may miss a page: what it was referred by must not be forgotten meanwhile.
+        for (key, at) in std::mem::take(&mut garbage.referred) {
+            if now.mono.saturating_sub(at) < timing.garbage {
+                referred.entry(key).or_insert(at);
+            }
+        }
+        garbage.referred = referred;
+        garbage.issued.retain(|_, at| now.mono.saturating_sub(*at) < timing.garbage * FORGET_AFTER);
+        self.run.figures.garbage_pages = unreferred;
+        garbage.next = now.mono + if unreferred > 0 { timing.collect } else { timing.collect_idle };
+        for (shard, page) in dead.into_iter().take(self.limits.garbage_batch) {
+            self.run.figures.page_deletions += 1;
+            let cluster = self.me.cluster.clone();
+            garbage.deletions.insert(out.call(Call::DeletePage { cluster, shard, page }));
+        }
+    }
+}

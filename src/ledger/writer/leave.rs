@@ -1,0 +1,212 @@
+//! W9: leaving a ClusterSet, and going on under another id.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::{Heads, Now, Writer};
+use crate::ledger::{
+    call::{Call, CallId, Outbox, Outcome},
+    head::{Head, Presence, Root},
+    record::Position,
+};
+
+/// Listings that must show no page before nothing is assumed to be left: replicas lag.
+const CLEAN_READS: u32 = 4;
+
+/// The end of this cluster's part: a head that says `left`, and no pages.
+#[derive(Debug)]
+pub(super) struct Farewell {
+    call: Option<CallId>,
+    sent_at: Option<Duration>,
+    read_back: bool,
+    again: bool,
+    sweep: Sweep,
+}
+
+impl Farewell {
+    pub(super) fn is_over(&self) -> bool {
+        self.read_back && self.sweep.clean >= CLEAN_READS
+    }
+
+    pub(super) fn observe(&mut self, head: &Head, epoch: u64) {
+        if head.is_live() {
+            self.again = true;
+            self.read_back = false;
+        } else if head.position.epoch == epoch {
+            self.read_back = true;
+        }
+    }
+}
+
+/// An id that this cluster had before.
+#[derive(Debug, Default)]
+pub(super) struct FormerId {
+    creator: Option<CallId>,
+    /// The former id's service was created by this cluster.
+    ours: Option<bool>,
+    call: Option<CallId>,
+    next: Duration,
+    seq: u64,
+    left_since: Option<Duration>,
+    sweep: Sweep,
+}
+
+/// Deleting all pages of an id, until several listings show none.
+#[derive(Debug, Default)]
+struct Sweep {
+    lists: BTreeMap<CallId, u32>,
+    deletions: Vec<CallId>,
+    found: usize,
+    failed: bool,
+    clean: u32,
+    next: Duration,
+}
+
+impl Sweep {
+    fn advance(&mut self, now: Duration, gap: Duration, cluster: &Arc<str>, shards: u32, out: &mut Outbox) {
+        if self.clean >= CLEAN_READS || !self.lists.is_empty() {
+            return;
+        }
+        if now < self.next {
+            return out.wake_at(self.next);
+        }
+        let list = |shard| (out.call(Call::ReadPages { cluster: cluster.clone(), shard, flush: None }), shard);
+        self.lists = (0..shards).map(list).collect();
+        self.deletions.clear();
+        (self.found, self.failed) = (0, false);
+        self.next = now + gap;
+    }
+
+    fn done(&mut self, id: CallId, outcome: &Outcome, cluster: &Arc<str>, batch: usize, out: &mut Outbox) -> bool {
+        if self.deletions.contains(&id) {
+            return true;
+        }
+        let Some(shard) = self.lists.remove(&id) else { return false };
+        if let Outcome::Pages(pages) = outcome {
+            self.found += pages.pages.len();
+            for page in pages.pages.iter().take(batch) {
+                let page = page.id.clone();
+                self.deletions.push(out.call(Call::DeletePage { cluster: cluster.clone(), shard, page }));
+            }
+        } else {
+            self.failed = true;
+        }
+        if self.lists.is_empty() && !self.failed {
+            self.clean = if self.found == 0 { self.clean + 1 } else { 0 };
+        }
+        true
+    }
+}
+
+impl Writer {
+    /// Once everything is withdrawn (the desired state is empty), says `left` until it is read back.
+    pub(super) fn say_farewell(&mut self, now: Now, out: &mut Outbox) {
+        let empty = self.desired.as_ref().is_some_and(|desired| desired.is_empty());
+        if self.run.farewell.is_none() {
+            if !(self.leaving && empty && self.run.publication.is_none()) {
+                return;
+            }
+            self.run.flush = None;
+            self.run.farewell = Some(Farewell {
+                call: None,
+                sent_at: None,
+                read_back: false,
+                again: false,
+                sweep: Sweep::default(),
+            });
+        }
+        let seq = self.run.seq + 1;
+        let mut head = self.head(now, seq, Root::empty(self.shards.next_power_of_two()), Arc::default());
+        head.presence = Presence::Left { successor: None };
+        let Some(farewell) = &mut self.run.farewell else { return };
+        let pause = if farewell.read_back && !farewell.again { self.timing.heartbeat } else { self.timing.leave_retry };
+        let due = farewell.sent_at.map_or(now.mono, |sent_at| sent_at + pause);
+        if farewell.call.is_none() && now.mono >= due {
+            self.run.seq = seq;
+            self.run.figures.head_writes += 1;
+            farewell.sent_at = Some(now.mono);
+            farewell.again = false;
+            farewell.call = Some(out.call(Call::PutHead { head: Arc::new(head) }));
+        } else {
+            out.wake_at(due);
+        }
+        if farewell.read_back {
+            farewell.sweep.advance(now.mono, self.timing.flush_gap, &self.me.cluster, self.shards, out);
+        }
+    }
+
+    pub(super) fn farewell_done(&mut self, _now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
+        let Some(farewell) = &mut self.run.farewell else { return false };
+        let mine = if farewell.call == Some(id) {
+            farewell.call = None;
+            true
+        } else {
+            farewell.sweep.done(id, outcome, &self.me.cluster, self.limits.garbage_batch, out)
+        };
+        if mine {
+            self.note(outcome);
+        }
+        mine
+    }
+
+    /// Heads of this cluster's UID under other ids.
+    pub(super) fn observe_former(&mut self, now: Now, heads: &Heads, out: &mut Outbox) {
+        for (id, head) in heads {
+            let Ok(head) = head else { continue };
+            if *id == self.me.cluster || head.uid != self.me.uid {
+                continue;
+            }
+            let former = self.run.former.entry(id.clone()).or_default();
+            if former.ours.is_none() && former.creator.is_none() && now.mono >= former.next {
+                former.creator = Some(out.call(Call::Creator { cluster: id.clone() }));
+            }
+            if former.ours != Some(true) {
+                continue;
+            }
+            if head.is_live() {
+                former.left_since = None;
+                former.sweep.clean = 0;
+                let ready = self.run.read_back.is_some_and(|since| now.mono >= since + self.timing.handover);
+                if !ready || self.run.farewell.is_some() || former.call.is_some() || now.mono < former.next {
+                    continue;
+                }
+                former.next = now.mono + 2 * self.timing.leave_retry;
+                former.seq += 1;
+                let farewell = Head {
+                    position: Position { epoch: (head.position.epoch + 1).max(self.epoch), seq: former.seq },
+                    presence: Presence::Left { successor: Some(self.me.cluster.clone()) },
+                    root: Root::empty(head.root.shards),
+                    delta: Arc::default(),
+                    written: now.wall,
+                    ..Head::clone(head)
+                };
+                former.call = Some(out.call(Call::PutHead { head: Arc::new(farewell) }));
+            } else {
+                let since = *former.left_since.get_or_insert(now.mono);
+                if now.mono.saturating_sub(since) > self.timing.garbage {
+                    former.sweep.advance(now.mono, self.timing.flush_gap, id, head.root.shards, out);
+                }
+            }
+        }
+    }
+
+    pub(super) fn former_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
+        for (cluster, former) in &mut self.run.former {
+            if former.creator == Some(id) {
+                former.creator = None;
+                match outcome {
+                    Outcome::Creator(creator) => former.ours = Some(creator.as_deref() == Some(&self.me.uid)),
+                    _ => former.next = now.mono + self.timing.creator_retry,
+                }
+                return true;
+            }
+            if former.call == Some(id) {
+                former.call = None;
+                return true;
+            }
+            if former.sweep.done(id, outcome, cluster, self.limits.garbage_batch, out) {
+                return true;
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,529 @@
+//! The writer: the leader's side of the ledger, as a pure state machine. The rules W0 to W9 are those of the module
+//! documentation of [`super`].
+
+mod audit;
+mod flush;
+mod garbage;
+mod leave;
+mod publish;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::{
+    Map,
+    call::{Call, CallId, Failure, Ids, Outbox, Outcome},
+    codec,
+    fetch::{Fetch, Progress},
+    head::{Delta, Head, Root},
+    limits::{Limits, Timing},
+    tree::{Cache, Tree, Verified},
+};
+use audit::Audit;
+use flush::Flush;
+use garbage::Garbage;
+use leave::{Farewell, FormerId};
+use publish::{Measured, Publication, Sent};
+
+/// All heads by cluster id, as one discovery returned them.
+pub type Heads = BTreeMap<Arc<str>, Result<Arc<Head>, codec::Error>>;
+
+/// The time of an input: the monotonic clock counts, the wall clock (milliseconds since 1970) is for people.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    pub mono: Duration,
+    pub wall: u64,
+}
+
+/// Who writes, and how.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    pub cluster: Arc<str>,
+    /// UID of the kube-system namespace.
+    pub uid: Arc<str>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// W0.
+    Claim { retry_at: Duration, call: Option<CallId> },
+    /// W1, before the epoch: the Lease is read again.
+    Confirm { call: Option<CallId> },
+    /// W1: the epoch is to be stored in the record.
+    Elected,
+    /// W2.
+    Verify { since: Duration, fetch: Option<Fetch>, retry_at: Duration },
+    /// W3 to W9.
+    Run,
+}
+
+/// The writer of one cluster, from election to the loss of the Lease.
+#[derive(Debug)]
+pub struct Writer {
+    me: Identity,
+    timing: Timing,
+    limits: Limits,
+    ids: Ids,
+    phase: Phase,
+    /// Who owns the id, if it is not this cluster.
+    refused: Option<String>,
+    error: Option<String>,
+    /// W0 just created the service: there is nothing to wait for.
+    created: bool,
+    /// Own services that exist.
+    shards: u32,
+    /// The newest own head that was read in this term, whoever wrote it.
+    best: Option<Arc<Head>>,
+    epoch: u64,
+    /// The state to be published, and how many there were.
+    desired: Option<Arc<Map>>,
+    generation: u64,
+    changed_at: Duration,
+    leaving: bool,
+    run: Run,
+}
+
+/// What holds for one epoch.
+#[derive(Debug)]
+struct Run {
+    seq: u64,
+    base: Arc<Map>,
+    tree: Tree,
+    /// No head may go out before a full flush.
+    baseless: bool,
+    /// The next flush writes every page anew.
+    rewrite: bool,
+    measured: Option<Measured>,
+    /// The last state sent, on the current base.
+    sent: Option<Sent>,
+    publication: Option<Publication>,
+    sent_at: Option<Duration>,
+    sent_generation: Option<u64>,
+    force: bool,
+    failures: u32,
+    retry_at: Duration,
+    published: Option<Arc<Map>>,
+    /// Since when heads of this epoch are read back.
+    read_back: Option<Duration>,
+    flush: Option<Flush>,
+    flushes: u64,
+    next_flush: Duration,
+    garbage: Garbage,
+    audit: Audit,
+    farewell: Option<Farewell>,
+    former: BTreeMap<Arc<str>, FormerId>,
+    figures: Figures,
+}
+
+impl Run {
+    fn new(base: Arc<Map>, tree: Tree, now: Duration, timing: &Timing) -> Self {
+        Self {
+            seq: 0,
+            base,
+            tree,
+            baseless: false,
+            rewrite: false,
+            measured: None,
+            sent: None,
+            publication: None,
+            sent_at: None,
+            sent_generation: None,
+            force: false,
+            failures: 0,
+            retry_at: now,
+            published: None,
+            read_back: None,
+            flush: None,
+            flushes: 0,
+            next_flush: now,
+            garbage: Garbage::new(now),
+            audit: Audit::new(now + timing.audit),
+            farewell: None,
+            former: BTreeMap::new(),
+            figures: Figures::default(),
+        }
+    }
+}
+
+/// Counters and gauges of the current epoch.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Figures {
+    /// Share of the delta's room that the desired state takes; above 1 it does not fit.
+    pub delta_occupancy: f64,
+    pub data_pages: usize,
+    pub index_pages: usize,
+    pub shards: u32,
+    /// Pages that were listed and that nothing refers to.
+    pub garbage_pages: usize,
+    pub head_writes: u64,
+    pub page_writes: u64,
+    pub page_deletions: u64,
+    pub flushes: u64,
+    pub flushes_abandoned: u64,
+    pub flush_quota_waits: u64,
+    pub full_flushes: u64,
+    /// From the start of the last successful flush to its pages being visible.
+    pub flush_duration: Option<Duration>,
+    /// From the change of the desired state to the success of the head that carried it.
+    pub publish_latency: Option<Duration>,
+}
+
+/// Where a writer is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stage {
+    Claiming,
+    /// The id belongs to another cluster: nothing is written until it is changed.
+    Refused {
+        owner: String,
+    },
+    Electing,
+    Verifying,
+    Running,
+    /// Withdrawing everything; `left` is published once the desired state is empty.
+    Leaving,
+    /// `left` was read back and no page is left.
+    Left,
+}
+
+impl Writer {
+    pub fn new(me: Identity, timing: Timing, limits: Limits, ids: Ids) -> Self {
+        let run = Run::new(Arc::default(), Tree::empty(1), Duration::ZERO, &timing);
+        Self {
+            me,
+            timing,
+            limits,
+            ids,
+            phase: Phase::Claim { retry_at: Duration::ZERO, call: None },
+            refused: None,
+            error: None,
+            created: false,
+            shards: 1,
+            best: None,
+            epoch: 0,
+            desired: None,
+            generation: 0,
+            changed_at: Duration::ZERO,
+            leaving: false,
+            run,
+        }
+    }
+
+    pub fn stage(&self) -> Stage {
+        match (&self.phase, &self.refused) {
+            (Phase::Claim { .. }, Some(owner)) => Stage::Refused { owner: owner.clone() },
+            (Phase::Claim { .. }, None) => Stage::Claiming,
+            (Phase::Confirm { .. } | Phase::Elected, _) => Stage::Electing,
+            (Phase::Verify { .. }, _) => Stage::Verifying,
+            (Phase::Run, _) if self.run.farewell.as_ref().is_some_and(Farewell::is_over) => Stage::Left,
+            (Phase::Run, _) if self.leaving => Stage::Leaving,
+            (Phase::Run, _) => Stage::Running,
+        }
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The last error, until something of its kind succeeds.
+    pub fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+
+    pub fn figures(&self) -> Figures {
+        Figures {
+            data_pages: self.run.tree.data_pages(),
+            index_pages: self.run.tree.index_pages(),
+            shards: self.shards,
+            ..self.run.figures
+        }
+    }
+
+    /// The state that this leader starts from; `None` until W2 is over.
+    pub fn base(&self) -> Option<&Arc<Map>> {
+        matches!(self.phase, Phase::Run).then_some(&self.run.base)
+    }
+
+    /// What the last own head said when W2 ended: base and delta.
+    pub(super) fn inherited(&self) -> Option<Arc<Map>> {
+        matches!(self.phase, Phase::Run)
+            .then(|| self.run.sent.as_ref().map_or_else(|| self.run.base.clone(), |sent| sent.map.clone()))
+    }
+
+    /// The last state whose publication succeeded.
+    pub fn published(&self) -> Option<&Arc<Map>> {
+        self.run.published.as_ref()
+    }
+
+    /// The epoch that must be stored before this writer goes on, given the stored one (W1).
+    pub(super) fn wants_epoch(&self, stored: u64) -> Option<u64> {
+        let seen = self.best.as_ref().map_or(0, |best| best.position.epoch);
+        matches!(self.phase, Phase::Elected).then(|| stored.max(seen).max(self.epoch) + 1)
+    }
+
+    pub(super) fn epoch_stored(&mut self, now: Now, epoch: u64) {
+        if matches!(self.phase, Phase::Elected) {
+            self.epoch = epoch;
+            self.phase = Phase::Verify { since: now.mono, fetch: None, retry_at: now.mono };
+        }
+    }
+
+    /// The record says that a later leader was elected.
+    pub(super) fn superseded(&mut self, epoch: u64) {
+        if epoch > self.epoch && matches!(self.phase, Phase::Verify { .. } | Phase::Run) {
+            self.elect_again();
+        }
+    }
+
+    pub(super) fn set_leaving(&mut self, now: Now, leaving: bool, out: &mut Outbox) {
+        if self.leaving && !leaving && self.run.farewell.is_some() && matches!(self.phase, Phase::Run) {
+            self.best = None;
+            self.elect_again();
+        }
+        if self.leaving != leaving {
+            self.leaving = leaving;
+            self.advance(now, out);
+        }
+    }
+
+    fn elect_again(&mut self) {
+        self.phase = Phase::Confirm { call: None };
+        self.run.flush = None;
+        self.run.publication = None;
+        self.run.farewell = None;
+    }
+
+    /// A new desired state. It is published at once if no head operation is in flight.
+    pub(super) fn desire(&mut self, now: Now, map: Arc<Map>, out: &mut Outbox) {
+        if let Some((key, value)) = map.iter().find(|(_, value)| value.len() > self.limits.value_bytes) {
+            self.error = Some(format!("the record {key} takes {} bytes: the change is not published", value.len()));
+            return;
+        }
+        if self.desired.as_ref().is_some_and(|desired| **desired == *map) {
+            return;
+        }
+        self.desired = Some(map);
+        self.generation += 1;
+        self.changed_at = now.mono;
+        self.advance(now, out);
+    }
+
+    /// One tick: the heads of one discovery, or `None` if it failed or was partial.
+    pub(super) fn tick(&mut self, now: Now, heads: Option<&Heads>, out: &mut Outbox) {
+        if let Some(heads) = heads {
+            self.observe(now, heads, out);
+        }
+        self.advance(now, out);
+    }
+
+    /// W6, and what W1 and W2 need.
+    fn observe(&mut self, now: Now, heads: &Heads, out: &mut Outbox) {
+        let own = heads.get(&self.me.cluster).and_then(|head| head.as_ref().ok());
+        if let Some(head) = own
+            && self.best.as_ref().is_none_or(|best| best.position < head.position)
+        {
+            self.best = Some(head.clone());
+        }
+        match &mut self.phase {
+            Phase::Confirm { call } => {
+                if call.is_none() {
+                    *call = Some(out.call(Call::ConfirmLease));
+                }
+            }
+            Phase::Verify { .. } | Phase::Run => {
+                if let Some(head) = own {
+                    if head.uid != self.me.uid && matches!(self.phase, Phase::Run) {
+                        self.elect_again();
+                        self.phase = Phase::Claim { retry_at: now.mono, call: None };
+                        return;
+                    }
+                    if head.uid == self.me.uid && head.position.epoch > self.epoch {
+                        self.elect_again();
+                        return;
+                    }
+                }
+                if matches!(self.phase, Phase::Run) {
+                    self.observe_own(now, own, out);
+                    self.observe_former(now, heads, out);
+                    self.audit(now, own, out);
+                    self.collect(now, out);
+                } else {
+                    self.verify(now, out);
+                }
+            }
+            Phase::Claim { .. } | Phase::Elected => {}
+        }
+    }
+
+    fn observe_own(&mut self, now: Now, own: Option<&Arc<Head>>, _out: &mut Outbox) {
+        let Some(head) = own else { return };
+        self.run.garbage.refer(&head.root, now.mono);
+        if head.position.epoch == self.epoch && self.run.read_back.is_none() {
+            self.run.read_back = Some(now.mono);
+        }
+        let epoch = self.epoch;
+        if let Some(farewell) = &mut self.run.farewell {
+            farewell.observe(head, epoch);
+        }
+    }
+
+    /// Whatever is due: called after every input, and when the time asked for has come.
+    pub(super) fn advance(&mut self, now: Now, out: &mut Outbox) {
+        match &mut self.phase {
+            Phase::Claim { retry_at, call } => {
+                if call.is_none() && now.mono >= *retry_at {
+                    *call = Some(out.call(Call::Claim { shard: 0 }));
+                }
+            }
+            Phase::Run => {
+                self.say_farewell(now, out);
+                if self.run.farewell.is_none() {
+                    self.flush(now, out);
+                    self.publish(now, out);
+                }
+            }
+            Phase::Confirm { .. } | Phase::Elected | Phase::Verify { .. } => {}
+        }
+    }
+
+    /// The outcome of a call of this writer; `false` if it is nobody's here.
+    pub(super) fn done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
+        let mine = match &mut self.phase {
+            Phase::Claim { call, .. } if *call == Some(id) => {
+                *call = None;
+                self.claimed(now, outcome);
+                true
+            }
+            Phase::Confirm { call } if *call == Some(id) => {
+                *call = None;
+                if matches!(outcome, Outcome::Lease { held: true }) {
+                    self.phase = Phase::Elected;
+                }
+                true
+            }
+            Phase::Verify { fetch, .. } if fetch.as_ref().is_some_and(|fetch| fetch.waits_for(id)) => {
+                let pages = if let Outcome::Pages(pages) = outcome { Some(&**pages) } else { None };
+                let progress = fetch.as_mut().map(|fetch| fetch.on_pages(pages, out));
+                if let Some(progress) = progress {
+                    self.verified(now, progress);
+                }
+                true
+            }
+            Phase::Run => {
+                self.publication_done(now, id, outcome)
+                    || self.flush_done(now, id, outcome, out)
+                    || self.collect_done(now, id, outcome, out)
+                    || self.audit_done(now, id, outcome, out)
+                    || self.former_done(now, id, outcome, out)
+                    || self.farewell_done(now, id, outcome, out)
+            }
+            _ => false,
+        };
+        if mine {
+            self.advance(now, out);
+        }
+        mine
+    }
+
+    fn claimed(&mut self, now: Now, outcome: &Outcome) {
+        match outcome {
+            Outcome::Claimed { created, shards } => {
+                self.created |= created;
+                self.shards = (*shards).max(1);
+                self.refused = None;
+                self.phase = Phase::Confirm { call: None };
+            }
+            Outcome::Taken { owner } => {
+                self.refused = Some(owner.clone());
+                self.phase = Phase::Claim { retry_at: now.mono + self.timing.refused_retry, call: None };
+            }
+            outcome => {
+                self.note(outcome);
+                self.phase = Phase::Claim { retry_at: now.mono + self.timing.retry_min, call: None };
+            }
+        }
+    }
+
+    /// W2: reads the own root until it verifies.
+    fn verify(&mut self, now: Now, out: &mut Outbox) {
+        let Phase::Verify { since, fetch, retry_at } = &mut self.phase else { return };
+        let best = self.best.as_ref().filter(|best| best.uid == self.me.uid);
+        let waited = now.mono.saturating_sub(*since) >= self.timing.verify_limit;
+        match best {
+            Some(best) if !best.is_live() => {
+                let tree = Tree::empty(best.root.shards);
+                self.start(now, Arc::default(), tree);
+            }
+            None if self.created || waited => self.start_baseless(now),
+            Some(_) if waited => self.start_baseless(now),
+            None => {}
+            Some(best) => {
+                if fetch.as_ref().is_some_and(|fetch| fetch.root == best.root) || now.mono < *retry_at {
+                    return;
+                }
+                let mut started = Fetch::new(self.me.cluster.clone(), best.root.clone(), Cache::default());
+                let progress = started.advance(out);
+                *fetch = Some(started);
+                self.verified(now, progress);
+            }
+        }
+    }
+
+    fn verified(&mut self, now: Now, progress: Progress) {
+        let Phase::Verify { fetch, retry_at, .. } = &mut self.phase else { return };
+        match progress {
+            Progress::Waiting => {}
+            Progress::Failed(_) => {
+                *fetch = None;
+                *retry_at = now.mono + self.timing.backoff_min / 2;
+            }
+            Progress::Complete(verified) => {
+                let best = self.best.as_ref().filter(|best| best.uid == self.me.uid && best.root == verified.tree.root);
+                let Some(best) = best.cloned() else {
+                    *fetch = None;
+                    return;
+                };
+                let Verified { tree, map, cache: _ } = *verified;
+                let sent = Sent { map: Arc::new(best.delta.apply(&map)), delta: best.delta.clone(), generation: 0 };
+                self.start(now, Arc::new(map), tree);
+                self.run.sent = Some(sent);
+            }
+        }
+    }
+
+    fn start(&mut self, now: Now, base: Arc<Map>, tree: Tree) {
+        self.shards = self.shards.max(tree.root.shards);
+        self.run = Run::new(base, tree, now.mono, &self.timing);
+        self.created = false;
+        self.phase = Phase::Run;
+    }
+
+    fn start_baseless(&mut self, now: Now) {
+        let shards = self.best.as_ref().filter(|best| best.uid == self.me.uid).map_or(1, |best| best.root.shards);
+        self.start(now, Arc::default(), Tree::empty(shards));
+        self.run.baseless = true;
+    }
+
+    fn note(&mut self, outcome: &Outcome) {
+        if let Outcome::Failed(Failure { message, .. }) = outcome {
+            self.error = Some(message.clone());
+        }
+    }
+
+    fn head(&self, now: Now, seq: u64, root: Root, delta: Arc<Delta>) -> Head {
+        Head {
+            cluster: self.me.cluster.clone(),
+            reads: super::head::FORMAT,
+            uid: self.me.uid.clone(),
+            position: super::record::Position { epoch: self.epoch, seq },
+            presence: super::head::Presence::Live,
+            root,
+            delta,
+            lease: self.timing.lease,
+            written: now.wall,
+        }
+    }
+
+    /// Exponential back-off between the shortest and the longest retry.
+    fn back_off(&self, failures: u32) -> Duration {
+        (self.timing.retry_min * 2u32.pow(failures.saturating_sub(1).min(6))).min(self.timing.retry_max)
+    }
+}
