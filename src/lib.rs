@@ -14,5 +14,6 @@
 //! Start reading at [`model`] (the words), then [`ledger`] (how clusters tell each other what they export).
 
 pub mod cloudmap;
+pub mod instances;
 pub mod ledger;
 pub mod model;
