@@ -6,6 +6,7 @@
 pub mod attributes;
 pub mod ownership;
 pub mod plan;
+pub mod sync;
 pub mod target;
 
 pub use attributes::{InstanceSpec, Source, Unfit};
