@@ -6,6 +6,8 @@
 //! allows, with a share that is the ledger's alone.
 
 mod aws;
+#[cfg(test)]
+pub(crate) mod fake;
 mod limited;
 mod limits;
 mod metrics;

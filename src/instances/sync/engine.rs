@@ -17,6 +17,7 @@ use super::{
     Desired, Figures, Reason, Settings, TargetDesired, TargetStatus,
     call::{Call, Event},
     state::{Class, Listing, Phase, Place, State, Want},
+    writes::OPERATIONS,
 };
 use crate::{
     cloudmap::{CreateService, Error, ErrorKind, Namespace, NamespaceKind, Service},
@@ -58,6 +59,10 @@ pub(super) struct Engine {
     creating: BTreeMap<Arc<str>, Listing<()>>,
     /// Namespaces that may have become superfluous, and when that is looked at.
     superfluous: BTreeMap<Arc<str>, Instant>,
+    /// Namespaces that a former leader left were looked for.
+    looked_for_remains: bool,
+    /// Statuses or figures may differ from the last ones.
+    changed: bool,
     queues: BTreeMap<(Class, bool), VecDeque<Target>>,
     in_flight: BTreeMap<Class, usize>,
     timers: BTreeMap<(Instant, u64), Target>,
@@ -81,6 +86,8 @@ impl Engine {
             services: BTreeMap::new(),
             creating: BTreeMap::new(),
             superfluous: BTreeMap::new(),
+            looked_for_remains: false,
+            changed: true,
             queues: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             timers: BTreeMap::new(),
@@ -95,6 +102,7 @@ impl Engine {
 
     /// The latest desired state counts; what an earlier one asked for and is not sent yet is forgotten.
     pub(super) fn desire(&mut self, desired: Arc<Desired>, now: Instant) {
+        self.changed = true;
         let before = std::mem::replace(&mut self.desired, desired.clone());
         self.targets.retain(|target, state| {
             let kept = desired.targets.contains_key(target) || !state.running.is_empty();
@@ -155,14 +163,17 @@ impl Engine {
     /// When to call [`next`](Self::next) again, if nothing is done before.
     pub(super) fn wake(&self) -> Option<Instant> {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
-        let poll = self.polls.first_key_value().map(|((at, _), _)| *at);
-        [timer, poll].into_iter().flatten().min()
+        // What waits for a place is woken by the call that leaves it.
+        let poll = self.polls.first_key_value().map(|((at, _), _)| *at).filter(|_| self.may_poll());
+        let drift = Some(self.drift_next).filter(|_| self.in_flight(Class::Read) == 0);
+        [timer, poll, drift].into_iter().flatten().min()
     }
 
     /// The next call to make now, if there is one.
     pub(super) fn next(&mut self, now: Instant) -> Option<Call> {
         while let Some(timer) = self.timers.first_entry().filter(|timer| timer.key().0 <= now) {
             let target = timer.remove();
+            self.changed = true;
             if let Some(state) = self.targets.get_mut(&target) {
                 state.pending = state.pending.take().filter(|_| state.retry.is_empty());
             }
@@ -172,7 +183,8 @@ impl Engine {
             return Some(poll);
         }
         for class in Class::ALL {
-            if self.in_flight.get(&class).copied().unwrap_or_default() >= class.places() {
+            let full = class == Class::Write && self.running >= OPERATIONS;
+            if full || self.in_flight(class) >= class.places() {
                 continue;
             }
             for urgent in [true, false] {
@@ -183,6 +195,10 @@ impl Engine {
             }
         }
         self.drift_check(now).or_else(|| self.tidy_namespaces(now))
+    }
+
+    fn in_flight(&self, class: Class) -> usize {
+        self.in_flight.get(&class).copied().unwrap_or_default()
     }
 
     fn next_of(&mut self, queue: (Class, bool), now: Instant) -> Option<Call> {
@@ -209,6 +225,11 @@ impl Engine {
     fn want(&mut self, target: &Target, now: Instant) -> Option<Want> {
         let desired = self.desired.clone();
         let desired = desired.targets.get(target)?;
+        let again = |place: &Place| place.refused_until.is_some_and(|until| until <= now);
+        if self.targets.get(target)?.place().is_some_and(again) {
+            self.targets.get_mut(target)?.phase = Phase::Unresolved;
+            self.forget_services(target);
+        }
         let state = self.targets.get(target)?;
         if !(desired.active || desired.retiring) || state.busy || state.not_before.is_some_and(|at| at > now) {
             return None;
@@ -225,8 +246,15 @@ impl Engine {
                     return Some(Want::Write { service_id, id });
                 }
                 let state = self.targets.get(target)?;
-                (desired.retiring && state.at_rest() && state.reading.is_none())
-                    .then_some(Want::DeleteService { service_id })
+                let empty = state.at_rest() && state.own.is_empty() && state.reading.is_none();
+                if !(desired.retiring && empty) {
+                    return None;
+                }
+                if self.settings.delete_empty {
+                    return Some(Want::DeleteService { service_id });
+                }
+                self.gone(target);
+                None
             }
         }
     }
@@ -282,8 +310,7 @@ impl Engine {
             None => Some(Want::CreateService { namespace_id }),
             // What we have there is withdrawn, whoever owns the service.
             Some(listed) if desired.retiring || listed.owner == ServiceOwner::Ours => {
-                let place =
-                    Place { service_id: listed.id.clone(), namespace_id, traits: listed.traits, refused: false };
+                let place = Place { service_id: listed.id.clone(), traits: listed.traits, refused_until: None };
                 self.resolved(target, place);
                 self.want(target, now)
             }
@@ -329,7 +356,7 @@ impl Engine {
 
     fn resolved(&mut self, target: &Target, place: Place) {
         if let Some(state) = self.targets.get_mut(target) {
-            if !place.refused {
+            if place.refused_until.is_none() {
                 state.problem = None;
                 state.failures = 0;
             }
@@ -364,7 +391,6 @@ impl Engine {
             }
             Want::DeleteService { service_id } => {
                 busy()?;
-                // Also the proof that nothing of ours is left, if services are not deleted.
                 Call::DeleteService { target: target_owned, service_id }
             }
             Want::Read { service_id } => {
@@ -377,6 +403,7 @@ impl Engine {
 
     /// What came of a call.
     pub(super) fn done(&mut self, event: Event, now: Instant) {
+        self.changed = true;
         let class = match &event {
             Event::Read { .. } => Class::Read,
             Event::Written { .. } => Class::Write,
@@ -392,7 +419,8 @@ impl Engine {
         match event {
             Event::Namespaces(result) => {
                 self.namespaces.loaded(result.map(by_name), now);
-                if let Some((_, rows)) = &self.namespaces.rows {
+                if let Some((_, rows)) = self.namespaces.rows.as_ref().filter(|_| !self.looked_for_remains) {
+                    self.looked_for_remains = true;
                     let ours = self.settings.identity.description();
                     for namespace in rows.values().filter(|n| n.description.as_ref() == Some(&ours)) {
                         self.superfluous.entry(namespace.name.clone()).or_insert(now + NAMESPACE_LINGERS);
@@ -448,12 +476,7 @@ impl Engine {
                 // instances; AWS deletes no service that has any.)
                 state.read = true;
                 let known = listed(&service, &self.settings.identity);
-                let place = Place {
-                    service_id: service.id.clone(),
-                    namespace_id: namespace_id.clone(),
-                    traits: known.traits,
-                    refused: false,
-                };
+                let place = Place { service_id: service.id.clone(), traits: known.traits, refused_until: None };
                 self.remember(&namespace_id, &target.service, known);
                 self.resolved(target, place);
             }
@@ -491,18 +514,14 @@ impl Engine {
         match result {
             Ok((service, tags)) => {
                 let refused = refusal(&service_owner(&service, &tags, &self.settings.identity), implied);
-                let place = Place {
-                    service_id: service.id.clone(),
-                    namespace_id: service.namespace_id.clone().unwrap_or_default(),
-                    traits: ServiceTraits::from(&service),
-                    refused: refused.is_some(),
-                };
-                self.resolved(target, place);
-                if let Some(message) = refused {
-                    self.refuse(target, Reason::ForeignOwner, message, now);
+                let until = refused.is_some().then_some(now + REFUSED_AGAIN);
+                let (service_id, traits) = (service.id.clone(), ServiceTraits::from(&service));
+                self.resolved(target, Place { service_id, traits, refused_until: until });
+                if let Some((message, at)) = refused.zip(until) {
                     if let Some(state) = self.targets.get_mut(target) {
-                        state.not_before = None;
+                        state.problem = Some((Reason::ForeignOwner, message));
                     }
+                    self.wake_at(target, at);
                 }
             }
             Err(error) => {
@@ -541,10 +560,16 @@ impl Engine {
 
     /// Deletes namespaces of ours that no target needs any more. AWS keeps those with services in them.
     fn tidy_namespaces(&mut self, now: Instant) -> Option<Call> {
-        if !self.settings.delete_empty || self.in_flight.get(&Class::Resolve).copied().unwrap_or_default() > 0 {
+        if !self.settings.delete_empty || self.in_flight(Class::Resolve) > 0 {
             return None;
         }
         let name = self.superfluous.iter().find(|(_, at)| **at <= now)?.0.clone();
+        if self.namespaces.fresh(LISTING_AGE, now).is_none() {
+            let load = self.namespaces.may_load(now);
+            self.namespaces.loading |= load;
+            *self.in_flight.entry(Class::Resolve).or_default() += usize::from(load);
+            return load.then_some(Call::ListNamespaces);
+        }
         let needed = self.desired.targets.range(first_in(&name)..).next().is_some_and(|(t, _)| t.namespace == name);
         let listed = self.namespaces.rows.as_ref().and_then(|(_, rows)| rows.get(&name)).cloned();
         self.superfluous.remove(&name);
@@ -555,12 +580,15 @@ impl Engine {
 
     /// Reads the next target again, spread evenly over the period.
     fn drift_check(&mut self, now: Instant) -> Option<Call> {
-        if now < self.drift_next || self.in_flight.get(&Class::Read).copied().unwrap_or_default() > 0 {
+        if now < self.drift_next || self.in_flight(Class::Read) > 0 {
             return None;
         }
         let (period, pages) = self.drift_period();
         let after = self.drift_last.take().map_or(Bound::Unbounded, Bound::Excluded);
-        let idle = |(_, state): &(&Target, &State)| state.read && state.reading.is_none() && state.at_rest();
+        let idle = |(_, state): &(&Target, &State)| {
+            let mine = state.place().is_some_and(|place| place.refused_until.is_none());
+            mine && state.read && state.reading.is_none() && state.running.is_empty()
+        };
         let next = self.targets.range((after, Bound::Unbounded)).find(idle);
         let Some((target, state)) = next else {
             // Round done: start again when the next one is due.
@@ -580,6 +608,11 @@ impl Engine {
         let pages = self.targets.values().filter(|state| state.read).map(pages_of).sum::<usize>();
         let needed = Duration::from_secs_f64(pages as f64 / self.settings.drift_budget.max(0.01));
         (needed.max(self.settings.drift_period), pages)
+    }
+
+    /// Whether statuses or figures may have changed since this was asked last.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 
     pub(super) fn statuses(&self) -> BTreeMap<Target, TargetStatus> {

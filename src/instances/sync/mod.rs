@@ -229,7 +229,7 @@ impl Task {
                 while let Some(call) = engine.next(now) {
                     calls.push(self.performer.clone().perform(call));
                 }
-                if now >= publish {
+                if now >= publish && engine.take_changed() {
                     publish = now + TICK;
                     self.publish(engine);
                 }

@@ -1,6 +1,10 @@
 //! Writing instances: one operation on each at a time, awaited, and tried again where it failed.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -26,7 +30,7 @@ const LAST_POLL: Duration = Duration::from_secs(10);
 /// Polls in flight. At 20 ms a call they could use up the rate of GetOperation, which is 100/s.
 const POLLS: usize = 8;
 /// Operations in flight: more would not make AWS faster, and each costs polls.
-const OPERATIONS: usize = 1000;
+pub(super) const OPERATIONS: usize = 1000;
 /// An operation that takes longer is not believed any more: the instance is written again.
 const OPERATION_DEADLINE: Duration = Duration::from_mins(2);
 /// Wait after a quota was reached.
@@ -34,16 +38,13 @@ const FULL: Duration = Duration::from_mins(1);
 
 /// The instances that a target shall have: none when it retires, or when the service is somebody else's.
 fn wanted<'a>(state: &State, desired: &'a TargetDesired) -> &'a [InstanceSpec] {
-    let refused = state.place().is_some_and(|place| place.refused);
+    let refused = state.place().is_some_and(|place| place.refused_until.is_some());
     if desired.retiring || refused { &[] } else { &desired.instances }
 }
 
 impl Engine {
     /// The next instance to write.
     pub(super) fn next_write(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Arc<str>> {
-        if self.running >= OPERATIONS {
-            return None;
-        }
         let state = self.targets.get_mut(target)?;
         if state.pending.is_none() {
             let traits = state.place()?.traits;
@@ -54,13 +55,22 @@ impl Engine {
                 format!("{refused} of {all} instances cannot be registered; {id}: {why}")
             });
             // Dead addresses go first.
-            state.pending = Some(plan.deregister.into_iter().chain(plan.register).collect());
+            let pending: VecDeque<_> = plan.deregister.into_iter().chain(plan.register).collect();
+            if !state.retry.is_empty() {
+                // What failed and is not wanted any more is forgotten.
+                let wanted: BTreeSet<_> = pending.iter().collect();
+                state.retry.retain(|id, _| wanted.contains(id));
+                if state.retry.is_empty() && state.place().is_some_and(|place| place.refused_until.is_none()) {
+                    state.problem = None;
+                }
+            }
+            state.pending = Some(pending);
         }
         let full = state.full_until.is_some_and(|until| until > now);
         let blocked = |state: &State, id: &Arc<str>| {
             state.running.contains_key(id)
                 || state.retry.get(id).is_some_and(|retry| retry.at > now)
-                || (full && find(wanted(state, desired), id).is_some())
+                || (full && !matches!(state.own.get(id), Some(Some(_))) && find(wanted(state, desired), id).is_some())
         };
         // What is blocked is planned again when its operation ends or its time comes.
         while let Some(id) = state.pending.as_ref()?.front().cloned() {
@@ -127,18 +137,13 @@ impl Engine {
                 let Some(state) = self.targets.get_mut(target) else { return };
                 match error.kind {
                     ErrorKind::NotFound if registering => {
-                        // The service was deleted.
-                        state.lose_place();
-                        let at = state.fail(&error, now);
-                        self.forget_services(target);
-                        self.wake_at(target, at);
+                        self.lost(target, &error, now);
                     }
                     ErrorKind::NotFound => {
                         state.own.remove(id);
                         state.retry.remove(id);
                     }
                     ErrorKind::LimitExceeded => {
-                        state.own.remove(id);
                         state.full_until = Some(now + FULL);
                         state.problem = reason(&error).map(|reason| (reason, error.to_string()));
                         state.pending = None;
@@ -183,8 +188,12 @@ impl Engine {
         self.polls.insert((at, self.sequence), (target.clone(), id.clone()));
     }
 
+    pub(super) fn may_poll(&self) -> bool {
+        self.polling < POLLS
+    }
+
     pub(super) fn next_poll(&mut self, now: Instant) -> Option<Call> {
-        while self.polling < POLLS {
+        while self.may_poll() {
             let due = self.polls.first_entry().filter(|poll| poll.key().0 <= now)?;
             let (target, id) = due.remove();
             let running = self.targets.get(&target).and_then(|state| state.running.get(&id));
@@ -257,17 +266,30 @@ impl Engine {
             }
         }
         state.retry.remove(id);
-        if state.retry.is_empty() && !matches!(&state.phase, Phase::Resolved(place) if place.refused) {
+        if state.retry.is_empty() && !matches!(&state.phase, Phase::Resolved(place) if place.refused_until.is_some()) {
             state.problem = None;
             state.failures = 0;
         }
         self.look_again(target, id);
     }
 
-    /// AWS failed an operation that it had accepted: the service may have gone since, which it tells only so.
+    /// The service of a target was deleted: all that was known about it is worth nothing.
+    fn lost(&mut self, target: &Target, error: &Error, now: Instant) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        self.running -= state.running.len();
+        state.running.clear();
+        state.lose_place();
+        let at = state.fail(error, now);
+        self.forget_services(target);
+        self.wake_at(target, at);
+    }
+
+    /// AWS failed an operation that it had accepted: the service may have gone since, which it tells only so. A
+    /// reading tells more.
     fn operation_failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
         if let Some(state) = self.targets.get_mut(target) {
             state.problem = Some((super::Reason::Failed, format!("instance {id}: {error}")));
+            state.read = false;
         }
         self.failed(target, id, error, now);
     }
@@ -300,12 +322,12 @@ impl Engine {
         let Some(desired) = desired.targets.get(target) else { return };
         match result {
             Err(error) => {
-                let at = state.fail(&error, now);
                 if error.kind == ErrorKind::NotFound {
-                    state.lose_place();
-                    self.forget_services(target);
+                    self.lost(target, &error, now);
+                } else {
+                    let at = state.fail(&error, now);
+                    self.wake_at(target, at);
                 }
-                self.wake_at(target, at);
             }
             Ok(listing) => {
                 let reading = plan::read(&listing, &desired.instances, &self.settings.identity);
