@@ -21,6 +21,7 @@ pub mod cluster;
 pub mod controller;
 pub mod export;
 pub mod import;
+pub mod instances;
 pub mod ledger;
 pub mod model;
 pub mod queue;

@@ -1,10 +1,41 @@
 //! AWS Cloud Map behind a narrow port: [`CloudMap`] has the verbs that this project needs, with errors sorted by what
 //! the caller can do about them. Everything above speaks to the port, so that it also runs against a simulated
 //! registry under simulated time.
+//!
+//! [`connect`] builds what the product runs on: the AWS adapter, counted, and limited to the request rates that AWS
+//! allows, with a share that is the ledger's alone.
 
+mod aws;
+#[cfg(test)]
+pub(crate) mod fake;
+mod limited;
+mod limits;
+mod metrics;
+mod operation;
 mod port;
 
+use std::sync::Arc;
+
+pub use aws::{AwsCloudMap, AwsSettings, ConnectError};
+pub use limited::{Counted, Limited};
+pub use limits::{Limits, Rate, Rates};
+pub use metrics::{Calls, Estimate, Metrics};
+pub use operation::Operation;
 pub use port::{
     Attributes, CloudMap, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Namespace,
     NamespaceKind, NewService, OperationId, OperationState, RecordType, Service,
 };
+
+/// Cloud Map as the product uses it: limited to `rates` and counted in `metrics`.
+///
+/// # Errors
+/// If the settings cannot be used; no call is made yet.
+pub async fn connect(
+    settings: &AwsSettings,
+    rates: &Rates,
+    metrics: Metrics,
+) -> Result<Arc<dyn CloudMap>, ConnectError> {
+    let limits = Limits::new(rates, Some(metrics.clone()));
+    let aws = AwsCloudMap::connect(settings, limits.clone()).await?;
+    Ok(Arc::new(Limited::new(Counted::new(aws, metrics), limits)))
+}

@@ -50,7 +50,7 @@ pub trait CloudMap: Send + Sync + 'static {
 
     async fn deregister_instance(&self, service_id: &str, instance_id: &str, lane: Lane) -> Result<OperationId, Error>;
 
-    async fn operation(&self, id: &OperationId) -> Result<OperationState, Error>;
+    async fn operation(&self, id: &OperationId, lane: Lane) -> Result<OperationState, Error>;
 
     /// All instances as the control plane has them, page after page.
     async fn list_instances(&self, service_id: &str) -> Result<Vec<Instance>, Error>;

@@ -1,0 +1,126 @@
+//! The SDK's types from and to the port's.
+
+use std::{collections::HashMap, sync::Arc};
+
+use aws_sdk_servicediscovery::{
+    error::BuildError,
+    types::{self, OperationStatus, OperationTargetType, ServiceType},
+};
+
+use crate::cloudmap::{
+    Attributes, DnsConfig, DnsRecord, Instance, Namespace, NamespaceKind, OperationState, RecordType, Service,
+};
+
+/// Routing when a service with records has none given: up to eight healthy instances, as `CreateService` documents.
+const MULTIVALUE: types::RoutingPolicy = types::RoutingPolicy::Multivalue;
+
+fn text(value: Option<&str>) -> Arc<str> {
+    value.unwrap_or_default().into()
+}
+
+/// `None` for a type of namespace that this release does not know.
+pub(super) fn namespace(summary: &types::NamespaceSummary) -> Option<Namespace> {
+    let kind = match summary.r#type()? {
+        types::NamespaceType::Http => NamespaceKind::Http,
+        types::NamespaceType::DnsPrivate => NamespaceKind::DnsPrivate,
+        types::NamespaceType::DnsPublic => NamespaceKind::DnsPublic,
+        _ => return None,
+    };
+    let http_name = summary.properties().and_then(|p| p.http_properties()).and_then(|p| p.http_name());
+    Some(Namespace {
+        id: text(summary.id()),
+        arn: text(summary.arn()),
+        name: text(summary.name()),
+        http_name: text(http_name.or(summary.name())),
+        kind,
+        description: summary.description().map(str::to_owned),
+    })
+}
+
+pub(super) fn summarized_service(summary: &types::ServiceSummary) -> Service {
+    Service {
+        id: text(summary.id()),
+        arn: text(summary.arn()),
+        name: text(summary.name()),
+        namespace_id: None,
+        description: summary.description().map(str::to_owned),
+        creator_request_id: None,
+        dns: dns(summary.dns_config(), summary.r#type()),
+        custom_health_check: summary.health_check_custom_config().is_some(),
+    }
+}
+
+pub(super) fn service(service: &types::Service) -> Service {
+    Service {
+        id: text(service.id()),
+        arn: text(service.arn()),
+        name: text(service.name()),
+        namespace_id: service.namespace_id().map(Into::into),
+        description: service.description().map(str::to_owned),
+        creator_request_id: service.creator_request_id().map(str::to_owned),
+        dns: dns(service.dns_config(), service.r#type()),
+        custom_health_check: service.health_check_custom_config().is_some(),
+    }
+}
+
+/// Records that this release does not know are left out; a service is found by API only if it has none at all.
+fn dns(config: Option<&types::DnsConfig>, kind: Option<&ServiceType>) -> Option<DnsConfig> {
+    let config = config.filter(|config| !config.dns_records().is_empty() && kind != Some(&ServiceType::Http))?;
+    let records = config.dns_records().iter().filter_map(|record| {
+        let record_type = match record.r#type() {
+            types::RecordType::A => RecordType::A,
+            types::RecordType::Aaaa => RecordType::Aaaa,
+            types::RecordType::Srv => RecordType::Srv,
+            types::RecordType::Cname => RecordType::Cname,
+            _ => return None,
+        };
+        Some(DnsRecord { record_type, ttl: u32::try_from(record.ttl()).unwrap_or(0) })
+    });
+    Some(DnsConfig {
+        weighted: config.routing_policy() == Some(&types::RoutingPolicy::Weighted),
+        records: records.collect(),
+    })
+}
+
+pub(super) fn dns_request(config: &DnsConfig) -> Result<types::DnsConfig, BuildError> {
+    let record = |record: &DnsRecord| {
+        let record_type = match record.record_type {
+            RecordType::A => types::RecordType::A,
+            RecordType::Aaaa => types::RecordType::Aaaa,
+            RecordType::Srv => types::RecordType::Srv,
+            RecordType::Cname => types::RecordType::Cname,
+        };
+        types::DnsRecord::builder().r#type(record_type).ttl(record.ttl.into()).build()
+    };
+    let policy = if config.weighted { types::RoutingPolicy::Weighted } else { MULTIVALUE };
+    let records = config.records.iter().map(record).collect::<Result<_, _>>()?;
+    types::DnsConfig::builder().routing_policy(policy).set_dns_records(Some(records)).build()
+}
+
+pub(super) fn attributes(attributes: Option<HashMap<String, String>>) -> Attributes {
+    attributes.unwrap_or_default().into_iter().collect()
+}
+
+pub(super) fn listed_instance(summary: types::InstanceSummary) -> Instance {
+    Instance { id: text(summary.id()), attributes: attributes(summary.attributes) }
+}
+
+pub(super) fn discovered_instance(summary: types::HttpInstanceSummary) -> Instance {
+    Instance { id: text(summary.instance_id()), attributes: attributes(summary.attributes) }
+}
+
+pub(super) fn operation(operation: &types::Operation) -> OperationState {
+    match operation.status() {
+        Some(OperationStatus::Success) => {
+            let targets = operation.targets().into_iter().flatten();
+            let name = |target: &OperationTargetType| target.as_str().to_owned();
+            OperationState::Succeeded { targets: targets.map(|(target, id)| (name(target), id.clone())).collect() }
+        }
+        Some(OperationStatus::Fail) => OperationState::Failed {
+            code: operation.error_code().unwrap_or("UNKNOWN").to_owned(),
+            message: operation.error_message().unwrap_or("AWS gives no reason").to_owned(),
+        },
+        // Submitted, pending, or a state of a later release, which is not an end that we may act on.
+        _ => OperationState::Running,
+    }
+}

@@ -1,0 +1,140 @@
+//! AWS's errors, sorted by what the caller can do.
+
+use std::error::Error as StdError;
+
+use aws_sdk_servicediscovery::{
+    config::http::HttpResponse,
+    error::{ProvideErrorMetadata, SdkError},
+};
+
+use crate::cloudmap::{Error, ErrorKind, Operation};
+
+/// Sorts a failed call. `detail` reads what only a typed error carries (who owns a name, which operation runs).
+pub(super) fn sort<E>(
+    operation: Operation,
+    error: &SdkError<E, HttpResponse>,
+    detail: impl FnOnce(&E) -> Option<ErrorKind>,
+) -> Error
+where
+    E: ProvideErrorMetadata + StdError + Send + Sync + 'static,
+{
+    let (kind, message) = match error {
+        SdkError::ServiceError(context) => {
+            let (kind, message) = answered(operation, context.err(), context.raw().status().as_u16());
+            (detail(context.err()).unwrap_or(kind), message)
+        }
+        // Nothing was sent: the request could not be built, or signed.
+        SdkError::ConstructionFailure(_) => (ErrorKind::InvalidInput, chain(error)),
+        SdkError::DispatchFailure(failure) => not_answered(&chain(error), failure.is_timeout() || failure.is_io()),
+        SdkError::TimeoutError(_) => not_answered(&chain(error), true),
+        SdkError::ResponseError(context) => answer_unread(context.raw().status().as_u16(), &chain(error)),
+        _ => (ErrorKind::Unknown, chain(error)),
+    };
+    Error { operation: operation.name(), kind, message }
+}
+
+/// AWS answered with an error of its own.
+fn answered(operation: Operation, error: &impl ProvideErrorMetadata, status: u16) -> (ErrorKind, String) {
+    let code = error.code().unwrap_or_default();
+    let words = match (code, error.message()) {
+        ("", None) => format!("HTTP status {status}"),
+        (code, None) => code.to_owned(),
+        (code, Some(message)) => format!("{code}: {message}"),
+    };
+    let kind = match code {
+        "ServiceNotFound"
+        | "NamespaceNotFound"
+        | "InstanceNotFound"
+        | "OperationNotFound"
+        | "ResourceNotFoundException" => ErrorKind::NotFound,
+        "NamespaceAlreadyExists" | "ServiceAlreadyExists" => ErrorKind::AlreadyExists { id: None },
+        "DuplicateRequest" => ErrorKind::Duplicate { operation: None },
+        "ResourceInUse" => ErrorKind::InUse,
+        "ResourceLimitExceeded" | "TooManyTagsException" | "ServiceAttributesLimitExceededException" => {
+            ErrorKind::LimitExceeded
+        }
+        "RequestLimitExceeded"
+        | "ThrottlingException"
+        | "Throttling"
+        | "ThrottledException"
+        | "RequestThrottled"
+        | "RequestThrottledException"
+        | "TooManyRequestsException"
+        | "SlowDown"
+        | "BandwidthLimitExceeded" => ErrorKind::Throttled,
+        "InvalidInput"
+        | "CustomHealthNotFound"
+        | "ValidationException"
+        | "SerializationException"
+        | "UnknownOperationException"
+        | "InvalidAction" => ErrorKind::InvalidInput,
+        "AccessDeniedException" | "AccessDenied" | "UnauthorizedOperation" | "NotAuthorized" => {
+            let message = format!(
+                "access denied: the controller's IAM role needs the action servicediscovery:{operation} (AWS says: {words})"
+            );
+            return (ErrorKind::AccessDenied, message);
+        }
+        "ExpiredTokenException" | "ExpiredToken" | "RequestExpired" => {
+            return (ErrorKind::AccessDenied, format!("the AWS credentials have expired (AWS says: {words})"));
+        }
+        "UnrecognizedClientException"
+        | "InvalidClientTokenId"
+        | "InvalidSignatureException"
+        | "SignatureDoesNotMatch"
+        | "IncompleteSignature"
+        | "MissingAuthenticationToken"
+        | "MissingAuthenticationTokenException"
+        | "OptInRequired" => {
+            return (ErrorKind::AccessDenied, format!("the AWS credentials are not accepted (AWS says: {words})"));
+        }
+        _ => match status {
+            429 => ErrorKind::Throttled,
+            401 | 403 => ErrorKind::AccessDenied,
+            // A server that fails may fail after it has done the work.
+            500.. => ErrorKind::Unknown,
+            _ => ErrorKind::Other,
+        },
+    };
+    (kind, words)
+}
+
+/// No answer came. `unknown`: the request may have been sent.
+fn not_answered(words: &str, unknown: bool) -> (ErrorKind, String) {
+    // The connector does not tell these apart by type; what it says is pinned by tests.
+    if words.contains("(Connect)") || words.contains("connect timeout") || words.contains("dns error") {
+        return (ErrorKind::Other, format!("cannot connect to the endpoint, nothing was sent: {words}"));
+    }
+    // Signing comes before sending.
+    if words.contains("credential") {
+        return (ErrorKind::AccessDenied, format!("cannot get AWS credentials: {words}"));
+    }
+    if unknown {
+        return (ErrorKind::Unknown, format!("no answer in time or connection lost: {words}"));
+    }
+    (ErrorKind::Unknown, words.to_owned())
+}
+
+/// An answer came that is not one of AWS's: a proxy's, say.
+fn answer_unread(status: u16, words: &str) -> (ErrorKind, String) {
+    let kind = match status {
+        429 => ErrorKind::Throttled,
+        401 | 403 => ErrorKind::AccessDenied,
+        _ => ErrorKind::Unknown,
+    };
+    (kind, format!("unreadable answer with HTTP status {status}: {words}"))
+}
+
+/// The error and its causes, each once.
+fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !words.ends_with(&text) {
+            words.push_str(": ");
+            words.push_str(&text);
+        }
+        cause = error.source();
+    }
+    words
+}

@@ -1,0 +1,438 @@
+//! The AWS adapter, the only place that names the SDK.
+//!
+//! One call of the port is one request (one per page for listings), with a deadline and never repeated here: the
+//! callers know whether they may still write, the ledger reads again on its next tick anyway, and the request rates of
+//! [`Limits`](super::Limits) stay true.
+
+mod convert;
+mod error;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    future::Future,
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use aws_config::{
+    BehaviorVersion, Region, SdkConfig, retry::RetryConfig, sts::AssumeRoleProvider, timeout::TimeoutConfig,
+};
+use aws_sdk_servicediscovery::{
+    Client,
+    config::{
+        AppName, ConfigBag, Intercept, RuntimeComponents, SharedCredentialsProvider,
+        interceptors::BeforeTransmitInterceptorContextRef,
+    },
+    error::BoxError,
+    operation::{
+        create_http_namespace::CreateHttpNamespaceError, create_service::CreateServiceError,
+        delete_namespace::DeleteNamespaceError, deregister_instance::DeregisterInstanceError,
+        register_instance::RegisterInstanceError,
+    },
+    types::{
+        CustomHealthStatus, HealthCheckCustomConfig, HealthStatusFilter, ServiceFilter, ServiceFilterName,
+        ServiceTypeOption, Tag, error::DuplicateRequest,
+    },
+};
+use aws_smithy_runtime_api::client::endpoint::EndpointPrefix;
+
+use super::{
+    CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Namespace, NewService, Operation,
+    OperationId, OperationState, Service,
+};
+
+/// Deadline of one request, from signing to the last byte of the answer.
+const DEADLINE: Duration = Duration::from_secs(5);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
+/// Largest pages of the listings (`MaxResults`).
+const PAGE: i32 = 100;
+/// Most instances that `DiscoverInstances` returns; it has no next page, and without `MaxResults` it returns 100.
+const DISCOVERED: i32 = 1000;
+/// No listing is this long: at 100 rows a page it would be a million.
+const MAX_PAGES: usize = 10_000;
+
+/// Where Cloud Map is and who we are there. Whatever is not set comes from the SDK's default chain: environment,
+/// profile, web identity (IRSA), container (EKS Pod Identity), instance metadata.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AwsSettings {
+    pub region: Option<String>,
+    /// Role to assume with the credentials that the default chain finds, for a registry in another account.
+    pub assume_role_arn: Option<String>,
+    /// External id that the role's trust policy may ask for.
+    pub external_id: Option<String>,
+    /// URL of an emulator or of another stand-in for Cloud Map. Unlike `AWS_ENDPOINT_URL_SERVICEDISCOVERY` (for
+    /// PrivateLink, say) it is taken as it is: discovery calls do not get the host prefix `data-`.
+    pub endpoint: Option<String>,
+}
+
+/// Settings that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    #[error("no AWS region is set: give --region, AWS_REGION, or a profile that has one")]
+    NoRegion,
+    #[error("invalid Cloud Map endpoint {0:?}: it must be a URL such as http://127.0.0.1:5000")]
+    InvalidEndpoint(String),
+    #[error("an external id is set, but no role to assume: give --assume-role-arn as well")]
+    ExternalIdWithoutRole,
+}
+
+/// Cloud Map of one account and region, over the SDK.
+#[derive(Debug, Clone)]
+pub struct AwsCloudMap {
+    client: Client,
+    limits: Arc<Limits>,
+}
+
+impl AwsCloudMap {
+    /// Reads the settings and the environment. No call is made to Cloud Map.
+    ///
+    /// `limits` are waited for between the pages of a listing; the first request of each call is
+    /// [`Limited`](super::Limited)'s to wait for.
+    pub async fn connect(settings: &AwsSettings, limits: Arc<Limits>) -> Result<Self, ConnectError> {
+        let mut loader = aws_config::defaults(BehaviorVersion::latest());
+        if let Ok(name) = AppName::new(env!("CARGO_PKG_NAME")) {
+            loader = loader.app_name(name);
+        }
+        if let Some(region) = &settings.region {
+            loader = loader.region(Region::new(region.clone()));
+        }
+        Self::configured(&loader.load().await, settings, limits).await
+    }
+
+    /// As [`connect`](Self::connect), over a region and credentials that the caller has loaded.
+    pub async fn configured(
+        sdk: &SdkConfig,
+        settings: &AwsSettings,
+        limits: Arc<Limits>,
+    ) -> Result<Self, ConnectError> {
+        if sdk.region().is_none() {
+            return Err(ConnectError::NoRegion);
+        }
+        let mut sdk = sdk.to_builder().timeout_config(deadlines()).build();
+        match (&settings.assume_role_arn, &settings.external_id) {
+            (Some(role), id) => sdk = assume_role(&sdk, role, id.as_deref()).await,
+            (None, Some(_)) => return Err(ConnectError::ExternalIdWithoutRole),
+            (None, None) => {}
+        }
+        let mut config = aws_sdk_servicediscovery::config::Builder::from(&sdk).retry_config(RetryConfig::disabled());
+        if let Some(endpoint) = &settings.endpoint {
+            if !is_url(endpoint) {
+                return Err(ConnectError::InvalidEndpoint(endpoint.clone()));
+            }
+            config = config.endpoint_url(endpoint).interceptor(NoHostPrefix);
+        }
+        Ok(Self { client: Client::from_conf(config.build()), limits })
+    }
+
+    /// Follows a listing to its end. Pages may be empty and have a next one: AWS filters after paging.
+    async fn pages<T, F>(
+        &self,
+        operation: Operation,
+        mut page: impl FnMut(Option<String>) -> F + Send,
+    ) -> Result<Vec<T>, Error>
+    where
+        F: Future<Output = Result<(Vec<T>, Option<String>), Error>> + Send,
+        T: Send,
+    {
+        let mut all = Vec::new();
+        let mut token = None;
+        for _ in 0..MAX_PAGES {
+            let (items, next) = page(token).await?;
+            all.extend(items);
+            token = next.filter(|next| !next.is_empty());
+            if token.is_none() {
+                return Ok(all);
+            }
+            self.limits.acquire_page(operation).await;
+        }
+        let message = format!("the listing did not end within {MAX_PAGES} pages");
+        Err(Error { operation: operation.name(), kind: ErrorKind::Other, message })
+    }
+}
+
+fn deadlines() -> TimeoutConfig {
+    TimeoutConfig::builder().connect_timeout(CONNECT_DEADLINE).operation_timeout(DEADLINE).build()
+}
+
+/// Credentials of a role, over the same HTTP stack; STS is asked at its own endpoint.
+async fn assume_role(sdk: &SdkConfig, role: &str, external_id: Option<&str>) -> SdkConfig {
+    let mut builder = AssumeRoleProvider::builder(role).session_name(env!("CARGO_PKG_NAME")).configure(sdk);
+    if let Some(id) = external_id {
+        builder = builder.external_id(id);
+    }
+    let provider = SharedCredentialsProvider::new(builder.build().await);
+    sdk.to_builder().credentials_provider(provider).build()
+}
+
+fn is_url(endpoint: &str) -> bool {
+    let host = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
+    host.is_some_and(|host| !host.is_empty() && !host.starts_with(['/', ':']) && !host.contains(char::is_whitespace))
+}
+
+/// Takes the host prefix `data-` off discovery calls: the SDK puts it before any host, `data-127.0.0.1` for one, and
+/// has no switch for it. It cannot be replaced by an empty one, which the SDK refuses, but it can be taken away.
+#[derive(Debug)]
+struct NoHostPrefix;
+
+impl Intercept for NoHostPrefix {
+    fn name(&self) -> &'static str {
+        "NoHostPrefix"
+    }
+
+    fn read_before_attempt(
+        &self,
+        _context: &BeforeTransmitInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        config: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        config.interceptor_state().unset::<EndpointPrefix>();
+        Ok(())
+    }
+}
+
+/// An answer without the id that AWS always sends.
+fn missing(operation: Operation, what: &str) -> Error {
+    Error { operation: operation.name(), kind: ErrorKind::Unknown, message: format!("the answer has no {what}") }
+}
+
+fn operation_id(operation: Operation, id: Option<&str>) -> Result<OperationId, Error> {
+    id.map(|id| OperationId(id.into())).ok_or_else(|| missing(operation, "operation id"))
+}
+
+fn duplicate(error: &DuplicateRequest) -> ErrorKind {
+    ErrorKind::Duplicate { operation: error.duplicate_operation_id().map(|id| OperationId(id.into())) }
+}
+
+fn request_tags(operation: Operation, tags: &BTreeMap<String, String>) -> Result<Vec<Tag>, Error> {
+    let tag = |(key, value): (&String, &String)| Tag::builder().key(key).value(value).build();
+    tags.iter().map(tag).collect::<Result<_, _>>().map_err(|error| unbuilt(operation, &error))
+}
+
+fn unbuilt(operation: Operation, error: &aws_sdk_servicediscovery::error::BuildError) -> Error {
+    Error { operation: operation.name(), kind: ErrorKind::InvalidInput, message: error.to_string() }
+}
+
+#[async_trait]
+impl CloudMap for AwsCloudMap {
+    async fn list_namespaces(&self) -> Result<Vec<Namespace>, Error> {
+        let operation = Operation::ListNamespaces;
+        self.pages(operation, async |token| {
+            let request = self.client.list_namespaces().max_results(PAGE).set_next_token(token);
+            let page = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
+            Ok((page.namespaces().iter().filter_map(convert::namespace).collect(), page.next_token))
+        })
+        .await
+    }
+
+    async fn create_http_namespace(
+        &self,
+        name: &str,
+        creator_request_id: &str,
+        description: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<OperationId, Error> {
+        let operation = Operation::CreateHttpNamespace;
+        let request = self
+            .client
+            .create_http_namespace()
+            .name(name)
+            .creator_request_id(creator_request_id)
+            .description(description)
+            .set_tags(Some(request_tags(operation, tags)?));
+        let answer = request.send().await.map_err(|e| {
+            error::sort(operation, &e, |e| match e {
+                CreateHttpNamespaceError::NamespaceAlreadyExists(e) => {
+                    Some(ErrorKind::AlreadyExists { id: e.namespace_id().map(str::to_owned) })
+                }
+                CreateHttpNamespaceError::DuplicateRequest(e) => Some(duplicate(e)),
+                _ => None,
+            })
+        })?;
+        operation_id(operation, answer.operation_id())
+    }
+
+    async fn delete_namespace(&self, id: &str) -> Result<OperationId, Error> {
+        let operation = Operation::DeleteNamespace;
+        let answer = self.client.delete_namespace().id(id).send().await.map_err(|e| {
+            error::sort(operation, &e, |e| match e {
+                DeleteNamespaceError::DuplicateRequest(e) => Some(duplicate(e)),
+                _ => None,
+            })
+        })?;
+        operation_id(operation, answer.operation_id())
+    }
+
+    async fn list_services(&self, namespace_id: &str) -> Result<Vec<Service>, Error> {
+        let operation = Operation::ListServices;
+        let filter = ServiceFilter::builder()
+            .name(ServiceFilterName::NamespaceId)
+            .values(namespace_id)
+            .build()
+            .map_err(|e| unbuilt(operation, &e))?;
+        self.pages(operation, async |token| {
+            let request = self.client.list_services().filters(filter.clone()).max_results(PAGE).set_next_token(token);
+            let page = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
+            Ok((page.services().iter().map(convert::summarized_service).collect(), page.next_token))
+        })
+        .await
+    }
+
+    async fn get_service(&self, id: &str) -> Result<Service, Error> {
+        let operation = Operation::GetService;
+        let answer = self.client.get_service().id(id).send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
+        answer.service().map(convert::service).ok_or_else(|| missing(operation, "service"))
+    }
+
+    async fn create_service(&self, new: &NewService) -> Result<CreateService, Error> {
+        let operation = Operation::CreateService;
+        let mut request = self
+            .client
+            .create_service()
+            .namespace_id(&*new.namespace_id)
+            .name(&*new.name)
+            .creator_request_id(&new.creator_request_id)
+            .description(&new.description)
+            .set_tags(Some(request_tags(operation, &new.tags)?).filter(|tags| !tags.is_empty()));
+        request = match &new.dns {
+            Some(dns) => request.dns_config(convert::dns_request(dns).map_err(|e| unbuilt(operation, &e))?),
+            None => request.r#type(ServiceTypeOption::Http),
+        };
+        if new.custom_health_check {
+            request = request.health_check_custom_config(HealthCheckCustomConfig::builder().build());
+        }
+        match request.send().await {
+            Ok(answer) => {
+                let service = answer.service().ok_or_else(|| missing(operation, "service"))?;
+                Ok(CreateService::Created(convert::service(service)))
+            }
+            Err(failed) => {
+                if let Some(CreateServiceError::ServiceAlreadyExists(taken)) = failed.as_service_error()
+                    && let Some(id) = taken.service_id()
+                {
+                    let creator_request_id = taken.creator_request_id().map(str::to_owned);
+                    return Ok(CreateService::Exists { id: id.into(), creator_request_id });
+                }
+                Err(error::sort(operation, &failed, |_| None))
+            }
+        }
+    }
+
+    async fn delete_service(&self, id: &str) -> Result<(), Error> {
+        let operation = Operation::DeleteService;
+        self.client.delete_service().id(id).send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
+        Ok(())
+    }
+
+    async fn register_instance(
+        &self,
+        service_id: &str,
+        instance: &Instance,
+        _lane: Lane,
+    ) -> Result<OperationId, Error> {
+        let operation = Operation::RegisterInstance;
+        let attributes = instance.attributes.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+        let request = self
+            .client
+            .register_instance()
+            .service_id(service_id)
+            .instance_id(&*instance.id)
+            .set_attributes(Some(attributes));
+        let answer = request.send().await.map_err(|e| {
+            error::sort(operation, &e, |e| match e {
+                RegisterInstanceError::DuplicateRequest(e) => Some(duplicate(e)),
+                _ => None,
+            })
+        })?;
+        operation_id(operation, answer.operation_id())
+    }
+
+    async fn deregister_instance(
+        &self,
+        service_id: &str,
+        instance_id: &str,
+        _lane: Lane,
+    ) -> Result<OperationId, Error> {
+        let operation = Operation::DeregisterInstance;
+        let request = self.client.deregister_instance().service_id(service_id).instance_id(instance_id);
+        let answer = request.send().await.map_err(|e| {
+            error::sort(operation, &e, |e| match e {
+                DeregisterInstanceError::DuplicateRequest(e) => Some(duplicate(e)),
+                _ => None,
+            })
+        })?;
+        operation_id(operation, answer.operation_id())
+    }
+
+    async fn operation(&self, id: &OperationId, _lane: Lane) -> Result<OperationState, Error> {
+        let operation = Operation::GetOperation;
+        let request = self.client.get_operation().operation_id(&*id.0);
+        let answer = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
+        answer.operation().map(convert::operation).ok_or_else(|| missing(operation, "operation"))
+    }
+
+    async fn list_instances(&self, service_id: &str) -> Result<Vec<Instance>, Error> {
+        let operation = Operation::ListInstances;
+        self.pages(operation, async |token| {
+            let request = self.client.list_instances().service_id(service_id).max_results(PAGE).set_next_token(token);
+            let page = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
+            let instances = page.instances.unwrap_or_default();
+            Ok((instances.into_iter().map(convert::listed_instance).collect(), page.next_token))
+        })
+        .await
+    }
+
+    async fn discover_instances(
+        &self,
+        http_name: &str,
+        service: &str,
+        query: &BTreeMap<String, String>,
+        _lane: Lane,
+    ) -> Result<Discovery, Error> {
+        let operation = Operation::DiscoverInstances;
+        let query = query.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+        let request = self
+            .client
+            .discover_instances()
+            .namespace_name(http_name)
+            .service_name(service)
+            .max_results(DISCOVERED)
+            // The default is not documented.
+            .health_status(HealthStatusFilter::All)
+            .set_query_parameters(Some(query).filter(|query: &HashMap<_, _>| !query.is_empty()));
+        let answer = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
+        let instances: Vec<_> =
+            answer.instances.unwrap_or_default().into_iter().map(convert::discovered_instance).collect();
+        let truncated = instances.len() >= DISCOVERED as usize;
+        Ok(Discovery { instances, truncated })
+    }
+
+    async fn set_custom_health(&self, service_id: &str, instance_id: &str, healthy: bool) -> Result<(), Error> {
+        let operation = Operation::UpdateInstanceCustomHealthStatus;
+        let status = if healthy { CustomHealthStatus::Healthy } else { CustomHealthStatus::Unhealthy };
+        let request = self
+            .client
+            .update_instance_custom_health_status()
+            .service_id(service_id)
+            .instance_id(instance_id)
+            .status(status);
+        request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
+        Ok(())
+    }
+
+    async fn list_tags(&self, arn: &str) -> Result<BTreeMap<String, String>, Error> {
+        let operation = Operation::ListTagsForResource;
+        let request = self.client.list_tags_for_resource().resource_arn(arn);
+        let answer = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
+        Ok(answer.tags().iter().map(|tag| (tag.key().to_owned(), tag.value().to_owned())).collect())
+    }
+
+    async fn tag(&self, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error> {
+        let operation = Operation::TagResource;
+        let request = self.client.tag_resource().resource_arn(arn).set_tags(Some(request_tags(operation, tags)?));
+        request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,361 @@
+//! The adapter against scripted answers: what no faithful registry would say on demand.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
+
+use aws_sdk_servicediscovery::{
+    config::{Credentials, http::HttpRequest},
+    error::ConnectorError,
+};
+use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn};
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::cloudmap::Rates;
+
+/// What the server saw.
+type Requests = Arc<Mutex<Vec<Request>>>;
+
+#[derive(Clone)]
+struct Request {
+    operation: String,
+    host: String,
+    authorization: String,
+    body: String,
+}
+
+struct Server {
+    url: String,
+    requests: Requests,
+}
+
+/// What the server's handler shares with the test: what came, and the answers to come.
+type Shared = (Requests, Arc<Mutex<VecDeque<(u16, String)>>>);
+
+/// Answers each request with the next of the script and the last one for ever.
+async fn serve(script: Vec<(u16, String)>) -> Server {
+    let requests = Requests::default();
+    let state = (requests.clone(), Arc::new(Mutex::new(VecDeque::from(script))));
+    let answer = async |State((requests, script)): State<Shared>, headers: HeaderMap, body: Bytes| {
+        let header = |name: &str| headers.get(name).map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        requests.lock().unwrap().push(Request {
+            operation: header("x-amz-target"),
+            host: header("host"),
+            authorization: header("authorization"),
+            body,
+        });
+        let mut script = script.lock().unwrap();
+        let (status, body) = if script.len() > 1 { script.pop_front() } else { script.front().cloned() }.unwrap();
+        (StatusCode::from_u16(status).unwrap(), body)
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = Router::new().fallback(answer).with_state(state);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    Server { url, requests }
+}
+
+fn sdk() -> SdkConfig {
+    SdkConfig::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new("eu-west-1"))
+        .credentials_provider(SharedCredentialsProvider::new(Credentials::new("test", "test", None, None, "test")))
+        .build()
+}
+
+async fn cloudmap(endpoint: &str) -> AwsCloudMap {
+    let settings = AwsSettings { endpoint: Some(endpoint.to_owned()), ..AwsSettings::default() };
+    AwsCloudMap::configured(&sdk(), &settings, Limits::new(&Rates::default(), None)).await.unwrap()
+}
+
+async fn answering(status: u16, body: &Value) -> (AwsCloudMap, Server) {
+    let server = serve(vec![(status, body.to_string())]).await;
+    (cloudmap(&server.url).await, server)
+}
+
+fn instance() -> Instance {
+    let attributes = [("AWS_INSTANCE_IPV4".to_owned(), "10.0.0.1".to_owned())].into();
+    Instance { id: "pod-1".into(), attributes }
+}
+
+async fn register_error(status: u16, body: &Value) -> Error {
+    let (cloudmap, server) = answering(status, body).await;
+    let error = cloudmap.register_instance("srv-1", &instance(), Lane::Ledger).await.unwrap_err();
+    assert_eq!(server.requests.lock().unwrap().len(), 1, "a write is never repeated");
+    error
+}
+
+#[tokio::test]
+async fn sorts_every_error_that_aws_names() {
+    let kinds = [
+        ("ServiceNotFound", 400, ErrorKind::NotFound),
+        ("com.amazonaws#InstanceNotFound", 400, ErrorKind::NotFound),
+        ("ResourceInUse", 400, ErrorKind::InUse),
+        ("ResourceLimitExceeded", 400, ErrorKind::LimitExceeded),
+        ("ThrottlingException", 400, ErrorKind::Throttled),
+        ("RequestLimitExceeded", 400, ErrorKind::Throttled),
+        ("InvalidInput", 400, ErrorKind::InvalidInput),
+        ("CustomHealthNotFound", 400, ErrorKind::InvalidInput),
+        ("AccessDeniedException", 400, ErrorKind::AccessDenied),
+        ("ExpiredTokenException", 400, ErrorKind::AccessDenied),
+        ("UnrecognizedClientException", 400, ErrorKind::AccessDenied),
+        ("InternalFailure", 500, ErrorKind::Unknown),
+        ("SomethingNew", 400, ErrorKind::Other),
+    ];
+    for (code, status, kind) in kinds {
+        let error = register_error(status, &json!({"__type": code, "message": "the reason"})).await;
+        assert_eq!(error.kind, kind, "{code}: {error}");
+        assert!(error.message.contains("the reason"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn names_the_missing_iam_action() {
+    let error = register_error(400, &json!({"__type": "AccessDeniedException", "Message": "not authorized"})).await;
+    assert!(error.to_string().contains("needs the action servicediscovery:RegisterInstance"), "{error}");
+}
+
+#[tokio::test]
+async fn reads_the_operation_that_is_in_the_way() {
+    let body = json!({"__type": "DuplicateRequest", "Message": "in progress", "DuplicateOperationId": "op-7"});
+    let error = register_error(400, &body).await;
+    assert_eq!(error.kind, ErrorKind::Duplicate { operation: Some(OperationId("op-7".into())) });
+}
+
+fn new_service() -> NewService {
+    NewService {
+        namespace_id: "ns-1".into(),
+        name: "web".into(),
+        creator_request_id: "me".to_owned(),
+        description: "for people".to_owned(),
+        dns: None,
+        custom_health_check: false,
+        tags: BTreeMap::new(),
+    }
+}
+
+#[tokio::test]
+async fn the_loser_of_a_name_learns_the_winner() {
+    let body = json!({"__type": "ServiceAlreadyExists", "ServiceId": "srv-9", "CreatorRequestId": "other"});
+    let (cloudmap, _server) = answering(400, &body).await;
+    let exists = CreateService::Exists { id: "srv-9".into(), creator_request_id: Some("other".to_owned()) };
+    assert_eq!(cloudmap.create_service(&new_service()).await.unwrap(), exists);
+
+    // An emulator that does not say who: an error that a listing can resolve.
+    let (cloudmap, _server) = answering(400, &json!({"__type": "ServiceAlreadyExists"})).await;
+    let error = cloudmap.create_service(&new_service()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::AlreadyExists { id: None });
+
+    let body = json!({"__type": "NamespaceAlreadyExists", "NamespaceId": "ns-9", "CreatorRequestId": "other"});
+    let (cloudmap, _server) = answering(400, &body).await;
+    let error = cloudmap.create_http_namespace("shop", "me", "", &BTreeMap::new()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::AlreadyExists { id: Some("ns-9".to_owned()) });
+}
+
+#[tokio::test]
+async fn follows_empty_pages_to_the_end() {
+    let script = [
+        json!({"Instances": [], "NextToken": "a"}),
+        json!({"Instances": [{"Id": "one", "Attributes": {"k": "v"}}], "NextToken": "b"}),
+        json!({"NextToken": "c"}),
+        json!({"Instances": [{"Id": "two"}]}),
+    ];
+    let server = serve(script.iter().map(|page| (200, page.to_string())).collect()).await;
+    let instances = cloudmap(&server.url).await.list_instances("srv-1").await.unwrap();
+    assert_eq!(instances.iter().map(|i| &*i.id).collect::<Vec<_>>(), ["one", "two"]);
+    assert_eq!(instances[0].attributes["k"], "v");
+    let bodies: Vec<Value> =
+        server.requests.lock().unwrap().iter().map(|request| serde_json::from_str(&request.body).unwrap()).collect();
+    assert_eq!(
+        bodies.iter().map(|body| body["NextToken"].as_str()).collect::<Vec<_>>(),
+        [None, Some("a"), Some("b"), Some("c")]
+    );
+}
+
+#[tokio::test]
+async fn a_page_that_fails_fails_the_listing() {
+    let script = vec![
+        (200, json!({"Instances": [{"Id": "one"}], "NextToken": "a"}).to_string()),
+        (400, json!({"__type": "ThrottlingException"}).to_string()),
+    ];
+    let server = serve(script).await;
+    let error = cloudmap(&server.url).await.list_instances("srv-1").await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Throttled);
+}
+
+#[tokio::test]
+async fn discovers_at_the_endpoint_as_it_is_and_asks_for_everything() {
+    let rows: Vec<_> = (0..1000).map(|i| json!({"InstanceId": format!("i-{i}")})).collect();
+    let (cloudmap, server) = answering(200, &json!({"Instances": rows})).await;
+    let query = [("k".to_owned(), "v".to_owned())].into();
+    let discovery = cloudmap.discover_instances("shop", "web", &query, Lane::Ledger).await.unwrap();
+    assert!(discovery.truncated, "a thousand rows may be a part of more");
+    let Request { operation, host, body, .. } = server.requests.lock().unwrap()[0].clone();
+    assert_eq!(operation, "Route53AutoNaming_v20170314.DiscoverInstances");
+    assert_eq!(format!("http://{host}"), server.url);
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["MaxResults"], 1000);
+    assert_eq!(body["HealthStatus"], "ALL");
+    assert_eq!(body["QueryParameters"], json!({"k": "v"}));
+}
+
+/// Sends nothing and notes where it would have been sent.
+#[derive(Debug, Clone, Default)]
+struct Noted(Arc<Mutex<Vec<String>>>);
+
+impl HttpConnector for Noted {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        self.0.lock().unwrap().push(request.uri().to_owned());
+        HttpConnectorFuture::ready(Err(ConnectorError::io("not sent".into())))
+    }
+}
+
+#[tokio::test]
+async fn the_host_prefix_stays_where_our_own_flag_is_not_set() {
+    let noted = Noted::default();
+    let connector = noted.clone();
+    let client = http_client_fn(move |_, _| SharedHttpConnector::new(connector.clone()));
+    let sdk = sdk().to_builder().endpoint_url("https://vpce-1.example").http_client(client).build();
+    let limits = Limits::new(&Rates::default(), None);
+    let cloudmap = AwsCloudMap::configured(&sdk, &AwsSettings::default(), limits).await.unwrap();
+    cloudmap.discover_instances("shop", "web", &BTreeMap::new(), Lane::Ledger).await.unwrap_err();
+    cloudmap.list_namespaces().await.unwrap_err();
+    assert_eq!(*noted.0.lock().unwrap(), ["https://data-vpce-1.example/", "https://vpce-1.example/"]);
+}
+
+#[tokio::test]
+async fn a_service_without_records_is_api_only_and_one_with_records_is_not() {
+    let answer = json!({"Service": {
+        "Id": "srv-1", "Name": "web", "NamespaceId": "ns-1", "CreatorRequestId": "me", "Type": "DNS",
+        "DnsConfig": {"RoutingPolicy": "WEIGHTED", "DnsRecords": [{"Type": "A", "TTL": 60}, {"Type": "AAAA", "TTL": 60}]},
+        "HealthCheckCustomConfig": {}}});
+    let (cloudmap, server) = answering(200, &answer).await;
+    let CreateService::Created(service) = cloudmap.create_service(&new_service()).await.unwrap() else { panic!() };
+    let dns = service.dns.clone().unwrap();
+    assert!(dns.weighted && service.custom_health_check);
+    assert_eq!(
+        dns.records.iter().map(|r| r.record_type).collect::<Vec<_>>(),
+        [super::super::RecordType::A, super::super::RecordType::Aaaa]
+    );
+    cloudmap.create_service(&NewService { dns: Some(dns), ..new_service() }).await.unwrap();
+    let requests = server.requests.lock().unwrap();
+    let body = |i: usize| serde_json::from_str::<Value>(&requests[i].body).unwrap();
+    assert_eq!((&body(0)["Type"], &body(0)["DnsConfig"]), (&json!("HTTP"), &Value::Null));
+    assert_eq!(body(0)["CreatorRequestId"], "me");
+    assert_eq!(body(1)["Type"], Value::Null);
+    assert_eq!(body(1)["DnsConfig"]["RoutingPolicy"], "WEIGHTED");
+}
+
+#[tokio::test]
+async fn an_operation_that_failed_later_says_why() {
+    let answer =
+        json!({"Operation": {"Id": "op", "Status": "FAIL", "ErrorCode": "ACCESS_DENIED", "ErrorMessage": "no"}});
+    let (cloudmap, _server) = answering(200, &answer).await;
+    let failed = OperationState::Failed { code: "ACCESS_DENIED".to_owned(), message: "no".to_owned() };
+    assert_eq!(cloudmap.operation(&OperationId("op".into()), Lane::Ledger).await.unwrap(), failed);
+}
+
+#[tokio::test]
+async fn nothing_was_sent_where_nobody_listens() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let error = cloudmap(&url).await.register_instance("srv-1", &instance(), Lane::Ledger).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Other);
+    assert!(error.message.contains("nothing was sent"), "{error}");
+}
+
+#[tokio::test]
+async fn a_broken_connection_leaves_the_outcome_unknown() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            let mut request = [0; 64];
+            let _ = tokio::io::AsyncReadExt::read(&mut connection, &mut request).await;
+        }
+    });
+    let error = cloudmap(&url).await.register_instance("srv-1", &instance(), Lane::Ledger).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
+}
+
+#[tokio::test]
+async fn a_silent_server_meets_the_deadline() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let sdk = sdk().to_builder().build();
+    let settings = AwsSettings { endpoint: Some(url), ..AwsSettings::default() };
+    let cloudmap = AwsCloudMap::configured(&sdk, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
+    let error = cloudmap.register_instance("srv-1", &instance(), Lane::Ledger).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
+    drop(listener);
+}
+
+#[tokio::test]
+async fn missing_credentials_are_named_as_such() {
+    let (_, server) = answering(200, &json!({})).await;
+    let sdk = SdkConfig::builder().behavior_version(BehaviorVersion::latest()).region(Region::new("eu-west-1")).build();
+    let settings = AwsSettings { endpoint: Some(server.url.clone()), ..AwsSettings::default() };
+    let cloudmap = AwsCloudMap::configured(&sdk, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
+    let error = cloudmap.list_namespaces().await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::AccessDenied, "{error}");
+    assert!(server.requests.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn refuses_settings_that_cannot_work() {
+    let connect = async |sdk: SdkConfig, settings: AwsSettings| {
+        AwsCloudMap::configured(&sdk, &settings, Limits::new(&Rates::default(), None)).await.unwrap_err()
+    };
+    for endpoint in ["127.0.0.1:5000", "http://", "http://a b", "ftp://x"] {
+        let settings = AwsSettings { endpoint: Some(endpoint.to_owned()), ..AwsSettings::default() };
+        assert_eq!(connect(sdk(), settings).await, ConnectError::InvalidEndpoint(endpoint.to_owned()));
+    }
+    let settings = AwsSettings { external_id: Some("x".to_owned()), ..AwsSettings::default() };
+    assert_eq!(connect(sdk(), settings).await, ConnectError::ExternalIdWithoutRole);
+    let nowhere = SdkConfig::builder().behavior_version(BehaviorVersion::latest()).build();
+    assert_eq!(connect(nowhere, AwsSettings::default()).await, ConnectError::NoRegion);
+}
+
+#[tokio::test]
+async fn assumes_a_role_over_the_same_stack() {
+    let sts = serve(vec![(
+        200,
+        "<AssumeRoleResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleResult><Credentials>\
+         <AccessKeyId>ASSUMED</AccessKeyId><SecretAccessKey>secret</SecretAccessKey><SessionToken>token</SessionToken>\
+         <Expiration>2099-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
+            .to_owned(),
+    )])
+    .await;
+    let (_, registry) = answering(200, &json!({"Namespaces": []})).await;
+    // The default chain gives a client, a clock and a sleep as the product has them; only its credentials are ours.
+    let loaded = aws_config::defaults(BehaviorVersion::latest())
+        .region(Region::new("eu-west-1"))
+        .credentials_provider(Credentials::new("base", "base", None, None, "test"))
+        .endpoint_url(&sts.url)
+        .load()
+        .await;
+    let settings = AwsSettings {
+        endpoint: Some(registry.url.clone()),
+        assume_role_arn: Some("arn:aws:iam::123456789012:role/registry".to_owned()),
+        external_id: Some("shared-secret".to_owned()),
+        ..AwsSettings::default()
+    };
+    let cloudmap = AwsCloudMap::configured(&loaded, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
+    cloudmap.list_namespaces().await.unwrap();
+    let asked = sts.requests.lock().unwrap()[0].body.clone();
+    assert!(asked.contains("Action=AssumeRole") && asked.contains("ExternalId=shared-secret"), "{asked}");
+    let signed = registry.requests.lock().unwrap()[0].authorization.clone();
+    assert!(signed.contains("Credential=ASSUMED/"), "{signed}");
+}

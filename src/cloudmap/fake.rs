@@ -1,0 +1,375 @@
+//! A registry in memory behind the port, for tests under simulated time: asynchronous operations, one at a time per
+//! instance, quotas, faults on demand, and a list of all writes.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    Attributes, CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Namespace, NamespaceKind,
+    NewService, Operation, OperationId, OperationState, Service,
+};
+
+/// What happens to the next matching call.
+#[derive(Debug, Clone)]
+pub(crate) enum Fault {
+    /// It fails and has no effect.
+    Refused(ErrorKind),
+    /// It fails, and has its effect nevertheless.
+    Lost(ErrorKind),
+    /// It is accepted, and its operation fails.
+    FailedLater,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    pub(crate) namespaces: Vec<Namespace>,
+    pub(crate) services: BTreeMap<Arc<str>, Service>,
+    /// By service id and instance id.
+    pub(crate) instances: BTreeMap<(Arc<str>, Arc<str>), Attributes>,
+    pub(crate) tags: BTreeMap<Arc<str>, BTreeMap<String, String>>,
+    pub(crate) faults: BTreeMap<Operation, VecDeque<Fault>>,
+    /// All calls: the operation and the id of the instance, service or namespace.
+    pub(crate) calls: Vec<(Operation, String)>,
+    pub(crate) in_flight: usize,
+    pub(crate) most_in_flight: usize,
+    operations: BTreeMap<Arc<str>, Pending>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Pending {
+    until: Instant,
+    key: (Arc<str>, Arc<str>),
+    /// `None` removes the instance.
+    effect: Option<Attributes>,
+    fails: bool,
+    done: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Fake {
+    registry: Arc<Mutex<Registry>>,
+    call: Duration,
+    operation: Duration,
+    quota: usize,
+}
+
+impl Fake {
+    pub(crate) fn new() -> Self {
+        Self {
+            registry: Arc::default(),
+            call: Duration::from_millis(20),
+            operation: Duration::from_millis(1700),
+            quota: 1000,
+        }
+    }
+
+    pub(crate) fn with_quota(self, quota: usize) -> Self {
+        Self { quota, ..self }
+    }
+
+    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
+        let mut registry = self.registry.lock().unwrap();
+        registry.settle();
+        registry
+    }
+
+    pub(crate) fn fault(&self, operation: Operation, fault: Fault) {
+        self.registry().faults.entry(operation).or_default().push_back(fault);
+    }
+
+    async fn begin(&self, operation: Operation, subject: &str) -> Result<Option<Fault>, Error> {
+        let fault = {
+            let mut registry = self.registry();
+            registry.calls.push((operation, subject.to_owned()));
+            registry.in_flight += 1;
+            registry.most_in_flight = registry.most_in_flight.max(registry.in_flight);
+            registry.faults.get_mut(&operation).and_then(VecDeque::pop_front)
+        };
+        sleep(self.call).await;
+        self.registry().in_flight -= 1;
+        match fault {
+            Some(Fault::Refused(kind)) => Err(error(operation, kind)),
+            fault => Ok(fault),
+        }
+    }
+
+    fn start(
+        &self,
+        operation: Operation,
+        key: (Arc<str>, Arc<str>),
+        effect: Option<Attributes>,
+        fault: Option<Fault>,
+    ) -> Result<OperationId, Error> {
+        let mut registry = self.registry();
+        if let Some((id, _)) = registry.operations.iter().find(|(_, pending)| !pending.done && pending.key == key) {
+            let id = Some(OperationId(id.clone()));
+            return Err(error(operation, ErrorKind::Duplicate { operation: id }));
+        }
+        let id = registry.id("op");
+        let until = Instant::now() + self.operation;
+        let fails = matches!(fault, Some(Fault::FailedLater));
+        registry.operations.insert(id.clone(), Pending { until, key, effect, fails, done: false });
+        match fault {
+            Some(Fault::Lost(kind)) => Err(error(operation, kind)),
+            _ => Ok(OperationId(id)),
+        }
+    }
+}
+
+fn error(operation: Operation, kind: ErrorKind) -> Error {
+    Error { operation: operation.name(), message: format!("injected {}", kind.category()), kind }
+}
+
+impl Registry {
+    /// Finishes the operations whose time has come.
+    fn settle(&mut self) {
+        let now = Instant::now();
+        for pending in self.operations.values_mut().filter(|pending| !pending.done && pending.until <= now) {
+            pending.done = true;
+            match pending.effect.take() {
+                _ if pending.fails || !self.services.contains_key(&pending.key.0) => pending.fails = true,
+                Some(attributes) => {
+                    self.instances.insert(pending.key.clone(), attributes);
+                }
+                None => {
+                    self.instances.remove(&pending.key);
+                }
+            }
+        }
+    }
+
+    fn id(&mut self, kind: &str) -> Arc<str> {
+        self.next += 1;
+        format!("{kind}-{}", self.next).into()
+    }
+
+    pub(crate) fn add_namespace(&mut self, name: &str, kind: NamespaceKind) -> Arc<str> {
+        let id = self.id("ns");
+        let namespace = Namespace {
+            id: id.clone(),
+            arn: format!("arn:{id}").into(),
+            name: name.into(),
+            http_name: name.into(),
+            kind,
+            description: None,
+        };
+        self.namespaces.push(namespace);
+        id
+    }
+
+    pub(crate) fn add_service(
+        &mut self,
+        namespace_id: &Arc<str>,
+        name: &str,
+        creator: &str,
+        description: &str,
+    ) -> Arc<str> {
+        let id = self.id("srv");
+        let service = Service {
+            id: id.clone(),
+            arn: format!("arn:{id}").into(),
+            name: name.into(),
+            namespace_id: Some(namespace_id.clone()),
+            description: Some(description.to_owned()),
+            creator_request_id: Some(creator.to_owned()),
+            dns: None,
+            custom_health_check: false,
+        };
+        self.services.insert(id.clone(), service);
+        id
+    }
+
+    pub(crate) fn count(&self, operation: Operation) -> usize {
+        self.calls.iter().filter(|(called, _)| *called == operation).count()
+    }
+}
+
+#[async_trait]
+impl CloudMap for Fake {
+    async fn list_namespaces(&self) -> Result<Vec<Namespace>, Error> {
+        self.begin(Operation::ListNamespaces, "").await?;
+        Ok(self.registry().namespaces.clone())
+    }
+
+    async fn create_http_namespace(
+        &self,
+        name: &str,
+        _creator_request_id: &str,
+        description: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<OperationId, Error> {
+        self.begin(Operation::CreateHttpNamespace, name).await?;
+        let mut registry = self.registry();
+        if registry.namespaces.iter().any(|namespace| &*namespace.name == name) {
+            return Err(error(Operation::CreateHttpNamespace, ErrorKind::AlreadyExists { id: None }));
+        }
+        let id = registry.add_namespace(name, NamespaceKind::Http);
+        registry.tags.insert(format!("arn:{id}").into(), tags.clone());
+        if let Some(namespace) = registry.namespaces.last_mut() {
+            namespace.description = Some(description.to_owned());
+        }
+        let operation = registry.id("op");
+        let pending = Pending { until: Instant::now(), key: (id.clone(), id), effect: None, fails: false, done: true };
+        registry.operations.insert(operation.clone(), pending);
+        Ok(OperationId(operation))
+    }
+
+    async fn delete_namespace(&self, id: &str) -> Result<OperationId, Error> {
+        self.begin(Operation::DeleteNamespace, id).await?;
+        let mut registry = self.registry();
+        if registry.services.values().any(|service| service.namespace_id.as_deref() == Some(id)) {
+            return Err(error(Operation::DeleteNamespace, ErrorKind::InUse));
+        }
+        registry.namespaces.retain(|namespace| &*namespace.id != id);
+        Ok(OperationId("op".into()))
+    }
+
+    async fn list_services(&self, namespace_id: &str) -> Result<Vec<Service>, Error> {
+        self.begin(Operation::ListServices, namespace_id).await?;
+        let registry = self.registry();
+        let inside = registry.services.values().filter(|service| service.namespace_id.as_deref() == Some(namespace_id));
+        Ok(inside.cloned().map(|s| Service { creator_request_id: None, namespace_id: None, ..s }).collect())
+    }
+
+    async fn get_service(&self, id: &str) -> Result<Service, Error> {
+        self.begin(Operation::GetService, id).await?;
+        let found = self.registry().services.get(id).cloned();
+        found.ok_or_else(|| error(Operation::GetService, ErrorKind::NotFound))
+    }
+
+    async fn create_service(&self, new: &NewService) -> Result<CreateService, Error> {
+        self.begin(Operation::CreateService, &new.name).await?;
+        let mut registry = self.registry();
+        let taken = registry
+            .services
+            .values()
+            .find(|s| s.name == new.name && s.namespace_id.as_ref() == Some(&new.namespace_id));
+        if let Some(taken) = taken {
+            let (id, creator_request_id) = (taken.id.clone(), taken.creator_request_id.clone());
+            return Ok(CreateService::Exists { id, creator_request_id });
+        }
+        let id = registry.add_service(&new.namespace_id, &new.name, &new.creator_request_id, &new.description);
+        registry.tags.insert(format!("arn:{id}").into(), new.tags.clone());
+        Ok(CreateService::Created(registry.services[&id].clone()))
+    }
+
+    async fn delete_service(&self, id: &str) -> Result<(), Error> {
+        self.begin(Operation::DeleteService, id).await?;
+        let mut registry = self.registry();
+        if registry.instances.keys().any(|(service, _)| &**service == id) {
+            return Err(error(Operation::DeleteService, ErrorKind::InUse));
+        }
+        registry.services.remove(id).map(|_| ()).ok_or_else(|| error(Operation::DeleteService, ErrorKind::NotFound))
+    }
+
+    async fn register_instance(
+        &self,
+        service_id: &str,
+        instance: &Instance,
+        _lane: Lane,
+    ) -> Result<OperationId, Error> {
+        let operation = Operation::RegisterInstance;
+        let fault = self.begin(operation, &instance.id).await?;
+        let key: (Arc<str>, Arc<str>) = (service_id.into(), instance.id.clone());
+        {
+            let registry = self.registry();
+            if !registry.services.contains_key(service_id) {
+                return Err(error(operation, ErrorKind::NotFound));
+            }
+            let pending =
+                registry.operations.values().filter(|p| !p.done && p.effect.is_some() && *p.key.0 == *service_id);
+            let there = registry.instances.keys().filter(|(service, _)| **service == *service_id).count();
+            if !registry.instances.contains_key(&key) && there + pending.count() >= self.quota {
+                return Err(error(operation, ErrorKind::LimitExceeded));
+            }
+        }
+        self.start(operation, key, Some(instance.attributes.clone()), fault)
+    }
+
+    async fn deregister_instance(
+        &self,
+        service_id: &str,
+        instance_id: &str,
+        _lane: Lane,
+    ) -> Result<OperationId, Error> {
+        let operation = Operation::DeregisterInstance;
+        let fault = self.begin(operation, instance_id).await?;
+        let key: (Arc<str>, Arc<str>) = (service_id.into(), instance_id.into());
+        let busy = self.registry().operations.values().any(|pending| !pending.done && pending.key == key);
+        if !busy && !self.registry().instances.contains_key(&key) {
+            return Err(error(operation, ErrorKind::NotFound));
+        }
+        self.start(operation, key, None, fault)
+    }
+
+    async fn operation(&self, id: &OperationId, _lane: Lane) -> Result<OperationState, Error> {
+        self.begin(Operation::GetOperation, &id.0).await?;
+        let registry = self.registry();
+        match registry.operations.get(&id.0) {
+            None => Err(error(Operation::GetOperation, ErrorKind::NotFound)),
+            Some(pending) if !pending.done => Ok(OperationState::Running),
+            Some(pending) if pending.fails => {
+                Ok(OperationState::Failed { code: "INTERNAL_FAILURE".to_owned(), message: "injected".to_owned() })
+            }
+            Some(_) => Ok(OperationState::Succeeded { targets: BTreeMap::new() }),
+        }
+    }
+
+    async fn list_instances(&self, service_id: &str) -> Result<Vec<Instance>, Error> {
+        self.begin(Operation::ListInstances, service_id).await?;
+        let registry = self.registry();
+        if !registry.services.contains_key(service_id) {
+            return Err(error(Operation::ListInstances, ErrorKind::NotFound));
+        }
+        let inside = registry.instances.iter().filter(|((service, _), _)| **service == *service_id);
+        Ok(inside.map(|((_, id), attributes)| Instance { id: id.clone(), attributes: attributes.clone() }).collect())
+    }
+
+    async fn discover_instances(
+        &self,
+        http_name: &str,
+        service: &str,
+        query: &BTreeMap<String, String>,
+        _lane: Lane,
+    ) -> Result<Discovery, Error> {
+        self.begin(Operation::DiscoverInstances, service).await?;
+        let registry = self.registry();
+        let namespace = registry.namespaces.iter().find(|namespace| &*namespace.http_name == http_name);
+        let id = registry
+            .services
+            .values()
+            .find(|s| &*s.name == service && s.namespace_id.as_ref() == namespace.map(|n| &n.id))
+            .map(|service| service.id.clone())
+            .ok_or_else(|| error(Operation::DiscoverInstances, ErrorKind::NotFound))?;
+        let matching = |attributes: &Attributes| query.iter().all(|(key, value)| attributes.get(key) == Some(value));
+        let inside = registry.instances.iter().filter(|((s, _), attributes)| *s == id && matching(attributes));
+        let instances: Vec<_> = inside
+            .take(1000)
+            .map(|((_, id), attributes)| Instance { id: id.clone(), attributes: attributes.clone() })
+            .collect();
+        let truncated = instances.len() == 1000;
+        Ok(Discovery { instances, truncated })
+    }
+
+    async fn set_custom_health(&self, _service_id: &str, instance_id: &str, _healthy: bool) -> Result<(), Error> {
+        self.begin(Operation::UpdateInstanceCustomHealthStatus, instance_id).await.map(|_| ())
+    }
+
+    async fn list_tags(&self, arn: &str) -> Result<BTreeMap<String, String>, Error> {
+        self.begin(Operation::ListTagsForResource, arn).await?;
+        Ok(self.registry().tags.get(arn).cloned().unwrap_or_default())
+    }
+
+    async fn tag(&self, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error> {
+        self.begin(Operation::TagResource, arn).await?;
+        self.registry().tags.entry(arn.into()).or_default().extend(tags.clone());
+        Ok(())
+    }
+}

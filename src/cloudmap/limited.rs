@@ -1,0 +1,162 @@
+//! Decorators of the port: [`Limited`] waits for the request rate, [`Counted`] counts and times.
+
+use std::{collections::BTreeMap, future::Future, sync::Arc};
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::{
+    CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Metrics, Namespace, NewService,
+    Operation, OperationId, OperationState, Service,
+};
+
+/// Makes every call wait for its turn, and slows the instances lane down where AWS throttles. Retries nothing.
+#[derive(Debug)]
+pub struct Limited<C> {
+    inner: C,
+    limits: Arc<Limits>,
+}
+
+impl<C: CloudMap> Limited<C> {
+    pub fn new(inner: C, limits: Arc<Limits>) -> Self {
+        Self { inner, limits }
+    }
+
+    async fn around<T>(
+        &self,
+        operation: Operation,
+        lane: Lane,
+        call: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<T, Error> {
+        self.limits.acquire(operation, lane).await;
+        let result = call.await;
+        if matches!(&result, Err(Error { kind: ErrorKind::Throttled, .. })) {
+            self.limits.throttled(operation);
+        }
+        result
+    }
+}
+
+/// Counts every call by operation and outcome and takes its time.
+#[derive(Debug)]
+pub struct Counted<C> {
+    inner: C,
+    metrics: Metrics,
+}
+
+impl<C: CloudMap> Counted<C> {
+    pub fn new(inner: C, metrics: Metrics) -> Self {
+        Self { inner, metrics }
+    }
+
+    async fn around<T>(
+        &self,
+        operation: Operation,
+        _lane: Lane,
+        call: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<T, Error> {
+        let since = Instant::now();
+        let result = call.await;
+        let outcome = result.as_ref().map_or_else(|error| error.kind.category(), |_| "ok");
+        self.metrics.called(operation, outcome, since.elapsed());
+        result
+    }
+}
+
+/// The port's verbs, each once around the same verb of the inner one.
+macro_rules! decorate {
+    ($decorator:ident) => {
+        #[async_trait]
+        impl<C: CloudMap> CloudMap for $decorator<C> {
+            async fn list_namespaces(&self) -> Result<Vec<Namespace>, Error> {
+                self.around(Operation::ListNamespaces, Lane::Instances, self.inner.list_namespaces()).await
+            }
+
+            async fn create_http_namespace(
+                &self,
+                name: &str,
+                creator_request_id: &str,
+                description: &str,
+                tags: &BTreeMap<String, String>,
+            ) -> Result<OperationId, Error> {
+                let call = self.inner.create_http_namespace(name, creator_request_id, description, tags);
+                self.around(Operation::CreateHttpNamespace, Lane::Instances, call).await
+            }
+
+            async fn delete_namespace(&self, id: &str) -> Result<OperationId, Error> {
+                self.around(Operation::DeleteNamespace, Lane::Instances, self.inner.delete_namespace(id)).await
+            }
+
+            async fn list_services(&self, namespace_id: &str) -> Result<Vec<Service>, Error> {
+                self.around(Operation::ListServices, Lane::Instances, self.inner.list_services(namespace_id)).await
+            }
+
+            async fn get_service(&self, id: &str) -> Result<Service, Error> {
+                self.around(Operation::GetService, Lane::Instances, self.inner.get_service(id)).await
+            }
+
+            async fn create_service(&self, new: &NewService) -> Result<CreateService, Error> {
+                self.around(Operation::CreateService, Lane::Instances, self.inner.create_service(new)).await
+            }
+
+            async fn delete_service(&self, id: &str) -> Result<(), Error> {
+                self.around(Operation::DeleteService, Lane::Instances, self.inner.delete_service(id)).await
+            }
+
+            async fn register_instance(
+                &self,
+                service_id: &str,
+                instance: &Instance,
+                lane: Lane,
+            ) -> Result<OperationId, Error> {
+                let call = self.inner.register_instance(service_id, instance, lane);
+                self.around(Operation::RegisterInstance, lane, call).await
+            }
+
+            async fn deregister_instance(
+                &self,
+                service_id: &str,
+                instance_id: &str,
+                lane: Lane,
+            ) -> Result<OperationId, Error> {
+                let call = self.inner.deregister_instance(service_id, instance_id, lane);
+                self.around(Operation::DeregisterInstance, lane, call).await
+            }
+
+            async fn operation(&self, id: &OperationId, lane: Lane) -> Result<OperationState, Error> {
+                self.around(Operation::GetOperation, lane, self.inner.operation(id, lane)).await
+            }
+
+            async fn list_instances(&self, service_id: &str) -> Result<Vec<Instance>, Error> {
+                self.around(Operation::ListInstances, Lane::Instances, self.inner.list_instances(service_id)).await
+            }
+
+            async fn discover_instances(
+                &self,
+                http_name: &str,
+                service: &str,
+                query: &BTreeMap<String, String>,
+                lane: Lane,
+            ) -> Result<Discovery, Error> {
+                let call = self.inner.discover_instances(http_name, service, query, lane);
+                self.around(Operation::DiscoverInstances, lane, call).await
+            }
+
+            async fn set_custom_health(&self, service_id: &str, instance_id: &str, healthy: bool) -> Result<(), Error> {
+                let call = self.inner.set_custom_health(service_id, instance_id, healthy);
+                self.around(Operation::UpdateInstanceCustomHealthStatus, Lane::Instances, call).await
+            }
+
+            async fn list_tags(&self, arn: &str) -> Result<BTreeMap<String, String>, Error> {
+                self.around(Operation::ListTagsForResource, Lane::Instances, self.inner.list_tags(arn)).await
+            }
+
+            async fn tag(&self, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error> {
+                self.around(Operation::TagResource, Lane::Instances, self.inner.tag(arn, tags)).await
+            }
+        }
+    };
+}
+
+decorate!(Limited);
+decorate!(Counted);

@@ -1,0 +1,147 @@
+//! What is counted about the calls to Cloud Map, and what they cost.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, core::Collector};
+
+use super::{Lane, Operation};
+
+/// USD per million discovery calls (AWS price list); calls of the control plane are free.
+const USD_PER_MILLION_DISCOVERY_CALLS: f64 = 1.0;
+/// A month as AWS bills it, 730 hours.
+const MONTH: Duration = Duration::from_hours(730);
+
+/// Counters of the calls, their durations and their waits for a turn. Cheap to clone: clones count together.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    calls: IntCounterVec,
+    duration: HistogramVec,
+    wait: HistogramVec,
+}
+
+impl Metrics {
+    /// Creates and registers the metrics.
+    ///
+    /// # Errors
+    /// If the registry has metrics of these names already.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let buckets = || vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+        let metrics = Self {
+            calls: IntCounterVec::new(
+                Opts::new("cloudmap_mcs_aws_calls_total", "Calls to AWS Cloud Map, page by page, by outcome"),
+                &["operation", "outcome"],
+            )?,
+            duration: HistogramVec::new(
+                HistogramOpts::new("cloudmap_mcs_aws_call_duration_seconds", "Duration of calls to AWS Cloud Map")
+                    .buckets(buckets()),
+                &["operation"],
+            )?,
+            wait: HistogramVec::new(
+                HistogramOpts::new(
+                    "cloudmap_mcs_aws_limiter_wait_seconds",
+                    "Time that calls waited for the request rate of their operation",
+                )
+                .buckets(buckets()),
+                &["operation", "lane"],
+            )?,
+        };
+        registry.register(Box::new(metrics.calls.clone()))?;
+        registry.register(Box::new(metrics.duration.clone()))?;
+        registry.register(Box::new(metrics.wait.clone()))?;
+        Ok(metrics)
+    }
+
+    pub(super) fn called(&self, operation: Operation, outcome: &'static str, duration: Duration) {
+        self.calls.with_label_values(&[operation.name(), outcome]).inc();
+        self.duration.with_label_values(&[operation.name()]).observe(duration.as_secs_f64());
+    }
+
+    /// A page of a listing that has a next page: the last one counts as the call itself.
+    pub(super) fn page(&self, operation: Operation) {
+        self.calls.with_label_values(&[operation.name(), "ok"]).inc();
+    }
+
+    pub(super) fn waited(&self, operation: Operation, lane: Lane, wait: Duration) {
+        let lane = match lane {
+            Lane::Ledger => "ledger",
+            Lane::Instances => "instances",
+        };
+        self.wait.with_label_values(&[operation.name(), lane]).observe(wait.as_secs_f64());
+    }
+
+    /// All calls so far by operation and outcome.
+    pub fn snapshot(&self) -> Calls {
+        let mut calls = BTreeMap::new();
+        for family in self.calls.collect() {
+            for metric in family.get_metric() {
+                let label =
+                    |name| metric.get_label().iter().find(|l| l.name() == name).map_or("", |l| l.value()).to_owned();
+                calls.insert((label("operation"), label("outcome")), metric.get_counter().get_value() as u64);
+            }
+        }
+        Calls(calls)
+    }
+}
+
+/// Numbers of calls by operation and outcome, where the outcome is `ok` or an
+/// [`ErrorKind::category`](super::ErrorKind::category).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Calls(BTreeMap<(String, String), u64>);
+
+impl Calls {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str, u64)> {
+        self.0.iter().map(|((operation, outcome), &count)| (operation.as_str(), outcome.as_str(), count))
+    }
+
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// All calls of one operation.
+    pub fn of(&self, operation: Operation) -> u64 {
+        self.iter().filter(|(name, ..)| *name == operation.name()).map(|(.., count)| count).sum()
+    }
+
+    /// What a month would cost if it went on as between two snapshots.
+    ///
+    /// Registered instances have a price of their own (0.10 USD per instance-month), which is not in here.
+    pub fn per_month(&self, earlier: &Self, elapsed: Duration) -> Estimate {
+        let months = MONTH.as_secs_f64() / elapsed.as_secs_f64().max(1.0);
+        let grown = |now: u64, then: u64| now.saturating_sub(then) as f64 * months;
+        let discovery = grown(self.of(Operation::DiscoverInstances), earlier.of(Operation::DiscoverInstances));
+        Estimate {
+            calls: grown(self.total(), earlier.total()),
+            discovery_calls: discovery,
+            usd: discovery / 1e6 * USD_PER_MILLION_DISCOVERY_CALLS,
+        }
+    }
+}
+
+/// Calls and price of a month at the present pace.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    pub calls: f64,
+    pub discovery_calls: f64,
+    /// Price of the discovery calls.
+    pub usd: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_discovery_a_second_costs_about_two_and_a_half_dollars_a_month() {
+        let metrics = Metrics::new(&Registry::new()).unwrap();
+        let before = metrics.snapshot();
+        for _ in 0..60 {
+            metrics.called(Operation::DiscoverInstances, "ok", Duration::from_millis(5));
+        }
+        metrics.called(Operation::RegisterInstance, "throttled", Duration::from_millis(5));
+        let after = metrics.snapshot();
+        assert_eq!((after.total(), after.of(Operation::DiscoverInstances)), (61, 60));
+        assert!(after.iter().any(|call| call == ("RegisterInstance", "throttled", 1)));
+        let estimate = after.per_month(&before, Duration::from_mins(1));
+        assert!((2.6..2.7).contains(&estimate.usd), "{estimate:?}");
+    }
+}

@@ -1,0 +1,446 @@
+//! What an instance says: the attributes that everybody reads, and ours.
+//!
+//! | attribute | value |
+//! |---|---|
+//! | `AWS_INSTANCE_IPV4`, `AWS_INSTANCE_IPV6` | the endpoint's addresses, one instance for both |
+//! | `AWS_INSTANCE_PORT` | the number that the first port of the Service has on this endpoint |
+//! | `PORT_<name>` | each further port: `<number>/<protocol>`, where `<name>` is the port's name, or its number |
+//! | `AVAILABILITY_ZONE`, `REGION` | as ECS writes them, where they are known |
+//! | `CLOUDMAP_MCS_CLUSTERSET`, `CLOUDMAP_MCS_CLUSTER`, `CLOUDMAP_MCS_CLUSTER_UID` | whose the instance is |
+//! | `CLOUDMAP_MCS_NAMESPACE`, `CLOUDMAP_MCS_SERVICE` | the Kubernetes Service, for people |
+//! | `AWS_INIT_HEALTH_STATUS` | `HEALTHY`, only in services with a custom health check |
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    net::{Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
+
+use super::ownership::{Identity, short_hash};
+use crate::{
+    cloudmap::{Attributes, Instance, RecordType, Service},
+    model::{Endpoint, EndpointPort, ServiceKey, ServicePort},
+};
+
+pub const IPV4: &str = "AWS_INSTANCE_IPV4";
+pub const IPV6: &str = "AWS_INSTANCE_IPV6";
+pub const PORT: &str = "AWS_INSTANCE_PORT";
+pub const INIT_HEALTH: &str = "AWS_INIT_HEALTH_STATUS";
+pub const ZONE: &str = "AVAILABILITY_ZONE";
+pub const REGION: &str = "REGION";
+pub const CLUSTERSET: &str = "CLOUDMAP_MCS_CLUSTERSET";
+pub const CLUSTER: &str = "CLOUDMAP_MCS_CLUSTER";
+pub const CLUSTER_UID: &str = "CLOUDMAP_MCS_CLUSTER_UID";
+pub const NAMESPACE: &str = "CLOUDMAP_MCS_NAMESPACE";
+pub const SERVICE: &str = "CLOUDMAP_MCS_SERVICE";
+/// Begin of the names of attributes for all ports but the first.
+pub const FURTHER_PORT: &str = "PORT_";
+
+/// Attributes of an instance that AWS allows; ours alone are ten, which leaves room for twenty further ports.
+const MAX_ATTRIBUTES: usize = 30;
+/// Characters of all keys and values that AWS allows.
+const MAX_CHARACTERS: usize = 5000;
+/// Bytes of the hash of the cluster's UID in ids: two of a thousand clusters share it once in a million accounts.
+const CLUSTER_HASH: usize = 5;
+
+/// Why a Service cannot be registered at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    #[error(
+        "Service {service} has {ports} ports: an instance of it would have {attributes} attributes and {characters} \
+         characters, and Cloud Map allows 30 and 5,000; export fewer ports"
+    )]
+    TooLarge { service: ServiceKey, ports: usize, attributes: usize, characters: usize },
+}
+
+/// One instance as it shall be. Kept small, because there are many: what all instances of a Service say is shared, and
+/// the text is written only for the call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceSpec {
+    id: Arc<str>,
+    common: Arc<Attributes>,
+    ipv4: Option<Ipv4Addr>,
+    ipv6: Option<Ipv6Addr>,
+    port: Option<u16>,
+    zone: Option<Arc<str>>,
+}
+
+impl InstanceSpec {
+    pub fn id(&self) -> &Arc<str> {
+        &self.id
+    }
+
+    /// The instance as `service` takes it.
+    pub fn render(&self, service: ServiceTraits) -> Instance {
+        let mut instance = Instance { id: self.id.clone(), attributes: self.attributes() };
+        if service.custom_health_check {
+            instance.attributes.insert(INIT_HEALTH.to_owned(), "HEALTHY".to_owned());
+        }
+        instance
+    }
+
+    fn attributes(&self) -> Attributes {
+        let Self { id: _, common, ipv4, ipv6, port, zone } = self;
+        let mut attributes = (**common).clone();
+        let mut set = |key: &str, value: Option<String>| value.map(|value| attributes.insert(key.to_owned(), value));
+        set(IPV4, ipv4.map(|ip| ip.to_string()));
+        set(IPV6, ipv6.map(|ip| ip.to_string()));
+        set(PORT, port.map(|port| port.to_string()));
+        set(ZONE, zone.as_deref().map(str::to_owned));
+        attributes
+    }
+
+    /// Equal for equal attributes; see [`digest`].
+    pub fn digest(&self) -> Digest {
+        digest(&self.attributes())
+    }
+
+    /// What the records of a service require and this endpoint lacks. `None`: it fits.
+    pub fn lacks(&self, service: ServiceTraits) -> Option<&'static str> {
+        let records = service.records;
+        if records.cname {
+            Some("the service has a CNAME record, which takes host names only")
+        } else if records.a && self.ipv4.is_none() {
+            Some("the service has an A record, but the endpoint has no IPv4 address")
+        } else if records.aaaa && self.ipv6.is_none() {
+            Some("the service has an AAAA record, but the endpoint has no IPv6 address")
+        } else if records.srv && self.port.is_none() {
+            Some("the service has an SRV record, but the endpoint does not serve the first port of the Service")
+        } else {
+            None
+        }
+    }
+}
+
+/// What about a Cloud Map service decides how instances in it look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ServiceTraits {
+    records: Records,
+    custom_health_check: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "a set of record types")]
+struct Records {
+    a: bool,
+    aaaa: bool,
+    srv: bool,
+    cname: bool,
+}
+
+impl From<&Service> for ServiceTraits {
+    fn from(service: &Service) -> Self {
+        let has = |wanted| {
+            service.dns.as_ref().is_some_and(|dns| dns.records.iter().any(|record| record.record_type == wanted))
+        };
+        Self {
+            records: Records {
+                a: has(RecordType::A),
+                aaaa: has(RecordType::Aaaa),
+                srv: has(RecordType::Srv),
+                cname: has(RecordType::Cname),
+            },
+            custom_health_check: service.custom_health_check,
+        }
+    }
+}
+
+/// Hash of attributes, for comparison within this process only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest(u64);
+
+/// Hash of the attributes that we write. Others that begin with `AWS_` are AWS's own: the initial health status, say,
+/// which is not kept up to date.
+pub fn digest(attributes: &Attributes) -> Digest {
+    let mut hasher = DefaultHasher::new();
+    for (key, value) in attributes {
+        if !key.starts_with("AWS_") || [IPV4, IPV6, PORT].contains(&key.as_str()) {
+            (key, value).hash(&mut hasher);
+        }
+    }
+    Digest(hasher.finish())
+}
+
+/// A Service whose endpoints become instances.
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a> {
+    pub identity: &'a Identity,
+    pub service: &'a ServiceKey,
+    /// In the order of the Service: the first becomes `AWS_INSTANCE_PORT`.
+    pub ports: &'a [ServicePort],
+    pub region: Option<&'a str>,
+}
+
+impl Source<'_> {
+    /// One instance for each ready endpoint, sorted by id.
+    ///
+    /// Ids are stable for an address: `k8s-<hash of the cluster's UID>-<address>`, where dots are dashes and an IPv6
+    /// address, used where there is no IPv4, is 32 digits. They are DNS labels, because they become targets of SRV
+    /// records, and no scheme of ECS (32 digits), of the AWS controller (`tcp-...`), of external-dns (the address) or
+    /// of the Python controller (the address with dashes) makes such ids. Endpoints that share an address (pods on the
+    /// host network) have their port appended, all but the one with the lowest.
+    pub fn instances<'e>(&self, endpoints: impl IntoIterator<Item = &'e Endpoint>) -> Result<Vec<InstanceSpec>, Unfit> {
+        let prefix = format!("k8s-{}", short_hash(&self.identity.cluster_uid, CLUSTER_HASH));
+        let mut ready: Vec<_> = endpoints.into_iter().filter(|endpoint| endpoint.conditions.ready).collect();
+        // The address that is in the id, then the port.
+        ready.sort_by_key(|endpoint| {
+            let only_ipv6 = endpoint.ipv6.filter(|_| endpoint.ipv4.is_none());
+            (endpoint.ipv4, only_ipv6, self.first_port(&endpoint.ports))
+        });
+
+        let mut shared: Vec<(&[EndpointPort], Arc<Attributes>)> = Vec::new();
+        let mut last: Option<(String, Option<u16>)> = None;
+        let mut specs = Vec::with_capacity(ready.len());
+        for endpoint in ready {
+            let port = self.first_port(&endpoint.ports);
+            let base = match (endpoint.ipv4, endpoint.ipv6) {
+                (Some(ip), _) => format!("{prefix}-{}", ip.to_string().replace('.', "-")),
+                (None, Some(ip)) => format!("{prefix}-{:032x}", ip.to_bits()),
+                (None, None) => continue,
+            };
+            let id: Arc<str> = match &last {
+                // Twice the same address and port is the same endpoint, listed by two slices for a moment.
+                Some((address, at)) if *address == base && *at == port => continue,
+                Some((address, _)) if *address == base => format!("{base}-{}", port.unwrap_or_default()).into(),
+                _ => base.as_str().into(),
+            };
+            last = Some((base, port));
+            let known = shared.iter().find(|(ports, _)| **ports == *endpoint.ports).map(|(_, common)| common.clone());
+            let common = known.unwrap_or_else(|| {
+                let common = Arc::new(self.common(&endpoint.ports));
+                shared.push((&endpoint.ports, common.clone()));
+                common
+            });
+            let (ipv4, ipv6, zone) = (endpoint.ipv4, endpoint.ipv6, endpoint.zone.clone());
+            let spec = InstanceSpec { id, common, ipv4, ipv6, port, zone };
+            self.check(&spec)?;
+            specs.push(spec);
+        }
+        specs.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(specs)
+    }
+
+    /// The number that the first port of the Service has on an endpoint.
+    fn first_port(&self, ports: &[EndpointPort]) -> Option<u16> {
+        self.ports.first().and_then(|first| resolve(first, ports))
+    }
+
+    fn common(&self, ports: &[EndpointPort]) -> Attributes {
+        let Identity { clusterset, cluster, cluster_uid } = self.identity;
+        let mut attributes = Attributes::new();
+        let mut set = |key: &str, value: &str| attributes.insert(key.to_owned(), value.to_owned());
+        if let Some(clusterset) = clusterset {
+            set(CLUSTERSET, clusterset.as_str());
+        }
+        set(CLUSTER, cluster.as_str());
+        set(CLUSTER_UID, cluster_uid);
+        set(NAMESPACE, &self.service.namespace);
+        set(SERVICE, &self.service.name);
+        if let Some(region) = self.region {
+            set(REGION, region);
+        }
+        for port in self.ports.iter().skip(1) {
+            if let Some(number) = resolve(port, ports) {
+                // A Service with several ports names them all; one that does not comes from another source.
+                let name = if port.name.is_empty() { port.port.to_string() } else { port.name.to_string() };
+                set(&format!("{FURTHER_PORT}{name}"), &format!("{number}/{}", port.protocol));
+            }
+        }
+        attributes
+    }
+
+    fn check(&self, spec: &InstanceSpec) -> Result<(), Unfit> {
+        let attributes = spec.attributes();
+        // One may be added for the health check.
+        let count = attributes.len() + 1;
+        let characters: usize = attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if count > MAX_ATTRIBUTES || characters > MAX_CHARACTERS - INIT_HEALTH.len() - "HEALTHY".len() {
+            let (service, ports) = (self.service.clone(), self.ports.len());
+            return Err(Unfit::TooLarge { service, ports, attributes: count, characters });
+        }
+        Ok(())
+    }
+}
+
+/// The number of a Service port on an endpoint: EndpointSlices link the two by name and protocol.
+fn resolve(port: &ServicePort, ports: &[EndpointPort]) -> Option<u16> {
+    ports.iter().find(|p| p.name == port.name && p.protocol == port.protocol).map(|p| p.port)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::{
+        RecordType::{A, Aaaa, Cname, Srv},
+        *,
+    };
+    use crate::{
+        cloudmap::{DnsConfig, DnsRecord},
+        instances::ownership::is_ours,
+        model::{Conditions, Protocol},
+    };
+
+    fn identity(uid: &str) -> Identity {
+        Identity { clusterset: Some("prod".parse().unwrap()), cluster: "c1".parse().unwrap(), cluster_uid: uid.into() }
+    }
+
+    fn port(name: &str, protocol: Protocol, port: u16) -> ServicePort {
+        ServicePort { name: name.into(), protocol, port, app_protocol: None }
+    }
+
+    fn endpoint(ipv4: Option<&str>, ipv6: Option<&str>, ports: &[(&str, Protocol, u16)]) -> Endpoint {
+        Endpoint {
+            ipv4: ipv4.map(|ip| ip.parse().unwrap()),
+            ipv6: ipv6.map(|ip| ip.parse().unwrap()),
+            ports: ports
+                .iter()
+                .map(|&(name, protocol, port)| EndpointPort { name: name.into(), protocol, port, app_protocol: None })
+                .collect(),
+            conditions: Conditions::READY,
+            hostname: None,
+            zone: Some("eu-west-1a".into()),
+            node: None,
+        }
+    }
+
+    fn specs(ports: &[ServicePort], endpoints: &[Endpoint]) -> Result<Vec<InstanceSpec>, Unfit> {
+        let service = ServiceKey::new("shop", "web");
+        Source { identity: &identity("uid-1"), service: &service, ports, region: Some("eu-west-1") }
+            .instances(endpoints)
+    }
+
+    const WEB: (&str, Protocol, u16) = ("http", Protocol::Tcp, 8080);
+
+    #[test]
+    fn one_instance_says_both_families_all_ports_and_whose_it_is() {
+        let ports = [port("http", Protocol::Tcp, 80), port("dns", Protocol::Udp, 53), port("gone", Protocol::Tcp, 1)];
+        let endpoint = endpoint(Some("10.0.0.1"), Some("fd00::1"), &[("dns", Protocol::Udp, 5353), WEB]);
+        let specs = specs(&ports, &[endpoint]).unwrap();
+        let instance = specs[0].render(ServiceTraits::default());
+        let expected = [
+            ("AVAILABILITY_ZONE", "eu-west-1a"),
+            ("AWS_INSTANCE_IPV4", "10.0.0.1"),
+            ("AWS_INSTANCE_IPV6", "fd00::1"),
+            ("AWS_INSTANCE_PORT", "8080"),
+            ("CLOUDMAP_MCS_CLUSTER", "c1"),
+            ("CLOUDMAP_MCS_CLUSTERSET", "prod"),
+            ("CLOUDMAP_MCS_CLUSTER_UID", "uid-1"),
+            ("CLOUDMAP_MCS_NAMESPACE", "shop"),
+            ("CLOUDMAP_MCS_SERVICE", "web"),
+            ("PORT_dns", "5353/UDP"),
+            ("REGION", "eu-west-1"),
+        ];
+        let expected: BTreeMap<_, _> = expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        assert_eq!(instance.attributes, expected);
+        assert!(is_ours(&instance, &identity("uid-1")));
+        assert!(instance.id.starts_with("k8s-") && instance.id.ends_with("-10-0-0-1"), "{}", instance.id);
+    }
+
+    #[test]
+    fn only_ready_endpoints_are_registered() {
+        let mut unready = endpoint(Some("10.0.0.2"), None, &[WEB]);
+        unready.conditions.ready = false;
+        let specs = specs(&[], &[endpoint(Some("10.0.0.1"), None, &[WEB]), unready]).unwrap();
+        assert_eq!(specs.len(), 1);
+        assert_eq!(specs[0].port, None, "a Service without ports has no first one");
+    }
+
+    #[test]
+    fn endpoints_that_share_an_address_are_told_apart_and_doubles_are_not() {
+        let ports = [port("http", Protocol::Tcp, 80)];
+        let at = |number| endpoint(Some("10.0.0.1"), None, &[("http", Protocol::Tcp, number)]);
+        let ids = |endpoints: &[Endpoint]| -> Vec<String> {
+            let specs = specs(&ports, endpoints).unwrap();
+            specs.iter().map(|spec| spec.id.rsplit_once("-10-0-0-1").unwrap().1.to_owned()).collect()
+        };
+        assert_eq!(ids(&[at(9000), at(8080), at(8080)]), ["", "-9000"]);
+        assert_eq!(ids(&[at(8080)]), [""]);
+    }
+
+    #[test]
+    fn health_is_told_only_where_there_is_a_custom_check_and_does_not_count_as_a_difference() {
+        let specs = specs(&[], &[endpoint(Some("10.0.0.1"), None, &[])]).unwrap();
+        let plain = specs[0].render(ServiceTraits::default());
+        let checked = specs[0].render(ServiceTraits { custom_health_check: true, ..ServiceTraits::default() });
+        assert!(!plain.attributes.contains_key(INIT_HEALTH));
+        assert_eq!(checked.attributes[INIT_HEALTH], "HEALTHY");
+        assert_eq!(digest(&plain.attributes), digest(&checked.attributes));
+        assert_eq!(specs[0].digest(), digest(&plain.attributes));
+        let mut altered = plain.attributes.clone();
+        altered.insert(IPV4.to_owned(), "10.0.0.9".to_owned());
+        assert_ne!(digest(&altered), digest(&plain.attributes));
+    }
+
+    #[test]
+    fn an_endpoint_that_lacks_what_the_records_need_is_refused() {
+        let ports = [port("http", Protocol::Tcp, 80)];
+        let v4 = endpoint(Some("10.0.0.1"), None, &[WEB]);
+        let v6 = endpoint(None, Some("fd00::1"), &[WEB]);
+        let both = endpoint(Some("10.0.0.1"), Some("fd00::1"), &[WEB]);
+        let portless = endpoint(Some("10.0.0.1"), Some("fd00::1"), &[]);
+        for (records, fits) in [
+            (&[][..], [true, true, true, true]),
+            (&[A], [true, false, true, true]),
+            (&[Aaaa], [false, true, true, true]),
+            (&[A, Aaaa], [false, false, true, true]),
+            (&[Srv], [true, true, true, false]),
+            (&[Cname], [false, false, false, false]),
+        ] {
+            let service = Service {
+                id: "s".into(),
+                arn: "a".into(),
+                name: "web".into(),
+                namespace_id: None,
+                description: None,
+                creator_request_id: None,
+                dns: Some(DnsConfig {
+                    weighted: false,
+                    records: records.iter().map(|&record_type| DnsRecord { record_type, ttl: 60 }).collect(),
+                }),
+                custom_health_check: false,
+            };
+            let traits = ServiceTraits::from(&service);
+            let found = [&v4, &v6, &both, &portless]
+                .map(|endpoint| specs(&ports, std::slice::from_ref(endpoint)).unwrap()[0].lacks(traits).is_none());
+            assert_eq!(found, fits, "{records:?}");
+        }
+    }
+
+    #[test]
+    fn more_ports_than_attributes_are_refused_with_the_remedy() {
+        let names: Vec<_> = (0..30).map(|i| format!("port-{i}")).collect();
+        let ports: Vec<_> = names.iter().map(|name| port(name, Protocol::Tcp, 80)).collect();
+        let listed: Vec<_> = names.iter().map(|name| (name.as_str(), Protocol::Tcp, 8080)).collect();
+        let error = specs(&ports, &[endpoint(Some("10.0.0.1"), None, &listed)]).unwrap_err().to_string();
+        assert!(error.contains("shop/web has 30 ports") && error.contains("fewer ports"), "{error}");
+        specs(&ports[..20], &[endpoint(Some("10.0.0.1"), None, &listed)]).unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn ids_are_dns_labels_unique_per_cluster_and_foreign_to_all_other_schemes(
+            ipv4 in proptest::option::of(any::<u32>()),
+            ipv6 in any::<u128>(),
+            uid in "[0-9a-f]{8}-[0-9a-f]{4}",
+        ) {
+            let mut endpoint = endpoint(None, None, &[WEB]);
+            endpoint.ipv4 = ipv4.map(Ipv4Addr::from_bits);
+            endpoint.ipv6 = Some(Ipv6Addr::from_bits(ipv6));
+            let service = ServiceKey::new("shop", "web");
+            let id = |uid: &str| {
+                let identity = identity(uid);
+                let source = Source { identity: &identity, service: &service, ports: &[], region: None };
+                source.instances([&endpoint, &endpoint]).unwrap()[0].id.clone()
+            };
+            let own = id(&uid);
+            prop_assert!(own.len() <= 63);
+            prop_assert!(own.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-'));
+            prop_assert!(own.starts_with("k8s-") && !own.ends_with('-'));
+            prop_assert_ne!(&own, &id("another"));
+            prop_assert_eq!(&own, &id(&uid));
+        }
+    }
+}

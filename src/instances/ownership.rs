@@ -1,0 +1,265 @@
+//! Whose an instance, a service or a namespace is.
+//!
+//! An instance is ours by attributes that only we write, never by the absence of somebody else's. What is not provably
+//! ours is foreign, and nothing foreign is ever written or deleted.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use sha2::{Digest, Sha256};
+
+use super::attributes::{CLUSTER_UID, CLUSTERSET};
+use crate::{
+    cloudmap::{Instance, Service},
+    model::{ClusterId, ClusterSetId},
+};
+
+/// Key of the tag that marks namespaces and services that we made; its value is [`Identity::set`].
+pub const OWNER_TAG: &str = "cloudmap-mcs/made-for";
+/// Begin of the `CreatorRequestId` of all that any ClusterSet's controllers made.
+const CREATOR: &str = "cloudmap-mcs:";
+/// Begin of the descriptions of services that we made.
+const HERITAGE: &str = "heritage=cloudmap-mcs,cloudmap-mcs/made-for=";
+/// ECS Service Connect tags the services that it manages; what others register there breaks it.
+const SERVICE_CONNECT_TAG: &str = "AmazonECSManaged";
+
+/// Who we are, as instances say it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// `None`: in no ClusterSet; the cluster then shares services with nobody.
+    pub clusterset: Option<ClusterSetId>,
+    pub cluster: ClusterId,
+    /// UID of the kube-system namespace.
+    pub cluster_uid: Arc<str>,
+}
+
+impl Identity {
+    /// What shares the services and namespaces that we make: the ClusterSet, or this cluster alone.
+    pub fn set(&self) -> String {
+        match &self.clusterset {
+            Some(id) => format!("clusterset/{id}"),
+            None => format!("cluster/{}", self.cluster_uid),
+        }
+    }
+
+    /// The `CreatorRequestId` of something that we make now. The nonce makes it unique, since AWS may answer a
+    /// repeated one with what it answered before; the rest is the same for the whole ClusterSet, and proves later that
+    /// the thing is ours. 42 characters of the 64 that AWS allows.
+    pub fn creator_request_id(&self, nonce: u64) -> String {
+        format!("{}{:012x}", self.creator_prefix(), nonce & 0xffff_ffff_ffff)
+    }
+
+    fn creator_prefix(&self) -> String {
+        format!("{CREATOR}{}:", short_hash(&self.set(), 8))
+    }
+
+    /// For people, and for whoever lists services, where AWS leaves the `CreatorRequestId` out. At most 1,024
+    /// characters.
+    pub fn description(&self) -> String {
+        format!("{HERITAGE}{},deleted when its last instance is gone", self.set())
+    }
+
+    /// Tags of namespaces and services that we make.
+    pub fn tags(&self) -> BTreeMap<String, String> {
+        [(OWNER_TAG.to_owned(), self.set())].into()
+    }
+}
+
+/// The first `bytes` bytes of a SHA-256, in hexadecimal digits.
+pub(super) fn short_hash(text: &str, bytes: usize) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    let digits = digest.iter().take(bytes).flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
+}
+
+/// Whether this cluster registered an instance: our attributes name our ClusterSet and this cluster's UID.
+pub fn is_ours(instance: &Instance, identity: &Identity) -> bool {
+    let attribute = |key| instance.attributes.get(key).map(String::as_str);
+    attribute(CLUSTER_UID) == Some(&identity.cluster_uid)
+        && attribute(CLUSTERSET) == identity.clusterset.as_ref().map(ClusterSetId::as_str)
+}
+
+/// Who made, or claims, a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServiceOwner {
+    /// A controller of our ClusterSet made it.
+    Ours,
+    /// A controller of another ClusterSet made it; the value is its set, or its whole mark.
+    OtherSet(String),
+    /// `heritage=external-dns` with exactly this owner.
+    ExternalDns(String),
+    /// ECS Service Connect manages it.
+    ServiceConnect,
+    /// Nobody says that it is theirs: ECS service discovery, Terraform, a person.
+    Unclaimed,
+}
+
+/// Reads the marks of a service: its creator (which a listing does not tell), its description, its tags (empty where
+/// they were not read).
+pub fn service_owner(service: &Service, tags: &BTreeMap<String, String>, identity: &Identity) -> ServiceOwner {
+    if let Some(creator) = service.creator_request_id.as_deref().filter(|creator| creator.starts_with(CREATOR)) {
+        if creator.starts_with(&identity.creator_prefix()) {
+            return ServiceOwner::Ours;
+        }
+        return ServiceOwner::OtherSet(creator.to_owned());
+    }
+    let description = service.description.as_deref().unwrap_or_default();
+    if let Some(rest) = description.strip_prefix(HERITAGE) {
+        let set = rest.split(',').next().unwrap_or_default();
+        // A copied description proves nothing where AWS says that somebody else made the service.
+        if set == identity.set() && service.creator_request_id.is_none() {
+            return ServiceOwner::Ours;
+        }
+        if set != identity.set() {
+            return ServiceOwner::OtherSet(set.to_owned());
+        }
+    }
+    if description.split(',').any(|token| token.trim() == "heritage=external-dns") {
+        let owner = description.split(',').find_map(|token| token.trim().strip_prefix("external-dns/owner="));
+        return ServiceOwner::ExternalDns(owner.unwrap_or_default().to_owned());
+    }
+    if tags.get(SERVICE_CONNECT_TAG).is_some_and(|value| value == "true") {
+        return ServiceOwner::ServiceConnect;
+    }
+    ServiceOwner::Unclaimed
+}
+
+/// Whether a service was provably made by our ClusterSet, so that it may be deleted: only its creator proves that.
+pub fn made_by_us(service: &Service, identity: &Identity) -> bool {
+    service.creator_request_id.as_deref().is_some_and(|creator| creator.starts_with(&identity.creator_prefix()))
+}
+
+/// Whether a namespace's tags prove that our ClusterSet made it.
+pub fn namespace_made_by_us(tags: &BTreeMap<String, String>, identity: &Identity) -> bool {
+    tags.get(OWNER_TAG) == Some(&identity.set())
+}
+
+/// Why a target may not be used, for the user: who owns it and what to do. `None`: it may.
+///
+/// A target that was only implied is used only where our ClusterSet made the service: names coincide in accounts, and
+/// production traffic must not move by accident.
+pub fn refusal(owner: &ServiceOwner, implied: bool) -> Option<String> {
+    match owner {
+        ServiceOwner::Ours => None,
+        ServiceOwner::Unclaimed if !implied => None,
+        ServiceOwner::Unclaimed => Some(
+            "a service of this name exists already and was not made by this ClusterSet; to join it, name it in an \
+             annotation on the Service"
+                .to_owned(),
+        ),
+        ServiceOwner::OtherSet(set) => Some(format!(
+            "the service was made by the controllers of {set}; choose another name, or remove it there first"
+        )),
+        ServiceOwner::ExternalDns(owner) => Some(format!(
+            "the service belongs to external-dns with owner id {owner:?}, which would fight over it; stop it there or choose another name"
+        )),
+        ServiceOwner::ServiceConnect => Some(
+            "the service is managed by ECS Service Connect, which only ECS may register in; choose another name"
+                .to_owned(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(set: Option<&str>, uid: &str) -> Identity {
+        Identity {
+            clusterset: set.map(|set| set.parse().unwrap()),
+            cluster: "c1".parse().unwrap(),
+            cluster_uid: uid.into(),
+        }
+    }
+
+    fn instance(attributes: &[(&str, &str)]) -> Instance {
+        let attributes = attributes.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Instance { id: "x".into(), attributes }
+    }
+
+    fn service(description: Option<&str>, creator: Option<&str>) -> Service {
+        Service {
+            id: "srv".into(),
+            arn: "arn".into(),
+            name: "web".into(),
+            namespace_id: None,
+            description: description.map(str::to_owned),
+            creator_request_id: creator.map(str::to_owned),
+            dns: None,
+            custom_health_check: false,
+        }
+    }
+
+    #[test]
+    fn only_both_marks_together_make_an_instance_ours() {
+        let us = identity(Some("prod"), "uid-1");
+        assert!(is_ours(&instance(&[(CLUSTERSET, "prod"), (CLUSTER_UID, "uid-1")]), &us));
+        for foreign in [
+            &[][..],
+            &[(CLUSTERSET, "prod")],
+            &[(CLUSTER_UID, "uid-1")],
+            &[(CLUSTERSET, "prod"), (CLUSTER_UID, "uid-2")],
+            &[(CLUSTERSET, "test"), (CLUSTER_UID, "uid-1")],
+            &[("CLUSTERSET_ID", "prod"), ("CLUSTER_ID", "c1"), ("AWS_INSTANCE_IPV4", "10.0.0.1")],
+            &[("ECS_SERVICE_NAME", "web"), ("ECS_CLUSTER_NAME", "c1")],
+        ] {
+            assert!(!is_ours(&instance(foreign), &us), "{foreign:?}");
+        }
+        let alone = identity(None, "uid-1");
+        assert!(is_ours(&instance(&[(CLUSTER_UID, "uid-1")]), &alone));
+        assert!(!is_ours(&instance(&[(CLUSTERSET, "prod"), (CLUSTER_UID, "uid-1")]), &alone));
+    }
+
+    #[test]
+    fn marks_fit_aws_and_are_recognized_by_every_cluster_of_the_set() {
+        let long = "a".repeat(63) + "." + &"b".repeat(63);
+        for set in [None, Some("prod"), Some(long.as_str())] {
+            let us = identity(set, "uid-1");
+            let creator = us.creator_request_id(u64::MAX);
+            assert!(creator.len() <= 64 && us.description().len() <= 1024);
+            assert!(us.tags().iter().all(|(key, value)| key.len() <= 128 && value.len() <= 256));
+            assert!(made_by_us(&service(None, Some(&creator)), &us));
+            assert_eq!(made_by_us(&service(None, Some(&creator)), &identity(set, "uid-2")), set.is_some());
+            assert!(!made_by_us(&service(None, Some(&creator)), &identity(Some("other"), "uid-1")));
+            assert_ne!(creator, us.creator_request_id(7));
+        }
+    }
+
+    #[test]
+    fn tells_the_owners_of_services_apart() {
+        let us = identity(Some("prod"), "uid-1");
+        let other = identity(Some("prod-eu"), "uid-1");
+        let none = BTreeMap::new();
+        let edns = "heritage=external-dns,external-dns/owner=eks-prod,external-dns/resource=service/shop/web";
+        let cases = [
+            (service(Some(&us.description()), None), ServiceOwner::Ours),
+            (service(None, Some(&us.creator_request_id(1))), ServiceOwner::Ours),
+            (service(Some("edited by a person"), Some(&us.creator_request_id(1))), ServiceOwner::Ours),
+            (service(Some(&us.description()), Some("terraform-1")), ServiceOwner::Unclaimed),
+            (service(Some(&other.description()), None), ServiceOwner::OtherSet("clusterset/prod-eu".to_owned())),
+            (service(None, Some(&other.creator_request_id(1))), ServiceOwner::OtherSet(other.creator_request_id(1))),
+            (service(Some(edns), None), ServiceOwner::ExternalDns("eks-prod".to_owned())),
+            (service(Some("about heritage"), None), ServiceOwner::Unclaimed),
+            (service(None, Some("1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed")), ServiceOwner::Unclaimed),
+        ];
+        for (service, owner) in cases {
+            assert_eq!(service_owner(&service, &none, &us), owner, "{service:?}");
+        }
+        let connect = [(SERVICE_CONNECT_TAG.to_owned(), "true".to_owned())].into();
+        assert_eq!(service_owner(&service(None, None), &connect, &us), ServiceOwner::ServiceConnect);
+    }
+
+    #[test]
+    fn an_implied_target_joins_only_what_we_made() {
+        let foreign = [
+            ServiceOwner::OtherSet("x".to_owned()),
+            ServiceOwner::ExternalDns("x".to_owned()),
+            ServiceOwner::ServiceConnect,
+        ];
+        assert_eq!(refusal(&ServiceOwner::Ours, true), None);
+        assert_eq!(refusal(&ServiceOwner::Unclaimed, false), None);
+        assert!(refusal(&ServiceOwner::Unclaimed, true).unwrap().contains("annotation"));
+        for owner in foreign {
+            assert!(refusal(&owner, true).is_some() && refusal(&owner, false).is_some(), "{owner:?}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What to write so that a target has the instances that it should have: pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    attributes::{Digest, InstanceSpec, ServiceTraits, digest},
+    ownership::{Identity, is_ours},
+};
+use crate::cloudmap::Instance;
+
+/// Own instances of a target with what they say, as last read or written; `None` where a write of ours has an outcome
+/// that is not known (yet).
+pub type Own = BTreeMap<Arc<str>, Option<Digest>>;
+
+/// What a complete reading of a service shows. (From a partial one nothing follows, so none is taken.)
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reading {
+    pub own: Own,
+    /// Ids of instances that are not provably ours, among those that we would use: never to be written.
+    pub taken: BTreeSet<Arc<str>>,
+    /// All instances that are not ours.
+    pub foreign: usize,
+}
+
+/// Sorts a complete listing of a service into ours and foreign.
+pub fn read<'a>(
+    listing: impl IntoIterator<Item = &'a Instance>,
+    desired: &[InstanceSpec],
+    identity: &Identity,
+) -> Reading {
+    let mut reading = Reading::default();
+    for instance in listing {
+        if is_ours(instance, identity) {
+            reading.own.insert(instance.id.clone(), Some(digest(&instance.attributes)));
+        } else {
+            reading.foreign += 1;
+            if find(desired, &instance.id).is_some() {
+                reading.taken.insert(instance.id.clone());
+            }
+        }
+    }
+    reading
+}
+
+/// What remains to be written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Own instances that are not wanted any more.
+    pub deregister: Vec<Arc<str>>,
+    /// Wanted instances that are missing or say something else.
+    pub register: Vec<Arc<str>>,
+    /// Wanted instances that cannot be, with the reason.
+    pub refused: Vec<(Arc<str>, &'static str)>,
+}
+
+impl Plan {
+    pub fn is_empty(&self) -> bool {
+        self.deregister.is_empty() && self.register.is_empty()
+    }
+}
+
+/// Compares what should be with what is. `desired` is sorted by id, `own` comes from [`read`] and from what was written
+/// since; an id is deregistered only if it is in `own`, that is, provably ours.
+pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, service: ServiceTraits) -> Plan {
+    let mut plan = Plan::default();
+    let mut wanted = BTreeSet::new();
+    for spec in desired {
+        if taken.contains(spec.id()) {
+            plan.refused.push((spec.id().clone(), "an instance with this id was registered by somebody else"));
+        } else if let Some(reason) = spec.lacks(service) {
+            plan.refused.push((spec.id().clone(), reason));
+        } else {
+            wanted.insert(spec.id());
+            if own.get(spec.id()) != Some(&Some(spec.digest())) {
+                plan.register.push(spec.id().clone());
+            }
+        }
+    }
+    plan.deregister = own.keys().filter(|id| !wanted.contains(id)).cloned().collect();
+    plan
+}
+
+/// The instance with an id, in a list sorted by id.
+pub fn find<'a>(desired: &'a [InstanceSpec], id: &str) -> Option<&'a InstanceSpec> {
+    desired.binary_search_by(|spec| (**spec.id()).cmp(id)).ok().map(|at| &desired[at])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        instances::attributes::Source,
+        model::{Conditions, Endpoint, ServiceKey},
+    };
+
+    fn identity(uid: &str) -> Identity {
+        Identity { clusterset: Some("prod".parse().unwrap()), cluster: "c1".parse().unwrap(), cluster_uid: uid.into() }
+    }
+
+    fn specs(uid: &str, addresses: &BTreeSet<u8>, zone: &str) -> Vec<InstanceSpec> {
+        let endpoint = |&last: &u8| Endpoint {
+            ipv4: Some([10, 0, 0, last].into()),
+            ipv6: None,
+            ports: [].into(),
+            conditions: Conditions::READY,
+            hostname: None,
+            zone: Some(zone.into()),
+            node: None,
+        };
+        let endpoints: Vec<_> = addresses.iter().map(endpoint).collect();
+        let service = ServiceKey::new("shop", "web");
+        let identity = identity(uid);
+        Source { identity: &identity, service: &service, ports: &[], region: None }.instances(&endpoints).unwrap()
+    }
+
+    fn rendered(uid: &str, addresses: &BTreeSet<u8>, zone: &str) -> Vec<Instance> {
+        specs(uid, addresses, zone).iter().map(|spec| spec.render(ServiceTraits::default())).collect()
+    }
+
+    #[test]
+    fn an_id_that_somebody_else_uses_is_left_alone() {
+        let desired = specs("uid-1", &[1].into(), "a");
+        let mut squatter = desired[0].render(ServiceTraits::default());
+        squatter.attributes.clear();
+        let reading = read([&squatter], &desired, &identity("uid-1"));
+        let plan = plan(&desired, &reading.own, &reading.taken, ServiceTraits::default());
+        assert!(plan.is_empty());
+        assert_eq!(plan.refused.len(), 1);
+    }
+
+    proptest! {
+        /// Writing the plan gives exactly the desired instances and leaves every foreign one as it was.
+        #[test]
+        fn converges_in_one_step_and_never_touches_what_is_foreign(
+            before in any::<BTreeSet<u8>>(),
+            moved in any::<BTreeSet<u8>>(),
+            others in any::<BTreeSet<u8>>(),
+            after in any::<BTreeSet<u8>>(),
+        ) {
+            let us = identity("uid-1");
+            let ecs = |&last: &u8| Instance {
+                id: format!("{last:032x}").into(),
+                attributes: [("AWS_INSTANCE_IPV4".to_owned(), format!("10.0.0.{last}"))].into(),
+            };
+            let mut foreign = rendered("uid-2", &others, "a");
+            foreign.extend(others.iter().map(ecs));
+            let mut world: BTreeMap<_, _> = rendered("uid-1", &before, "a")
+                .into_iter()
+                .chain(rendered("uid-1", &moved, "b"))
+                .chain(foreign.iter().cloned())
+                .map(|instance| (instance.id, instance.attributes))
+                .collect();
+            let listing = |world: &BTreeMap<Arc<str>, _>| -> Vec<Instance> {
+                world.iter().map(|(id, attributes)| Instance { id: id.clone(), attributes: Clone::clone(attributes) }).collect()
+            };
+
+            let desired = specs("uid-1", &after, "a");
+            let reading = read(&listing(&world), &desired, &us);
+            prop_assert_eq!(reading.foreign, foreign.len());
+            let steps = plan(&desired, &reading.own, &reading.taken, ServiceTraits::default());
+            for id in &steps.deregister {
+                prop_assert!(foreign.iter().all(|instance| instance.id != *id));
+                world.remove(id);
+            }
+            for id in &steps.register {
+                prop_assert!(foreign.iter().all(|instance| instance.id != *id));
+                let instance = find(&desired, id).unwrap().render(ServiceTraits::default());
+                world.insert(id.clone(), instance.attributes);
+            }
+            let mut expected: Vec<_> = rendered("uid-1", &after, "a").into_iter().chain(foreign).collect();
+            expected.sort_by(|a, b| a.id.cmp(&b.id));
+            prop_assert_eq!(listing(&world), expected);
+
+            let reading = read(&listing(&world), &desired, &us);
+            prop_assert!(plan(&desired, &reading.own, &reading.taken, ServiceTraits::default()).is_empty());
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The calls that the engine asks for, and what came of them.
+
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+
+use tokio::time::{sleep, timeout_at};
+
+use super::Leadership;
+use crate::{
+    cloudmap::{
+        CloudMap, CreateService, Error, ErrorKind, Instance, Lane, Namespace, NewService, OperationId, OperationState,
+        Service,
+    },
+    instances::{Identity, ownership},
+    model::Target,
+};
+
+/// Creating a namespace takes AWS seconds; longer than this, the next listing tells.
+const NAMESPACE_POLLS: u32 = 30;
+const NAMESPACE_POLL: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(super) enum Call {
+    ListNamespaces,
+    CreateNamespace { name: Arc<str> },
+    DeleteNamespace(Namespace),
+    ListServices { namespace_id: Arc<str> },
+    CreateService { target: Target, namespace_id: Arc<str> },
+    Inspect { target: Target, service_id: Arc<str> },
+    Read { target: Target, service_id: Arc<str> },
+    Register { target: Target, service_id: Arc<str>, instance: Instance },
+    Deregister { target: Target, service_id: Arc<str>, id: Arc<str> },
+    Poll { target: Target, id: Arc<str>, operation: OperationId },
+    DeleteService { target: Target, service_id: Arc<str> },
+}
+
+#[derive(Debug)]
+pub(super) enum Event {
+    Namespaces(Result<Vec<Namespace>, Error>),
+    NamespaceCreated { name: Arc<str>, result: Result<(), Error> },
+    NamespaceDeleted { name: Arc<str>, result: Result<(), Error> },
+    Services { namespace_id: Arc<str>, result: Result<Vec<Service>, Error> },
+    ServiceCreated { target: Target, result: Result<CreateService, Error> },
+    Inspected { target: Target, result: Result<(Service, BTreeMap<String, String>), Error> },
+    Read { target: Target, result: Result<Vec<Instance>, Error> },
+    Written { target: Target, id: Arc<str>, result: Result<OperationId, Error> },
+    Polled { target: Target, id: Arc<str>, result: Result<OperationState, Error> },
+    ServiceDeleted { target: Target, result: Result<(), Error> },
+}
+
+pub(super) struct Performer {
+    cloudmap: Arc<dyn CloudMap>,
+    identity: Identity,
+    leadership: Arc<dyn Leadership>,
+}
+
+impl Performer {
+    pub(super) fn new(cloudmap: Arc<dyn CloudMap>, identity: Identity, leadership: Arc<dyn Leadership>) -> Self {
+        Self { cloudmap, identity, leadership }
+    }
+
+    pub(super) async fn perform(self: Arc<Self>, call: Call) -> Event {
+        let cloudmap = &self.cloudmap;
+        match call {
+            Call::ListNamespaces => Event::Namespaces(cloudmap.list_namespaces().await),
+            Call::CreateNamespace { name } => {
+                let result = self.leading("CreateHttpNamespace", self.create_namespace(&name)).await;
+                Event::NamespaceCreated { name, result }
+            }
+            Call::DeleteNamespace(namespace) => {
+                let result = self.leading("DeleteNamespace", self.delete_namespace(&namespace)).await;
+                Event::NamespaceDeleted { name: namespace.name, result }
+            }
+            Call::ListServices { namespace_id } => {
+                let result = cloudmap.list_services(&namespace_id).await;
+                Event::Services { namespace_id, result }
+            }
+            Call::CreateService { target, namespace_id } => {
+                let new = NewService {
+                    namespace_id,
+                    name: target.service.clone(),
+                    creator_request_id: self.identity.creator_request_id(rand::random()),
+                    description: self.identity.description(),
+                    dns: None,
+                    custom_health_check: false,
+                    tags: self.identity.tags(),
+                };
+                let result = self.leading("CreateService", cloudmap.create_service(&new)).await;
+                Event::ServiceCreated { target, result }
+            }
+            Call::Inspect { target, service_id } => {
+                let result = self.inspect(&service_id).await;
+                Event::Inspected { target, result }
+            }
+            Call::Read { target, service_id } => {
+                let result = cloudmap.list_instances(&service_id).await;
+                Event::Read { target, result }
+            }
+            Call::Register { target, service_id, instance } => {
+                let register = cloudmap.register_instance(&service_id, &instance, Lane::Instances);
+                let result = self.leading("RegisterInstance", register).await;
+                Event::Written { target, id: instance.id, result }
+            }
+            Call::Deregister { target, service_id, id } => {
+                let deregister = cloudmap.deregister_instance(&service_id, &id, Lane::Instances);
+                let result = self.leading("DeregisterInstance", deregister).await;
+                Event::Written { target, id, result }
+            }
+            Call::Poll { target, id, operation } => {
+                let result = cloudmap.operation(&operation, Lane::Instances).await;
+                Event::Polled { target, id, result }
+            }
+            Call::DeleteService { target, service_id } => {
+                let result = self.leading("DeleteService", self.delete_service(&service_id)).await;
+                Event::ServiceDeleted { target, result }
+            }
+        }
+    }
+
+    /// Makes a write only while this replica leads, and gives it up, also while it waits for its turn, when the time
+    /// for which that was granted is over.
+    async fn leading<T>(
+        &self,
+        operation: &'static str,
+        write: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let error = |kind, message: &str| Err(Error { operation, kind, message: message.to_owned() });
+        let Some(until) = self.leadership.leads_until() else {
+            return error(ErrorKind::Other, "this replica does not lead any more, nothing was sent");
+        };
+        match timeout_at(until, write).await {
+            Ok(result) => result,
+            Err(_) => error(ErrorKind::Unknown, "this replica's leadership ended meanwhile"),
+        }
+    }
+
+    /// Creates a namespace and waits until it is there, so that a listing shows it.
+    async fn create_namespace(&self, name: &Arc<str>) -> Result<(), Error> {
+        let (creator, description) = (self.identity.creator_request_id(rand::random()), self.identity.description());
+        let created = self.cloudmap.create_http_namespace(name, &creator, &description, &self.identity.tags()).await;
+        let operation = match created {
+            Ok(operation) => operation,
+            Err(Error { kind: ErrorKind::AlreadyExists { .. }, .. }) => return Ok(()),
+            Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => operation,
+            Err(error) => return Err(error),
+        };
+        let failed = |kind, message| Err(Error { operation: "CreateHttpNamespace", kind, message });
+        for _ in 0..NAMESPACE_POLLS {
+            match self.cloudmap.operation(&operation, Lane::Instances).await {
+                Ok(OperationState::Running) => sleep(NAMESPACE_POLL).await,
+                Ok(OperationState::Succeeded { .. }) => return Ok(()),
+                Ok(OperationState::Failed { code, message }) => {
+                    return failed(ErrorKind::Other, format!("{code}: {message}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        failed(ErrorKind::Unknown, "AWS has not finished it within a minute".to_owned())
+    }
+
+    /// Deletes a namespace whose tags prove that our ClusterSet made it; one with services in it AWS keeps.
+    async fn delete_namespace(&self, namespace: &Namespace) -> Result<(), Error> {
+        let tags = self.cloudmap.list_tags(&namespace.arn).await?;
+        if !ownership::namespace_made_by_us(&tags, &self.identity) {
+            return Ok(());
+        }
+        match self.cloudmap.delete_namespace(&namespace.id).await {
+            Ok(_) | Err(Error { kind: ErrorKind::InUse | ErrorKind::NotFound, .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tags matter only where our ClusterSet did not make the service.
+    async fn inspect(&self, service_id: &str) -> Result<(Service, BTreeMap<String, String>), Error> {
+        let service = self.cloudmap.get_service(service_id).await?;
+        if ownership::made_by_us(&service, &self.identity) {
+            return Ok((service, BTreeMap::new()));
+        }
+        let tags = self.cloudmap.list_tags(&service.arn).await?;
+        Ok((service, tags))
+    }
+
+    /// Deletes a service that our ClusterSet provably made; one with instances in it AWS keeps.
+    async fn delete_service(&self, service_id: &str) -> Result<(), Error> {
+        let service = match self.cloudmap.get_service(service_id).await {
+            Err(Error { kind: ErrorKind::NotFound, .. }) => return Ok(()),
+            service => service?,
+        };
+        if !ownership::made_by_us(&service, &self.identity) {
+            return Ok(());
+        }
+        match self.cloudmap.delete_service(service_id).await {
+            Err(Error { kind: ErrorKind::InUse | ErrorKind::NotFound, .. }) => Ok(()),
+            result => result,
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Makes Cloud Map have the instances that it should have, and keeps it so.
+//!
+//! One task owns all state ([`engine`], which calls nothing and reads no clock) and performs the calls that the engine
+//! asks for ([`call`]). Each target is read once when this replica begins to lead, and then a picture of it is kept;
+//! a slow round over all targets ([`Figures::drift_period`]) finds what somebody else changed.
+
+mod call;
+mod engine;
+mod state;
+#[cfg(test)]
+mod tests;
+mod writes;
+
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream::FuturesUnordered};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, sleep_until},
+};
+
+use self::{call::Performer, engine::Engine};
+use super::{Identity, InstanceSpec};
+use crate::{cloudmap::CloudMap, model::Target};
+
+/// How often leadership is looked at while nothing happens, and statuses are published at most.
+const TICK: Duration = Duration::from_millis(250);
+/// Time for requests that are on their way when the process stops; their operations go on in AWS.
+const GRACE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub identity: Identity,
+    /// Calls per second that drift checks may use; one call reads up to 100 instances of a target. The period follows
+    /// from it: at 5, sixty seconds up to 300 targets, 200 seconds for 1,000.
+    pub drift_budget: f64,
+    /// Drift checks are never more frequent than this.
+    pub drift_period: Duration,
+    /// Whether missing namespaces are created, as API-only ones (DNS namespaces never are).
+    pub create_namespaces: bool,
+    /// Whether services, and then namespaces, that this ClusterSet made are deleted when nothing needs them any more.
+    pub delete_empty: bool,
+}
+
+impl Settings {
+    pub fn new(identity: Identity) -> Self {
+        Self {
+            identity,
+            drift_budget: 5.0,
+            drift_period: Duration::from_mins(1),
+            create_namespaces: true,
+            delete_empty: true,
+        }
+    }
+}
+
+/// All targets that this cluster has a registration record for, or wants one for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Desired {
+    pub targets: BTreeMap<Target, TargetDesired>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetDesired {
+    /// The registration record is published and the claim is ours: instances may be registered.
+    pub active: bool,
+    /// No longer wanted: only deregistrations follow, until [`TargetStatus::own_gone`].
+    pub retiring: bool,
+    /// Nobody named the target: it is used only if our ClusterSet made it.
+    pub implied: bool,
+    /// Sorted by id, as [`Source::instances`](super::Source::instances) gives them.
+    pub instances: Arc<[InstanceSpec]>,
+}
+
+/// Where a target stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TargetStatus {
+    pub outcome: Outcome,
+    /// Own instances that are known to be registered.
+    pub registered: usize,
+    /// Retiring, and no instance of ours was seen there after the last one was deregistered: the record can go.
+    pub own_gone: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Outcome {
+    #[default]
+    Pending,
+    /// All instances were registered; changes since are on their way.
+    Registered { count: usize },
+    /// Something, or everything, cannot be registered.
+    Refused { reason: Reason, message: String },
+}
+
+/// Why a target, or a part of its instances, is not registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// The Cloud Map service is somebody else's.
+    ForeignOwner,
+    /// The namespace does not exist and may not be created.
+    NoNamespace,
+    /// An AWS quota is reached: 1,000 instances per service, namespaces per region, ...
+    LimitExceeded,
+    AccessDenied,
+    /// Endpoints that lack what the service's records require, or whose id somebody else uses.
+    UnfitEndpoints,
+    /// AWS refused, or failed the operation later; it is tried again.
+    Failed,
+}
+
+impl Reason {
+    /// A word for conditions, Events and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ForeignOwner => "ForeignOwner",
+            Self::NoNamespace => "NoNamespace",
+            Self::LimitExceeded => "LimitExceeded",
+            Self::AccessDenied => "AccessDenied",
+            Self::UnfitEndpoints => "UnfitEndpoints",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
+/// Sizes for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Figures {
+    pub targets: usize,
+    pub registered: usize,
+    /// Writes that wait for their turn.
+    pub queued: usize,
+    /// Operations that AWS has not finished.
+    pub running: usize,
+    /// Time in which every target is read once.
+    pub drift_period: Duration,
+    /// Own instances that were missing, altered or too many when a target was read again.
+    pub drifted: u64,
+}
+
+/// Until when this replica may write: checked immediately before each write, which is given up at that time.
+pub trait Leadership: Send + Sync + 'static {
+    /// `None`: not leading.
+    fn leads_until(&self) -> Option<Instant>;
+}
+
+impl<F: Fn() -> Option<Instant> + Send + Sync + 'static> Leadership for F {
+    fn leads_until(&self) -> Option<Instant> {
+        self()
+    }
+}
+
+/// The running task. Dropping the handle does not stop it: `shutdown` does.
+#[derive(Debug)]
+pub struct Handle {
+    status: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
+    figures: watch::Receiver<Figures>,
+    task: JoinHandle<()>,
+}
+
+impl Handle {
+    /// Statuses of all targets in [`Desired`]; empty while another replica leads.
+    pub fn status(&self) -> watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>> {
+        self.status.clone()
+    }
+
+    pub fn figures(&self) -> watch::Receiver<Figures> {
+        self.figures.clone()
+    }
+
+    /// Waits until the task has stopped after a shutdown.
+    pub async fn stopped(self) {
+        // A panic has been reported by the panic hook.
+        let _ = self.task.await;
+    }
+}
+
+/// Starts the task. It ends with `shutdown`, and after `desired` was closed.
+pub fn spawn(
+    settings: Settings,
+    cloudmap: Arc<dyn CloudMap>,
+    desired: watch::Receiver<Arc<Desired>>,
+    leadership: Arc<dyn Leadership>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Handle {
+    let (status, status_receiver) = watch::channel(Arc::default());
+    let (figures, figures_receiver) = watch::channel(Figures::default());
+    let task = Task {
+        performer: Arc::new(Performer::new(cloudmap, settings.identity.clone(), leadership.clone())),
+        settings: Arc::new(settings),
+        desired,
+        leadership,
+        status,
+        figures,
+    };
+    Handle { status: status_receiver, figures: figures_receiver, task: tokio::spawn(task.run(shutdown)) }
+}
+
+struct Task {
+    settings: Arc<Settings>,
+    performer: Arc<Performer>,
+    desired: watch::Receiver<Arc<Desired>>,
+    leadership: Arc<dyn Leadership>,
+    status: watch::Sender<Arc<BTreeMap<Target, TargetStatus>>>,
+    figures: watch::Sender<Figures>,
+}
+
+impl Task {
+    async fn run(mut self, shutdown: impl Future<Output = ()>) {
+        tokio::pin!(shutdown);
+        // The picture of a former term is worth nothing: another replica may have written since.
+        let mut term: Option<Engine> = None;
+        let mut calls = FuturesUnordered::new();
+        let mut publish = Instant::now();
+        loop {
+            let now = Instant::now();
+            let leads = self.leadership.leads_until().is_some_and(|until| until > now);
+            if leads && term.is_none() {
+                let mut engine = Engine::new(self.settings.clone(), now);
+                engine.desire(self.desired.borrow_and_update().clone(), now);
+                term = Some(engine);
+            } else if !leads && term.take().is_some() {
+                calls.clear();
+                self.status.send_replace(Arc::default());
+                self.figures.send_replace(Figures::default());
+            }
+            let mut wake = now + TICK;
+            if let Some(engine) = &mut term {
+                while let Some(call) = engine.next(now) {
+                    calls.push(self.performer.clone().perform(call));
+                }
+                if now >= publish && engine.take_changed() {
+                    publish = now + TICK;
+                    self.publish(engine);
+                }
+                wake = engine.wake().map_or(wake, |at| wake.min(at));
+            }
+            tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                Some(event) = calls.next(), if !calls.is_empty() => {
+                    if let Some(engine) = &mut term {
+                        engine.done(event, Instant::now());
+                    }
+                }
+                changed = self.desired.changed() => {
+                    if changed.is_err() {
+                        break;
+                    }
+                    let desired = self.desired.borrow_and_update().clone();
+                    if let Some(engine) = &mut term {
+                        engine.desire(desired, Instant::now());
+                    }
+                }
+                () = sleep_until(wake) => {}
+            }
+        }
+        let _ = tokio::time::timeout(GRACE, async { while calls.next().await.is_some() {} }).await;
+    }
+
+    fn publish(&self, engine: &Engine) {
+        let statuses = engine.statuses();
+        self.status.send_if_modified(|published| {
+            let changed = **published != statuses;
+            if changed {
+                *published = Arc::new(statuses);
+            }
+            changed
+        });
+        let figures = engine.figures();
+        self.figures.send_if_modified(|published| std::mem::replace(published, figures) != figures);
+    }
+}

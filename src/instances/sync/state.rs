@@ -1,0 +1,247 @@
+//! What the engine knows about one target, and the listings that targets share.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{Outcome, Reason, TargetStatus};
+use crate::{
+    cloudmap::{Error, ErrorKind, OperationId},
+    instances::{
+        attributes::{Digest, ServiceTraits},
+        plan::Own,
+    },
+};
+
+/// First and longest wait before something that failed is tried again.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_mins(1);
+
+/// Wait after the n-th failure in a row, counted from 1.
+pub(super) fn back_off(failures: u32) -> Duration {
+    RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(RETRY_LAST)
+}
+
+/// Kinds of calls that have places of their own, so that none waits for those of another kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Class {
+    Resolve,
+    Read,
+    Write,
+}
+
+impl Class {
+    pub(super) const ALL: [Self; 3] = [Self::Resolve, Self::Read, Self::Write];
+
+    /// Calls in flight. Few, because those who wait for a request rate wait in the order in which they came: what is
+    /// urgent overtakes the bulk only here.
+    pub(super) const fn places(self) -> usize {
+        match self {
+            Self::Resolve => 4,
+            Self::Read => 8,
+            Self::Write => 16,
+        }
+    }
+}
+
+/// What is to be done next for a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Want {
+    Namespaces,
+    CreateNamespace,
+    Services { namespace_id: Arc<str> },
+    CreateService { namespace_id: Arc<str> },
+    Inspect { service_id: Arc<str> },
+    Read { service_id: Arc<str> },
+    Write { service_id: Arc<str>, id: Arc<str> },
+    DeleteService { service_id: Arc<str> },
+}
+
+impl Want {
+    pub(super) fn class(&self) -> Class {
+        match self {
+            Self::Read { .. } => Class::Read,
+            Self::Write { .. } => Class::Write,
+            _ => Class::Resolve,
+        }
+    }
+}
+
+/// A service that a target was found to be.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) service_id: Arc<str>,
+    pub(super) traits: ServiceTraits,
+    /// It is somebody else's, as far as is known until then: only what we have there is withdrawn.
+    pub(super) refused_until: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) enum Phase {
+    #[default]
+    Unresolved,
+    Resolved(Place),
+    /// Retired: nothing of ours is there.
+    Gone,
+}
+
+#[derive(Debug)]
+pub(super) struct Running {
+    /// What the instance says when the operation succeeds; `None`: it is gone then.
+    pub(super) effect: Option<Digest>,
+    /// `None` while the request is on its way.
+    pub(super) operation: Option<OperationId>,
+    /// Somebody's operation that is in the way of ours.
+    pub(super) in_the_way: bool,
+    pub(super) polls: u32,
+    pub(super) since: Instant,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Retry {
+    pub(super) failures: u32,
+    pub(super) at: Instant,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) phase: Phase,
+    /// A resolving call for this target is in flight.
+    pub(super) busy: bool,
+    pub(super) own: Own,
+    pub(super) taken: BTreeSet<Arc<str>>,
+    /// The own instances were read since this replica leads, and for a retiring target since its last write.
+    pub(super) read: bool,
+    /// A reading is in flight; ids that were written since it began, about which it tells nothing.
+    pub(super) reading: Option<BTreeSet<Arc<str>>>,
+    pub(super) running: BTreeMap<Arc<str>, Running>,
+    /// Ids that are still to be written; `None`: to be planned.
+    pub(super) pending: Option<VecDeque<Arc<str>>>,
+    pub(super) retry: BTreeMap<Arc<str>, Retry>,
+    pub(super) failures: u32,
+    pub(super) not_before: Option<Instant>,
+    /// A quota is reached: no new instances until then.
+    pub(super) full_until: Option<Instant>,
+    /// Why the target as a whole, or one of its writes, does not get on.
+    pub(super) problem: Option<(Reason, String)>,
+    /// Endpoints that cannot be registered.
+    pub(super) unfit: Option<String>,
+    /// All was as desired once: what changes from now on is urgent.
+    pub(super) settled: bool,
+    pub(super) queued: Option<(Class, bool)>,
+}
+
+impl State {
+    pub(super) fn place(&self) -> Option<&Place> {
+        match &self.phase {
+            Phase::Resolved(place) => Some(place),
+            Phase::Unresolved | Phase::Gone => None,
+        }
+    }
+
+    /// Nothing is written, waited for or to be tried again.
+    pub(super) fn at_rest(&self) -> bool {
+        self.running.is_empty() && self.retry.is_empty() && self.pending.as_ref().is_some_and(VecDeque::is_empty)
+    }
+
+    pub(super) fn registered(&self) -> usize {
+        self.own.values().filter(|digest| digest.is_some()).count()
+    }
+
+    /// Forgets where the target is and what is there, but not what is on its way.
+    pub(super) fn lose_place(&mut self) {
+        self.phase = Phase::Unresolved;
+        self.own.clear();
+        self.taken.clear();
+        self.read = false;
+        self.reading = None;
+        self.retry.clear();
+        self.pending = None;
+    }
+
+    /// The target as a whole is tried again later. The wait for it is returned.
+    pub(super) fn fail(&mut self, error: &Error, now: Instant) -> Instant {
+        self.failures += 1;
+        let mut wait = back_off(self.failures);
+        if let Some(reason) = reason(error) {
+            if matches!(reason, Reason::AccessDenied | Reason::LimitExceeded) {
+                wait = RETRY_LAST;
+            }
+            if reason != Reason::Failed || self.failures > 2 {
+                self.problem = Some((reason, error.to_string()));
+            }
+        }
+        let at = now + wait;
+        self.not_before = Some(at);
+        at
+    }
+
+    pub(super) fn status(&self) -> TargetStatus {
+        let registered = self.registered();
+        let outcome = match (&self.problem, &self.unfit) {
+            (Some((reason, message)), _) => Outcome::Refused { reason: *reason, message: message.clone() },
+            (None, Some(message)) => Outcome::Refused { reason: Reason::UnfitEndpoints, message: message.clone() },
+            (None, None) if self.settled => Outcome::Registered { count: registered },
+            (None, None) => Outcome::Pending,
+        };
+        TargetStatus { outcome, registered, own_gone: matches!(self.phase, Phase::Gone) }
+    }
+}
+
+/// What a failed call says to the user; `None`: nothing, it is only a matter of time.
+pub(super) fn reason(error: &Error) -> Option<Reason> {
+    match error.kind {
+        ErrorKind::LimitExceeded => Some(Reason::LimitExceeded),
+        ErrorKind::AccessDenied => Some(Reason::AccessDenied),
+        ErrorKind::Throttled | ErrorKind::Duplicate { .. } | ErrorKind::NotFound => None,
+        _ => Some(Reason::Failed),
+    }
+}
+
+/// A listing that many targets need: read once, by one call at a time.
+#[derive(Debug)]
+pub(super) struct Listing<T> {
+    pub(super) rows: Option<(Instant, T)>,
+    pub(super) loading: bool,
+    failures: u32,
+    not_before: Option<Instant>,
+    pub(super) error: Option<Error>,
+}
+
+impl<T> Default for Listing<T> {
+    fn default() -> Self {
+        Self { rows: None, loading: false, failures: 0, not_before: None, error: None }
+    }
+}
+
+impl<T> Listing<T> {
+    /// Rows that are at most `age` old.
+    pub(super) fn fresh(&self, age: Duration, now: Instant) -> Option<&T> {
+        self.rows.as_ref().filter(|(at, _)| now.duration_since(*at) <= age).map(|(_, rows)| rows)
+    }
+
+    pub(super) fn may_load(&self, now: Instant) -> bool {
+        !self.loading && self.not_before.is_none_or(|at| at <= now)
+    }
+
+    pub(super) fn not_before(&self) -> Option<Instant> {
+        self.not_before
+    }
+
+    /// A failed reading leaves the rows as they were.
+    pub(super) fn loaded(&mut self, result: Result<T, Error>, now: Instant) {
+        self.loading = false;
+        match result {
+            Ok(rows) => *self = Self { rows: Some((now, rows)), ..Self::default() },
+            Err(error) => {
+                self.failures += 1;
+                self.not_before = Some(now + back_off(self.failures));
+                self.error = Some(error);
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Writing instances: one operation on each at a time, awaited, and tried again where it failed.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    TargetDesired,
+    call::{Call, Event},
+    engine::Engine,
+    state::{Phase, Retry, Running, State, back_off, reason},
+};
+use crate::{
+    cloudmap::{Error, ErrorKind, Instance, OperationId, OperationState},
+    instances::{
+        InstanceSpec,
+        attributes::Digest,
+        plan::{self, find, plan},
+    },
+    model::Target,
+};
+
+/// An operation takes AWS one to three seconds: asked earlier, it costs calls and tells nothing.
+const FIRST_POLL: Duration = Duration::from_secs(1);
+const LAST_POLL: Duration = Duration::from_secs(10);
+/// Polls in flight. At 20 ms a call they could use up the rate of GetOperation, which is 100/s.
+const POLLS: usize = 8;
+/// Operations in flight: more would not make AWS faster, and each costs polls.
+pub(super) const OPERATIONS: usize = 1000;
+/// An operation that takes longer is not believed any more: the instance is written again.
+const OPERATION_DEADLINE: Duration = Duration::from_mins(2);
+/// Wait after a quota was reached.
+const FULL: Duration = Duration::from_mins(1);
+
+/// The instances that a target shall have: none when it retires, or when the service is somebody else's.
+fn wanted<'a>(state: &State, desired: &'a TargetDesired) -> &'a [InstanceSpec] {
+    let refused = state.place().is_some_and(|place| place.refused_until.is_some());
+    if desired.retiring || refused { &[] } else { &desired.instances }
+}
+
+impl Engine {
+    /// The next instance to write.
+    pub(super) fn next_write(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Arc<str>> {
+        let state = self.targets.get_mut(target)?;
+        if state.pending.is_none() {
+            let traits = state.place()?.traits;
+            let instances = wanted(state, desired);
+            let plan = plan(instances, &state.own, &state.taken, traits);
+            state.unfit = plan.refused.first().map(|(id, why)| {
+                let (refused, all) = (plan.refused.len(), instances.len());
+                format!("{refused} of {all} instances cannot be registered; {id}: {why}")
+            });
+            // Dead addresses go first.
+            let pending: VecDeque<_> = plan.deregister.into_iter().chain(plan.register).collect();
+            if !state.retry.is_empty() {
+                // What failed and is not wanted any more is forgotten.
+                let wanted: BTreeSet<_> = pending.iter().collect();
+                state.retry.retain(|id, _| wanted.contains(id));
+                if state.retry.is_empty() && state.place().is_some_and(|place| place.refused_until.is_none()) {
+                    state.problem = None;
+                }
+            }
+            state.pending = Some(pending);
+        }
+        let full = state.full_until.is_some_and(|until| until > now);
+        let blocked = |state: &State, id: &Arc<str>| {
+            state.running.contains_key(id)
+                || state.retry.get(id).is_some_and(|retry| retry.at > now)
+                || (full && !matches!(state.own.get(id), Some(Some(_))) && find(wanted(state, desired), id).is_some())
+        };
+        // What is blocked is planned again when its operation ends or its time comes.
+        while let Some(id) = state.pending.as_ref()?.front().cloned() {
+            if !blocked(state, &id) {
+                return Some(id);
+            }
+            state.pending.as_mut()?.pop_front();
+        }
+        if state.at_rest() && !full {
+            state.settled = true;
+        }
+        None
+    }
+
+    pub(super) fn issue_write(
+        &mut self,
+        target: &Target,
+        service_id: Arc<str>,
+        id: Arc<str>,
+        now: Instant,
+    ) -> Option<Call> {
+        let desired = self.desired.clone();
+        let desired = desired.targets.get(target)?;
+        let state = self.targets.get_mut(target)?;
+        state.pending.as_mut()?.pop_front();
+        let traits = state.place()?.traits;
+        let spec = find(wanted(state, desired), &id)
+            .filter(|spec| spec.lacks(traits).is_none() && !state.taken.contains(spec.id()));
+        let running = Running {
+            effect: spec.map(InstanceSpec::digest),
+            operation: None,
+            in_the_way: false,
+            polls: 0,
+            since: now,
+        };
+        state.running.insert(id.clone(), running);
+        self.running += 1;
+        state.own.insert(id.clone(), None);
+        touch(state, &id);
+        let target = target.clone();
+        Some(match spec {
+            Some(spec) => Call::Register { target, service_id, instance: spec.render(traits) },
+            None => Call::Deregister { target, service_id, id },
+        })
+    }
+
+    /// AWS took a request, or did not.
+    pub(super) fn written(&mut self, target: &Target, id: &Arc<str>, result: Result<OperationId, Error>, now: Instant) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        let Some(running) = state.running.get_mut(id) else { return };
+        match result {
+            Ok(operation) => {
+                running.operation = Some(operation);
+                self.poll_at(target, id, now + FIRST_POLL);
+            }
+            Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
+                running.operation = Some(operation);
+                running.in_the_way = true;
+                self.poll_at(target, id, now + FIRST_POLL);
+            }
+            Err(error) => {
+                let registering = running.effect.is_some();
+                self.ended(target, id);
+                let Some(state) = self.targets.get_mut(target) else { return };
+                match error.kind {
+                    ErrorKind::NotFound if registering => {
+                        self.lost(target, &error, now);
+                    }
+                    ErrorKind::NotFound => {
+                        state.own.remove(id);
+                        state.retry.remove(id);
+                    }
+                    ErrorKind::LimitExceeded => {
+                        state.full_until = Some(now + FULL);
+                        state.problem = reason(&error).map(|reason| (reason, error.to_string()));
+                        state.pending = None;
+                        self.retry(target, id, now + FULL);
+                    }
+                    ErrorKind::AccessDenied => {
+                        state.pending = None;
+                        let at = state.fail(&error, now);
+                        self.wake_at(target, at);
+                    }
+                    _ => self.failed(target, id, &error, now),
+                }
+            }
+        }
+        self.wake_target(target, now);
+    }
+
+    /// Tries one instance again later, and says so where that is more than a hiccup.
+    fn failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        let failures = state.retry.get(id).map_or(0, |retry| retry.failures) + 1;
+        let hopeless = error.kind == ErrorKind::InvalidInput;
+        if let Some(reason) = reason(error)
+            && (failures > 2 || hopeless)
+        {
+            state.problem = Some((reason, format!("instance {id}: {error}")));
+        }
+        let at = now + back_off(if hopeless { u32::MAX } else { failures });
+        self.retry(target, id, at);
+    }
+
+    fn retry(&mut self, target: &Target, id: &Arc<str>, at: Instant) {
+        if let Some(state) = self.targets.get_mut(target) {
+            let failures = state.retry.get(id).map_or(0, |retry| retry.failures) + 1;
+            state.retry.insert(id.clone(), Retry { failures, at });
+            self.wake_at(target, at);
+        }
+    }
+
+    fn poll_at(&mut self, target: &Target, id: &Arc<str>, at: Instant) {
+        self.sequence += 1;
+        self.polls.insert((at, self.sequence), (target.clone(), id.clone()));
+    }
+
+    pub(super) fn may_poll(&self) -> bool {
+        self.polling < POLLS
+    }
+
+    pub(super) fn next_poll(&mut self, now: Instant) -> Option<Call> {
+        while self.may_poll() {
+            let due = self.polls.first_entry().filter(|poll| poll.key().0 <= now)?;
+            let (target, id) = due.remove();
+            let running = self.targets.get(&target).and_then(|state| state.running.get(&id));
+            if let Some(operation) = running.and_then(|running| running.operation.clone()) {
+                self.polling += 1;
+                return Some(Call::Poll { target, id, operation });
+            }
+        }
+        None
+    }
+
+    pub(super) fn polled(&mut self, event: Event, now: Instant) {
+        let Event::Polled { target, id, result } = event else { return };
+        let Some(state) = self.targets.get_mut(&target) else { return };
+        let Some(running) = state.running.get_mut(&id) else { return };
+        match result {
+            Ok(OperationState::Succeeded { .. }) => {
+                let (effect, in_the_way) = (running.effect, running.in_the_way);
+                self.ended(&target, &id);
+                self.succeeded(&target, &id, effect.filter(|_| !in_the_way), in_the_way);
+            }
+            Ok(OperationState::Failed { code, message }) => {
+                let (registering, in_the_way) = (running.effect.is_some(), running.in_the_way);
+                self.ended(&target, &id);
+                if in_the_way {
+                    self.succeeded(&target, &id, None, true);
+                } else {
+                    let operation = if registering { "RegisterInstance" } else { "DeregisterInstance" };
+                    let message = format!("{code}: {message}");
+                    self.operation_failed(&target, &id, &Error { operation, kind: ErrorKind::Other, message }, now);
+                }
+            }
+            // AWS forgets operations after a while; and what has taken too long is not waited for.
+            Err(Error { kind: ErrorKind::NotFound, .. }) => self.given_up(&target, &id),
+            _ if now.duration_since(running.since) > OPERATION_DEADLINE => self.given_up(&target, &id),
+            Ok(OperationState::Running) | Err(_) => {
+                running.polls += 1;
+                let wait = FIRST_POLL.saturating_mul(1 << running.polls.min(4)).min(LAST_POLL);
+                self.poll_at(&target, &id, now + wait);
+            }
+        }
+        self.wake_target(&target, now);
+    }
+
+    /// An operation is over; what came of it, the caller notes.
+    fn ended(&mut self, target: &Target, id: &Arc<str>) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        if state.running.remove(id).is_some() {
+            self.running -= 1;
+        }
+        touch(state, id);
+        // The last word on a target that retires is a reading after its last write.
+        if self.desired.targets.get(target).is_some_and(|desired| desired.retiring) && state.running.is_empty() {
+            state.read = false;
+        }
+        if !self.desired.targets.contains_key(target) && state.running.is_empty() {
+            self.targets.remove(target);
+        }
+    }
+
+    fn succeeded(&mut self, target: &Target, id: &Arc<str>, effect: Option<Digest>, unknown: bool) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        match effect {
+            Some(said) => {
+                state.own.insert(id.clone(), Some(said));
+            }
+            None if unknown => {}
+            None => {
+                state.own.remove(id);
+            }
+        }
+        state.retry.remove(id);
+        if state.retry.is_empty() && !matches!(&state.phase, Phase::Resolved(place) if place.refused_until.is_some()) {
+            state.problem = None;
+            state.failures = 0;
+        }
+        self.look_again(target, id);
+    }
+
+    /// The service of a target was deleted: all that was known about it is worth nothing.
+    fn lost(&mut self, target: &Target, error: &Error, now: Instant) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        self.running -= state.running.len();
+        state.running.clear();
+        state.lose_place();
+        let at = state.fail(error, now);
+        self.forget_services(target);
+        self.wake_at(target, at);
+    }
+
+    /// AWS failed an operation that it had accepted: the service may have gone since, which it tells only so. A
+    /// reading tells more.
+    fn operation_failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
+        if let Some(state) = self.targets.get_mut(target) {
+            state.problem = Some((super::Reason::Failed, format!("instance {id}: {error}")));
+            state.read = false;
+        }
+        self.failed(target, id, error, now);
+    }
+
+    fn given_up(&mut self, target: &Target, id: &Arc<str>) {
+        self.ended(target, id);
+        self.look_again(target, id);
+    }
+
+    /// Whether an instance, just written, must be written again, because what is desired changed meanwhile.
+    fn look_again(&mut self, target: &Target, id: &Arc<str>) {
+        let Some(desired) = self.desired.targets.get(target) else { return };
+        let Some(state) = self.targets.get_mut(target) else { return };
+        let Some(traits) = state.place().map(|place| place.traits) else { return };
+        let spec = find(wanted(state, desired), id).map(std::slice::from_ref).unwrap_or_default();
+        let own = state.own.get_key_value(id).map(|(id, said)| (id.clone(), *said)).into_iter().collect();
+        let again = plan(spec, &own, &state.taken, traits);
+        if let Some(pending) = &mut state.pending
+            && !again.is_empty()
+        {
+            pending.push_front(id.clone());
+        }
+    }
+
+    /// A complete listing of a target's service, or none.
+    pub(super) fn was_read(&mut self, target: &Target, result: Result<Vec<Instance>, Error>, now: Instant) {
+        let desired = self.desired.clone();
+        let Some(state) = self.targets.get_mut(target) else { return };
+        let Some(written) = state.reading.take() else { return };
+        let Some(desired) = desired.targets.get(target) else { return };
+        match result {
+            Err(error) => {
+                if error.kind == ErrorKind::NotFound {
+                    self.lost(target, &error, now);
+                } else {
+                    let at = state.fail(&error, now);
+                    self.wake_at(target, at);
+                }
+            }
+            Ok(listing) => {
+                let reading = plan::read(&listing, &desired.instances, &self.settings.identity);
+                let known = std::mem::take(&mut state.own);
+                let untold = |id: &Arc<str>| written.contains(id) || state.running.contains_key(id);
+                let mut own = reading.own;
+                own.retain(|id, _| !untold(id));
+                let differ =
+                    |id: &Arc<str>, said: &Option<_>| !untold(id) && said.is_some() && own.get(id) != Some(said);
+                let drifted = known.iter().filter(|(id, said)| differ(id, said)).count()
+                    + own.keys().filter(|id| !known.contains_key(*id)).count();
+                if state.read {
+                    self.drifted += drifted as u64;
+                }
+                // An outcome that is not known stays so until the instance is written again.
+                own.extend(known.into_iter().filter(|(id, said)| untold(id) || said.is_none()));
+                state.own = own;
+                state.taken = reading.taken;
+                state.read = true;
+                state.failures = 0;
+                state.pending = None;
+            }
+        }
+        self.wake_target(target, now);
+    }
+}
+
+/// A reading that is in flight tells nothing about an instance that is written meanwhile.
+fn touch(state: &mut State, id: &Arc<str>) {
+    if let Some(written) = &mut state.reading {
+        written.insert(id.clone());
+    }
+}

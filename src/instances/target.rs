@@ -1,0 +1,144 @@
+//! Which Cloud Map service a Kubernetes Service is registered in, where nothing else is asked for.
+
+use std::sync::Arc;
+
+use crate::model::{ServiceKey, Target};
+
+/// Longest name of an API-only namespace (Cloud Map `CreateHttpNamespace`).
+const MAX_NAMESPACE: usize = 1024;
+/// Longest name of a service (Cloud Map `CreateService`); `<service>.<namespace>` of Kubernetes just fits.
+const MAX_SERVICE: usize = 127;
+/// Longest label of a service's name.
+const MAX_LABEL: usize = 63;
+
+/// How implied targets are named.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Naming {
+    /// Namespace and service as in Kubernetes, so that an ECS task asks for the names it knows.
+    #[default]
+    PerNamespace,
+    /// One Cloud Map namespace for all, services named `<service>.<namespace>`.
+    OneNamespace(Arc<str>),
+}
+
+impl Naming {
+    /// The target of a Service that names none itself.
+    pub fn implied(&self, service: &ServiceKey) -> Target {
+        match self {
+            Self::PerNamespace => Target { namespace: service.namespace.clone(), service: service.name.clone() },
+            Self::OneNamespace(namespace) => Target {
+                namespace: namespace.clone(),
+                service: format!("{}.{}", service.name, service.namespace).into(),
+            },
+        }
+    }
+}
+
+/// A name that Cloud Map would refuse. The message names it, the rule and thereby the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid Cloud Map {what} {name:?}: {rule}")]
+pub struct InvalidTarget {
+    what: &'static str,
+    name: Arc<str>,
+    rule: &'static str,
+}
+
+/// Checks the names of a target against Cloud Map's rules, whoever chose them.
+pub fn validate(target: &Target) -> Result<(), InvalidTarget> {
+    let Target { namespace, service } = target;
+    let refuse = |what, name: &Arc<str>, rule| Err(InvalidTarget { what, name: name.clone(), rule });
+    if namespace.is_empty() || namespace.len() > MAX_NAMESPACE || !namespace.bytes().all(|c| c.is_ascii_graphic()) {
+        return refuse("namespace", namespace, "it must have 1 to 1,024 printable ASCII characters and no spaces");
+    }
+    if namespace.starts_with("arn:") {
+        return refuse("namespace", namespace, "it must be the name of a namespace, not an ARN");
+    }
+    if service.is_empty() || service.len() > MAX_SERVICE {
+        return refuse("service name", service, "it must have 1 to 127 characters");
+    }
+    if !service.split('.').all(is_label) {
+        return refuse(
+            "service name",
+            service,
+            "it must be labels of letters, digits, '_' and '-' joined by dots, each of at most 63 characters and neither starting nor ending with '-'",
+        );
+    }
+    Ok(())
+}
+
+/// A single letter or digit, or 2 to 63 characters with no hyphen at either end.
+fn is_label(label: &str) -> bool {
+    let edge = |c: u8| c.is_ascii_alphanumeric() || c == b'_';
+    match label.as_bytes() {
+        [] => false,
+        [only] => only.is_ascii_alphanumeric(),
+        [first, inner @ .., last] => {
+            label.len() <= MAX_LABEL && edge(*first) && edge(*last) && inner.iter().all(|&c| edge(c) || c == b'-')
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn target(namespace: &str, service: &str) -> Target {
+        Target { namespace: namespace.into(), service: service.into() }
+    }
+
+    #[test]
+    fn names_are_those_of_kubernetes_unless_one_namespace_takes_all() {
+        let web = ServiceKey::new("shop", "web");
+        assert_eq!(Naming::default().implied(&web), target("shop", "web"));
+        assert_eq!(Naming::OneNamespace("internal".into()).implied(&web), target("internal", "web.shop"));
+    }
+
+    #[test]
+    fn accepts_what_cloud_map_accepts() {
+        for (namespace, service) in [
+            ("shop", "web"),
+            ("my-ns.internal", "a"),
+            ("Shop_1", "_http._tcp"),
+            ("x", "web.shop"),
+            (&*"n".repeat(1024), &*format!("{0}.{0}", "s".repeat(63))),
+        ] {
+            validate(&target(namespace, service)).unwrap();
+        }
+    }
+
+    #[test]
+    fn refuses_what_cloud_map_refuses_and_says_why() {
+        for (namespace, service, named) in [
+            ("", "web", "namespace \"\""),
+            ("a b", "web", "namespace \"a b\""),
+            ("grün", "web", "namespace"),
+            ("arn:aws:servicediscovery:x", "web", "ARN"),
+            (&*"n".repeat(1025), "web", "1,024"),
+            ("shop", "", "service name \"\""),
+            ("shop", "-web", "service name \"-web\""),
+            ("shop", "web-", "service name"),
+            ("shop", "web..x", "service name"),
+            ("shop", "_", "service name"),
+            ("shop", "we b", "service name"),
+            ("shop", &*"s".repeat(64), "63 characters"),
+            ("shop", &*format!("{0}.{0}a", "s".repeat(63)), "127"),
+        ] {
+            let error = validate(&target(namespace, service)).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_kubernetes_service_has_a_valid_target(
+            namespace in "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?",
+            name in "[a-z]([a-z0-9-]{0,61}[a-z0-9])?",
+        ) {
+            let service = ServiceKey::new(namespace, name);
+            prop_assert!(validate(&Naming::PerNamespace.implied(&service)).is_ok());
+            prop_assert!(validate(&Naming::OneNamespace("all".into()).implied(&service)).is_ok());
+        }
+    }
+}
