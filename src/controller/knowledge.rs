@@ -15,9 +15,14 @@ use crate::{
 /// Whether this cluster takes part in its ClusterSet, and if not, why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Membership {
-    Member,
+    Member {
+        /// Why the registry does not take what changed, if so.
+        trouble: Option<String>,
+    },
     /// The leader is not ready yet: what it waits for.
     Joining(String),
+    /// The leader cannot get ready: the error of the registry.
+    Failing(String),
     /// Not without somebody's help: what is wrong, and the remedy.
     Refused(String),
     /// `cloudmap-mcs leave` was called: everything of this cluster is withdrawn, imports included.
@@ -28,7 +33,7 @@ pub enum Membership {
 #[derive(Debug)]
 pub struct Knowledge {
     local: ClusterId,
-    pub membership: Membership,
+    membership: Membership,
     /// For each ServiceExport what it exports, or why it does not.
     planned: HashMap<ServiceKey, Result<Arc<Local>, Invalid>>,
     /// `None` until the own ledger is known.
@@ -50,10 +55,10 @@ struct Remote {
 }
 
 impl Knowledge {
-    pub fn new(local: ClusterId) -> Self {
+    pub fn new(local: ClusterId, membership: Membership) -> Self {
         Self {
             local,
-            membership: Membership::Joining("the controller is starting".to_owned()),
+            membership,
             planned: HashMap::new(),
             exports: None,
             remotes: BTreeMap::new(),
@@ -65,6 +70,23 @@ impl Knowledge {
 
     pub fn local(&self) -> &ClusterId {
         &self.local
+    }
+
+    pub const fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// Takes the membership in; says whether it is new. Who leaves exports nothing any more.
+    pub fn set_membership(&mut self, membership: Membership, now: i64) -> bool {
+        if self.membership == membership {
+            return false;
+        }
+        let leaving_changed = (self.membership == Membership::Leaving) != (membership == Membership::Leaving);
+        self.membership = membership;
+        if leaving_changed {
+            self.export_all(now);
+        }
+        true
     }
 
     pub fn planned(&self, key: &ServiceKey) -> Option<&Result<Arc<Local>, Invalid>> {
@@ -100,37 +122,42 @@ impl Knowledge {
             return (BTreeSet::new(), false);
         }
         let plan = plan.map(|plan| plan.map(Arc::new));
-        let freed = match &mut self.exports {
-            Some(exports) => exports.set(key, plan.as_ref().and_then(|plan| plan.as_ref().ok()).cloned(), now),
-            None => BTreeSet::new(),
-        };
         match plan {
             Some(plan) => self.planned.insert(key.clone(), plan),
             None => self.planned.remove(key),
         };
-        (freed, true)
+        (self.export(key, now), true)
     }
 
-    /// Claims of a name again: a target may have become free.
-    pub fn reclaim(&mut self, key: &ServiceKey, now: i64) {
-        if let (Some(exports), Some(Ok(local))) = (&mut self.exports, self.planned.get(key)) {
-            exports.set(key, Some(Arc::clone(local)), now);
-        }
+    /// Brings the map to publish up to date with what a name exports; also asks again for a target that has become free.
+    /// Returns the names that may now get a target they waited for.
+    pub fn export(&mut self, key: &ServiceKey, now: i64) -> BTreeSet<ServiceKey> {
+        let local = match (&self.membership, self.planned.get(key)) {
+            (Membership::Leaving, _) | (_, None | Some(Err(_))) => None,
+            (_, Some(Ok(local))) => Some(Arc::clone(local)),
+        };
+        self.exports.as_mut().map(|exports| exports.set(key, local, now)).unwrap_or_default()
     }
 
     /// Starts from the own ledger as the leader before left it; what is exported no more is removed from it.
     pub fn resume(&mut self, own: &Map, now: i64) {
-        let mut exports = Exports::resume(own);
+        self.exports = Some(Exports::resume(own));
+        self.export_all(now);
+    }
+
+    fn export_all(&mut self, now: i64) {
+        let Some(exports) = &self.exports else { return };
         let names: BTreeSet<ServiceKey> = exports.names().into_iter().chain(self.planned.keys().cloned()).collect();
         for key in names {
-            let local = self.planned.get(&key).and_then(|plan| plan.as_ref().ok()).cloned();
-            exports.set(&key, local, now);
+            self.export(&key, now);
         }
-        exports.retire_unowned(|owner| {
-            let key = ServiceKey::new(owner.namespace.clone(), owner.name.clone());
-            matches!(self.planned.get(&key), Some(Ok(_)))
-        });
-        self.exports = Some(exports);
+        let leaving = self.membership == Membership::Leaving;
+        if let Some(exports) = &mut self.exports {
+            exports.retire_unowned(|owner| {
+                let key = ServiceKey::new(owner.namespace.clone(), owner.name.clone());
+                !leaving && matches!(self.planned.get(&key), Some(Ok(_)))
+            });
+        }
     }
 
     /// A retired target holds nothing of this cluster any more.
@@ -208,7 +235,7 @@ impl Knowledge {
     pub fn is_on_record(&self, target: &Target) -> bool {
         let key = records::registration_key(target);
         let wanted = self.exports.as_ref().and_then(|exports| exports.registrations().get(target));
-        let published = self.published.as_ref().and_then(|map| map.get(&key)).and_then(|v| records::registration(v));
+        let published = self.published.as_ref().and_then(|map| records::decode_registration(map.get(&key)?));
         wanted.is_some() && published.as_ref() == wanted
     }
 
@@ -256,13 +283,15 @@ impl Knowledge {
     /// How far the export of a name has come.
     pub fn publication(&self, key: &ServiceKey) -> Publication {
         match &self.membership {
-            Membership::Refused(message) => return Publication::Failed(message.clone()),
+            Membership::Refused(message) | Membership::Failing(message) => {
+                return Publication::Failed(message.clone());
+            }
             Membership::Leaving => {
                 return Publication::Pending(
                     "This cluster leaves its ClusterSet. To come back: cloudmap-mcs leave --undo.".to_owned(),
                 );
             }
-            Membership::Member | Membership::Joining(_) => {}
+            Membership::Member { .. } | Membership::Joining(_) => {}
         }
         if let Some(too_large) = self.exports.as_ref().and_then(|exports| exports.refusal(key)) {
             return Publication::Failed(format!("{too_large}."));
@@ -273,6 +302,7 @@ impl Knowledge {
         match (wanted, there, &self.membership) {
             (Some(wanted), Some(there), _) if wanted == there => Publication::Published,
             (_, _, Membership::Joining(waiting)) => Publication::Pending(waiting.clone()),
+            (_, _, Membership::Member { trouble: Some(error) }) => Publication::Failed(error.clone()),
             _ => Publication::Pending("On its way to the registry.".to_owned()),
         }
     }

@@ -59,9 +59,7 @@ fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -> Remotes {
 }
 
 fn mk_knowledge() -> Knowledge {
-    let mut knowledge = Knowledge::new(id("here"));
-    knowledge.membership = Membership::Member;
-    knowledge
+    Knowledge::new(id("here"), Membership::Member { trouble: None })
 }
 
 #[test]
@@ -108,7 +106,7 @@ fn an_export_is_ready_when_the_registry_has_exactly_it() {
     changed.export.created = 5;
     knowledge.replan(&key("a"), Some(Ok(changed)), 2);
     assert!(matches!(knowledge.publication(&key("a")), Publication::Pending(_)));
-    knowledge.membership = Membership::Refused("no".to_owned());
+    knowledge.set_membership(Membership::Refused("no".to_owned()), 3);
     assert_eq!(knowledge.publication(&key("a")), Publication::Failed("no".to_owned()));
 }
 
@@ -150,4 +148,21 @@ fn the_oldest_claim_of_all_clusters_holds_and_equal_names_share() {
     assert_eq!(knowledge.claimant(&target).unwrap().0, id("here"));
     knowledge.adopt_remotes(&mk_remotes(&[("there", Some(mk_map(&[("a", Some("t"), 3)])))]));
     assert_eq!(&*knowledge.claimant(&target).unwrap().1.name, "a", "the same name in another cluster is no rival");
+}
+
+#[test]
+fn who_leaves_exports_nothing_but_keeps_its_registrations_until_they_are_empty() {
+    let mut knowledge = mk_knowledge();
+    let target = Target { namespace: "ns".into(), service: "t".into() };
+    knowledge.resume(&Map::new(), 1);
+    knowledge.replan(&key("a"), Some(Ok(mk_local(Some("t")))), 1);
+    let member = knowledge.desired().unwrap();
+    assert!(knowledge.set_membership(Membership::Leaving, 2));
+    let leaving = knowledge.desired().unwrap();
+    assert_eq!(leaving.keys().collect::<Vec<_>>(), [&records::registration_key(&target)]);
+    assert!(knowledge.exports().unwrap().registrations()[&target].retiring);
+    knowledge.replan(&key("b"), Some(Ok(mk_local(None))), 2);
+    assert_eq!(knowledge.desired().unwrap(), leaving, "nothing new is exported meanwhile");
+    knowledge.set_membership(Membership::Member { trouble: None }, 3);
+    assert_eq!(knowledge.desired().unwrap().len(), member.len() + 1, "and all of it when it comes back");
 }

@@ -14,9 +14,9 @@ pub struct Metrics {
     blocked: IntCounter,
     stale: IntGauge,
     unverified: IntGauge,
-    pub(super) queued: IntGauge,
-    pub(super) clusters: IntGauge,
-    pub(super) services: IntGauge,
+    queued: IntGauge,
+    clusters: IntGauge,
+    services: IntGauge,
 }
 
 impl Metrics {
@@ -75,6 +75,12 @@ impl Metrics {
 
     pub(super) fn blocked(&self) {
         self.blocked.inc();
+    }
+
+    pub(super) fn measured(&self, queued: usize, clusters: usize, services: usize) {
+        for (gauge, value) in [(&self.queued, queued), (&self.clusters, clusters), (&self.services, services)] {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
     }
 
     pub(super) fn adopted(&self, remotes: &Remotes) {

@@ -4,6 +4,7 @@
 
 mod index;
 mod knowledge;
+mod membership;
 mod metrics;
 mod reconcile;
 mod targets;

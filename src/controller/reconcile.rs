@@ -1,6 +1,6 @@
 //! The workers: one name at a time, observe, plan, apply.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{collections::{BTreeMap, BTreeSet}, net::IpAddr, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 use tracing::{debug, warn};
@@ -87,17 +87,17 @@ impl Reconciler {
             derived: caches.services.get(&ServiceKey::new(key.namespace.clone(), derived_name(key))),
             slices: state.imported.get(key),
         };
-        let sources = match state.knowledge.membership {
+        let sources = match state.knowledge.membership() {
             Membership::Leaving => BTreeMap::new(),
             Membership::Refused(_) => return (Plan::Keep, there),
-            Membership::Member | Membership::Joining(_) => state.knowledge.sources(key),
+            Membership::Member { .. } | Membership::Joining(_) | Membership::Failing(_) => state.knowledge.sources(key),
         };
         let sources: BTreeMap<ClusterId, Source<'_>> = sources
             .iter()
             .map(|(id, local)| (id.clone(), Source { export: &local.export, endpoints: &local.endpoints }))
             .collect();
-        let unknown = match state.knowledge.membership {
-            Membership::Leaving => import::Unknown::Only(Default::default()),
+        let unknown = match state.knowledge.membership() {
+            Membership::Leaving => import::Unknown::Only(BTreeSet::new()),
             _ => state.knowledge.unknown(),
         };
         let observed = Observed {

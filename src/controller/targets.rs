@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+
 use super::Knowledge;
 use crate::{
     api::{
@@ -12,7 +13,7 @@ use crate::{
     cluster::objects::{Pairs, ServiceExport},
     instances::{
         Identity, Naming, Source,
-        sync::{Outcome, TargetDesired, TargetStatus},
+        sync::{Outcome, Reason, TargetDesired, TargetStatus},
         target::validate,
     },
     model::{ServiceKey, Target},
@@ -100,7 +101,7 @@ impl Targets {
             }
             _ => Vec::new(),
         };
-        Some(TargetDesired { active, retiring: registration.retiring, implied, instances })
+        Some(TargetDesired { active, retiring: registration.retiring, implied, instances: instances.into() })
     }
 
     /// The condition `Registered` of an export: reason and message.
@@ -145,16 +146,25 @@ impl Targets {
             }
         }
         Some(match statuses.get(&target).map(|status| &status.outcome) {
-            Some(Outcome::Registered { count }) => {
-                // Without the count of the moment: a condition that changes with every pod would be written for each.
-                let _ = count;
+            // Without the count: a condition that changes with every pod would be written for each.
+            Some(Outcome::Registered { .. }) => {
                 (RegisteredReason::Registered, format!("The ready endpoints are registered in Cloud Map service {target}."))
             }
-            Some(Outcome::Refused { reason, message }) => (*reason, message.clone()),
+            Some(Outcome::Refused { reason, message }) => (refusal(*reason), message.clone()),
             Some(Outcome::Pending) | None => {
                 (RegisteredReason::Pending, format!("On the way to Cloud Map service {target}."))
             }
         })
+    }
+}
+
+const fn refusal(reason: Reason) -> RegisteredReason {
+    match reason {
+        Reason::ForeignOwner => RegisteredReason::ForeignOwner,
+        Reason::NoNamespace => RegisteredReason::NoNamespace,
+        Reason::LimitExceeded => RegisteredReason::LimitExceeded,
+        Reason::UnfitEndpoints => RegisteredReason::AddressFamilyMissing,
+        Reason::AccessDenied | Reason::Failed => RegisteredReason::Failed,
     }
 }
 

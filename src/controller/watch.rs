@@ -12,16 +12,18 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::{sync::watch, task::JoinSet};
 use tracing::{info, warn};
 
-use super::{Knowledge, Membership, Targets, index::SliceIndex, metrics::Metrics, reconcile::Reconciler, targets::Asked};
+use super::{
+    Knowledge, Membership, Targets, index::SliceIndex, membership::membership, metrics::Metrics, reconcile::Reconciler,
+    targets::Asked,
+};
 use crate::{
     cluster::{
-        Caches, Change, Changes, ClusterWriter,
-        cache::Narrow,
+        Caches, Change, ClusterWriter,
         objects::{ForeignSlice, Namespace, OwnSlice, Service, ServiceExport, ServiceImport},
     },
     export,
-    instances::sync::{Desired, TargetStatus},
-    ledger::driver::{Handle, Phase},
+    instances::sync::{Desired, TargetDesired, TargetStatus},
+    ledger::driver::Handle,
     model::{ClusterId, ServiceKey, Target},
     queue::Queue,
 };
@@ -39,11 +41,14 @@ pub struct Settings {
 }
 
 /// Everything that the controller listens and speaks to.
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "the writer is a trait object")]
 pub struct Inputs {
     pub caches: Caches,
     pub writer: Arc<dyn ClusterWriter>,
-    pub ledger: Handle,
+    /// `None` outside any ClusterSet, or while the identity is not known: nothing is read or written then, and the
+    /// conditions say why.
+    pub ledger: Option<Handle>,
+    pub membership: Membership,
     pub instances: watch::Sender<Arc<Desired>>,
     pub statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
     pub metrics: Metrics,
@@ -72,17 +77,24 @@ impl Shared {
     }
 }
 
+impl Shared {
+    fn measure(&self) {
+        let (clusters, services) = self.state().knowledge.sizes();
+        self.metrics.measured(self.queue.len(), clusters, services);
+    }
+}
+
 /// Runs until it is dropped, with the caches synced: nothing may act before that. Only the leader runs it.
 pub async fn run(settings: Settings, inputs: Inputs) {
     let Settings { cluster, concurrency, targets } = settings;
-    let Inputs { caches, writer, ledger, instances, statuses, metrics } = inputs;
+    let Inputs { caches, writer, ledger, membership, instances, statuses, metrics } = inputs;
     let shared = Arc::new(Shared {
         caches,
         queue: Queue::default(),
         targets,
         metrics,
         state: Mutex::new(State {
-            knowledge: Knowledge::new(cluster),
+            knowledge: Knowledge::new(cluster, membership),
             imported: SliceIndex::new(|slice| slice.service_import.as_ref()),
             cluster_ips: HashMap::new(),
             statuses: Arc::default(),
@@ -111,9 +123,9 @@ pub async fn run(settings: Settings, inputs: Inputs) {
 struct Watch {
     shared: Arc<Shared>,
     slices: SliceIndex<ForeignSlice>,
-    ledger: Handle,
+    ledger: Option<Handle>,
     instances: watch::Sender<Arc<Desired>>,
-    desired: BTreeMap<Target, Arc<crate::instances::sync::TargetDesired>>,
+    desired: BTreeMap<Target, TargetDesired>,
     /// Targets whose desired instances may have changed since the last round.
     touched: BTreeSet<Target>,
 }
@@ -127,8 +139,15 @@ impl Watch {
         let mut imported = caches.imported_slices.subscribe();
         let mut namespaces = caches.namespaces.subscribe();
         let mut imports = caches.imports.subscribe();
-        let (mut own, mut published) = (self.ledger.own(), self.ledger.published());
-        let (mut remotes, mut status) = (self.ledger.remotes(), self.ledger.status());
+        // Without a ledger these never change.
+        let closed = (watch::channel(None).1, watch::channel(None).1, watch::channel(Arc::default()).1, watch::channel(Arc::default()).1);
+        let (mut own, mut published, mut remotes, mut status) = match &self.ledger {
+            Some(ledger) => (ledger.own(), ledger.published(), ledger.remotes(), ledger.status()),
+            None => closed,
+        };
+        if self.ledger.is_some() {
+            self.membership_changed(membership(&status.borrow_and_update()));
+        }
         let settle = tokio::time::sleep(SETTLE);
         tokio::pin!(settle);
         let mut settled = false;
@@ -191,6 +210,7 @@ impl Watch {
                 }
             }
             self.update_instances();
+            self.shared.measure();
         }
     }
 
@@ -258,7 +278,7 @@ impl Watch {
             let before = target_of(&state.knowledge, &key);
             let (freed, changed) = state.knowledge.replan(&key, plan, seconds());
             for name in &freed {
-                state.knowledge.reclaim(name, seconds());
+                state.knowledge.export(name, seconds());
             }
             if changed {
                 publish = true;
@@ -276,8 +296,8 @@ impl Watch {
     }
 
     fn publish(&self) {
-        if let Some(map) = self.shared.state().knowledge.desired() {
-            self.ledger.desired().send_replace(Some(map));
+        if let (Some(ledger), Some(map)) = (&self.ledger, self.shared.state().knowledge.desired()) {
+            ledger.desired().send_replace(Some(map));
         }
     }
 
@@ -293,7 +313,7 @@ impl Watch {
             if status.own_gone {
                 let freed = state.knowledge.retired(target);
                 for name in &freed {
-                    state.knowledge.reclaim(name, seconds());
+                    state.knowledge.export(name, seconds());
                 }
                 names.extend(freed);
                 self.touched.insert(target.clone());
@@ -307,13 +327,14 @@ impl Watch {
         self.enqueue(names);
     }
 
-    fn membership_changed(&self, membership: Membership) {
+    fn membership_changed(&mut self, membership: Membership) {
         let mut state = self.shared.state();
-        if state.knowledge.membership != membership {
+        if state.knowledge.set_membership(membership.clone(), seconds()) {
             info!(?membership, "membership changed");
-            state.knowledge.membership = membership;
             let names: Vec<_> = state.knowledge.names().into_iter().chain(state.imported.names().cloned()).collect();
             drop(state);
+            self.touch_all();
+            self.publish();
             self.enqueue(names);
         }
     }
@@ -334,8 +355,8 @@ impl Watch {
                 let exports = &self.shared.caches.exports;
                 match self.shared.targets.desired(&state.knowledge, &target, |key| exports.get(key)) {
                     Some(desired) => {
-                        if self.desired.get(&target).is_none_or(|before| **before != desired) {
-                            self.desired.insert(target, Arc::new(desired));
+                        if self.desired.get(&target) != Some(&desired) {
+                            self.desired.insert(target, desired);
                             changed = true;
                         }
                     }

@@ -166,6 +166,16 @@ pub fn encode_registration(registration: &Registration) -> Result<(Arc<str>, Val
     bounded(registration_key(&registration.target), message.encode_to_vec())
 }
 
+/// The registration records of a map, by target; unreadable ones are left out.
+pub fn registrations(map: &Map) -> BTreeMap<Target, Registration> {
+    let prefix: Arc<str> = "!".into();
+    map.range(prefix..)
+        .take_while(|(key, _)| key.starts_with('!'))
+        .filter_map(|(_, value)| decode_registration(value))
+        .map(|registration| (registration.target.clone(), registration))
+        .collect()
+}
+
 pub fn export_key(service: &ServiceKey) -> Arc<str> {
     service.to_string().into()
 }
@@ -312,7 +322,8 @@ fn decode_chunk(bytes: &[u8]) -> Option<Vec<Endpoint>> {
         .collect()
 }
 
-fn decode_registration(bytes: &[u8]) -> Option<Registration> {
+/// One registration record; `None` if it is unreadable.
+pub fn decode_registration(bytes: &[u8]) -> Option<Registration> {
     let message = wire::Registration::decode(bytes).ok()?;
     Some(Registration {
         target: read_target(message.target?),

@@ -302,7 +302,7 @@ impl Registry {
         let mut pause = FIRST_POLL;
         loop {
             sleep(pause).await;
-            match self.cloudmap.operation(&operation).await {
+            match self.cloudmap.operation(&operation, Lane::Ledger).await {
                 Ok(OperationState::Succeeded { .. }) => return Ok(()),
                 Ok(OperationState::Failed { code, message }) => {
                     return Err(failure(format!("the operation {operation} failed with {code}: {message}")));
