@@ -149,6 +149,10 @@ pub struct ShowArgs {
 pub struct LeaveArgs {
     #[command(flatten)]
     pub kube: KubeArgs,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
+    #[command(flatten)]
+    pub aws: AwsArgs,
     /// Give up waiting for the leader after this long; it goes on by itself.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     pub timeout: Duration,

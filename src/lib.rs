@@ -15,6 +15,7 @@
 
 pub mod admin;
 pub mod api;
+pub mod app;
 pub mod cli;
 pub mod cloudmap;
 pub mod cluster;

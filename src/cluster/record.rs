@@ -2,9 +2,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use async_trait::async_trait;
 use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Api, Client, api::PostParams};
 use tokio::time::timeout;
+
+use crate::ledger::record::{Record, RecordStore, StoreError, Version};
 
 /// Name of the ConfigMap.
 pub const RECORD: &str = "cloudmap-mcs-ledger";
@@ -73,6 +76,35 @@ impl RecordObject {
             None => call(self.api.create(&params, &object)).await?,
         };
         Ok(written.metadata.resource_version.unwrap_or_default())
+    }
+}
+
+#[async_trait]
+impl RecordStore for RecordObject {
+    async fn load(&self) -> Result<Option<(Record, Version)>, StoreError> {
+        let Some((json, version)) = Self::load(self).await? else { return Ok(None) };
+        let record = if json.is_empty() {
+            Record::default()
+        } else {
+            serde_json::from_str(&json)
+                .map_err(|error| StoreError::Failed(format!("the ConfigMap {RECORD} cannot be understood: {error}")))?
+        };
+        Ok(Some((record, Some(version))))
+    }
+
+    async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError> {
+        let json = serde_json::to_string(record).map_err(|error| StoreError::Failed(error.to_string()))?;
+        Ok(Some(Self::store(self, json, expected.as_deref()).await?))
+    }
+}
+
+impl From<Error> for StoreError {
+    fn from(error: Error) -> Self {
+        match &error {
+            Error::Conflict => Self::Conflict,
+            Error::Timeout => Self::Failed(error.to_string()),
+            Error::Api(source) => Self::Failed(format!("{error}: {source}")),
+        }
     }
 }
 

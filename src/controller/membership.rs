@@ -33,10 +33,7 @@ mod tests {
         let running = membership(&status(Stage::Running, Some("access denied")));
         assert_eq!(running, Membership::Member { trouble: Some("access denied.".to_owned()) });
         let claiming = membership(&status(Stage::Claiming, Some("access denied")));
-        assert_eq!(
-            claiming,
-            Membership::Failing("Claiming the cluster id in the registry: access denied.".to_owned())
-        );
+        assert_eq!(claiming, Membership::Failing("Claiming the cluster id in the registry: access denied.".to_owned()));
         assert!(matches!(membership(&status(Stage::Verifying, None)), Membership::Joining(_)));
     }
 

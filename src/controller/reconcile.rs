@@ -1,6 +1,10 @@
 //! The workers: one name at a time, observe, plan, apply.
 
-use std::{collections::{BTreeMap, BTreeSet}, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use k8s_openapi::jiff::Timestamp;
 use tracing::{debug, warn};
@@ -71,7 +75,13 @@ impl Reconciler {
                         reason.as_str()
                     );
                     let regarding = events::import(key, &import.uid);
-                    let note = Note { regarding, severity: Severity::Warning, reason: "AddressSkipped", action: "Import", text };
+                    let note = Note {
+                        regarding,
+                        severity: Severity::Warning,
+                        reason: "AddressSkipped",
+                        action: "Import",
+                        text,
+                    };
                     self.writer.publish_event(note).await;
                 }
                 import::apply(&*self.writer, key, &there, wanted, Timestamp::now()).await
@@ -129,7 +139,8 @@ impl Reconciler {
                 // Not planned yet: it is in the queue again as soon as it is.
                 None => return Ok(()),
             };
-            let conflicts = matches!(knowledge.unknown(), import::Unknown::Only(_)).then(|| conflicts(knowledge.sources(key)));
+            let conflicts =
+                matches!(knowledge.unknown(), import::Unknown::Only(_)).then(|| conflicts(knowledge.sources(key)));
             verdicts(&Facts {
                 invalid,
                 publication: knowledge.publication(key),
@@ -190,7 +201,9 @@ impl Reconciler {
         let cause = error.cause.to_string();
         match error.cause {
             // The cache catches up, the namespace goes, or the other replica goes on.
-            Cause::Conflict(_) | Cause::NotLeader | Cause::NotFound(_) | Cause::NamespaceTerminating(_) if failures < 5 => {
+            Cause::Conflict(_) | Cause::NotLeader | Cause::NotFound(_) | Cause::NamespaceTerminating(_)
+                if failures < 5 =>
+            {
                 debug!(%key, %error, cause, ?retry_in, "will try again");
             }
             _ => {

@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-
 use super::Knowledge;
 use crate::{
     api::{
@@ -65,8 +64,7 @@ impl Targets {
         }
         let implied = self.naming.implied(&export.key);
         let target = Target {
-            namespace: annotation(annotations, ANNOTATION_TARGET_NAMESPACE)
-                .map_or(implied.namespace, Arc::from),
+            namespace: annotation(annotations, ANNOTATION_TARGET_NAMESPACE).map_or(implied.namespace, Arc::from),
             service: annotation(annotations, ANNOTATION_TARGET_SERVICE).map_or(implied.service, Arc::from),
         };
         match validate(&target) {
@@ -147,9 +145,10 @@ impl Targets {
         }
         Some(match statuses.get(&target).map(|status| &status.outcome) {
             // Without the count: a condition that changes with every pod would be written for each.
-            Some(Outcome::Registered { .. }) => {
-                (RegisteredReason::Registered, format!("The ready endpoints are registered in Cloud Map service {target}."))
-            }
+            Some(Outcome::Registered { .. }) => (
+                RegisteredReason::Registered,
+                format!("The ready endpoints are registered in Cloud Map service {target}."),
+            ),
             Some(Outcome::Refused { reason, message }) => (refusal(*reason), message.clone()),
             Some(Outcome::Pending) | None => {
                 (RegisteredReason::Pending, format!("On the way to Cloud Map service {target}."))

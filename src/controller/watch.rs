@@ -140,7 +140,12 @@ impl Watch {
         let mut namespaces = caches.namespaces.subscribe();
         let mut imports = caches.imports.subscribe();
         // Without a ledger these never change.
-        let closed = (watch::channel(None).1, watch::channel(None).1, watch::channel(Arc::default()).1, watch::channel(Arc::default()).1);
+        let closed = (
+            watch::channel(None).1,
+            watch::channel(None).1,
+            watch::channel(Arc::default()).1,
+            watch::channel(Arc::default()).1,
+        );
         let (mut own, mut published, mut remotes, mut status) = match &self.ledger {
             Some(ledger) => (ledger.own(), ledger.published(), ledger.remotes(), ledger.status()),
             None => closed,
@@ -307,7 +312,9 @@ impl Watch {
         let mut names = BTreeSet::new();
         let mut publish = false;
         for (target, status) in now.iter().filter(|(target, status)| before.get(*target) != Some(status)) {
-            if let Some(registration) = state.knowledge.exports().and_then(|exports| exports.registrations().get(target)) {
+            if let Some(registration) =
+                state.knowledge.exports().and_then(|exports| exports.registrations().get(target))
+            {
                 names.insert(ServiceKey::new(registration.owner.namespace.clone(), registration.owner.name.clone()));
             }
             if status.own_gone {
@@ -341,7 +348,8 @@ impl Watch {
 
     fn touch_all(&mut self) {
         let state = self.shared.state();
-        self.touched.extend(state.knowledge.exports().into_iter().flat_map(|exports| exports.registrations().keys().cloned()));
+        self.touched
+            .extend(state.knowledge.exports().into_iter().flat_map(|exports| exports.registrations().keys().cloned()));
         self.touched.extend(self.desired.keys().cloned());
     }
 

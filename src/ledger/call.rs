@@ -15,21 +15,41 @@ pub struct CallId(pub u64);
 #[derive(Debug, Clone, PartialEq)]
 pub enum Call {
     /// Create the own service `exports-<shard>.<own id>` with the own UID as its creator (W0).
-    Claim { shard: u32 },
+    Claim {
+        shard: u32,
+    },
     /// Read the Lease again from the API server: is it still ours (W1)?
     ConfirmLease,
     LoadRecord,
-    StoreRecord { record: Record, expected: Version },
+    StoreRecord {
+        record: Record,
+        expected: Version,
+    },
     /// Discover the pages of a cluster's shard, of one flush only or all.
-    ReadPages { cluster: Arc<str>, shard: u32, flush: Option<Arc<str>> },
+    ReadPages {
+        cluster: Arc<str>,
+        shard: u32,
+        flush: Option<Arc<str>>,
+    },
     /// Upsert a head, and wait for the operation.
-    PutHead { head: Arc<Head> },
+    PutHead {
+        head: Arc<Head>,
+    },
     /// Upsert an own page, and wait for the operation.
-    PutPage { shard: u32, page: Arc<StoredPage> },
+    PutPage {
+        shard: u32,
+        page: Arc<StoredPage>,
+    },
     /// Deregister a page of a cluster id that is or was ours. A page that is gone is a success.
-    DeletePage { cluster: Arc<str>, shard: u32, page: PageId },
+    DeletePage {
+        cluster: Arc<str>,
+        shard: u32,
+        page: PageId,
+    },
     /// Who created `exports-0.<cluster>` (R2)?
-    Creator { cluster: Arc<str> },
+    Creator {
+        cluster: Arc<str>,
+    },
 }
 
 impl Call {
@@ -58,12 +78,24 @@ pub struct Pages {
 pub enum Outcome {
     /// The service is ours. `created`: by this very call, so there can be nothing in it. `shards`: how many own
     /// services there are.
-    Claimed { created: bool, shards: u32 },
+    Claimed {
+        created: bool,
+        shards: u32,
+    },
     /// The service is another cluster's.
-    Taken { owner: String },
-    Lease { held: bool },
-    Loaded { record: Record, version: Version },
-    Stored { version: Version },
+    Taken {
+        owner: String,
+    },
+    Lease {
+        held: bool,
+    },
+    Loaded {
+        record: Record,
+        version: Version,
+    },
+    Stored {
+        version: Version,
+    },
     Conflict,
     Pages(Arc<Pages>),
     /// The write took effect, as far as the control plane is concerned.

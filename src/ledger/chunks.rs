@@ -104,7 +104,8 @@ impl<'a> Room<'a> {
         let ports = if self.port_sets.contains(&*endpoint.ports) {
             0
         } else {
-            let port = |port: &EndpointPort| port.name.len() + port.app_protocol.as_ref().map_or(0, |p| p.len() + 3) + 15;
+            let port =
+                |port: &EndpointPort| port.name.len() + port.app_protocol.as_ref().map_or(0, |p| p.len() + 3) + 15;
             endpoint.ports.iter().map(port).sum::<usize>() + 4
         };
         let addresses = endpoint.ipv4.map_or(0, |_| 5) + endpoint.ipv6.map_or(0, |_| 18);

@@ -125,7 +125,8 @@ pub(super) fn write_data(attributes: &mut BTreeMap<String, String>, bytes: &[u8]
 
 /// Reverses [`write_data`].
 pub(super) fn read_data(attributes: &BTreeMap<String, String>) -> Result<Vec<u8>, Error> {
-    let text: String = (0..MAX_PARTS).map_while(|part| attributes.get(&format!("d{part}"))).map(String::as_str).collect();
+    let text: String =
+        (0..MAX_PARTS).map_while(|part| attributes.get(&format!("d{part}"))).map(String::as_str).collect();
     if text.is_empty() {
         return Err(Error::Malformed("no data"));
     }

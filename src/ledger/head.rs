@@ -127,7 +127,9 @@ pub fn difference(base: &Map, desired: &Map) -> Vec<(Arc<str>, Option<Value>)> {
 pub enum Presence {
     Live,
     /// It left, or goes on under another id.
-    Left { successor: Option<Arc<str>> },
+    Left {
+        successor: Option<Arc<str>>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

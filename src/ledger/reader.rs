@@ -124,15 +124,12 @@ impl Reader {
 
     /// Takes the positions of the record: at the start (`before` is `None`), and whenever it turned out that somebody
     /// else stored it.
-    pub(super) fn restore(
-        &mut self,
-        before: Option<&BTreeMap<String, Accepted>>,
-        stored: &BTreeMap<String, Accepted>,
-    ) {
+    pub(super) fn restore(&mut self, before: Option<&BTreeMap<String, Accepted>>, stored: &BTreeMap<String, Accepted>) {
         for (id, accepted) in stored {
             let unchanged = before.is_some_and(|before| before.get(id) == Some(accepted));
             let peer = self.peers.entry(id.as_str().into()).or_default();
-            let newer = peer.accepted.as_ref().is_none_or(|own| own.uid == accepted.uid && own.position < accepted.position);
+            let newer =
+                peer.accepted.as_ref().is_none_or(|own| own.uid == accepted.uid && own.position < accepted.position);
             if newer && !unchanged {
                 peer.accepted = Some(accepted.clone());
                 peer.head = None;
@@ -260,7 +257,8 @@ impl Reader {
         let Some(head) = peer.head.clone() else { return };
         if !head.is_live() {
             let dropped = peer.applied.as_ref().is_none_or(|applied| applied.state.is_none());
-            let waits = successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(successor, &head));
+            let waits =
+                successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(successor, &head));
             if waits {
                 return;
             }
@@ -374,9 +372,7 @@ impl Reader {
     /// The positions that the record must hold before the states there are applied.
     pub(super) fn proposal(&self) -> BTreeMap<String, Accepted> {
         let peers = self.peers.iter();
-        peers
-            .filter_map(|(id, peer)| Some((id.to_string(), peer.candidate.as_ref()?.accepted.clone())))
-            .collect()
+        peers.filter_map(|(id, peer)| Some((id.to_string(), peer.candidate.as_ref()?.accepted.clone()))).collect()
     }
 
     /// The record holds these positions: their states apply.

@@ -29,7 +29,9 @@ pub const MAX_VALUE: usize = 2_500;
 
 /// A record that is too large for the ledger. The object that caused it is refused; nothing else is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("failed to encode {key}: it takes {bytes} bytes of at most {MAX_VALUE}; export fewer or shorter labels, annotations or ports")]
+#[error(
+    "failed to encode {key}: it takes {bytes} bytes of at most {MAX_VALUE}; export fewer or shorter labels, annotations or ports"
+)]
 pub struct TooLarge {
     pub key: Arc<str>,
     pub bytes: usize,

@@ -268,7 +268,8 @@ struct Ports {
 
 impl Ports {
     async fn make(self: Arc<Self>, id: CallId, call: Call) -> (CallId, Outcome) {
-        if call.writes() && self.leadership.is_leader_until().is_none_or(|until| until < Instant::now() + LEASE_MARGIN) {
+        if call.writes() && self.leadership.is_leader_until().is_none_or(|until| until < Instant::now() + LEASE_MARGIN)
+        {
             let message = "the Lease is not held: nothing is written".to_owned();
             return (id, Outcome::Failed(Failure { message, uncertain: false }));
         }

@@ -33,12 +33,25 @@ pub(super) struct Flush {
 #[derive(Debug)]
 enum Step {
     /// The shards that it writes to are listed: is there room?
-    List { calls: BTreeMap<CallId, u32>, listed: BTreeMap<u32, Arc<Pages>> },
+    List {
+        calls: BTreeMap<CallId, u32>,
+        listed: BTreeMap<u32, Arc<Pages>>,
+    },
     /// A further shard is claimed.
-    Grow { call: CallId },
-    Write { waiting: Vec<PageId>, calls: BTreeMap<CallId, PageId>, retries: Vec<(Duration, PageId)> },
+    Grow {
+        call: CallId,
+    },
+    Write {
+        waiting: Vec<PageId>,
+        calls: BTreeMap<CallId, PageId>,
+        retries: Vec<(Duration, PageId)>,
+    },
     /// SUCCESS is not visibility: until a discovery shows them all, no head may name them.
-    See { unseen: BTreeSet<PageId>, calls: BTreeSet<CallId>, next: Duration },
+    See {
+        unseen: BTreeSet<PageId>,
+        calls: BTreeSet<CallId>,
+        next: Duration,
+    },
 }
 
 impl Flush {
@@ -132,7 +145,8 @@ impl Writer {
             pages: pages.into_iter().map(|(shard, page)| (page.id.clone(), (shard, page))).collect(),
             step: Step::List { calls: BTreeMap::new(), listed: BTreeMap::new() },
         };
-        let shards: BTreeSet<u32> = flush.pages.values().map(|(shard, _)| *shard).filter(|s| *s < self.shards).collect();
+        let shards: BTreeSet<u32> =
+            flush.pages.values().map(|(shard, _)| *shard).filter(|s| *s < self.shards).collect();
         if shards.is_empty() {
             self.run.flush = Some(flush);
             return self.grow_or_write(now, out);

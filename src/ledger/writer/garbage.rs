@@ -121,10 +121,8 @@ impl Writer {
         let timing = self.timing;
         let garbage = &mut self.run.garbage;
         garbage.roots.retain(|(_, at)| now.mono.saturating_sub(*at) < timing.garbage);
-        let known: BTreeMap<PageId, Arc<StoredPage>> = listed
-            .values()
-            .flat_map(|pages| pages.pages.iter().map(|page| (page.id.clone(), page.clone())))
-            .collect();
+        let known: BTreeMap<PageId, Arc<StoredPage>> =
+            listed.values().flat_map(|pages| pages.pages.iter().map(|page| (page.id.clone(), page.clone()))).collect();
         let mut named = BTreeMap::<PageId, Duration>::new();
         for (root, at) in &garbage.roots {
             for page in tree::reachable(root, &known) {
@@ -140,8 +138,7 @@ impl Writer {
             for page in &pages.pages {
                 let key = (*shard, page.id.clone());
                 garbage.issued.remove(&key);
-                let live =
-                    base.contains(&page.id) || self.run.flush.as_ref().is_some_and(|flush| flush.has(&page.id));
+                let live = base.contains(&page.id) || self.run.flush.as_ref().is_some_and(|flush| flush.has(&page.id));
                 let last = if live {
                     now.mono
                 } else {

@@ -106,13 +106,8 @@ impl Writer {
                 return;
             }
             self.run.flush = None;
-            self.run.farewell = Some(Farewell {
-                call: None,
-                sent_at: None,
-                read_back: false,
-                again: false,
-                sweep: Sweep::default(),
-            });
+            self.run.farewell =
+                Some(Farewell { call: None, sent_at: None, read_back: false, again: false, sweep: Sweep::default() });
         }
         let seq = self.run.seq + 1;
         let mut head = self.head(now, seq, Root::empty(self.shards.next_power_of_two()), Arc::default());

@@ -1,0 +1,161 @@
+//! The small commands.
+
+use std::{collections::BTreeMap, io::Write as _, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use tokio::time::{Instant, sleep};
+
+use super::connect;
+use crate::{
+    api,
+    cli::{ForgetArgs, LeaveArgs},
+    cloudmap::CloudMap,
+    cluster::record::RecordObject,
+    ledger::{
+        record::{Position, Record, RecordStore, StoreError},
+        show,
+    },
+    model::{ClusterId, ClusterSetId},
+};
+
+pub(super) fn crds() -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for crd in api::crds() {
+        writeln!(out, "---\n{}", serde_yaml_ng::to_string(&crd)?.trim_end())?;
+    }
+    Ok(())
+}
+
+/// How often the registry is asked whether the leader is done.
+const POLL: Duration = Duration::from_secs(2);
+
+/// Sets the flag in the record, which the leader acts on, and waits until the registry shows that it has.
+pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
+    let client = connect::kubernetes(&args.kube).await?;
+    let record = RecordObject::new(client.clone(), &args.kube.namespace);
+    let mut out = std::io::stdout();
+    if args.undo {
+        flag(&record, false).await?;
+        writeln!(out, "The cluster comes back: its leader exports again within seconds.")?;
+        return Ok(());
+    }
+    let identity = connect::identity(&client, &args.identity).await?;
+    let clusterset = identity.clusterset.context("this cluster is in no ClusterSet: there is nothing to leave")?;
+    let cloudmap = connect::registry_uncounted(&args.aws).await?;
+    let news = if flag(&record, true).await? { "Flag set" } else { "The flag was set already" };
+    writeln!(
+        out,
+        "{news}: the leader withdraws the exports, the instances, the imports and the ledger of cluster {}.",
+        identity.cluster
+    )?;
+    let deadline = Instant::now() + args.timeout;
+    while Instant::now() < deadline {
+        if has_left(&cloudmap, &clusterset, &identity.cluster).await? {
+            writeln!(
+                out,
+                "Done: the registry has nothing of this cluster any more. The controller can be removed now."
+            )?;
+            return Ok(());
+        }
+        sleep(POLL).await;
+    }
+    anyhow::bail!(
+        "the leader is not done after {} s; it goes on by itself. Look at its logs, and at `cloudmap-mcs purge --dry-run`",
+        args.timeout.as_secs()
+    )
+}
+
+/// The head says `left`, which it does only after the last instance is gone, and no page remains.
+async fn has_left(
+    cloudmap: &Arc<dyn CloudMap>,
+    clusterset: &ClusterSetId,
+    cluster: &ClusterId,
+) -> anyhow::Result<bool> {
+    let views = show::read_all(Arc::clone(cloudmap), clusterset).await?;
+    let head = views.iter().find(|view| *view.id == *cluster.as_str()).and_then(|view| view.head.clone());
+    if head.is_some_and(|head| head.is_live()) {
+        return Ok(false);
+    }
+    let belongings = show::belongings(Arc::clone(cloudmap), clusterset, Some(cluster)).await?;
+    Ok(belongings
+        .iter()
+        .filter(|belonging| belonging.cluster.is_some())
+        .all(|belonging| belonging.instances.is_empty()))
+}
+
+/// Returns whether the flag was changed.
+async fn flag(record: &RecordObject, leaving: bool) -> anyhow::Result<bool> {
+    loop {
+        let Some((stored, version)) = RecordStore::load(record).await? else {
+            anyhow::ensure!(
+                !leaving,
+                "this cluster has no ledger record: either its controller has never led, or --namespace is not the \
+                 controller's"
+            );
+            return Ok(false);
+        };
+        if stored.leaving == leaving {
+            return Ok(false);
+        }
+        match RecordStore::store(record, &Record { leaving, ..stored }, &version).await {
+            Ok(_) => return Ok(true),
+            Err(StoreError::Conflict) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
+    let clusterset = connect::clusterset(&args.kube, &args.identity).await?;
+    let cloudmap = connect::registry_uncounted(&args.aws).await?;
+    refuse_if_alive(&cloudmap, &clusterset, Some(&args.cluster)).await?;
+    let deleted = show::forget(cloudmap, &clusterset, &args.cluster).await?;
+    writeln!(
+        std::io::stdout(),
+        "Cluster {0} is marked as left, and {deleted} of its pages are deleted: the others drop its exports within \
+         seconds.\nWhat it left elsewhere is listed by: cloudmap-mcs purge --cluster {0} --dry-run",
+        args.cluster
+    )?;
+    Ok(())
+}
+
+/// Longer than two heartbeats of the ledger.
+const ALIVE_WITHIN: Duration = Duration::from_secs(45);
+
+/// Fails if a cluster (`None`: any of the ClusterSet) says that it is a member and its ledger advances: it would put back
+/// what is removed, and whoever runs it should decide.
+pub(super) async fn refuse_if_alive(
+    cloudmap: &Arc<dyn CloudMap>,
+    clusterset: &ClusterSetId,
+    cluster: Option<&ClusterId>,
+) -> anyhow::Result<()> {
+    let live = async || -> anyhow::Result<BTreeMap<Arc<str>, Position>> {
+        let views = show::read_all(Arc::clone(cloudmap), clusterset).await?;
+        Ok(views
+            .into_iter()
+            .filter(|view| cluster.is_none_or(|cluster| *view.id == *cluster.as_str()))
+            .filter_map(|view| Some((view.id, view.head?)))
+            .filter(|(_, head)| head.is_live())
+            .map(|(id, head)| (id, head.position))
+            .collect())
+    };
+    let before = live().await?;
+    if before.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = before.keys().map(AsRef::as_ref).collect();
+    writeln!(std::io::stdout(), "Watching for {} s whether {} is alive ...", ALIVE_WITHIN.as_secs(), names.join(", "))?;
+    sleep(ALIVE_WITHIN).await;
+    let after = live().await?;
+    let alive: Vec<_> = after
+        .iter()
+        .filter(|(id, position)| before.get(*id).is_none_or(|b| b < *position))
+        .map(|(id, _)| &**id)
+        .collect();
+    anyhow::ensure!(
+        alive.is_empty(),
+        "{} is alive: its ledger advances. Run `cloudmap-mcs leave` in that cluster instead",
+        alive.join(", ")
+    );
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! The two outside worlds, made from the command line.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use kube::{Api, Client};
+use prometheus::Registry;
+
+use crate::{
+    api::ClusterProperty as PropertyObject,
+    cli::{AwsArgs, IdentityArgs, KubeArgs},
+    cloudmap::{self, AwsSettings, CloudMap, Rates},
+    cluster::{
+        cache::Narrow,
+        client::{self, Options},
+        identity::{self, Flags, Identity},
+        objects::{ClusterProperty, Interner},
+    },
+    model::ClusterSetId,
+};
+
+pub(super) async fn kubernetes(args: &KubeArgs) -> anyhow::Result<Client> {
+    let KubeArgs { kubeconfig, context, namespace: _ } = args;
+    let options = Options { kubeconfig: kubeconfig.clone(), context: context.clone() };
+    Ok(client::connect(&options).await?.client)
+}
+
+pub(super) async fn registry(args: &AwsArgs, metrics: cloudmap::Metrics) -> anyhow::Result<Arc<dyn CloudMap>> {
+    let AwsArgs { region, assume_role_arn, assume_role_external_id, cloudmap_endpoint } = args;
+    let settings = AwsSettings {
+        region: region.clone(),
+        assume_role_arn: assume_role_arn.clone(),
+        external_id: assume_role_external_id.clone(),
+        endpoint: cloudmap_endpoint.clone(),
+    };
+    Ok(cloudmap::connect(&settings, &Rates::default(), metrics).await?)
+}
+
+/// For commands that end soon: nobody scrapes their metrics.
+pub(super) async fn registry_uncounted(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
+    registry(args, cloudmap::Metrics::new(&Registry::new())?).await
+}
+
+pub(super) fn flags(args: &IdentityArgs) -> Flags {
+    let IdentityArgs { cluster_id, clusterset_id } = args;
+    Flags { cluster: cluster_id.clone(), clusterset: clusterset_id.clone() }
+}
+
+/// The identity at this moment, for commands.
+pub(super) async fn identity(client: &Client, args: &IdentityArgs) -> anyhow::Result<Identity> {
+    let uid = identity::kube_system_uid(client).await?;
+    let api: Api<PropertyObject> = Api::all(client.clone());
+    let properties = match api.list(&Default::default()).await {
+        Ok(list) => list.items,
+        // Without the CRD there are no properties: the flags count.
+        Err(kube::Error::Api(status)) if status.is_not_found() => Vec::new(),
+        Err(error) => return Err(error).context("failed to list ClusterProperties"),
+    };
+    let mut interner = Interner::default();
+    let properties: Vec<_> =
+        properties.into_iter().filter_map(|property| ClusterProperty::narrow(property, &mut interner)).collect();
+    Ok(identity::resolve(&properties, &flags(args), &uid)?)
+}
+
+/// The ClusterSet that a command is about: from the flag alone, so that no cluster is needed, else from the cluster.
+pub(super) async fn clusterset(kube: &KubeArgs, args: &IdentityArgs) -> anyhow::Result<ClusterSetId> {
+    if let Some(id) = &args.clusterset_id {
+        return Ok(id.clone());
+    }
+    let client = kubernetes(kube).await.context("without --clusterset-id the cluster is asked")?;
+    identity(&client, args).await?.clusterset.context(
+        "this cluster is in no ClusterSet: give --clusterset-id, or create the ClusterProperty clusterset.k8s.io",
+    )
+}

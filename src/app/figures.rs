@@ -1,0 +1,173 @@
+//! The figures of ledger and instances as metrics: read from their owners when somebody scrapes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::{
+    Gauge, GaugeVec, Opts, Registry,
+    core::{Collector, Desc},
+    proto::MetricFamily,
+};
+use tokio::{sync::watch, time::Instant};
+
+use crate::{
+    cloudmap,
+    instances::sync,
+    ledger::driver::{Handle, Status},
+};
+
+/// The metrics; cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Figures {
+    sources: Arc<Mutex<Sources>>,
+}
+
+#[derive(Debug, Default)]
+struct Sources {
+    ledger: Option<watch::Receiver<Arc<Status>>>,
+    instances: Option<watch::Receiver<sync::Figures>>,
+}
+
+impl Figures {
+    pub(super) fn new(registry: &Registry, calls: cloudmap::Metrics) -> prometheus::Result<Self> {
+        let sources = Arc::default();
+        let collector = Scrape::new(Arc::clone(&sources), calls)?;
+        registry.register(Box::new(collector))?;
+        Ok(Self { sources })
+    }
+
+    /// From now on shows what these say.
+    pub(super) fn follow(&self, ledger: Option<&Handle>, instances: watch::Receiver<sync::Figures>) {
+        *self.lock() = Sources { ledger: ledger.map(Handle::status), instances: Some(instances) };
+    }
+
+    /// This replica does not lead: there is nothing to show.
+    pub(super) fn clear(&self) {
+        *self.lock() = Sources::default();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Sources> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct Scrape {
+    sources: Arc<Mutex<Sources>>,
+    calls: cloudmap::Metrics,
+    started: (Instant, cloudmap::Calls),
+    ledger: GaugeVec,
+    remote_lag: GaugeVec,
+    remote_silent: GaugeVec,
+    instances: GaugeVec,
+    drift_period: Gauge,
+    month: GaugeVec,
+}
+
+impl Scrape {
+    fn new(sources: Arc<Mutex<Sources>>, calls: cloudmap::Metrics) -> prometheus::Result<Self> {
+        let vec = |name: &str, help: &str, label: &str| GaugeVec::new(Opts::new(name, help), &[label]);
+        let started = (Instant::now(), calls.snapshot());
+        Ok(Self {
+            sources,
+            calls,
+            started,
+            ledger: vec("cloudmap_mcs_ledger", "Figures of the own ledger since this replica leads", "figure")?,
+            remote_lag: vec(
+                "cloudmap_mcs_remote_lag_seconds",
+                "From the writing of a cluster's newest change, by its clock, to its application here",
+                "cluster",
+            )?,
+            remote_silent: vec(
+                "cloudmap_mcs_remote_silent_seconds",
+                "How long the ledger of a cluster has not advanced",
+                "cluster",
+            )?,
+            instances: vec("cloudmap_mcs_instances", "Instances in Cloud Map", "figure")?,
+            drift_period: Gauge::new(
+                "cloudmap_mcs_instances_drift_period_seconds",
+                "Time in which the instances of every target are checked once",
+            )?,
+            month: vec(
+                "cloudmap_mcs_estimated_month",
+                "Cloud Map calls, discovery calls and their price in USD a month, at the pace since the start",
+                "figure",
+            )?,
+        })
+    }
+
+    fn update(&self) {
+        for gauges in [&self.ledger, &self.remote_lag, &self.remote_silent, &self.instances] {
+            gauges.reset();
+        }
+        let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(status) = &sources.ledger {
+            self.update_ledger(&status.borrow());
+        }
+        if let Some(figures) = &sources.instances {
+            let figures = *figures.borrow();
+            for (name, value) in [
+                ("targets", figures.targets as f64),
+                ("registered", figures.registered as f64),
+                ("queued_writes", figures.queued as f64),
+                ("running_operations", figures.running as f64),
+                ("drifted_total", figures.drifted as f64),
+            ] {
+                self.instances.with_label_values(&[name]).set(value);
+            }
+            self.drift_period.set(figures.drift_period.as_secs_f64());
+        }
+        let (begun, before) = &self.started;
+        let estimate = self.calls.snapshot().per_month(before, begun.elapsed());
+        for (name, value) in
+            [("calls", estimate.calls), ("discovery_calls", estimate.discovery_calls), ("usd", estimate.usd)]
+        {
+            self.month.with_label_values(&[name]).set(value);
+        }
+    }
+
+    fn update_ledger(&self, status: &Status) {
+        let figures = &status.figures;
+        for (name, value) in [
+            ("epoch", status.epoch as f64),
+            ("delta_occupancy", figures.delta_occupancy),
+            ("data_pages", figures.data_pages as f64),
+            ("index_pages", figures.index_pages as f64),
+            ("garbage_pages", figures.garbage_pages as f64),
+            ("shards", f64::from(figures.shards)),
+            ("head_writes_total", figures.head_writes as f64),
+            ("page_writes_total", figures.page_writes as f64),
+            ("page_deletions_total", figures.page_deletions as f64),
+            ("flushes_total", figures.flushes as f64),
+            ("flushes_abandoned_total", figures.flushes_abandoned as f64),
+            ("flush_quota_waits_total", figures.flush_quota_waits as f64),
+            ("full_flushes_total", figures.full_flushes as f64),
+            ("flush_seconds", figures.flush_duration.unwrap_or_default().as_secs_f64()),
+            ("publish_latency_seconds", figures.publish_latency.unwrap_or_default().as_secs_f64()),
+            ("bytes_read_total", status.bytes_read as f64),
+            ("ignored_heads", status.ignored.len() as f64),
+        ] {
+            self.ledger.with_label_values(&[name]).set(value);
+        }
+        for (cluster, remote) in &status.remotes {
+            self.remote_silent.with_label_values(&[&**cluster]).set(remote.silent.as_secs_f64());
+            if let Some(lag) = remote.lag {
+                self.remote_lag.with_label_values(&[&**cluster]).set(lag.as_secs_f64());
+            }
+        }
+    }
+
+    fn all(&self) -> [&dyn Collector; 6] {
+        [&self.ledger, &self.remote_lag, &self.remote_silent, &self.instances, &self.drift_period, &self.month]
+    }
+}
+
+impl Collector for Scrape {
+    fn desc(&self) -> Vec<&Desc> {
+        self.all().into_iter().flat_map(Collector::desc).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.update();
+        self.all().into_iter().flat_map(Collector::collect).collect()
+    }
+}

@@ -1,0 +1,131 @@
+//! What the replica that holds the Lease runs, anew for each identity and each term.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tracing::info;
+
+use super::figures::Figures;
+use crate::{
+    cli::RunArgs,
+    cloudmap::CloudMap,
+    cluster::{
+        Caches, ClusterWriter, Leadership,
+        identity::{Identity, Known},
+        record::RecordObject,
+    },
+    controller::{self, Inputs, Membership, Targets},
+    instances::{self, Naming},
+    ledger::driver,
+    model::ClusterId,
+};
+
+pub(super) struct Leader {
+    pub(super) args: RunArgs,
+    pub(super) caches: Caches,
+    pub(super) writer: Arc<dyn ClusterWriter>,
+    pub(super) record: Arc<RecordObject>,
+    pub(super) cloudmap: Arc<dyn CloudMap>,
+    pub(super) leadership: Leadership,
+    pub(super) identity: watch::Receiver<Known>,
+    pub(super) uid: Arc<str>,
+    pub(super) figures: Figures,
+    pub(super) metrics: controller::Metrics,
+}
+
+impl Leader {
+    /// Leads whenever it may, until it is dropped.
+    pub(super) async fn run(mut self) {
+        loop {
+            self.leadership.acquired().await;
+            let known = self.identity.borrow_and_update().clone();
+            let leadership = self.leadership.clone();
+            let mut identity = self.identity.clone();
+            tokio::select! {
+                () = self.term(known) => {}
+                () = leadership.lost() => info!("lost the Lease: standing by"),
+                _ = identity.changed() => info!("the identity of this cluster changed: starting again under the new one"),
+            }
+            self.figures.clear();
+        }
+    }
+
+    /// One term under one identity; everything that it starts ends with it.
+    async fn term(&self, known: Known) {
+        let (identity, membership) = match known {
+            None => return std::future::pending().await,
+            Some(Ok(identity)) => (Some(identity), None),
+            Some(Err(error)) => (None, Some(Membership::Refused(format!("{error}.")))),
+        };
+        match identity {
+            Some(Identity { cluster, clusterset: Some(clusterset), uid }) => {
+                let mut settings = driver::Settings::new(cluster.clone(), clusterset.clone(), &*uid);
+                settings.timing.tick = self.args.ledger_tick;
+                settings.stale_ttl = self.args.stale_cluster_ttl;
+                let ledger = driver::spawn(
+                    settings,
+                    Arc::clone(&self.cloudmap),
+                    Arc::clone(&self.record) as _,
+                    self.leadership.clone(),
+                    std::future::pending(),
+                );
+                let membership = Membership::Joining("The controller is starting".to_owned());
+                let identity = instances::Identity { clusterset: Some(clusterset), cluster, cluster_uid: uid };
+                self.control(identity, Some(ledger), membership).await;
+            }
+            Some(Identity { cluster, clusterset: None, uid }) => {
+                let remedy = "This cluster is in no ClusterSet. Create the ClusterProperty clusterset.k8s.io, or start \
+                              the controller with --clusterset-id.";
+                let identity = instances::Identity { clusterset: None, cluster, cluster_uid: uid };
+                self.control(identity, None, Membership::Joining(remedy.to_owned())).await;
+            }
+            None => {
+                let Ok(placeholder) = self.uid.parse::<ClusterId>() else { return std::future::pending().await };
+                let identity =
+                    instances::Identity { clusterset: None, cluster: placeholder, cluster_uid: self.uid.clone() };
+                let refused = membership.unwrap_or(Membership::Refused(String::new()));
+                self.control(identity, None, refused).await;
+            }
+        }
+    }
+
+    async fn control(&self, identity: instances::Identity, ledger: Option<driver::Handle>, membership: Membership) {
+        let (desired, desired_receiver) = watch::channel(Arc::default());
+        // Dropped with the term, which ends the task of the instances.
+        let (_stop, stopped) = watch::channel(());
+        let leadership = self.leadership.clone();
+        let mut settings = instances::sync::Settings::new(identity.clone());
+        settings.drift_budget = self.args.drift_calls_per_second;
+        let registered = instances::sync::spawn(
+            settings,
+            Arc::clone(&self.cloudmap),
+            desired_receiver,
+            Arc::new(move || leadership.is_leader_until()),
+            async move {
+                let mut stopped = stopped;
+                while stopped.changed().await.is_ok() {}
+            },
+        );
+        self.figures.follow(ledger.as_ref(), registered.figures());
+        let naming = match &self.args.instances_namespace {
+            Some(namespace) => Naming::OneNamespace(namespace.as_str().into()),
+            None => Naming::PerNamespace,
+        };
+        let region = self.args.aws.region.clone().or_else(|| std::env::var("AWS_REGION").ok());
+        let settings = controller::Settings {
+            cluster: identity.cluster.clone(),
+            concurrency: usize::from(self.args.concurrency),
+            targets: Targets { policy: self.args.instances, naming, identity, region },
+        };
+        let inputs = Inputs {
+            caches: self.caches.clone(),
+            writer: Arc::clone(&self.writer),
+            ledger,
+            membership,
+            instances: desired,
+            statuses: registered.status(),
+            metrics: self.metrics.clone(),
+        };
+        controller::run(settings, inputs).await;
+    }
+}

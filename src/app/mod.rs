@@ -1,0 +1,26 @@
+//! The only wiring: makes the parts out of the command line and runs them.
+
+mod commands;
+mod connect;
+mod figures;
+mod lead;
+mod purge;
+mod run;
+mod show;
+
+use crate::cli::{Command, LedgerCommand};
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// Why it failed, with what to do about it.
+pub async fn execute(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Run(args) => run::run(*args).await,
+        Command::Crds => commands::crds(),
+        Command::Ledger(LedgerCommand::Show(args)) => show::show(args).await,
+        Command::Leave(args) => commands::leave(args).await,
+        Command::Purge(args) => purge::purge(args).await,
+        Command::Forget(args) => commands::forget(args).await,
+    }
+}

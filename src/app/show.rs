@@ -1,0 +1,232 @@
+//! `ledger show`: the ledger in tables or JSON.
+
+use std::{fmt::Write as _, io::Write as _, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::connect;
+use crate::{
+    cli::{OutputFormat, ShowArgs},
+    ledger::{
+        head::Presence,
+        show::{ClusterView, read_all},
+    },
+    model::{Endpoint, Registration},
+};
+
+pub(super) async fn show(args: ShowArgs) -> anyhow::Result<()> {
+    let clusterset = connect::clusterset(&args.kube, &args.identity).await?;
+    let cloudmap = connect::registry_uncounted(&args.aws).await?;
+    let mut views = read_all(cloudmap, &clusterset).await?;
+    if let Some(cluster) = &args.cluster {
+        views.retain(|view| *view.id == *cluster.as_str());
+        anyhow::ensure!(!views.is_empty(), "the ClusterSet {clusterset} has no cluster {cluster}");
+    }
+    let text = match args.output {
+        OutputFormat::Table => tables(&views),
+        OutputFormat::Json => {
+            let clusters: Vec<_> = views.iter().map(cluster_json).collect();
+            serde_json::to_string_pretty(&json!({ "clusterset": clusterset.as_str(), "clusters": clusters }))? + "\n"
+        }
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+fn tables(views: &[ClusterView]) -> String {
+    let mut clusters =
+        Table::new(["CLUSTER", "STATE", "POSITION", "WRITTEN", "EXPORTS", "ENDPOINTS", "CLAIMS", "PAGES", "PROBLEMS"]);
+    let mut exports = Table::new(["CLUSTER", "NAMESPACE", "NAME", "TYPE", "PORTS", "READY", "TARGET"]);
+    let mut claims = Table::new(["CLUSTER", "TARGET", "OWNER", "SINCE", "STATE"]);
+    for view in views {
+        let catalog = &view.catalog;
+        clusters.row([
+            view.id.to_string(),
+            state(view),
+            view.head.as_ref().map_or_else(String::new, |head| head.position.to_string()),
+            view.age.map_or_else(String::new, |age| format!("{} ago", human(age))),
+            catalog.exports.len().to_string(),
+            catalog.exports.values().map(|exported| exported.endpoints.len()).sum::<usize>().to_string(),
+            catalog.registrations.len().to_string(),
+            view.head.as_ref().map_or_else(String::new, |head| head.root.pages.len().to_string()),
+            if view.problems.is_empty() { "-".to_owned() } else { view.problems.join("; ") },
+        ]);
+        for (key, exported) in &catalog.exports {
+            let ports: Vec<_> = exported
+                .export
+                .ports
+                .iter()
+                .map(|port| format!("{}:{}/{}", port.name, port.port, port.protocol))
+                .collect();
+            let ready = exported.endpoints.iter().filter(|endpoint| endpoint.conditions.ready).count();
+            exports.row([
+                view.id.to_string(),
+                key.namespace.to_string(),
+                key.name.to_string(),
+                exported.export.service_type.to_string(),
+                if ports.is_empty() { "-".to_owned() } else { ports.join(",") },
+                format!("{ready}/{}", exported.endpoints.len()),
+                exported.export.target.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+            ]);
+        }
+        for registration in catalog.registrations.values() {
+            let Registration { target, owner, claimed, retiring } = registration;
+            claims.row([
+                view.id.to_string(),
+                target.to_string(),
+                format!("{} {}/{}", owner.kind, owner.namespace, owner.name),
+                time(*claimed),
+                if *retiring { "retiring" } else { "active" }.to_owned(),
+            ]);
+        }
+    }
+    format!("{clusters}\n{exports}\n{claims}")
+}
+
+fn state(view: &ClusterView) -> String {
+    match view.head.as_ref().map(|head| &head.presence) {
+        None => "unreadable".to_owned(),
+        Some(Presence::Live) if view.state.is_none() => "unverified".to_owned(),
+        Some(Presence::Live) => "live".to_owned(),
+        Some(Presence::Left { successor: None }) => "left".to_owned(),
+        Some(Presence::Left { successor: Some(id) }) => format!("now {id}"),
+    }
+}
+
+fn cluster_json(view: &ClusterView) -> Value {
+    let exports: Vec<_> = view
+        .catalog
+        .exports
+        .iter()
+        .map(|(key, exported)| {
+            let export = &exported.export;
+            json!({
+                "namespace": &*key.namespace,
+                "name": &*key.name,
+                "uid": &*export.uid,
+                "created": time(export.created),
+                "type": export.service_type.to_string(),
+                "ports": export.ports.iter().map(|port| json!({
+                    "name": &*port.name, "protocol": port.protocol.as_str(), "port": port.port,
+                    "appProtocol": port.app_protocol.as_deref(),
+                })).collect::<Vec<_>>(),
+                "ipFamilies": export.ip_families.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "internalTrafficPolicy": export.internal_traffic_policy.to_string(),
+                "trafficDistribution": export.traffic_distribution.as_deref(),
+                "labels": export.labels,
+                "annotations": export.annotations,
+                "target": export.target.as_ref().map(ToString::to_string),
+                "endpoints": exported.endpoints.iter().map(endpoint_json).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    let claims: Vec<_> = view
+        .catalog
+        .registrations
+        .values()
+        .map(|registration| {
+            json!({
+                "target": registration.target.to_string(),
+                "owner": {
+                    "kind": &*registration.owner.kind,
+                    "namespace": &*registration.owner.namespace,
+                    "name": &*registration.owner.name,
+                },
+                "claimed": time(registration.claimed),
+                "retiring": registration.retiring,
+            })
+        })
+        .collect();
+    json!({
+        "id": &*view.id,
+        "state": state(view),
+        "uid": view.head.as_ref().map(|head| &*head.uid),
+        "creator": view.creator,
+        "position": view.head.as_ref().map(|head| json!({ "epoch": head.position.epoch, "seq": head.position.seq })),
+        "ageSeconds": view.age.map(|age| age.as_secs_f64()),
+        "pages": view.head.as_ref().map(|head| head.root.pages.len()),
+        "exports": exports,
+        "claims": claims,
+        "problems": view.problems,
+    })
+}
+
+fn endpoint_json(endpoint: &Endpoint) -> Value {
+    json!({
+        "ipv4": endpoint.ipv4,
+        "ipv6": endpoint.ipv6,
+        "ports": endpoint.ports.iter().map(|port| json!({
+            "name": &*port.name, "protocol": port.protocol.as_str(), "port": port.port,
+        })).collect::<Vec<_>>(),
+        "ready": endpoint.conditions.ready,
+        "serving": endpoint.conditions.serving,
+        "terminating": endpoint.conditions.terminating,
+        "hostname": endpoint.hostname.as_deref(),
+        "zone": endpoint.zone.as_deref(),
+        "node": endpoint.node.as_deref(),
+    })
+}
+
+fn time(seconds: i64) -> String {
+    k8s_openapi::jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
+
+/// As kubectl writes ages.
+fn human(age: Duration) -> String {
+    match age.as_secs() {
+        seconds @ 0..120 => format!("{seconds}s"),
+        seconds @ 120..7200 => format!("{}m", seconds / 60),
+        seconds => format!("{}h", seconds / 3600),
+    }
+}
+
+/// Columns as wide as their widest cell, as kubectl prints them.
+struct Table<const N: usize> {
+    rows: Vec<[String; N]>,
+}
+
+impl<const N: usize> Table<N> {
+    fn new(header: [&str; N]) -> Self {
+        Self { rows: vec![header.map(str::to_owned)] }
+    }
+
+    fn row(&mut self, cells: [String; N]) {
+        self.rows.push(cells);
+    }
+}
+
+impl<const N: usize> std::fmt::Display for Table<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut widths = [0; N];
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        for row in &self.rows {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(widths) {
+                write!(line, "{cell:<width$}   ")?;
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(["A", "LONGER"]);
+        table.row(["value".to_owned(), "x".to_owned()]);
+        assert_eq!(table.to_string(), "A       LONGER\nvalue   x\n");
+    }
+
+    #[test]
+    fn ages_are_short() {
+        assert_eq!([5, 300, 9000].map(|s| human(Duration::from_secs(s))), ["5s", "5m", "2h"]);
+    }
+}
