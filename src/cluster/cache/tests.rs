@@ -175,7 +175,7 @@ async fn a_failing_watch_shows_until_it_works_again() {
 
     feed.unbounded_send(Ok(Event::Init)).unwrap();
     feed.unbounded_send(denied()).unwrap();
-    tokio::time::sleep(Duration::from_secs(300)).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
     let trouble = cache.degraded().unwrap();
     assert!(trouble.contains("Service") && trouble.contains("config/rbac"), "{trouble}");
     assert!(!cache.is_synced(), "a failed list is not an empty one");
