@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     api::{ServiceImport, ServiceImportSpec, ServiceImportStatus, names::FieldManager},
+    ledger::{self, record::RecordStore},
     model::ServiceKey,
 };
 
@@ -164,8 +165,8 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     store.write(&record, Some("1")).await.unwrap();
     let object = RecordObject::new(client.clone(), OWN);
     object.load().await.unwrap();
-    object.store("{}".to_owned(), None).await.unwrap();
-    object.store("{}".to_owned(), Some("1")).await.unwrap();
+    object.store(&ledger::record::Record::default(), &None).await.unwrap();
+    object.store(&ledger::record::Record::default(), &Some("1".to_owned())).await.unwrap();
     identity::kube_system_uid(&client).await.unwrap();
 
     let mut tasks = JoinSet::new();
