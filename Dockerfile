@@ -23,7 +23,7 @@ ENV CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=x86_64-linux-gnu-gcc \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
-    --mount=type=cache,target=/source/target,id=target-$TARGETARCH \
+    --mount=type=cache,target=/source/target,sharing=locked \
     cargo build --release --locked --package cloudmap-mcs --bin cloudmap-mcs --target "$(cat /target)" \
     && cp "target/$(cat /target)/release/cloudmap-mcs" /cloudmap-mcs
 

@@ -134,25 +134,18 @@ impl Cause {
 
 impl From<kube::Error> for Cause {
     fn from(error: kube::Error) -> Self {
-        let kube::Error::Api(status) = &error else {
-            let mut text = error.to_string();
-            let mut source = error.source();
-            while let Some(cause) = source {
-                text = format!("{text}: {cause}");
-                source = cause.source();
-            }
-            return Self::Unavailable(text);
-        };
-        let message = status.message.clone();
-        let terminating = status
-            .details
-            .as_ref()
-            .is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"));
-        if terminating {
+        let kube::Error::Api(status) = &error else { return Self::Unavailable(words(&error)) };
+        let message = words(&error);
+        let causes = status.details.iter().flat_map(|details| &details.causes);
+        if causes.clone().any(|cause| cause.reason == "NamespaceTerminating") {
             Self::NamespaceTerminating(message)
         } else if status.is_not_found() {
             Self::NotFound(message)
-        } else if status.is_conflict() || status.is_already_exists() {
+        } else if status.is_conflict()
+            || status.is_already_exists()
+            // The uid given is not that of the object: the API server calls it immutable.
+            || causes.clone().any(|cause| cause.field == "metadata.uid")
+        {
             Self::Conflict(message)
         } else if status.is_forbidden() {
             Self::Forbidden(message)
@@ -162,6 +155,24 @@ impl From<kube::Error> for Cause {
             Self::Unavailable(message)
         }
     }
+}
+
+/// An error of kube in words: the API server's own where it gave any, else the whole chain.
+pub(super) fn words(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return status.message.clone();
+    }
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        // kube puts some causes into the text already.
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
 }
 
 /// The writer that talks to the API server.
@@ -218,8 +229,9 @@ impl KubernetesWriter {
         self.call("apply", K::KIND, namespace, name, api.patch(name, &params, &Patch::Apply(object))).await
     }
 
-    /// Server-side apply of the status of an object that exists: `metadata.uid` makes the API server refuse another one
-    /// of that name, and the status subresource never creates.
+    /// Server-side apply of the status of an object that exists: a status subresource never creates. The API server does
+    /// not compare uids here, so an object that has just taken the name of another can get its status; the error says so,
+    /// and the new object's own turn puts it right.
     async fn apply_status<K: Written>(
         &self,
         key: &ServiceKey,
@@ -236,7 +248,12 @@ impl KubernetesWriter {
         let params = PatchParams::apply(manager.as_str()).force();
         let api: Api<K> = Api::namespaced(self.client.clone(), &key.namespace);
         let request = api.patch_status(&key.name, &params, &patch);
-        self.call("apply_status", K::KIND, &key.namespace, &key.name, request).await
+        let answer = self.call("apply_status", K::KIND, &key.namespace, &key.name, request).await?;
+        if answer.meta().uid.as_deref() != Some(uid) {
+            let cause = Cause::Conflict("another object has taken the name".to_owned());
+            return Err(Error { verb: "apply_status", kind: K::KIND, object: key.to_string(), cause });
+        }
+        Ok(answer)
     }
 
     async fn delete<K: Written>(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {

@@ -26,7 +26,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{metrics::Metrics, objects::Interner};
+use super::{apply, metrics::Metrics, objects::Interner};
 
 /// After an error, a watch counts as broken this long: retries are at most 30 s apart (doubled by jitter), and a watch
 /// that works again says nothing until something changes.
@@ -309,41 +309,52 @@ impl<T: Narrow> Writer<T> {
     }
 
     fn failed(&self, error: &watcher::Error, metrics: &Metrics) {
-        let (reason, remedy) = diagnose(error);
+        let Diagnosis { reason, words, remedy } = diagnose(error);
         // A watch that is too old is the API server's way of asking for a new list.
         if reason == "expired" {
-            debug!(kind = T::CACHE, %error, "watch expired: listing again");
+            debug!(kind = T::CACHE, words, "watch expired: listing again");
             return;
         }
         metrics.watch_errors.with_label_values(&[T::CACHE, reason]).inc();
-        let text: Arc<str> = format!("the watch of {} fails: {error}{remedy}", T::CACHE).into();
-        let repeated = self.cache.degraded().is_some_and(|previous| previous == text);
-        if repeated {
-            debug!(kind = T::CACHE, reason, %error, "watch still fails");
+        let text: Arc<str> = format!("the watch of {} fails: {words}{remedy}", T::CACHE).into();
+        if self.cache.degraded().is_some_and(|previous| previous == text) {
+            debug!(kind = T::CACHE, reason, "watch still fails");
         } else {
-            warn!(kind = T::CACHE, reason, %error, remedy, "watch fails and is retried");
+            warn!(kind = T::CACHE, reason, error = words, remedy, "watch fails and is retried");
         }
         self.cache.0.state.send_modify(|state| state.last_error = Some((Instant::now(), text)));
     }
 }
 
-/// A stable word for the metric, and what a person can do.
-fn diagnose(error: &watcher::Error) -> (&'static str, &'static str) {
-    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
-    | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-    | watcher::Error::WatchFailed(kube::Error::Api(status))
-    | watcher::Error::WatchError(status)) = error
-    else {
-        return ("connection", "");
+struct Diagnosis {
+    /// A stable word for the metric.
+    reason: &'static str,
+    words: String,
+    /// What a person can do, as the end of a sentence.
+    remedy: &'static str,
+}
+
+fn diagnose(error: &watcher::Error) -> Diagnosis {
+    let (code, words) = match error {
+        watcher::Error::WatchError(status) => (status.code, status.message.clone()),
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => {
+            let code = if let kube::Error::Api(status) = error { status.code } else { 0 };
+            (code, apply::words(error))
+        }
+        watcher::Error::NoResourceVersion => (0, error.to_string()),
     };
-    match status.code {
+    let (reason, remedy) = match code {
+        0 => ("connection", ""),
         404 => ("not_found", ": is the CustomResourceDefinition installed (kubectl apply -k config/crd)?"),
         403 => ("forbidden", ": does the service account have the permissions of config/rbac?"),
         401 => ("unauthorized", ""),
         410 => ("expired", ""),
         429 => ("throttled", ""),
         _ => ("api", ""),
-    }
+    };
+    Diagnosis { reason, words, remedy }
 }
 
 #[cfg(test)]

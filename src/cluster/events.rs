@@ -18,7 +18,7 @@ use kube::{Api, Client, Resource, api::PostParams};
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use super::metrics::Metrics;
+use super::{apply::Cause, metrics::Metrics};
 use crate::{
     api::{ServiceExport, ServiceImport, names},
     model::ServiceKey,
@@ -26,6 +26,9 @@ use crate::{
 
 /// Limit of the API server, in bytes.
 const MAX_NOTE: usize = 1024;
+
+/// Longest name of an object.
+const MAX_NAME: usize = 253;
 
 /// The same thing is not said again about the same object within this time: a condition that flaps fills nobody's
 /// list of Events.
@@ -124,9 +127,10 @@ impl Publisher {
         let event = event(note, &self.instance, Timestamp::now());
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let result = timeout(CALL_TIMEOUT, api.create(&PostParams::default(), &event)).await;
-        let outcome = match &result {
+        let outcome = match result {
             Ok(Ok(_)) => "ok",
             Ok(Err(error)) => {
+                let error = Cause::from(error);
                 warn!(%error, reason = event.reason, "failed to publish an Event");
                 "failed"
             }
@@ -163,8 +167,7 @@ fn event(note: Note, instance: &str, now: Timestamp) -> Event {
     Event {
         metadata: ObjectMeta {
             namespace: regarding.namespace.clone(),
-            // Object names have up to 253 characters, and the API server completes the rest.
-            generate_name: Some(format!("{}.", regarding.name.as_deref().unwrap_or(names::CONTROLLER))),
+            name: Some(event_name(regarding.name.as_deref().unwrap_or(names::CONTROLLER), now)),
             ..ObjectMeta::default()
         },
         event_time: Some(MicroTime(now)),
@@ -177,6 +180,13 @@ fn event(note: Note, instance: &str, now: Timestamp) -> Event {
         regarding: Some(regarding),
         ..Event::default()
     }
+}
+
+/// As client-go names them: the object, a dot, and the time in hexadecimal. At most 253 characters, and the part before
+/// the dot must end in a letter or digit.
+fn event_name(object: &str, now: Timestamp) -> String {
+    let object = &object[..object.floor_char_boundary(MAX_NAME - 33)];
+    format!("{}.{:x}", object.trim_end_matches(['-', '.']), now.as_nanosecond())
 }
 
 #[cfg(test)]
@@ -201,6 +211,15 @@ mod tests {
         assert_eq!(regarding.api_version.as_deref(), Some("multicluster.x-k8s.io/v1beta1"));
         assert_eq!((regarding.kind.as_deref(), regarding.uid.as_deref()), (Some("ServiceExport"), Some("u")));
         assert_eq!((event.metadata.namespace.as_deref(), event.type_.as_deref()), (Some("ns"), Some("Warning")));
+    }
+
+    /// The API server refuses `web.` and `web-.x` as names.
+    #[test]
+    fn an_event_has_a_name_that_the_api_server_takes() {
+        let now = Timestamp::from_second(1).unwrap();
+        assert_eq!(event_name("web", now), "web.3b9aca00");
+        let long = event_name(&format!("{}-{}", "a".repeat(MAX_NAME - 34), "b".repeat(33)), Timestamp::MAX);
+        assert!(long.len() <= MAX_NAME && !long.contains("-."), "{long}");
     }
 
     #[tokio::test(start_paused = true)]

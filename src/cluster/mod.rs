@@ -12,6 +12,8 @@ mod fake_api;
 pub mod identity;
 pub mod lease;
 #[cfg(test)]
+mod manifests;
+#[cfg(test)]
 #[allow(dead_code, reason = "for the tests of export and import")]
 pub(crate) mod memory;
 pub mod metrics;

@@ -12,14 +12,15 @@ use super::{
     events::{self, Note, Publisher, Severity},
     fake_api::{FakeApi, Request},
     identity,
-    lease::{KubernetesLease, Leadership, LeaseStore, Record},
+    lease::{self, KubernetesLease, Leadership, LeaseStore, Record},
     metrics::Metrics,
     objects::ObjectKey,
-    record::RecordObject,
+    record::{self, RecordObject},
     watches::Caches,
 };
 use crate::{
     api::{ServiceImport, ServiceImportSpec, ServiceImportStatus, names::FieldManager},
+    ledger::{self, record::RecordStore},
     model::ServiceKey,
 };
 
@@ -115,7 +116,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     let api = FakeApi::start().await;
     let client = api.client();
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
-    let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_secs(3600)));
+    let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_hours(1)));
     let publisher = Publisher::new(client.clone(), "pod", metrics.clone());
     let writer = KubernetesWriter::new(client.clone(), leadership, metrics.clone(), publisher);
     let key = ServiceKey::new("ns", "web");
@@ -152,20 +153,20 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
         })
         .await;
 
-    let lease = KubernetesLease::new(client.clone(), OWN);
-    lease.read().await.unwrap();
+    let store = KubernetesLease::new(client.clone(), OWN);
+    store.read().await.unwrap();
     let record = Record {
         holder: None,
         duration: Duration::from_secs(15),
         transitions: 0,
         acquired: k8s_openapi::jiff::Timestamp::UNIX_EPOCH,
     };
-    lease.write(&record, None).await.unwrap();
-    lease.write(&record, Some("1")).await.unwrap();
-    let record = RecordObject::new(client.clone(), OWN);
-    record.load().await.unwrap();
-    record.store("{}".to_owned(), None).await.unwrap();
-    record.store("{}".to_owned(), Some("1")).await.unwrap();
+    store.write(&record, None).await.unwrap();
+    store.write(&record, Some("1")).await.unwrap();
+    let object = RecordObject::new(client.clone(), OWN);
+    object.load().await.unwrap();
+    object.store(&ledger::record::Record::default(), &None).await.unwrap();
+    object.store(&ledger::record::Record::default(), &Some("1".to_owned())).await.unwrap();
     identity::kube_system_uid(&client).await.unwrap();
 
     let mut tasks = JoinSet::new();
@@ -179,6 +180,13 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
 
     let mut granted_here = granted(false, manifest::<ClusterRole>("cluster_role.yaml").rules.unwrap());
     granted_here.extend(granted(true, manifest::<Role>("role.yaml").rules.unwrap()));
+    let names: BTreeSet<String> = manifest::<Role>("role.yaml")
+        .rules
+        .unwrap()
+        .into_iter()
+        .flat_map(|rule| rule.resource_names.unwrap_or_default())
+        .collect();
+    assert_eq!(names, BTreeSet::from([lease::LEASE.to_owned(), record::RECORD.to_owned()]));
     let needed = needed(&api.requests());
     let missing: Vec<_> = needed.difference(&granted_here).collect();
     let superfluous: Vec<_> = granted_here.difference(&needed).collect();

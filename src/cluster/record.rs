@@ -1,4 +1,4 @@
-//! The ledger's record: a ConfigMap in the controller's namespace, written by compare-and-swap only.
+//! The ledger's record as a ConfigMap in the controller's namespace.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,6 +7,7 @@ use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::O
 use kube::{Api, Client, api::PostParams};
 use tokio::time::timeout;
 
+use super::apply;
 use crate::ledger::record::{Record, RecordStore, StoreError, Version};
 
 /// Name of the ConfigMap.
@@ -17,21 +18,7 @@ const KEY: &str = "record.json";
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why the record could not be read or written.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The stored version is not the expected one (any more).
-    #[error("somebody else wrote the record")]
-    Conflict,
-    /// A write may have taken effect.
-    #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
-    Timeout,
-    /// A write may have taken effect.
-    #[error("failed to reach the ConfigMap {RECORD}")]
-    Api(#[source] Box<kube::Error>),
-}
-
-/// The record in Kubernetes. Reads are quorum reads, never from a cache.
+/// The record in Kubernetes. Reads are quorum reads, never from a cache; writes compare the `resourceVersion`.
 #[derive(Debug, Clone)]
 pub struct RecordObject {
     api: Api<ConfigMap>,
@@ -42,23 +29,31 @@ impl RecordObject {
     pub fn new(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace) }
     }
+}
 
-    /// The JSON (empty if somebody emptied the object) and the version to give to [`Self::store`]; `None` if there is no
-    /// record.
-    pub async fn load(&self) -> Result<Option<(String, String)>, Error> {
-        let object = call(self.api.get_opt(RECORD)).await?;
-        Ok(object.map(|object| {
-            let json = object.data.unwrap_or_default().remove(KEY).unwrap_or_default();
-            (json, object.metadata.resource_version.unwrap_or_default())
-        }))
+#[async_trait]
+impl RecordStore for RecordObject {
+    async fn load(&self) -> Result<Option<(Record, Version)>, StoreError> {
+        let Some(object) = call(self.api.get_opt(RECORD)).await? else { return Ok(None) };
+        let record = match object.data.unwrap_or_default().get(KEY) {
+            // Somebody emptied it: as good as none, but the object exists and has a version to compare.
+            None => Record::default(),
+            Some(json) => serde_json::from_str(json).map_err(|error| {
+                StoreError::Failed(format!(
+                    "the ConfigMap {RECORD} has no valid {KEY}: {error}; restore it, or delete the ConfigMap, after which \
+                     this cluster may go back to older states of other clusters once"
+                ))
+            })?,
+        };
+        Ok(Some((record, object.metadata.resource_version)))
     }
 
-    /// Creates the record (`expected` is `None`) or replaces that version of it; returns the new version.
-    pub async fn store(&self, json: String, expected: Option<&str>) -> Result<String, Error> {
+    async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError> {
+        let json = serde_json::to_string(record).map_err(|error| StoreError::Failed(error.to_string()))?;
         let object = ConfigMap {
             metadata: ObjectMeta {
                 name: Some(RECORD.to_owned()),
-                resource_version: expected.map(str::to_owned),
+                resource_version: expected.clone(),
                 annotations: Some(BTreeMap::from([(
                     "kubernetes.io/description".to_owned(),
                     "The epoch of this cluster's ledger and the positions that it has read. Deleting it can make this \
@@ -75,49 +70,91 @@ impl RecordObject {
             Some(_) => call(self.api.replace(RECORD, &params, &object)).await?,
             None => call(self.api.create(&params, &object)).await?,
         };
-        Ok(written.metadata.resource_version.unwrap_or_default())
+        Ok(written.metadata.resource_version)
     }
 }
 
-#[async_trait]
-impl RecordStore for RecordObject {
-    async fn load(&self) -> Result<Option<(Record, Version)>, StoreError> {
-        let Some((json, version)) = Self::load(self).await? else { return Ok(None) };
-        let record = if json.is_empty() {
-            Record::default()
-        } else {
-            serde_json::from_str(&json)
-                .map_err(|error| StoreError::Failed(format!("the ConfigMap {RECORD} cannot be understood: {error}")))?
-        };
-        Ok(Some((record, Some(version))))
-    }
-
-    async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError> {
-        let json = serde_json::to_string(record).map_err(|error| StoreError::Failed(error.to_string()))?;
-        Ok(Some(Self::store(self, json, expected.as_deref()).await?))
-    }
-}
-
-impl From<Error> for StoreError {
-    fn from(error: Error) -> Self {
-        match &error {
-            Error::Conflict => Self::Conflict,
-            Error::Timeout => Self::Failed(error.to_string()),
-            Error::Api(source) => Self::Failed(format!("{error}: {source}")),
-        }
-    }
-}
-
-async fn call<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
+async fn call<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, StoreError> {
     match timeout(CALL_TIMEOUT, request).await {
-        Err(_) => Err(Error::Timeout),
+        Err(_) => Err(StoreError::Failed(format!("no answer within {} s", CALL_TIMEOUT.as_secs()))),
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(kube::Error::Api(status)))
             // A record that was expected and is gone has changed, too.
-            if status.is_conflict() || status.is_already_exists() || status.is_not_found() =>
+            if status.is_conflict() || status.is_already_exists() || (status.is_not_found() && of_the_record(&status)) =>
         {
-            Err(Error::Conflict)
+            Err(StoreError::Conflict)
         }
-        Ok(Err(error)) => Err(Error::Api(Box::new(error))),
+        Ok(Err(error)) => Err(StoreError::Failed(apply::words(&error))),
+    }
+}
+
+/// Whether a "not found" is about the ConfigMap, not about the namespace that it should be created in.
+fn of_the_record(status: &kube::core::Status) -> bool {
+    status.details.as_ref().is_none_or(|details| details.kind != "namespaces")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Method;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{cluster::fake_api::FakeApi, ledger::record::Position};
+
+    async fn store() -> (FakeApi, RecordObject) {
+        let api = FakeApi::start().await;
+        let store = RecordObject::new(api.client(), "cloudmap-mcs-system");
+        (api, store)
+    }
+
+    fn record() -> Record {
+        let accepted = crate::ledger::record::Accepted { uid: "u".to_owned(), position: Position { epoch: 3, seq: 4 } };
+        Record { epoch: 7, accepted: [("c2".to_owned(), accepted)].into(), ..Record::default() }
+    }
+
+    #[tokio::test]
+    async fn what_was_stored_is_loaded() {
+        let (api, store) = store().await;
+        store.store(&record(), &Some("5".to_owned())).await.unwrap();
+        let mut written = api.requests()[0].body.clone();
+        assert_eq!(written["metadata"]["resourceVersion"], "5", "compared by the API server");
+        written["metadata"]["resourceVersion"] = "6".into();
+        api.prepare(200, written);
+        assert_eq!(store.load().await.unwrap(), Some((record(), Some("6".to_owned()))));
+    }
+
+    #[tokio::test]
+    async fn the_first_record_is_created_and_only_if_there_is_none() {
+        let (api, store) = store().await;
+        api.refuse(404, "NotFound", "configmaps \"cloudmap-mcs-ledger\" not found");
+        assert_eq!(store.load().await.unwrap(), None);
+        store.store(&record(), &None).await.unwrap();
+        assert_eq!(api.requests()[1].method, Method::POST);
+        api.refuse(409, "AlreadyExists", "it exists");
+        assert_eq!(store.store(&record(), &None).await, Err(StoreError::Conflict));
+    }
+
+    #[tokio::test]
+    async fn a_record_that_changed_or_went_is_a_conflict() {
+        let (api, store) = store().await;
+        for (code, reason) in [(409, "Conflict"), (404, "NotFound")] {
+            api.refuse(code, reason, "its words");
+            assert_eq!(store.store(&record(), &Some("5".to_owned())).await, Err(StoreError::Conflict));
+        }
+        let status = json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound",
+            "message": "namespaces \"x\" not found", "details": {"kind": "namespaces", "name": "x"}});
+        api.prepare(404, status);
+        let failed = Err(StoreError::Failed("namespaces \"x\" not found".to_owned()));
+        assert_eq!(store.store(&record(), &None).await, failed);
+    }
+
+    #[tokio::test]
+    async fn a_record_that_cannot_be_read_is_named_and_never_taken_for_none() {
+        let (api, store) = store().await;
+        api.prepare(200, json!({"metadata": {"name": RECORD, "resourceVersion": "1"}, "data": {KEY: "{oops"}}));
+        let error = store.load().await.unwrap_err().to_string();
+        assert!(error.contains(RECORD) && error.contains("delete the ConfigMap"), "{error}");
+        api.prepare(200, json!({"metadata": {"name": RECORD, "resourceVersion": "1"}}));
+        assert_eq!(store.load().await.unwrap(), Some((Record::default(), Some("1".to_owned()))));
     }
 }

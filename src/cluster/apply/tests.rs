@@ -17,7 +17,7 @@ struct Fixture {
 impl Fixture {
     async fn new() -> Self {
         let api = FakeApi::start().await;
-        let leadership = Leadership::manual(Some(Instant::now() + Duration::from_secs(3600)));
+        let leadership = Leadership::manual(Some(Instant::now() + Duration::from_hours(1)));
         let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
         let publisher = Publisher::new(api.client(), "pod", metrics.clone());
         let writer = KubernetesWriter::new(api.client(), leadership.clone(), metrics.clone(), publisher);
@@ -100,6 +100,14 @@ async fn a_status_is_applied_by_its_own_manager_to_that_very_object() {
 }
 
 #[tokio::test]
+async fn a_status_that_reached_another_object_is_an_error() {
+    let fixture = Fixture::new().await;
+    fixture.api.prepare(200, json!({"metadata": {"namespace": "ns", "name": "web", "uid": "new"}}));
+    let error = fixture.writer.apply_import_status(&key(), "old", &ServiceImportStatus::default()).await.unwrap_err();
+    assert!(matches!(error.cause, Cause::Conflict(_)));
+}
+
+#[tokio::test]
 async fn only_the_object_of_that_uid_is_deleted() {
     let fixture = Fixture::new().await;
     fixture.writer.delete_service_import(&key(), "u").await.unwrap();
@@ -139,4 +147,12 @@ async fn refusals_are_sorted_and_keep_the_words_of_the_api_server() {
     );
     let error = fixture.writer.apply_derived_service(&service(None)).await.unwrap_err();
     assert_eq!(error.cause.category(), "namespace_terminating");
+    // What the API server answers where another Service has taken the name.
+    fixture.api.prepare(
+        422,
+        json!({"kind": "Status", "status": "Failure", "code": 422, "reason": "Invalid", "message": "field is immutable",
+               "details": {"causes": [{"reason": "FieldValueInvalid", "message": "", "field": "metadata.uid"}]}}),
+    );
+    let error = fixture.writer.apply_derived_service(&service(Some("old"))).await.unwrap_err();
+    assert_eq!(error.cause.category(), "conflict");
 }

@@ -162,6 +162,83 @@ fn a_late_subscriber_starts_with_what_there_is() {
     assert_eq!(words(late.take()), set(&["-a"]));
 }
 
+mod model {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Apply(u8, u16),
+        Delete(u8),
+        Unreadable(u8),
+        /// A list that names these; it breaks off before its end, or not.
+        List(BTreeMap<u8, u16>, bool),
+        Take,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let (name, port) = (0..6u8, 1..4u16);
+        prop_oneof![
+            (name.clone(), port.clone()).prop_map(|(name, port)| Step::Apply(name, port)),
+            name.clone().prop_map(Step::Delete),
+            name.clone().prop_map(Step::Unreadable),
+            (prop::collection::btree_map(name, port, 0..6), any::<bool>())
+                .prop_map(|(list, ends)| Step::List(list, ends)),
+            Just(Step::Take),
+        ]
+    }
+
+    fn name(name: u8) -> String {
+        name.to_string()
+    }
+
+    proptest! {
+        /// Whatever happens and whenever a subscriber looks: the changes that it took add up to what the cache holds,
+        /// and each begins where the last one ended. After a complete list, the cache holds what the list named.
+        #[test]
+        fn changes_add_up_to_the_cache(steps in prop::collection::vec(step(), 0..40)) {
+            let mut fixture = Fixture::new();
+            let mut seen: BTreeMap<ServiceKey, Arc<Service>> = BTreeMap::new();
+            for step in steps.into_iter().chain([Step::Take]) {
+                match step {
+                    Step::Apply(of, port) => drop(fixture.writer.apply(Event::Apply(Ok(service(&name(of), port))))),
+                    Step::Delete(of) => drop(fixture.writer.apply(Event::Delete(Ok(service(&name(of), 1))))),
+                    Step::Unreadable(of) => drop(fixture.writer.apply(Event::Apply(unreadable(&name(of))))),
+                    Step::List(list, ends) => {
+                        fixture.writer.apply(Event::Init);
+                        for (of, port) in &list {
+                            fixture.writer.apply(Event::InitApply(Ok(service(&name(*of), *port))));
+                        }
+                        if ends {
+                            fixture.writer.apply(Event::InitDone);
+                            let held = fixture.cache.read(|objects| {
+                                objects.iter().map(|(key, held)| (key.name.to_string(), held.ports[0].port)).collect()
+                            });
+                            let named: BTreeMap<_, _> = list.iter().map(|(of, port)| (name(*of), *port)).collect();
+                            prop_assert_eq!(named, held);
+                        }
+                    }
+                    Step::Take => {
+                        for Change { key, old, new } in fixture.changes.take() {
+                            prop_assert_ne!(&old, &new);
+                            let before = match new {
+                                Some(new) => seen.insert(key, new),
+                                None => seen.remove(&key),
+                            };
+                            prop_assert_eq!(before, old);
+                        }
+                        let held = fixture.cache.read(|objects| objects.clone().into_iter().collect::<BTreeMap<_, _>>());
+                        prop_assert_eq!(&seen, &held);
+                    }
+                }
+            }
+        }
+    }
+}
+
 fn denied() -> WatchItem<v1::Service> {
     Err(watcher::Error::InitialListFailed(kube::Error::Api(Status::failure("no", "Forbidden").with_code(403).boxed())))
 }
@@ -175,7 +252,7 @@ async fn a_failing_watch_shows_until_it_works_again() {
 
     feed.unbounded_send(Ok(Event::Init)).unwrap();
     feed.unbounded_send(denied()).unwrap();
-    tokio::time::sleep(Duration::from_secs(300)).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
     let trouble = cache.degraded().unwrap();
     assert!(trouble.contains("Service") && trouble.contains("config/rbac"), "{trouble}");
     assert!(!cache.is_synced(), "a failed list is not an empty one");

@@ -130,7 +130,7 @@ async fn a_dead_leader_is_replaced_only_after_the_lease_has_expired() {
     second.leadership.acquired().await;
     let took = died.elapsed();
     let Timing { duration, renew_every, .. } = Timing::default();
-    assert!(took >= duration - 2 * renew_every && took <= duration + 2 * renew_every, "{took:?}");
+    assert!(took + 2 * renew_every >= duration && took <= duration + 2 * renew_every, "{took:?}");
     assert_eq!(shared.lease.lock().unwrap().as_ref().unwrap().0.transitions, 1);
 }
 

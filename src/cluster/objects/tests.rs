@@ -65,6 +65,7 @@ fn headless_and_external_services_are_told_apart() {
     assert_eq!(novel.kind, ServiceKind::Other("Tunnel".into()));
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "reads better with json!")]
 fn slice(endpoints: serde_json::Value) -> serde_json::Value {
     json!({
         "metadata": {
