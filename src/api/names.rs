@@ -1,7 +1,7 @@
 //! Every label, annotation, well-known name and field manager that this project writes or reads.
 
 /// Prefix of the labels and annotations that are this project's own.
-pub const DOMAIN: &str = "cloudmap-mcs.x-k8s.io";
+pub const DOMAIN: &str = "cloudmap-mcs";
 
 /// API group of ServiceExport and ServiceImport.
 pub const MCS_GROUP: &str = "multicluster.x-k8s.io";
@@ -48,7 +48,7 @@ pub const MANAGED_BY: &str = "cloudmap-mcs";
 
 /// On ServiceImports and derived Services that this project made. In its own domain, because a ServiceImport also
 /// carries the labels that users export, and `app.kubernetes.io/managed-by` may be one of them.
-pub const LABEL_MANAGED_BY: &str = "cloudmap-mcs.x-k8s.io/managed-by";
+pub const LABEL_MANAGED_BY: &str = "cloudmap-mcs/managed-by";
 
 /// On EndpointSlices that the EndpointSlice controller mirrors from Endpoints or makes for headless Services.
 pub const LABEL_HEADLESS: &str = "service.kubernetes.io/headless";
@@ -57,24 +57,24 @@ pub const LABEL_HEADLESS: &str = "service.kubernetes.io/headless";
 pub const LABEL_SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 
 /// On a ServiceExport: the Cloud Map namespace that its instances are registered in, instead of the default one.
-pub const ANNOTATION_TARGET_NAMESPACE: &str = "cloudmap-mcs.x-k8s.io/namespace";
+pub const ANNOTATION_TARGET_NAMESPACE: &str = "cloudmap-mcs/namespace";
 
 /// On a ServiceExport: the Cloud Map service that its instances are registered in, instead of the default one.
-pub const ANNOTATION_TARGET_SERVICE: &str = "cloudmap-mcs.x-k8s.io/service";
+pub const ANNOTATION_TARGET_SERVICE: &str = "cloudmap-mcs/service";
 
 /// On a ServiceExport: `true` joins an existing Cloud Map service of the default name, which is refused otherwise.
-pub const ANNOTATION_SHARE: &str = "cloudmap-mcs.x-k8s.io/share";
+pub const ANNOTATION_SHARE: &str = "cloudmap-mcs/share";
 
 /// On a ServiceExport: `true` or `false` turns the instances on or off for it, whatever the default is.
-pub const ANNOTATION_INSTANCES: &str = "cloudmap-mcs.x-k8s.io/instances";
+pub const ANNOTATION_INSTANCES: &str = "cloudmap-mcs/instances";
 
 /// On a ServiceExport: name or number of the Service port that becomes `AWS_INSTANCE_PORT`, instead of the first.
-pub const ANNOTATION_INSTANCE_PORT: &str = "cloudmap-mcs.x-k8s.io/instance-port";
+pub const ANNOTATION_INSTANCE_PORT: &str = "cloudmap-mcs/instance-port";
 
 /// Prefixes of the annotations that the caches keep: this project's own, and those of the controllers it takes over
 /// from. All others are dropped on the way in.
 pub const ANNOTATION_PREFIXES: &[&str] = &[
-    "cloudmap-mcs.x-k8s.io/",
+    "cloudmap-mcs/",
     "cloudmap.controller/",
     "external-dns.alpha.kubernetes.io/",
     "external-dns.kubernetes.io/",

@@ -18,7 +18,7 @@ fn a_service_keeps_what_an_export_needs() {
     let service: Service = narrow(json!({
         "metadata": {
             "namespace": "ns", "name": "web", "uid": "u", "creationTimestamp": "1970-01-01T00:01:00Z",
-            "annotations": {"cloudmap-mcs.x-k8s.io/service": "web2", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
+            "annotations": {"cloudmap-mcs/service": "web2", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
         },
         "spec": {
             "type": "NodePort",
@@ -45,7 +45,7 @@ fn a_service_keeps_what_an_export_needs() {
     assert_eq!(service.internal_traffic_policy, TrafficPolicy::Local);
     assert_eq!(service.traffic_distribution.as_deref(), Some("PreferClose"));
     assert!(service.publish_not_ready_addresses);
-    assert_eq!(service.annotations.keys().map(|name| &**name).collect::<Vec<_>>(), ["cloudmap-mcs.x-k8s.io/service"]);
+    assert_eq!(service.annotations.keys().map(|name| &**name).collect::<Vec<_>>(), ["cloudmap-mcs/service"]);
 }
 
 #[test]
@@ -149,14 +149,14 @@ fn an_import_tells_what_this_project_applied_from_what_others_added() {
     let import: ServiceImport = narrow(json!({
         "metadata": {
             "namespace": "ns", "name": "web", "uid": "u",
-            "labels": {"cloudmap-mcs.x-k8s.io/managed-by": "cloudmap-mcs", "team": "a", "mine": "b"},
+            "labels": {"cloudmap-mcs/managed-by": "cloudmap-mcs", "team": "a", "mine": "b"},
             "annotations": {"multicluster.kubernetes.io/derived-service": "derived-x"},
             "managedFields": [
                 {"manager": "kubectl", "operation": "Update", "fieldsType": "FieldsV1",
                  "fieldsV1": {"f:metadata": {"f:labels": {"f:mine": {}}}}},
                 {"manager": "cloudmap-mcs-import", "operation": "Apply", "fieldsType": "FieldsV1",
                  "fieldsV1": {"f:metadata": {
-                    "f:labels": {"f:cloudmap-mcs.x-k8s.io/managed-by": {}, "f:team": {}},
+                    "f:labels": {"f:cloudmap-mcs/managed-by": {}, "f:team": {}},
                     "f:annotations": {"f:multicluster.kubernetes.io/derived-service": {}}}}},
             ],
         },
