@@ -1,1 +1,3 @@
 //! What only the tests, the demo and the benchmarks of `cloudmap-mcs` need.
+
+pub mod ledger_sim;
