@@ -1,0 +1,219 @@
+//! What must hold.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use cloudmap_mcs::ledger::{
+    Map,
+    page::PageId,
+    remote::{Remote, Remotes},
+    tree::{self, Cache},
+};
+
+use super::{
+    Sim,
+    registry::{Service, Value},
+    world::{Imported, timing, version_of},
+};
+
+impl Sim {
+    /// The import side of `proc`'s cluster acts on what its reader says.
+    pub(super) fn import(&mut self, proc: usize, remotes: &Arc<Remotes>) {
+        for (id, remote) in &remotes.clusters {
+            let id: Arc<str> = id.as_str().into();
+            if remote.left {
+                self.check_left(proc, &id, remote);
+            } else if remote.expired {
+                self.check_expired(proc, &id);
+            } else if let Some(state) = &remote.state {
+                self.check_state(proc, &id, remote, state);
+            }
+            // Anything else is not verified yet: nothing is touched (R8).
+        }
+    }
+
+    fn writer(&self, uid: &str) -> usize {
+        self.clusters.iter().position(|cluster| *cluster.uid == *uid).unwrap()
+    }
+
+    fn check_state(&mut self, proc: usize, id: &Arc<str>, remote: &Remote, state: &Arc<Map>) {
+        let (reader, writer) = (self.procs[proc].cluster, self.writer(&remote.uid));
+        let version = version_of(state).unwrap_or_else(|| {
+            // Only the first state and those of a cluster that leaves have no number; they are empty.
+            let empty = |state: &Arc<Map>| state.is_empty();
+            self.clusters[writer].states.iter().rposition(empty).unwrap_or(usize::MAX)
+        });
+        if self.clusters[writer].states.get(version).is_none_or(|real| real != state) {
+            let name = self.name(proc);
+            return self.violate("I1", format!("{name} applies a state of {id} that never was (version {version})"));
+        }
+        let before = self.clusters[reader].imported.get(id).cloned();
+        let excused = self.clusters[reader].may_go_back.remove(id);
+        if let Some(before) = before.as_ref().filter(|before| before.uid == remote.uid && !excused)
+            && let Some(old) = before.version
+            && (remote.position.epoch, version) < (before.epoch, old)
+            && !before.expired
+        {
+            let name = self.name(proc);
+            let what = format!(
+                "{name} applies version {version} (epoch {}) of {id} after {old} ({})",
+                remote.position.epoch, before.epoch
+            );
+            self.violate("I2", what);
+        }
+        if before.is_none_or(|before| before.version != Some(version) || before.expired) {
+            self.trace(|s| format!("{} applies {id} {} version {version}", s.name(proc), remote.position));
+            let key = (self.clusters[reader].uid.clone(), id.clone());
+            let seen = self.delivered.get(&key).copied().unwrap_or_default();
+            for version in seen + 1..=version {
+                if let Some(at) = self.state_times.get(&(remote.uid.clone(), version)) {
+                    self.delays.push((self.now - at) as f64 / 1e6);
+                }
+            }
+            self.delivered.insert(key, version.max(seen));
+        }
+        let imported =
+            Imported { uid: remote.uid.clone(), epoch: remote.position.epoch, version: Some(version), expired: false };
+        self.clusters[reader].imported.insert(id.clone(), imported);
+    }
+
+    fn check_left(&mut self, proc: usize, id: &Arc<str>, remote: &Remote) {
+        let (reader, writer) = (self.procs[proc].cluster, self.writer(&remote.uid));
+        let before = self.clusters[reader].imported.get(id).cloned();
+        if before.as_ref().is_none_or(|before| before.version.is_some()) {
+            self.trace(|s| format!("{} drops {id} {}", s.name(proc), remote.position));
+            let moved = self.clusters[writer].expected_id != *id;
+            let adopted = self.clusters[reader]
+                .imported
+                .iter()
+                .any(|(other, imported)| other != id && imported.uid == remote.uid && imported.version.is_some());
+            let name = self.name(proc);
+            if before.is_some() && moved && !adopted && !self.clusters[writer].left {
+                self.violate("I3", format!("{name} drops {id} before its successor is there"));
+            }
+            let excused = self.clusters[reader].may_go_back.remove(id);
+            let old = before.as_ref().map_or(0, |before| before.epoch);
+            if !moved && !self.clusters[writer].leaving && remote.position.epoch < old && !excused {
+                self.violate("I3", format!("{name} drops {id}, which has not left"));
+            }
+        }
+        let imported =
+            Imported { uid: remote.uid.clone(), epoch: remote.position.epoch, version: None, expired: false };
+        self.clusters[reader].imported.insert(id.clone(), imported);
+    }
+
+    /// With a TTL, a cluster may be dropped only if its head really paused for about the lease, outages of all not
+    /// counted.
+    fn check_expired(&mut self, proc: usize, id: &Arc<str>) {
+        let reader = self.procs[proc].cluster;
+        let Some(imported) = self.clusters[reader].imported.get_mut(id) else { return };
+        if imported.expired {
+            return;
+        }
+        imported.expired = true;
+        let (lease, heartbeat) = (timing().lease.as_secs_f64(), timing().heartbeat.as_secs_f64());
+        let (now, from) = (self.seconds(), (self.seconds() - 3.0 * lease).max(0.0));
+        let mut commits = vec![from];
+        commits.extend(self.registry.head_commits.get(id).into_iter().flatten().copied().filter(|at| *at > from));
+        commits.push(now);
+        let outages: Vec<(f64, f64)> = self
+            .write_outages
+            .iter()
+            .filter(|(_, _, whose)| whose.is_none())
+            .chain(&self.throttling)
+            .map(|(from, to, _)| (*from as f64 / 1e6, *to as f64 / 1e6))
+            .collect();
+        let longest = commits
+            .windows(2)
+            .map(|pair| {
+                let excused: f64 = outages.iter().map(|(x, y)| (pair[1].min(*y) - pair[0].max(*x)).max(0.0)).sum();
+                pair[1] - pair[0] - excused
+            })
+            .fold(0.0, f64::max);
+        if longest < lease - heartbeat - 10.0 {
+            let name = self.name(proc);
+            self.violate("I3", format!("{name} expires {id}, whose head never paused for more than {longest:.0} s"));
+        }
+        self.count("expired");
+    }
+
+    fn owns(&self, cluster: usize) -> bool {
+        let c = &self.clusters[cluster];
+        let service = Service::Exports { cluster: c.expected_id.clone(), shard: 0 };
+        self.registry.services.get(&service) == Some(&c.uid)
+    }
+
+    /// Who does not have what.
+    pub(super) fn disagreements(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (index, writer) in self.clusters.iter().enumerate() {
+            if !self.owns(index) {
+                continue;
+            }
+            let id = &writer.expected_id;
+            for reader in &self.clusters {
+                if reader.uid == writer.uid || reader.leaving {
+                    continue;
+                }
+                let imported = reader.imported.get(id);
+                let version = imported.filter(|imported| !imported.expired).and_then(|imported| imported.version);
+                let name = format!("{} of {id}", reader.uid);
+                if writer.leaving {
+                    if version.is_some_and(|version| !writer.states[version].is_empty()) {
+                        found.push(format!("{name}: not dropped"));
+                    }
+                } else if version != Some(writer.newest()) {
+                    found.push(format!("{name}: {version:?} of {}", writer.newest()));
+                }
+                if writer.id != *id
+                    && reader.imported.get(&writer.id).is_some_and(|imported| imported.version.is_some())
+                {
+                    found.push(format!("{name}: the former id is still there"));
+                }
+            }
+        }
+        found
+    }
+
+    pub(super) fn check_final(&mut self) {
+        let services: Vec<_> = self.registry.services.iter().map(|(s, uid)| (s.clone(), uid.clone())).collect();
+        let mut live = BTreeMap::<Arc<str>, usize>::new();
+        let mut pages = BTreeMap::<Arc<str>, BTreeMap<PageId, _>>::new();
+        for (service, _) in &services {
+            let Service::Exports { cluster, .. } = service else { continue };
+            let rows = self.registry.committed.get(service).into_iter().flatten();
+            let of_cluster = pages.entry(cluster.clone()).or_default();
+            for (_, value) in rows {
+                if let Value::Page(page) = value {
+                    of_cluster.insert(page.id.clone(), page.clone());
+                }
+            }
+        }
+        for (service, uid) in &services {
+            let Service::Exports { cluster, shard: 0 } = service else { continue };
+            let writer = self.writer(uid);
+            let head = self.registry.head(cluster).cloned();
+            if let Some(head) = head.as_ref().filter(|head| head.is_live() && head.uid == *uid) {
+                match tree::verify(&head.root, &Cache::default(), &pages[cluster]) {
+                    Ok(verified) => {
+                        live.insert(cluster.clone(), verified.tree.pages().count());
+                    }
+                    Err(missing) => self.violate("I7", format!("the final root of {cluster} is unreadable: {missing:?}")),
+                }
+            }
+            let garbage = pages[cluster].len() - live.get(cluster).copied().unwrap_or_default().min(pages[cluster].len());
+            let abandoned = head.is_none() && self.clusters[writer].expected_id != *cluster;
+            let stopped = self.clusters[writer].leaving && !self.scenario.stays && self.clusters[writer].left;
+            if garbage > 0 && !abandoned && !(stopped && self.late_writes()) {
+                self.violate("I6", format!("{cluster} keeps {garbage} garbage pages"));
+            }
+        }
+        if self.registry.most_pages > 100 {
+            self.violate("I6", format!("a service had {} pages", self.registry.most_pages));
+        }
+    }
+
+    /// Operations that were under way when a leaving cluster's last process stopped may leave pages behind.
+    fn late_writes(&self) -> bool {
+        self.scenario.slow > 0.0
+    }
+}

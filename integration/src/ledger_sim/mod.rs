@@ -1,0 +1,161 @@
+//! A seeded discrete-event simulation of the ledger: the real state machines of several clusters, two processes each,
+//! against a registry that lags and fails, under the faults of a [`scenario`]. What must hold:
+//!
+//! - I1 a reader only applies states that the writing cluster really had, never a mixture;
+//! - I2 it never goes backwards;
+//! - I3 it drops no cluster that did not leave (or was silent, where a TTL is set);
+//! - I4 everything converges when the faults stop;
+//! - I5 who does not own an id writes nothing under it;
+//! - I6 garbage is bounded, and gone in the end;
+//! - I7 the final root is readable.
+//!
+//! A run is determined by its scenario and its seed.
+
+// Events are a closed protocol between these files.
+#![allow(missing_debug_implementations, clippy::unwrap_used)]
+
+mod check;
+mod events;
+mod registry;
+mod rng;
+pub mod scenario;
+mod world;
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+    sync::Arc,
+};
+
+use events::Event;
+use registry::{Registry, Snapshot, micros};
+use rng::Rng;
+use scenario::Scenario;
+use world::{Cluster, Proc};
+
+/// Faults stop at this second.
+const FAULTS_END: f64 = 420.0;
+/// What garbage collection and audits need after convergence.
+const AFTERMATH: f64 = 180.0;
+
+/// What one run came to.
+#[derive(Debug)]
+pub struct Report {
+    pub scenario: &'static str,
+    pub seed: u64,
+    /// Second, invariant, what happened.
+    pub violations: Vec<(f64, &'static str, String)>,
+    /// Seconds from the end of the faults until everybody agreed.
+    pub converged: Option<f64>,
+    /// Seconds from a change to its application by another cluster.
+    pub delays: Vec<f64>,
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+/// Runs `scenario` with `seed`; with `trace`, prints what happens.
+pub fn run(scenario: &Scenario, seed: u64, trace: bool) -> Report {
+    let mut sim = Sim::new(scenario, seed, trace);
+    sim.prepare();
+    let converged = sim.play();
+    let counts = sim.counts.clone();
+    Report { scenario: scenario.name, seed, violations: sim.violations, converged, delays: sim.delays, counts }
+}
+
+pub(crate) struct Sim {
+    scenario: Scenario,
+    rng: Rng,
+    now: u64,
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    payloads: BTreeMap<u64, Event>,
+    pushed: u64,
+    calm: bool,
+    registry: Registry,
+    clusters: Vec<Cluster>,
+    procs: Vec<Proc>,
+    terms: u64,
+    /// Outages of writes, of reads and of the Kubernetes API: from, to, of whom (all, if nobody is named).
+    write_outages: Vec<Outage>,
+    read_outages: Vec<Outage>,
+    kube_outages: Vec<Outage>,
+    /// Most calls are throttled.
+    throttling: Vec<Outage>,
+    snapshots: Vec<(u64, Snapshot)>,
+    violations: Vec<(f64, &'static str, String)>,
+    delays: Vec<f64>,
+    delivered: BTreeMap<(Arc<str>, Arc<str>), usize>,
+    state_times: BTreeMap<(Arc<str>, usize), u64>,
+    counts: BTreeMap<&'static str, u64>,
+    traces: bool,
+}
+
+type Outage = (u64, u64, Option<Arc<str>>);
+
+impl Sim {
+    fn push(&mut self, at: u64, event: Event) {
+        self.pushed += 1;
+        self.events.push(Reverse((at, self.pushed)));
+        self.payloads.insert(self.pushed, event);
+    }
+
+    fn run_until(&mut self, end: u64) {
+        while let Some(Reverse((at, number))) = self.events.peek().copied() {
+            if at > end {
+                break;
+            }
+            self.events.pop();
+            self.now = at;
+            if let Some(event) = self.payloads.remove(&number) {
+                self.handle(event);
+            }
+        }
+        self.now = end;
+    }
+
+    fn play(&mut self) -> Option<f64> {
+        self.run_until(micros(FAULTS_END));
+        self.stop_faults();
+        let mut converged = None;
+        let limit = self.scenario.converge;
+        let mut after = 0.0;
+        while after < limit && converged.is_none() {
+            after += 2.0;
+            self.run_until(micros(FAULTS_END + after));
+            if self.disagreements().is_empty() {
+                converged = Some(after);
+            }
+        }
+        if converged.is_none() {
+            let why = self.disagreements();
+            self.violate("I4", format!("no agreement {limit} s after the faults: {:?}", &why[..why.len().min(3)]));
+        }
+        self.run_until(micros(FAULTS_END + limit + AFTERMATH));
+        let why = self.disagreements();
+        if converged.is_some() && !why.is_empty() {
+            self.violate("I4", format!("agreement was lost: {:?}", &why[..why.len().min(3)]));
+        }
+        self.check_final();
+        converged
+    }
+
+    fn seconds(&self) -> f64 {
+        self.now as f64 / 1e6
+    }
+
+    fn violate(&mut self, invariant: &'static str, what: String) {
+        if self.traces {
+            self.trace(|_| format!("VIOLATION {invariant}: {what}"));
+        }
+        self.violations.push((self.seconds(), invariant, what));
+    }
+
+    #[allow(clippy::print_stdout)]
+    fn trace(&self, what: impl FnOnce(&Self) -> String) {
+        if self.traces {
+            println!("{:9.3} {}", self.seconds(), what(self));
+        }
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+}

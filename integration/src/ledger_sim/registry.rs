@@ -1,0 +1,156 @@
+//! A Cloud Map that forgets nothing wrong and does everything late: asynchronous operations, one at a time per
+//! instance, and discovery replicas that lag each on its own, key by key.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
+    sync::Arc,
+};
+
+use cloudmap_mcs::ledger::{head::Head, page::StoredPage};
+
+use super::rng::Rng;
+
+/// A service of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Service {
+    Clusters,
+    Exports { cluster: Arc<str>, shard: u32 },
+}
+
+pub type Key = (Service, Arc<str>);
+
+#[derive(Debug, Clone)]
+pub enum Value {
+    Head(Arc<Head>),
+    Page(Arc<StoredPage>),
+}
+
+impl Value {
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Head(a), Self::Head(b)) => Arc::ptr_eq(a, b),
+            (Self::Page(a), Self::Page(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Replica {
+    rows: BTreeMap<Service, BTreeMap<Arc<str>, Value>>,
+    pending: BinaryHeap<Reverse<(u64, u64)>>,
+    changes: BTreeMap<u64, (Key, Option<Value>)>,
+    latest: BTreeMap<Key, u64>,
+}
+
+#[derive(Debug)]
+pub struct Registry {
+    pub committed: BTreeMap<Service, BTreeMap<Arc<str>, Value>>,
+    /// Creator by service.
+    pub services: BTreeMap<Service, Arc<str>>,
+    pub in_flight: BTreeSet<Key>,
+    replicas: Vec<Replica>,
+    changes: u64,
+    max_lag: f64,
+    /// Most pages that any service ever had.
+    pub most_pages: usize,
+    /// When heads were committed, by cluster id.
+    pub head_commits: BTreeMap<Arc<str>, Vec<f64>>,
+}
+
+pub type Snapshot = BTreeMap<Service, BTreeMap<Arc<str>, Value>>;
+
+impl Registry {
+    pub fn new(rng: &mut Rng, max_lag: f64) -> Self {
+        Self {
+            committed: BTreeMap::new(),
+            services: BTreeMap::new(),
+            in_flight: BTreeSet::new(),
+            replicas: (0..2 + rng.below(2)).map(|_| Replica::default()).collect(),
+            changes: 0,
+            max_lag,
+            most_pages: 0,
+            head_commits: BTreeMap::new(),
+        }
+    }
+
+    pub fn put(&mut self, now: u64, rng: &mut Rng, key: &Key, value: Option<Value>) {
+        let rows = self.committed.entry(key.0.clone()).or_default();
+        match &value {
+            Some(value) => rows.insert(key.1.clone(), value.clone()),
+            None => rows.remove(&key.1),
+        };
+        if key.0 == Service::Clusters {
+            if value.is_some() {
+                self.head_commits.entry(key.1.clone()).or_default().push(now as f64 / 1e6);
+            }
+        } else {
+            self.most_pages = self.most_pages.max(rows.len());
+        }
+        for replica in &mut self.replicas {
+            let mut lag = rng.uniform(0.0, self.max_lag);
+            if rng.chance(0.3) {
+                lag *= 0.05;
+            }
+            let latest = replica.latest.entry(key.clone()).or_default();
+            let at = (now + micros(lag)).max(*latest);
+            *latest = at;
+            self.changes += 1;
+            replica.pending.push(Reverse((at, self.changes)));
+            replica.changes.insert(self.changes, (key.clone(), value.clone()));
+        }
+    }
+
+    /// What one replica, chosen at random, shows of a service.
+    pub fn discover(&mut self, now: u64, rng: &mut Rng, service: &Service) -> Vec<(Arc<str>, Value)> {
+        let index = rng.below(self.replicas.len());
+        let replica = &mut self.replicas[index];
+        while let Some(Reverse((at, change))) = replica.pending.peek().copied() {
+            if at > now {
+                break;
+            }
+            replica.pending.pop();
+            if let Some(((service, id), value)) = replica.changes.remove(&change) {
+                let rows = replica.rows.entry(service).or_default();
+                match value {
+                    Some(value) => rows.insert(id, value),
+                    None => rows.remove(&id),
+                };
+            }
+        }
+        let rows = replica.rows.get(service).into_iter().flatten();
+        rows.map(|(id, value)| (id.clone(), value.clone())).collect()
+    }
+
+    /// Somebody restores an old state of everything.
+    pub fn restore(&mut self, now: u64, rng: &mut Rng, snapshot: &Snapshot) {
+        let keys: BTreeSet<Key> = [snapshot, &self.committed]
+            .into_iter()
+            .flat_map(|rows| rows.iter().flat_map(|(service, rows)| rows.keys().map(|id| (service.clone(), id.clone()))))
+            .collect();
+        for key in keys {
+            let old = snapshot.get(&key.0).and_then(|rows| rows.get(&key.1)).cloned();
+            let new = self.committed.get(&key.0).and_then(|rows| rows.get(&key.1));
+            let same = match (&old, new) {
+                (Some(old), Some(new)) => old.is_same(new),
+                (None, None) => true,
+                _ => false,
+            };
+            if !same {
+                self.put(now, rng, &key, old);
+            }
+        }
+    }
+
+    pub fn head(&self, cluster: &str) -> Option<&Arc<Head>> {
+        match self.committed.get(&Service::Clusters)?.get(cluster)? {
+            Value::Head(head) => Some(head),
+            Value::Page(_) => None,
+        }
+    }
+}
+
+pub fn micros(seconds: f64) -> u64 {
+    (seconds * 1e6) as u64
+}

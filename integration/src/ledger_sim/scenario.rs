@@ -1,0 +1,118 @@
+//! The scenarios: which faults come, and how often. Times are seconds.
+
+#[derive(Debug, Clone, Copy)]
+pub struct Scenario {
+    pub name: &'static str,
+    /// No faults at all.
+    pub calm: bool,
+    /// Probability of a failed operation, an unknown outcome, a throttled call.
+    pub fail: f64,
+    pub unknown: f64,
+    pub throttle: f64,
+    /// Probability and length of a stall between the check of leadership and the call.
+    pub gap: f64,
+    pub gap_max: f64,
+    /// Replica lag and operation latency.
+    pub lag: f64,
+    pub latency: f64,
+    /// Probability of a slow operation (5 to 40 s), and of a head operation that hangs (40 to 150 s).
+    pub slow: f64,
+    pub stuck: f64,
+    /// Mean time between changes, and the probability that one changes more than a delta holds.
+    pub change: f64,
+    pub burst: f64,
+    /// Mean times between faults of one process or cluster.
+    pub crash: f64,
+    pub pause: f64,
+    pub lease_deleted: f64,
+    pub record_deleted: Option<f64>,
+    pub outages: Option<usize>,
+    pub ttl: bool,
+    pub same_id: bool,
+    pub change_id: bool,
+    pub leave: bool,
+    /// The controller goes on running after it left.
+    pub stays: bool,
+    pub vandal: bool,
+    pub restore: bool,
+    pub forge: bool,
+    /// Small shards.
+    pub shards: bool,
+    /// Probability that a read returns an arbitrary part and says that it was truncated.
+    pub truncate: f64,
+    /// The Kubernetes API fails, slows down, and loses answers.
+    pub kube: bool,
+    /// Convergence after the faults stop.
+    pub converge: f64,
+}
+
+const BASE: Scenario = Scenario {
+    name: "base",
+    calm: false,
+    fail: 0.03,
+    unknown: 0.03,
+    throttle: 0.02,
+    gap: 0.002,
+    gap_max: 90.0,
+    lag: 10.0,
+    latency: 5.0,
+    slow: 0.0,
+    stuck: 0.0,
+    change: 7.0,
+    burst: 0.08,
+    crash: 130.0,
+    pause: 110.0,
+    lease_deleted: 200.0,
+    record_deleted: None,
+    outages: None,
+    ttl: false,
+    same_id: false,
+    change_id: false,
+    leave: false,
+    stays: false,
+    vandal: false,
+    restore: false,
+    forge: false,
+    shards: false,
+    truncate: 0.0,
+    kube: false,
+    converge: 150.0,
+};
+
+const CALM: Scenario =
+    Scenario { name: "calm", calm: true, fail: 0.0, unknown: 0.0, throttle: 0.0, gap: 0.0, ..BASE };
+
+pub const SCENARIOS: &[Scenario] = &[
+    BASE,
+    CALM,
+    Scenario { name: "outage", outages: Some(3), ttl: true, ..BASE },
+    Scenario { name: "lease", lease_deleted: 60.0, pause: 50.0, crash: 150.0, gap: 0.01, gap_max: 120.0, ..BASE },
+    Scenario { name: "churn", change: 3.0, burst: 0.25, fail: 0.1, unknown: 0.06, ..BASE },
+    Scenario { name: "same-id", same_id: true, ..BASE },
+    Scenario { name: "change-id", change_id: true, change: 10.0, ..BASE },
+    Scenario { name: "leave", leave: true, ..BASE },
+    Scenario { name: "leave-running", leave: true, stays: true, ..BASE },
+    Scenario { name: "vandal", vandal: true, converge: 300.0, ..BASE },
+    Scenario { name: "restore", restore: true, crash: 100.0, ..BASE },
+    Scenario { name: "record-deleted", record_deleted: Some(150.0), lease_deleted: 150.0, converge: 250.0, ..BASE },
+    Scenario { name: "stuck", stuck: 0.04, converge: 250.0, pause: 400.0, crash: 400.0, ..BASE },
+    Scenario { name: "calm-steady", burst: 0.0, change: 20.0, ..CALM },
+    Scenario { name: "calm-busy", burst: 0.0, change: 3.0, ..CALM },
+    Scenario { name: "calm-fresh", burst: 0.0, change: 20.0, lag: 0.1, ..CALM },
+    Scenario { name: "forge", forge: true, converge: 290.0, ..BASE },
+    Scenario {
+        name: "vandal-churn",
+        vandal: true,
+        change: 3.0,
+        burst: 0.25,
+        fail: 0.1,
+        unknown: 0.06,
+        crash: 60.0,
+        converge: 300.0,
+        ..BASE
+    },
+    Scenario { name: "slow", slow: 0.06, lease_deleted: 150.0, converge: 200.0, ..BASE },
+    Scenario { name: "shards", shards: true, change: 3.0, burst: 0.25, ..BASE },
+    Scenario { name: "truncated", truncate: 0.15, shards: true, ..BASE },
+    Scenario { name: "kube", kube: true, converge: 200.0, ..BASE },
+];

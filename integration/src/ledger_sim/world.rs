@@ -1,0 +1,642 @@
+//! Clusters, their processes, and what goes on between them and the registry.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use cloudmap_mcs::ledger::{
+    Map, Value as Bytes,
+    call::{Call, CallId, Failure, Ids, Outcome, Pages},
+    head::Head,
+    limits::{Limits, Timing},
+    record::Record,
+    remote::Remotes,
+    term::Term,
+    writer::{Heads, Identity, Now, Stage},
+};
+
+use super::{
+    Sim,
+    events::Event,
+    registry::{Service, Value, micros},
+};
+
+/// The adapter's deadline, and the margin with which leadership is checked.
+const CALL_LIMIT: f64 = 5.0;
+const OPERATION_LIMIT: f64 = 60.0;
+const LEASE_DURATION: f64 = 15.0;
+const LEASE_RENEWED_FOR: f64 = 10.0;
+const KEYS: usize = 40;
+
+pub fn timing() -> Timing {
+    let seconds = Duration::from_secs;
+    Timing {
+        lease: seconds(100),
+        quiet: seconds(30),
+        garbage: seconds(60),
+        collect: seconds(4),
+        collect_idle: seconds(15),
+        audit: seconds(80),
+        audit_limit: seconds(30),
+        see: seconds(1),
+        ..Timing::default()
+    }
+}
+
+/// Six pairs a page, eight changes a delta (and the version), four entries an index page, 100 rows a service.
+pub fn limits(shards: bool) -> Limits {
+    Limits {
+        page_bytes: 6 * 18 + 2,
+        delta_bytes: 9 * 18 + 2,
+        index_entries: 4,
+        live_pages: if shards { 5 } else { 40 },
+        pages: 90,
+        flush_concurrency: 4,
+        compression: 0,
+        ..Limits::default()
+    }
+}
+
+/// The key whose value is the number of the state: states differ, so that order can be checked.
+fn version_key() -> Arc<str> {
+    "v/v".into()
+}
+
+pub fn version_of(map: &Map) -> Option<usize> {
+    let bytes: [u8; 8] = map.get("v/v")?.as_ref().try_into().ok()?;
+    Some(u64::from_be_bytes(bytes) as usize)
+}
+
+/// What a cluster's import side made of another cluster.
+#[derive(Debug, Clone)]
+pub struct Imported {
+    pub uid: Arc<str>,
+    pub epoch: u64,
+    /// Of the states of that cluster; `None`: dropped.
+    pub version: Option<usize>,
+    pub expired: bool,
+}
+
+#[derive(Debug)]
+pub struct Cluster {
+    pub id: Arc<str>,
+    pub uid: Arc<str>,
+    /// All states that it ever had.
+    pub states: Vec<Arc<Map>>,
+    pub counter: u64,
+    /// Holder: process, renewal time, incarnation.
+    pub lease: Option<(usize, u64, u32)>,
+    pub record: Option<(Record, u64)>,
+    pub record_version: u64,
+    pub imported: BTreeMap<Arc<str>, Imported>,
+    /// Ids whose order was given up on purpose: registry restored, record deleted.
+    pub may_go_back: std::collections::BTreeSet<Arc<str>>,
+    pub leaving: bool,
+    pub left: bool,
+    pub expected_id: Arc<str>,
+    pub quiet_until: u64,
+    pub procs: Vec<usize>,
+}
+
+impl Cluster {
+    pub fn newest(&self) -> usize {
+        self.states.len() - 1
+    }
+}
+
+#[derive(Debug)]
+pub struct Proc {
+    pub cluster: usize,
+    pub id: Arc<str>,
+    pub alive: bool,
+    pub stopped: bool,
+    pub incarnation: u32,
+    pub term_number: u64,
+    pub term: Option<Term>,
+    pub paused_until: u64,
+    pub frozen_until: u64,
+    pub lease_until: u64,
+    pub view: usize,
+    pub desired: Option<usize>,
+    pub seen: Arc<Remotes>,
+    pub wake: u64,
+}
+
+/// Whose outcome it is: a restarted process knows nothing of its earlier calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    pub proc: usize,
+    pub incarnation: u32,
+    pub term: u64,
+}
+
+fn failed(message: &str, uncertain: bool) -> Outcome {
+    Outcome::Failed(Failure { message: message.to_owned(), uncertain })
+}
+
+impl Sim {
+    pub fn at(&mut self, seconds: f64, event: Event) {
+        self.push(self.now + micros(seconds), event);
+    }
+
+    fn time(&self) -> Now {
+        Now { mono: Duration::from_micros(self.now), wall: 1_000_000_000_000 + self.now / 1_000 }
+    }
+
+    pub fn holds(&self, proc: usize, margin: f64) -> bool {
+        self.now + micros(margin) <= self.procs[proc].lease_until
+    }
+
+    pub fn start(&mut self, proc: usize) {
+        let newest = self.clusters[self.procs[proc].cluster].newest();
+        let p = &mut self.procs[proc];
+        if p.stopped || p.alive {
+            return;
+        }
+        p.incarnation += 1;
+        p.alive = true;
+        p.paused_until = 0;
+        p.frozen_until = 0;
+        p.lease_until = 0;
+        p.view = newest;
+        let incarnation = p.incarnation;
+        let pause = self.rng.uniform(0.0, 1.0);
+        self.at(pause, Event::Tick { proc, incarnation });
+    }
+
+    pub fn crash(&mut self, proc: usize) {
+        let p = &mut self.procs[proc];
+        p.alive = false;
+        p.incarnation += 1;
+        p.term = None;
+        p.lease_until = 0;
+        self.trace(|s| format!("{} crashes", s.name(proc)));
+    }
+
+    pub fn name(&self, proc: usize) -> String {
+        let p = &self.procs[proc];
+        format!("{}/{}.{}", p.id, self.clusters[p.cluster].uid, proc)
+    }
+
+    /// Renews or takes the Lease, reads the heads.
+    pub fn tick(&mut self, proc: usize, incarnation: u32) {
+        let p = &self.procs[proc];
+        if !p.alive || p.incarnation != incarnation {
+            return;
+        }
+        if self.now < p.paused_until {
+            let at = p.paused_until + micros(self.rng.uniform(0.0, 0.5));
+            return self.push(at, Event::Tick { proc, incarnation });
+        }
+        if p.term.is_some() && !self.holds(proc, 0.0) {
+            self.procs[proc].term = None;
+        }
+        self.tick_lease(proc);
+        self.look(proc);
+        if self.procs[proc].term.is_some() {
+            let heads = self.read_heads(proc);
+            let latency = self.rng.uniform(0.02, 0.3);
+            let caller = self.caller(proc);
+            self.at(latency, Event::HeadsRead { caller, heads });
+        } else {
+            let pause = self.rng.uniform(0.9, 1.1);
+            self.at(pause, Event::Tick { proc, incarnation });
+        }
+    }
+
+    fn tick_lease(&mut self, proc: usize) {
+        let (cluster, incarnation) = (self.procs[proc].cluster, self.procs[proc].incarnation);
+        if self.kube_down(cluster) {
+            return;
+        }
+        let lease = self.clusters[cluster].lease;
+        let free = lease.is_none_or(|(holder, renewed, _)| {
+            holder == proc || self.now - renewed > micros(LEASE_DURATION)
+        });
+        if free {
+            self.clusters[cluster].lease = Some((proc, self.now, incarnation));
+            self.procs[proc].lease_until = self.now + micros(LEASE_RENEWED_FOR);
+            if self.procs[proc].term.is_none() {
+                self.lead(proc);
+            }
+        }
+    }
+
+    fn lead(&mut self, proc: usize) {
+        let ids = Ids::new(self.rng.next());
+        let limits = limits(self.scenario.shards);
+        let ttl = self.scenario.ttl.then_some(timing().lease);
+        let p = &mut self.procs[proc];
+        let me = Identity { cluster: p.id.clone(), uid: self.clusters[p.cluster].uid.clone() };
+        self.terms += 1;
+        p.term_number = self.terms;
+        p.term = Some(Term::new(me, timing(), limits, ttl, ids));
+        p.desired = None;
+        p.seen = Arc::default();
+        p.wake = 0;
+        self.trace(|s| format!("{} leads", s.name(proc)));
+        let now = self.time();
+        if let Some(term) = &mut self.procs[proc].term {
+            term.poll(now);
+        }
+        self.pump(proc);
+    }
+
+    fn caller(&self, proc: usize) -> Caller {
+        let p = &self.procs[proc];
+        Caller { proc, incarnation: p.incarnation, term: p.term_number }
+    }
+
+    /// The process sees the newest state of its cluster, unless its caches are stale.
+    pub fn look(&mut self, proc: usize) {
+        let p = &self.procs[proc];
+        if !p.alive || self.now < p.paused_until {
+            return;
+        }
+        let newest = self.clusters[p.cluster].newest();
+        let p = &mut self.procs[proc];
+        if self.now >= p.frozen_until {
+            p.view = newest;
+        }
+        if p.term.is_some() && p.desired != Some(p.view) {
+            p.desired = Some(p.view);
+            let (view, cluster, now) = (p.view, p.cluster, self.time());
+            let map = self.clusters[cluster].states[view].clone();
+            if let Some(term) = &mut self.procs[proc].term {
+                term.desire(now, map);
+            }
+            self.pump(proc);
+        }
+    }
+
+    /// Whether the caller still is who it was; a paused one hears later.
+    fn hears(&mut self, caller: Caller, event: impl FnOnce() -> Event) -> bool {
+        let p = &self.procs[caller.proc];
+        if !p.alive || p.incarnation != caller.incarnation || p.term_number != caller.term || p.term.is_none() {
+            return false;
+        }
+        if self.now < p.paused_until {
+            let at = p.paused_until + micros(0.01);
+            self.push(at, event());
+            return false;
+        }
+        true
+    }
+
+    pub fn heads_read(&mut self, caller: Caller, heads: Option<Heads>) {
+        let proc = caller.proc;
+        let p = &self.procs[proc];
+        if p.alive && p.incarnation == caller.incarnation && self.now >= p.paused_until {
+            let pause = self.rng.uniform(0.9, 1.1);
+            self.at(pause, Event::Tick { proc, incarnation: caller.incarnation });
+        }
+        if !self.hears(caller, || Event::HeadsRead { caller, heads: heads.clone() }) {
+            return;
+        }
+        let now = self.time();
+        if let Some(term) = &mut self.procs[proc].term {
+            term.tick(now, heads.as_ref());
+        }
+        self.pump(proc);
+    }
+
+    pub fn done(&mut self, caller: Caller, id: CallId, outcome: Outcome) {
+        if !self.hears(caller, || Event::Done { caller, id, outcome: outcome.clone() }) {
+            return;
+        }
+        let now = self.time();
+        if let Some(term) = &mut self.procs[caller.proc].term {
+            term.done(now, id, &outcome);
+        }
+        self.pump(caller.proc);
+    }
+
+    pub fn wake(&mut self, caller: Caller) {
+        if !self.hears(caller, || Event::Wake { caller }) {
+            return;
+        }
+        self.procs[caller.proc].wake = 0;
+        let now = self.time();
+        if let Some(term) = &mut self.procs[caller.proc].term {
+            term.poll(now);
+        }
+        self.pump(caller.proc);
+    }
+
+    /// Makes the calls that a term asks for, and takes note of what it says about the others.
+    fn pump(&mut self, proc: usize) {
+        let caller = self.caller(proc);
+        let Some(term) = &mut self.procs[proc].term else { return };
+        let calls = term.take_calls();
+        let wake = term.wake().map(|at| at.as_micros() as u64);
+        let (remotes, stage) = (term.remotes().clone(), term.writer().stage());
+        let leaving = term.record().is_some_and(|record| record.leaving);
+        if let Some(at) = wake {
+            let p = &mut self.procs[proc];
+            if p.wake == 0 || at < p.wake {
+                p.wake = at.max(self.now + 1);
+                let at = p.wake;
+                self.push(at, Event::Wake { caller });
+            }
+        }
+        if !Arc::ptr_eq(&remotes, &self.procs[proc].seen) && self.holds(proc, 0.0) {
+            self.procs[proc].seen = remotes.clone();
+            self.import(proc, &remotes);
+        }
+        let cluster = self.procs[proc].cluster;
+        if leaving && !self.clusters[cluster].states[self.clusters[cluster].newest()].is_empty() {
+            self.clusters[cluster].states.push(Arc::default());
+            self.trace(|s| format!("{} withdraws everything", s.name(proc)));
+        }
+        if stage == Stage::Left && leaving && !self.clusters[cluster].left {
+            self.clusters[cluster].left = true;
+            self.trace(|s| format!("{} has left", s.name(proc)));
+            self.at(0.0, Event::Left { cluster });
+        }
+        for (id, call) in calls {
+            let stalls = call.writes() && !self.calm && self.rng.chance(self.scenario.gap);
+            if call.writes() && !self.holds(proc, CALL_LIMIT) {
+                self.at(0.01, Event::Done { caller, id, outcome: failed("not leading", false) });
+            } else if stalls {
+                // Between the check and the call: whatever happened meanwhile, the call goes out.
+                let pause = self.rng.uniform(3.0, self.scenario.gap_max);
+                self.pause(proc, pause);
+                self.at(pause, Event::Make { caller, id, call });
+            } else {
+                self.make(caller, id, call);
+            }
+        }
+    }
+
+    pub fn pause(&mut self, proc: usize, seconds: f64) {
+        let stale = micros(self.rng.uniform(0.0, 2.0));
+        let p = &mut self.procs[proc];
+        p.paused_until = p.paused_until.max(self.now + micros(seconds));
+        p.frozen_until = p.paused_until + stale;
+        self.trace(|s| format!("{} pauses for {seconds:.1} s", s.name(proc)));
+    }
+
+    /// A call that leaves the process.
+    pub fn make(&mut self, caller: Caller, id: CallId, call: Call) {
+        let p = &self.procs[caller.proc];
+        if p.incarnation != caller.incarnation {
+            return;
+        }
+        let cluster = p.cluster;
+        let uid = self.clusters[cluster].uid.clone();
+        let own = p.id.clone();
+        let (delay, outcome) = match call {
+            Call::ConfirmLease => {
+                let held = self.clusters[cluster].lease.is_some_and(|(holder, _, _)| holder == caller.proc);
+                (self.kube_latency(), Outcome::Lease { held: held && !self.kube_down(cluster) })
+            }
+            Call::LoadRecord | Call::StoreRecord { .. } => {
+                let delay = self.kube_latency();
+                return self.at(delay, Event::Kube { caller, id, call });
+            }
+            Call::Creator { cluster } => {
+                let creator = self.registry.services.get(&Service::Exports { cluster, shard: 0 });
+                let creator = creator.map(ToString::to_string);
+                let bad = self.throttled(caller, true);
+                let outcome = if bad { failed("throttled", false) } else { Outcome::Creator(creator) };
+                (self.rng.uniform(0.02, 0.5), outcome)
+            }
+            Call::Claim { shard } => self.claim(caller, &own, &uid, shard),
+            Call::ReadPages { cluster, shard, flush } => {
+                (self.rng.uniform(0.02, 0.3), self.read_pages(caller, &cluster, shard, flush.as_deref()))
+            }
+            Call::PutHead { head } => {
+                if self.rng.chance(0.01) {
+                    let read = Head::from_instance(&head.to_instance());
+                    assert_eq!(read.as_ref(), Ok(&*head), "a head survives its attributes");
+                }
+                self.trace(|s| {
+                    let pages: Vec<_> = head.root.pages.iter().map(|page| page.id.to_string()).collect();
+                    let delta = head.delta.changes.len();
+                    format!("{} says {} {} {:?} {pages:?} + {delta}", s.name(caller.proc), head.cluster, head.position, head.presence)
+                });
+                let key = (Service::Clusters, head.cluster.clone());
+                return self.write(caller, id, key, Some(Value::Head(head)));
+            }
+            Call::PutPage { shard, page } => {
+                let key = (Service::Exports { cluster: own, shard }, page.id.to_string().into());
+                return self.write(caller, id, key, Some(Value::Page(page)));
+            }
+            Call::DeletePage { cluster, shard, page } => {
+                let key = (Service::Exports { cluster, shard }, page.to_string().into());
+                return self.write(caller, id, key, None);
+            }
+        };
+        self.at(delay, Event::Done { caller, id, outcome });
+    }
+
+    fn claim(&mut self, caller: Caller, own: &Arc<str>, uid: &Arc<str>, shard: u32) -> (f64, Outcome) {
+        if self.throttled(caller, true) {
+            return (self.rng.uniform(0.05, 1.0), failed("throttled", false));
+        }
+        let service = Service::Exports { cluster: own.clone(), shard };
+        let created = !self.registry.services.contains_key(&service);
+        let owner = self.registry.services.entry(service).or_insert_with(|| uid.clone()).clone();
+        if !self.calm && self.rng.chance(self.scenario.unknown) {
+            return (1.0, failed("time-out", true));
+        }
+        let exists = |shard: &u32| {
+            self.registry.services.contains_key(&Service::Exports { cluster: own.clone(), shard: *shard })
+        };
+        let shards = (0..).take_while(exists).count() as u32;
+        let outcome =
+            if owner == *uid { Outcome::Claimed { created, shards } } else { Outcome::Taken { owner: owner.to_string() } };
+        (self.rng.uniform(0.02, 0.5), outcome)
+    }
+
+    fn read_pages(&mut self, caller: Caller, cluster: &Arc<str>, shard: u32, flush: Option<&str>) -> Outcome {
+        if self.throttled(caller, false) {
+            return failed("throttled", false);
+        }
+        let service = Service::Exports { cluster: cluster.clone(), shard };
+        let rows = self.registry.discover(self.now, &mut self.rng, &service);
+        let mut pages: Vec<_> = rows
+            .into_iter()
+            .filter_map(|(_, value)| match value {
+                Value::Page(page) if flush.is_none_or(|flush| *page.id.flush == *flush) => Some(page),
+                _ => None,
+            })
+            .collect();
+        let truncated = !self.calm && self.rng.chance(self.scenario.truncate);
+        if truncated {
+            pages.retain(|_| self.rng.chance(0.5));
+        }
+        Outcome::Pages(Arc::new(Pages { pages, truncated }))
+    }
+
+    fn read_heads(&mut self, proc: usize) -> Option<Heads> {
+        let caller = self.caller(proc);
+        if self.throttled(caller, false) || (!self.calm && self.rng.chance(self.scenario.truncate)) {
+            return None;
+        }
+        let rows = self.registry.discover(self.now, &mut self.rng, &Service::Clusters);
+        let heads = rows.into_iter().filter_map(|(id, value)| match value {
+            Value::Head(head) => Some((id, Ok(head))),
+            Value::Page(_) => None,
+        });
+        Some(heads.collect())
+    }
+
+    /// An asynchronous operation.
+    fn write(&mut self, caller: Caller, id: CallId, key: (Service, Arc<str>), value: Option<Value>) {
+        let uid = self.clusters[self.procs[caller.proc].cluster].uid.clone();
+        let owned = match &key.0 {
+            Service::Clusters => Service::Exports { cluster: key.1.clone(), shard: 0 },
+            exports @ Service::Exports { .. } => exports.clone(),
+        };
+        if self.registry.services.get(&owned) != Some(&uid) {
+            self.violate("I5", format!("{} writes {key:?}, which is not its own", self.name(caller.proc)));
+        }
+        self.count(match (&key.0, &value) {
+            (Service::Clusters, _) => "head writes",
+            (_, Some(_)) => "page writes",
+            (_, None) => "page deletions",
+        });
+        let unknown = if self.calm { 0.0 } else { self.scenario.unknown };
+        if self.throttled(caller, true) {
+            let delay = self.rng.uniform(0.05, 1.0);
+            return self.at(delay, Event::Done { caller, id, outcome: failed("throttled", false) });
+        }
+        if self.rng.chance(unknown / 2.0) {
+            return self.at(CALL_LIMIT, Event::Done { caller, id, outcome: failed("time-out", true) });
+        }
+        if !self.registry.in_flight.insert(key.clone()) {
+            return self.at(0.1, Event::Done { caller, id, outcome: failed("another operation is running", false) });
+        }
+        let mut latency = 0.1 + (self.scenario.latency - 0.1) * self.rng.fraction().powi(2);
+        if !self.calm && self.rng.chance(self.scenario.slow) {
+            latency = self.rng.uniform(5.0, 40.0);
+        }
+        if !self.calm && key.0 == Service::Clusters && self.rng.chance(self.scenario.stuck) {
+            latency = self.rng.uniform(40.0, 150.0);
+        }
+        let fails = !self.calm && self.rng.chance(self.scenario.fail);
+        let lost = self.rng.chance(unknown / 2.0);
+        let limit = if lost { CALL_LIMIT } else { OPERATION_LIMIT };
+        let answer = if lost || latency > OPERATION_LIMIT {
+            self.at(limit, Event::Done { caller, id, outcome: failed("time-out", true) });
+            None
+        } else {
+            Some((caller, id))
+        };
+        self.at(latency, Event::Commit { caller, key, value, fails, answer });
+    }
+
+    pub fn commit(
+        &mut self,
+        caller: Caller,
+        key: (Service, Arc<str>),
+        value: Option<Value>,
+        fails: bool,
+        answer: Option<(Caller, CallId)>,
+    ) {
+        self.registry.in_flight.remove(&key);
+        let uid = self.clusters[self.procs[caller.proc].cluster].uid.clone();
+        let fails = fails || (!self.calm && self.write_outage(&uid) && self.rng.chance(0.3));
+        if !fails {
+            self.registry.put(self.now, &mut self.rng, &key, value);
+        }
+        if let Some((caller, id)) = answer {
+            let delay = self.rng.uniform(0.0, 0.5);
+            let outcome = if fails { failed("the operation failed", false) } else { Outcome::Done };
+            self.at(delay, Event::Done { caller, id, outcome });
+        }
+    }
+
+    fn kube_latency(&mut self) -> f64 {
+        if self.scenario.kube && !self.calm && self.rng.chance(0.1) {
+            self.rng.uniform(0.5, 4.0)
+        } else {
+            self.rng.uniform(0.01, 0.2)
+        }
+    }
+
+    /// The call reaches the Kubernetes API server.
+    pub fn kube(&mut self, caller: Caller, id: CallId, call: Call) {
+        let cluster = self.procs[caller.proc].cluster;
+        let down = self.kube_down(cluster);
+        let flaky = self.scenario.kube && !self.calm;
+        let (fails, lost) = (flaky && self.rng.chance(0.05), flaky && self.rng.chance(0.05));
+        let c = &mut self.clusters[cluster];
+        let outcome = match call {
+            _ if down || fails => failed("the API server does not answer", true),
+            Call::StoreRecord { record, expected } => {
+                let stored = c.record.as_ref().map(|(_, version)| version.to_string());
+                if stored == expected {
+                    for (id, accepted) in &record.accepted {
+                        let before = c.record.as_ref().and_then(|(record, _)| record.accepted.get(id));
+                        if before.is_some_and(|before| before.position > accepted.position) {
+                            c.may_go_back.insert(id.as_str().into());
+                        }
+                    }
+                    c.record_version += 1;
+                    c.record = Some((record, c.record_version));
+                    let version = Some(c.record_version.to_string());
+                    if lost { failed("the answer was lost", true) } else { Outcome::Stored { version } }
+                } else {
+                    Outcome::Conflict
+                }
+            }
+            _ => {
+                let (record, version) = c.record.clone().unzip();
+                Outcome::Loaded { record: record.unwrap_or_default(), version: version.map(|v| v.to_string()) }
+            }
+        };
+        self.done(caller, id, outcome);
+    }
+
+    /// `cloudmap-mcs leave`, and its opposite.
+    pub fn set_leaving(&mut self, cluster: usize, leaving: bool) {
+        let c = &mut self.clusters[cluster];
+        c.leaving = leaving;
+        c.record_version += 1;
+        let mut record = c.record.take().map(|(record, _)| record).unwrap_or_default();
+        record.leaving = leaving;
+        c.record = Some((record, c.record_version));
+    }
+
+    /// Changes `count` keys of a cluster's state.
+    pub fn mutate(&mut self, cluster: usize, count: usize) {
+        if self.clusters[cluster].leaving {
+            return;
+        }
+        let mut map = Map::clone(&self.clusters[cluster].states[self.clusters[cluster].newest()]);
+        for _ in 0..count {
+            let key: Arc<str> = format!("k/{:02}", self.rng.below(KEYS)).into();
+            let choice = self.rng.fraction();
+            if choice < 0.7 || map.len() <= 4 {
+                self.clusters[cluster].counter += 1;
+                map.insert(key, number(self.clusters[cluster].counter));
+            } else if let Some(key) = map.keys().nth(self.rng.below(map.len())).cloned() {
+                map.remove(&key);
+            }
+        }
+        self.push_state(cluster, map);
+    }
+
+    /// Back to the content of the state before.
+    pub fn revert(&mut self, cluster: usize) {
+        let states = &self.clusters[cluster].states;
+        if states.len() > 2 && !self.clusters[cluster].leaving {
+            let map = Map::clone(&states[states.len() - 2]);
+            self.push_state(cluster, map);
+        }
+    }
+
+    fn push_state(&mut self, cluster: usize, mut map: Map) {
+        let c = &mut self.clusters[cluster];
+        map.insert(version_key(), number(c.states.len() as u64));
+        self.state_times.insert((c.uid.clone(), c.states.len()), self.now);
+        c.states.push(Arc::new(map));
+        for proc in c.procs.clone() {
+            self.look(proc);
+        }
+    }
+}
+
+fn number(value: u64) -> Bytes {
+    value.to_be_bytes().as_slice().into()
+}
