@@ -286,7 +286,9 @@ impl CloudMap for Fake {
                 return Err(error(operation, ErrorKind::NotFound));
             }
             let pending = registry.running.values().filter(|p| p.effect.is_some() && *p.key.0 == *service_id);
-            let there = registry.instances.keys().filter(|(service, _)| **service == *service_id).count();
+            let from = (key.0.clone(), Arc::from(""));
+            let there =
+                registry.instances.range(from..).take_while(|((service, _), _)| **service == *service_id).count();
             if !registry.instances.contains_key(&key) && there + pending.count() >= self.quota {
                 return Err(error(operation, ErrorKind::LimitExceeded));
             }
