@@ -38,7 +38,10 @@ pub(crate) struct Registry {
     pub(crate) calls: Vec<(Operation, String)>,
     pub(crate) in_flight: usize,
     pub(crate) most_in_flight: usize,
-    operations: BTreeMap<Arc<str>, Pending>,
+    /// Operations that run.
+    running: BTreeMap<Arc<str>, Pending>,
+    /// Whether those that are over succeeded.
+    over: BTreeMap<Arc<str>, bool>,
     next: u64,
 }
 
@@ -49,7 +52,6 @@ struct Pending {
     /// `None` removes the instance.
     effect: Option<Attributes>,
     fails: bool,
-    done: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -108,14 +110,14 @@ impl Fake {
         fault: Option<Fault>,
     ) -> Result<OperationId, Error> {
         let mut registry = self.registry();
-        if let Some((id, _)) = registry.operations.iter().find(|(_, pending)| !pending.done && pending.key == key) {
+        if let Some((id, _)) = registry.running.iter().find(|(_, pending)| pending.key == key) {
             let id = Some(OperationId(id.clone()));
             return Err(error(operation, ErrorKind::Duplicate { operation: id }));
         }
         let id = registry.id("op");
         let until = Instant::now() + self.operation;
         let fails = matches!(fault, Some(Fault::FailedLater));
-        registry.operations.insert(id.clone(), Pending { until, key, effect, fails, done: false });
+        registry.running.insert(id.clone(), Pending { until, key, effect, fails });
         match fault {
             Some(Fault::Lost(kind)) => Err(error(operation, kind)),
             _ => Ok(OperationId(id)),
@@ -131,12 +133,13 @@ impl Registry {
     /// Finishes the operations whose time has come.
     fn settle(&mut self) {
         let now = Instant::now();
-        for pending in self.operations.values_mut().filter(|pending| !pending.done && pending.until <= now) {
-            pending.done = true;
-            match pending.effect.take() {
-                _ if pending.fails || !self.services.contains_key(&pending.key.0) => pending.fails = true,
+        for (id, pending) in self.running.extract_if(.., |_, pending| pending.until <= now) {
+            let succeeds = !pending.fails && self.services.contains_key(&pending.key.0);
+            self.over.insert(id, succeeds);
+            match pending.effect {
+                _ if !succeeds => {}
                 Some(attributes) => {
-                    self.instances.insert(pending.key.clone(), attributes);
+                    self.instances.insert(pending.key, attributes);
                 }
                 None => {
                     self.instances.remove(&pending.key);
@@ -216,8 +219,7 @@ impl CloudMap for Fake {
             namespace.description = Some(description.to_owned());
         }
         let operation = registry.id("op");
-        let pending = Pending { until: Instant::now(), key: (id.clone(), id), effect: None, fails: false, done: true };
-        registry.operations.insert(operation.clone(), pending);
+        registry.over.insert(operation.clone(), true);
         Ok(OperationId(operation))
     }
 
@@ -283,9 +285,10 @@ impl CloudMap for Fake {
             if !registry.services.contains_key(service_id) {
                 return Err(error(operation, ErrorKind::NotFound));
             }
-            let pending =
-                registry.operations.values().filter(|p| !p.done && p.effect.is_some() && *p.key.0 == *service_id);
-            let there = registry.instances.keys().filter(|(service, _)| **service == *service_id).count();
+            let pending = registry.running.values().filter(|p| p.effect.is_some() && *p.key.0 == *service_id);
+            let from = (key.0.clone(), Arc::from(""));
+            let there =
+                registry.instances.range(from..).take_while(|((service, _), _)| **service == *service_id).count();
             if !registry.instances.contains_key(&key) && there + pending.count() >= self.quota {
                 return Err(error(operation, ErrorKind::LimitExceeded));
             }
@@ -302,7 +305,7 @@ impl CloudMap for Fake {
         let operation = Operation::DeregisterInstance;
         let fault = self.begin(operation, instance_id).await?;
         let key: (Arc<str>, Arc<str>) = (service_id.into(), instance_id.into());
-        let busy = self.registry().operations.values().any(|pending| !pending.done && pending.key == key);
+        let busy = self.registry().running.values().any(|pending| pending.key == key);
         if !busy && !self.registry().instances.contains_key(&key) {
             return Err(error(operation, ErrorKind::NotFound));
         }
@@ -312,13 +315,13 @@ impl CloudMap for Fake {
     async fn operation(&self, id: &OperationId, _lane: Lane) -> Result<OperationState, Error> {
         self.begin(Operation::GetOperation, &id.0).await?;
         let registry = self.registry();
-        match registry.operations.get(&id.0) {
-            None => Err(error(Operation::GetOperation, ErrorKind::NotFound)),
-            Some(pending) if !pending.done => Ok(OperationState::Running),
-            Some(pending) if pending.fails => {
+        match registry.over.get(&id.0) {
+            Some(true) => Ok(OperationState::Succeeded { targets: BTreeMap::new() }),
+            Some(false) => {
                 Ok(OperationState::Failed { code: "INTERNAL_FAILURE".to_owned(), message: "injected".to_owned() })
             }
-            Some(_) => Ok(OperationState::Succeeded { targets: BTreeMap::new() }),
+            None if registry.running.contains_key(&id.0) => Ok(OperationState::Running),
+            None => Err(error(Operation::GetOperation, ErrorKind::NotFound)),
         }
     }
 

@@ -287,7 +287,7 @@ impl Engine {
                 return Some(Want::CreateNamespace);
             }
             let (error, at) = (creating.error.clone(), creating.not_before());
-            self.wait_for_listing(target, error, at);
+            self.wait_for_listing(target, error, at, now);
             return None;
         };
         let namespace_id = namespace.id.clone();
@@ -299,7 +299,7 @@ impl Engine {
                 return Some(Want::Services { namespace_id });
             }
             let (error, at) = (listing.error.clone(), listing.not_before());
-            self.wait_for_listing(target, error, at);
+            self.wait_for_listing(target, error, at, now);
             return None;
         };
         match services.get(&target.service) {
@@ -323,13 +323,14 @@ impl Engine {
             return Some(Want::Namespaces);
         }
         let (error, at) = (self.namespaces.error.clone(), self.namespaces.not_before());
-        self.wait_for_listing(target, error, at);
+        self.wait_for_listing(target, error, at, now);
         None
     }
 
     /// A listing that a target needs failed, or is on its way.
-    fn wait_for_listing(&mut self, target: &Target, error: Option<Error>, at: Option<Instant>) {
-        let Some((error, at)) = error.zip(at) else { return };
+    fn wait_for_listing(&mut self, target: &Target, error: Option<Error>, at: Option<Instant>, now: Instant) {
+        // One that is on its way again wakes the target itself.
+        let Some((error, at)) = error.zip(at.filter(|at| *at > now)) else { return };
         if let Some(state) = self.targets.get_mut(target) {
             if let Some(reason) = super::state::reason(&error) {
                 state.problem = Some((reason, error.to_string()));
@@ -584,15 +585,15 @@ impl Engine {
             return None;
         }
         let (period, pages) = self.drift_period();
-        let after = self.drift_last.take().map_or(Bound::Unbounded, Bound::Excluded);
         let idle = |(_, state): &(&Target, &State)| {
             let mine = state.place().is_some_and(|place| place.refused_until.is_none());
             mine && state.read && state.reading.is_none() && state.running.is_empty()
         };
-        let next = self.targets.range((after, Bound::Unbounded)).find(idle);
+        let last = self.drift_last.take();
+        let after = (last.as_ref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let next = self.targets.range(after).find(idle).or_else(|| self.targets.iter().find(idle));
         let Some((target, state)) = next else {
-            // Round done: start again when the next one is due.
-            self.drift_next = now + period.div_f64(pages.max(1) as f64);
+            self.drift_next = now + self.settings.drift_period;
             return None;
         };
         let (target, cost) = (target.clone(), pages_of(state));

@@ -180,6 +180,14 @@ impl State {
         at
     }
 
+    /// Something went well: what was said is over, unless an instance is still to be tried again.
+    pub(super) fn relieve(&mut self) {
+        if self.retry.is_empty() && self.place().is_some_and(|place| place.refused_until.is_none()) {
+            self.problem = None;
+            self.failures = 0;
+        }
+    }
+
     pub(super) fn status(&self) -> TargetStatus {
         let registered = self.registered();
         let outcome = match (&self.problem, &self.unfit) {

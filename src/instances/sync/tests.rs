@@ -666,7 +666,7 @@ async fn storm(steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
     #[test]
     fn converges_after_any_storm_and_never_touches_what_is_foreign(steps in proptest::collection::vec(step(), 1..30)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

@@ -12,7 +12,7 @@ use super::{
     TargetDesired,
     call::{Call, Event},
     engine::Engine,
-    state::{Phase, Retry, Running, State, back_off, reason},
+    state::{Retry, Running, State, back_off, reason},
 };
 use crate::{
     cloudmap::{Error, ErrorKind, Instance, OperationId, OperationState},
@@ -60,9 +60,7 @@ impl Engine {
                 // What failed and is not wanted any more is forgotten.
                 let wanted: BTreeSet<_> = pending.iter().collect();
                 state.retry.retain(|id, _| wanted.contains(id));
-                if state.retry.is_empty() && state.place().is_some_and(|place| place.refused_until.is_none()) {
-                    state.problem = None;
-                }
+                state.relieve();
             }
             state.pending = Some(pending);
         }
@@ -266,10 +264,7 @@ impl Engine {
             }
         }
         state.retry.remove(id);
-        if state.retry.is_empty() && !matches!(&state.phase, Phase::Resolved(place) if place.refused_until.is_some()) {
-            state.problem = None;
-            state.failures = 0;
-        }
+        state.relieve();
         self.look_again(target, id);
     }
 
@@ -347,8 +342,8 @@ impl Engine {
                 state.own = own;
                 state.taken = reading.taken;
                 state.read = true;
-                state.failures = 0;
                 state.pending = None;
+                state.relieve();
             }
         }
         self.wake_target(target, now);

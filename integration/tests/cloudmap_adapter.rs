@@ -1,0 +1,297 @@
+//! The adapter and the instances through the real SDK, against the emulator.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use aws_sdk_servicediscovery::config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider};
+use cloudmap_mcs::{
+    cloudmap::{
+        AwsCloudMap, AwsSettings, CloudMap, Counted, CreateService, ErrorKind, Instance, Lane, Limited, Limits,
+        Metrics, NewService, Operation, OperationId, OperationState, Rates,
+    },
+    instances::{
+        Identity, Source,
+        sync::{Desired, Outcome, Settings as SyncSettings, TargetDesired, spawn},
+    },
+    model::{Conditions, Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, Target},
+};
+use cloudmap_mcs_integration::emulator::{Effect, Emulator, Fault, Latency, Settings};
+use prometheus::Registry;
+use tokio::{sync::watch, time::Instant};
+
+/// Nothing here is decided by it: only how long a test that fails waits.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Bed {
+    emulator: Emulator,
+    cloudmap: Arc<dyn CloudMap>,
+    metrics: Metrics,
+}
+
+async fn bed(settings: Settings) -> Bed {
+    let emulator = Emulator::start(settings).await.unwrap();
+    let sdk = aws_config::SdkConfig::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new("us-east-1"))
+        .credentials_provider(SharedCredentialsProvider::new(Credentials::new("adapter", "dummy", None, None, "test")))
+        .build();
+    let metrics = Metrics::new(&Registry::new()).unwrap();
+    let limits = Limits::new(&Rates::default(), Some(metrics.clone()));
+    let endpoint = AwsSettings { endpoint: Some(emulator.endpoint()), ..AwsSettings::default() };
+    let aws = AwsCloudMap::configured(&sdk, &endpoint, limits.clone()).await.unwrap();
+    let cloudmap = Arc::new(Limited::new(Counted::new(aws, metrics.clone()), limits));
+    Bed { emulator, cloudmap, metrics }
+}
+
+fn quick() -> Settings {
+    Settings { operation_latency: Latency::millis(20), ..Settings::unthrottled() }
+}
+
+fn instance(id: &str, address: &str) -> Instance {
+    let attributes = [("AWS_INSTANCE_IPV4".to_owned(), address.to_owned())].into();
+    Instance { id: id.into(), attributes }
+}
+
+impl Bed {
+    async fn finish(&self, operation: OperationId) -> OperationState {
+        loop {
+            match self.cloudmap.operation(&operation, Lane::Ledger).await.unwrap() {
+                OperationState::Running => tokio::time::sleep(Duration::from_millis(10)).await,
+                state => return state,
+            }
+        }
+    }
+
+    async fn namespace(&self, name: &str) -> Arc<str> {
+        let tags = [("team".to_owned(), "shop".to_owned())].into();
+        let operation = self.cloudmap.create_http_namespace(name, "us", "for tests", &tags).await.unwrap();
+        let OperationState::Succeeded { targets } = self.finish(operation).await else { panic!("failed") };
+        targets["NAMESPACE"].as_str().into()
+    }
+
+    fn new_service(namespace_id: &Arc<str>, name: &str, creator: &str) -> NewService {
+        NewService {
+            namespace_id: namespace_id.clone(),
+            name: name.into(),
+            creator_request_id: creator.to_owned(),
+            description: "for tests".to_owned(),
+            dns: None,
+            custom_health_check: false,
+            tags: BTreeMap::new(),
+        }
+    }
+
+    async fn service(&self, namespace_id: &Arc<str>, name: &str) -> Arc<str> {
+        match self.cloudmap.create_service(&Self::new_service(namespace_id, name, "us")).await.unwrap() {
+            CreateService::Created(service) => service.id,
+            CreateService::Exists { .. } => panic!("{name} exists"),
+        }
+    }
+
+    fn fault(&self, operation: Operation, effect: Effect) {
+        self.emulator.control().add_fault(Fault::on(operation.name(), effect).times(1));
+    }
+
+    fn calls(&self, operation: Operation) -> u64 {
+        self.emulator.control().counters().calls(operation.name())
+    }
+}
+
+#[tokio::test]
+async fn a_life_from_the_namespace_to_its_end() {
+    let bed = bed(quick()).await;
+    let namespace = bed.namespace("shop").await;
+    let listed = bed.cloudmap.list_namespaces().await.unwrap();
+    assert_eq!((&*listed[0].id, &*listed[0].name, &*listed[0].http_name), (&*namespace, "shop", "shop"));
+    assert_eq!(bed.cloudmap.list_tags(&listed[0].arn).await.unwrap()["team"], "shop");
+
+    let service = bed.service(&namespace, "web").await;
+    let found = bed.cloudmap.get_service(&service).await.unwrap();
+    assert_eq!(found.creator_request_id.as_deref(), Some("us"));
+    assert_eq!((found.namespace_id.as_deref(), found.dns), (Some(&*namespace), None));
+    bed.cloudmap.tag(&found.arn, &[("k".to_owned(), "v".to_owned())].into()).await.unwrap();
+    assert_eq!(bed.cloudmap.list_tags(&found.arn).await.unwrap()["k"], "v");
+
+    let taken = bed.cloudmap.create_service(&Bed::new_service(&namespace, "web", "them")).await.unwrap();
+    assert_eq!(taken, CreateService::Exists { id: service.clone(), creator_request_id: Some("us".to_owned()) });
+
+    let pod = instance("pod-1", "10.0.0.1");
+    let operation = bed.cloudmap.register_instance(&service, &pod, Lane::Instances).await.unwrap();
+    assert!(matches!(bed.finish(operation).await, OperationState::Succeeded { .. }));
+    assert_eq!(bed.cloudmap.list_instances(&service).await.unwrap(), [pod.clone()]);
+    let query = [("AWS_INSTANCE_IPV4".to_owned(), "10.0.0.1".to_owned())].into();
+    let discovery = bed.cloudmap.discover_instances("shop", "web", &query, Lane::Ledger).await.unwrap();
+    assert_eq!((discovery.instances.len(), discovery.truncated), (1, false));
+
+    let in_use = bed.cloudmap.delete_service(&service).await.unwrap_err();
+    assert_eq!(in_use.kind, ErrorKind::InUse);
+    let operation = bed.cloudmap.deregister_instance(&service, "pod-1", Lane::Instances).await.unwrap();
+    assert!(matches!(bed.finish(operation).await, OperationState::Succeeded { .. }));
+    bed.cloudmap.delete_service(&service).await.unwrap();
+    let operation = bed.cloudmap.delete_namespace(&namespace).await.unwrap();
+    assert!(matches!(bed.finish(operation).await, OperationState::Succeeded { .. }));
+    assert!(bed.cloudmap.list_namespaces().await.unwrap().is_empty());
+
+    let calls = bed.metrics.snapshot();
+    assert_eq!(calls.total(), bed.emulator.control().counters().total(), "every request is counted");
+    assert!(calls.iter().any(|call| call == ("DeleteService", "in_use", 1)));
+    bed.emulator.shutdown().await;
+}
+
+#[tokio::test]
+async fn listings_go_on_to_the_last_page() {
+    let bed = bed(quick()).await;
+    let (one, two) = (bed.namespace("one").await, bed.namespace("two").await);
+    let service = bed.service(&two, "web").await;
+    for i in 0..20 {
+        bed.service(&one, &format!("s-{i}")).await;
+    }
+    // AWS filters after paging: the one service of the second namespace may come after pages without any.
+    let services = bed.cloudmap.list_services(&two).await.unwrap();
+    assert_eq!(services.iter().map(|s| s.id.clone()).collect::<Vec<_>>(), [service.clone()]);
+
+    let registering = (0..250).map(|i| {
+        let (cloudmap, service) = (bed.cloudmap.clone(), service.clone());
+        let pod = instance(&format!("pod-{i}"), &format!("10.0.{}.{}", i / 250, i % 250));
+        async move { cloudmap.register_instance(&service, &pod, Lane::Ledger).await.unwrap() }
+    });
+    for operation in futures::future::join_all(registering).await {
+        bed.finish(operation).await;
+    }
+    let listed = bed.cloudmap.list_instances(&service).await.unwrap();
+    assert_eq!(listed.iter().map(|i| &i.id).collect::<BTreeSet<_>>().len(), 250);
+    assert_eq!(bed.calls(Operation::ListInstances), 3);
+    assert_eq!(bed.metrics.snapshot().of(Operation::ListInstances), 3, "page by page");
+    bed.emulator.shutdown().await;
+}
+
+#[tokio::test]
+async fn errors_are_sorted_by_what_can_be_done() {
+    let bed = bed(Settings { operation_latency: Latency::millis(2_000), ..Settings::unthrottled() }).await;
+    let namespace = bed.namespace("shop").await;
+    let service = bed.service(&namespace, "web").await;
+    let register =
+        async |id: &str| bed.cloudmap.register_instance(&service, &instance(id, "10.0.0.1"), Lane::Ledger).await;
+
+    let missing = bed.cloudmap.get_service("srv-nowhere").await.unwrap_err();
+    assert_eq!(missing.kind, ErrorKind::NotFound, "{missing}");
+    let missing = bed.cloudmap.discover_instances("nowhere", "web", &BTreeMap::new(), Lane::Ledger).await.unwrap_err();
+    assert_eq!(missing.kind, ErrorKind::NotFound, "{missing}");
+    let taken = bed.cloudmap.create_http_namespace("shop", "them", "", &BTreeMap::new()).await.unwrap_err();
+    assert_eq!(taken.kind, ErrorKind::AlreadyExists { id: Some(namespace.to_string()) }, "{taken}");
+    let invalid = register("no spaces").await.unwrap_err();
+    assert_eq!(invalid.kind, ErrorKind::InvalidInput, "{invalid}");
+
+    let running = register("pod-1").await.unwrap();
+    let duplicate = register("pod-1").await.unwrap_err();
+    assert_eq!(duplicate.kind, ErrorKind::Duplicate { operation: Some(running) }, "{duplicate}");
+
+    for (code, status, kind) in [
+        ("ThrottlingException", None, ErrorKind::Throttled),
+        ("RequestLimitExceeded", None, ErrorKind::Throttled),
+        ("ResourceLimitExceeded", None, ErrorKind::LimitExceeded),
+        ("AccessDeniedException", None, ErrorKind::AccessDenied),
+        ("ExpiredTokenException", None, ErrorKind::AccessDenied),
+        ("InternalFailure", Some(500), ErrorKind::Unknown),
+    ] {
+        let effect = Effect::Error { code: code.to_owned(), message: "injected".to_owned(), status };
+        bed.fault(Operation::RegisterInstance, effect);
+        let error = register("pod-2").await.unwrap_err();
+        assert_eq!(error.kind, kind, "{error}");
+    }
+    for effect in [Effect::DropRequest, Effect::DropResponse] {
+        bed.fault(Operation::RegisterInstance, effect);
+        let error = register("pod-3").await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
+    }
+    bed.fault(Operation::DeregisterInstance, Effect::Latency { add: Duration::from_secs(8) });
+    let late = bed.cloudmap.deregister_instance(&service, "pod-9", Lane::Ledger).await.unwrap_err();
+    assert_eq!(late.kind, ErrorKind::Unknown, "{late}");
+    assert_eq!(bed.calls(Operation::RegisterInstance), 11, "no write was repeated");
+    bed.emulator.shutdown().await;
+}
+
+fn pod(last: u8) -> Endpoint {
+    Endpoint {
+        ipv4: Some([10, 0, 0, last].into()),
+        ipv6: Some(format!("fd00::{last}").parse().unwrap()),
+        ports: [EndpointPort { name: "http".into(), protocol: Protocol::Tcp, port: 8080, app_protocol: None }].into(),
+        conditions: Conditions::READY,
+        hostname: None,
+        zone: Some("us-east-1a".into()),
+        node: None,
+    }
+}
+
+fn desired(web: &Target, pods: impl IntoIterator<Item = u8>, retiring: bool) -> Arc<Desired> {
+    let ports = [ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None }];
+    let (identity, service) = (identity(), ServiceKey::new("shop", "web"));
+    let source = Source { identity: &identity, service: &service, ports: &ports, region: Some("us-east-1") };
+    let instances = source.instances(&pods.into_iter().map(pod).collect::<Vec<_>>()).unwrap().into();
+    let wanted = TargetDesired { active: !retiring, retiring, implied: false, instances };
+    Arc::new(Desired { targets: [(web.clone(), wanted)].into() })
+}
+
+fn identity() -> Identity {
+    Identity {
+        clusterset: Some("prod".parse().unwrap()),
+        cluster: "c1".parse().unwrap(),
+        cluster_uid: "0b7a6c3e".into(),
+    }
+}
+
+#[tokio::test]
+async fn instances_live_beside_ecs_tasks_and_leave_them_alone() {
+    let bed = bed(quick()).await;
+    let namespace = bed.namespace("shop").await;
+    let service = bed.service(&namespace, "web").await;
+    let task = instance("0db8dbd2185c4c0184e80f58fee8ba1d", "10.9.0.1");
+    let registering = bed.cloudmap.register_instance(&service, &task, Lane::Ledger).await.unwrap();
+    bed.finish(registering).await;
+    let before = bed.emulator.control().writes().len();
+
+    let web = Target { namespace: "shop".into(), service: "web".into() };
+    let (sender, receiver) = watch::channel(desired(&web, 1..=5, false));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let handle = spawn(
+        SyncSettings::new(identity()),
+        bed.cloudmap.clone(),
+        receiver,
+        Arc::new(|| Some(Instant::now() + Duration::from_secs(10))),
+        async {
+            let _ = stopped.await;
+        },
+    );
+    let until = async |count: usize| {
+        let mut status = handle.status();
+        let registered = Outcome::Registered { count };
+        let said = status.wait_for(|all| all.get(&web).is_some_and(|status| status.outcome == registered));
+        tokio::time::timeout(PATIENCE, said).await.unwrap().unwrap();
+    };
+    until(5).await;
+    let ours = |instance: &&Instance| instance.id.starts_with("k8s-");
+    let listed = bed.cloudmap.list_instances(&service).await.unwrap();
+    let one = listed.iter().find(|instance| instance.id.ends_with("-10-0-0-1")).unwrap();
+    assert_eq!(one.attributes["AWS_INSTANCE_IPV6"], "fd00::1");
+    assert_eq!(one.attributes["AWS_INSTANCE_PORT"], "8080");
+
+    sender.send_replace(desired(&web, 4..=6, false));
+    until(3).await;
+    sender.send_replace(desired(&web, [], true));
+    let mut status = handle.status();
+    let gone = status.wait_for(|all| all.get(&web).is_some_and(|status| status.own_gone));
+    tokio::time::timeout(PATIENCE, gone).await.unwrap().unwrap();
+
+    assert_eq!(bed.cloudmap.list_instances(&service).await.unwrap(), std::slice::from_ref(&task));
+    assert_eq!(listed.iter().filter(ours).count(), 5);
+    let writes = bed.emulator.control().writes();
+    for write in &writes[before..] {
+        assert!(write.instance.starts_with("k8s-"), "{write:?} is not ours");
+    }
+    drop(stop);
+    handle.stopped().await;
+    bed.emulator.shutdown().await;
+}
