@@ -2,3 +2,4 @@
 
 pub mod emulator;
 pub mod ledger_sim;
+pub mod scenario;

@@ -1,0 +1,54 @@
+# Everything that people and continuous integration run. The work is in integration/*.sh; `make` alone prints this help.
+#
+# What is built or fetched and worth keeping is outside the checkout, in
+# $CLOUDMAP_MCS_CACHE, by default $XDG_CACHE_HOME/cloudmap-mcs or ~/.cache/cloudmap-mcs.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+STAGES := . integration/stages.sh;
+TESTBED := integration/testbed/testbed
+IMAGE ?= cloudmap-mcs:dev
+IMAGE_TAR ?= cloudmap-mcs.tar
+
+.PHONY: help demo test lint bench build image testbed-up testbed-down clean-testbed clean
+
+help: ## Print this help
+	@echo "usage: make TARGET"
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1\t\2/p' Makefile | expand -t 18
+	@echo
+	@echo "Needed: Linux, root, cargo, go, make, a C compiler and kubectl; the rest is installed or built once."
+	@echo "Otherwise, on clusters you have (kind, EKS):  CONTEXTS=a,b IMAGE=name:tag make demo"
+
+demo: ## Two clusters on this machine and a tour of them; KEEP=1 leaves them running, CONTEXTS=a,b takes yours
+	@integration/demo.sh
+
+test: ## All tests: unit, property, simulation, adapter, emulator and, on two real clusters, end-to-end
+	@integration/test.sh
+
+lint: ## Formatting, clippy, dependencies and shell scripts
+	@integration/lint.sh
+
+bench: ## Measure propagation, idle cost and memory; prints one JSON line per figure
+	@$(STAGES) use_target; integration/bench.sh
+
+build: ## The release binary
+	@$(STAGES) use_target; cargo build --release; echo "built: $$CARGO_TARGET_DIR/release/cloudmap-mcs"
+
+image: ## A container image of it as a file (IMAGE=name:tag, IMAGE_TAR=file); with Docker, use the Dockerfile instead
+	@$(STAGES) use_target; cargo build --release; \
+		$(TESTBED) image "$(IMAGE)" "$(IMAGE_TAR)" "$$CARGO_TARGET_DIR/release/cloudmap-mcs"
+
+testbed-up: ## Two empty clusters on this machine; prints how to use them
+	@$(TESTBED) up; $(TESTBED) env
+
+testbed-down: ## Stop them and leave nothing behind
+	@$(TESTBED) down --all
+
+clean-testbed: testbed-down ## Also forget what was built for them
+	@$(STAGES) rm -rf "$$CLOUDMAP_MCS_CACHE"/{components,images,logs}
+
+clean: ## Forget what cargo built
+	@$(STAGES) use_target; cargo clean

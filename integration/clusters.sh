@@ -1,0 +1,104 @@
+# Two clusters with the controller in them: the testbed and the emulator, or clusters that one has. Sourced after
+# stages.sh by whatever needs them.
+#
+#   CONTEXTS=a,b         contexts of the kubeconfig, instead of the testbed; their pods must reach each other
+#   IMAGE=name:tag       the controller's image, where the clusters' nodes can pull it (needed with CONTEXTS)
+#   CLOUDMAP_ENDPOINT    a Cloud Map that the pods reach, such as an emulator; without it, with CONTEXTS: AWS itself
+#   AWS_REGION           the region of AWS (needed with CONTEXTS and without CLOUDMAP_ENDPOINT)
+# shellcheck shell=bash
+
+readonly CLUSTERSET_ID=${CLUSTERSET_ID:-demo}
+readonly SYSTEM_NAMESPACE=cloudmap-mcs-system
+GIVEN_CONTEXTS=${CONTEXTS:-}
+
+# clusters_check: says at once what is missing, and what to do instead.
+clusters_check() {
+	local context output
+	if [ -z "$GIVEN_CONTEXTS" ]; then
+		[ "$(uname -s)" = Linux ] || fail "clusters of our own need Linux; this is $(uname -s). Instead, name two contexts of your kubeconfig
+whose clusters' pods reach each other (kind, EKS):
+  CONTEXTS=a,b IMAGE=registry.example/cloudmap-mcs:0.1.0 CLOUDMAP_ENDPOINT=http://... make demo"
+		output=$("$TESTBED" check 2>&1) && return
+		printf '%s\n' "$output" >&2
+		exit 1
+	fi
+	need kubectl "kubectl 1.32 or later (https://kubernetes.io/docs/tasks/tools)" \
+		cargo "a Rust toolchain (https://rustup.rs)" cc "a C compiler" curl curl
+	[[ $GIVEN_CONTEXTS =~ ^[^,]+,[^,]+$ ]] || fail "CONTEXTS takes two contexts of your kubeconfig, as in CONTEXTS=kind-a,kind-b"
+	[ -n "${IMAGE:-}" ] || fail "with CONTEXTS, IMAGE names the controller's image where the nodes can pull it (see Dockerfile), as in
+  IMAGE=registry.example/cloudmap-mcs:0.1.0 CONTEXTS=$GIVEN_CONTEXTS make demo"
+	[ -n "${CLOUDMAP_ENDPOINT:-}${AWS_REGION:-}" ] || fail "with CONTEXTS, either CLOUDMAP_ENDPOINT names an emulator that the pods reach (cloudmap-emulator --listen), or
+AWS_REGION names the region of AWS, where the controller's service account has a role (see README.md)"
+	for context in ${GIVEN_CONTEXTS//,/ }; do
+		kubectl --context "$context" get --raw /readyz >/dev/null || fail "the context '$context' does not answer (kubectl --context $context get nodes)"
+	done
+}
+
+# clusters_up: sets KUBECONFIG, CONTEXTS and CONTEXT_1, CONTEXT_2.
+clusters_up() {
+	if [ -z "$GIVEN_CONTEXTS" ]; then
+		stage "Two Kubernetes clusters (the first time, compiling Kubernetes takes some minutes)"
+		"$TESTBED" up
+		eval "$("$TESTBED" env)"
+	fi
+	export CONTEXTS
+	CONTEXT_1=${CONTEXTS%%,*}
+	CONTEXT_2=${CONTEXTS#*,}
+}
+
+# registry_up EMULATOR [FLAG...]: starts the emulator beside the testbed; sets CLOUDMAP_ENDPOINT.
+registry_up() {
+	local emulator=$1
+	shift
+	[ -z "$GIVEN_CONTEXTS" ] || return 0
+	"$TESTBED" run-host cloudmap-emulator -- "$emulator" --listen "$TESTBED_HOST_IP:8700" --region eu-central-1 "$@"
+	CLOUDMAP_ENDPOINT=http://$TESTBED_HOST_IP:8700
+	curl --silent --show-error --fail --retry 20 --retry-delay 1 --retry-connrefused --max-time 5 \
+		--output /dev/null "$CLOUDMAP_ENDPOINT/_emulator/health" || fail "the emulator does not answer at $CLOUDMAP_ENDPOINT"
+	export CLOUDMAP_ENDPOINT
+}
+
+# image_up BINARY: an image of the controller on every node; sets IMAGE.
+image_up() {
+	local tar
+	[ -z "$GIVEN_CONTEXTS" ] || return 0
+	# Tagged by content: a testbed that is up already takes the new one.
+	IMAGE=cloudmap-mcs:$(sha256sum "$1" | cut -c1-12)
+	tar=$TESTBED_STATE/cloudmap-mcs.tar
+	"$TESTBED" image "$IMAGE" "$tar" "$1"
+	"$TESTBED" load-image "$tar"
+	rm -f "$tar"
+	export IMAGE
+}
+
+# controller_install CONTEXT CLUSTER_ID
+controller_install() {
+	"$ROOT/integration/install.sh" "$1" "$2" "$CLUSTERSET_ID" "$IMAGE" "${CLOUDMAP_ENDPOINT:-}"
+}
+
+# clusters_logs: what the controllers and the emulator said last, for whoever looks into a failure.
+clusters_logs() {
+	local context pod
+	[ -n "${CONTEXT_1:-}" ] || return 0
+	stage "What the controllers said"
+	for context in "$CONTEXT_1" "$CONTEXT_2"; do
+		printf '\n--- %s: pods and events of %s\n' "$context" "$SYSTEM_NAMESPACE"
+		kubectl --context "$context" --request-timeout 10s -n "$SYSTEM_NAMESPACE" get pods -o wide || true
+		kubectl --context "$context" --request-timeout 10s -n "$SYSTEM_NAMESPACE" get events --sort-by .lastTimestamp 2>/dev/null | tail -n 15 || true
+		for pod in $(kubectl --context "$context" --request-timeout 10s -n "$SYSTEM_NAMESPACE" get pods -o name 2>/dev/null); do
+			printf -- '--- %s: end of the log of %s\n' "$context" "$pod"
+			kubectl --context "$context" --request-timeout 10s -n "$SYSTEM_NAMESPACE" logs --tail 60 "$pod" 2>&1 || true
+			kubectl --context "$context" --request-timeout 10s -n "$SYSTEM_NAMESPACE" logs --tail 30 --previous "$pod" 2>/dev/null || true
+		done
+	done
+	if [ -z "$GIVEN_CONTEXTS" ] && [ -f "$TESTBED_STATE/host/cloudmap-emulator.log" ]; then
+		printf -- '--- end of the log of the emulator\n'
+		tail -n 20 "$TESTBED_STATE/host/cloudmap-emulator.log"
+	fi
+}
+
+clusters_down() {
+	if [ -z "$GIVEN_CONTEXTS" ]; then
+		"$TESTBED" down
+	fi
+}

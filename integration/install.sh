@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Installs the controller in one cluster as a user does, with `kubectl apply -k`, and prints what it runs.
+#
+#   integration/install.sh CONTEXT CLUSTER_ID CLUSTERSET_ID IMAGE [CLOUDMAP_ENDPOINT]
+#
+# With an endpoint the registry is an emulator there, which takes any credentials; without one it is AWS in AWS_REGION,
+# and the controller's service account must have a role (README.md). Ids that the cluster has already are kept.
+set -euo pipefail
+# shellcheck source=integration/stages.sh
+. "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
+cd "$ROOT"
+
+[ $# -ge 4 ] || fail "usage: install.sh CONTEXT CLUSTER_ID CLUSTERSET_ID IMAGE [CLOUDMAP_ENDPOINT]"
+readonly CONTEXT=$1 CLUSTER_ID=$2 CLUSTERSET_ID=$3 IMAGE=$4 ENDPOINT=${5:-} REGION=${AWS_REGION:-eu-central-1}
+[[ $IMAGE == ?*:?* ]] || fail "'$IMAGE' is no image: it takes name:tag"
+
+# Beside the overlay that it extends: kustomize takes relative paths only.
+work=$(mktemp -d "$ROOT/integration/install/.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+# run CMD...: prints a command and runs it; its output is shown only if it fails.
+run() {
+	printf '%s$ %s%s\n' "$DIM" "$*" "$PLAIN"
+	"$@" >"$work/output" 2>&1 && return
+	cat "$work/output" >&2
+	fail "failed: $*"
+}
+
+in_cluster() { run kubectl --context "$CONTEXT" "$@"; }
+
+# ---- Who the cluster is. First of all: a controller that starts without ids takes others, and has to move later. -------
+
+in_cluster apply --server-side -k config/crd
+in_cluster wait --timeout 60s --for condition=Established crd/clusterproperties.about.k8s.io \
+	crd/serviceexports.multicluster.x-k8s.io crd/serviceimports.multicluster.x-k8s.io
+
+# property NAME VALUE
+property() {
+	local kept
+	if kept=$(kubectl --context "$CONTEXT" get clusterproperty "$1" -o 'jsonpath={.spec.value}' 2>/dev/null); then
+		[ "$kept" = "$2" ] || echo "the ClusterProperty $1 is '$kept' already, and stays so"
+		return
+	fi
+	printf 'apiVersion: about.k8s.io/v1beta1\nkind: ClusterProperty\nmetadata: {name: %s}\nspec: {value: %s}\n' "$1" "$2" >"$work/property.yaml"
+	sed "s/^/${DIM}  | /; s/\$/$PLAIN/" "$work/property.yaml"
+	in_cluster create -f "$work/property.yaml"
+}
+property cluster.clusterset.k8s.io "$CLUSTER_ID"
+property clusterset.k8s.io "$CLUSTERSET_ID"
+
+# ---- The controller, by the overlay that a user writes: config/default with an image and settings --------------------
+
+mkdir "$work/overlay"
+cat >"$work/overlay/kustomization.yaml" <<YAML
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+namespace: cloudmap-mcs-system
+resources:
+- $([ -n "$ENDPOINT" ] && echo ../.. || echo ../../../../config/default)
+images:
+- name: cloudmap-mcs
+  newName: ${IMAGE%:*}
+  newTag: ${IMAGE##*:}
+configMapGenerator:
+- name: cloudmap-mcs-config
+  literals:
+  - CLOUDMAP_MCS_REGION=$REGION
+YAML
+[ -z "$ENDPOINT" ] || cat >>"$work/overlay/kustomization.yaml" <<YAML
+  - CLOUDMAP_MCS_CLOUDMAP_ENDPOINT=$ENDPOINT
+secretGenerator:
+- name: cloudmap-mcs-emulator
+  behavior: merge
+  literals:
+  # The emulator keeps its books by access key id.
+  - AWS_ACCESS_KEY_ID=$CLUSTER_ID
+YAML
+sed "s/^/${DIM}  | /; s/\$/$PLAIN/" "$work/overlay/kustomization.yaml"
+in_cluster apply -k "$work/overlay"
+
+# ---- CoreDNS, as coredns/README.md has it (which also says how the managed add-on of EKS takes its Corefile) ---------
+
+in_cluster apply -k coredns
+kubectl --context "$CONTEXT" -n kube-system get configmap coredns -o 'jsonpath={.data.Corefile}' >"$work/before"
+sed -f coredns/corefile.sed "$work/before" >"$work/Corefile"
+grep -q clusterset.local "$work/Corefile" || fail "the Corefile of $CONTEXT is not one that coredns/corefile.sed knows: see coredns/README.md"
+if ! cmp -s "$work/before" "$work/Corefile"; then
+	printf '%s$ sed -f coredns/corefile.sed Corefile%s\n' "$DIM" "$PLAIN"
+	kubectl --context "$CONTEXT" -n kube-system create configmap coredns --from-file "$work/Corefile" --dry-run=client -o yaml >"$work/coredns.yaml"
+	in_cluster apply --server-side --force-conflicts -f "$work/coredns.yaml"
+fi
+
+in_cluster -n cloudmap-mcs-system rollout status deployment/cloudmap-mcs --timeout 180s

@@ -1,0 +1,108 @@
+//! The objects that scenarios apply.
+
+use serde_json::{Value, json};
+
+use super::agnhost_image;
+
+/// Marks the namespaces of scenarios, so that a later run finds what a killed one left.
+pub const LABEL_SCENARIO: &str = "cloudmap-mcs-e2e";
+
+/// A namespace whose pods run as the restricted pod security standard has it.
+pub fn namespace(name: &str, labels: &[(&str, &str)]) -> Value {
+    let labels: serde_json::Map<_, _> = labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+}
+
+/// A pod that waits for commands.
+pub fn client(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [
+            {"name": "client", "image": agnhost_image(), "command": ["/agnhost", "pause"]}]},
+    })
+}
+
+/// A server of its pod's name: HTTP on 8080 at `/hostname`, UDP on 8081.
+fn server() -> Value {
+    json!({
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{
+            "name": "server", "image": agnhost_image(),
+            "args": ["netexec", "--http-port=8080", "--udp-port=8081"],
+            "readinessProbe": {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 1},
+        }],
+    })
+}
+
+/// Pods `name-...` that serve their names.
+pub fn deployment(name: &str, replicas: u32) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": server()},
+        },
+    })
+}
+
+/// Pods `name-0`, `name-1`, ... that have host names in the headless Service `name`.
+pub fn stateful_set(name: &str, replicas: u32) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas, "serviceName": name, "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": server()},
+        },
+    })
+}
+
+/// The port of the HTTP server.
+pub fn http(port: u16) -> Value {
+    json!({"name": "http", "port": port, "targetPort": 8080, "protocol": "TCP"})
+}
+
+/// A Service for the pods of the Deployment or StatefulSet of its name, in both families where the cluster has both.
+pub fn service(name: &str, ports: &[Value]) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+        "spec": {"selector": {"app": name}, "ports": ports, "ipFamilyPolicy": "PreferDualStack"},
+    })
+}
+
+/// A manifest with other fields in its spec.
+#[must_use]
+pub fn with_spec(mut manifest: Value, fields: &Value) -> Value {
+    if let (Some(spec), Some(fields)) = (manifest["spec"].as_object_mut(), fields.as_object()) {
+        spec.extend(fields.clone());
+    }
+    manifest
+}
+
+/// A Service whose endpoints are written by hand.
+pub fn service_without_selector(name: &str, ports: &[Value]) -> Value {
+    let mut manifest = service(name, ports);
+    if let Some(spec) = manifest["spec"].as_object_mut() {
+        spec.remove("selector");
+    }
+    manifest
+}
+
+/// An EndpointSlice written by hand: one endpoint with one IPv4 address each, all ready, at port 8080.
+pub fn endpoint_slice(name: &str, service: &str, addresses: &[String]) -> Value {
+    let endpoints: Vec<_> =
+        addresses.iter().map(|address| json!({"addresses": [address], "conditions": {"ready": true}})).collect();
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}},
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        "endpoints": endpoints,
+    })
+}
+
+/// A ServiceExport.
+pub fn export(name: &str) -> Value {
+    json!({"apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport", "metadata": {"name": name}})
+}

@@ -1,0 +1,42 @@
+//! End-to-end scenarios: real clusters, the controller installed as users install it, and what a user sees of it.
+//!
+//! Scenarios know clusters by the contexts of a kubeconfig and objects by their JSON, as kubectl does, so they neither
+//! share the product's types (a wrong field name would go unnoticed) nor care who provides the clusters.
+//!
+//! | variable | what it says |
+//! |---|---|
+//! | `MCS_E2E_CONTEXTS` | two contexts of the kubeconfig: `a,b` |
+//! | `MCS_E2E_EMULATOR` | the emulator that the controllers use, as this process reaches it: `http://...` |
+//! | `MCS_E2E_AGNHOST_IMAGE` | the image of servers and clients; by default the public one |
+//! | `MCS_E2E_SYSTEM_NAMESPACE` | where the controller is installed; by default `cloudmap-mcs-system` |
+
+mod cluster;
+mod controller;
+pub mod manifests;
+mod network;
+mod registry;
+mod wait;
+mod world;
+
+pub use cluster::{
+    CONFIG_MAP, Cluster, DEPLOYMENT, ENDPOINT_SLICE, EVENT, Kind, LEASE, NAMESPACE, POD, SERVICE, SERVICE_EXPORT,
+    SERVICE_IMPORT, STATEFUL_SET,
+};
+pub use controller::Controller;
+pub use registry::{Instances, Registry};
+pub use wait::{PODS, PROPAGATION, eventually, holds, holds_for, yaml};
+pub use world::{World, name_of};
+
+/// The image of servers and clients: it has dig, curl and a shell beside its servers.
+pub fn agnhost_image() -> String {
+    setting("MCS_E2E_AGNHOST_IMAGE", "registry.k8s.io/e2e-test-images/agnhost:2.56")
+}
+
+/// The namespace of the controller.
+pub fn system_namespace() -> String {
+    setting("MCS_E2E_SYSTEM_NAMESPACE", "cloudmap-mcs-system")
+}
+
+fn setting(variable: &str, default: &str) -> String {
+    std::env::var(variable).ok().filter(|value| !value.is_empty()).unwrap_or_else(|| default.to_owned())
+}

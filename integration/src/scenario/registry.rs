@@ -1,0 +1,137 @@
+//! Cloud Map as others see it: an ECS task that discovers, somebody who registers, and the emulator's books.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use aws_sdk_servicediscovery::Client;
+use aws_sdk_servicediscovery::types::{HealthStatusFilter, OperationStatus};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+
+use super::wait::{PROPAGATION, eventually};
+use crate::emulator::{Counters, Write, sdk_config};
+
+/// Attributes of instances by instance id.
+pub type Instances = BTreeMap<String, BTreeMap<String, String>>;
+
+/// The registry that the controllers use.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    client: Client,
+    /// `host:port`
+    authority: String,
+}
+
+impl Registry {
+    /// # Errors
+    /// If `MCS_E2E_EMULATOR` is not set.
+    pub fn from_env() -> Result<Self> {
+        let endpoint =
+            std::env::var("MCS_E2E_EMULATOR").context("MCS_E2E_EMULATOR is not set: it takes the emulator's URL")?;
+        let authority = endpoint.strip_prefix("http://").context("MCS_E2E_EMULATOR must start with http://")?;
+        Ok(Self {
+            client: Client::from_conf(sdk_config(&endpoint, "e2e")),
+            authority: authority.trim_end_matches('/').to_owned(),
+        })
+    }
+
+    /// What `DiscoverInstances` answers; nothing where the namespace or the service is not there.
+    pub async fn discover(&self, namespace: &str, service: &str) -> Result<Instances> {
+        let answer = self
+            .client
+            .discover_instances()
+            .namespace_name(namespace)
+            .service_name(service)
+            .health_status(HealthStatusFilter::All)
+            .max_results(1000)
+            .send()
+            .await
+            .map_err(aws_sdk_servicediscovery::Error::from);
+        match answer {
+            Ok(answer) => Ok(answer
+                .instances()
+                .iter()
+                .map(|instance| {
+                    let attributes = instance.attributes().cloned().unwrap_or_default().into_iter().collect();
+                    (instance.instance_id().unwrap_or_default().to_owned(), attributes)
+                })
+                .collect()),
+            Err(
+                aws_sdk_servicediscovery::Error::NamespaceNotFound(_)
+                | aws_sdk_servicediscovery::Error::ServiceNotFound(_),
+            ) => Ok(Instances::new()),
+            Err(error) => Err(error).with_context(|| format!("failed to discover {namespace}/{service}")),
+        }
+    }
+
+    /// Makes an API-only namespace with one service, as somebody else would have. Gives the service's id.
+    pub async fn create_service(&self, namespace: &str, service: &str) -> Result<String> {
+        let operation = self.client.create_http_namespace().name(namespace).send().await?;
+        let operation = operation.operation_id().context("no operation")?;
+        let id = eventually("the namespace is created", PROPAGATION, async || {
+            let operation = self.client.get_operation().operation_id(operation).send().await?;
+            let operation = operation.operation().context("no operation")?;
+            ensure!(operation.status() == Some(&OperationStatus::Success), "{operation:?}");
+            let targets = operation.targets().context("no targets")?;
+            targets.values().next().cloned().context("no target")
+        })
+        .await?;
+        let created = self.client.create_service().name(service).namespace_id(id).send().await?;
+        Ok(created.service().and_then(|service| service.id()).context("no id")?.to_owned())
+    }
+
+    /// Registers an instance and waits until it is discovered.
+    pub async fn register(
+        &self,
+        namespace: &str,
+        service: (&str, &str),
+        id: &str,
+        attributes: &[(&str, &str)],
+    ) -> Result<()> {
+        let (name, service_id) = service;
+        let mut call = self.client.register_instance().service_id(service_id).instance_id(id);
+        for (key, value) in attributes {
+            call = call.attributes(*key, *value);
+        }
+        call.send().await?;
+        eventually("the instance is discovered", PROPAGATION, async || {
+            ensure!(self.discover(namespace, name).await?.contains_key(id), "{id} is not there");
+            Ok(())
+        })
+        .await
+    }
+
+    /// The emulator's counters of calls.
+    pub async fn counters(&self) -> Result<Counters> {
+        self.control("counters").await
+    }
+
+    /// The calls that changed something, or would have.
+    pub async fn writes(&self) -> Result<Vec<Write>> {
+        self.control("writes").await
+    }
+
+    async fn control<T: DeserializeOwned>(&self, route: &str) -> Result<T> {
+        let get = async {
+            let stream = TcpStream::connect(&self.authority).await?;
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+            let connection = tokio::spawn(connection);
+            let request = hyper::Request::get(format!("/_emulator/{route}"))
+                .header("host", &self.authority)
+                .body(Empty::<Bytes>::new())?;
+            let response = sender.send_request(request).await?;
+            ensure!(response.status().is_success(), "{}", response.status());
+            let body = response.into_body().collect().await?.to_bytes();
+            connection.abort();
+            Ok(serde_json::from_slice(&body)?)
+        };
+        tokio::time::timeout(Duration::from_secs(10), get)
+            .await
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within 10 s")))
+            .with_context(|| format!("failed to ask the emulator at {} for {route}", self.authority))
+    }
+}

@@ -1,0 +1,305 @@
+//! The stage of a scenario: two clusters, the registry, and a namespace of its own in both clusters.
+
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use futures::FutureExt as _;
+use serde_json::Value;
+use tokio::sync::{OnceCell, RwLock};
+
+use super::cluster::{
+    Cluster, DEPLOYMENT, ENDPOINT_SLICE, EVENT, Kind, NAMESPACE, POD, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT,
+};
+use super::manifests::{self, LABEL_SCENARIO};
+use super::registry::Registry;
+use super::wait::{PODS, PROPAGATION, eventually, holds, yaml};
+
+/// A scenario that takes longer hangs.
+const LIMIT: Duration = Duration::from_mins(8);
+
+/// What tells this run's namespaces from those that an earlier, killed one left.
+static RUN: LazyLock<String> = LazyLock::new(|| format!("{:08x}", rand::random::<u32>()));
+
+/// Scenarios that kill controllers, or count what all of them do together, have the stage for themselves.
+static STAGE: RwLock<()> = RwLock::const_new(());
+
+static CLEAN: OnceCell<()> = OnceCell::const_new();
+
+/// Two clusters, the registry, and a namespace.
+#[derive(Debug)]
+pub struct World {
+    /// In the order of `MCS_E2E_CONTEXTS`.
+    pub clusters: [Cluster; 2],
+    pub registry: Registry,
+    /// The scenario's own namespace, in both clusters.
+    pub namespace: String,
+}
+
+impl World {
+    /// Runs a scenario beside others.
+    ///
+    /// # Panics
+    /// If the scenario fails; what was in its namespaces is printed then.
+    pub async fn run(name: &str, scenario: impl AsyncFnOnce(&Self) -> Result<()>) {
+        let _stage = STAGE.read().await;
+        Self::perform(name, scenario).await;
+    }
+
+    /// Runs a scenario while no other one runs.
+    ///
+    /// # Panics
+    /// See [`World::run`].
+    pub async fn run_alone(name: &str, scenario: impl AsyncFnOnce(&Self) -> Result<()>) {
+        let _stage = STAGE.write().await;
+        Self::perform(name, scenario).await;
+    }
+
+    async fn perform(name: &str, scenario: impl AsyncFnOnce(&Self) -> Result<()>) {
+        let world = Self::enter(name)
+            .await
+            .unwrap_or_else(|error| panic!("failed to set the scenario up: {}", explained(&error)));
+        let outcome = AssertUnwindSafe(tokio::time::timeout(LIMIT, scenario(&world))).catch_unwind().await;
+        if !matches!(outcome, Ok(Ok(Ok(())))) {
+            world.show().await;
+        }
+        world.leave().await;
+        match outcome {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => panic!("{}", explained(&error)),
+            Ok(Err(_)) => panic!("it did not end within {LIMIT:?}"),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    async fn enter(name: &str) -> Result<Self> {
+        let contexts = std::env::var("MCS_E2E_CONTEXTS").context(
+            "MCS_E2E_CONTEXTS is not set: it takes two contexts of the kubeconfig, `a,b`; or run `make test`",
+        )?;
+        let (first, second) = contexts.split_once(',').context("MCS_E2E_CONTEXTS takes two contexts: `a,b`")?;
+        let clusters = [Cluster::connect(first).await?, Cluster::connect(second).await?];
+        let namespace = format!("e2e-{name}-{}", *RUN);
+        let world = Self { clusters, registry: Registry::from_env()?, namespace };
+        CLEAN.get_or_try_init(|| world.remove_leftovers()).await?;
+        for cluster in &world.clusters {
+            world.create_namespace(cluster).await?;
+            cluster.start_client().await?;
+        }
+        Ok(world)
+    }
+
+    /// Makes the scenario's namespace in one cluster.
+    pub async fn create_namespace(&self, cluster: &Cluster) -> Result<()> {
+        cluster.apply("", manifests::namespace(&self.namespace, &[(LABEL_SCENARIO, &RUN)])).await?;
+        eventually("the namespace has its service account", PODS, async || {
+            cluster.expect(super::CONFIG_MAP, &self.namespace, "kube-root-ca.crt").await.map(drop)
+        })
+        .await
+    }
+
+    /// Removes the scenario's namespace from one cluster, and waits until it is gone.
+    pub async fn remove_namespace(&self, cluster: &Cluster) -> Result<()> {
+        cluster.delete(NAMESPACE, "", &self.namespace).await?;
+        eventually("the namespace is gone", PODS, async || cluster.expect_none(NAMESPACE, "", &self.namespace).await)
+            .await
+    }
+
+    async fn remove_leftovers(&self) -> Result<()> {
+        for cluster in &self.clusters {
+            for namespace in
+                cluster.list(NAMESPACE, "", &format!("{LABEL_SCENARIO},{LABEL_SCENARIO}!={}", *RUN)).await?
+            {
+                cluster.delete(NAMESPACE, "", name_of(&namespace)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Exports end before their namespaces do, as a careful user would have it: the clusters forget them at once.
+    #[expect(clippy::print_stderr, reason = "it is no reason to fail, and somebody may wonder")]
+    async fn leave(&self) {
+        for cluster in &self.clusters {
+            for export in cluster.list(SERVICE_EXPORT, &self.namespace, "").await.unwrap_or_default() {
+                let _ = cluster.delete(SERVICE_EXPORT, &self.namespace, name_of(&export)).await;
+            }
+            if let Err(error) = cluster.delete(NAMESPACE, "", &self.namespace).await {
+                eprintln!("{}", explained(&error));
+            }
+        }
+    }
+
+    /// Prints what is in the scenario's namespaces.
+    #[expect(clippy::print_stderr, reason = "it is for whoever reads why the test failed")]
+    async fn show(&self) {
+        const SHOWN: [(&str, Kind); 6] = [
+            ("ServiceExport", SERVICE_EXPORT),
+            ("ServiceImport", SERVICE_IMPORT),
+            ("Service", SERVICE),
+            ("EndpointSlice", ENDPOINT_SLICE),
+            ("Pod", POD),
+            ("Event", EVENT),
+        ];
+        for cluster in &self.clusters {
+            for (title, kind) in SHOWN {
+                for object in cluster.list(kind, &self.namespace, "").await.unwrap_or_default() {
+                    match title {
+                        "Event" => eprintln!(
+                            "# {}: {} of {}/{}: {}: {}",
+                            cluster.context,
+                            object["type"],
+                            object["regarding"]["kind"],
+                            object["regarding"]["name"],
+                            object["reason"],
+                            object["note"]
+                        ),
+                        "Pod" => {
+                            eprintln!("# {}: Pod {}\n{}", cluster.context, name_of(&object), yaml(&object["status"]));
+                        }
+                        _ => eprintln!("# {}: {title}\n{}", cluster.context, yaml(&object)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// `<service>.<namespace>.svc.clusterset.local`
+    pub fn name(&self, service: &str) -> String {
+        format!("{service}.{}.svc.clusterset.local", self.namespace)
+    }
+
+    pub async fn apply(&self, cluster: &Cluster, manifest: Value) -> Result<Value> {
+        cluster.apply(&self.namespace, manifest).await
+    }
+
+    /// Applies a Deployment and waits until its pods are ready and in EndpointSlices.
+    pub async fn deploy(&self, cluster: &Cluster, name: &str, replicas: u32) -> Result<()> {
+        self.apply(cluster, manifests::deployment(name, replicas)).await?;
+        eventually("the pods are ready, and no others are left", PODS, async || {
+            let deployment = cluster.expect(DEPLOYMENT, &self.namespace, name).await?;
+            let ready = deployment["status"]["readyReplicas"].as_u64().unwrap_or(0);
+            holds(ready == u64::from(replicas), "all replicas are ready", &deployment["status"])?;
+            let pods = cluster.list(POD, &self.namespace, &format!("app={name}")).await?;
+            holds(
+                pods.len() == replicas as usize,
+                "there are no other pods",
+                &pods.iter().map(name_of).collect::<Vec<_>>(),
+            )
+        })
+        .await
+    }
+
+    /// Waits for a condition of a ServiceExport.
+    pub async fn export_condition(
+        &self,
+        cluster: &Cluster,
+        export: &str,
+        kind: &str,
+        status: &str,
+        reason: &str,
+    ) -> Result<Value> {
+        let what = format!("{}: the export {export} has {kind}={status}, {reason}", cluster.context);
+        eventually(&what, PROPAGATION, async || {
+            let export = cluster.expect(SERVICE_EXPORT, &self.namespace, export).await?;
+            let condition = condition(&export, kind);
+            holds(condition["status"] == status && condition["reason"] == reason, &what, &export)?;
+            Ok(condition.clone())
+        })
+        .await
+    }
+
+    /// Waits for a ServiceImport.
+    pub async fn imported(&self, cluster: &Cluster, name: &str) -> Result<Value> {
+        let what = format!("{} has the import {name}", cluster.context);
+        eventually(&what, PROPAGATION, async || cluster.expect(SERVICE_IMPORT, &self.namespace, name).await).await
+    }
+
+    /// Waits until a ServiceImport, its derived Service and its EndpointSlices are gone.
+    pub async fn import_gone(&self, cluster: &Cluster, name: &str) -> Result<()> {
+        let what = format!("{} has nothing left of the import {name}", cluster.context);
+        eventually(&what, PROPAGATION, async || {
+            cluster.expect_none(SERVICE_IMPORT, &self.namespace, name).await?;
+            let slices = self.imported_slices(cluster, name).await?;
+            holds(slices.is_empty(), "the slices are gone", &slices)?;
+            let services = cluster.list(SERVICE, &self.namespace, "").await?;
+            let derived: Vec<_> =
+                services.iter().map(name_of).filter(|service| service.starts_with("derived-")).collect();
+            holds(derived.is_empty(), "the derived Service is gone", &derived)
+        })
+        .await
+    }
+
+    /// The EndpointSlices of a ServiceImport.
+    pub async fn imported_slices(&self, cluster: &Cluster, name: &str) -> Result<Vec<Value>> {
+        cluster.list(ENDPOINT_SLICE, &self.namespace, &format!("multicluster.kubernetes.io/service-name={name}")).await
+    }
+
+    /// The ready addresses that a ServiceImport has from one source cluster.
+    pub async fn imported_addresses(
+        &self,
+        cluster: &Cluster,
+        name: &str,
+        source: &Cluster,
+    ) -> Result<BTreeSet<String>> {
+        let slices = self.imported_slices(cluster, name).await?;
+        Ok(ready_addresses(
+            slices
+                .iter()
+                .filter(|slice| slice["metadata"]["labels"]["multicluster.kubernetes.io/source-cluster"] == source.id),
+        ))
+    }
+
+    /// The ready addresses that a Service has in its own cluster.
+    pub async fn local_addresses(&self, cluster: &Cluster, name: &str) -> Result<BTreeSet<String>> {
+        let slices =
+            cluster.list(ENDPOINT_SLICE, &self.namespace, &format!("kubernetes.io/service-name={name}")).await?;
+        Ok(ready_addresses(slices.iter()))
+    }
+
+    /// Waits until every cluster has exactly the ready addresses that the Service has in its own cluster.
+    pub async fn followed(&self, source: &Cluster, name: &str) -> Result<BTreeSet<String>> {
+        self.followed_within(PROPAGATION, source, name).await
+    }
+
+    /// [`World::followed`] with another deadline.
+    pub async fn followed_within(&self, deadline: Duration, source: &Cluster, name: &str) -> Result<BTreeSet<String>> {
+        let mut addresses = BTreeSet::new();
+        for cluster in &self.clusters {
+            let what = format!("{} has the addresses of {name} in {}", cluster.context, source.context);
+            addresses = eventually(&what, deadline, async || {
+                let wanted = self.local_addresses(source, name).await?;
+                let imported = self.imported_addresses(cluster, name, source).await?;
+                holds(imported == wanted, &format!("{what}, which are {wanted:?}"), &imported)?;
+                Ok(wanted)
+            })
+            .await?;
+        }
+        Ok(addresses)
+    }
+}
+
+/// An error and its causes, without the backtrace that tells nothing about a cluster.
+fn explained(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).collect::<Vec<_>>().join("\n- ")
+}
+
+/// The name of an object.
+pub fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// A condition of an object, or null.
+fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.and_then(|all| all.iter().find(|condition| condition["type"] == kind)).unwrap_or(&Value::Null)
+}
+
+fn ready_addresses<'a>(slices: impl Iterator<Item = &'a Value>) -> BTreeSet<String> {
+    slices
+        .flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten())
+        .filter(|endpoint| endpoint["conditions"]["ready"] != false)
+        .flat_map(|endpoint| endpoint["addresses"].as_array().into_iter().flatten())
+        .filter_map(|address| address.as_str().map(ToOwned::to_owned))
+        .collect()
+}

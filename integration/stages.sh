@@ -1,0 +1,62 @@
+# What the scripts of this folder share: where things are, headings with the time that has passed, and what is undone at
+# the end. Sourced, with `set -euo pipefail`.
+# shellcheck shell=bash disable=SC2034
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+readonly ROOT
+readonly TESTBED=$ROOT/integration/testbed/testbed
+
+# Everything that is built or fetched and worth keeping is outside the checkout, so that a fresh clone finds it.
+export CLOUDMAP_MCS_CACHE=${CLOUDMAP_MCS_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cloudmap-mcs}
+
+# Settings of the user's shell for AWS must not leak into tests, and the SDK must not look for a machine's role.
+readonly OFFLINE_AWS=(AWS_ACCESS_KEY_ID=emulator AWS_SECRET_ACCESS_KEY=emulator AWS_REGION=eu-central-1
+	AWS_EC2_METADATA_DISABLED=true AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null)
+
+if [ -t 1 ]; then readonly BOLD=$'\e[1m' DIM=$'\e[2m' PLAIN=$'\e[0m'; else readonly BOLD='' DIM='' PLAIN=''; fi
+
+elapsed() { printf '%d:%02d' $((SECONDS / 60)) $((SECONDS % 60)); }
+
+# stage TEXT: a heading, with the minutes and seconds since the script started.
+stage() { printf '\n%s== [%s] %s%s\n' "$BOLD" "$(elapsed)" "$*" "$PLAIN"; }
+
+# fail TEXT: ends the script with an error.
+fail() {
+	printf '\n%serror:%s %s\n' "$BOLD" "$PLAIN" "$*" >&2
+	exit 1
+}
+
+# need COMMAND WHAT...: ends the script if commands are missing, naming all of them.
+need() {
+	local missing=()
+	while [ $# -gt 0 ]; do
+		command -v "$1" >/dev/null || missing+=("  - $1: $2")
+		shift 2
+	done
+	[ ${#missing[@]} -eq 0 ] || fail "missing on this machine:"$'\n'"$(printf '%s\n' "${missing[@]}")"
+}
+
+# use_target: sets CARGO_TARGET_DIR, unless it is set, to a folder of the cache for this compiler, which clones share.
+#
+# Cargo does not tell two checkouts of one workspace apart: it compares file times only, and would take what another
+# checkout built for this one's. So whoever comes second throws the workspace's own crates away; the dependencies stay.
+# Whoever comes while another one is at work gets a folder of its own.
+use_target() {
+	local owner package profile
+	[ -z "${CARGO_TARGET_DIR:-}" ] || return 0
+	CARGO_TARGET_DIR=$CLOUDMAP_MCS_CACHE/target/$(rustc --version | tr -c '[:alnum:].\n' - | tr -s -)
+	mkdir -p "$CARGO_TARGET_DIR"
+	exec 6>"$CARGO_TARGET_DIR/.in-use"
+	flock -n 6 || CARGO_TARGET_DIR+=-$(cksum <<<"$ROOT" | cut -d" " -f1)
+	export CARGO_TARGET_DIR
+	mkdir -p "$CARGO_TARGET_DIR"
+	owner=$CARGO_TARGET_DIR/.checkout
+	if [ -f "$owner" ] && [ "$(cat "$owner")" != "$ROOT" ]; then
+		for profile in dev release; do
+			for package in cloudmap-mcs cloudmap-mcs-integration; do
+				(cd "$ROOT" && cargo clean --quiet --profile "$profile" --package "$package")
+			done
+		done
+	fi
+	echo "$ROOT" >"$owner"
+}
