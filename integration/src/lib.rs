@@ -1,3 +1,4 @@
 //! What only the tests, the demo and the benchmarks of `cloudmap-mcs` need.
 
+pub mod bench;
 pub mod emulator;
