@@ -52,6 +52,7 @@ pub struct RootPage {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Delta {
     pub changes: Vec<(Arc<str>, Option<Value>)>,
+    /// As it stands in a head. Empty without changes, and for a delta that no reader would unpack.
     packed: Vec<u8>,
 }
 
@@ -62,11 +63,18 @@ impl Delta {
         if changes.is_empty() {
             return Self::default();
         }
+        let value_len = |value: &Option<Value>| value.as_ref().map_or(0, |value| value.len());
+        let at_least: usize = changes.iter().map(|(key, value)| key.len() + value_len(value)).sum();
+        // While thousands of changes come in, each new one makes a delta: those that cannot fit must cost next to nothing.
+        if at_least > codec::MAX_UNPACKED {
+            return Self { changes, packed: Vec::new() };
+        }
         let pairs = changes
             .iter()
             .map(|(key, value)| wire::Pair { key: key.to_string(), value: value.as_ref().map(|value| value.to_vec()) })
             .collect();
-        let packed = codec::pack(&wire::DataPage { pairs }.encode_to_vec(), level);
+        let raw = wire::DataPage { pairs }.encode_to_vec();
+        let packed = if raw.len() > codec::MAX_UNPACKED { Vec::new() } else { codec::pack(&raw, level) };
         Self { changes, packed }
     }
 
@@ -74,9 +82,10 @@ impl Delta {
         self.changes.is_empty()
     }
 
-    /// Bytes that the delta takes in a head.
+    /// Bytes that the delta takes in a head. More than any head holds, whatever the compression, where readers would not
+    /// unpack it.
     pub fn size(&self) -> usize {
-        self.packed.len()
+        if self.packed.is_empty() && !self.is_empty() { codec::MAX_UNPACKED } else { self.packed.len() }
     }
 
     pub fn apply(&self, base: &Map) -> Map {
@@ -248,5 +257,38 @@ impl Head {
             lease: Duration::from_secs(head.lease.into()),
             written: head.written,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delta_that_readers_would_not_unpack_fits_no_head() {
+        // Equal bytes pack to almost nothing: only what readers unpack is the limit.
+        let map = |records: usize| -> Map {
+            (0..records).map(|n| (format!("ns/{n}").into(), vec![7; 1_000].into())).collect()
+        };
+        let fits = |records| {
+            let head = Head {
+                cluster: "a".into(),
+                reads: FORMAT,
+                uid: "uid".into(),
+                position: Position { epoch: 1, seq: 1 },
+                presence: Presence::Live,
+                root: Root::empty(1),
+                delta: Arc::new(Delta::between(&Map::new(), &map(records), 6)),
+                lease: Duration::from_secs(300),
+                written: 0,
+            };
+            let read = Head::from_instance(&head.to_instance());
+            (head.fits(&Limits::default()), read.is_ok_and(|read| read.delta == head.delta))
+        };
+        assert_eq!(fits(0), (true, true));
+        assert_eq!(fits(60), (true, true));
+        // 65 x 1,000 bytes are within the limit, their keys and framing are not.
+        assert!(!fits(65).0);
+        assert!(!fits(1_000).0);
     }
 }

@@ -1,0 +1,235 @@
+//! The emulator, asked over its control interface: who called what, and what was written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Context as _;
+use cloudmap_mcs::{
+    cloudmap::Instance,
+    ledger::{CLUSTERS, head::Head},
+};
+use hyper::Request;
+use kube::Client;
+
+use super::http;
+use crate::emulator::{Counters, Settings, Snapshot, Write};
+
+/// Prefix of the Cloud Map namespaces that hold ledgers.
+const LEDGER_NAMESPACE: &str = "clusterset-";
+
+/// A running emulator.
+pub(super) struct Registry {
+    client: Client,
+}
+
+impl Registry {
+    pub(super) fn new(endpoint: &str) -> anyhow::Result<Self> {
+        Ok(Self { client: http::client(endpoint)? })
+    }
+
+    pub(super) async fn settings(&self) -> anyhow::Result<Settings> {
+        self.get("settings").await
+    }
+
+    /// All calls since the emulator started.
+    pub(super) async fn counters(&self) -> anyhow::Result<Counters> {
+        self.get("counters").await
+    }
+
+    /// The writes after the one with the given sequence number.
+    pub(super) async fn writes_since(&self, sequence: u64) -> anyhow::Result<Vec<Write>> {
+        self.get(&format!("writes?since={sequence}")).await
+    }
+
+    /// Sequence number of the last head that a cluster wrote; 0 if none is remembered.
+    pub(super) async fn last_head(&self, cluster: &str) -> anyhow::Result<u64> {
+        let writes = self.writes_since(0).await?;
+        let last = writes.iter().rfind(|write| is_head(write) && write.caller == cluster);
+        Ok(last.map_or(0, |write| write.sequence))
+    }
+
+    /// Instances outside the ledger.
+    pub(super) async fn instances(&self) -> anyhow::Result<usize> {
+        let snapshot: Snapshot = self.get("snapshot").await?;
+        Ok(instances(&snapshot))
+    }
+
+    async fn get<T: serde::de::DeserializeOwned>(&self, what: &str) -> anyhow::Result<T> {
+        let request = Request::get(format!("/_emulator/{what}")).body(Vec::new())?;
+        self.client.request(request).await.with_context(|| format!("failed to ask the emulator for {what}"))
+    }
+}
+
+fn instances(snapshot: &Snapshot) -> usize {
+    let ledgers: BTreeSet<&String> = snapshot
+        .namespaces
+        .iter()
+        .filter(|namespace| namespace.name.starts_with(LEDGER_NAMESPACE))
+        .map(|namespace| &namespace.id)
+        .collect();
+    let services = snapshot.services.iter().filter(|service| !ledgers.contains(&service.namespace_id));
+    services.map(|service| service.instances.len()).sum()
+}
+
+/// Calls that a caller made from one look at the counters to the next, by operation.
+pub(super) fn calls_between(before: &Counters, after: &Counters, caller: &str) -> BTreeMap<String, u64> {
+    let operations = after.callers.get(caller).into_iter().flatten();
+    operations
+        .map(|(operation, calls)| (operation.clone(), calls - before.calls_by(caller, operation)))
+        .filter(|(_, calls)| *calls > 0)
+        .collect()
+}
+
+/// Whether a write goes to the ledger: a head or a page.
+pub(super) fn is_ledger(write: &Write) -> bool {
+    write.namespace.starts_with(LEDGER_NAMESPACE)
+}
+
+/// Whether a write is an accepted head of a cluster.
+pub(super) fn is_head(write: &Write) -> bool {
+    write.is_ok() && is_ledger(write) && write.operation == "RegisterInstance" && write.service == CLUSTERS
+}
+
+/// What a cluster wrote to its ledger.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct LedgerWrites {
+    /// Heads on the pages that the head before was on: changes in the delta, and heartbeats.
+    pub(super) heads: usize,
+    /// Heads on other pages: each commits a flush.
+    pub(super) flushes: usize,
+    pub(super) pages: usize,
+}
+
+/// Sorts what `cluster` wrote after its first head among `writes`.
+pub(super) fn ledger_writes(writes: &[Write], cluster: &str) -> anyhow::Result<LedgerWrites> {
+    let mut counted = LedgerWrites::default();
+    let mut last_root = None;
+    for write in writes.iter().filter(|write| write.caller == cluster && write.is_ok() && is_ledger(write)) {
+        if is_head(write) {
+            let instance = Instance { id: write.instance.as_str().into(), attributes: write.attributes.clone() };
+            let head = Head::from_instance(&instance).context("the cluster wrote a head that cannot be read")?;
+            match last_root.replace(head.root.clone()) {
+                Some(root) if root == head.root => counted.heads += 1,
+                Some(_) => counted.flushes += 1,
+                None => {}
+            }
+        } else if last_root.is_some() && write.operation == "RegisterInstance" {
+            counted.pages += 1;
+        }
+    }
+    Ok(counted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use cloudmap_mcs::ledger::{
+        codec::Digest,
+        head::{FORMAT, Presence, Root, RootPage},
+        record::Position,
+    };
+
+    use super::*;
+    use crate::emulator::Emulator;
+
+    fn counters(text: &str) -> Counters {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn calls_are_told_apart_by_caller_and_by_time() {
+        let before = counters(r#"{"operations": {}, "callers": {"a": {"DiscoverInstances": 10, "GetOperation": 3}}}"#);
+        let after = counters(
+            r#"{"operations": {}, "callers": {
+                "a": {"DiscoverInstances": 130, "GetOperation": 3, "ListInstances": 2},
+                "b": {"DiscoverInstances": 7}}}"#,
+        );
+        let calls = |caller| calls_between(&before, &after, caller);
+        assert_eq!(calls("a"), BTreeMap::from([("DiscoverInstances".into(), 120), ("ListInstances".into(), 2)]));
+        assert_eq!(calls("b"), BTreeMap::from([("DiscoverInstances".into(), 7)]));
+        assert_eq!(calls("c"), BTreeMap::new());
+    }
+
+    #[tokio::test]
+    async fn the_ledger_is_told_apart_from_instances() {
+        let emulator = Emulator::start(Settings::unthrottled()).await.unwrap();
+        let client = emulator.client("a");
+        for (namespace, service, instances) in
+            [("clusterset-bench", CLUSTERS, 2), ("shop", "cart", 3), ("shop-2", "till", 1)]
+        {
+            client.create_http_namespace().name(namespace).send().await.unwrap();
+            // Without latencies the operation is done when the next call comes.
+            let snapshot = emulator.control().snapshot();
+            let id = &snapshot.namespace(namespace).unwrap().id;
+            let created = client.create_service().name(service).namespace_id(id).send().await.unwrap();
+            let service = created.service().and_then(|service| service.id()).unwrap();
+            for instance in 0..instances {
+                let request = client.register_instance().service_id(service).instance_id(format!("i-{instance}"));
+                request.attributes("AWS_INSTANCE_IPV4", "10.0.0.1").send().await.unwrap();
+            }
+        }
+        let registry = Registry::new(&emulator.endpoint()).unwrap();
+        assert_eq!(registry.instances().await.unwrap(), 4);
+        let writes = registry.writes_since(0).await.unwrap();
+        let heads: Vec<&Write> = writes.iter().filter(|write| is_head(write)).collect();
+        assert_eq!(
+            heads.iter().map(|write| (&*write.instance, &*write.caller)).collect::<Vec<_>>(),
+            [("i-0", "a"), ("i-1", "a")]
+        );
+        assert_eq!(registry.counters().await.unwrap().calls_by("a", "RegisterInstance"), 6);
+        assert!(registry.writes_since(writes.last().unwrap().sequence).await.unwrap().is_empty());
+        emulator.shutdown().await;
+    }
+
+    #[test]
+    fn a_head_on_other_pages_commits_a_flush() {
+        let head = |cluster: &str, pages: &[&str]| {
+            let pages =
+                pages.iter().map(|page| RootPage { shard: 0, id: page.parse().unwrap(), digest: Digest::of(b"") });
+            let head = Head {
+                cluster: cluster.into(),
+                reads: FORMAT,
+                uid: "uid".into(),
+                position: Position { epoch: 1, seq: 1 },
+                presence: Presence::Live,
+                root: Root { shards: 1, pages: pages.collect() },
+                delta: Arc::default(),
+                lease: Duration::from_secs(300),
+                written: 0,
+            };
+            write(cluster, CLUSTERS, head.to_instance().attributes)
+        };
+        let page = |cluster: &str| write(cluster, &format!("exports-0.{cluster}"), BTreeMap::new());
+        let writes = [
+            page("a"),
+            head("a", &[]),
+            head("a", &[]),
+            page("a"),
+            page("b"),
+            page("a"),
+            head("b", &[]),
+            head("a", &["1-1-aaaa.0"]),
+            head("a", &["1-1-aaaa.0"]),
+            head("a", &["1-1-aaaa.0"]),
+        ];
+        let counted = |cluster| ledger_writes(&writes, cluster).unwrap();
+        assert_eq!(counted("a"), LedgerWrites { heads: 3, flushes: 1, pages: 2 });
+        assert_eq!(counted("b"), LedgerWrites::default(), "nothing after its first head");
+    }
+
+    fn write(caller: &str, service: &str, attributes: BTreeMap<String, String>) -> Write {
+        Write {
+            sequence: 0,
+            at: Duration::ZERO,
+            caller: caller.into(),
+            operation: "RegisterInstance".into(),
+            namespace: "clusterset-bench".into(),
+            service: service.into(),
+            service_id: String::new(),
+            instance: caller.into(),
+            arn: String::new(),
+            attributes,
+            result: "ok".into(),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Measures two running clusters and prints each figure as a line of JSON. `integration/bench.sh` boots what it needs.
+
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+use clap::Parser;
+use cloudmap_mcs_integration::bench::{Bench, Member, Plan, Stage};
+
+/// Measures cloudmap-mcs on two running clusters whose controllers share the Cloud Map emulator.
+///
+/// Each figure is a line of JSON on standard output; what happens is told on standard error. The exit status is 1 if a
+/// figure misses its target.
+#[derive(Debug, Parser)]
+#[command(name = "bench", version)]
+struct Arguments {
+    /// What to measure.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_enum,
+        default_value = "image,small,large,idle,memory,change",
+        value_name = "FIGURES"
+    )]
+    figures: Vec<Stage>,
+    /// The exporting cluster: id=ID,context=CONTEXT,pid=PID,admin=URL, where PID and URL are its controller's. The id is
+    /// also the controller's AWS access key id, by which the emulator tells the callers apart.
+    #[arg(long, value_name = "CLUSTER")]
+    exporter: MemberArgument,
+    /// The importing cluster, in the same form.
+    #[arg(long, value_name = "CLUSTER")]
+    importer: MemberArgument,
+    /// Address of the Cloud Map emulator.
+    #[arg(long, value_name = "URL")]
+    emulator: String,
+    /// Number of exported Services for all figures but `small`, which has 100.
+    #[arg(long, default_value_t = 1000, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    services: u16,
+    /// Endpoints of each Service.
+    #[arg(long, default_value_t = 10, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=100))]
+    endpoints: u16,
+    /// Number of changed endpoints that are timed.
+    #[arg(long, default_value_t = 300, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
+    changes: u16,
+    /// Seconds in which nothing is done, for the idle figures.
+    #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(10..))]
+    idle: u16,
+    /// The controller's container image, as a file.
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
+    /// The same, compressed.
+    #[arg(long, value_name = "FILE")]
+    compressed_image: Option<PathBuf>,
+    /// The controller's binary.
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone)]
+struct MemberArgument(Member);
+
+impl FromStr for MemberArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let field = |name: &str| {
+            let mut fields = text.split(',').filter_map(|field| field.split_once('='));
+            let found = fields.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned());
+            found.ok_or_else(|| format!("it lacks {name}=; write id=ID,context=CONTEXT,pid=PID,admin=URL"))
+        };
+        let pid = field("pid")?;
+        let pid = pid.parse().map_err(|_| format!("pid={pid} is not a process id"))?;
+        Ok(Self(Member { id: field("id")?, context: field("context")?, pid, admin: field("admin")? }))
+    }
+}
+
+#[tokio::main]
+#[expect(clippy::print_stdout, reason = "the figures are the output of the program")]
+async fn main() -> anyhow::Result<std::process::ExitCode> {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "bench=info".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let arguments = Arguments::parse();
+    let plan = Plan {
+        stages: arguments.figures,
+        exporter: arguments.exporter.0,
+        importer: arguments.importer.0,
+        registry: arguments.emulator,
+        services: arguments.services.into(),
+        endpoints: arguments.endpoints.into(),
+        changes: arguments.changes.into(),
+        idle: Duration::from_secs(arguments.idle.into()),
+        image: arguments.image,
+        compressed_image: arguments.compressed_image,
+        binary: arguments.binary,
+    };
+    let bench = Bench::new(plan).await?;
+    println!("{}", bench.setting().await?);
+    let mut missed = Vec::new();
+    bench
+        .run(|figure| {
+            println!("{figure}");
+            if figure.met == Some(false) {
+                missed.push(figure.figure);
+            }
+        })
+        .await?;
+    if missed.is_empty() {
+        return Ok(std::process::ExitCode::SUCCESS);
+    }
+    tracing::error!("targets missed: {}", missed.join(", "));
+    Ok(std::process::ExitCode::FAILURE)
+}
