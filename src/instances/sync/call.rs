@@ -138,9 +138,8 @@ impl Performer {
         let (creator, description) = (self.identity.creator_request_id(rand::random()), self.identity.description());
         let created = self.cloudmap.create_http_namespace(name, &creator, &description, &self.identity.tags()).await;
         let operation = match created {
-            Ok(operation) => operation,
+            Ok(operation) | Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => operation,
             Err(Error { kind: ErrorKind::AlreadyExists { .. }, .. }) => return Ok(()),
-            Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => operation,
             Err(error) => return Err(error),
         };
         let failed = |kind, message| Err(Error { operation: "CreateHttpNamespace", kind, message });

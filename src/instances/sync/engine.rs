@@ -101,7 +101,7 @@ impl Engine {
     }
 
     /// The latest desired state counts; what an earlier one asked for and is not sent yet is forgotten.
-    pub(super) fn desire(&mut self, desired: Arc<Desired>, now: Instant) {
+    pub(super) fn desire(&mut self, desired: &Arc<Desired>, now: Instant) {
         self.changed = true;
         let before = std::mem::replace(&mut self.desired, desired.clone());
         self.targets.retain(|target, state| {

@@ -217,7 +217,7 @@ impl Task {
             let leads = self.leadership.leads_until().is_some_and(|until| until > now);
             if leads && term.is_none() {
                 let mut engine = Engine::new(self.settings.clone(), now);
-                engine.desire(self.desired.borrow_and_update().clone(), now);
+                engine.desire(&self.desired.borrow_and_update().clone(), now);
                 term = Some(engine);
             } else if !leads && term.take().is_some() {
                 calls.clear();
@@ -249,7 +249,7 @@ impl Task {
                     }
                     let desired = self.desired.borrow_and_update().clone();
                     if let Some(engine) = &mut term {
-                        engine.desire(desired, Instant::now());
+                        engine.desire(&desired, Instant::now());
                     }
                 }
                 () = sleep_until(wake) => {}
