@@ -10,6 +10,8 @@
 readonly CLUSTERSET_ID=${CLUSTERSET_ID:-demo}
 readonly SYSTEM_NAMESPACE=cloudmap-mcs-system
 GIVEN_CONTEXTS=${CONTEXTS:-}
+# Set by `eval "$(testbed env)"` in the user's shell: the testbed is no cluster that one has.
+[ -z "${TESTBED_SLOT:-}" ] || GIVEN_CONTEXTS=
 
 # clusters_check: says at once what is missing, and what to do instead.
 clusters_check() {

@@ -15,7 +15,7 @@ readonly CONTEXT=$1 CLUSTER_ID=$2 CLUSTERSET_ID=$3 IMAGE=$4 ENDPOINT=${5:-} REGI
 [[ $IMAGE == ?*:?* ]] || fail "'$IMAGE' is no image: it takes name:tag"
 
 # Beside the overlay that it extends: kustomize takes relative paths only.
-work=$(mktemp -d "$ROOT/integration/install/.XXXXXX")
+work=$(mktemp -d "$ROOT/integration/.install.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
 # run CMD...: prints a command and runs it; its output is shown only if it fails.
@@ -56,7 +56,7 @@ apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 namespace: cloudmap-mcs-system
 resources:
-- $([ -n "$ENDPOINT" ] && echo ../.. || echo ../../../../config/default)
+- $([ -n "$ENDPOINT" ] && echo ../../install || echo ../../../config/default)
 images:
 - name: cloudmap-mcs
   newName: ${IMAGE%:*}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use aws_sdk_servicediscovery::Client;
-use aws_sdk_servicediscovery::types::{HealthStatusFilter, OperationStatus};
+use aws_sdk_servicediscovery::types::{HealthCheckCustomConfig, HealthStatusFilter, OperationStatus};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
@@ -80,7 +80,16 @@ impl Registry {
             targets.values().next().cloned().context("no target")
         })
         .await?;
-        let created = self.client.create_service().name(service).namespace_id(id).send().await?;
+        // ECS keeps the health of its tasks itself.
+        let health = HealthCheckCustomConfig::builder().build();
+        let created = self
+            .client
+            .create_service()
+            .name(service)
+            .namespace_id(id)
+            .health_check_custom_config(health)
+            .send()
+            .await?;
         Ok(created.service().and_then(|service| service.id()).context("no id")?.to_owned())
     }
 
