@@ -60,7 +60,7 @@ pub struct RunArgs {
     pub instances_namespace: Option<String>,
     /// Cloud Map calls a second that drift checks of instances may spend; how often each target is checked follows
     /// from it and is the metric `cloudmap_mcs_instances_drift_period_seconds`.
-    #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value_t = 2.0)]
+    #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value_t = 5.0)]
     pub drift_calls_per_second: f64,
 
     /// How often the ledger is read.
