@@ -57,7 +57,7 @@ pub struct Timing {
     pub lease: Duration,
     /// A changed state is flushed when it was quiet for this long (W5).
     pub quiet: Duration,
-    /// Between the end of a flush and the next (W5).
+    /// Between the end of a flush and the next, on the mean (W5).
     pub flush_gap: Duration,
     /// A flush that takes longer is given up (W5).
     pub flush_limit: Duration,

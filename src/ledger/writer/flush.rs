@@ -18,6 +18,9 @@ use crate::ledger::{
 /// Above this share of its room the delta is flushed.
 const FULL_ENOUGH: f64 = 0.6;
 
+/// Flushes that may follow each other without a gap after a pause.
+const FLUSH_BURST: u32 = 3;
+
 /// One flush, from its snapshot to its pages being visible.
 #[derive(Debug)]
 pub(super) struct Flush {
@@ -257,13 +260,20 @@ impl Writer {
 
     fn drop_flush(&mut self, now: Now) {
         self.run.flush = None;
-        self.run.next_flush = now.mono + self.timing.flush_gap;
+        self.space_flushes(now);
+    }
+
+    /// Flushes are `flush_gap` apart on the mean, but after a pause a few may follow each other at once: hundreds of new
+    /// exports do not fit into one delta, and must not wait for seconds behind the first few that were flushed.
+    fn space_flushes(&mut self, now: Now) {
+        let gap = self.timing.flush_gap;
+        self.run.next_flush = self.run.next_flush.max(now.mono.saturating_sub(gap * (FLUSH_BURST - 1))) + gap;
     }
 
     /// The pages are there: the snapshot becomes the base, unless nothing that may be said next fits on it.
     fn finish_flush(&mut self, now: Now, out: &mut Outbox) {
         let Some(flush) = self.run.flush.take() else { return };
-        self.run.next_flush = now.mono + self.timing.flush_gap;
+        self.space_flushes(now);
         let Some(desired) = self.desired.clone() else { return };
         let level = self.limits.compression;
         let old_tree = std::mem::replace(&mut self.run.tree, flush.tree);

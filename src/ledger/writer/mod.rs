@@ -134,7 +134,7 @@ impl Run {
             read_back: None,
             flush: None,
             flushes: 0,
-            next_flush: now,
+            next_flush: Duration::ZERO,
             garbage: Garbage::new(now),
             audit: Audit::new(now + timing.audit),
             farewell: None,
