@@ -16,6 +16,8 @@ pub mod records;
 pub mod remote;
 pub mod show;
 pub mod term;
+#[cfg(test)]
+mod tests;
 pub mod tree;
 mod wire;
 pub mod writer;

@@ -136,6 +136,8 @@ impl Reader {
                 peer.candidate = None;
                 peer.escaped = false;
                 peer.low = None;
+                // Another process of this cluster applied something newer: what this one has is no longer the state.
+                peer.applied = None;
             }
         }
     }
@@ -256,9 +258,9 @@ impl Reader {
         let Some(peer) = self.peers.get(id) else { return };
         let Some(head) = peer.head.clone() else { return };
         if !head.is_live() {
-            let dropped = peer.applied.as_ref().is_none_or(|applied| applied.state.is_none());
-            let waits =
-                successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(successor, &head));
+            // After a restart nothing is applied, but what an earlier process made of the cluster is still there.
+            let dropped = peer.applied.as_ref().is_some_and(|applied| applied.state.is_none());
+            let waits = successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(successor, &head));
             if waits {
                 return;
             }

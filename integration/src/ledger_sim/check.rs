@@ -17,8 +17,18 @@ use super::{
 
 impl Sim {
     /// The import side of `proc`'s cluster acts on what its reader says.
-    pub(super) fn import(&mut self, proc: usize, remotes: &Arc<Remotes>) {
-        for (id, remote) in &remotes.clusters {
+    pub(super) fn import(&mut self, proc: usize, before: &Remotes, remotes: &Remotes) {
+        // What came goes in before what left goes out.
+        let (left, rest): (Vec<_>, Vec<_>) = remotes.clusters.iter().partition(|(_, remote)| remote.left);
+        for (id, remote) in rest.into_iter().chain(left) {
+            let same_state = |old: &Remote| match (&old.state, &remote.state) {
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+                (None, None) => (old.left, old.expired) == (remote.left, remote.expired),
+                _ => false,
+            };
+            if before.clusters.get(id).is_some_and(same_state) {
+                continue;
+            }
             let id: Arc<str> = id.as_str().into();
             if remote.left {
                 self.check_left(proc, &id, remote);

@@ -338,8 +338,8 @@ impl Sim {
             }
         }
         if !Arc::ptr_eq(&remotes, &self.procs[proc].seen) && self.holds(proc, 0.0) {
-            self.procs[proc].seen = remotes.clone();
-            self.import(proc, &remotes);
+            let before = std::mem::replace(&mut self.procs[proc].seen, remotes.clone());
+            self.import(proc, &before, &remotes);
         }
         let cluster = self.procs[proc].cluster;
         if leaving && !self.clusters[cluster].states[self.clusters[cluster].newest()].is_empty() {
