@@ -260,7 +260,8 @@ impl Reader {
         if !head.is_live() {
             // After a restart nothing is applied, but what an earlier process made of the cluster is still there.
             let dropped = peer.applied.as_ref().is_some_and(|applied| applied.state.is_none());
-            let waits = successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(successor, &head));
+            let waits =
+                successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(successor, &head));
             if waits {
                 return;
             }
@@ -336,7 +337,9 @@ impl Reader {
         let candidate = Applied { accepted, state, root, delta, written: head.written };
         match &mut peer.applied {
             Some(applied) if applied.same_state(&candidate) && !peer.escaped => {
-                *applied = candidate;
+                // The same map stays the same `Arc`: nobody need compare contents to see that nothing changed.
+                let state = applied.state.take();
+                *applied = Applied { state, ..candidate };
                 peer.candidate = None;
             }
             _ => peer.candidate = Some(candidate),

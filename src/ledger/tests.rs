@@ -185,7 +185,8 @@ proptest! {
 }
 
 fn head() -> Head {
-    let plan = tree::plan(None, &Map::from([("a/b".into(), Value::from([1]))]), "1-1-a", 1, &Limits::default()).unwrap();
+    let plan =
+        tree::plan(None, &Map::from([("a/b".into(), Value::from([1]))]), "1-1-a", 1, &Limits::default()).unwrap();
     Head {
         cluster: "blue".into(),
         reads: 1,
@@ -225,7 +226,8 @@ fn a_damaged_head_is_no_head() {
 #[test]
 fn the_largest_head_and_page_fit_into_an_instance() {
     let limits = Limits::default();
-    let noise: Vec<u8> = (0..limits.page_bytes as u32 - 1).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let noise: Vec<u8> =
+        (0..limits.page_bytes as u32 - 1).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let id = PageId { flush: "18446744073709551615-4294967295-ffffffff".into(), number: 999 };
     let page = StoredPage::new(id, codec::pack(&noise, 0)).to_instance();
     assert!(fits_cloud_map(&page));
