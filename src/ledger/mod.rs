@@ -1,4 +1,31 @@
 //! The ledger: how clusters tell each other what they export, through Cloud Map alone.
+//!
+//! A small log-structured store per cluster: one writer (the leader), every cluster a reader. Cloud Map gives no
+//! compare-and-swap but one (a service name can be created once), no ordering, asynchronous upserts (one at a time per
+//! instance), and reads that may be stale, partial, or older than the last read. [`writer::Writer`] and
+//! [`reader::Reader`] are pure state machines, [`term::Term`] puts them together with the [`record`], [`driver`] makes
+//! their calls.
+//!
+//! Writer:
+//! - W0 claims the cluster id by creating `exports-0.<id>`; if another cluster did, nothing is written.
+//! - W1 elected: the Lease is read again, the epoch is one above the record's and the own head's, and stored first.
+//! - W2 reads the own head until it verifies: that is the base. If it never does, a full flush comes first.
+//! - W3 publishes when the state changed, or as a heartbeat; one head operation in flight.
+//! - W4 a head carries the difference to the base, or repeats what was said last; a delta is never cut.
+//! - W5 flushes: pages under a new id, awaited, seen with equal digests, only then named by a head.
+//! - W6 a higher epoch in the own head or the record ends the epoch; another UID leads to W0.
+//! - W7 pages that no own head read or sent referred to for a while are deleted.
+//! - W8 reads the own ledger as a reader does, and writes it anew if that fails.
+//! - W9 leaving, and going on under another id.
+//!
+//! Reader:
+//! - R1 one discovery gives all heads; a failed or partial one changes nothing and pauses all timers.
+//! - R2 a head counts if its UID created the cluster's exports service.
+//! - R3 a head above the accepted position is accepted, and the position stored before its state applies.
+//! - R4 an unchanged root needs no call. R5 another root is read page by page, and verified as a whole.
+//! - R6 `left` drops a cluster, after its successor is there. An absent head means nothing.
+//! - R7 silence counts only while this cluster's own head is seen to advance.
+//! - R8 a cluster that is not verified yet is left alone.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,6 +43,8 @@ pub mod records;
 pub mod remote;
 pub mod show;
 pub mod term;
+#[cfg(test)]
+mod tests;
 pub mod tree;
 mod wire;
 pub mod writer;

@@ -136,6 +136,8 @@ impl Reader {
                 peer.candidate = None;
                 peer.escaped = false;
                 peer.low = None;
+                // Another process of this cluster applied something newer: what this one has is no longer the state.
+                peer.applied = None;
             }
         }
     }
@@ -256,7 +258,8 @@ impl Reader {
         let Some(peer) = self.peers.get(id) else { return };
         let Some(head) = peer.head.clone() else { return };
         if !head.is_live() {
-            let dropped = peer.applied.as_ref().is_none_or(|applied| applied.state.is_none());
+            // After a restart nothing is applied, but what an earlier process made of the cluster is still there.
+            let dropped = peer.applied.as_ref().is_some_and(|applied| applied.state.is_none());
             let waits =
                 successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(successor, &head));
             if waits {
@@ -334,7 +337,9 @@ impl Reader {
         let candidate = Applied { accepted, state, root, delta, written: head.written };
         match &mut peer.applied {
             Some(applied) if applied.same_state(&candidate) && !peer.escaped => {
-                *applied = candidate;
+                // The same map stays the same `Arc`: nobody need compare contents to see that nothing changed.
+                let state = applied.state.take();
+                *applied = Applied { state, ..candidate };
                 peer.candidate = None;
             }
             _ => peer.candidate = Some(candidate),

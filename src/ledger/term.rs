@@ -150,16 +150,15 @@ impl Term {
             wanted.epoch = epoch;
         }
         let proposal = self.reader.proposal();
+        // What is proposed may be stored already, after a restart. It applies only if it still is: another process of
+        // this cluster may have stored something newer since.
+        let stored_already = !proposal.is_empty();
         wanted.accepted.extend(proposal);
         if wanted != *record {
             let call = self.out.call(Call::StoreRecord { record: wanted.clone(), expected: version.clone() });
             self.keeper.call = Some((call, Some(wanted)));
-        } else if now.mono >= self.keeper.next_poll {
+        } else if stored_already || now.mono >= self.keeper.next_poll {
             self.keeper.call = Some((self.out.call(Call::LoadRecord), None));
-        } else {
-            // What is proposed is stored already.
-            let accepted = record.accepted.clone();
-            self.reader.commit(now, &accepted);
         }
     }
 
@@ -172,6 +171,7 @@ impl Term {
                 self.keeper.next_poll = now.mono + self.timing.record_poll;
                 let before = self.keeper.stored.take().map(|(record, _)| record).or(self.keeper.before.take());
                 self.reader.restore(before.as_ref().map(|before| &before.accepted), &record.accepted);
+                self.reader.commit(now, &record.accepted);
                 self.writer.superseded(record.epoch);
                 self.keeper.stored = Some((record.clone(), version.clone()));
                 self.writer.set_leaving(now, record.leaving, &mut self.out);

@@ -19,16 +19,47 @@ use super::{
 
 pub enum Event {
     Start(usize),
-    Tick { proc: usize, incarnation: u32 },
-    HeadsRead { caller: Caller, heads: Option<Heads> },
-    Done { caller: Caller, id: CallId, outcome: Outcome },
-    Wake { caller: Caller },
-    Make { caller: Caller, id: CallId, call: Call },
-    Kube { caller: Caller, id: CallId, call: Call },
-    Commit { caller: Caller, key: (Service, Arc<str>), value: Option<Value>, fails: bool, answer: Option<(Caller, CallId)> },
-    Every { mean: f64, fault: Fault },
+    Tick {
+        proc: usize,
+        incarnation: u32,
+    },
+    HeadsRead {
+        caller: Caller,
+        heads: Option<Heads>,
+    },
+    Done {
+        caller: Caller,
+        id: CallId,
+        outcome: Outcome,
+    },
+    Wake {
+        caller: Caller,
+    },
+    Make {
+        caller: Caller,
+        id: CallId,
+        call: Call,
+    },
+    Kube {
+        caller: Caller,
+        id: CallId,
+        call: Call,
+    },
+    Commit {
+        caller: Caller,
+        key: (Service, Arc<str>),
+        value: Option<Value>,
+        fails: bool,
+        answer: Option<(Caller, CallId)>,
+    },
+    Every {
+        mean: f64,
+        fault: Fault,
+    },
     Once(Fault),
-    Left { cluster: usize },
+    Left {
+        cluster: usize,
+    },
 }
 
 #[derive(Clone)]

@@ -127,7 +127,9 @@ impl Registry {
     pub fn restore(&mut self, now: u64, rng: &mut Rng, snapshot: &Snapshot) {
         let keys: BTreeSet<Key> = [snapshot, &self.committed]
             .into_iter()
-            .flat_map(|rows| rows.iter().flat_map(|(service, rows)| rows.keys().map(|id| (service.clone(), id.clone()))))
+            .flat_map(|rows| {
+                rows.iter().flat_map(|(service, rows)| rows.keys().map(|id| (service.clone(), id.clone())))
+            })
             .collect();
         for key in keys {
             let old = snapshot.get(&key.0).and_then(|rows| rows.get(&key.1)).cloned();

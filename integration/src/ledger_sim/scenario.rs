@@ -79,8 +79,7 @@ const BASE: Scenario = Scenario {
     converge: 150.0,
 };
 
-const CALM: Scenario =
-    Scenario { name: "calm", calm: true, fail: 0.0, unknown: 0.0, throttle: 0.0, gap: 0.0, ..BASE };
+const CALM: Scenario = Scenario { name: "calm", calm: true, fail: 0.0, unknown: 0.0, throttle: 0.0, gap: 0.0, ..BASE };
 
 pub const SCENARIOS: &[Scenario] = &[
     BASE,

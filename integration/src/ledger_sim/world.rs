@@ -208,9 +208,8 @@ impl Sim {
             return;
         }
         let lease = self.clusters[cluster].lease;
-        let free = lease.is_none_or(|(holder, renewed, _)| {
-            holder == proc || self.now - renewed > micros(LEASE_DURATION)
-        });
+        let free =
+            lease.is_none_or(|(holder, renewed, _)| holder == proc || self.now - renewed > micros(LEASE_DURATION));
         if free {
             self.clusters[cluster].lease = Some((proc, self.now, incarnation));
             self.procs[proc].lease_until = self.now + micros(LEASE_RENEWED_FOR);
@@ -338,8 +337,8 @@ impl Sim {
             }
         }
         if !Arc::ptr_eq(&remotes, &self.procs[proc].seen) && self.holds(proc, 0.0) {
-            self.procs[proc].seen = remotes.clone();
-            self.import(proc, &remotes);
+            let before = std::mem::replace(&mut self.procs[proc].seen, remotes.clone());
+            self.import(proc, &before, &remotes);
         }
         let cluster = self.procs[proc].cluster;
         if leaving && !self.clusters[cluster].states[self.clusters[cluster].newest()].is_empty() {
@@ -411,7 +410,13 @@ impl Sim {
                 self.trace(|s| {
                     let pages: Vec<_> = head.root.pages.iter().map(|page| page.id.to_string()).collect();
                     let delta = head.delta.changes.len();
-                    format!("{} says {} {} {:?} {pages:?} + {delta}", s.name(caller.proc), head.cluster, head.position, head.presence)
+                    format!(
+                        "{} says {} {} {:?} {pages:?} + {delta}",
+                        s.name(caller.proc),
+                        head.cluster,
+                        head.position,
+                        head.presence
+                    )
                 });
                 let key = (Service::Clusters, head.cluster.clone());
                 return self.write(caller, id, key, Some(Value::Head(head)));
@@ -442,8 +447,11 @@ impl Sim {
             self.registry.services.contains_key(&Service::Exports { cluster: own.clone(), shard: *shard })
         };
         let shards = (0..).take_while(exists).count() as u32;
-        let outcome =
-            if owner == *uid { Outcome::Claimed { created, shards } } else { Outcome::Taken { owner: owner.to_string() } };
+        let outcome = if owner == *uid {
+            Outcome::Claimed { created, shards }
+        } else {
+            Outcome::Taken { owner: owner.to_string() }
+        };
         (self.rng.uniform(0.02, 0.5), outcome)
     }
 

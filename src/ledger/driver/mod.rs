@@ -2,6 +2,8 @@
 
 mod registry;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::BTreeMap,

@@ -17,6 +17,8 @@ use crate::ledger::{
 
 /// Above this share of its room the delta is flushed.
 const FULL_ENOUGH: f64 = 0.6;
+/// How often in a row a flush is made again rather than put before a state that may be newer.
+const MOST_DISCARDED: u32 = 3;
 
 /// Flushes that may follow each other without a gap after a pause.
 const FLUSH_BURST: u32 = 3;
@@ -279,12 +281,14 @@ impl Writer {
         let old_tree = std::mem::replace(&mut self.run.tree, flush.tree);
         let fits = |writer: &Self, delta: &Arc<Delta>| writer.occupancy(now, delta) <= 1.0;
         // What is repeated while the desired state does not fit: never older than what was said last.
+        // The state of the leader before may be newer than a snapshot of caches that lag after an election; a few times
+        // the flush is rather made again than going back.
+        let lagging = self.run.discarded < MOST_DISCARDED && *flush.snapshot != *desired;
         let sent = match self.run.sent.take() {
-            Some(sent) if sent.generation > flush.generation => {
+            Some(sent) if sent.generation > flush.generation || sent.generation == 0 && lagging => {
                 let delta = Arc::new(Delta::between(&flush.snapshot, &sent.map, level));
                 if fits(self, &delta) { Ok(Sent { delta, ..sent }) } else { Err(Some(sent)) }
             }
-            // A baseless leader has said nothing yet, and an adopted state is older than any snapshot.
             _ => Ok(Sent { map: flush.snapshot.clone(), delta: Arc::default(), generation: flush.generation }),
         };
         let desired_fits = fits(self, &Arc::new(Delta::between(&flush.snapshot, &desired, level)));
@@ -292,11 +296,13 @@ impl Writer {
             Err(sent) if !desired_fits => {
                 self.run.tree = old_tree;
                 self.run.sent = sent;
+                self.run.discarded += 1;
                 self.run.figures.flushes_abandoned += 1;
                 return;
             }
             sent => self.run.sent = sent.ok(),
         }
+        self.run.discarded = 0;
         self.run.base = flush.snapshot;
         self.run.baseless = false;
         self.run.rewrite = false;

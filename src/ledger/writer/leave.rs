@@ -121,7 +121,7 @@ impl Writer {
             farewell.sent_at = Some(now.mono);
             farewell.again = false;
             farewell.call = Some(out.call(Call::PutHead { head: Arc::new(head) }));
-        } else {
+        } else if farewell.call.is_none() {
             out.wake_at(due);
         }
         if farewell.read_back {

@@ -1,0 +1,273 @@
+//! Properties of codec, records and tree.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
+
+use proptest::prelude::*;
+
+use super::{
+    Map, Value,
+    chunks::{self, Chunk, MAX_ENDPOINTS},
+    codec,
+    head::{Delta, Head, Presence},
+    limits::Limits,
+    page::{PageId, StoredPage},
+    record::Position,
+    records::{self, Catalog},
+    tree::{self, Cache, Plan},
+};
+use crate::{
+    cloudmap::Instance,
+    model::{
+        ClaimOwner, Conditions, Endpoint, EndpointPort, Export, IpFamily, Protocol, Registration, ServiceKey,
+        ServicePort, ServiceType, SessionAffinity, Target, TrafficPolicy,
+    },
+};
+
+fn maps() -> impl Strategy<Value = Map> {
+    let pair = (0u32..300, prop::collection::vec(any::<u8>(), 0..60));
+    prop::collection::vec(pair, 0..120).prop_map(|pairs| {
+        pairs.into_iter().map(|(key, value)| (Arc::from(format!("ns/{key}")), Value::from(value))).collect()
+    })
+}
+
+fn small() -> Limits {
+    Limits { page_bytes: 300, index_entries: 5, live_pages: 12, ..Limits::default() }
+}
+
+fn endpoints() -> impl Strategy<Value = Vec<Endpoint>> {
+    let endpoint = (0u8..60, any::<[bool; 5]>(), 0u8..3, 0u16..3).prop_map(|(host, flags, place, ports)| Endpoint {
+        ipv4: Some(Ipv4Addr::new(10, 0, 0, host)),
+        ipv6: flags[0].then(|| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(host))),
+        ports: (0..ports)
+            .map(|port| EndpointPort {
+                name: format!("p{port}").into(),
+                protocol: Protocol::Udp,
+                port: 8000 + port,
+                app_protocol: None,
+            })
+            .collect(),
+        conditions: Conditions { ready: flags[1], serving: flags[2], terminating: flags[3] },
+        hostname: flags[4].then(|| format!("pod-{host}").into()),
+        zone: (place > 0).then(|| format!("zone-{place}").into()),
+        node: (place > 1).then(|| format!("node-{host}").into()),
+    });
+    prop::collection::vec(endpoint, 0..70).prop_map(|endpoints| {
+        let distinct: BTreeMap<_, _> =
+            endpoints.into_iter().map(|endpoint| ((endpoint.ipv4, endpoint.ipv6), endpoint)).collect();
+        distinct.into_values().collect()
+    })
+}
+
+fn export() -> Export {
+    Export {
+        uid: "3f0c".into(),
+        created: 1_700_000_000,
+        service_type: ServiceType::Headless,
+        ports: vec![ServicePort {
+            name: "http".into(),
+            protocol: Protocol::Sctp,
+            port: 80,
+            app_protocol: Some("h2c".into()),
+        }],
+        session_affinity: SessionAffinity::ClientIp { timeout: Some(10_800) },
+        internal_traffic_policy: TrafficPolicy::Local,
+        traffic_distribution: Some("PreferClose".into()),
+        ip_families: vec![IpFamily::V6, IpFamily::V4],
+        labels: BTreeMap::from([("a".to_owned(), "b".to_owned())]),
+        annotations: BTreeMap::from([("c".to_owned(), String::new())]),
+        publish_not_ready_addresses: true,
+        target: Some(Target { namespace: "ns".into(), service: "web".into() }),
+    }
+}
+
+fn stored(plan: &Plan) -> BTreeMap<PageId, Arc<StoredPage>> {
+    plan.pages.iter().map(|(_, page)| (page.id.clone(), page.clone())).collect()
+}
+
+fn fits_cloud_map(instance: &Instance) -> bool {
+    let total: usize = instance.attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
+    instance.id.len() <= 64
+        && instance.attributes.len() <= 30
+        && total <= 5_000
+        && instance.attributes.values().all(|value| value.len() <= 1_024)
+}
+
+proptest! {
+    #[test]
+    fn packing_round_trips(bytes in prop::collection::vec(any::<u8>(), 0..5_000), level in 0u32..9) {
+        prop_assert_eq!(codec::unpack(&codec::pack(&bytes, level)).unwrap(), bytes);
+    }
+
+    #[test]
+    fn unpacking_survives_anything(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
+        if let Ok(raw) = codec::unpack(&bytes) {
+            prop_assert!(raw.len() <= codec::MAX_UNPACKED);
+        }
+    }
+
+    #[test]
+    fn a_delta_turns_the_base_into_the_desired_state(base in maps(), desired in maps()) {
+        prop_assert_eq!(Delta::between(&base, &desired, 6).apply(&base), desired);
+    }
+
+    #[test]
+    fn a_planned_tree_reads_back(before in maps(), after in maps()) {
+        let limits = small();
+        let first = tree::plan(None, &before, "1-1-a", 1, &limits).unwrap();
+        let second = tree::plan(Some((&first.tree, &before)), &after, "1-2-b", 1, &limits).unwrap();
+        let mut pages = stored(&first);
+        pages.extend(stored(&second));
+        let read = tree::verify(&second.tree.root, &Cache::default(), &pages).unwrap();
+        prop_assert_eq!(&read.map, &after);
+        prop_assert_eq!(&read.tree, &second.tree);
+        // What another leader plans from nothing says the same, in pages of its own.
+        let anew = tree::plan(None, &after, "2-1-c", second.tree.root.shards, &limits).unwrap();
+        prop_assert_eq!(anew.tree.data_pages(), second.tree.data_pages());
+        for (_, page) in &anew.pages {
+            prop_assert!(page.bytes.len() <= limits.page_bytes && fits_cloud_map(&page.to_instance()));
+        }
+    }
+
+    #[test]
+    fn equal_states_need_no_pages(map in maps()) {
+        let limits = small();
+        let first = tree::plan(None, &map, "1-1-a", 1, &limits).unwrap();
+        let second = tree::plan(Some((&first.tree, &map)), &map, "1-2-b", 1, &limits).unwrap();
+        prop_assert!(second.pages.is_empty());
+        prop_assert_eq!(first.tree, second.tree);
+    }
+
+    #[test]
+    fn a_tree_with_a_page_missing_is_not_read(map in maps(), victim in any::<prop::sample::Index>()) {
+        let plan = tree::plan(None, &map, "1-1-a", 1, &small()).unwrap();
+        let mut pages = stored(&plan);
+        if !pages.is_empty() {
+            let victim = victim.get(&plan.pages).1.id.clone();
+            pages.remove(&victim);
+            prop_assert!(tree::verify(&plan.tree.root, &Cache::default(), &pages).is_err());
+        }
+    }
+
+    #[test]
+    fn endpoints_survive_their_chunks(endpoints in endpoints()) {
+        let service = ServiceKey::new("ns", "web");
+        let chunks = chunks::assign(&[], &endpoints);
+        let mut map = Map::new();
+        map.extend([records::encode_export(&service, &export()).unwrap()]);
+        map.extend(chunks.iter().map(|chunk| records::encode_chunk(&service, chunk).unwrap()));
+        let catalog = Catalog::decode(&map);
+        prop_assert!(catalog.problems.is_empty());
+        let mut sorted = endpoints;
+        sorted.sort_unstable();
+        prop_assert_eq!(&catalog.exports[&service].endpoints, &sorted);
+        prop_assert_eq!(&catalog.exports[&service].export, &export());
+        prop_assert_eq!(records::chunks(&map, &service, &mut Vec::new()), chunks);
+    }
+
+    #[test]
+    fn an_endpoint_stays_in_its_chunk(before in endpoints(), after in endpoints()) {
+        let place = |chunks: &[Chunk]| -> BTreeMap<_, _> {
+            chunks.iter().flat_map(|c| c.endpoints.iter().map(|e| ((e.ipv4, e.ipv6), c.index))).collect()
+        };
+        let first = chunks::assign(&[], &before);
+        let second = chunks::assign(&first, &after);
+        let (old, new) = (place(&first), place(&second));
+        prop_assert_eq!(new.len(), after.len());
+        prop_assert!(second.iter().all(|chunk| chunk.endpoints.len() <= MAX_ENDPOINTS));
+        if first.len() <= 4 {
+            prop_assert!(new.iter().all(|(address, index)| old.get(address).is_none_or(|old| old == index)));
+        }
+    }
+}
+
+fn head() -> Head {
+    let plan =
+        tree::plan(None, &Map::from([("a/b".into(), Value::from([1]))]), "1-1-a", 1, &Limits::default()).unwrap();
+    Head {
+        cluster: "blue".into(),
+        reads: 1,
+        uid: "0b0d2ab9-5a3b-4ab3-8a3d-0c8a8b4c1a11".into(),
+        position: Position { epoch: 3, seq: 9 },
+        presence: Presence::Left { successor: Some("green".into()) },
+        root: plan.tree.root,
+        delta: Arc::new(Delta::between(&Map::new(), &Map::from([("x/y".into(), Value::from([7; 50]))]), 6)),
+        lease: std::time::Duration::from_secs(300),
+        written: 1_700_000_000_000,
+    }
+}
+
+#[test]
+fn a_head_survives_its_attributes() {
+    let instance = head().to_instance();
+    assert!(fits_cloud_map(&instance));
+    assert_eq!(Head::from_instance(&instance).unwrap(), head());
+}
+
+#[test]
+fn a_damaged_head_is_no_head() {
+    let mut damaged = head().to_instance();
+    damaged.attributes.insert("d0".to_owned(), "AAAA".to_owned());
+    assert_eq!(Head::from_instance(&damaged), Err(codec::Error::Checksum));
+    let mut newer = head().to_instance();
+    newer.attributes.insert("v".to_owned(), "2".to_owned());
+    assert_eq!(Head::from_instance(&newer), Err(codec::Error::Format(2)));
+    let mut stolen = head().to_instance();
+    stolen.id = "red".into();
+    assert!(Head::from_instance(&stolen).is_err());
+    let mut extended = head().to_instance();
+    extended.attributes.insert("s".to_owned(), "a signature of a later release".to_owned());
+    assert_eq!(Head::from_instance(&extended).unwrap(), head());
+}
+
+#[test]
+fn the_largest_head_and_page_fit_into_an_instance() {
+    let limits = Limits::default();
+    let noise: Vec<u8> =
+        (0..limits.page_bytes as u32 - 1).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let id = PageId { flush: "18446744073709551615-4294967295-ffffffff".into(), number: 999 };
+    let page = StoredPage::new(id, codec::pack(&noise, 0)).to_instance();
+    assert!(fits_cloud_map(&page));
+    let noise = noise[..3_100].to_vec();
+    let delta = Arc::new(Delta::between(&Map::new(), &Map::from([("x/y".into(), noise.into())]), 0));
+    let head = Head { delta, ..head() };
+    assert!(head.fits(&limits));
+    let instance = head.to_instance();
+    assert!(fits_cloud_map(&instance));
+    let room: usize = instance.attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
+    assert!(room <= 5_000 - 200, "room for a signature: {room}");
+}
+
+#[test]
+fn registrations_round_trip_and_are_found_by_their_target() {
+    let registration = Registration {
+        target: Target { namespace: "ns".into(), service: "web".into() },
+        owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "ns".into(), name: "web".into() },
+        claimed: 1_700_000_000,
+        retiring: true,
+    };
+    let map = Map::from([records::encode_registration(&registration).unwrap()]);
+    assert_eq!(Catalog::decode(&map).registrations[&registration.target], registration);
+}
+
+#[test]
+fn a_record_that_is_too_large_names_its_key() {
+    let mut large = export();
+    large.annotations.insert("note".to_owned(), "x".repeat(records::MAX_VALUE));
+    let error = records::encode_export(&ServiceKey::new("ns", "web"), &large).unwrap_err();
+    assert!(error.to_string().contains("ns/web"), "{error}");
+}
+
+#[test]
+fn one_unreadable_record_costs_nothing_else() {
+    let mut map = Map::from([records::encode_export(&ServiceKey::new("ns", "good"), &export()).unwrap()]);
+    map.insert("ns/bad".into(), Value::from([0xff, 0xff]));
+    map.insert("?future".into(), Value::from([]));
+    let catalog = Catalog::decode(&map);
+    assert_eq!(catalog.exports.len(), 1);
+    let named: BTreeSet<_> = catalog.problems.iter().map(|problem| &*problem.key).collect();
+    assert_eq!(named, BTreeSet::from(["ns/bad", "?future"]));
+}
