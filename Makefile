@@ -35,10 +35,10 @@ bench: ## Measure propagation, idle cost and memory; prints one JSON line per fi
 	@$(STAGES) use_target; integration/bench.sh
 
 build: ## The release binary
-	@$(STAGES) use_target; cargo build --release; echo "built: $$CARGO_TARGET_DIR/release/cloudmap-mcs"
+	@$(STAGES) use_target; build_release; echo "built: $$CARGO_TARGET_DIR/release/cloudmap-mcs"
 
 image: ## A container image of it as a file (IMAGE=name:tag, IMAGE_TAR=file); with Docker, use the Dockerfile instead
-	@$(STAGES) use_target; cargo build --release; \
+	@$(STAGES) use_target; build_release; \
 		$(TESTBED) image "$(IMAGE)" "$(IMAGE_TAR)" "$$CARGO_TARGET_DIR/release/cloudmap-mcs"
 
 testbed-up: ## Two empty clusters on this machine; prints how to use them

@@ -164,8 +164,7 @@ tell "${BOLD}cloudmap-mcs: a Service of one Kubernetes cluster, used from anothe
 if [ -z "$GIVEN_CONTEXTS" ]; then
 	stage "Building the controller and the emulator (the first time, some minutes)"
 	use_target
-	cargo build --release --package cloudmap-mcs
-	cargo build --release --package cloudmap-mcs-integration --bin cloudmap-emulator
+	build_release
 	# Built is built: another checkout may go on.
 	exec 6>&-
 fi

@@ -36,6 +36,10 @@ need() {
 	[ ${#missing[@]} -eq 0 ] || fail "missing on this machine:"$'\n'"$(printf '%s\n' "${missing[@]}")"
 }
 
+# build_release: the controller and the emulator. One command for demo, tests and benchmarks: with other packages selected
+# cargo would compile the dependencies again, for other features.
+build_release() { (cd "$ROOT" && cargo build --release --workspace --bins); }
+
 # use_target: sets CARGO_TARGET_DIR, unless it is set, to a folder of the cache for this compiler, which clones share.
 #
 # Cargo does not tell two checkouts of one workspace apart: it compares file times only, and would take what another

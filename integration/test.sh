@@ -43,14 +43,14 @@ if [ -z "${TESTS:-}" ]; then
 	cargo test --workspace --no-fail-fast
 fi
 
-stage "Compiling the end-to-end tests, the emulator and the controller's release build"
+stage "Compiling the end-to-end tests, and release builds of the controller and the emulator"
 "${CARGO_E2E[@]}" --no-run
-cargo build --release --package cloudmap-mcs
+build_release
 
 clusters_up
 stage "Cloud Map emulator and controller"
 # Slow enough that what happens at once in memory does not hide what does not in AWS; quotas for a namespace a scenario.
-registry_up "$CARGO_TARGET_DIR/debug/cloudmap-emulator" --max-namespaces 1000 --call-latency 5ms-20ms \
+registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --max-namespaces 1000 --call-latency 5ms-20ms \
 	--operation-latency 100ms-300ms --replicas 2 --discovery-lag 0s-500ms
 image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
 controller_install "$CONTEXT_1" cluster-1
