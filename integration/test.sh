@@ -47,6 +47,11 @@ stage "Compiling the end-to-end tests, and release builds of the controller and 
 "${CARGO_E2E[@]}" --no-run
 build_release
 
+if [ -z "${TESTS:-}" ]; then
+	stage "Simulation of the ledger, from the release build"
+	cargo test --release --package cloudmap-mcs-integration --test ledger_simulation
+fi
+
 clusters_up
 stage "Cloud Map emulator and controller"
 # Slow enough that what happens at once in memory does not hide what does not in AWS; quotas for a namespace a scenario.

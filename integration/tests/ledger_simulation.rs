@@ -1,6 +1,6 @@
 //! The ledger under simulation: every scenario, many seeds.
 //!
-//! `LEDGER_SIM_SEEDS=<n>` runs n seeds of each scenario (default 100), from `LEDGER_SIM_START` (default 0) on.
+//! `LEDGER_SIM_SEEDS=<n>` runs n seeds of each scenario (default 100, in a debug build 2), from `LEDGER_SIM_START` (default 0) on.
 //! `LEDGER_SIM_SCENARIO=<name>` runs one scenario, and with `LEDGER_SIM_SEED=<k>` one seed of it, with a trace.
 
 use std::{
@@ -14,6 +14,9 @@ use cloudmap_mcs_integration::ledger_sim::{
     Report, run,
     scenario::{SCENARIOS, Scenario},
 };
+
+/// A debug build takes ten times as long: it shows that the simulation works, the release build that the ledger does.
+const DEFAULT_SEEDS: u64 = if cfg!(debug_assertions) { 2 } else { 100 };
 
 fn setting<T: FromStr>(name: &str) -> Option<T> {
     let value = env::var(name).ok()?;
@@ -34,7 +37,7 @@ fn every_scenario_holds_for_every_seed() {
         }
         return;
     }
-    let (start, seeds) = (setting("LEDGER_SIM_START").unwrap_or(0), setting("LEDGER_SIM_SEEDS").unwrap_or(100));
+    let (start, seeds) = (setting("LEDGER_SIM_START").unwrap_or(0), setting("LEDGER_SIM_SEEDS").unwrap_or(DEFAULT_SEEDS));
     let mut failures = Vec::new();
     for scenario in chosen {
         let reports = run_seeds(scenario, start, seeds);
