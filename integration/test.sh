@@ -49,7 +49,7 @@ build_release
 
 if [ -z "${TESTS:-}" ]; then
 	stage "Simulation of the ledger, from the release build"
-	cargo test --release --package cloudmap-mcs-integration --test ledger_simulation
+	"$CARGO_TARGET_DIR/release/ledger-simulation" --seeds 150
 fi
 
 clusters_up

@@ -14,6 +14,7 @@
 // Events are a closed protocol between these files.
 #![allow(missing_debug_implementations, clippy::unwrap_used)]
 
+pub mod campaign;
 mod check;
 mod events;
 mod registry;

@@ -1,0 +1,48 @@
+//! Runs the state machines of the ledger through simulated faults, as many seeds as asked for.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use cloudmap_mcs_integration::ledger_sim::{
+    campaign::campaign,
+    run,
+    scenario::{SCENARIOS, Scenario},
+};
+
+/// Runs the state machines of the ledger through simulated faults. Ends with 1 if an invariant was violated.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Seeds of each scenario.
+    #[arg(long, default_value_t = 100)]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    start: u64,
+    /// Only this scenario.
+    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(SCENARIOS.iter().map(|scenario| scenario.name)))]
+    scenario: Option<String>,
+    /// Runs this one seed and prints what happens.
+    #[arg(long, requires = "scenario")]
+    seed: Option<u64>,
+}
+
+#[expect(clippy::print_stdout, reason = "a command")]
+fn main() -> ExitCode {
+    let Args { seeds, start, scenario, seed } = Args::parse();
+    let chosen: Vec<&Scenario> =
+        SCENARIOS.iter().filter(|one| scenario.as_deref().is_none_or(|name| name == one.name)).collect();
+    let failures = match seed {
+        Some(seed) => chosen
+            .iter()
+            .flat_map(|scenario| run(scenario, seed, true).violations)
+            .map(|(at, invariant, what)| format!("{invariant} at {at:.1} s: {what}"))
+            .collect(),
+        None => campaign(&chosen, start, seeds),
+    };
+    for failure in &failures {
+        println!("{failure}");
+    }
+    let runs = if seed.is_some() { 1 } else { seeds * chosen.len() as u64 };
+    println!("{} passed, {} failed", runs - failures.len().min(runs as usize) as u64, failures.len());
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
