@@ -29,9 +29,9 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
 
 # glibc, libgcc and CA certificates, no shell; user 65532.
 FROM gcr.io/distroless/cc-debian12:nonroot
-COPY --from=build /cloudmap-mcs /cloudmap-mcs
+COPY --from=build /cloudmap-mcs /usr/local/bin/cloudmap-mcs
 COPY LICENSE /LICENSE
 USER 65532:65532
 EXPOSE 8080
-ENTRYPOINT ["/cloudmap-mcs"]
+ENTRYPOINT ["/usr/local/bin/cloudmap-mcs"]
 CMD ["run"]

@@ -6,7 +6,10 @@ use super::Knowledge;
 use crate::{
     api::{
         conditions::RegisteredReason,
-        names::{ANNOTATION_INSTANCES, ANNOTATION_SHARE, ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE},
+        names::{
+            ANNOTATION_INSTANCE_PORT, ANNOTATION_INSTANCES, ANNOTATION_SHARE, ANNOTATION_TARGET_NAMESPACE,
+            ANNOTATION_TARGET_SERVICE,
+        },
     },
     cli::Instances,
     cluster::objects::{Pairs, ServiceExport},
@@ -15,7 +18,7 @@ use crate::{
         sync::{Outcome, Reason, TargetDesired, TargetStatus},
         target::validate,
     },
-    model::{ServiceKey, Target},
+    model::{ServiceKey, ServicePort, Target},
 };
 
 /// The rules by which this cluster's exports get their targets.
@@ -73,6 +76,10 @@ impl Targets {
         }
     }
 
+    fn source<'a>(&'a self, service: &'a ServiceKey, ports: &'a [ServicePort]) -> Source<'a> {
+        Source { identity: &self.identity, service, ports, region: self.region.as_deref() }
+    }
+
     /// What should be registered in a target, by what is known now. `None`: this cluster has nothing to do there.
     pub(super) fn desired(
         &self,
@@ -88,12 +95,8 @@ impl Targets {
         let active = !registration.retiring && winner && knowledge.is_on_record(target);
         let instances = match knowledge.planned(&key) {
             Some(Ok(local)) if !registration.retiring && winner => {
-                let source = Source {
-                    identity: &self.identity,
-                    service: &key,
-                    ports: &local.export.ports,
-                    region: self.region.as_deref(),
-                };
+                let ports = instance_ports(object.as_deref(), &local.export.ports);
+                let source = self.source(&key, &ports);
                 // What does not fit is said on the ServiceExport (`registered`); nothing of it is registered.
                 source.instances(&local.endpoints).unwrap_or_default()
             }
@@ -133,12 +136,7 @@ impl Targets {
             ));
         }
         if let Some(Ok(local)) = knowledge.planned(&export.key) {
-            let source = Source {
-                identity: &self.identity,
-                service: &export.key,
-                ports: &local.export.ports,
-                region: self.region.as_deref(),
-            };
+            let source = self.source(&export.key, &local.export.ports);
             if let Err(unfit) = source.instances(&[]) {
                 return Some((RegisteredReason::Failed, format!("{unfit}.")));
             }
@@ -169,6 +167,17 @@ const fn refusal(reason: Reason) -> RegisteredReason {
 
 fn annotation<'a>(annotations: &'a Pairs, name: &str) -> Option<&'a str> {
     annotations.get(name).map(|value| value.trim())
+}
+
+/// The ports of the Service, the one that becomes `AWS_INSTANCE_PORT` first: the annotation names it, or gives its number.
+fn instance_ports(export: Option<&ServiceExport>, ports: &[ServicePort]) -> Vec<ServicePort> {
+    let mut ports = ports.to_vec();
+    if let Some(wanted) = export.and_then(|export| annotation(&export.annotations, ANNOTATION_INSTANCE_PORT))
+        && let Some(at) = ports.iter().position(|port| *port.name == *wanted || port.port.to_string() == wanted)
+    {
+        ports[..=at].rotate_right(1);
+    }
+    ports
 }
 
 /// A target that the user names, or shares on purpose, may exist already.
