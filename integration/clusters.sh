@@ -40,6 +40,8 @@ AWS_REGION names the region of AWS, where the controller's service account has a
 clusters_up() {
 	if [ -z "$GIVEN_CONTEXTS" ]; then
 		stage "Two Kubernetes clusters (the first time, compiling Kubernetes takes some minutes)"
+		# From nothing: the objects and the registry of an earlier run would be part of this one.
+		"$TESTBED" down
 		"$TESTBED" up
 		eval "$("$TESTBED" env)"
 	fi

@@ -27,7 +27,7 @@ tell() { printf '%s\n' "$@"; }
 # show CMD...: prints a command, runs it, and prints its output indented.
 show() {
 	printf '\n%s$ %s%s\n' "$DIM" "$(quoted "$@")" "$PLAIN"
-	"$@" 2>&1 | sed 's/^/    /'
+	"$@" 2>&1 | awk '{ print "    " $0 }'
 }
 
 # quoted WORD...: as one would type it.
