@@ -34,8 +34,9 @@ impl fmt::Display for Figure {
     }
 }
 
+/// To three digits, and never the negative zero that a sum of nothing is.
 fn rounded(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
+    (value * 1000.0).round() / 1000.0 + 0.0
 }
 
 /// The nearest-rank percentile: the least of `sorted` that `percent` of them are not above. `None` without values.
@@ -70,5 +71,7 @@ mod tests {
     fn a_line_has_the_five_members() {
         let line = Figure::at_most("change_p50", 0.61234, "s", 0.8).to_string();
         assert_eq!(line, r#"{"figure":"change_p50","value":0.612,"unit":"s","target":0.8,"met":true}"#);
+        let nothing = Figure::for_scale("writes", [0.0; 0].into_iter().sum(), "requests").to_string();
+        assert_eq!(nothing, r#"{"figure":"writes","value":0.0,"unit":"requests","target":null,"met":null}"#);
     }
 }

@@ -92,8 +92,10 @@ pub(super) fn is_head(write: &Write) -> bool {
 /// What a cluster wrote to its ledger.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct LedgerWrites {
-    /// Heads on the pages that the head before was on: changes in the delta, and heartbeats.
-    pub(super) heads: usize,
+    /// Heads on the pages that the head before was on, with another delta: each carries a change.
+    pub(super) changes: usize,
+    /// Heads that say again what the one before said.
+    pub(super) heartbeats: usize,
     /// Heads on other pages: each commits a flush.
     pub(super) flushes: usize,
     pub(super) pages: usize,
@@ -102,17 +104,18 @@ pub(super) struct LedgerWrites {
 /// Sorts what `cluster` wrote after its first head among `writes`.
 pub(super) fn ledger_writes(writes: &[Write], cluster: &str) -> anyhow::Result<LedgerWrites> {
     let mut counted = LedgerWrites::default();
-    let mut last_root = None;
+    let mut last: Option<Head> = None;
     for write in writes.iter().filter(|write| write.caller == cluster && write.is_ok() && is_ledger(write)) {
         if is_head(write) {
             let instance = Instance { id: write.instance.as_str().into(), attributes: write.attributes.clone() };
             let head = Head::from_instance(&instance).context("the cluster wrote a head that cannot be read")?;
-            match last_root.replace(head.root.clone()) {
-                Some(root) if root == head.root => counted.heads += 1,
-                Some(_) => counted.flushes += 1,
+            match last.replace(head.clone()) {
+                Some(before) if before.root != head.root => counted.flushes += 1,
+                Some(before) if before.delta != head.delta => counted.changes += 1,
+                Some(_) => counted.heartbeats += 1,
                 None => {}
             }
-        } else if last_root.is_some() && write.operation == "RegisterInstance" {
+        } else if last.is_some() && write.operation == "RegisterInstance" {
             counted.pages += 1;
         }
     }
@@ -124,8 +127,9 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use cloudmap_mcs::ledger::{
+        Map,
         codec::Digest,
-        head::{FORMAT, Presence, Root, RootPage},
+        head::{Delta, FORMAT, Presence, Root, RootPage},
         record::Position,
     };
 
@@ -182,8 +186,9 @@ mod tests {
     }
 
     #[test]
-    fn a_head_on_other_pages_commits_a_flush() {
-        let head = |cluster: &str, pages: &[&str]| {
+    fn heads_are_changes_heartbeats_or_flushes() {
+        let head = |cluster: &str, pages: &[&str], keys: &[&str]| {
+            let delta: Map = keys.iter().map(|&key| (key.into(), Arc::from(*b"value"))).collect();
             let pages =
                 pages.iter().map(|page| RootPage { shard: 0, id: page.parse().unwrap(), digest: Digest::of(b"") });
             let head = Head {
@@ -193,7 +198,7 @@ mod tests {
                 position: Position { epoch: 1, seq: 1 },
                 presence: Presence::Live,
                 root: Root { shards: 1, pages: pages.collect() },
-                delta: Arc::default(),
+                delta: Arc::new(Delta::between(&Map::new(), &delta, 6)),
                 lease: Duration::from_secs(300),
                 written: 0,
             };
@@ -202,18 +207,19 @@ mod tests {
         let page = |cluster: &str| write(cluster, &format!("exports-0.{cluster}"), BTreeMap::new());
         let writes = [
             page("a"),
-            head("a", &[]),
-            head("a", &[]),
+            head("a", &[], &[]),
+            head("a", &[], &["x"]),
             page("a"),
             page("b"),
             page("a"),
-            head("b", &[]),
-            head("a", &["1-1-aaaa.0"]),
-            head("a", &["1-1-aaaa.0"]),
-            head("a", &["1-1-aaaa.0"]),
+            head("b", &[], &[]),
+            head("a", &["1-1-aaaa.0"], &[]),
+            head("a", &["1-1-aaaa.0"], &["y"]),
+            head("a", &["1-1-aaaa.0"], &["y"]),
+            head("a", &["1-1-aaaa.0"], &["y", "z"]),
         ];
         let counted = |cluster| ledger_writes(&writes, cluster).unwrap();
-        assert_eq!(counted("a"), LedgerWrites { heads: 3, flushes: 1, pages: 2 });
+        assert_eq!(counted("a"), LedgerWrites { changes: 3, heartbeats: 1, flushes: 1, pages: 2 });
         assert_eq!(counted("b"), LedgerWrites::default(), "nothing after its first head");
     }
 

@@ -413,9 +413,10 @@ impl Bench {
             Figure::at_most("change_p50", percentile(50.0)?, "s", 0.8),
             Figure::at_most("change_p99", percentile(99.0)?, "s", 1.5),
             Figure::for_scale("change_max", percentile(100.0)?, "s"),
-            Figure::at_most("change_head_writes", per_change(ledger.heads), "writes/change", 1.0),
+            Figure::at_most("change_head_writes", per_change(ledger.changes), "writes/change", 1.0),
             Figure::for_scale("change_page_writes", per_change(ledger.pages), "writes/change"),
             Figure::for_scale("change_flushes", ledger.flushes as f64, "flushes"),
+            Figure::for_scale("change_heartbeats", ledger.heartbeats as f64, "writes"),
         ])
     }
 
