@@ -71,7 +71,7 @@ async fn instances_of_others_in_a_shared_service_are_never_touched() {
         world.deploy(source, "orders", 1).await?;
         world.apply(source, manifests::service("orders", &[manifests::http(80)])).await?;
         let mut export = manifests::export("orders");
-        export["metadata"]["annotations"] = json!({"cloudmap-mcs.x-k8s.io/share": "true"});
+        export["metadata"]["annotations"] = json!({"cloudmap-mcs/share": "true"});
         world.apply(source, export).await?;
         world.imported(other, "orders").await?;
         for (replicas, instances) in [(1, 2), (2, 3), (1, 2)] {
