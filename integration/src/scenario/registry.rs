@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 
 use super::wait::{PROPAGATION, eventually};
-use crate::emulator::{Counters, Write, sdk_config};
+use crate::emulator::{Counters, Snapshot, Write, sdk_config};
 
 /// Attributes of instances by instance id.
 pub type Instances = BTreeMap<String, BTreeMap<String, String>>;
@@ -91,6 +91,13 @@ impl Registry {
             .send()
             .await?;
         Ok(created.service().and_then(|service| service.id()).context("no id")?.to_owned())
+    }
+
+    /// The id of a service, by the emulator's books.
+    pub async fn service_id(&self, namespace: &str, service: &str) -> Result<String> {
+        let snapshot: Snapshot = self.control("snapshot").await?;
+        let found = snapshot.service(namespace, service);
+        found.map(|found| found.id.clone()).with_context(|| format!("there is no service {namespace}/{service}"))
     }
 
     /// Registers an instance and waits until it is discovered.

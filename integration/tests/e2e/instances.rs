@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use anyhow::Result;
 use cloudmap_mcs_integration::scenario::{PROPAGATION, SERVICE_EXPORT, World, eventually, holds, manifests};
-use serde_json::json;
 
 /// What ECS registers for a task (its documented attributes).
 const TASK: [(&str, &str); 8] = [
@@ -61,43 +61,44 @@ async fn pods_are_instances_with_the_attributes_that_ecs_uses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn instances_of_others_in_a_shared_service_are_never_touched() {
+async fn instances_of_others_in_our_services_are_never_touched() {
     World::run("foreign-instances", async |world| {
         let [source, other] = &world.clusters;
         let task = "0db8dbd2185c4c0184e80f58fee8ba1d";
-        let service = world.registry.create_service(&world.namespace, "orders").await?;
-        world.registry.register(&world.namespace, ("orders", &service), task, &TASK).await?;
-        let before = world.registry.discover(&world.namespace, "orders").await?;
         world.deploy(source, "orders", 1).await?;
         world.apply(source, manifests::service("orders", &[manifests::http(80)])).await?;
-        let mut export = manifests::export("orders");
-        export["metadata"]["annotations"] = json!({"cloudmap-mcs/share": "true"});
-        world.apply(source, export).await?;
+        world.apply(source, manifests::export("orders")).await?;
         world.imported(other, "orders").await?;
-        for (replicas, instances) in [(1, 2), (2, 3), (1, 2)] {
+        has_instances(world, 1).await?;
+        let service = world.registry.service_id(&world.namespace, "orders").await?;
+        // The health of instances can be given only in a service with health checks, as ECS makes them.
+        let attributes: Vec<_> = TASK.into_iter().filter(|(name, _)| *name != "AWS_INIT_HEALTH_STATUS").collect();
+        world.registry.register(&world.namespace, ("orders", &service), task, &attributes).await?;
+        let before = world.registry.discover(&world.namespace, "orders").await?[task].clone();
+        for replicas in [2, 1] {
             world.deploy(source, "orders", replicas).await?;
-            eventually("the pods are instances beside the task", PROPAGATION, async || {
-                let now = world.registry.discover(&world.namespace, "orders").await?;
-                holds(now.len() == instances, &format!("there are {instances} instances"), &now)
-            })
-            .await?;
+            has_instances(world, replicas as usize + 1).await?;
         }
         source.delete(SERVICE_EXPORT, &world.namespace, "orders").await?;
-        eventually("the pods are no instances any more", PROPAGATION, async || {
-            let now = world.registry.discover(&world.namespace, "orders").await?;
-            holds(now == before, "the task is what it was", &now)
-        })
-        .await?;
-        let writes: Vec<_> = world
-            .registry
-            .writes()
-            .await?
-            .into_iter()
-            .filter(|write| write.instance == task && write.caller != "e2e")
-            .collect();
+        world.import_gone(other, "orders").await?;
+        has_instances(world, 1).await?;
+        let after = world.registry.discover(&world.namespace, "orders").await?;
+        holds(after.get(task) == Some(&before), "the task is what it was", &after)?;
+        let writes = world.registry.writes().await?;
+        let writes: Vec<_> =
+            writes.into_iter().filter(|write| write.instance == task && write.caller != "e2e").collect();
         holds(writes.is_empty(), "no controller wrote to it", &writes)
     })
     .await;
+}
+
+/// Waits until the Cloud Map service `orders` has so many instances.
+async fn has_instances(world: &World, count: usize) -> Result<()> {
+    eventually(&format!("there are {count} instances"), PROPAGATION, async || {
+        let now = world.registry.discover(&world.namespace, "orders").await?;
+        holds(now.len() == count, &format!("there are {count} instances"), &now)
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
