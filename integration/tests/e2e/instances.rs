@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use cloudmap_mcs_integration::scenario::{PROPAGATION, SERVICE_EXPORT, World, eventually, holds, manifests};
+use serde_json::json;
 
 /// What ECS registers for a task (its documented attributes).
 const TASK: [(&str, &str); 8] = [
@@ -99,6 +100,46 @@ async fn has_instances(world: &World, count: usize) -> Result<()> {
         holds(now.len() == count, &format!("there are {count} instances"), &now)
     })
     .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_of_others_in_a_shared_service_are_never_touched() {
+    World::run("foreign-instances", async |world| {
+        let [source, other] = &world.clusters;
+        let task = "0db8dbd2185c4c0184e80f58fee8ba1d";
+        let service = world.registry.create_service(&world.namespace, "orders").await?;
+        world.registry.register(&world.namespace, ("orders", &service), task, &TASK).await?;
+        let before = world.registry.discover(&world.namespace, "orders").await?;
+        world.deploy(source, "orders", 1).await?;
+        world.apply(source, manifests::service("orders", &[manifests::http(80)])).await?;
+        let mut export = manifests::export("orders");
+        export["metadata"]["annotations"] = json!({"cloudmap-mcs/share": "true"});
+        world.apply(source, export).await?;
+        world.imported(other, "orders").await?;
+        for (replicas, instances) in [(1, 2), (2, 3), (1, 2)] {
+            world.deploy(source, "orders", replicas).await?;
+            eventually("the pods are instances beside the task", PROPAGATION, async || {
+                let now = world.registry.discover(&world.namespace, "orders").await?;
+                holds(now.len() == instances, &format!("there are {instances} instances"), &now)
+            })
+            .await?;
+        }
+        source.delete(SERVICE_EXPORT, &world.namespace, "orders").await?;
+        eventually("the pods are no instances any more", PROPAGATION, async || {
+            let now = world.registry.discover(&world.namespace, "orders").await?;
+            holds(now == before, "the task is what it was", &now)
+        })
+        .await?;
+        let writes: Vec<_> = world
+            .registry
+            .writes()
+            .await?
+            .into_iter()
+            .filter(|write| write.instance == task && write.caller != "e2e")
+            .collect();
+        holds(writes.is_empty(), "no controller wrote to it", &writes)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
