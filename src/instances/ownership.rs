@@ -143,7 +143,7 @@ pub fn refusal(owner: &ServiceOwner, implied: bool) -> Option<String> {
         ServiceOwner::Unclaimed if !implied => None,
         ServiceOwner::Unclaimed => Some(
             "a service of this name exists already and was not made by this ClusterSet; to join it, name it in an \
-             annotation on the Service"
+             annotation on the ServiceExport"
                 .to_owned(),
         ),
         ServiceOwner::OtherSet(set) => Some(format!(

@@ -134,7 +134,15 @@ impl Registry {
     /// The services of the ledger.
     pub(in crate::ledger) async fn list_services(&self) -> Result<Vec<Service>, Failure> {
         let Some(namespace) = self.find_namespace().await? else { return Ok(Vec::new()) };
-        let listed = self.cloudmap.list_services(&namespace.id).await?;
+        let listed = match self.cloudmap.list_services(&namespace.id).await {
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                // Deleted since: whoever writes next makes it again.
+                *self.namespace.lock().await = None;
+                self.services.lock().await.clear();
+                return Ok(Vec::new());
+            }
+            listed => listed?,
+        };
         let mut known = self.services.lock().await;
         *known = listed.iter().map(|service| (service.name.to_string(), service.id.clone())).collect();
         Ok(listed)
@@ -245,6 +253,12 @@ impl Registry {
     }
 
     pub(in crate::ledger) async fn put_head(&self, head: &Head) -> Result<(), Failure> {
+        if self.me.is_some() && self.find_service(CLUSTERS).await?.is_none() {
+            // Somebody purged the ledger: the own id must be claimed again before anything is written.
+            if let Outcome::Taken { owner } = self.claim(0).await? {
+                return Err(failure(format!("the cluster id belongs to {owner}")));
+            }
+        }
         self.register(CLUSTERS, &head.to_instance()).await
     }
 
