@@ -44,7 +44,8 @@ struct State {
     /// Which condition types each manager applied on a ServiceExport.
     owned: HashMap<(ServiceKey, FieldManager), Vec<String>>,
     notes: Vec<Note>,
-    failures: VecDeque<Cause>,
+    /// What the next writes come to.
+    failures: VecDeque<Option<Cause>>,
     writes: usize,
     serial: u32,
 }
@@ -90,7 +91,13 @@ impl MemoryCluster {
 
     /// Lets the controller's next write fail.
     pub(crate) fn fail_next(&self, cause: Cause) {
-        self.state().failures.push_back(cause);
+        self.state().failures.push_back(Some(cause));
+    }
+
+    /// Lets that many writes pass, and the one after them fail.
+    pub(crate) fn fail_after(&self, writes: usize, cause: Cause) {
+        let passing = std::iter::repeat_with(|| None).take(writes);
+        self.state().failures.extend(passing.chain([Some(cause)]));
     }
 
     pub(crate) fn import(&self, key: &ServiceKey) -> Option<ServiceImport> {
@@ -279,7 +286,7 @@ impl State {
     }
 
     fn may_write(&mut self) -> Result<(), Cause> {
-        if let Some(cause) = self.failures.pop_front() {
+        if let Some(Some(cause)) = self.failures.pop_front() {
             return Err(cause);
         }
         self.writes += 1;

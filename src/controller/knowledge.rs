@@ -2,15 +2,24 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
     sync::Arc,
 };
 
 use crate::{
     export::{Exports, Invalid, Local, Publication},
     import::Unknown,
-    ledger::{Map, head::difference, records, remote::Remotes},
+    ledger::{Map, records, remote::Remotes},
     model::{ClaimOwner, ClusterId, Registration, ServiceKey, Target},
 };
+
+/// What a change of the registry concerns.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Concerned {
+    pub names: BTreeSet<ServiceKey>,
+    /// Targets with another registration record.
+    pub targets: BTreeSet<Target>,
+}
 
 /// Whether this cluster takes part in its ClusterSet, and if not, why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,17 +155,17 @@ impl Knowledge {
     }
 
     fn export_all(&mut self, now: i64) {
-        let Some(exports) = &self.exports else { return };
-        let names: BTreeSet<ServiceKey> = exports.names().into_iter().chain(self.planned.keys().cloned()).collect();
-        for key in names {
-            self.export(&key, now);
-        }
+        let Some(exports) = &mut self.exports else { return };
         let leaving = self.membership == Membership::Leaving;
-        if let Some(exports) = &mut self.exports {
-            exports.retire_unowned(|owner| {
-                let key = ServiceKey::new(owner.namespace.clone(), owner.name.clone());
-                !leaving && matches!(self.planned.get(&key), Some(Ok(_)))
-            });
+        // First of all: what nobody holds any more is free for those that follow.
+        exports.retire_unowned(|owner| {
+            let key = ServiceKey::new(owner.namespace.clone(), owner.name.clone());
+            !leaving && matches!(self.planned.get(&key), Some(Ok(_)))
+        });
+        let names: BTreeSet<ServiceKey> = exports.names().into_iter().chain(self.planned.keys().cloned()).collect();
+        let freed: BTreeSet<ServiceKey> = names.iter().flat_map(|key| self.export(key, now)).collect();
+        for key in freed {
+            self.export(&key, now);
         }
     }
 
@@ -170,51 +179,48 @@ impl Knowledge {
         self.exports.as_ref().map(Exports::map)
     }
 
-    /// Takes over what is known of the other clusters. Returns the names that changed.
-    pub fn adopt_remotes(&mut self, remotes: &Remotes) -> BTreeSet<ServiceKey> {
-        let mut changed = BTreeSet::new();
-        let known_before = self.unknown();
+    /// Takes over what is known of the other clusters. Whoever waits for one of them to become known
+    /// ([`unknown`](Self::unknown), [`settling`](Self::settling)) is not among the names.
+    pub fn adopt_remotes(&mut self, remotes: &Remotes) -> Concerned {
+        let mut concerned = Concerned::default();
         self.read |= remotes.all_live_verified || !remotes.clusters.is_empty();
         self.settled |= remotes.all_live_verified;
         for (id, remote) in &remotes.clusters {
             let gone = remote.left || remote.expired;
             let state = if gone { Some(Arc::default()) } else { remote.state.clone() };
-            let Some(state) = state else {
-                self.remotes.entry(id.clone()).or_default();
-                continue;
-            };
             let entry = self.remotes.entry(id.clone()).or_default();
-            let before = entry.map.clone().unwrap_or_default();
+            let Some(state) = state else { continue };
             if entry.map.as_ref().is_some_and(|map| Arc::ptr_eq(map, &state)) {
                 continue;
             }
+            let before = entry.map.replace(Arc::clone(&state)).unwrap_or_default();
             let mut problems = Vec::new();
             for key in records::changed_services(&before, &state) {
                 match records::decode_service(&state, &key, &mut problems) {
                     Some(exported) => entry.exports.insert(key.clone(), Arc::new(exported)),
                     None => entry.exports.remove(&key),
                 };
-                changed.insert(key);
+                concerned.names.insert(key);
             }
             for problem in problems {
                 tracing::warn!(cluster = %id, key = &*problem.key, problem = problem.message, "unreadable ledger record");
             }
-            if difference(&before, &state).iter().any(|(key, _)| key.starts_with('!')) {
+            let targets = changed_registrations(&before, &state);
+            if !targets.is_empty() {
                 entry.registrations = records::registrations(&state);
-                changed.extend(self.planned.keys().cloned());
+                concerned.targets.extend(targets);
             }
-            entry.map = Some(state);
         }
-        let absent: Vec<ClusterId> =
-            self.remotes.keys().filter(|id| !remotes.clusters.contains_key(*id)).cloned().collect();
-        for id in absent {
-            changed.extend(self.remotes.remove(&id).into_iter().flat_map(|remote| remote.exports.into_keys()));
+        for (_, gone) in self.remotes.extract_if(.., |id, _| !remotes.clusters.contains_key(id)) {
+            concerned.names.extend(gone.exports.into_keys());
+            concerned.targets.extend(gone.registrations.into_keys());
         }
-        if self.unknown() != known_before {
-            // What waited for a cluster to become known, or was kept because it was not.
-            changed.extend(self.names());
-        }
-        changed
+        let wants = |plan: &Result<Arc<Local>, Invalid>| {
+            let target = plan.as_ref().ok().and_then(|local| local.export.target.as_ref());
+            target.is_some_and(|target| concerned.targets.contains(target))
+        };
+        concerned.names.extend(self.planned.iter().filter(|(_, plan)| wants(plan)).map(|(key, _)| key.clone()));
+        concerned
     }
 
     /// The unknown clusters had their time: new imports wait for them no longer. Returns whether that is news.
@@ -222,13 +228,27 @@ impl Knowledge {
         self.read && !std::mem::replace(&mut self.settled, true)
     }
 
-    /// What the registry has of this cluster. Returns the names whose export changed there.
-    pub fn adopt_published(&mut self, published: Option<Arc<Map>>) -> BTreeSet<ServiceKey> {
-        let empty = Arc::default();
-        let changed =
-            records::changed_services(self.published.as_ref().unwrap_or(&empty), published.as_ref().unwrap_or(&empty));
-        self.published = published;
-        changed
+    /// What the registry has of this cluster.
+    pub fn adopt_published(&mut self, published: Option<Arc<Map>>) -> Concerned {
+        let after = published.clone().unwrap_or_default();
+        let before = std::mem::replace(&mut self.published, published);
+        let mut names = BTreeSet::new();
+        if before.is_none() {
+            // What an earlier leader said about them was left alone until now.
+            names.extend(self.planned.keys().cloned());
+        }
+        let before = before.unwrap_or_default();
+        names.extend(records::changed_services(&before, &after));
+        Concerned { names, targets: changed_registrations(&before, &after) }
+    }
+
+    /// This leader does not know yet how the exports stand: what an earlier one said about them holds meanwhile.
+    pub const fn starting(&self) -> bool {
+        match &self.membership {
+            Membership::Joining(_) => true,
+            Membership::Member { trouble: None } => !self.settled || self.published.is_none(),
+            _ => false,
+        }
     }
 
     /// The registration record of a target is in the registry, so that instances may be registered there.
@@ -306,6 +326,20 @@ impl Knowledge {
             _ => Publication::Pending("On its way to the registry.".to_owned()),
         }
     }
+}
+
+/// The targets whose registration records differ between two maps.
+fn changed_registrations(old: &Map, new: &Map) -> BTreeSet<Target> {
+    // All keys that begin with `!`, which is followed by `"`.
+    let differing = |map: &Map, other: &Map| {
+        map.range::<str, _>((Bound::Included("!"), Bound::Excluded("\"")))
+            .filter(|(key, value)| other.get(*key) != Some(value))
+            .filter_map(|(_, value)| Some(records::decode_registration(value)?.target))
+            .collect::<BTreeSet<_>>()
+    };
+    let mut targets = differing(old, new);
+    targets.append(&mut differing(new, old));
+    targets
 }
 
 #[cfg(test)]

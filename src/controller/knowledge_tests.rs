@@ -80,15 +80,15 @@ fn a_cluster_is_unknown_until_it_is_verified_and_its_exports_go_when_it_left() {
     assert_eq!(knowledge.unknown(), Unknown::Only([id("there")].into()));
     assert!(knowledge.settling());
     let changed = knowledge.adopt_remotes(&mk_remotes(&[("there", Some(mk_map(&[("a", None, 1), ("b", None, 1)])))]));
-    assert!(changed.is_superset(&[key("a"), key("b")].into()));
+    assert_eq!(changed.names, [key("a"), key("b")].into());
     assert_eq!(knowledge.sources(&key("a")).len(), 1);
 
     let changed = knowledge.adopt_remotes(&mk_remotes(&[("there", Some(mk_map(&[("a", None, 1)])))]));
-    assert_eq!(changed, [key("b")].into(), "only what changed");
+    assert_eq!(changed.names, [key("b")].into(), "only what changed");
 
     let mut left = mk_remotes(&[("there", None)]);
     left.clusters.get_mut(&id("there")).unwrap().left = true;
-    assert!(knowledge.adopt_remotes(&left).contains(&key("a")));
+    assert!(knowledge.adopt_remotes(&left).names.contains(&key("a")));
     assert!(knowledge.sources(&key("a")).is_empty() && knowledge.unknown().is_none());
 }
 
@@ -100,7 +100,7 @@ fn an_export_is_ready_when_the_registry_has_exactly_it() {
     knowledge.resume(&Map::new(), 1);
     let map = knowledge.desired().unwrap();
     assert!(matches!(knowledge.publication(&key("a")), Publication::Pending(_)));
-    assert_eq!(knowledge.adopt_published(Some(map)), [key("a")].into());
+    assert_eq!(knowledge.adopt_published(Some(map)).names, [key("a")].into());
     assert_eq!(knowledge.publication(&key("a")), Publication::Published);
     let mut changed = mk_local(None);
     changed.export.created = 5;
@@ -165,4 +165,46 @@ fn who_leaves_exports_nothing_but_keeps_its_registrations_until_they_are_empty()
     assert_eq!(knowledge.desired().unwrap(), leaving, "nothing new is exported meanwhile");
     knowledge.set_membership(Membership::Member { trouble: None }, 3);
     assert_eq!(knowledge.desired().unwrap().len(), member.len() + 1, "and all of it when it comes back");
+}
+
+#[test]
+fn only_the_targets_whose_records_changed_are_concerned() {
+    let mut knowledge = mk_knowledge();
+    let target = |service: &str| Target { namespace: "ns".into(), service: service.into() };
+    knowledge.resume(&Map::new(), 1);
+    for name in ["a", "b"] {
+        knowledge.replan(&key(name), Some(Ok(mk_local(Some(name)))), 1);
+    }
+    let both = knowledge.desired();
+    let concerned = knowledge.adopt_published(both.clone());
+    assert_eq!(concerned.targets, [target("a"), target("b")].into());
+    assert_eq!(knowledge.adopt_published(both), Concerned::default());
+    knowledge.replan(&key("b"), None, 2);
+    let one = knowledge.desired();
+    assert_eq!(knowledge.adopt_published(one).targets, [target("b")].into());
+
+    let rival = mk_remotes(&[("there", Some(mk_map(&[("c", Some("a"), 0), ("d", Some("d"), 0)])))]);
+    let concerned = knowledge.adopt_remotes(&rival);
+    assert_eq!(concerned.targets, [target("a"), target("d")].into());
+    assert_eq!(concerned.names, [key("a"), key("c"), key("d")].into(), "with the own export that wants one of them");
+    assert_eq!(knowledge.adopt_remotes(&rival), Concerned::default());
+    let gone = knowledge.adopt_remotes(&mk_remotes(&[]));
+    assert_eq!(gone.targets, [target("a"), target("d")].into());
+}
+
+#[test]
+fn who_waits_for_a_target_gets_it_when_the_leader_after_finds_it_free() {
+    let target = Target { namespace: "ns".into(), service: "t".into() };
+    // `a` is planned before `z`, which held the target when the leader before ended, and wants another one now.
+    let mut knowledge = mk_knowledge();
+    knowledge.replan(&key("a"), Some(Ok(mk_local(Some("t")))), 1);
+    knowledge.replan(&key("z"), Some(Ok(mk_local(Some("u")))), 1);
+    knowledge.resume(&mk_map(&[("z", Some("t"), 1)]), 2);
+    let holder = |knowledge: &Knowledge| knowledge.exports().unwrap().holder(&target).unwrap().name.to_string();
+    assert_eq!(holder(&knowledge), "a");
+    // Its ServiceExport went meanwhile.
+    let mut knowledge = mk_knowledge();
+    knowledge.replan(&key("a"), Some(Ok(mk_local(Some("t")))), 1);
+    knowledge.resume(&mk_map(&[("z", Some("t"), 1)]), 2);
+    assert_eq!(holder(&knowledge), "a");
 }

@@ -8,9 +8,11 @@ mod membership;
 mod metrics;
 mod reconcile;
 mod targets;
+#[cfg(test)]
+mod tests;
 mod watch;
 
-pub use knowledge::{Knowledge, Membership};
+pub use knowledge::{Concerned, Knowledge, Membership};
 pub use metrics::Metrics;
 pub use targets::{Asked, Targets};
 pub use watch::{Inputs, Settings, run};

@@ -139,6 +139,9 @@ impl Reconciler {
                 // Not planned yet: it is in the queue again as soon as it is.
                 None => return Ok(()),
             };
+            if invalid.is_none() && self.shared.ledger && knowledge.starting() && says(&export, "Ready") {
+                return Ok(());
+            }
             let conflicts =
                 matches!(knowledge.unknown(), import::Unknown::Only(_)).then(|| conflicts(knowledge.sources(key)));
             verdicts(&Facts {
@@ -229,6 +232,11 @@ impl Reconciler {
 fn conflicts(sources: BTreeMap<ClusterId, Arc<crate::export::Local>>) -> Vec<Conflict> {
     let exports = sources.iter().map(|(id, local)| (id.clone(), &local.export)).collect();
     merge(&exports).map(|service| service.conflicts).unwrap_or_default()
+}
+
+/// Whether the object says that this condition holds.
+fn says(export: &ServiceExport, type_: &str) -> bool {
+    export.conditions.iter().any(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
 /// Whether the object has a condition of ours that is no longer said.

@@ -102,7 +102,9 @@ impl Targets {
             }
             _ => Vec::new(),
         };
-        Some(TargetDesired { active, retiring: registration.retiring, implied, instances: instances.into() })
+        // Whose claim turns out to be the younger one withdraws what it has registered meanwhile, and keeps the claim.
+        let retiring = registration.retiring || !winner;
+        Some(TargetDesired { active, retiring, implied, instances: instances.into() })
     }
 
     /// The condition `Registered` of an export: reason and message.
@@ -141,13 +143,15 @@ impl Targets {
                 return Some((RegisteredReason::Failed, format!("{unfit}.")));
             }
         }
+        // Without the count: a condition that changes with every pod would be written for each.
+        let done = format!("The ready endpoints are registered in Cloud Map service {target}.");
         Some(match statuses.get(&target).map(|status| &status.outcome) {
-            // Without the count: a condition that changes with every pod would be written for each.
-            Some(Outcome::Registered { .. }) => (
-                RegisteredReason::Registered,
-                format!("The ready endpoints are registered in Cloud Map service {target}."),
-            ),
+            Some(Outcome::Registered { .. }) => (RegisteredReason::Registered, done),
             Some(Outcome::Refused { reason, message }) => (refusal(*reason), message.clone()),
+            // A new leader reads all targets first: what the one before said of this target holds meanwhile.
+            Some(Outcome::Pending) | None if export.conditions.iter().any(|condition| condition.message == done) => {
+                (RegisteredReason::Registered, done)
+            }
             Some(Outcome::Pending) | None => {
                 (RegisteredReason::Pending, format!("On the way to Cloud Map service {target}."))
             }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use k8s_openapi::jiff::Timestamp;
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{sync::watch, task::JoinSet, time::Instant};
 use tracing::{info, warn};
 
 use super::{
@@ -23,13 +23,17 @@ use crate::{
     },
     export,
     instances::sync::{Desired, TargetDesired, TargetStatus},
-    ledger::driver::Handle,
+    ledger::{driver::Handle, remote::Remotes},
     model::{ClusterId, ServiceKey, Target},
     queue::Queue,
 };
 
-/// How long new imports wait for clusters that are there but could not be read since this replica leads.
+/// How long new imports wait for clusters that are there but could not be read since this replica leads, and errors of
+/// the registry for another attempt before the ServiceExports say them.
 const SETTLE: Duration = Duration::from_secs(15);
+
+/// How often the sizes of what is known are measured: counting all names is too much for each change.
+const MEASURE: Duration = Duration::from_secs(1);
 
 /// What the controller is told at its start.
 #[derive(Debug, Clone)]
@@ -60,6 +64,8 @@ pub(super) struct Shared {
     pub(super) queue: Queue<ServiceKey>,
     pub(super) targets: Targets,
     pub(super) metrics: Metrics,
+    /// In a ClusterSet, or on the way into one.
+    pub(super) ledger: bool,
     state: Mutex<State>,
 }
 
@@ -93,6 +99,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         queue: Queue::default(),
         targets,
         metrics,
+        ledger: ledger.is_some(),
         state: Mutex::new(State {
             knowledge: Knowledge::new(cluster, membership),
             imported: SliceIndex::new(|slice| slice.service_import.as_ref()),
@@ -151,11 +158,12 @@ impl Watch {
             None => closed,
         };
         if self.ledger.is_some() {
-            self.membership_changed(membership(&status.borrow_and_update()));
+            self.membership_changed(membership(&status.borrow_and_update(), true));
         }
         let settle = tokio::time::sleep(SETTLE);
         tokio::pin!(settle);
-        let mut settled = false;
+        let (mut settled, mut young) = (false, true);
+        let mut measure = tokio::time::interval(MEASURE);
 
         // The slices first: an index that is only half filled would read as "no endpoints".
         self.slices_changed(slices.take());
@@ -175,23 +183,20 @@ impl Watch {
                 }
                 Ok(()) = remotes.changed() => {
                     let now = remotes.borrow_and_update().clone();
-                    let names = self.shared.state().knowledge.adopt_remotes(&now);
-                    self.shared.metrics.adopted(&now);
-                    self.touch_all();
-                    self.enqueue(names);
+                    self.remotes_changed(&now);
                 }
                 Ok(()) = published.changed() => {
                     let map = published.borrow_and_update().clone();
-                    let names = self.shared.state().knowledge.adopt_published(map);
-                    self.touch_all();
-                    self.enqueue(names);
+                    let concerned = self.shared.state().knowledge.adopt_published(map);
+                    self.touched.extend(concerned.targets);
+                    self.enqueue(concerned.names);
                 }
                 Ok(()) = statuses.changed() => {
                     let now = Arc::clone(&statuses.borrow_and_update());
                     self.statuses_changed(now);
                 }
                 Ok(()) = status.changed() => {
-                    let membership = membership(&status.borrow_and_update());
+                    let membership = membership(&status.borrow_and_update(), young);
                     self.membership_changed(membership);
                 }
                 changes = imported.next() => {
@@ -206,24 +211,64 @@ impl Watch {
                 changes = imports.next() => self.enqueue(changes.into_iter().map(|change: Change<ServiceImport>| change.key)),
                 changes = namespaces.next() => self.namespaces_changed(&changes),
                 () = &mut settle, if !settled => {
-                    settled = true;
+                    young = false;
+                    if self.ledger.is_some() {
+                        let membership = membership(&status.borrow(), young);
+                        self.membership_changed(membership);
+                    }
                     if self.shared.state().knowledge.settle() {
                         info!("not all clusters could be read: their objects are kept, new imports wait no longer");
-                        let names = self.shared.state().knowledge.names();
-                        self.enqueue(names);
+                        self.enqueue(self.names());
                     }
+                    // While the registry cannot be read at all, the time has not begun.
+                    settled = !self.shared.state().knowledge.settling();
+                    settle.as_mut().reset(Instant::now() + SETTLE);
                 }
+                _ = measure.tick() => self.shared.measure(),
             }
             self.update_instances();
-            self.shared.measure();
         }
     }
 
+    fn remotes_changed(&mut self, remotes: &Remotes) {
+        let mut state = self.shared.state();
+        let waiting = |knowledge: &Knowledge| (knowledge.unknown(), knowledge.settling());
+        let before = waiting(&state.knowledge);
+        let concerned = state.knowledge.adopt_remotes(remotes);
+        let known = waiting(&state.knowledge) != before;
+        drop(state);
+        self.shared.metrics.adopted(remotes);
+        self.touched.extend(concerned.targets);
+        self.enqueue(concerned.names);
+        if known {
+            // What waited for a cluster to become known, or was kept because it was not.
+            self.enqueue(self.names());
+        }
+    }
+
+    /// Every name that anybody exports, or that there are objects of.
+    fn names(&self) -> BTreeSet<ServiceKey> {
+        let caches = &self.shared.caches;
+        let state = self.shared.state();
+        let mut names = state.knowledge.names();
+        names.extend(state.imported.names().cloned());
+        drop(state);
+        caches.imports.read(|imports| {
+            names.extend(imports.values().filter(|import| import.managed).map(|import| import.key.clone()));
+        });
+        caches.services.read(|services| {
+            let derived = services.values().filter_map(|service| Some((service, service.service_import.as_deref()?)));
+            names.extend(derived.map(|(service, name)| ServiceKey::new(service.key.namespace.clone(), name)));
+        });
+        names
+    }
+
     fn exports_changed(&mut self, changes: &[Change<ServiceExport>]) {
-        let keys: Vec<_> = changes.iter().map(|change| change.key.clone()).collect();
-        self.replan(keys);
-        for change in changes {
-            self.shared.queue.add(change.key.clone());
+        self.replan(changes.iter().map(|change| change.key.clone()));
+        for Change { key, .. } in changes {
+            // Annotations decide about instances that the plan, which other clusters see, does not tell.
+            self.touched.extend(target_of(&self.shared.state().knowledge, key));
+            self.shared.queue.add(key.clone());
         }
     }
 
@@ -245,6 +290,11 @@ impl Watch {
             drop(state);
             for service in old.iter().chain(new).filter_map(|service| service.service_import.as_deref()) {
                 self.shared.queue.add(ServiceKey::new(key.namespace.clone(), service));
+            }
+            // One of somebody else may have been in the way of an import, which its name does not tell.
+            if key.name.starts_with("derived-") && old.as_ref().is_some_and(|service| !service.managed) {
+                let names = self.shared.state().knowledge.names();
+                self.enqueue(names.into_iter().filter(|name| name.namespace == key.namespace));
             }
             keys.push(key.clone());
         }
@@ -337,12 +387,11 @@ impl Watch {
     fn membership_changed(&mut self, membership: Membership) {
         let mut state = self.shared.state();
         if state.knowledge.set_membership(membership.clone(), seconds()) {
-            info!(?membership, "membership changed");
-            let names: Vec<_> = state.knowledge.names().into_iter().chain(state.imported.names().cloned()).collect();
             drop(state);
+            info!(?membership, "membership changed");
             self.touch_all();
             self.publish();
-            self.enqueue(names);
+            self.enqueue(self.names());
         }
     }
 

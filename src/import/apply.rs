@@ -111,14 +111,22 @@ async fn derived_cluster_ips(
         return Ok(derived.cluster_ips.to_vec());
     }
     let mut object = derived_service(key, service);
-    object.metadata.uid = there.derived.as_ref().map(|derived| derived.uid.to_string());
+    let mut there = there.derived.as_ref();
+    // A Service keeps its primary family for life.
+    if let (Some(derived), [one]) = (there, service.ip_families.as_slice())
+        && derived.ip_families.first().is_some_and(|primary| primary != one)
+    {
+        writer.delete_derived_service(&derived.key, &derived.uid).await?;
+        there = None;
+    }
+    object.metadata.uid = there.map(|derived| derived.uid.to_string());
     match writer.apply_derived_service(&object).await {
         Ok(applied) => Ok(Service::narrow(applied, &mut Interner::default())
             .map(|service| service.cluster_ips.to_vec())
             .unwrap_or_default()),
         // A single-stack cluster refuses a Service of the other family by naming the field.
         Err(Error { cause: Cause::Invalid(message), .. })
-            if there.derived.is_none() && service.ip_families.len() == 1 && message.contains("ipFamilies") =>
+            if there.is_none() && service.ip_families.len() == 1 && message.contains("ipFamilies") =>
         {
             Ok(Vec::new())
         }
@@ -157,3 +165,7 @@ async fn announce(
 fn of_applied(import: api::ServiceImport) -> (String, Option<i64>, ServiceImportStatus) {
     (import.metadata.uid.unwrap_or_default(), import.metadata.generation, import.status.unwrap_or_default())
 }
+
+#[cfg(test)]
+#[path = "apply_tests.rs"]
+mod tests;

@@ -275,3 +275,7 @@ fn affinity_timeout(affinity: SessionAffinity) -> Option<u32> {
         SessionAffinity::ClientIp { timeout } => Some(timeout.unwrap_or(DEFAULT_AFFINITY_TIMEOUT)),
     }
 }
+
+#[cfg(test)]
+#[path = "objects_tests.rs"]
+mod tests;

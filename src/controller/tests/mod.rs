@@ -1,0 +1,5 @@
+//! Whole controllers in one process: clusters in memory that meet in one Cloud Map in memory.
+
+mod faults;
+mod sharing;
+mod world;

@@ -1,0 +1,204 @@
+//! What one cluster exports, the others import; all of it follows, and all of it goes again.
+
+use std::time::Duration;
+
+use super::world::{World, always, key, until};
+use crate::{api::names, cloudmap::Operation, import::derived_name};
+
+#[tokio::test(start_paused = true)]
+async fn an_export_appears_everywhere_follows_its_endpoints_and_goes() {
+    let world = World::new();
+    let (blue, green, red) = (world.cluster("blue"), world.cluster("green"), world.cluster("red"));
+    blue.export("web", 80, &["10.0.0.1", "10.0.0.2"]);
+    for cluster in [&blue, &green, &red] {
+        cluster.until_imports("web", &["10.0.0.1", "10.0.0.2"]).await;
+        let import = cluster.objects.import(&key("web")).unwrap();
+        let ips = cluster.derived("web").unwrap().spec.unwrap().cluster_ips.unwrap();
+        assert_eq!((import.spec.ips, import.spec.ports[0].port), (ips, 80));
+        assert_eq!(import.status.unwrap().clusters[0].cluster, "blue");
+    }
+    blue.until_says("web", "Ready", "True", "Exported").await;
+    blue.until_says("web", "Valid", "True", "Valid").await;
+    blue.until_says("web", "Conflict", "False", "NoConflicts").await;
+    blue.until_says("web", "Registered", "True", "Registered").await;
+    assert_eq!(world.instances("web").len(), 2);
+
+    blue.put_endpoints("web", &["10.0.0.2", "10.0.0.3"]);
+    green.until_imports("web", &["10.0.0.2", "10.0.0.3"]).await;
+    until("the instances follow", || {
+        let instances = world.instances("web");
+        instances.len() == 2 && instances.iter().all(|id| !id.ends_with("10-0-0-1"))
+    })
+    .await;
+
+    green.export("web", 80, &["10.1.0.1"]);
+    for cluster in [&blue, &red] {
+        cluster.until_imports("web", &["10.0.0.2", "10.0.0.3", "10.1.0.1"]).await;
+    }
+    // One goes, the other stays.
+    blue.objects.remove_export(&key("web"));
+    for cluster in [&blue, &green, &red] {
+        cluster.until_imports("web", &["10.1.0.1"]).await;
+    }
+    green.objects.remove_service(&key("web"));
+    green.until_says("web", "Valid", "False", "NoService").await;
+    for cluster in [&blue, &green, &red] {
+        until("all is gone", || cluster.is_clean("web")).await;
+    }
+    until("no instance is left", || world.instances("web").is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ports_that_differ_are_said_on_both_exports_and_merged() {
+    let world = World::new();
+    let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+    blue.export("web", 80, &["10.0.0.1"]);
+    blue.until_says("web", "Conflict", "False", "NoConflicts").await;
+    green.export("web", 81, &["10.1.0.1"]);
+    for cluster in [&blue, &green] {
+        cluster.until_says("web", "Conflict", "True", "PortConflict").await;
+        cluster.until_says("web", "Ready", "True", "Exported").await;
+    }
+    green.put_service("web", 80);
+    for cluster in [&blue, &green] {
+        cluster.until_says("web", "Conflict", "False", "NoConflicts").await;
+        cluster.until_imports("web", &["10.0.0.1", "10.1.0.1"]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_while_nothing_changes() {
+    let world = World::new();
+    let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+    for name in ["web", "api", "db"] {
+        blue.export(name, 80, &["10.0.0.1", "10.0.0.2"]);
+        green.export(name, 80, &["10.1.0.1"]);
+    }
+    for name in ["web", "api", "db"] {
+        green.until_imports(name, &["10.0.0.1", "10.0.0.2", "10.1.0.1"]).await;
+        green.until_says(name, "Registered", "True", "Registered").await;
+    }
+    // Until the ledger is flushed and its garbage collected.
+    tokio::time::sleep(Duration::from_mins(6)).await;
+    let before = (world.writes(), blue.objects.writes(), green.objects.writes());
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let after = (world.writes(), blue.objects.writes(), green.objects.writes());
+    assert_eq!(after.0[before.0.len()..], []);
+    assert_eq!((after.1, after.2), (before.1, before.2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_comes_later_gets_its_imports() {
+    let world = World::new();
+    let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+    green.objects.remove_namespace("shop");
+    blue.export("web", 80, &["10.0.0.1"]);
+    blue.until_says("web", "Ready", "True", "Exported").await;
+    always("nothing is imported", Duration::from_secs(30), || green.is_clean("web")).await;
+    for _ in 0..2 {
+        green.objects.add_namespace("shop");
+        green.until_imports("web", &["10.0.0.1"]).await;
+        green.objects.remove_namespace("shop");
+        until("all went with the namespace", || green.is_clean("web")).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_in_the_way_or_was_deleted_by_hand_is_made_up_for() {
+    let world = World::new();
+    let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+    let derived = derived_name(&key("web"));
+    green.put_service(&derived, 80);
+    blue.export("web", 80, &["10.0.0.1"]);
+    until("it is said", || {
+        let notes = green.objects.take_notes();
+        notes.iter().any(|note| note.reason == "ForeignObject" && note.text.contains(&derived))
+    })
+    .await;
+    assert!(green.objects.import(&key("web")).is_none() && green.objects.writes() == 0);
+    green.objects.remove_service(&key(&derived));
+    green.until_imports("web", &["10.0.0.1"]).await;
+
+    green.objects.remove_service(&key(&derived));
+    until("it is made again", || green.derived("web").is_some()).await;
+    let ips = || green.derived("web").and_then(|service| service.spec?.cluster_ips);
+    until("the import has its address", || green.objects.import(&key("web")).map(|import| import.spec.ips) == ips())
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn foreign_instances_are_never_touched_and_an_annotation_joins_them() {
+    let world = World::new();
+    let task = "0123456789abcdef0123456789abcdef";
+    {
+        let mut registry = world.fake.registry();
+        let shop = registry.add_namespace("shop", crate::cloudmap::NamespaceKind::Http);
+        let web = registry.add_service(&shop, "web", "ecs", "");
+        let attributes = [("AWS_INSTANCE_IPV4".to_owned(), "10.9.0.1".to_owned())];
+        registry.instances.insert((web, task.into()), attributes.into());
+    }
+    let blue = world.cluster("blue");
+    blue.export("web", 80, &["10.0.0.1"]);
+    blue.until_says("web", "Ready", "True", "Exported").await;
+    blue.until_says("web", "Registered", "False", "ForeignOwner").await;
+    assert_eq!(world.instances("web"), [task]);
+    blue.put_export("web", &[(names::ANNOTATION_SHARE, "true")]);
+    until("it joins", || world.instances("web").len() == 2).await;
+    blue.until_says("web", "Registered", "True", "Registered").await;
+    blue.objects.remove_export(&key("web"));
+    until("what is ours goes", || world.instances("web") == [task]).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!(world.instances("web"), [task]);
+    let touched = world.fake.registry().calls.iter().any(|(_, id)| id == task);
+    assert!(!touched && world.fake.registry().count(Operation::DeleteService) == 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_target_moves_the_instances_and_an_export_made_anew_keeps_them() {
+    let world = World::new();
+    let blue = world.cluster("blue");
+    blue.export("web", 80, &["10.0.0.1"]);
+    blue.until_says("web", "Registered", "True", "Registered").await;
+    blue.put_export("web", &[(names::ANNOTATION_TARGET_SERVICE, "www")]);
+    until("they moved", || world.instances("web").is_empty() && world.instances("www").len() == 1).await;
+    blue.put_export("web", &[(names::ANNOTATION_INSTANCES, "false")]);
+    blue.until_says("web", "Registered", "False", "Disabled").await;
+    until("they went", || world.instances("www").is_empty()).await;
+    blue.put_export("web", &[]);
+    until("they came back", || world.instances("web").len() == 1).await;
+    blue.until_says("web", "Registered", "True", "Registered").await;
+    blue.objects.remove_export(&key("web"));
+    blue.put_export("web", &[]);
+    blue.until_says("web", "Ready", "True", "Exported").await;
+    blue.until_says("web", "Registered", "True", "Registered").await;
+    assert_eq!(world.instances("web").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_younger_claim_to_a_target_waits_and_takes_over() {
+    let world = World::new();
+    let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+    let target = [(names::ANNOTATION_TARGET_SERVICE, "www")];
+    for (cluster, name, address) in [(&blue, "web", "10.0.0.1"), (&green, "shop", "10.1.0.1")] {
+        cluster.put_service(name, 80);
+        cluster.put_endpoints(name, &[address]);
+    }
+    // Claims date from whole seconds; equal ones are decided by the cluster's id, so that blue wins in any case.
+    blue.put_export("web", &target);
+    blue.until_says("web", "Registered", "True", "Registered").await;
+    green.put_export("shop", &target);
+    green.until_says("shop", "Registered", "False", "NameConflict").await;
+    green.until_says("shop", "Ready", "True", "Exported").await;
+    until("only the winner is registered", || {
+        let instances = world.instances("www");
+        instances.len() == 1 && instances[0].ends_with("10-0-0-1")
+    })
+    .await;
+    blue.objects.remove_export(&key("web"));
+    green.until_says("shop", "Registered", "True", "Registered").await;
+    until("the successor is registered", || {
+        let instances = world.instances("www");
+        instances.len() == 1 && instances[0].ends_with("10-1-0-1")
+    })
+    .await;
+}

@@ -1,0 +1,340 @@
+//! Clusters in memory, each with a whole controller, around one Cloud Map in memory, under simulated time.
+
+use std::{
+    future::pending,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery};
+use serde_json::json;
+use tokio::{task::JoinHandle, time::Instant};
+
+use super::super::*;
+use crate::{
+    api::{self, names},
+    cli::Instances,
+    cloudmap::{
+        ErrorKind, Operation,
+        fake::{Fake, Fault},
+    },
+    cluster::{Caches, memory::MemoryCluster},
+    import::derived_name,
+    instances::{self, Naming},
+    ledger::{
+        driver,
+        record::{Record, RecordStore, StoreError, Version},
+    },
+    model::ServiceKey,
+};
+
+/// Simulated time within which everything converges.
+const PATIENCE: Duration = Duration::from_mins(10);
+
+pub(super) fn key(name: &str) -> ServiceKey {
+    ServiceKey::new("shop", name)
+}
+
+/// The ledger's record, with the `resourceVersion` of an API server.
+#[derive(Default)]
+struct Stored(Mutex<Option<(Record, u64)>>);
+
+#[async_trait]
+impl RecordStore for Stored {
+    async fn load(&self) -> Result<Option<(Record, Version)>, StoreError> {
+        Ok(self.0.lock().unwrap().clone().map(|(record, version)| (record, Some(version.to_string()))))
+    }
+
+    async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError> {
+        let mut held = self.0.lock().unwrap();
+        let version = held.as_ref().map(|(_, version)| *version);
+        if version.map(|version| version.to_string()) != *expected {
+            return Err(StoreError::Conflict);
+        }
+        let next = version.unwrap_or(0) + 1;
+        *held = Some((record.clone(), next));
+        Ok(Some(next.to_string()))
+    }
+}
+
+/// The only replica.
+struct Always;
+
+fn leads_until() -> Option<Instant> {
+    Some(Instant::now() + Duration::from_secs(10))
+}
+
+#[async_trait]
+impl driver::Leadership for Always {
+    fn is_leader_until(&self) -> Option<Instant> {
+        leads_until()
+    }
+
+    async fn confirm(&self) -> bool {
+        true
+    }
+}
+
+/// The registry that all clusters share.
+pub(super) struct World {
+    pub(super) fake: Fake,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self { fake: Fake::new() }
+    }
+
+    /// A cluster that leads at once.
+    pub(super) fn cluster(&self, id: &str) -> Cluster {
+        self.cluster_with_uid(id, &format!("uid-{id}"))
+    }
+
+    pub(super) fn cluster_with_uid(&self, id: &str, uid: &str) -> Cluster {
+        let (objects, caches) = MemoryCluster::new();
+        objects.add_namespace("shop");
+        let (id, uid) = (id.to_owned(), uid.to_owned());
+        let mut cluster =
+            Cluster { id, uid, objects, caches, fake: self.fake.clone(), record: Arc::default(), leader: None };
+        cluster.lead();
+        cluster
+    }
+
+    /// Lets every call fail from now on.
+    pub(super) fn fail(&self) {
+        for operation in Operation::ALL {
+            for _ in 0..20_000 {
+                self.fake.fault(operation, Fault::Refused(ErrorKind::AccessDenied));
+            }
+        }
+    }
+
+    pub(super) fn heal(&self) {
+        self.fake.registry().faults.clear();
+    }
+
+    /// Calls that changed the registry, heads apart: the ids of what they changed.
+    pub(super) fn writes(&self) -> Vec<(Operation, String)> {
+        let reads = [
+            Operation::ListNamespaces,
+            Operation::ListServices,
+            Operation::GetService,
+            Operation::GetOperation,
+            Operation::ListInstances,
+            Operation::DiscoverInstances,
+            Operation::ListTagsForResource,
+        ];
+        let calls = self.fake.registry().calls.clone();
+        let heads = ["blue", "green", "red"];
+        calls.into_iter().filter(|(op, id)| !reads.contains(op) && !heads.contains(&&**id)).collect()
+    }
+
+    /// Ids of the instances in a service of the Cloud Map namespace `shop`.
+    pub(super) fn instances(&self, service: &str) -> Vec<String> {
+        let registry = self.fake.registry();
+        let Some(shop) = registry.namespaces.iter().find(|namespace| &*namespace.name == "shop") else { return vec![] };
+        let of = registry.services.values().find(|s| &*s.name == service && s.namespace_id.as_ref() == Some(&shop.id));
+        let Some(of) = of else { return vec![] };
+        registry.instances.keys().filter(|(service, _)| *service == of.id).map(|(_, id)| id.to_string()).collect()
+    }
+}
+
+/// Waits until something holds.
+pub(super) async fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Lets time pass while something holds all the time.
+pub(super) async fn always(what: &str, time: Duration, holds: impl Fn() -> bool) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        assert!(holds(), "{what}: no more, {:?} before the end", end - Instant::now());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+pub(super) struct Cluster {
+    id: String,
+    uid: String,
+    pub(super) objects: Arc<MemoryCluster>,
+    caches: Caches,
+    fake: Fake,
+    record: Arc<Stored>,
+    leader: Option<JoinHandle<()>>,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Cluster {
+    /// Ends the process that leads, in the middle of whatever it does.
+    pub(super) fn kill(&mut self) {
+        if let Some(leader) = self.leader.take() {
+            leader.abort();
+        }
+    }
+
+    /// Starts a process that leads, as `app` does it.
+    pub(super) fn lead(&mut self) {
+        let (cluster, clusterset) = (self.id.parse().unwrap(), "prod".parse().unwrap());
+        let identity =
+            instances::Identity { clusterset: Some(clusterset), cluster, cluster_uid: self.uid.as_str().into() };
+        let (objects, caches, fake, record) =
+            (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
+        self.leader = Some(tokio::spawn(async move {
+            let clusterset = identity.clusterset.clone().unwrap();
+            let settings = driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
+            let ledger = driver::spawn(settings, fake.clone(), record, Always, pending());
+            let (desired, receiver) = tokio::sync::watch::channel(Arc::default());
+            let (_stop, stopped) = tokio::sync::oneshot::channel::<()>();
+            let registered = instances::sync::spawn(
+                instances::sync::Settings::new(identity.clone()),
+                fake,
+                receiver,
+                Arc::new(leads_until),
+                async move { drop(stopped.await) },
+            );
+            let targets = Targets {
+                policy: Instances::All,
+                naming: Naming::PerNamespace,
+                identity: identity.clone(),
+                region: None,
+            };
+            let inputs = Inputs {
+                caches,
+                writer: objects,
+                ledger: Some(ledger),
+                membership: Membership::Joining("The controller is starting.".to_owned()),
+                instances: desired,
+                statuses: registered.status(),
+                metrics: Metrics::new(&prometheus::Registry::new()).unwrap(),
+            };
+            run(Settings { cluster: identity.cluster, concurrency: 4, targets }, inputs).await;
+        }));
+    }
+
+    /// As `cloudmap-mcs leave` does it, or takes it back.
+    pub(super) fn set_leaving(&self, leaving: bool) {
+        let mut held = self.record.0.lock().unwrap();
+        let (record, version) = held.as_mut().unwrap();
+        record.leaving = leaving;
+        *version += 1;
+    }
+
+    pub(super) fn put_service(&self, name: &str, port: u16) {
+        let service: core::Service = serde_json::from_value(json!({
+            "metadata": {"namespace": "shop", "name": name},
+            "spec": {
+                "clusterIP": "10.96.200.1", "clusterIPs": ["10.96.200.1"], "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+                "ports": [{"name": "http", "protocol": "TCP", "port": port}],
+            },
+        }))
+        .unwrap();
+        self.objects.put_service(service);
+    }
+
+    /// The endpoints of a Service, all ready.
+    pub(super) fn put_endpoints(&self, name: &str, addresses: &[&str]) {
+        let endpoints: Vec<_> = addresses.iter().map(|address| json!({"addresses": [address]})).collect();
+        let slice: discovery::EndpointSlice = serde_json::from_value(json!({
+            "metadata": {
+                "namespace": "shop", "name": format!("{name}-1"),
+                "labels": {names::LABEL_KUBERNETES_SERVICE_NAME: name, names::LABEL_SLICE_MANAGED_BY: "endpointslice-controller.k8s.io"},
+            },
+            "addressType": "IPv4",
+            "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
+            "endpoints": endpoints,
+        }))
+        .unwrap();
+        self.objects.put_slice(slice);
+    }
+
+    /// A ServiceExport; one that is there keeps its status, as an API server does it.
+    pub(super) fn put_export(&self, name: &str, annotations: &[(&str, &str)]) {
+        let annotations: serde_json::Map<_, _> =
+            annotations.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+        let export: api::ServiceExport = serde_json::from_value(json!({
+            "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
+            "metadata": {"namespace": "shop", "name": name, "annotations": annotations},
+        }))
+        .unwrap();
+        let status = self.objects.export(&key(name)).and_then(|there| there.status);
+        self.objects.put_export(api::ServiceExport { status, ..export });
+    }
+
+    /// A Service with endpoints, and its ServiceExport.
+    pub(super) fn export(&self, name: &str, port: u16, addresses: &[&str]) {
+        self.put_service(name, port);
+        self.put_endpoints(name, addresses);
+        self.put_export(name, &[]);
+    }
+
+    /// Status and reason of a condition of a ServiceExport.
+    pub(super) fn says(&self, name: &str, type_: &str) -> (String, String) {
+        let conditions =
+            self.objects.export(&key(name)).and_then(|export| export.status).unwrap_or_default().conditions;
+        let found = conditions.into_iter().find(|condition| condition.type_ == type_);
+        found.map(|condition| (condition.status, condition.reason)).unwrap_or_default()
+    }
+
+    pub(super) async fn until_says(&self, name: &str, type_: &str, status: &str, reason: &str) {
+        let what = format!("{} {name} {type_}={status} {reason}", self.id);
+        let wanted = (status.to_owned(), reason.to_owned());
+        until(&what, || {
+            let said = self.says(name, type_);
+            said == wanted
+        })
+        .await;
+    }
+
+    fn slices(&self, name: &str) -> impl Iterator<Item = discovery::EndpointSlice> {
+        let is_of = move |slice: &discovery::EndpointSlice| {
+            let labels = slice.metadata.labels.as_ref();
+            labels.and_then(|labels| labels.get(names::LABEL_SERVICE_NAME)).is_some_and(|of| of == name)
+        };
+        self.objects.slices().into_iter().filter(is_of)
+    }
+
+    /// The addresses of a name's imported slices, sorted.
+    pub(super) fn imported(&self, name: &str) -> Vec<String> {
+        let mut addresses: Vec<_> =
+            self.slices(name).flat_map(|slice| slice.endpoints).flat_map(|endpoint| endpoint.addresses).collect();
+        addresses.sort();
+        addresses
+    }
+
+    /// Waits until a name is imported, with these addresses in its slices.
+    pub(super) async fn until_imports(&self, name: &str, addresses: &[&str]) {
+        until(&format!("{} imports {name} with {addresses:?}", self.id), || {
+            self.objects.import(&key(name)).is_some_and(|import| import.status.is_some())
+                && self.imported(name) == addresses
+        })
+        .await;
+    }
+
+    pub(super) fn derived(&self, name: &str) -> Option<core::Service> {
+        let derived = derived_name(&key(name));
+        self.objects.services().into_iter().find(|service| service.metadata.name.as_ref() == Some(&derived))
+    }
+
+    /// Nothing of an import is there.
+    pub(super) fn is_clean(&self, name: &str) -> bool {
+        self.objects.import(&key(name)).is_none() && self.derived(name).is_none() && self.imported(name).is_empty()
+    }
+
+    /// The uids of all that the import made for a name: equal ones mean that nothing was deleted and made again.
+    pub(super) fn uids(&self, name: &str) -> Vec<Option<String>> {
+        let import = self.objects.import(&key(name)).map(|import| import.metadata.uid);
+        let derived = self.derived(name).map(|service| service.metadata.uid);
+        let slices = self.slices(name).map(|slice| slice.metadata.uid);
+        import.into_iter().chain(derived).chain(slices).collect()
+    }
+}

@@ -1,0 +1,277 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::{
+    api::{ServiceImportSpec, names},
+    cluster::{Caches, memory::MemoryCluster},
+    import::{Observed, Plan, Source, Unknown, derived_name, plan},
+    model::{
+        ClusterId, Conditions, Endpoint, EndpointPort, Export, IpFamily, Protocol, ServicePort, SessionAffinity,
+        TrafficPolicy,
+    },
+};
+
+fn key() -> ServiceKey {
+    ServiceKey::new("ns", "svc")
+}
+
+fn mk_export(service_type: ServiceType) -> Export {
+    Export {
+        uid: "uid".into(),
+        created: 1,
+        service_type,
+        ports: vec![ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None }],
+        session_affinity: SessionAffinity::None,
+        internal_traffic_policy: TrafficPolicy::Cluster,
+        traffic_distribution: None,
+        ip_families: vec![IpFamily::V4],
+        labels: [("team".to_owned(), "a".to_owned())].into(),
+        annotations: BTreeMap::new(),
+        publish_not_ready_addresses: false,
+        target: None,
+    }
+}
+
+fn mk_endpoint(ip: u32) -> Endpoint {
+    let port = EndpointPort { name: "http".into(), protocol: Protocol::Tcp, port: 8080, app_protocol: None };
+    Endpoint {
+        ipv4: Some((0x0a01_0000 + ip).into()),
+        ipv6: None,
+        ports: [port].into(),
+        conditions: Conditions::READY,
+        hostname: None,
+        zone: None,
+        node: None,
+    }
+}
+
+/// A cluster that imports what another one exports.
+struct Scene {
+    cluster: Arc<MemoryCluster>,
+    caches: Caches,
+    from: &'static str,
+    export: Option<Export>,
+    endpoints: Vec<Endpoint>,
+    unknown: Unknown,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (cluster, caches) = MemoryCluster::new();
+        cluster.add_namespace("ns");
+        Self {
+            cluster,
+            caches,
+            from: "there",
+            export: Some(mk_export(ServiceType::ClusterSetIp)),
+            endpoints: (0..250).map(mk_endpoint).collect(),
+            unknown: Unknown::Only([].into()),
+        }
+    }
+
+    fn there(&self) -> There {
+        There {
+            import: self.caches.imports.get(&key()),
+            derived: self.caches.services.get(&ServiceKey::new("ns", derived_name(&key()))),
+            slices: self.caches.imported_slices.snapshot(),
+        }
+    }
+
+    /// One reconciliation, as a worker does it.
+    async fn reconcile(&self) -> Result<Plan, Error> {
+        let there = self.there();
+        let source = |export| (self.from.parse::<ClusterId>().unwrap(), Source { export, endpoints: &self.endpoints });
+        let sources = self.export.iter().map(source).collect();
+        let observed = Observed {
+            key: &key(),
+            local: &"here".parse().unwrap(),
+            namespace: true,
+            sources: &sources,
+            unknown: &self.unknown,
+            settling: false,
+            import: there.import.as_deref(),
+            derived: there.derived.as_deref(),
+            slices: &there.slices,
+        };
+        let plan = plan(&observed, |_| false);
+        match &plan {
+            Plan::Want(wanted) => apply(&*self.cluster, &key(), &there, wanted, Timestamp::UNIX_EPOCH).await?,
+            Plan::Remove => remove(&*self.cluster, &key(), &there).await?,
+            Plan::Keep | Plan::Blocked(_) => {}
+        }
+        Ok(plan)
+    }
+
+    /// The writes that one reconciliation makes.
+    async fn writes(&self) -> usize {
+        let before = self.cluster.writes();
+        self.reconcile().await.unwrap();
+        self.cluster.writes() - before
+    }
+
+    fn addresses(&self) -> usize {
+        self.cluster.slices().iter().map(|slice| slice.endpoints.len()).sum()
+    }
+}
+
+#[tokio::test]
+async fn makes_all_objects_and_then_writes_nothing() {
+    let scene = Scene::new();
+    assert_eq!(scene.writes().await, 1 + 3 + 2, "derived Service, three slices, the import and its status");
+    let import = scene.cluster.import(&key()).unwrap();
+    let derived = scene.caches.services.get(&ServiceKey::new("ns", "derived-".to_owned() + &derived_name(&key())[8..]));
+    assert_eq!(import.spec.ips, [derived.unwrap().cluster_ips[0].to_string()]);
+    assert_eq!(import.metadata.labels.unwrap()["team"], "a");
+    let status = import.status.unwrap();
+    assert_eq!(status.clusters[0].cluster, "there");
+    assert_eq!((status.conditions[0].type_.as_str(), status.conditions[0].status.as_str()), ("Ready", "True"));
+    for slice in scene.cluster.slices() {
+        let labels = slice.metadata.labels.unwrap();
+        assert_eq!(labels[names::LABEL_KUBERNETES_SERVICE_NAME], derived_name(&key()));
+        assert_eq!(labels[names::LABEL_SOURCE_CLUSTER], "there");
+    }
+    assert_eq!(scene.addresses(), 250);
+    assert_eq!(scene.writes().await, 0);
+}
+
+#[tokio::test]
+async fn one_endpoint_is_one_write() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    scene.endpoints[7].conditions.ready = false;
+    assert_eq!(scene.writes().await, 1);
+    scene.endpoints.remove(120);
+    assert_eq!(scene.writes().await, 1);
+    scene.endpoints.push(mk_endpoint(999));
+    assert_eq!(scene.writes().await, 1);
+    assert_eq!((scene.addresses(), scene.cluster.slices().len()), (250, 3));
+}
+
+#[tokio::test]
+async fn a_headless_service_has_no_derived_service_and_its_slices_belong_to_none() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    scene.export = Some(mk_export(ServiceType::Headless));
+    scene.reconcile().await.unwrap();
+    assert!(scene.cluster.services().is_empty());
+    let import = scene.cluster.import(&key()).unwrap();
+    assert!(import.spec.ips.is_empty() && import.metadata.annotations.unwrap_or_default().is_empty());
+    for slice in scene.cluster.slices() {
+        assert!(!slice.metadata.labels.unwrap().contains_key(names::LABEL_KUBERNETES_SERVICE_NAME));
+    }
+    assert_eq!(scene.writes().await, 0);
+    scene.export = Some(mk_export(ServiceType::ClusterSetIp));
+    scene.reconcile().await.unwrap();
+    assert_eq!((scene.cluster.services().len(), scene.writes().await), (1, 0));
+}
+
+#[tokio::test]
+async fn another_family_gets_another_derived_service() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    let before = scene.cluster.services()[0].metadata.uid.clone();
+    scene.export.as_mut().unwrap().ip_families = vec![IpFamily::V6];
+    scene.reconcile().await.unwrap();
+    let service = &scene.cluster.services()[0];
+    assert_ne!(service.metadata.uid, before, "the API server refuses another primary family");
+    assert_eq!(scene.cluster.import(&key()).unwrap().spec.ips, service.spec.clone().unwrap().cluster_ips.unwrap());
+    assert_eq!(scene.writes().await, 0);
+}
+
+#[tokio::test]
+async fn a_cluster_without_the_family_says_so_on_the_import() {
+    let mut scene = Scene::new();
+    scene.export.as_mut().unwrap().ip_families = vec![IpFamily::V6];
+    let refused = "Service \"derived\" is invalid: spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured";
+    scene.cluster.fail_next(Cause::Invalid(refused.to_owned()));
+    scene.reconcile().await.unwrap();
+    let import = scene.cluster.import(&key()).unwrap();
+    assert!(import.spec.ips.is_empty());
+    assert_eq!(import.status.unwrap().conditions[0].reason, "IPFamilyNotSupported");
+    // Another reason is an error.
+    scene.cluster.fail_next(Cause::Invalid("spec.ports: Required value".to_owned()));
+    assert!(scene.reconcile().await.is_err());
+}
+
+#[tokio::test]
+async fn the_last_unexport_removes_everything_but_what_is_foreign() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    let mut foreign = scene.cluster.slices()[0].clone();
+    foreign.metadata.name = Some("foreign".to_owned());
+    let labels = foreign.metadata.labels.as_mut().unwrap();
+    labels.insert(names::LABEL_SLICE_MANAGED_BY.to_owned(), "somebody".to_owned());
+    scene.cluster.put_slice(foreign);
+    scene.export = None;
+    assert_eq!(scene.reconcile().await.unwrap(), Plan::Remove);
+    assert!(scene.cluster.import(&key()).is_none() && scene.cluster.services().is_empty());
+    assert_eq!(scene.cluster.slices().len(), 1);
+    assert_eq!(scene.writes().await, 0);
+}
+
+#[tokio::test]
+async fn what_somebody_else_made_is_never_touched() {
+    let scene = Scene::new();
+    let mut foreign = api::ServiceImport::new("svc", ServiceImportSpec::default());
+    foreign.metadata.namespace = Some("ns".to_owned());
+    scene.cluster.put_import(foreign);
+    let before = scene.cluster.import(&key());
+    assert!(matches!(scene.reconcile().await.unwrap(), Plan::Blocked(_)));
+    assert_eq!((scene.cluster.import(&key()), scene.cluster.writes()), (before, 0));
+
+    let scene = Scene::new();
+    let mut service = k8s_openapi::api::core::v1::Service::default();
+    service.metadata.name = Some(derived_name(&key()));
+    service.metadata.namespace = Some("ns".to_owned());
+    scene.cluster.put_service(service);
+    let Plan::Blocked(message) = scene.reconcile().await.unwrap() else { panic!("not blocked") };
+    assert!(message.contains(&derived_name(&key())), "{message}");
+    assert_eq!(scene.cluster.writes(), 0);
+}
+
+#[tokio::test]
+async fn a_write_that_fails_is_made_up_for_by_the_next_attempt() {
+    let failures: [fn() -> Cause; 3] =
+        [|| Cause::Timeout, || Cause::Conflict("changed".to_owned()), || Cause::Unavailable("down".to_owned())];
+    for (nth, cause) in (0..).zip(failures.into_iter().cycle()).take(6) {
+        let scene = Scene::new();
+        scene.cluster.fail_after(nth, cause());
+        assert!(scene.reconcile().await.is_err(), "write {nth}");
+        scene.reconcile().await.unwrap();
+        assert!(scene.cluster.import(&key()).unwrap().status.is_some());
+        assert_eq!((scene.addresses(), scene.cluster.services().len(), scene.writes().await), (250, 1, 0));
+    }
+    for nth in 0..5 {
+        let mut scene = Scene::new();
+        scene.reconcile().await.unwrap();
+        scene.export = None;
+        scene.cluster.fail_after(nth, Cause::Timeout);
+        assert!(scene.reconcile().await.is_err(), "deletion {nth}");
+        scene.reconcile().await.unwrap();
+        assert!(scene.cluster.import(&key()).is_none() && scene.cluster.services().is_empty());
+        assert_eq!(scene.addresses(), 0);
+    }
+}
+
+#[tokio::test]
+async fn while_an_exporter_is_unknown_the_import_stays_as_it_is() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    let before = (scene.cluster.import(&key()), scene.cluster.services());
+    scene.unknown = Unknown::Only(["there".parse().unwrap()].into());
+    scene.from = "third";
+    scene.export = Some(mk_export(ServiceType::Headless));
+    scene.endpoints = (1000..1010).map(mk_endpoint).collect();
+    scene.reconcile().await.unwrap();
+    assert_eq!((scene.cluster.import(&key()), scene.cluster.services()), before);
+    assert_eq!(scene.addresses(), 260, "endpoints that are known follow, the others stay");
+    for slice in scene.cluster.slices() {
+        let labels = slice.metadata.labels.unwrap();
+        assert_eq!(labels[names::LABEL_KUBERNETES_SERVICE_NAME], derived_name(&key()), "it is not headless yet");
+    }
+    assert_eq!(scene.writes().await, 0);
+
+    scene.export = None;
+    assert_eq!(scene.reconcile().await.unwrap(), Plan::Keep);
+    assert_eq!(scene.addresses(), 260);
+}
