@@ -44,11 +44,7 @@ pub enum LedgerCommand {
 #[derive(Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
-    pub kube: KubeArgs,
-    #[command(flatten)]
-    pub identity: IdentityArgs,
-    #[command(flatten)]
-    pub aws: AwsArgs,
+    pub place: PlaceArgs,
 
     /// Which exported Services are also registered as ordinary Cloud Map instances, for ECS tasks and other readers.
     /// AWS charges about 0.10 USD per instance and month.
@@ -78,6 +74,17 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_CONCURRENCY", value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,
+}
+
+/// Which cluster and which registry.
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    #[command(flatten)]
+    pub kube: KubeArgs,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
+    #[command(flatten)]
+    pub aws: AwsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -133,11 +140,7 @@ pub struct LogArgs {
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     #[command(flatten)]
-    pub kube: KubeArgs,
-    #[command(flatten)]
-    pub identity: IdentityArgs,
-    #[command(flatten)]
-    pub aws: AwsArgs,
+    pub place: PlaceArgs,
     #[arg(long, short, value_enum, default_value_t = OutputFormat::Table)]
     pub output: OutputFormat,
     /// Only this cluster.
@@ -148,11 +151,7 @@ pub struct ShowArgs {
 #[derive(Debug, Args)]
 pub struct LeaveArgs {
     #[command(flatten)]
-    pub kube: KubeArgs,
-    #[command(flatten)]
-    pub identity: IdentityArgs,
-    #[command(flatten)]
-    pub aws: AwsArgs,
+    pub place: PlaceArgs,
     /// Give up waiting for the leader after this long; it goes on by itself.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     pub timeout: Duration,
@@ -164,11 +163,7 @@ pub struct LeaveArgs {
 #[derive(Debug, Args)]
 pub struct PurgeArgs {
     #[command(flatten)]
-    pub kube: KubeArgs,
-    #[command(flatten)]
-    pub identity: IdentityArgs,
-    #[command(flatten)]
-    pub aws: AwsArgs,
+    pub place: PlaceArgs,
     /// Only what this cluster left; without it, what the whole ClusterSet left.
     #[arg(long, value_name = "ID", value_parser = parsed::<ClusterId>)]
     pub cluster: Option<ClusterId>,
@@ -180,11 +175,7 @@ pub struct PurgeArgs {
 #[derive(Debug, Args)]
 pub struct ForgetArgs {
     #[command(flatten)]
-    pub kube: KubeArgs,
-    #[command(flatten)]
-    pub identity: IdentityArgs,
-    #[command(flatten)]
-    pub aws: AwsArgs,
+    pub place: PlaceArgs,
     /// The cluster that died.
     #[arg(value_parser = parsed::<ClusterId>)]
     pub cluster: ClusterId,

@@ -57,22 +57,6 @@ pub enum ReadyReason {
     Failed,
 }
 
-/// Reasons of [`ExportCondition::Conflict`]. Several are joined with commas, in the order of this enum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ConflictReason {
-    /// False.
-    NoConflicts,
-    PortConflict,
-    TypeConflict,
-    SessionAffinityConflict,
-    SessionAffinityConfigConflict,
-    AnnotationsConflict,
-    LabelsConflict,
-    InternalTrafficPolicyConflict,
-    TrafficDistributionConflict,
-    IpFamilyConflict,
-}
-
 /// Reasons of [`ExportCondition::Registered`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RegisteredReason {
@@ -145,18 +129,6 @@ macro_rules! reason {
 reason!(ValidReason: Valid = "Valid", NoService = "NoService", InvalidServiceType = "InvalidServiceType");
 reason!(ReadyReason: Exported = "Exported", Pending = "Pending", Failed = "Failed");
 reason!(
-    ConflictReason: NoConflicts = "NoConflicts",
-    PortConflict = "PortConflict",
-    TypeConflict = "TypeConflict",
-    SessionAffinityConflict = "SessionAffinityConflict",
-    SessionAffinityConfigConflict = "SessionAffinityConfigConflict",
-    AnnotationsConflict = "AnnotationsConflict",
-    LabelsConflict = "LabelsConflict",
-    InternalTrafficPolicyConflict = "InternalTrafficPolicyConflict",
-    TrafficDistributionConflict = "TrafficDistributionConflict",
-    IpFamilyConflict = "IPFamilyConflict"
-);
-reason!(
     RegisteredReason: Registered = "Registered",
     Pending = "Pending",
     Disabled = "Disabled",
@@ -169,17 +141,6 @@ reason!(
     Failed = "Failed"
 );
 reason!(ImportReadyReason: Ready = "Ready", Pending = "Pending", IpFamilyNotSupported = "IPFamilyNotSupported");
-
-/// The `reason` of a `Conflict` condition for these conflicts: joined with commas, in a fixed order, `NoConflicts` for
-/// none.
-pub fn conflict_reason(conflicts: impl IntoIterator<Item = ConflictReason>) -> String {
-    let conflicts: std::collections::BTreeSet<_> =
-        conflicts.into_iter().filter(|reason| *reason != ConflictReason::NoConflicts).collect();
-    if conflicts.is_empty() {
-        return ConflictReason::NoConflicts.as_str().to_owned();
-    }
-    conflicts.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(",")
-}
 
 /// `status` of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -325,17 +286,6 @@ mod tests {
             conditions(&[], [ready(Status::True, ReadyReason::Exported, "")], None, now)[0].last_transition_time.0,
             at(1)
         );
-    }
-
-    #[test]
-    fn conflicts_are_joined_in_a_fixed_order_that_the_crd_accepts() {
-        use ConflictReason::{IpFamilyConflict, NoConflicts, PortConflict};
-        assert_eq!(conflict_reason([]), "NoConflicts");
-        assert_eq!(
-            conflict_reason([IpFamilyConflict, PortConflict, IpFamilyConflict]),
-            "PortConflict,IPFamilyConflict"
-        );
-        assert_eq!(conflict_reason([NoConflicts, PortConflict]), "PortConflict");
     }
 
     #[test]

@@ -31,17 +31,17 @@ const POLL: Duration = Duration::from_secs(2);
 
 /// Sets the flag in the record, which the leader acts on, and waits until the registry shows that it has.
 pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
-    let client = connect::kubernetes(&args.kube).await?;
-    let record = RecordObject::new(client.clone(), &args.kube.namespace);
+    let client = connect::kubernetes(&args.place.kube).await?;
+    let record = RecordObject::new(client.clone(), &args.place.kube.namespace);
     let mut out = std::io::stdout();
     if args.undo {
         flag(&record, false).await?;
         writeln!(out, "The cluster comes back: its leader exports again within seconds.")?;
         return Ok(());
     }
-    let identity = connect::identity(&client, &args.identity).await?;
+    let identity = connect::identity(&client, &args.place.identity).await?;
     let clusterset = identity.clusterset.context("this cluster is in no ClusterSet: there is nothing to leave")?;
-    let cloudmap = connect::registry_uncounted(&args.aws).await?;
+    let cloudmap = connect::registry_uncounted(&args.place.aws).await?;
     let news = if flag(&record, true).await? { "Flag set" } else { "The flag was set already" };
     writeln!(
         out,
@@ -106,8 +106,8 @@ async fn flag(record: &RecordObject, leaving: bool) -> anyhow::Result<bool> {
 }
 
 pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
-    let clusterset = connect::clusterset(&args.kube, &args.identity).await?;
-    let cloudmap = connect::registry_uncounted(&args.aws).await?;
+    let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
+    let cloudmap = connect::registry_uncounted(&args.place.aws).await?;
     refuse_if_alive(&cloudmap, &clusterset, Some(&args.cluster)).await?;
     let deleted = show::forget(cloudmap, &clusterset, &args.cluster).await?;
     writeln!(

@@ -111,7 +111,7 @@ impl Leader {
             Some(namespace) => Naming::OneNamespace(namespace.as_str().into()),
             None => Naming::PerNamespace,
         };
-        let region = self.args.aws.region.clone().or_else(|| std::env::var("AWS_REGION").ok());
+        let region = self.args.place.aws.region.clone().or_else(|| std::env::var("AWS_REGION").ok());
         let settings = controller::Settings {
             cluster: identity.cluster.clone(),
             concurrency: usize::from(self.args.concurrency),

@@ -21,8 +21,8 @@ struct Leftover {
 }
 
 pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
-    let clusterset = connect::clusterset(&args.kube, &args.identity).await?;
-    let cloudmap = connect::registry_uncounted(&args.aws).await?;
+    let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
+    let cloudmap = connect::registry_uncounted(&args.place.aws).await?;
     let cluster = args.cluster.as_ref();
     let ledger = match show::belongings(Arc::clone(&cloudmap), &clusterset, cluster).await {
         Ok(belongings) => belongings,

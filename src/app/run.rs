@@ -42,8 +42,8 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
         async move { admin.serve(listen, async move { drop(stop.wait_for(|stop| *stop).await) }).await }
     });
 
-    let client = connect::kubernetes(&args.kube).await?;
-    let cloudmap = connect::registry(&args.aws, cloudmap_metrics).await?;
+    let client = connect::kubernetes(&args.place.kube).await?;
+    let cloudmap = connect::registry(&args.place.aws, cloudmap_metrics).await?;
     let mut stopping = stop.clone();
     let uid = tokio::select! {
         uid = (|| identity::kube_system_uid(&client))
@@ -56,12 +56,17 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let mut watches = JoinSet::new();
     let caches = Caches::start(&client, &cluster_metrics, &mut watches);
     let (known, identity) = watch::channel(None);
-    watches.spawn(identity::follow(caches.properties.clone(), connect::flags(&args.identity), uid.clone(), known));
+    watches.spawn(identity::follow(
+        caches.properties.clone(),
+        connect::flags(&args.place.identity),
+        uid.clone(),
+        known,
+    ));
 
     // Unique to this process: a restarted container must not take its predecessor's claim for its own.
     let pod = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "local".to_owned());
     let holder = format!("{pod}_{:08x}", rand::random::<u32>() ^ Timestamp::now().subsec_nanosecond().unsigned_abs());
-    let lease = KubernetesLease::new(client.clone(), &args.kube.namespace);
+    let lease = KubernetesLease::new(client.clone(), &args.place.kube.namespace);
     let (elector, leadership) = Elector::new(lease, holder, Timing::default(), cluster_metrics.clone());
 
     let mut stopping = stop.clone();
@@ -79,7 +84,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let publisher = Publisher::new(client.clone(), &pod, cluster_metrics.clone());
     let leader = Leader {
         writer: Arc::new(KubernetesWriter::new(client.clone(), leadership.clone(), cluster_metrics, publisher)),
-        record: Arc::new(RecordObject::new(client, &args.kube.namespace)),
+        record: Arc::new(RecordObject::new(client, &args.place.kube.namespace)),
         caches,
         cloudmap,
         leadership,

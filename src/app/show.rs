@@ -15,8 +15,8 @@ use crate::{
 };
 
 pub(super) async fn show(args: ShowArgs) -> anyhow::Result<()> {
-    let clusterset = connect::clusterset(&args.kube, &args.identity).await?;
-    let cloudmap = connect::registry_uncounted(&args.aws).await?;
+    let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
+    let cloudmap = connect::registry_uncounted(&args.place.aws).await?;
     let mut views = read_all(cloudmap, &clusterset).await?;
     if let Some(cluster) = &args.cluster {
         views.retain(|view| *view.id == *cluster.as_str());

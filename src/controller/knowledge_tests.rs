@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     api::conditions::ValidReason,
     ledger::remote::Remote as Read,
-    model::{Export, IpFamily, ServiceType, SessionAffinity, TrafficPolicy},
+    model::{Export, fixtures},
 };
 
 fn key(name: &str) -> ServiceKey {
@@ -14,23 +14,8 @@ fn id(name: &str) -> ClusterId {
 }
 
 fn mk_local(target: Option<&str>) -> Local {
-    Local {
-        export: Export {
-            uid: "uid".into(),
-            created: 1,
-            service_type: ServiceType::ClusterSetIp,
-            ports: vec![],
-            session_affinity: SessionAffinity::None,
-            internal_traffic_policy: TrafficPolicy::Cluster,
-            traffic_distribution: None,
-            ip_families: vec![IpFamily::V4],
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-            publish_not_ready_addresses: false,
-            target: target.map(|service| Target { namespace: "ns".into(), service: service.into() }),
-        },
-        endpoints: vec![],
-    }
+    let target = target.map(|service| Target { namespace: "ns".into(), service: service.into() });
+    Local { export: Export { target, ..fixtures::mk_export(1) }, endpoints: vec![] }
 }
 
 /// The ledger map of a cluster that exports these names, under these targets, since these times.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{Conditions, Endpoint, Export, IpFamily, ServiceType, SessionAffinity, TrafficPolicy};
+use crate::model::{Conditions, Endpoint, Export, fixtures};
 
 fn key(name: &str) -> ServiceKey {
     ServiceKey::new("ns", name)
@@ -11,20 +11,7 @@ fn target(service: &str) -> Target {
 
 fn mk_local(endpoints: u8, target: Option<Target>) -> Arc<Local> {
     Arc::new(Local {
-        export: Export {
-            uid: "uid".into(),
-            created: 1,
-            service_type: ServiceType::ClusterSetIp,
-            ports: vec![],
-            session_affinity: SessionAffinity::None,
-            internal_traffic_policy: TrafficPolicy::Cluster,
-            traffic_distribution: None,
-            ip_families: vec![IpFamily::V4],
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-            publish_not_ready_addresses: false,
-            target,
-        },
+        export: Export { target, ..fixtures::mk_export(1) },
         endpoints: (0..endpoints)
             .map(|n| Endpoint {
                 ipv4: Some([10, 0, 0, n].into()),

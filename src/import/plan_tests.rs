@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     api::{ServiceImportSpec, ServiceImportStatus},
     cluster::objects::{Endpoint as Row, EndpointSlice, ObjectKey},
-    model::{Conditions, EndpointPort, Protocol, ServicePort, SessionAffinity, TrafficPolicy},
+    model::{Conditions, EndpointPort, Protocol, ServicePort, fixtures},
 };
 
 fn key() -> ServiceKey {
@@ -14,20 +14,8 @@ fn id(name: &str) -> ClusterId {
 }
 
 fn mk_export(created: i64) -> Export {
-    Export {
-        uid: "uid".into(),
-        created,
-        service_type: ServiceType::ClusterSetIp,
-        ports: vec![ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None }],
-        session_affinity: SessionAffinity::None,
-        internal_traffic_policy: TrafficPolicy::Cluster,
-        traffic_distribution: None,
-        ip_families: vec![IpFamily::V4],
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
-        publish_not_ready_addresses: false,
-        target: None,
-    }
+    let port = ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None };
+    Export { ports: vec![port], ..fixtures::mk_export(created) }
 }
 
 fn mk_ports() -> Arc<[EndpointPort]> {

@@ -35,7 +35,7 @@ pub struct Conflict {
     pub message: String,
 }
 
-/// Reasons of the `Conflict` condition, spelled as in the upstream API (`pkg/apis/v1beta1/serviceexport.go`).
+/// Reasons of the `Conflict` condition; several are joined with commas, in this order. Spelled as in the upstream API (`pkg/apis/v1beta1/serviceexport.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConflictReason {
     Type,

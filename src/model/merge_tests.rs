@@ -1,27 +1,14 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::Protocol;
+use crate::model::{Protocol, fixtures};
 
 fn mk_port(name: &str, port: u16) -> ServicePort {
     ServicePort { name: name.into(), protocol: Protocol::Tcp, port, app_protocol: None }
 }
 
 fn mk_export(created: i64, ports: &[(&str, u16)]) -> Export {
-    Export {
-        uid: format!("uid-{created}").into(),
-        created,
-        service_type: ServiceType::ClusterSetIp,
-        ports: ports.iter().map(|(name, port)| mk_port(name, *port)).collect(),
-        session_affinity: SessionAffinity::None,
-        internal_traffic_policy: TrafficPolicy::Cluster,
-        traffic_distribution: None,
-        ip_families: vec![IpFamily::V4],
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
-        publish_not_ready_addresses: false,
-        target: None,
-    }
+    Export { ports: ports.iter().map(|(name, port)| mk_port(name, *port)).collect(), ..fixtures::mk_export(created) }
 }
 
 fn id(name: &str) -> ClusterId {

@@ -3,6 +3,8 @@
 
 mod endpoint;
 mod export;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod identity;
 mod merge;
 mod slices;

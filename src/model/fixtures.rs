@@ -1,0 +1,23 @@
+//! What tests of several modules start from.
+
+use std::collections::BTreeMap;
+
+use super::{Export, IpFamily, ServiceType, SessionAffinity, TrafficPolicy};
+
+/// An export of a ClusterIP Service without ports, IPv4 only, created at second `created`.
+pub(crate) fn mk_export(created: i64) -> Export {
+    Export {
+        uid: format!("uid-{created}").into(),
+        created,
+        service_type: ServiceType::ClusterSetIp,
+        ports: Vec::new(),
+        session_affinity: SessionAffinity::None,
+        internal_traffic_policy: TrafficPolicy::Cluster,
+        traffic_distribution: None,
+        ip_families: vec![IpFamily::V4],
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        publish_not_ready_addresses: false,
+        target: None,
+    }
+}
