@@ -96,7 +96,7 @@ impl CloudMap for Memory {
         self.0.lock().unwrap().instances.remove(&(service.to_owned(), id.to_owned()));
         Ok(done())
     }
-    async fn operation(&self, _: &OperationId) -> Answer<OperationState> {
+    async fn operation(&self, _: &OperationId, _: Lane) -> Answer<OperationState> {
         Ok(OperationState::Succeeded { targets: BTreeMap::new() })
     }
     async fn list_instances(&self, _: &str) -> Answer<Vec<Instance>> {
