@@ -180,6 +180,7 @@ impl Sim {
                     desired: None,
                     seen: Arc::<Remotes>::default(),
                     wake: 0,
+                    next_tick: 0,
                 });
                 let pause = self.rng.uniform(0.0, 3.0);
                 self.at(pause, Event::Start(proc));
@@ -428,7 +429,10 @@ impl Sim {
                 self.mutate(cluster, count);
             }
             for proc in self.clusters[cluster].procs.clone() {
-                self.procs[proc].paused_until = self.procs[proc].paused_until.min(self.now);
+                if self.procs[proc].alive && self.procs[proc].paused_until > self.now {
+                    self.procs[proc].paused_until = self.now;
+                    self.tick_at(proc, self.now);
+                }
                 self.procs[proc].frozen_until = 0;
                 self.start(proc);
                 self.look(proc);

@@ -118,6 +118,7 @@ pub(super) struct Proc {
     pub(super) desired: Option<usize>,
     pub(super) seen: Arc<Remotes>,
     pub(super) wake: u64,
+    pub(super) next_tick: u64,
 }
 
 /// Whose outcome it is: a restarted process knows nothing of its earlier calls.
@@ -157,9 +158,15 @@ impl Sim {
         p.frozen_until = 0;
         p.lease_until = 0;
         p.view = newest;
-        let incarnation = p.incarnation;
         let pause = self.rng.uniform(0.0, 1.0);
-        self.at(pause, Event::Tick { proc, incarnation });
+        self.tick_at(proc, self.now + micros(pause));
+    }
+
+    /// When a process ticks next; what was meant before does not count any more.
+    pub(super) fn tick_at(&mut self, proc: usize, at: u64) {
+        let incarnation = self.procs[proc].incarnation;
+        self.procs[proc].next_tick = at;
+        self.push(at, Event::Tick { proc, incarnation });
     }
 
     pub(super) fn crash(&mut self, proc: usize) {
@@ -179,12 +186,12 @@ impl Sim {
     /// Renews or takes the Lease, reads the heads.
     pub(super) fn tick(&mut self, proc: usize, incarnation: u32) {
         let p = &self.procs[proc];
-        if !p.alive || p.incarnation != incarnation {
+        if !p.alive || p.incarnation != incarnation || p.next_tick != self.now {
             return;
         }
         if self.now < p.paused_until {
             let at = p.paused_until + micros(self.rng.uniform(0.0, 0.5));
-            return self.push(at, Event::Tick { proc, incarnation });
+            return self.tick_at(proc, at);
         }
         if p.term.is_some() && !self.holds(proc, 0.0) {
             self.procs[proc].term = None;
@@ -198,7 +205,7 @@ impl Sim {
             self.at(latency, Event::HeadsRead { caller, heads });
         } else {
             let pause = self.rng.uniform(0.9, 1.1);
-            self.at(pause, Event::Tick { proc, incarnation });
+            self.tick_at(proc, self.now + micros(pause));
         }
     }
 
@@ -285,7 +292,7 @@ impl Sim {
         let p = &self.procs[proc];
         if p.alive && p.incarnation == caller.incarnation && self.now >= p.paused_until {
             let pause = self.rng.uniform(0.9, 1.1);
-            self.at(pause, Event::Tick { proc, incarnation: caller.incarnation });
+            self.tick_at(proc, self.now + micros(pause));
         }
         if !self.hears(caller, || Event::HeadsRead { caller, heads: heads.clone() }) {
             return;

@@ -85,8 +85,10 @@ fn a_cluster_that_changes_its_id_is_there_all_the_time() {
     drop(old);
     let mut new = Process::elect_with(&mut world, "navy", "uid-blue", limits(), None);
     new.desire(&mut world, &state(0..15, 1));
-    for _ in 0..300 {
+    for second in 0..300 {
         pass(&mut world, &mut [&mut new, &mut green], 1);
+        // Time for every replica to show the new head.
+        assert!(world.heads["blue"].is_live() || second >= 30);
         assert!(green.applies("blue").is_some() || green.applies("navy").is_some());
     }
     let successor = Presence::Left { successor: Some("navy".into()) };

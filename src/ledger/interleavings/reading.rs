@@ -77,7 +77,7 @@ fn an_answer_from_the_api_server_that_comes_late_applies_nothing() {
     let mut world = World::default();
     let mut blue = with_pages(&mut world, "blue", 15);
     let mut green = Process::elect(&mut world, "green");
-    green.hangs = is_record;
+    green.hangs = |call| matches!(call, Call::StoreRecord { record, .. } if !record.accepted.is_empty());
     pass(&mut world, &mut [&mut green], 3);
     // The record is stored, but the process stalls before it hears of it, and another one goes further.
     let (id, call) = green.hanging.pop().unwrap();
@@ -124,6 +124,51 @@ fn a_control_plane_that_fails_makes_nobody_withdraw_anybody() {
     pass(&mut world, &mut [&mut green], 400);
     let remote = green.remote("blue").unwrap();
     assert!(remote.expired && remote.stale.is_some() && remote.state.is_none() && !remote.left);
+}
+
+#[test]
+fn time_in_which_nobody_could_be_heard_counts_against_nobody() {
+    let mut world = World::default();
+    let mut blue = with_pages(&mut world, "blue", 15);
+    let ttl = Some(timing().lease);
+    let mut green = Process::elect_with(&mut world, "green", "uid-green", limits(), ttl);
+    green.desire(&mut world, &state(0..3, 1));
+    pass(&mut world, &mut [&mut blue, &mut green], 60);
+    // Almost a lease of silence, then an outage for all: who was silent before gets another lease after it.
+    pass(&mut world, &mut [&mut green], 250);
+    green.hangs = is_head;
+    pass(&mut world, &mut [&mut green], LONG);
+    green.let_go(&mut world);
+    pass(&mut world, &mut [&mut green], 250);
+    assert!(green.remote("blue").unwrap().stale.is_none());
+    pass(&mut world, &mut [&mut green], 120);
+    assert!(green.remote("blue").unwrap().expired);
+}
+
+#[test]
+fn a_lower_head_counts_only_when_nothing_else_is_seen_and_it_advances() {
+    let mut world = World::default();
+    let mut blue = with_pages(&mut world, "blue", 15);
+    let old = world.heads["blue"].clone();
+    let mut green = Process::elect(&mut world, "green");
+    blue.desire(&mut world, &state(1..15, 1));
+    pass(&mut world, &mut [&mut blue, &mut green], 5);
+    let newest = world.heads["blue"].position;
+    let mut lower = Head::clone(&old);
+    // A leader that was deposed goes on for as long as it takes to notice, or somebody restores the registry.
+    lower.position.epoch = newest.epoch - 1;
+    for seq in 1..=7 {
+        lower.position.seq = seq;
+        green.sees = Some(Heads::from([("blue".into(), Ok(Arc::new(lower.clone())))]));
+        pass(&mut world, &mut [&mut green], 6);
+        assert_eq!(green.applies("blue"), Some(state(1..15, 1)));
+    }
+    for seq in 8..=11 {
+        lower.position.seq = seq;
+        green.sees = Some(Heads::from([("blue".into(), Ok(Arc::new(lower.clone())))]));
+        pass(&mut world, &mut [&mut green], 6);
+    }
+    assert_eq!(green.applies("blue"), Some(state(0..15, 1)));
 }
 
 #[test]
