@@ -35,6 +35,8 @@ pub mod codec;
 pub mod driver;
 mod fetch;
 pub mod head;
+#[cfg(test)]
+mod interleavings;
 pub mod limits;
 pub mod page;
 pub mod reader;

@@ -30,11 +30,21 @@ struct Keeper {
     stored: Option<(Record, Version)>,
     /// What was stored when last known, while `stored` is in doubt.
     before: Option<Record>,
-    call: Option<(CallId, Option<Record>)>,
+    call: Option<RecordCall>,
     retry_at: Duration,
     failures: u32,
+    /// Answers in a row that came late.
+    late: u32,
     next_poll: Duration,
     error: Option<String>,
+}
+
+#[derive(Debug)]
+struct RecordCall {
+    id: CallId,
+    made: Duration,
+    /// What is being stored; nothing: it is being loaded.
+    storing: Option<Record>,
 }
 
 impl Term {
@@ -104,7 +114,7 @@ impl Term {
 
     /// The outcome of a call. Outcomes of calls that nobody waits for any more are ignored.
     pub fn done(&mut self, now: Now, id: CallId, outcome: &Outcome) {
-        if self.keeper.call.as_ref().is_some_and(|(call, _)| *call == id) {
+        if self.keeper.call.as_ref().is_some_and(|call| call.id == id) {
             self.record_done(now, outcome);
         } else if !self.writer.done(now, id, outcome, &mut self.out) {
             self.reader.done(now, id, outcome, &mut self.out);
@@ -142,8 +152,7 @@ impl Term {
             return self.out.wake_at(self.keeper.retry_at);
         }
         let Some((record, version)) = &self.keeper.stored else {
-            self.keeper.call = Some((self.out.call(Call::LoadRecord), None));
-            return;
+            return self.load_record(now);
         };
         let mut wanted = record.clone();
         if let Some(epoch) = self.writer.wants_epoch(record.epoch) {
@@ -155,15 +164,25 @@ impl Term {
         let stored_already = !proposal.is_empty();
         wanted.accepted.extend(proposal);
         if wanted != *record {
-            let call = self.out.call(Call::StoreRecord { record: wanted.clone(), expected: version.clone() });
-            self.keeper.call = Some((call, Some(wanted)));
+            let id = self.out.call(Call::StoreRecord { record: wanted.clone(), expected: version.clone() });
+            self.keeper.call = Some(RecordCall { id, made: now.mono, storing: Some(wanted) });
         } else if stored_already || now.mono >= self.keeper.next_poll {
-            self.keeper.call = Some((self.out.call(Call::LoadRecord), None));
+            self.load_record(now);
         }
     }
 
+    fn load_record(&mut self, now: Now) {
+        let id = self.out.call(Call::LoadRecord);
+        self.keeper.call = Some(RecordCall { id, made: now.mono, storing: None });
+    }
+
     fn record_done(&mut self, now: Now, outcome: &Outcome) {
-        let Some((_, storing)) = self.keeper.call.take() else { return };
+        let Some(RecordCall { made, storing, .. }) = self.keeper.call.take() else { return };
+        // An answer that comes late says what was: another process of this cluster may have stored and applied
+        // something newer since. The positions count when they are read again.
+        let late = now.mono.saturating_sub(made) > self.timing.tick * 2u32.pow(self.keeper.late.min(4));
+        // An API server that always is slow must not stop everything.
+        self.keeper.late = if late { self.keeper.late + 1 } else { 0 };
         match (outcome, storing) {
             (Outcome::Loaded { record, version }, None) => {
                 self.keeper.failures = 0;
@@ -171,7 +190,9 @@ impl Term {
                 self.keeper.next_poll = now.mono + self.timing.record_poll;
                 let before = self.keeper.stored.take().map(|(record, _)| record).or(self.keeper.before.take());
                 self.reader.restore(before.as_ref().map(|before| &before.accepted), &record.accepted);
-                self.reader.commit(now, &record.accepted);
+                if !late {
+                    self.reader.commit(now, &record.accepted);
+                }
                 self.writer.superseded(record.epoch);
                 self.keeper.stored = Some((record.clone(), version.clone()));
                 self.writer.set_leaving(now, record.leaving, &mut self.out);
@@ -180,7 +201,9 @@ impl Term {
                 self.keeper.failures = 0;
                 self.keeper.error = None;
                 let before = self.keeper.stored.take().map_or(0, |(record, _)| record.epoch);
-                self.reader.commit(now, &record.accepted);
+                if !late {
+                    self.reader.commit(now, &record.accepted);
+                }
                 if record.epoch > before {
                     self.writer.epoch_stored(now, record.epoch);
                 }

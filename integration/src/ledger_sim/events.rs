@@ -17,7 +17,7 @@ use super::{
     world::{Caller, Cluster, Proc},
 };
 
-pub enum Event {
+pub(super) enum Event {
     Start(usize),
     Tick {
         proc: usize,
@@ -63,7 +63,7 @@ pub enum Event {
 }
 
 #[derive(Clone)]
-pub enum Fault {
+pub(super) enum Fault {
     Change(usize),
     Crash(usize),
     Pause(usize),
@@ -180,6 +180,7 @@ impl Sim {
                     desired: None,
                     seen: Arc::<Remotes>::default(),
                     wake: 0,
+                    next_tick: 0,
                 });
                 let pause = self.rng.uniform(0.0, 3.0);
                 self.at(pause, Event::Start(proc));
@@ -404,7 +405,10 @@ impl Sim {
         let cluster = self.rng.below(self.clusters.len());
         let Some(head) = self.registry.head(&self.clusters[cluster].id).cloned() else { return };
         let mut forged = Head::clone(&head);
-        forged.position.epoch += self.rng.pick(&[1, 1_000_000, 10_000_000_000]);
+        // Above every real one, also where the head of a former leader hides the newest: who claims a position within a
+        // real epoch claims a state, and there is no telling forged states from real ones.
+        let epoch = self.clusters[cluster].record.as_ref().map_or(0, |(record, _)| record.epoch);
+        forged.position.epoch = epoch.max(head.position.epoch) + self.rng.pick(&[1, 1_000_000, 10_000_000_000]);
         forged.position.seq = *self.rng.pick(&[1, 100]);
         self.trace(|_| format!("a head of {} is forged: {}", forged.cluster, forged.position));
         let key = (Service::Clusters, head.cluster.clone());
@@ -425,7 +429,10 @@ impl Sim {
                 self.mutate(cluster, count);
             }
             for proc in self.clusters[cluster].procs.clone() {
-                self.procs[proc].paused_until = self.procs[proc].paused_until.min(self.now);
+                if self.procs[proc].alive && self.procs[proc].paused_until > self.now {
+                    self.procs[proc].paused_until = self.now;
+                    self.tick_at(proc, self.now);
+                }
                 self.procs[proc].frozen_until = 0;
                 self.start(proc);
                 self.look(proc);

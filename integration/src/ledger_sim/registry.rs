@@ -13,15 +13,15 @@ use super::rng::Rng;
 
 /// A service of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Service {
+pub(super) enum Service {
     Clusters,
     Exports { cluster: Arc<str>, shard: u32 },
 }
 
-pub type Key = (Service, Arc<str>);
+pub(super) type Key = (Service, Arc<str>);
 
 #[derive(Debug, Clone)]
-pub enum Value {
+pub(super) enum Value {
     Head(Arc<Head>),
     Page(Arc<StoredPage>),
 }
@@ -45,24 +45,24 @@ struct Replica {
 }
 
 #[derive(Debug)]
-pub struct Registry {
-    pub committed: BTreeMap<Service, BTreeMap<Arc<str>, Value>>,
+pub(super) struct Registry {
+    pub(super) committed: BTreeMap<Service, BTreeMap<Arc<str>, Value>>,
     /// Creator by service.
-    pub services: BTreeMap<Service, Arc<str>>,
-    pub in_flight: BTreeSet<Key>,
+    pub(super) services: BTreeMap<Service, Arc<str>>,
+    pub(super) in_flight: BTreeSet<Key>,
     replicas: Vec<Replica>,
     changes: u64,
     max_lag: f64,
     /// Most pages that any service ever had.
-    pub most_pages: usize,
+    pub(super) most_pages: usize,
     /// When heads were committed, by cluster id.
-    pub head_commits: BTreeMap<Arc<str>, Vec<f64>>,
+    pub(super) head_commits: BTreeMap<Arc<str>, Vec<f64>>,
 }
 
-pub type Snapshot = BTreeMap<Service, BTreeMap<Arc<str>, Value>>;
+pub(super) type Snapshot = BTreeMap<Service, BTreeMap<Arc<str>, Value>>;
 
 impl Registry {
-    pub fn new(rng: &mut Rng, max_lag: f64) -> Self {
+    pub(super) fn new(rng: &mut Rng, max_lag: f64) -> Self {
         Self {
             committed: BTreeMap::new(),
             services: BTreeMap::new(),
@@ -75,7 +75,7 @@ impl Registry {
         }
     }
 
-    pub fn put(&mut self, now: u64, rng: &mut Rng, key: &Key, value: Option<Value>) {
+    pub(super) fn put(&mut self, now: u64, rng: &mut Rng, key: &Key, value: Option<Value>) {
         let rows = self.committed.entry(key.0.clone()).or_default();
         match &value {
             Some(value) => rows.insert(key.1.clone(), value.clone()),
@@ -103,7 +103,7 @@ impl Registry {
     }
 
     /// What one replica, chosen at random, shows of a service.
-    pub fn discover(&mut self, now: u64, rng: &mut Rng, service: &Service) -> Vec<(Arc<str>, Value)> {
+    pub(super) fn discover(&mut self, now: u64, rng: &mut Rng, service: &Service) -> Vec<(Arc<str>, Value)> {
         let index = rng.below(self.replicas.len());
         let replica = &mut self.replicas[index];
         while let Some(Reverse((at, change))) = replica.pending.peek().copied() {
@@ -124,7 +124,7 @@ impl Registry {
     }
 
     /// Somebody restores an old state of everything.
-    pub fn restore(&mut self, now: u64, rng: &mut Rng, snapshot: &Snapshot) {
+    pub(super) fn restore(&mut self, now: u64, rng: &mut Rng, snapshot: &Snapshot) {
         let keys: BTreeSet<Key> = [snapshot, &self.committed]
             .into_iter()
             .flat_map(|rows| {
@@ -145,7 +145,7 @@ impl Registry {
         }
     }
 
-    pub fn head(&self, cluster: &str) -> Option<&Arc<Head>> {
+    pub(super) fn head(&self, cluster: &str) -> Option<&Arc<Head>> {
         match self.committed.get(&Service::Clusters)?.get(cluster)? {
             Value::Head(head) => Some(head),
             Value::Page(_) => None,
@@ -153,6 +153,6 @@ impl Registry {
     }
 }
 
-pub fn micros(seconds: f64) -> u64 {
+pub(super) fn micros(seconds: f64) -> u64 {
     (seconds * 1e6) as u64
 }

@@ -90,6 +90,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "same-id", same_id: true, ..BASE },
     Scenario { name: "change-id", change_id: true, change: 10.0, ..BASE },
     Scenario { name: "leave", leave: true, ..BASE },
+    Scenario { name: "leave-slow", leave: true, slow: 0.1, gap: 0.0, converge: 200.0, ..BASE },
     Scenario { name: "leave-running", leave: true, stays: true, ..BASE },
     Scenario { name: "vandal", vandal: true, converge: 300.0, ..BASE },
     Scenario { name: "restore", restore: true, crash: 100.0, ..BASE },

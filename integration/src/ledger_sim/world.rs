@@ -26,7 +26,7 @@ const LEASE_DURATION: f64 = 15.0;
 const LEASE_RENEWED_FOR: f64 = 10.0;
 const KEYS: usize = 40;
 
-pub fn timing() -> Timing {
+pub(super) fn timing() -> Timing {
     let seconds = Duration::from_secs;
     Timing {
         lease: seconds(100),
@@ -42,7 +42,7 @@ pub fn timing() -> Timing {
 }
 
 /// Six pairs a page, eight changes a delta (and the version), four entries an index page, 100 rows a service.
-pub fn limits(shards: bool) -> Limits {
+pub(super) fn limits(shards: bool) -> Limits {
     Limits {
         page_bytes: 6 * 18 + 2,
         delta_bytes: 9 * 18 + 2,
@@ -60,72 +60,73 @@ fn version_key() -> Arc<str> {
     "v/v".into()
 }
 
-pub fn version_of(map: &Map) -> Option<usize> {
+pub(super) fn version_of(map: &Map) -> Option<usize> {
     let bytes: [u8; 8] = map.get("v/v")?.as_ref().try_into().ok()?;
     Some(u64::from_be_bytes(bytes) as usize)
 }
 
 /// What a cluster's import side made of another cluster.
 #[derive(Debug, Clone)]
-pub struct Imported {
-    pub uid: Arc<str>,
-    pub epoch: u64,
+pub(super) struct Imported {
+    pub(super) uid: Arc<str>,
+    pub(super) epoch: u64,
     /// Of the states of that cluster; `None`: dropped.
-    pub version: Option<usize>,
-    pub expired: bool,
+    pub(super) version: Option<usize>,
+    pub(super) expired: bool,
 }
 
 #[derive(Debug)]
-pub struct Cluster {
-    pub id: Arc<str>,
-    pub uid: Arc<str>,
+pub(super) struct Cluster {
+    pub(super) id: Arc<str>,
+    pub(super) uid: Arc<str>,
     /// All states that it ever had.
-    pub states: Vec<Arc<Map>>,
-    pub counter: u64,
+    pub(super) states: Vec<Arc<Map>>,
+    pub(super) counter: u64,
     /// Holder: process, renewal time, incarnation.
-    pub lease: Option<(usize, u64, u32)>,
-    pub record: Option<(Record, u64)>,
-    pub record_version: u64,
-    pub imported: BTreeMap<Arc<str>, Imported>,
+    pub(super) lease: Option<(usize, u64, u32)>,
+    pub(super) record: Option<(Record, u64)>,
+    pub(super) record_version: u64,
+    pub(super) imported: BTreeMap<Arc<str>, Imported>,
     /// Ids whose order was given up on purpose: registry restored, record deleted.
-    pub may_go_back: std::collections::BTreeSet<Arc<str>>,
-    pub leaving: bool,
-    pub left: bool,
-    pub expected_id: Arc<str>,
-    pub quiet_until: u64,
-    pub procs: Vec<usize>,
+    pub(super) may_go_back: std::collections::BTreeSet<Arc<str>>,
+    pub(super) leaving: bool,
+    pub(super) left: bool,
+    pub(super) expected_id: Arc<str>,
+    pub(super) quiet_until: u64,
+    pub(super) procs: Vec<usize>,
 }
 
 impl Cluster {
-    pub fn newest(&self) -> usize {
+    pub(super) fn newest(&self) -> usize {
         self.states.len() - 1
     }
 }
 
 #[derive(Debug)]
-pub struct Proc {
-    pub cluster: usize,
-    pub id: Arc<str>,
-    pub alive: bool,
-    pub stopped: bool,
-    pub incarnation: u32,
-    pub term_number: u64,
-    pub term: Option<Term>,
-    pub paused_until: u64,
-    pub frozen_until: u64,
-    pub lease_until: u64,
-    pub view: usize,
-    pub desired: Option<usize>,
-    pub seen: Arc<Remotes>,
-    pub wake: u64,
+pub(super) struct Proc {
+    pub(super) cluster: usize,
+    pub(super) id: Arc<str>,
+    pub(super) alive: bool,
+    pub(super) stopped: bool,
+    pub(super) incarnation: u32,
+    pub(super) term_number: u64,
+    pub(super) term: Option<Term>,
+    pub(super) paused_until: u64,
+    pub(super) frozen_until: u64,
+    pub(super) lease_until: u64,
+    pub(super) view: usize,
+    pub(super) desired: Option<usize>,
+    pub(super) seen: Arc<Remotes>,
+    pub(super) wake: u64,
+    pub(super) next_tick: u64,
 }
 
 /// Whose outcome it is: a restarted process knows nothing of its earlier calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caller {
-    pub proc: usize,
-    pub incarnation: u32,
-    pub term: u64,
+pub(super) struct Caller {
+    pub(super) proc: usize,
+    pub(super) incarnation: u32,
+    pub(super) term: u64,
 }
 
 fn failed(message: &str, uncertain: bool) -> Outcome {
@@ -133,7 +134,7 @@ fn failed(message: &str, uncertain: bool) -> Outcome {
 }
 
 impl Sim {
-    pub fn at(&mut self, seconds: f64, event: Event) {
+    pub(super) fn at(&mut self, seconds: f64, event: Event) {
         self.push(self.now + micros(seconds), event);
     }
 
@@ -141,11 +142,11 @@ impl Sim {
         Now { mono: Duration::from_micros(self.now), wall: 1_000_000_000_000 + self.now / 1_000 }
     }
 
-    pub fn holds(&self, proc: usize, margin: f64) -> bool {
+    pub(super) fn holds(&self, proc: usize, margin: f64) -> bool {
         self.now + micros(margin) <= self.procs[proc].lease_until
     }
 
-    pub fn start(&mut self, proc: usize) {
+    pub(super) fn start(&mut self, proc: usize) {
         let newest = self.clusters[self.procs[proc].cluster].newest();
         let p = &mut self.procs[proc];
         if p.stopped || p.alive {
@@ -157,12 +158,18 @@ impl Sim {
         p.frozen_until = 0;
         p.lease_until = 0;
         p.view = newest;
-        let incarnation = p.incarnation;
         let pause = self.rng.uniform(0.0, 1.0);
-        self.at(pause, Event::Tick { proc, incarnation });
+        self.tick_at(proc, self.now + micros(pause));
     }
 
-    pub fn crash(&mut self, proc: usize) {
+    /// When a process ticks next; what was meant before does not count any more.
+    pub(super) fn tick_at(&mut self, proc: usize, at: u64) {
+        let incarnation = self.procs[proc].incarnation;
+        self.procs[proc].next_tick = at;
+        self.push(at, Event::Tick { proc, incarnation });
+    }
+
+    pub(super) fn crash(&mut self, proc: usize) {
         let p = &mut self.procs[proc];
         p.alive = false;
         p.incarnation += 1;
@@ -171,20 +178,20 @@ impl Sim {
         self.trace(|s| format!("{} crashes", s.name(proc)));
     }
 
-    pub fn name(&self, proc: usize) -> String {
+    pub(super) fn name(&self, proc: usize) -> String {
         let p = &self.procs[proc];
         format!("{}/{}.{}", p.id, self.clusters[p.cluster].uid, proc)
     }
 
     /// Renews or takes the Lease, reads the heads.
-    pub fn tick(&mut self, proc: usize, incarnation: u32) {
+    pub(super) fn tick(&mut self, proc: usize, incarnation: u32) {
         let p = &self.procs[proc];
-        if !p.alive || p.incarnation != incarnation {
+        if !p.alive || p.incarnation != incarnation || p.next_tick != self.now {
             return;
         }
         if self.now < p.paused_until {
             let at = p.paused_until + micros(self.rng.uniform(0.0, 0.5));
-            return self.push(at, Event::Tick { proc, incarnation });
+            return self.tick_at(proc, at);
         }
         if p.term.is_some() && !self.holds(proc, 0.0) {
             self.procs[proc].term = None;
@@ -198,7 +205,7 @@ impl Sim {
             self.at(latency, Event::HeadsRead { caller, heads });
         } else {
             let pause = self.rng.uniform(0.9, 1.1);
-            self.at(pause, Event::Tick { proc, incarnation });
+            self.tick_at(proc, self.now + micros(pause));
         }
     }
 
@@ -245,7 +252,7 @@ impl Sim {
     }
 
     /// The process sees the newest state of its cluster, unless its caches are stale.
-    pub fn look(&mut self, proc: usize) {
+    pub(super) fn look(&mut self, proc: usize) {
         let p = &self.procs[proc];
         if !p.alive || self.now < p.paused_until {
             return;
@@ -280,12 +287,12 @@ impl Sim {
         true
     }
 
-    pub fn heads_read(&mut self, caller: Caller, heads: Option<Heads>) {
+    pub(super) fn heads_read(&mut self, caller: Caller, heads: Option<Heads>) {
         let proc = caller.proc;
         let p = &self.procs[proc];
         if p.alive && p.incarnation == caller.incarnation && self.now >= p.paused_until {
             let pause = self.rng.uniform(0.9, 1.1);
-            self.at(pause, Event::Tick { proc, incarnation: caller.incarnation });
+            self.tick_at(proc, self.now + micros(pause));
         }
         if !self.hears(caller, || Event::HeadsRead { caller, heads: heads.clone() }) {
             return;
@@ -297,7 +304,7 @@ impl Sim {
         self.pump(proc);
     }
 
-    pub fn done(&mut self, caller: Caller, id: CallId, outcome: Outcome) {
+    pub(super) fn done(&mut self, caller: Caller, id: CallId, outcome: Outcome) {
         if !self.hears(caller, || Event::Done { caller, id, outcome: outcome.clone() }) {
             return;
         }
@@ -308,7 +315,7 @@ impl Sim {
         self.pump(caller.proc);
     }
 
-    pub fn wake(&mut self, caller: Caller) {
+    pub(super) fn wake(&mut self, caller: Caller) {
         if !self.hears(caller, || Event::Wake { caller }) {
             return;
         }
@@ -365,7 +372,7 @@ impl Sim {
         }
     }
 
-    pub fn pause(&mut self, proc: usize, seconds: f64) {
+    pub(super) fn pause(&mut self, proc: usize, seconds: f64) {
         let stale = micros(self.rng.uniform(0.0, 2.0));
         let p = &mut self.procs[proc];
         p.paused_until = p.paused_until.max(self.now + micros(seconds));
@@ -374,7 +381,7 @@ impl Sim {
     }
 
     /// A call that leaves the process.
-    pub fn make(&mut self, caller: Caller, id: CallId, call: Call) {
+    pub(super) fn make(&mut self, caller: Caller, id: CallId, call: Call) {
         let p = &self.procs[caller.proc];
         if p.incarnation != caller.incarnation {
             return;
@@ -533,7 +540,7 @@ impl Sim {
         self.at(latency, Event::Commit { caller, key, value, fails, answer });
     }
 
-    pub fn commit(
+    pub(super) fn commit(
         &mut self,
         caller: Caller,
         key: (Service, Arc<str>),
@@ -563,7 +570,7 @@ impl Sim {
     }
 
     /// The call reaches the Kubernetes API server.
-    pub fn kube(&mut self, caller: Caller, id: CallId, call: Call) {
+    pub(super) fn kube(&mut self, caller: Caller, id: CallId, call: Call) {
         let cluster = self.procs[caller.proc].cluster;
         let down = self.kube_down(cluster);
         let flaky = self.scenario.kube && !self.calm;
@@ -597,7 +604,7 @@ impl Sim {
     }
 
     /// `cloudmap-mcs leave`, and its opposite.
-    pub fn set_leaving(&mut self, cluster: usize, leaving: bool) {
+    pub(super) fn set_leaving(&mut self, cluster: usize, leaving: bool) {
         let c = &mut self.clusters[cluster];
         c.leaving = leaving;
         c.record_version += 1;
@@ -607,7 +614,7 @@ impl Sim {
     }
 
     /// Changes `count` keys of a cluster's state.
-    pub fn mutate(&mut self, cluster: usize, count: usize) {
+    pub(super) fn mutate(&mut self, cluster: usize, count: usize) {
         if self.clusters[cluster].leaving {
             return;
         }
@@ -626,7 +633,7 @@ impl Sim {
     }
 
     /// Back to the content of the state before.
-    pub fn revert(&mut self, cluster: usize) {
+    pub(super) fn revert(&mut self, cluster: usize) {
         let states = &self.clusters[cluster].states;
         if states.len() > 2 && !self.clusters[cluster].leaving {
             let map = Map::clone(&states[states.len() - 2]);

@@ -1,131 +1,20 @@
-//! Two drivers against a registry in memory, under paused time.
+//! Drivers against a registry in memory, under paused time; and what people read of what they wrote.
 
 use std::{collections::BTreeMap, sync::Mutex};
 
 use super::*;
 use crate::{
-    cloudmap::{
-        CreateService, Discovery, Error, ErrorKind, Instance, Lane, Namespace, NamespaceKind, NewService, OperationId,
-        OperationState, Service,
-    },
+    cloudmap::{Instance, NamespaceKind, fake::Fake},
     ledger::{
-        Value,
+        CLUSTERS, Value,
+        head::{Head, Presence},
         record::{Record, Version},
+        records,
+        show::{self, ClusterView},
         writer::Stage,
     },
+    model::{ClaimOwner, Registration, Target},
 };
-
-#[derive(Default)]
-struct State {
-    namespaces: Vec<Namespace>,
-    services: Vec<Service>,
-    instances: BTreeMap<(String, String), Instance>,
-}
-
-/// Cloud Map without delays: every operation is done when it is asked for.
-#[derive(Default)]
-struct Memory(Mutex<State>);
-
-type Answer<T> = Result<T, Error>;
-
-fn done() -> OperationId {
-    OperationId("op".into())
-}
-
-fn missing(operation: &'static str) -> Error {
-    Error { operation, kind: ErrorKind::NotFound, message: "no such thing".to_owned() }
-}
-
-#[async_trait]
-impl CloudMap for Memory {
-    async fn list_namespaces(&self) -> Answer<Vec<Namespace>> {
-        Ok(self.0.lock().unwrap().namespaces.clone())
-    }
-    async fn create_http_namespace(
-        &self,
-        name: &str,
-        _: &str,
-        _: &str,
-        _: &BTreeMap<String, String>,
-    ) -> Answer<OperationId> {
-        let mut state = self.0.lock().unwrap();
-        let kind = NamespaceKind::Http;
-        let http_name = format!("{name}-f00").into();
-        let (id, arn) = ("ns-1".into(), "arn".into());
-        state.namespaces.push(Namespace { id, arn, name: name.into(), http_name, kind, description: None });
-        Ok(done())
-    }
-    async fn delete_namespace(&self, _: &str) -> Answer<OperationId> {
-        Ok(done())
-    }
-    async fn list_services(&self, _: &str) -> Answer<Vec<Service>> {
-        Ok(self.0.lock().unwrap().services.clone())
-    }
-    async fn get_service(&self, id: &str) -> Answer<Service> {
-        let state = self.0.lock().unwrap();
-        state.services.iter().find(|service| *service.id == *id).cloned().ok_or_else(|| missing("GetService"))
-    }
-    async fn create_service(&self, new: &NewService) -> Answer<CreateService> {
-        let mut state = self.0.lock().unwrap();
-        if let Some(service) = state.services.iter().find(|service| service.name == new.name) {
-            let creator_request_id = service.creator_request_id.clone();
-            return Ok(CreateService::Exists { id: service.id.clone(), creator_request_id });
-        }
-        let service = Service {
-            id: format!("srv:{}", new.name).into(),
-            arn: "arn".into(),
-            name: new.name.clone(),
-            namespace_id: Some(new.namespace_id.clone()),
-            description: None,
-            creator_request_id: Some(new.creator_request_id.clone()),
-            dns: None,
-            custom_health_check: false,
-        };
-        state.services.push(service.clone());
-        Ok(CreateService::Created(service))
-    }
-    async fn delete_service(&self, _: &str) -> Answer<()> {
-        Ok(())
-    }
-    async fn register_instance(&self, service: &str, instance: &Instance, _: Lane) -> Answer<OperationId> {
-        let key = (service.to_owned(), instance.id.to_string());
-        self.0.lock().unwrap().instances.insert(key, instance.clone());
-        Ok(done())
-    }
-    async fn deregister_instance(&self, service: &str, id: &str, _: Lane) -> Answer<OperationId> {
-        self.0.lock().unwrap().instances.remove(&(service.to_owned(), id.to_owned()));
-        Ok(done())
-    }
-    async fn operation(&self, _: &OperationId, _: Lane) -> Answer<OperationState> {
-        Ok(OperationState::Succeeded { targets: BTreeMap::new() })
-    }
-    async fn list_instances(&self, _: &str) -> Answer<Vec<Instance>> {
-        Ok(Vec::new())
-    }
-    async fn discover_instances(
-        &self,
-        http_name: &str,
-        service: &str,
-        query: &BTreeMap<String, String>,
-        _: Lane,
-    ) -> Answer<Discovery> {
-        assert!(http_name.ends_with("-f00"), "discovery takes the HttpName, not {http_name}");
-        let state = self.0.lock().unwrap();
-        let of = |((of, _), _): &(&(String, String), &Instance)| *of == format!("srv:{service}");
-        let asked = |instance: &Instance| query.iter().all(|(key, value)| instance.attributes.get(key) == Some(value));
-        let found = state.instances.iter().filter(of).map(|(_, instance)| instance.clone());
-        Ok(Discovery { instances: found.filter(asked).collect(), truncated: false })
-    }
-    async fn set_custom_health(&self, _: &str, _: &str, _: bool) -> Answer<()> {
-        Ok(())
-    }
-    async fn list_tags(&self, _: &str) -> Answer<BTreeMap<String, String>> {
-        Ok(BTreeMap::new())
-    }
-    async fn tag(&self, _: &str, _: &BTreeMap<String, String>) -> Answer<()> {
-        Ok(())
-    }
-}
 
 #[derive(Default)]
 struct Stored(Mutex<Option<(Record, u64)>>);
@@ -159,9 +48,9 @@ impl Leadership for Always {
     }
 }
 
-fn start(cloudmap: &Arc<Memory>, cluster: &str, uid: &str) -> Handle {
+fn start(cloudmap: &Fake, cluster: &str, uid: &str) -> Handle {
     let settings = Settings::new(cluster.parse().unwrap(), "prod".parse().unwrap(), uid);
-    spawn(settings, cloudmap.clone(), Arc::<Stored>::default(), Always, std::future::pending())
+    spawn(settings, Arc::new(cloudmap.clone()), Arc::<Stored>::default(), Always, std::future::pending())
 }
 
 fn state(pairs: u32) -> Arc<Map> {
@@ -180,7 +69,14 @@ async fn sees(reader: &Handle, cluster: &str, map: &Arc<Map>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_state_reaches_the_other_cluster_and_follows_its_changes() {
-    let cloudmap = Arc::<Memory>::default();
+    let cloudmap = Fake::new();
+    let namespace = cloudmap.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+    // Discovery takes the HttpName, which may differ.
+    let rename = |namespaces: &mut Vec<crate::cloudmap::Namespace>| {
+        let found = namespaces.iter_mut().find(|found| found.id == namespace);
+        found.unwrap().http_name = "clusterset-prod-f00".into();
+    };
+    rename(&mut cloudmap.registry().namespaces);
     let (blue, green) = (start(&cloudmap, "blue", "uid-blue"), start(&cloudmap, "green", "uid-green"));
     // The second needs pages, the others do not.
     for pairs in [3, 400, 399, 0] {
@@ -188,12 +84,12 @@ async fn a_state_reaches_the_other_cluster_and_follows_its_changes() {
         sees(&green, "blue", &state(pairs)).await;
     }
     assert_eq!(blue.status().borrow().stage, Stage::Running);
-    assert_eq!(**blue.published().borrow().as_ref().unwrap(), Map::new());
+    publish(&blue, &state(0)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_does_not_own_the_id_writes_nothing_and_says_whose_it_is() {
-    let cloudmap = Arc::<Memory>::default();
+    let cloudmap = Fake::new();
     let owner = start(&cloudmap, "blue", "uid-1");
     owner.desired().send_replace(Some(state(1)));
     let mut published = owner.published();
@@ -206,4 +102,121 @@ async fn who_does_not_own_the_id_writes_nothing_and_says_whose_it_is() {
     assert!(said.unwrap().unwrap().message.as_ref().unwrap().contains("uid-1"));
     assert!(second.published().borrow().is_none());
     sees(&second, "blue", &state(1)).await;
+}
+
+/// Reads everything; the registry is quick, but not at once consistent.
+async fn views(cloudmap: &Fake) -> BTreeMap<Arc<str>, ClusterView> {
+    let views = show::read_all(Arc::new(cloudmap.clone()), &"prod".parse().unwrap()).await.unwrap();
+    views.into_iter().map(|view| (view.id.clone(), view)).collect()
+}
+
+async fn publish(cluster: &Handle, map: &Arc<Map>) {
+    cluster.desired().send_replace(Some(map.clone()));
+    let mut published = cluster.published();
+    let there = |published: &Option<Arc<Map>>| published.as_ref() == Some(map);
+    tokio::time::timeout(Duration::from_secs(120), published.wait_for(there)).await.unwrap().unwrap();
+}
+
+/// The service of this name in the registry.
+fn service(cloudmap: &Fake, name: &str) -> Arc<str> {
+    cloudmap.registry().services.values().find(|service| *service.name == *name).unwrap().id.clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn people_read_every_cluster_and_what_is_wrong_with_it() {
+    let cloudmap = Fake::new();
+    let missing = show::read_all(Arc::new(cloudmap.clone()), &"prod".parse().unwrap()).await;
+    assert_eq!(missing.unwrap_err(), show::Error::NoLedger("prod".to_owned()));
+
+    let (blue, green) = (start(&cloudmap, "blue", "uid-blue"), start(&cloudmap, "green", "uid-green"));
+    let registration = Registration {
+        target: Target { namespace: "ns".into(), service: "web".into() },
+        owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "ns".into(), name: "web".into() },
+        claimed: 1_700_000_000,
+        retiring: false,
+    };
+    // In pages, with a record that somebody newer wrote.
+    let mut map = Map::clone(&state(400));
+    map.extend([records::encode_registration(&registration).unwrap(), ("?future".into(), Value::from([1]))]);
+    let map = Arc::new(map);
+    publish(&blue, &map).await;
+    publish(&green, &state(1)).await;
+
+    let read = views(&cloudmap).await;
+    let view = &read["blue"];
+    assert_eq!((view.state.as_ref(), view.creator.as_deref()), (Some(&map), Some("uid-blue")));
+    assert_eq!(view.catalog.registrations[&registration.target], registration);
+    assert!(view.problems.iter().any(|problem| problem.starts_with("?future")), "{:?}", view.problems);
+    assert!(view.age.is_some() && view.head.as_ref().is_some_and(|head| head.is_live()));
+    assert_eq!(read["green"].state, Some(state(1)));
+
+    // A page is gone; a head is damaged; a third cluster's head is under an id that it does not own.
+    drop((blue, green));
+    let (pages, heads) = (service(&cloudmap, "exports-0.blue"), service(&cloudmap, CLUSTERS));
+    let stranger = Head { cluster: "red".into(), ..Head::clone(read["blue"].head.as_ref().unwrap()) };
+    {
+        let mut registry = cloudmap.registry();
+        let page = registry.instances.keys().find(|(service, _)| *service == pages).unwrap().clone();
+        registry.instances.remove(&page);
+        registry.instances.get_mut(&(heads.clone(), "green".into())).unwrap().insert("c".to_owned(), "0".to_owned());
+        let Instance { id, attributes } = stranger.to_instance();
+        registry.instances.insert((heads, id), attributes);
+    }
+    let read = views(&cloudmap).await;
+    for (id, why) in [("blue", "missing"), ("green", "checksum"), ("red", "belongs to nobody")] {
+        let view = &read[id];
+        assert!(view.state.is_none(), "{id}");
+        assert!(view.problems.iter().any(|problem| problem.contains(why)), "{id}: {:?}", view.problems);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn belongings_are_those_of_the_cluster_that_was_asked_for() {
+    let cloudmap = Fake::new();
+    let (blue, green) = (start(&cloudmap, "blue", "uid-blue"), start(&cloudmap, "green", "uid-green"));
+    publish(&blue, &state(400)).await;
+    publish(&green, &state(1)).await;
+    let ask = async |cluster: Option<&str>| {
+        let cluster = cluster.map(|cluster| cluster.parse().unwrap());
+        let found = show::belongings(Arc::new(cloudmap.clone()), &"prod".parse().unwrap(), cluster.as_ref()).await;
+        let found = found.unwrap().into_iter().map(|belonging| (belonging.service.to_string(), belonging));
+        found.collect::<BTreeMap<_, _>>()
+    };
+    let all = ask(None).await;
+    assert_eq!(all.keys().collect::<Vec<_>>(), [CLUSTERS, "exports-0.blue", "exports-0.green"]);
+    assert_eq!(all[CLUSTERS].instances, ["blue".into(), "green".into()]);
+    let of_blue = ask(Some("blue")).await;
+    assert_eq!(of_blue.keys().collect::<Vec<_>>(), [CLUSTERS, "exports-0.blue"]);
+    assert_eq!(of_blue[CLUSTERS].instances, ["blue".into()]);
+    let pages = &of_blue["exports-0.blue"];
+    assert_eq!((pages.cluster.as_deref(), pages), (Some("blue"), &all["exports-0.blue"]));
+    assert!(pages.instances.len() > 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_died_is_forgotten_and_one_that_lives_comes_back() {
+    let cloudmap = Fake::new();
+    let (blue, green) = (start(&cloudmap, "blue", "uid-blue"), start(&cloudmap, "green", "uid-green"));
+    publish(&blue, &state(400)).await;
+    sees(&green, "blue", &state(400)).await;
+    let forget = async |cluster: &str| {
+        show::forget(Arc::new(cloudmap.clone()), &"prod".parse().unwrap(), &cluster.parse().unwrap()).await
+    };
+    assert_eq!(forget("red").await, Err(show::Error::NoHead("red".to_owned())));
+    // It is alive: what was said in its name does not last.
+    assert!(forget("blue").await.unwrap() > 5);
+    publish(&blue, &state(401)).await;
+    sees(&green, "blue", &state(401)).await;
+    drop(blue);
+
+    let pages = service(&cloudmap, "exports-0.blue");
+    let count = || cloudmap.registry().instances.keys().filter(|(service, _)| *service == pages).count();
+    let before = count();
+    assert_eq!(forget("blue").await, Ok(before));
+    assert_eq!(count(), 0);
+    let mut remotes = green.remotes();
+    let blue = "blue".parse().unwrap();
+    let left = |remotes: &Arc<Remotes>| remotes.clusters.get(&blue).is_some_and(|remote| remote.left);
+    tokio::time::timeout(Duration::from_secs(60), remotes.wait_for(left)).await.unwrap().unwrap();
+    assert_eq!(views(&cloudmap).await["blue"].head.as_ref().unwrap().presence, Presence::Left { successor: None });
 }

@@ -27,6 +27,7 @@ pub(super) struct Garbage {
     roots: Vec<(Root, Duration)>,
     /// Writes that were not listed yet.
     issued: BTreeMap<(u32, PageId), Duration>,
+    last_issue: Duration,
     next: Duration,
     round: Option<Round>,
     deletions: BTreeSet<CallId>,
@@ -41,7 +42,7 @@ struct Round {
 impl Garbage {
     pub(super) fn new(now: Duration) -> Self {
         let (referred, roots, issued, deletions) = Default::default();
-        Self { referred, roots, issued, next: now, round: None, deletions }
+        Self { referred, roots, issued, last_issue: now, next: now, round: None, deletions }
     }
 
     /// An own head with this root was read or sent.
@@ -55,6 +56,12 @@ impl Garbage {
     /// A page is being written.
     pub(super) fn issue(&mut self, shard: u32, page: &PageId, now: Duration) {
         self.issued.insert((shard, page.clone()), now);
+        self.last_issue = now;
+    }
+
+    /// When the last page was written; a predecessor may have written until this epoch began.
+    pub(super) fn last_issue(&self) -> Duration {
+        self.last_issue
     }
 
     /// There will be garbage.

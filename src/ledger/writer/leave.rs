@@ -6,6 +6,7 @@ use super::{Heads, Now, Writer};
 use crate::ledger::{
     call::{Call, CallId, Outbox, Outcome},
     head::{Head, Presence, Root},
+    limits::Timing,
     record::Position,
 };
 
@@ -31,6 +32,8 @@ impl Farewell {
         if head.is_live() {
             self.again = true;
             self.read_back = false;
+            // Who wrote it may have written pages, too.
+            self.sweep.clean = 0;
         } else if head.position.epoch == epoch {
             self.read_back = true;
         }
@@ -50,7 +53,8 @@ pub(super) struct FormerId {
     sweep: Sweep,
 }
 
-/// Deleting all pages of an id, until several listings show none.
+/// Deleting all pages of an id, until several listings show none. After that it goes on at its leisure: a process that
+/// stalled before a write may still write.
 #[derive(Debug, Default)]
 struct Sweep {
     lists: BTreeMap<CallId, u32>,
@@ -62,8 +66,8 @@ struct Sweep {
 }
 
 impl Sweep {
-    fn advance(&mut self, now: Duration, gap: Duration, cluster: &Arc<str>, shards: u32, out: &mut Outbox) {
-        if self.clean >= CLEAN_READS || !self.lists.is_empty() {
+    fn advance(&mut self, now: Duration, timing: &Timing, cluster: &Arc<str>, shards: u32, out: &mut Outbox) {
+        if !self.lists.is_empty() {
             return;
         }
         if now < self.next {
@@ -73,7 +77,7 @@ impl Sweep {
         self.lists = (0..shards).map(list).collect();
         self.deletions.clear();
         (self.found, self.failed) = (0, false);
-        self.next = now + gap;
+        self.next = now + if self.clean < CLEAN_READS { timing.flush_gap } else { timing.collect_idle };
     }
 
     fn done(&mut self, id: CallId, outcome: &Outcome, cluster: &Arc<str>, batch: usize, out: &mut Outbox) -> bool {
@@ -125,7 +129,11 @@ impl Writer {
             out.wake_at(due);
         }
         if farewell.read_back {
-            farewell.sweep.advance(now.mono, self.timing.flush_gap, &self.me.cluster, self.shards, out);
+            // Operations are awaited for this long: before, one of this process or its predecessor may still come.
+            if now.mono < self.run.garbage.last_issue() + self.timing.flush_limit {
+                farewell.sweep.clean = 0;
+            }
+            farewell.sweep.advance(now.mono, &self.timing, &self.me.cluster, self.shards, out);
         }
     }
 
@@ -178,7 +186,7 @@ impl Writer {
             } else {
                 let since = *former.left_since.get_or_insert(now.mono);
                 if now.mono.saturating_sub(since) > self.timing.garbage {
-                    former.sweep.advance(now.mono, self.timing.flush_gap, id, head.root.shards, out);
+                    former.sweep.advance(now.mono, &self.timing, id, head.root.shards, out);
                 }
             }
         }

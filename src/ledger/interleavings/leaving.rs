@@ -1,0 +1,121 @@
+//! W9: leaving, and going on under another id.
+
+use super::*;
+use crate::ledger::{head::Presence, writer::Stage};
+
+/// A cluster that is asked to leave, and one that watches.
+fn leave(world: &mut World) -> (Process, Process) {
+    let mut blue = with_pages(world, "blue", 15);
+    let mut green = Process::elect(world, "green");
+    pass(world, &mut [&mut blue, &mut green], 5);
+    assert!(green.applies("blue").is_some());
+    world.set_leaving("uid-blue");
+    (blue, green)
+}
+
+#[test]
+fn only_the_leader_says_that_its_cluster_left() {
+    let mut world = World::default();
+    let (mut blue, mut green) = leave(&mut world);
+    let sent = world.sent.len();
+    pass(&mut world, &mut [&mut blue, &mut green], 10);
+    assert_eq!(blue.term.writer().stage(), Stage::Leaving);
+    // While instances are being deregistered it is there: their registration records are still needed.
+    assert!(world.sent[sent..].iter().all(|head| head.is_live()));
+    assert!(green.applies("blue").is_some());
+    blue.desire(&mut world, &Arc::default());
+    pass(&mut world, &mut [&mut blue, &mut green], 90);
+    assert_eq!(blue.term.writer().stage(), Stage::Left);
+    assert!(green.remote("blue").unwrap().left);
+    assert_eq!(world.count_pages("blue"), 0);
+}
+
+#[test]
+fn a_leader_that_stores_its_record_does_not_overwrite_the_request_to_leave() {
+    let mut world = World::default();
+    let mut blue = with_pages(&mut world, "blue", 15);
+    let mut green = with_pages(&mut world, "green", 15);
+    blue.hangs = is_record;
+    pass(&mut world, &mut [&mut blue, &mut green], 5);
+    assert!(!blue.hanging.is_empty());
+    world.set_leaving("uid-blue");
+    blue.let_go(&mut world);
+    pass(&mut world, &mut [&mut blue, &mut green], 10);
+    let record = &world.records["uid-blue"].0;
+    assert!(record.leaving && record.accepted.contains_key("green"));
+    assert_eq!(blue.term.writer().stage(), Stage::Leaving);
+}
+
+#[test]
+fn what_a_stalled_process_still_writes_does_not_bring_a_cluster_back() {
+    let mut world = World::default();
+    let mut stalled = with_pages(&mut world, "blue", 15);
+    stalled.hangs = |call| matches!(call, Call::PutHead { .. } | Call::PutPage { .. });
+    stalled.desire(&mut world, &state(0..60, 2));
+    pass(&mut world, &mut [&mut stalled], 25);
+    let late: Vec<Call> = stalled.hanging.drain(..).map(|(_, call)| call).collect();
+    assert!(late.iter().any(is_head) && late.iter().any(|call| matches!(call, Call::PutPage { .. })));
+    let mut leader = Process::elect(&mut world, "blue");
+    let mut green = Process::elect(&mut world, "green");
+    leader.desire(&mut world, &state(0..15, 1));
+    pass(&mut world, &mut [&mut leader, &mut green], 10);
+    world.set_leaving("uid-blue");
+    leader.desire(&mut world, &Arc::default());
+    pass(&mut world, &mut [&mut leader, &mut green], 120);
+    assert_eq!(leader.term.writer().stage(), Stage::Left);
+    for call in &late {
+        world.make(&stalled, call);
+    }
+    assert!(world.heads["blue"].is_live() && world.count_pages("blue") > 0);
+    pass(&mut world, &mut [&mut leader, &mut green], 60);
+    // Pages alone are found as well.
+    late.iter().filter(|call| !is_head(call)).for_each(|call| drop(world.make(&stalled, call)));
+    pass(&mut world, &mut [&mut leader, &mut green], 120);
+    assert!(!world.heads["blue"].is_live());
+    assert_eq!((leader.term.writer().stage(), world.count_pages("blue")), (Stage::Left, 0));
+    assert!(green.remote("blue").unwrap().left);
+}
+
+#[test]
+fn a_cluster_that_changes_its_id_is_there_all_the_time() {
+    let mut world = World::default();
+    let mut old = with_pages(&mut world, "blue", 15);
+    let mut green = Process::elect(&mut world, "green");
+    pass(&mut world, &mut [&mut old, &mut green], 5);
+    drop(old);
+    let mut new = Process::elect_with(&mut world, "navy", "uid-blue", limits(), None);
+    new.desire(&mut world, &state(0..15, 1));
+    for second in 0..300 {
+        pass(&mut world, &mut [&mut new, &mut green], 1);
+        // Time for every replica to show the new head.
+        assert!(world.heads["blue"].is_live() || second >= 30);
+        assert!(green.applies("blue").is_some() || green.applies("navy").is_some());
+    }
+    let successor = Presence::Left { successor: Some("navy".into()) };
+    assert_eq!(world.heads["blue"].presence, successor);
+    assert!(green.remote("blue").unwrap().left);
+    assert_eq!(world.count_pages("blue"), 0);
+    // Whoever sees the old id leave before it has read the new one waits.
+    let mut red = Process::elect(&mut world, "red");
+    red.sees = Some(world.discover().into_iter().filter(|(id, _)| **id == *"blue").collect());
+    pass(&mut world, &mut [&mut red], 30);
+    assert!(red.remote("blue").is_none_or(|remote| !remote.left));
+    red.sees = None;
+    pass(&mut world, &mut [&mut red], 5);
+    assert!(red.remote("blue").unwrap().left && red.applies("navy").is_some());
+}
+
+#[test]
+fn the_last_position_decides_between_left_and_live() {
+    let mut world = World::default();
+    let (mut blue, mut green) = leave(&mut world);
+    let live = world.discover();
+    blue.desire(&mut world, &Arc::default());
+    pass(&mut world, &mut [&mut blue, &mut green], 60);
+    assert!(green.remote("blue").unwrap().left);
+    // A replica shows the live head again: it is below what was accepted.
+    green.sees = Some(live);
+    pass(&mut world, &mut [&mut green], 30);
+    assert!(green.remote("blue").unwrap().left);
+    assert!(world.heads["blue"].position > at(1, 0));
+}

@@ -1,0 +1,287 @@
+//! Interleavings that once lost something, one by one, through the real state machines. The simulation finds such
+//! things; these say which rule prevents which of them.
+
+mod leaving;
+mod reading;
+mod writing;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{
+    Map, Value,
+    call::{Call, CallId, Failure, Ids, Outcome, Pages},
+    head::Head,
+    limits::{Limits, Timing},
+    page::{PageId, StoredPage},
+    record::{Position, Record},
+    remote::Remote,
+    term::Term,
+    tree::{self, Cache},
+    writer::{Heads, Identity, Now},
+};
+
+type Stored = BTreeMap<PageId, Arc<StoredPage>>;
+
+/// A registry that does at once what it is asked to do, and the Kubernetes objects of every cluster.
+#[derive(Default)]
+struct World {
+    now: Duration,
+    creators: BTreeMap<(Arc<str>, u32), Arc<str>>,
+    heads: BTreeMap<Arc<str>, Arc<Head>>,
+    pages: BTreeMap<(Arc<str>, u32), Stored>,
+    /// Every page that ever was written: what a head meant when it was sent.
+    archive: Stored,
+    /// Pages that no discovery shows, although their operations succeeded.
+    hidden: BTreeSet<PageId>,
+    hides_new_pages: bool,
+    /// Every head that was sent, in order.
+    sent: Vec<Arc<Head>>,
+    /// By UID: the record, and the process that holds the Lease.
+    records: BTreeMap<Arc<str>, (Record, u64)>,
+    leases: BTreeMap<Arc<str>, u32>,
+}
+
+impl World {
+    fn now(&self) -> Now {
+        Now { mono: self.now, wall: 1_700_000_000_000 + self.now.as_millis() as u64 }
+    }
+
+    fn discover(&self) -> Heads {
+        self.heads.iter().map(|(id, head)| (id.clone(), Ok(head.clone()))).collect()
+    }
+
+    /// The state that the committed head means to somebody who has read nothing before.
+    fn read(&self, cluster: &str) -> Option<Map> {
+        let of_cluster = |((of, _), _): &(&(Arc<str>, u32), &Stored)| **of == *cluster;
+        let stored = self.pages.iter().filter(of_cluster).flat_map(|(_, pages)| pages.clone()).collect();
+        self.meaning(self.heads.get(cluster)?, &stored)
+    }
+
+    fn meaning(&self, head: &Head, pages: &Stored) -> Option<Map> {
+        let verified = tree::verify(&head.root, &Cache::default(), pages).ok()?;
+        Some(head.delta.apply(&verified.map))
+    }
+
+    /// The states that the heads sent since the first `from` ones meant.
+    fn said(&self, from: usize) -> Vec<Map> {
+        self.sent[from..].iter().map(|head| self.meaning(head, &self.archive).unwrap()).collect()
+    }
+
+    fn count_pages(&self, cluster: &str) -> usize {
+        self.pages.iter().filter(|((of, _), _)| **of == *cluster).map(|(_, pages)| pages.len()).sum()
+    }
+
+    fn epoch(&self, uid: &str) -> u64 {
+        self.records.get(uid).map_or(0, |(record, _)| record.epoch)
+    }
+
+    /// What `cloudmap-mcs leave` does.
+    fn set_leaving(&mut self, uid: &str) {
+        let (record, version) = self.records.entry(uid.into()).or_default();
+        record.leaving = true;
+        *version += 1;
+    }
+
+    /// Whatever the call does, it does now.
+    fn make(&mut self, by: &Process, call: &Call) -> Outcome {
+        let (own, uid) = (by.me.cluster.clone(), by.me.uid.clone());
+        match call.clone() {
+            Call::Claim { shard } => {
+                let service = (own.clone(), shard);
+                let created = !self.creators.contains_key(&service);
+                let owner = self.creators.entry(service).or_insert_with(|| uid.clone()).clone();
+                if owner != uid {
+                    return Outcome::Taken { owner: owner.to_string() };
+                }
+                let shards = self.creators.keys().filter(|(cluster, _)| *cluster == own).count() as u32;
+                Outcome::Claimed { created, shards }
+            }
+            Call::ConfirmLease => Outcome::Lease { held: self.leases.get(&uid) == Some(&by.number) },
+            Call::LoadRecord => {
+                let (record, version) = self.records.get(&uid).cloned().unzip();
+                Outcome::Loaded { record: record.unwrap_or_default(), version: version.map(|v| v.to_string()) }
+            }
+            Call::StoreRecord { record, expected } => {
+                let version = self.records.get(&uid).map(|(_, version)| *version);
+                if version.map(|version| version.to_string()) != expected {
+                    return Outcome::Conflict;
+                }
+                let version = version.unwrap_or_default() + 1;
+                self.records.insert(uid, (record, version));
+                Outcome::Stored { version: Some(version.to_string()) }
+            }
+            Call::ReadPages { cluster, shard, flush } => {
+                let rows = self.pages.get(&(cluster, shard)).into_iter().flatten();
+                let asked = |id: &PageId| flush.as_ref().is_none_or(|flush| *flush == id.flush);
+                let shown = rows.filter(|(id, _)| asked(id) && !self.hidden.contains(id));
+                let pages = shown.map(|(_, page)| page.clone()).collect();
+                Outcome::Pages(Arc::new(Pages { pages, truncated: false }))
+            }
+            Call::PutHead { head } => {
+                self.heads.insert(head.cluster.clone(), head);
+                Outcome::Done
+            }
+            Call::PutPage { shard, page } => {
+                if self.hides_new_pages {
+                    self.hidden.insert(page.id.clone());
+                }
+                self.pages.entry((own, shard)).or_default().insert(page.id.clone(), page);
+                Outcome::Done
+            }
+            Call::DeletePage { cluster, shard, page } => {
+                self.pages.entry((cluster, shard)).or_default().remove(&page);
+                Outcome::Done
+            }
+            Call::Creator { cluster } => Outcome::Creator(self.creators.get(&(cluster, 0)).map(ToString::to_string)),
+        }
+    }
+}
+
+/// A process that believes that it leads its cluster.
+struct Process {
+    number: u32,
+    me: Identity,
+    term: Term,
+    /// Calls that hang, and which ones do.
+    hanging: Vec<(CallId, Call)>,
+    hangs: fn(&Call) -> bool,
+    /// What discovery returns instead of what is true.
+    sees: Option<Heads>,
+    /// How many instances it wrote or deleted.
+    writes: usize,
+}
+
+fn timing() -> Timing {
+    Timing::default()
+}
+
+/// About five pairs a page and nine changes a delta.
+fn limits() -> Limits {
+    Limits { page_bytes: 120, delta_bytes: 200, index_entries: 4, compression: 0, ..Limits::default() }
+}
+
+impl Process {
+    /// A new process, which holds the Lease.
+    fn elect(world: &mut World, cluster: &str) -> Self {
+        Self::elect_with(world, cluster, &format!("uid-{cluster}"), limits(), None)
+    }
+
+    fn elect_with(world: &mut World, cluster: &str, uid: &str, limits: Limits, ttl: Option<Duration>) -> Self {
+        let me = Identity { cluster: cluster.into(), uid: uid.into() };
+        let holder = world.leases.entry(me.uid.clone()).or_default();
+        *holder += 1;
+        let number = *holder;
+        let term = Term::new(me.clone(), timing(), limits, ttl, Ids::new(u64::from(number)));
+        let mut process = Self { number, me, term, hanging: Vec::new(), hangs: |_| false, sees: None, writes: 0 };
+        process.term.poll(world.now());
+        process.settle(world);
+        process
+    }
+
+    fn desire(&mut self, world: &mut World, map: &Arc<Map>) {
+        self.term.desire(world.now(), map.clone());
+        self.settle(world);
+    }
+
+    /// Makes its calls until it asks for no more, but for those that hang.
+    fn settle(&mut self, world: &mut World) {
+        loop {
+            let calls = self.term.take_calls();
+            if calls.is_empty() {
+                return;
+            }
+            for (id, call) in calls {
+                self.writes +=
+                    usize::from(call.writes() && !matches!(call, Call::Claim { .. } | Call::StoreRecord { .. }));
+                match &call {
+                    Call::PutHead { head } => world.sent.push(head.clone()),
+                    Call::PutPage { page, .. } => {
+                        world.archive.insert(page.id.clone(), page.clone());
+                    }
+                    _ => {}
+                }
+                if (self.hangs)(&call) {
+                    self.hanging.push((id, call));
+                } else {
+                    let outcome = world.make(self, &call);
+                    self.term.done(world.now(), id, &outcome);
+                }
+            }
+        }
+    }
+
+    /// The calls that hang fail as far as the process knows. What they do, they may still do.
+    fn time_out(&mut self, world: &mut World) -> Vec<Call> {
+        self.hangs = |_| false;
+        let hanging = std::mem::take(&mut self.hanging);
+        for (id, _) in &hanging {
+            let failure = Failure { message: "time-out".to_owned(), uncertain: true };
+            self.term.done(world.now(), *id, &Outcome::Failed(failure));
+        }
+        self.settle(world);
+        hanging.into_iter().map(|(_, call)| call).collect()
+    }
+
+    /// The calls that hang succeed after all.
+    fn let_go(&mut self, world: &mut World) {
+        self.hangs = |_| false;
+        for (id, call) in std::mem::take(&mut self.hanging) {
+            let outcome = world.make(self, &call);
+            self.term.done(world.now(), id, &outcome);
+        }
+        self.settle(world);
+    }
+
+    fn remote(&self, cluster: &str) -> Option<Remote> {
+        self.term.remotes().clusters.get(&cluster.parse().unwrap()).cloned()
+    }
+
+    /// The state of another cluster that applies here.
+    fn applies(&self, cluster: &str) -> Option<Arc<Map>> {
+        self.remote(cluster)?.state
+    }
+}
+
+/// Lets seconds pass: one tick each, of every process.
+fn pass(world: &mut World, processes: &mut [&mut Process], seconds: u64) {
+    for _ in 0..seconds {
+        world.now += Duration::from_secs(1);
+        for process in &mut *processes {
+            let heads = process.sees.clone().unwrap_or_else(|| world.discover());
+            process.term.poll(world.now());
+            process.term.tick(world.now(), Some(&heads));
+            process.settle(world);
+        }
+    }
+}
+
+/// A state with these keys.
+fn state(keys: impl IntoIterator<Item = u32>, value: u8) -> Arc<Map> {
+    Arc::new(keys.into_iter().map(|key| (format!("ns/{key:03}").into(), Value::from([value; 8]))).collect())
+}
+
+/// A leader of `cluster` whose state of `keys` keys is in pages, and has been for a while.
+fn with_pages(world: &mut World, cluster: &str, keys: u32) -> Process {
+    let mut leader = Process::elect(world, cluster);
+    leader.desire(world, &state(0..keys, 1));
+    pass(world, &mut [&mut leader], 30);
+    assert_eq!(world.read(cluster), Some(Map::clone(&state(0..keys, 1))));
+    assert!(world.heads[cluster].delta.is_empty() && world.count_pages(cluster) > 1);
+    leader
+}
+
+fn is_head(call: &Call) -> bool {
+    matches!(call, Call::PutHead { .. })
+}
+
+fn is_record(call: &Call) -> bool {
+    matches!(call, Call::StoreRecord { .. })
+}
+
+fn at(epoch: u64, seq: u64) -> Position {
+    Position { epoch, seq }
+}
