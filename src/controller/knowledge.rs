@@ -85,17 +85,13 @@ impl Knowledge {
         &self.membership
     }
 
-    /// Takes the membership in; says whether it is new. Who leaves exports nothing any more.
-    pub fn set_membership(&mut self, membership: Membership, now: i64) -> bool {
-        if self.membership == membership {
-            return false;
-        }
+    /// Takes the membership in. Who leaves exports nothing any more.
+    pub fn set_membership(&mut self, membership: Membership, now: i64) {
         let leaving_changed = (self.membership == Membership::Leaving) != (membership == Membership::Leaving);
         self.membership = membership;
         if leaving_changed {
             self.export_all(now);
         }
-        true
     }
 
     pub fn planned(&self, key: &ServiceKey) -> Option<&Result<Arc<Local>, Invalid>> {

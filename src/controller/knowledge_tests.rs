@@ -142,7 +142,7 @@ fn who_leaves_exports_nothing_but_keeps_its_registrations_until_they_are_empty()
     knowledge.resume(&Map::new(), 1);
     knowledge.replan(&key("a"), Some(Ok(mk_local(Some("t")))), 1);
     let member = knowledge.desired().unwrap();
-    assert!(knowledge.set_membership(Membership::Leaving, 2));
+    knowledge.set_membership(Membership::Leaving, 2);
     let leaving = knowledge.desired().unwrap();
     assert_eq!(leaving.keys().collect::<Vec<_>>(), [&records::registration_key(&target)]);
     assert!(knowledge.exports().unwrap().registrations()[&target].retiring);

@@ -143,7 +143,7 @@ impl Reconciler {
                 return Ok(());
             }
             let conflicts =
-                matches!(knowledge.unknown(), import::Unknown::Only(_)).then(|| conflicts(knowledge.sources(key)));
+                matches!(knowledge.unknown(), import::Unknown::Only(_)).then(|| conflicts(&knowledge.sources(key)));
             verdicts(&Facts {
                 invalid,
                 publication: knowledge.publication(key),
@@ -229,7 +229,7 @@ impl Reconciler {
 }
 
 /// The conflicts among all known exports of a name.
-fn conflicts(sources: BTreeMap<ClusterId, Arc<crate::export::Local>>) -> Vec<Conflict> {
+fn conflicts(sources: &BTreeMap<ClusterId, Arc<crate::export::Local>>) -> Vec<Conflict> {
     let exports = sources.iter().map(|(id, local)| (id.clone(), &local.export)).collect();
     merge(&exports).map(|service| service.conflicts).unwrap_or_default()
 }

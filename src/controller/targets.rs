@@ -189,3 +189,7 @@ fn names_target(annotations: &Pairs) -> bool {
     annotation(annotations, ANNOTATION_TARGET_SERVICE).is_some()
         || annotation(annotations, ANNOTATION_SHARE) == Some("true")
 }
+
+#[cfg(test)]
+#[path = "targets_tests.rs"]
+mod tests;

@@ -193,7 +193,7 @@ impl Watch {
                 }
                 Ok(()) = statuses.changed() => {
                     let now = Arc::clone(&statuses.borrow_and_update());
-                    self.statuses_changed(now);
+                    self.statuses_changed(&now);
                 }
                 Ok(()) = status.changed() => {
                     let membership = membership(&status.borrow_and_update(), young);
@@ -351,14 +351,16 @@ impl Watch {
     }
 
     fn publish(&self) {
-        if let (Some(ledger), Some(map)) = (&self.ledger, self.shared.state().knowledge.desired()) {
-            ledger.desired().send_replace(Some(map));
+        let Some(ledger) = &self.ledger else { return };
+        let desired = self.shared.state().knowledge.desired();
+        if desired.is_some() {
+            ledger.desired().send_replace(desired);
         }
     }
 
-    fn statuses_changed(&mut self, now: Arc<BTreeMap<Target, TargetStatus>>) {
+    fn statuses_changed(&mut self, now: &Arc<BTreeMap<Target, TargetStatus>>) {
         let mut state = self.shared.state();
-        let before = std::mem::replace(&mut state.statuses, Arc::clone(&now));
+        let before = std::mem::replace(&mut state.statuses, Arc::clone(now));
         let mut names = BTreeSet::new();
         let mut publish = false;
         for (target, status) in now.iter().filter(|(target, status)| before.get(*target) != Some(status)) {
@@ -385,14 +387,14 @@ impl Watch {
     }
 
     fn membership_changed(&mut self, membership: Membership) {
-        let mut state = self.shared.state();
-        if state.knowledge.set_membership(membership.clone(), seconds()) {
-            drop(state);
-            info!(?membership, "membership changed");
-            self.touch_all();
-            self.publish();
-            self.enqueue(self.names());
+        if *self.shared.state().knowledge.membership() == membership {
+            return;
         }
+        info!(?membership, "membership changed");
+        self.shared.state().knowledge.set_membership(membership, seconds());
+        self.touch_all();
+        self.publish();
+        self.enqueue(self.names());
     }
 
     fn touch_all(&mut self) {

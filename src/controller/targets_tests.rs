@@ -1,0 +1,158 @@
+use super::*;
+use crate::{
+    api::conditions::conditions,
+    controller::Membership,
+    export::{Exports, Local},
+    ledger::{
+        Map,
+        remote::{Remote, Remotes},
+    },
+    model::{Conditions, Endpoint, Export, ServiceType, SessionAffinity, TrafficPolicy},
+};
+
+fn key(name: &str) -> ServiceKey {
+    ServiceKey::new("shop", name)
+}
+
+fn target() -> Target {
+    Target { namespace: "shop".into(), service: "www".into() }
+}
+
+fn mk_targets(policy: Instances) -> Targets {
+    let identity = Identity { clusterset: None, cluster: "here".parse().unwrap(), cluster_uid: "uid".into() };
+    Targets { policy, naming: Naming::PerNamespace, identity, region: None }
+}
+
+fn mk_export(annotations: &[(&str, &str)]) -> ServiceExport {
+    ServiceExport {
+        key: key("web"),
+        uid: "uid".into(),
+        created: 1,
+        generation: Some(1),
+        deleting: false,
+        exported_labels: BTreeMap::new(),
+        exported_annotations: BTreeMap::new(),
+        annotations: annotations.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+        conditions: vec![],
+    }
+}
+
+fn mk_local() -> Local {
+    let endpoint = Endpoint {
+        ipv4: Some([10, 0, 0, 1].into()),
+        ipv6: None,
+        ports: [].into(),
+        conditions: Conditions::READY,
+        hostname: None,
+        zone: None,
+        node: None,
+    };
+    Local {
+        export: Export {
+            uid: "uid".into(),
+            created: 1,
+            service_type: ServiceType::ClusterSetIp,
+            ports: vec![],
+            session_affinity: SessionAffinity::None,
+            internal_traffic_policy: TrafficPolicy::Cluster,
+            traffic_distribution: None,
+            ip_families: vec![],
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            publish_not_ready_addresses: false,
+            target: Some(target()),
+        },
+        endpoints: vec![endpoint],
+    }
+}
+
+/// A cluster whose export `web` claimed the target at second 5, on record, beside another cluster's claims.
+fn mk_knowledge(others: &[(&str, i64)]) -> Knowledge {
+    let mut knowledge = Knowledge::new("here".parse().unwrap(), Membership::Member { trouble: None });
+    knowledge.resume(&Map::new(), 5);
+    knowledge.replan(&key("web"), Some(Ok(mk_local())), 5);
+    let own = knowledge.desired();
+    knowledge.adopt_published(own);
+    adopt(&mut knowledge, others);
+    knowledge
+}
+
+fn adopt(knowledge: &mut Knowledge, others: &[(&str, i64)]) {
+    let mut exports = Exports::resume(&Map::new());
+    for (name, claimed) in others {
+        exports.set(&key(name), Some(Arc::new(mk_local())), *claimed);
+    }
+    let there = Remote {
+        uid: "uid".into(),
+        state: Some(exports.map()),
+        position: Default::default(),
+        left: false,
+        stale: None,
+        expired: false,
+        problem: None,
+    };
+    let clusters = [("there".parse().unwrap(), there)].into();
+    knowledge.adopt_remotes(&Remotes { clusters, all_live_verified: true });
+}
+
+#[test]
+fn annotations_decide_over_the_flag() {
+    use Instances::{All, Annotated, None};
+    let implied = Target { namespace: "shop".into(), service: "web".into() };
+    let named = [(ANNOTATION_TARGET_SERVICE, "www")];
+    for (policy, annotations, expected) in [
+        (All, &[][..], Asked::Target(implied.clone())),
+        (Annotated, &[], Asked::None),
+        (None, &named, Asked::None),
+        (Annotated, &named, Asked::Target(target())),
+        (None, &[(ANNOTATION_INSTANCES, "true")], Asked::Target(implied)),
+        (All, &[(ANNOTATION_INSTANCES, "false")], Asked::None),
+    ] {
+        assert_eq!(mk_targets(policy).asked(&mk_export(annotations)), expected, "{policy:?} {annotations:?}");
+    }
+    for annotations in [[(ANNOTATION_INSTANCES, "yes")], [(ANNOTATION_TARGET_SERVICE, "no spaces")]] {
+        let Asked::Invalid(message) = mk_targets(All).asked(&mk_export(&annotations)) else { panic!("accepted") };
+        assert!(message.contains(annotations[0].1), "{message}");
+    }
+}
+
+#[test]
+fn the_younger_claim_withdraws_what_it_registered_and_takes_over() {
+    let targets = mk_targets(Instances::All);
+    let mut knowledge = mk_knowledge(&[]);
+    let desired = |knowledge: &Knowledge| targets.desired(knowledge, &target(), |_| None).unwrap();
+    let registered = desired(&knowledge);
+    assert!(registered.active && !registered.retiring && registered.instances.len() == 1);
+    adopt(&mut knowledge, &[("older", 3)]);
+    let lost = desired(&knowledge);
+    assert!(!lost.active && lost.retiring && lost.instances.is_empty());
+    let named = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);
+    let (reason, message) = targets.registered(&knowledge, &named, &BTreeMap::new()).unwrap();
+    assert!(reason == RegisteredReason::NameConflict && message.contains("shop/older"), "{message}");
+    adopt(&mut knowledge, &[]);
+    assert_eq!(desired(&knowledge), registered);
+    assert_eq!(desired(&mk_knowledge(&[("younger", 6)])), registered);
+    assert_eq!(desired(&mk_knowledge(&[("web", 3)])), registered, "the same name shares the target");
+}
+
+#[test]
+fn what_the_leader_before_registered_holds_until_the_target_was_read() {
+    let targets = mk_targets(Instances::All);
+    let knowledge = mk_knowledge(&[]);
+    let mut export = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);
+    let registered = |export: &ServiceExport, outcome: Outcome| {
+        let status = TargetStatus { outcome, ..TargetStatus::default() };
+        targets.registered(&knowledge, export, &[(target(), status)].into()).unwrap()
+    };
+    assert_eq!(registered(&export, Outcome::Pending).0, RegisteredReason::Pending);
+    let (reason, message) = registered(&export, Outcome::Registered { count: 1 });
+    assert_eq!(reason, RegisteredReason::Registered);
+    let verdict = crate::api::conditions::Verdict::new("Registered", true, reason, message);
+    export.conditions = conditions(&[], [verdict], None, k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
+    assert_eq!(registered(&export, Outcome::Pending).0, RegisteredReason::Registered);
+    let refused = Outcome::Refused { reason: Reason::LimitExceeded, message: "full".to_owned() };
+    assert_eq!(registered(&export, refused).0, RegisteredReason::LimitExceeded);
+    export.annotations = mk_export(&[]).annotations;
+    let elsewhere = targets.registered(&knowledge, &export, &BTreeMap::new()).unwrap();
+    assert_eq!(elsewhere.0, RegisteredReason::Pending, "another target is not that one");
+}
