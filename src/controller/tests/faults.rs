@@ -5,7 +5,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::world::{Cluster, World, always, key, until};
-use crate::cloudmap::Operation;
+use crate::{
+    cloudmap::{ErrorKind, Operation, fake::Fault},
+    cluster::apply::Cause,
+};
 
 const NAMES: [&str; 3] = ["web", "api", "db"];
 
@@ -108,6 +111,31 @@ async fn while_cloud_map_fails_nothing_is_deleted_and_new_exports_say_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_that_the_api_server_refuses_is_tried_again_until_all_is_there() {
+    let world = World::new();
+    let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+    for writes in 0..6 {
+        green.objects.fail_after(writes, Cause::Unavailable("overloaded".to_owned()));
+    }
+    blue.objects.fail_next(Cause::Conflict("it changed".to_owned()));
+    for name in NAMES {
+        blue.export(name, 80, &["10.0.0.1"]);
+    }
+    for name in NAMES {
+        green.until_imports(name, &["10.0.0.1"]).await;
+        blue.until_imports(name, &["10.0.0.1"]).await;
+        blue.until_says(name, "Ready", "True", "Exported").await;
+    }
+    green.objects.fail_after(1, Cause::Timeout);
+    for name in NAMES {
+        blue.objects.remove_export(&key(name));
+    }
+    for name in NAMES {
+        until("it goes", || green.is_clean(name) && blue.is_clean(name)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_leaves_takes_everything_along_and_may_come_back() {
     let world = World::new();
     let (mut blue, green) = exporting(&world).await;
@@ -150,8 +178,8 @@ async fn who_took_an_id_that_is_taken_writes_nothing_and_says_so() {
     assert_eq!(blue.says("web", "Ready"), ("True".to_owned(), "Exported".to_owned()));
 }
 
-/// Restarts at these milliseconds after each other, while everything is under way: the first cluster's, then the
-/// second's, and so on.
+/// Restarts at these milliseconds after each other, while everything is under way and some registrations fail: the
+/// first cluster's, then the second's, and so on.
 async fn restarts(pauses: Vec<u64>) {
     let world = World::new();
     let (mut blue, mut green) = (world.cluster("blue"), world.cluster("green"));
@@ -159,6 +187,11 @@ async fn restarts(pauses: Vec<u64>) {
         if let Some(name) = NAMES.get(n) {
             blue.export(name, 80, &["10.0.0.1", "10.0.0.2"]);
             green.export(name, 80, &["10.1.0.1"]);
+        }
+        for fault in [Fault::FailedLater, Fault::Lost(ErrorKind::Unknown), Fault::Refused(ErrorKind::Throttled)] {
+            if pause % 4 > 0 {
+                world.fake.fault(Operation::RegisterInstance, fault);
+            }
         }
         tokio::time::sleep(Duration::from_millis(pause)).await;
         let (cluster, other) = if n % 2 == 0 { (&mut blue, &green) } else { (&mut green, &blue) };

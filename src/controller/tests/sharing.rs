@@ -49,6 +49,23 @@ async fn an_export_appears_everywhere_follows_its_endpoints_and_goes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn endpoints_that_move_to_another_service_move_everywhere() {
+    let world = World::new();
+    let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+    blue.export("web", 80, &["10.0.0.1"]);
+    blue.export("api", 80, &[]);
+    green.until_imports("web", &["10.0.0.1"]).await;
+    green.until_imports("api", &[]).await;
+    let mut slices = blue.objects.slices();
+    let mut slice = slices.remove(slices.iter().position(|s| s.metadata.name.as_deref() == Some("web-1")).unwrap());
+    slice.metadata.labels.as_mut().unwrap().insert(names::LABEL_KUBERNETES_SERVICE_NAME.to_owned(), "api".to_owned());
+    blue.objects.put_slice(slice);
+    green.until_imports("web", &[]).await;
+    green.until_imports("api", &["10.0.0.1"]).await;
+    until("so do the instances", || world.instances("web").is_empty() && world.instances("api").len() == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn ports_that_differ_are_said_on_both_exports_and_merged() {
     let world = World::new();
     let (blue, green) = (world.cluster("blue"), world.cluster("green"));
