@@ -59,18 +59,23 @@ async fn a_new_leader_finds_everything_as_it_is_and_writes_nothing() {
 async fn what_happened_while_nobody_led_is_made_up_for() {
     let world = World::new();
     let (mut blue, mut green) = exporting(&world).await;
+    blue.export("shy", 80, &[]);
+    blue.until_imports("shy", &[]).await;
+    green.until_imports("shy", &[]).await;
     blue.kill();
     green.kill();
+    blue.objects.remove_export(&key("shy"));
     blue.objects.remove_export(&key("web"));
     green.objects.remove_export(&key("web"));
     blue.objects.remove_export(&key("api"));
     blue.put_endpoints("db", &["10.0.0.9"]);
     blue.export("new", 80, &["10.0.0.7"]);
-    tokio::time::sleep(Duration::from_secs(30)).await;
     blue.lead();
+    // Until nothing in the registry tells of the names any more.
+    tokio::time::sleep(Duration::from_mins(5)).await;
     green.lead();
     for cluster in [&blue, &green] {
-        until("the name that nobody exports is gone", || cluster.is_clean("web")).await;
+        until("the names that nobody exports are gone", || cluster.is_clean("web") && cluster.is_clean("shy")).await;
         cluster.until_imports("api", &["10.1.0.1"]).await;
         cluster.until_imports("db", &["10.0.0.9", "10.1.0.1"]).await;
         cluster.until_imports("new", &["10.0.0.7"]).await;
