@@ -208,7 +208,7 @@ impl Sim {
                         live.insert(cluster.clone(), verified.tree.pages().count());
                     }
                     Err(missing) => {
-                        self.violate("I7", format!("the final root of {cluster} is unreadable: {missing:?}"))
+                        self.violate("I7", format!("the final root of {cluster} is unreadable: {missing:?}"));
                     }
                 }
             }
