@@ -279,7 +279,7 @@ mod tests {
                 presence: Presence::Live,
                 root: Root::empty(1),
                 delta: Arc::new(Delta::between(&Map::new(), &map(records), 6)),
-                lease: Duration::from_secs(300),
+                lease: Duration::from_mins(5),
                 written: 0,
             };
             let read = Head::from_instance(&head.to_instance());

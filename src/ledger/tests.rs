@@ -195,7 +195,7 @@ fn head() -> Head {
         presence: Presence::Left { successor: Some("green".into()) },
         root: plan.tree.root,
         delta: Arc::new(Delta::between(&Map::new(), &Map::from([("x/y".into(), Value::from([7; 50]))]), 6)),
-        lease: std::time::Duration::from_secs(300),
+        lease: std::time::Duration::from_mins(5),
         written: 1_700_000_000_000,
     }
 }

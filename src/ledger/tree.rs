@@ -250,13 +250,13 @@ pub fn verify(root: &Root, cache: &Cache, found: &BTreeMap<PageId, Arc<StoredPag
         let cached = cache.index.get(&root_page.id).filter(|(digest, _)| *digest == root_page.digest);
         let entries = match (cached, stored(&root_page.id, root_page.digest)) {
             (Some((_, entries)), _) => entries.clone(),
-            (None, Some(page)) => match page::decode_index(&page.bytes) {
-                Ok(entries) => entries,
-                Err(_) => {
+            (None, Some(page)) => {
+                let Ok(entries) = page::decode_index(&page.bytes) else {
                     missing.broken = Some("an index page has the right digest but cannot be read");
                     continue;
-                }
-            },
+                };
+                entries
+            }
             (None, None) => {
                 missing.pages.insert((root_page.shard, root_page.id.clone()));
                 continue;
@@ -266,13 +266,13 @@ pub fn verify(root: &Root, cache: &Cache, found: &BTreeMap<PageId, Arc<StoredPag
             let cached = cache.data.get(&entry.page).filter(|(digest, _)| *digest == entry.digest);
             let pairs = match (cached, stored(&entry.page, entry.digest)) {
                 (Some((_, pairs)), _) => pairs.clone(),
-                (None, Some(page)) => match page::decode_pairs(&page.bytes) {
-                    Ok(pairs) => pairs,
-                    Err(_) => {
+                (None, Some(page)) => {
+                    let Ok(pairs) = page::decode_pairs(&page.bytes) else {
                         missing.broken = Some("a page has the right digest but cannot be read");
                         continue;
-                    }
-                },
+                    };
+                    pairs
+                }
                 (None, None) => {
                     missing.pages.insert((entry.prefix.shard(root.shards), entry.page.clone()));
                     continue;

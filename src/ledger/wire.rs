@@ -39,6 +39,8 @@ pub(super) struct Export {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+// The names of the Kubernetes fields.
+#[allow(clippy::struct_field_names)]
 pub(super) struct Port {
     #[prost(string, tag = "1")]
     pub name: String,

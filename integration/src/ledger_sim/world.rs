@@ -453,7 +453,7 @@ impl Sim {
         let exists = |shard: &u32| {
             self.registry.services.contains_key(&Service::Exports { cluster: own.clone(), shard: *shard })
         };
-        let shards = (0..).take_while(exists).count() as u32;
+        let shards = (0..u32::MAX).take_while(exists).count() as u32;
         let outcome = if owner == *uid {
             Outcome::Claimed { created, shards }
         } else {

@@ -125,19 +125,20 @@ pub fn spawn(
     leadership: impl Leadership,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Handle {
+    let Settings { cluster, clusterset, uid, stale_ttl, timing, limits } = settings;
     let (desired, desired_rx) = watch::channel(None);
     let (own_tx, own) = watch::channel(None);
     let (published_tx, published) = watch::channel(None);
     let (remotes_tx, remotes) = watch::channel(Arc::default());
     let (status_tx, status) = watch::channel(Arc::default());
-    let me = Identity { cluster: settings.cluster.as_str().into(), uid: settings.uid.as_str().into() };
+    let me = Identity { cluster: cluster.as_str().into(), uid: uid.as_str().into() };
     let seed = rand::random();
     let driver = Driver {
-        term: Term::new(me, settings.timing, settings.limits, settings.stale_ttl, Ids::new(seed)),
-        timing: settings.timing,
+        term: Term::new(me, timing, limits, stale_ttl, Ids::new(seed)),
+        timing,
         jitter: Ids::new(!seed),
         ports: Arc::new(Ports {
-            registry: Registry::new(cloudmap, &settings.clusterset).owned_by(&settings.cluster, &settings.uid),
+            registry: Registry::new(cloudmap, &clusterset).owned_by(&cluster, &uid),
             record,
             leadership: Box::new(leadership),
         }),

@@ -36,7 +36,7 @@ use crate::{
 const FIRST_POLL: Duration = Duration::from_millis(60);
 const LAST_POLL: Duration = Duration::from_secs(1);
 /// An operation that takes longer is of unknown outcome.
-const OPERATION_LIMIT: Duration = Duration::from_secs(60);
+const OPERATION_LIMIT: Duration = Duration::from_mins(1);
 /// Creator of what belongs to the ClusterSet as a whole, and tag of all that the ledger creates.
 const OWNER: &str = "cloudmap-mcs";
 
@@ -212,7 +212,7 @@ impl Registry {
         }
         let names: Vec<_> = self.list_services().await?.into_iter().map(|service| service.name).collect();
         let exists = |shard: &u32| names.iter().any(|name| **name == *service_name(cluster.as_str(), *shard));
-        let shards = (0..).take_while(exists).count() as u32;
+        let shards = (0..u32::MAX).take_while(exists).count() as u32;
         Ok(Outcome::Claimed { created, shards: shards.max(shard + 1) })
     }
 
@@ -321,9 +321,8 @@ impl Registry {
                 Ok(OperationState::Failed { code, message }) => {
                     return Err(failure(format!("the operation {operation} failed with {code}: {message}")));
                 }
-                Ok(OperationState::Running) => {}
                 Err(error) if Instant::now() >= deadline => return Err(error.into()),
-                Err(_) => {}
+                Ok(OperationState::Running) | Err(_) => {}
             }
             if Instant::now() >= deadline {
                 let message = format!("the operation {operation} is not finished after {OPERATION_LIMIT:?}");

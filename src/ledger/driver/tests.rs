@@ -63,7 +63,7 @@ async fn sees(reader: &Handle, cluster: &str, map: &Arc<Map>) {
     let there = |remotes: &Arc<Remotes>| {
         remotes.clusters.get(&id).and_then(|remote| remote.state.as_ref()).is_some_and(|state| state == map)
     };
-    let seen = tokio::time::timeout(Duration::from_secs(120), remotes.wait_for(there)).await;
+    let seen = tokio::time::timeout(Duration::from_mins(2), remotes.wait_for(there)).await;
     assert!(seen.is_ok(), "the state of {cluster} did not arrive: {:?}", reader.status().borrow());
 }
 
@@ -98,7 +98,7 @@ async fn who_does_not_own_the_id_writes_nothing_and_says_whose_it_is() {
     second.desired().send_replace(Some(state(2)));
     let refused = Stage::Refused { owner: "uid-1".to_owned() };
     let mut status = second.status();
-    let said = tokio::time::timeout(Duration::from_secs(60), status.wait_for(|status| status.stage == refused)).await;
+    let said = tokio::time::timeout(Duration::from_mins(1), status.wait_for(|status| status.stage == refused)).await;
     assert!(said.unwrap().unwrap().message.as_ref().unwrap().contains("uid-1"));
     assert!(second.published().borrow().is_none());
     sees(&second, "blue", &state(1)).await;
@@ -114,7 +114,7 @@ async fn publish(cluster: &Handle, map: &Arc<Map>) {
     cluster.desired().send_replace(Some(map.clone()));
     let mut published = cluster.published();
     let there = |published: &Option<Arc<Map>>| published.as_ref() == Some(map);
-    tokio::time::timeout(Duration::from_secs(120), published.wait_for(there)).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_mins(2), published.wait_for(there)).await.unwrap().unwrap();
 }
 
 /// The service of this name in the registry.
@@ -217,6 +217,6 @@ async fn a_cluster_that_died_is_forgotten_and_one_that_lives_comes_back() {
     let mut remotes = green.remotes();
     let blue = "blue".parse().unwrap();
     let left = |remotes: &Arc<Remotes>| remotes.clusters.get(&blue).is_some_and(|remote| remote.left);
-    tokio::time::timeout(Duration::from_secs(60), remotes.wait_for(left)).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_mins(1), remotes.wait_for(left)).await.unwrap().unwrap();
     assert_eq!(views(&cloudmap).await["blue"].head.as_ref().unwrap().presence, Presence::Left { successor: None });
 }

@@ -58,17 +58,12 @@ impl World {
     fn read(&self, cluster: &str) -> Option<Map> {
         let of_cluster = |((of, _), _): &(&(Arc<str>, u32), &Stored)| **of == *cluster;
         let stored = self.pages.iter().filter(of_cluster).flat_map(|(_, pages)| pages.clone()).collect();
-        self.meaning(self.heads.get(cluster)?, &stored)
-    }
-
-    fn meaning(&self, head: &Head, pages: &Stored) -> Option<Map> {
-        let verified = tree::verify(&head.root, &Cache::default(), pages).ok()?;
-        Some(head.delta.apply(&verified.map))
+        meaning(self.heads.get(cluster)?, &stored)
     }
 
     /// The states that the heads sent since the first `from` ones meant.
     fn said(&self, from: usize) -> Vec<Map> {
-        self.sent[from..].iter().map(|head| self.meaning(head, &self.archive).unwrap()).collect()
+        self.sent[from..].iter().map(|head| meaning(head, &self.archive).unwrap()).collect()
     }
 
     fn count_pages(&self, cluster: &str) -> usize {
@@ -139,6 +134,12 @@ impl World {
             Call::Creator { cluster } => Outcome::Creator(self.creators.get(&(cluster, 0)).map(ToString::to_string)),
         }
     }
+}
+
+/// The state that a head means, given these pages.
+fn meaning(head: &Head, pages: &Stored) -> Option<Map> {
+    let verified = tree::verify(&head.root, &Cache::default(), pages).ok()?;
+    Some(head.delta.apply(&verified.map))
 }
 
 /// A process that believes that it leads its cluster.

@@ -83,7 +83,9 @@ impl Writer {
                     self.run.figures.page_writes += 1;
                     calls.insert(out.call(Call::PutPage { shard: *shard, page: page.clone() }), id);
                 }
-                retries.iter().for_each(|(at, _)| out.wake_at(*at));
+                for (at, _) in retries.iter() {
+                    out.wake_at(*at);
+                }
                 if waiting.is_empty() && calls.is_empty() && retries.is_empty() {
                     let unseen = flush.pages.keys().cloned().collect();
                     flush.step = Step::See { unseen, calls: BTreeSet::new(), next: now.mono };

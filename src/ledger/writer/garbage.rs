@@ -77,7 +77,7 @@ impl Garbage {
     pub(super) fn occupied(&self, shard: u32, listing: &Pages, now: Duration) -> usize {
         let listed: BTreeSet<&PageId> = listing.pages.iter().map(|page| &page.id).collect();
         let unlisted = self.issued.iter().filter(|((of, page), at)| {
-            *of == shard && !listed.contains(page) && now.saturating_sub(**at) < Duration::from_secs(600)
+            *of == shard && !listed.contains(page) && now.saturating_sub(**at) < Duration::from_mins(10)
         });
         listed.len() + unlisted.count()
     }

@@ -130,6 +130,8 @@ impl Writer {
         }
         if farewell.read_back {
             // Operations are awaited for this long: before, one of this process or its predecessor may still come.
+            // What a predecessor that stalls for longer than this writes after the last process stopped is nobody's any
+            // more: no reader looks at it, and `purge` takes it away.
             if now.mono < self.run.garbage.last_issue() + self.timing.flush_limit {
                 farewell.sweep.clean = 0;
             }
