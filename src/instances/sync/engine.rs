@@ -49,8 +49,13 @@ pub(super) struct Listed {
     owner: ServiceOwner,
 }
 
+/// What the leader before had sent may take effect until then: a retiring target that is found empty earlier is read once
+/// more, or its registration record would go and the late instance would stay for ever.
+const HANDOVER: Duration = Duration::from_secs(20);
+
 pub(super) struct Engine {
     pub(super) settings: Arc<Settings>,
+    started: Instant,
     pub(super) desired: Arc<Desired>,
     pub(super) targets: BTreeMap<Target, State>,
     namespaces: Listing<BTreeMap<Arc<str>, Namespace>>,
@@ -78,6 +83,7 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(settings: Arc<Settings>, now: Instant) -> Self {
         Self {
+            started: now,
             drift_next: now + settings.drift_period,
             settings,
             desired: Arc::default(),
@@ -248,6 +254,15 @@ impl Engine {
                 let state = self.targets.get(target)?;
                 let empty = state.at_rest() && state.own.is_empty() && state.reading.is_none();
                 if !(desired.retiring && empty) {
+                    return None;
+                }
+                let handed_over = self.started + HANDOVER;
+                if now < handed_over {
+                    if let Some(state) = self.targets.get_mut(target) {
+                        state.read = false;
+                        state.not_before = Some(handed_over);
+                    }
+                    self.wake_at(target, handed_over);
                     return None;
                 }
                 if self.settings.delete_empty {
