@@ -104,7 +104,7 @@ async fn has_instances(world: &World, count: usize) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_of_others_in_a_shared_service_are_never_touched() {
-    World::run("foreign-instances", async |world| {
+    World::run("shared-service", async |world| {
         let [source, other] = &world.clusters;
         let task = "0db8dbd2185c4c0184e80f58fee8ba1d";
         let service = world.registry.create_service(&world.namespace, "orders").await?;
