@@ -166,6 +166,7 @@ async fn stays(world: &World, addresses: &BTreeSet<String>) -> Result<()> {
     }
 }
 
+/// Only upwards: Kubernetes may take any pod when it scales down, also the one that must stay.
 async fn kill_while_scaling(world: &World) -> Result<()> {
     let [source, other] = &world.clusters;
     for (replicas, delay) in [(2, 0), (3, 300), (4, 900), (5, 1700)] {
@@ -181,13 +182,13 @@ async fn kill_while_scaling(world: &World) -> Result<()> {
         source.controller().settle().await?;
     }
     other.controller().kill_leader().await?;
-    world.deploy(source, "web", 3).await?;
+    world.deploy(source, "web", 6).await?;
     world.followed_within(TAKEOVER, source, "web").await?;
     other.controller().settle().await?;
     for cluster in [source, other] {
         kill_all(cluster).await?;
     }
-    world.deploy(source, "web", 4).await?;
+    world.deploy(source, "web", 7).await?;
     world.followed_within(TAKEOVER, source, "web").await?;
     for cluster in [source, other] {
         cluster.controller().settle().await?;
