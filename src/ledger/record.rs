@@ -1,5 +1,8 @@
 //! What a cluster must remember outside Cloud Map: one Kubernetes object, written by compare-and-swap only.
 
+#[cfg(test)]
+pub(crate) mod memory;
+
 use std::{collections::BTreeMap, fmt};
 
 use async_trait::async_trait;

@@ -1,10 +1,6 @@
 //! Clusters in memory, each with a whole controller, around one Cloud Map in memory, under simulated time.
 
-use std::{
-    future::pending,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery};
@@ -22,10 +18,7 @@ use crate::{
     cluster::{Caches, memory::MemoryCluster},
     import::derived_name,
     instances::{self, Naming},
-    ledger::{
-        driver,
-        record::{Record, RecordStore, StoreError, Version},
-    },
+    ledger::{driver, record::memory::Stored},
     model::ServiceKey,
 };
 
@@ -34,28 +27,6 @@ const PATIENCE: Duration = Duration::from_mins(10);
 
 pub(super) fn key(name: &str) -> ServiceKey {
     ServiceKey::new("shop", name)
-}
-
-/// The ledger's record, with the `resourceVersion` of an API server.
-#[derive(Default)]
-struct Stored(Mutex<Option<(Record, u64)>>);
-
-#[async_trait]
-impl RecordStore for Stored {
-    async fn load(&self) -> Result<Option<(Record, Version)>, StoreError> {
-        Ok(self.0.lock().unwrap().clone().map(|(record, version)| (record, Some(version.to_string()))))
-    }
-
-    async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError> {
-        let mut held = self.0.lock().unwrap();
-        let version = held.as_ref().map(|(_, version)| *version);
-        if version.map(|version| version.to_string()) != *expected {
-            return Err(StoreError::Conflict);
-        }
-        let next = version.unwrap_or(0) + 1;
-        *held = Some((record.clone(), next));
-        Ok(Some(next.to_string()))
-    }
 }
 
 /// The only replica.

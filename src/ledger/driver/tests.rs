@@ -1,6 +1,6 @@
 //! Drivers against a registry in memory, under paused time; and what people read of what they wrote.
 
-use std::{collections::BTreeMap, sync::Mutex};
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
@@ -8,33 +8,13 @@ use crate::{
     ledger::{
         CLUSTERS, Value,
         head::{Head, Presence},
-        record::{Record, Version},
+        record::memory::Stored,
         records,
         show::{self, ClusterView},
         writer::Stage,
     },
     model::{ClaimOwner, Registration, Target},
 };
-
-#[derive(Default)]
-struct Stored(Mutex<Option<(Record, u64)>>);
-
-#[async_trait]
-impl RecordStore for Stored {
-    async fn load(&self) -> Result<Option<(Record, Version)>, StoreError> {
-        Ok(self.0.lock().unwrap().clone().map(|(record, version)| (record, Some(version.to_string()))))
-    }
-    async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError> {
-        let mut held = self.0.lock().unwrap();
-        let version = held.as_ref().map(|(_, version)| *version);
-        if version.map(|version| version.to_string()) != *expected {
-            return Err(StoreError::Conflict);
-        }
-        let next = version.unwrap_or(0) + 1;
-        *held = Some((record.clone(), next));
-        Ok(Some(next.to_string()))
-    }
-}
 
 struct Always;
 

@@ -1,0 +1,29 @@
+//! A record store in memory, for tests of this crate.
+
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+
+use super::{Record, RecordStore, StoreError, Version};
+
+/// The ledger's record, with the `resourceVersion` of an API server.
+#[derive(Default)]
+pub(crate) struct Stored(pub(crate) Mutex<Option<(Record, u64)>>);
+
+#[async_trait]
+impl RecordStore for Stored {
+    async fn load(&self) -> Result<Option<(Record, Version)>, StoreError> {
+        Ok(self.0.lock().unwrap().clone().map(|(record, version)| (record, Some(version.to_string()))))
+    }
+
+    async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError> {
+        let mut held = self.0.lock().unwrap();
+        let version = held.as_ref().map(|(_, version)| *version);
+        if version.map(|version| version.to_string()) != *expected {
+            return Err(StoreError::Conflict);
+        }
+        let next = version.unwrap_or(0) + 1;
+        *held = Some((record.clone(), next));
+        Ok(Some(next.to_string()))
+    }
+}
