@@ -100,14 +100,15 @@ impl Registry {
         found.map(|found| found.id.clone()).with_context(|| format!("there is no service {namespace}/{service}"))
     }
 
-    /// Registers an instance and waits until it is discovered.
+    /// Registers an instance and waits until it is discovered: as the attributes that are given back. (The next look may
+    /// ask a replica that does not know it yet.)
     pub async fn register(
         &self,
         namespace: &str,
         service: (&str, &str),
         id: &str,
         attributes: &[(&str, &str)],
-    ) -> Result<()> {
+    ) -> Result<BTreeMap<String, String>> {
         let (name, service_id) = service;
         let mut call = self.client.register_instance().service_id(service_id).instance_id(id);
         for (key, value) in attributes {
@@ -115,8 +116,7 @@ impl Registry {
         }
         call.send().await?;
         eventually("the instance is discovered", PROPAGATION, async || {
-            ensure!(self.discover(namespace, name).await?.contains_key(id), "{id} is not there");
-            Ok(())
+            self.discover(namespace, name).await?.remove(id).with_context(|| format!("{id} is not there"))
         })
         .await
     }

@@ -62,8 +62,11 @@ impl World {
             .await
             .unwrap_or_else(|error| panic!("failed to set the scenario up: {}", explained(&error)));
         let outcome = AssertUnwindSafe(tokio::time::timeout(LIMIT, scenario(&world))).catch_unwind().await;
-        if !matches!(outcome, Ok(Ok(Ok(())))) {
-            world.show().await;
+        match &outcome {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => world.show(&explained(error)).await,
+            Ok(Err(_)) => world.show("it hangs").await,
+            Err(_) => world.show("it panicked").await,
         }
         world.leave().await;
         match outcome {
@@ -130,9 +133,10 @@ impl World {
         }
     }
 
-    /// Prints what is in the scenario's namespaces.
+    /// Prints why the scenario failed, and what is in its namespaces.
     #[expect(clippy::print_stderr, reason = "it is for whoever reads why the test failed")]
-    async fn show(&self) {
+    async fn show(&self, failure: &str) {
+        eprintln!("# {} failed: {failure}", self.namespace);
         const SHOWN: [(&str, Kind); 6] = [
             ("ServiceExport", SERVICE_EXPORT),
             ("ServiceImport", SERVICE_IMPORT),

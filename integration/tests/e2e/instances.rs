@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use cloudmap_mcs_integration::scenario::{PROPAGATION, SERVICE_EXPORT, World, eventually, holds, manifests};
+use cloudmap_mcs_integration::scenario::{Instances, PROPAGATION, SERVICE_EXPORT, World, eventually, holds, manifests};
 use serde_json::json;
 
 /// What ECS registers for a task (its documented attributes).
@@ -28,7 +28,7 @@ async fn pods_are_instances_with_the_attributes_that_ecs_uses() {
         world.imported(other, "web").await?;
         let addresses = world.followed(source, "web").await?;
         let (six, four): (BTreeSet<_>, BTreeSet<_>) = addresses.into_iter().partition(|address| address.contains(':'));
-        let has = |instances: &cloudmap_mcs_integration::scenario::Instances, attribute: &str| -> BTreeSet<String> {
+        let has = |instances: &Instances, attribute: &str| -> BTreeSet<String> {
             instances.values().filter_map(|attributes| attributes.get(attribute).cloned()).collect()
         };
         eventually("each pod is one instance", PROPAGATION, async || {
@@ -74,17 +74,18 @@ async fn instances_of_others_in_our_services_are_never_touched() {
         let service = world.registry.service_id(&world.namespace, "orders").await?;
         // The health of instances can be given only in a service with health checks, as ECS makes them.
         let attributes: Vec<_> = TASK.into_iter().filter(|(name, _)| *name != "AWS_INIT_HEALTH_STATUS").collect();
-        world.registry.register(&world.namespace, ("orders", &service), task, &attributes).await?;
-        let before = world.registry.discover(&world.namespace, "orders").await?[task].clone();
+        let before = world.registry.register(&world.namespace, ("orders", &service), task, &attributes).await?;
         for replicas in [2, 1] {
             world.deploy(source, "orders", replicas).await?;
             has_instances(world, replicas as usize + 1).await?;
         }
         source.delete(SERVICE_EXPORT, &world.namespace, "orders").await?;
         world.import_gone(other, "orders").await?;
-        has_instances(world, 1).await?;
-        let after = world.registry.discover(&world.namespace, "orders").await?;
-        holds(after.get(task) == Some(&before), "the task is what it was", &after)?;
+        eventually("the task alone is left", PROPAGATION, async || {
+            let after = world.registry.discover(&world.namespace, "orders").await?;
+            holds(after == Instances::from([(task.to_owned(), before.clone())]), "it is what it was", &after)
+        })
+        .await?;
         let writes = world.registry.writes().await?;
         let writes: Vec<_> =
             writes.into_iter().filter(|write| write.instance == task && write.caller != "e2e").collect();
@@ -108,8 +109,8 @@ async fn instances_of_others_in_a_shared_service_are_never_touched() {
         let [source, other] = &world.clusters;
         let task = "0db8dbd2185c4c0184e80f58fee8ba1d";
         let service = world.registry.create_service(&world.namespace, "orders").await?;
-        world.registry.register(&world.namespace, ("orders", &service), task, &TASK).await?;
-        let before = world.registry.discover(&world.namespace, "orders").await?;
+        let before = world.registry.register(&world.namespace, ("orders", &service), task, &TASK).await?;
+        let before = Instances::from([(task.to_owned(), before)]);
         world.deploy(source, "orders", 1).await?;
         world.apply(source, manifests::service("orders", &[manifests::http(80)])).await?;
         let mut export = manifests::export("orders");
