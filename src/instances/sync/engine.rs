@@ -6,7 +6,6 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    ops::Bound,
     sync::Arc,
     time::Duration,
 };
@@ -14,25 +13,19 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Desired, Figures, Reason, Settings, TargetDesired, TargetStatus,
+    Desired, Figures, Settings, TargetDesired, TargetStatus,
     call::{Call, Event},
+    places::{Listed, by_name, listed},
     state::{Class, Listing, Phase, Place, State, Want},
     writes::OPERATIONS,
 };
 use crate::{
-    cloudmap::{CreateService, Error, ErrorKind, Namespace, NamespaceKind, Service},
-    instances::{
-        attributes::ServiceTraits,
-        ownership::{self, ServiceOwner, refusal, service_owner},
-        target::validate,
-    },
+    cloudmap::{Error, ErrorKind, Namespace},
     model::Target,
 };
 
 /// How long a listing that does not show something is believed: people create namespaces and services, too.
-const LISTING_AGE: Duration = Duration::from_secs(30);
-/// A target that is somebody else's is looked at again this often.
-const REFUSED_AGAIN: Duration = Duration::from_mins(5);
+pub(super) const LISTING_AGE: Duration = Duration::from_secs(30);
 /// A namespace of ours that nothing needs is kept this long: deleting it is not free of consequences, since AWS gives
 /// a namespace that is made again another `HttpName`.
 const NAMESPACE_LINGERS: Duration = Duration::from_mins(2);
@@ -40,14 +33,6 @@ const NAMESPACE_LINGERS: Duration = Duration::from_mins(2);
 const DELETE_ATTEMPTS: u32 = 5;
 
 pub(super) type Services = BTreeMap<Arc<str>, Listed>;
-
-/// A service in a listing, cut down to what is needed of it.
-#[derive(Debug, Clone)]
-pub(super) struct Listed {
-    id: Arc<str>,
-    traits: ServiceTraits,
-    owner: ServiceOwner,
-}
 
 /// What the leader before had sent may take effect until then: a retiring target that is found empty earlier is read once
 /// more, or its registration record would go and the late instance would stay for ever.
@@ -58,26 +43,26 @@ pub(super) struct Engine {
     started: Instant,
     pub(super) desired: Arc<Desired>,
     pub(super) targets: BTreeMap<Target, State>,
-    namespaces: Listing<BTreeMap<Arc<str>, Namespace>>,
+    pub(super) namespaces: Listing<BTreeMap<Arc<str>, Namespace>>,
     /// By namespace id.
-    services: BTreeMap<Arc<str>, Listing<Services>>,
-    creating: BTreeMap<Arc<str>, Listing<()>>,
+    pub(super) services: BTreeMap<Arc<str>, Listing<Services>>,
+    pub(super) creating: BTreeMap<Arc<str>, Listing<()>>,
     /// Namespaces that may have become superfluous, and when that is looked at.
-    superfluous: BTreeMap<Arc<str>, Instant>,
+    pub(super) superfluous: BTreeMap<Arc<str>, Instant>,
     /// Namespaces that a former leader left were looked for.
     looked_for_remains: bool,
     /// Statuses or figures may differ from the last ones.
     changed: bool,
     queues: BTreeMap<(Class, bool), VecDeque<Target>>,
-    in_flight: BTreeMap<Class, usize>,
+    pub(super) in_flight: BTreeMap<Class, usize>,
     timers: BTreeMap<(Instant, u64), Target>,
     pub(super) polls: BTreeMap<(Instant, u64), (Target, Arc<str>)>,
     pub(super) polling: usize,
     pub(super) sequence: u64,
     pub(super) running: usize,
     pub(super) drifted: u64,
-    drift_next: Instant,
-    drift_last: Option<Target>,
+    pub(super) drift_next: Instant,
+    pub(super) drift_last: Option<Target>,
 }
 
 impl Engine {
@@ -132,6 +117,8 @@ impl Engine {
                 state.not_before = None;
                 state.failures = 0;
                 state.problem = None;
+                // Nothing was registered under these rules yet.
+                state.settled = false;
                 // Found under other rules: looked at again.
                 if old.is_some_and(|old| old.implied != wanted.implied) && !state.busy {
                     state.phase = Phase::Unresolved;
@@ -203,7 +190,7 @@ impl Engine {
         self.drift_check(now).or_else(|| self.tidy_namespaces(now))
     }
 
-    fn in_flight(&self, class: Class) -> usize {
+    pub(super) fn in_flight(&self, class: Class) -> usize {
         self.in_flight.get(&class).copied().unwrap_or_default()
     }
 
@@ -228,7 +215,7 @@ impl Engine {
     }
 
     /// What a target needs next.
-    fn want(&mut self, target: &Target, now: Instant) -> Option<Want> {
+    pub(super) fn want(&mut self, target: &Target, now: Instant) -> Option<Want> {
         let desired = self.desired.clone();
         let desired = desired.targets.get(target)?;
         let again = |place: &Place| place.refused_until.is_some_and(|until| until <= now);
@@ -259,11 +246,15 @@ impl Engine {
                 let handed_over = self.started + HANDOVER;
                 if now < handed_over {
                     if let Some(state) = self.targets.get_mut(target) {
-                        state.read = false;
+                        state.confirmed = false;
                         state.not_before = Some(handed_over);
                     }
                     self.wake_at(target, handed_over);
                     return None;
+                }
+                // The last word is a reading after the last write, not after each of them.
+                if !state.confirmed {
+                    return Some(Want::Read { service_id });
                 }
                 if self.settings.delete_empty {
                     return Some(Want::DeleteService { service_id });
@@ -274,103 +265,13 @@ impl Engine {
         }
     }
 
-    /// Finds the service of a target, step by step.
-    fn want_place(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Want> {
-        if let Err(invalid) = validate(target) {
-            self.refuse(target, Reason::Failed, invalid.to_string(), now);
-            return None;
-        }
-        let Some((_, namespaces)) = &self.namespaces.rows else { return self.want_namespaces(target, now) };
-        let Some(namespace) = namespaces.get(&target.namespace) else {
-            if desired.retiring {
-                self.gone(target);
-                return None;
-            }
-            if self.namespaces.fresh(LISTING_AGE, now).is_none() {
-                return self.want_namespaces(target, now);
-            }
-            if !self.settings.create_namespaces {
-                let message = format!(
-                    "there is no Cloud Map namespace {:?}, and creating namespaces is switched off; create it, or name another one",
-                    target.namespace
-                );
-                self.refuse(target, Reason::NoNamespace, message, now);
-                return None;
-            }
-            let creating = self.creating.entry(target.namespace.clone()).or_default();
-            if creating.may_load(now) {
-                return Some(Want::CreateNamespace);
-            }
-            let (error, at) = (creating.error.clone(), creating.not_before());
-            self.wait_for_listing(target, error, at, now);
-            return None;
-        };
-        let namespace_id = namespace.id.clone();
-        let listing = self.services.entry(namespace_id.clone()).or_default();
-        // Something that is not in the listing is created, and then it shows whether somebody else was faster. What
-        // is in it and is ours stays so; the rest is looked at again.
-        let Some((_, services)) = &listing.rows else {
-            if listing.may_load(now) {
-                return Some(Want::Services { namespace_id });
-            }
-            let (error, at) = (listing.error.clone(), listing.not_before());
-            self.wait_for_listing(target, error, at, now);
-            return None;
-        };
-        match services.get(&target.service) {
-            None if desired.retiring => {
-                self.gone(target);
-                None
-            }
-            None => Some(Want::CreateService { namespace_id }),
-            // What we have there is withdrawn, whoever owns the service.
-            Some(listed) if desired.retiring || listed.owner == ServiceOwner::Ours => {
-                let place = Place { service_id: listed.id.clone(), traits: listed.traits, refused_until: None };
-                self.resolved(target, place);
-                self.want(target, now)
-            }
-            Some(listed) => Some(Want::Inspect { service_id: listed.id.clone() }),
-        }
-    }
-
-    fn want_namespaces(&mut self, target: &Target, now: Instant) -> Option<Want> {
-        if self.namespaces.may_load(now) {
-            return Some(Want::Namespaces);
-        }
-        let (error, at) = (self.namespaces.error.clone(), self.namespaces.not_before());
-        self.wait_for_listing(target, error, at, now);
-        None
-    }
-
-    /// A listing that a target needs failed, or is on its way.
-    fn wait_for_listing(&mut self, target: &Target, error: Option<Error>, at: Option<Instant>, now: Instant) {
-        // One that is on its way again wakes the target itself.
-        let Some((error, at)) = error.zip(at.filter(|at| *at > now)) else { return };
-        if let Some(state) = self.targets.get_mut(target) {
-            if let Some(reason) = super::state::reason(&error) {
-                state.problem = Some((reason, error.to_string()));
-            }
-            state.not_before = Some(at);
-        }
-        self.wake_at(target, at);
-    }
-
-    fn refuse(&mut self, target: &Target, reason: Reason, message: String, now: Instant) {
-        let at = now + REFUSED_AGAIN;
-        if let Some(state) = self.targets.get_mut(target) {
-            state.problem = Some((reason, message));
-            state.not_before = Some(at);
-        }
-        self.wake_at(target, at);
-    }
-
-    fn gone(&mut self, target: &Target) {
+    pub(super) fn gone(&mut self, target: &Target) {
         if let Some(state) = self.targets.get_mut(target) {
             *state = State { phase: Phase::Gone, ..State::default() };
         }
     }
 
-    fn resolved(&mut self, target: &Target, place: Place) {
+    pub(super) fn resolved(&mut self, target: &Target, place: Place) {
         if let Some(state) = self.targets.get_mut(target) {
             if place.refused_until.is_none() {
                 state.problem = None;
@@ -381,7 +282,7 @@ impl Engine {
         }
     }
 
-    fn issue(&mut self, target: &Target, want: Want, now: Instant) -> Option<Call> {
+    pub(super) fn issue(&mut self, target: &Target, want: Want, now: Instant) -> Option<Call> {
         let mut busy = || self.targets.get_mut(target).map(|state| state.busy = true);
         let target_owned = target.clone();
         Some(match want {
@@ -480,85 +381,6 @@ impl Engine {
         }
     }
 
-    fn service_created(&mut self, target: &Target, result: Result<CreateService, Error>, now: Instant) {
-        let Some(state) = self.targets.get_mut(target) else { return };
-        state.busy = false;
-        let namespace_id =
-            self.namespaces.rows.as_ref().and_then(|(_, n)| n.get(&target.namespace)).map(|n| n.id.clone());
-        match (result, namespace_id) {
-            (Ok(CreateService::Created(service)), Some(namespace_id)) => {
-                state.failures = 0;
-                // Just made, and so empty of ours: nothing to read. (An earlier service of this name may have had
-                // instances; AWS deletes no service that has any.)
-                state.read = true;
-                let known = listed(&service, &self.settings.identity);
-                let place = Place { service_id: service.id.clone(), traits: known.traits, refused_until: None };
-                self.remember(&namespace_id, &target.service, known);
-                self.resolved(target, place);
-            }
-            (Ok(CreateService::Exists { id, .. }), Some(namespace_id)) => {
-                // Somebody was faster, or an earlier request of ours: the look that follows tells which.
-                let unclaimed = Listed { id, traits: ServiceTraits::default(), owner: ServiceOwner::Unclaimed };
-                self.remember(&namespace_id, &target.service, unclaimed);
-            }
-            (Ok(_), None) => {}
-            (Err(error), namespace_id) => {
-                let at = state.fail(&error, now);
-                match error.kind {
-                    ErrorKind::NotFound => self.namespaces.rows = None,
-                    ErrorKind::AlreadyExists { .. } => {
-                        namespace_id.map(|id| self.services.remove(&id));
-                    }
-                    _ => {}
-                }
-                self.wake_at(target, at);
-            }
-        }
-        self.wake_target(target, now);
-    }
-
-    fn remember(&mut self, namespace_id: &Arc<str>, service: &Arc<str>, known: Listed) {
-        if let Some((_, services)) = self.services.get_mut(namespace_id).and_then(|listing| listing.rows.as_mut()) {
-            services.insert(service.clone(), known);
-        }
-    }
-
-    fn inspected(&mut self, target: &Target, result: Result<(Service, BTreeMap<String, String>), Error>, now: Instant) {
-        let implied = self.desired.targets.get(target).is_some_and(|desired| desired.implied);
-        let Some(state) = self.targets.get_mut(target) else { return };
-        state.busy = false;
-        match result {
-            Ok((service, tags)) => {
-                let refused = refusal(&service_owner(&service, &tags, &self.settings.identity), implied);
-                let until = refused.is_some().then_some(now + REFUSED_AGAIN);
-                let (service_id, traits) = (service.id.clone(), ServiceTraits::from(&service));
-                self.resolved(target, Place { service_id, traits, refused_until: until });
-                if let Some((message, at)) = refused.zip(until) {
-                    if let Some(state) = self.targets.get_mut(target) {
-                        state.problem = Some((Reason::ForeignOwner, message));
-                    }
-                    self.wake_at(target, at);
-                }
-            }
-            Err(error) => {
-                let at = state.fail(&error, now);
-                if error.kind == ErrorKind::NotFound {
-                    self.forget_services(target);
-                }
-                self.wake_at(target, at);
-            }
-        }
-        self.wake_target(target, now);
-    }
-
-    /// The listing of a target's namespace is out of date.
-    pub(super) fn forget_services(&mut self, target: &Target) {
-        let Some((_, namespaces)) = &self.namespaces.rows else { return };
-        if let Some(namespace) = namespaces.get(&target.namespace) {
-            self.services.remove(&namespace.id);
-        }
-    }
-
     fn service_deleted(&mut self, target: &Target, result: Result<(), Error>, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         state.busy = false;
@@ -572,58 +394,6 @@ impl Engine {
         self.forget_services(target);
         self.superfluous.insert(target.namespace.clone(), now + NAMESPACE_LINGERS);
         self.gone(target);
-    }
-
-    /// Deletes namespaces of ours that no target needs any more. AWS keeps those with services in them.
-    fn tidy_namespaces(&mut self, now: Instant) -> Option<Call> {
-        if !self.settings.delete_empty || self.in_flight(Class::Resolve) > 0 {
-            return None;
-        }
-        let name = self.superfluous.iter().find(|(_, at)| **at <= now)?.0.clone();
-        if self.namespaces.fresh(LISTING_AGE, now).is_none() {
-            let load = self.namespaces.may_load(now);
-            self.namespaces.loading |= load;
-            *self.in_flight.entry(Class::Resolve).or_default() += usize::from(load);
-            return load.then_some(Call::ListNamespaces);
-        }
-        let needed = self.desired.targets.range(first_in(&name)..).next().is_some_and(|(t, _)| t.namespace == name);
-        let listed = self.namespaces.rows.as_ref().and_then(|(_, rows)| rows.get(&name)).cloned();
-        self.superfluous.remove(&name);
-        let namespace = listed.filter(|listed| !needed && listed.kind == NamespaceKind::Http)?;
-        *self.in_flight.entry(Class::Resolve).or_default() += 1;
-        Some(Call::DeleteNamespace(namespace))
-    }
-
-    /// Reads the next target again, spread evenly over the period.
-    fn drift_check(&mut self, now: Instant) -> Option<Call> {
-        if now < self.drift_next || self.in_flight(Class::Read) > 0 {
-            return None;
-        }
-        let (period, pages) = self.drift_period();
-        let idle = |(_, state): &(&Target, &State)| {
-            let mine = state.place().is_some_and(|place| place.refused_until.is_none());
-            mine && state.read && state.reading.is_none() && state.running.is_empty()
-        };
-        let last = self.drift_last.take();
-        let after = (last.as_ref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let next = self.targets.range(after).find(idle).or_else(|| self.targets.iter().find(idle));
-        let Some((target, state)) = next else {
-            self.drift_next = now + self.settings.drift_period;
-            return None;
-        };
-        let (target, cost) = (target.clone(), pages_of(state));
-        self.drift_last = Some(target.clone());
-        self.drift_next = now + period.mul_f64(cost as f64 / pages.max(1) as f64);
-        let service_id = self.targets.get(&target)?.place()?.service_id.clone();
-        *self.in_flight.entry(Class::Read).or_default() += 1;
-        self.issue(&target, Want::Read { service_id }, now)
-    }
-
-    /// The period of the drift checks and the calls that one round takes.
-    fn drift_period(&self) -> (Duration, usize) {
-        let pages = self.targets.values().filter(|state| state.read).map(pages_of).sum::<usize>();
-        let needed = Duration::from_secs_f64(pages as f64 / self.settings.drift_budget.max(0.01));
-        (needed.max(self.settings.drift_period), pages)
     }
 
     /// Whether statuses or figures may have changed since this was asked last.
@@ -647,35 +417,4 @@ impl Engine {
             drifted: self.drifted,
         }
     }
-}
-
-/// Calls that reading a target takes, from what we have there: foreign instances are not known before.
-fn pages_of(state: &State) -> usize {
-    1 + state.own.len() / 100
-}
-
-fn first_in(namespace: &Arc<str>) -> Target {
-    Target { namespace: namespace.clone(), service: "".into() }
-}
-
-fn listed(service: &Service, identity: &ownership::Identity) -> Listed {
-    Listed {
-        id: service.id.clone(),
-        traits: ServiceTraits::from(service),
-        owner: service_owner(service, &BTreeMap::new(), identity),
-    }
-}
-
-/// Where several namespaces have one name, API-only ones come before private and public ones, then the smallest id.
-fn by_name(namespaces: Vec<Namespace>) -> BTreeMap<Arc<str>, Namespace> {
-    let mut chosen = BTreeMap::<Arc<str>, Namespace>::new();
-    for namespace in namespaces {
-        match chosen.get(&namespace.name) {
-            Some(other) if (other.kind, &other.id) <= (namespace.kind, &namespace.id) => {}
-            _ => {
-                chosen.insert(namespace.name.clone(), namespace);
-            }
-        }
-    }
-    chosen
 }

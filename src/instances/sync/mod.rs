@@ -6,9 +6,11 @@
 
 mod call;
 mod engine;
+mod places;
 mod state;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 mod writes;
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};

@@ -114,8 +114,10 @@ pub(super) struct State {
     pub(super) busy: bool,
     pub(super) own: Own,
     pub(super) taken: BTreeSet<Arc<str>>,
-    /// The own instances were read since this replica leads, and for a retiring target since its last write.
+    /// The own instances were read since this replica leads.
     pub(super) read: bool,
+    /// They were read since the last write ended.
+    pub(super) confirmed: bool,
     /// A reading is in flight; ids that were written since it began, about which it tells nothing.
     pub(super) reading: Option<BTreeSet<Arc<str>>>,
     pub(super) running: BTreeMap<Arc<str>, Running>,
@@ -158,6 +160,7 @@ impl State {
         self.own.clear();
         self.taken.clear();
         self.read = false;
+        self.confirmed = false;
         self.reading = None;
         self.retry.clear();
         self.pending = None;

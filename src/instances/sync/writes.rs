@@ -77,7 +77,8 @@ impl Engine {
             }
             state.pending.as_mut()?.pop_front();
         }
-        if state.at_rest() && !full {
+        let refused = state.place().is_some_and(|place| place.refused_until.is_some());
+        if state.at_rest() && !full && !refused {
             state.settled = true;
         }
         None
@@ -242,11 +243,8 @@ impl Engine {
         if state.running.remove(id).is_some() {
             self.running -= 1;
         }
+        state.confirmed = false;
         touch(state, id);
-        // The last word on a target that retires is a reading after its last write.
-        if self.desired.targets.get(target).is_some_and(|desired| desired.retiring) && state.running.is_empty() {
-            state.read = false;
-        }
         if !self.desired.targets.contains_key(target) && state.running.is_empty() {
             self.targets.remove(target);
         }
@@ -342,6 +340,7 @@ impl Engine {
                 state.own = own;
                 state.taken = reading.taken;
                 state.read = true;
+                state.confirmed = written.is_empty() && state.running.is_empty();
                 state.pending = None;
                 state.relieve();
             }

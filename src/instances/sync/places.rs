@@ -1,0 +1,229 @@
+//! Finds the service of a target, or makes it: by listings that targets share, and a look at what somebody else made.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    Reason, TargetDesired,
+    engine::{Engine, LISTING_AGE},
+    state::{Place, Want},
+};
+use crate::{
+    cloudmap::{CreateService, Error, ErrorKind, Namespace, Service},
+    instances::{
+        attributes::ServiceTraits,
+        ownership::{self, ServiceOwner, refusal, service_owner},
+        target::validate,
+    },
+    model::Target,
+};
+
+/// A target that is somebody else's is looked at again this often.
+const REFUSED_AGAIN: Duration = Duration::from_mins(5);
+
+/// A service in a listing, cut down to what is needed of it.
+#[derive(Debug, Clone)]
+pub(super) struct Listed {
+    id: Arc<str>,
+    traits: ServiceTraits,
+    owner: ServiceOwner,
+}
+
+impl Engine {
+    /// Finds the service of a target, step by step.
+    pub(super) fn want_place(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Want> {
+        if let Err(invalid) = validate(target) {
+            self.refuse(target, Reason::Failed, invalid.to_string(), now);
+            return None;
+        }
+        let Some((_, namespaces)) = &self.namespaces.rows else { return self.want_namespaces(target, now) };
+        let Some(namespace) = namespaces.get(&target.namespace) else {
+            if desired.retiring {
+                self.gone(target);
+                return None;
+            }
+            if self.namespaces.fresh(LISTING_AGE, now).is_none() {
+                return self.want_namespaces(target, now);
+            }
+            if !self.settings.create_namespaces {
+                let message = format!(
+                    "there is no Cloud Map namespace {:?}, and creating namespaces is switched off; create it, or name another one",
+                    target.namespace
+                );
+                self.refuse(target, Reason::NoNamespace, message, now);
+                return None;
+            }
+            let creating = self.creating.entry(target.namespace.clone()).or_default();
+            if creating.may_load(now) {
+                return Some(Want::CreateNamespace);
+            }
+            let (error, at) = (creating.error.clone(), creating.not_before());
+            self.wait_for_listing(target, error, at, now);
+            return None;
+        };
+        let namespace_id = namespace.id.clone();
+        let listing = self.services.entry(namespace_id.clone()).or_default();
+        // Something that is not in the listing is created, and then it shows whether somebody else was faster. What
+        // is in it and is ours stays so; the rest is looked at again.
+        let Some((_, services)) = &listing.rows else {
+            if listing.may_load(now) {
+                return Some(Want::Services { namespace_id });
+            }
+            let (error, at) = (listing.error.clone(), listing.not_before());
+            self.wait_for_listing(target, error, at, now);
+            return None;
+        };
+        match services.get(&target.service) {
+            None if desired.retiring => {
+                self.gone(target);
+                None
+            }
+            None => Some(Want::CreateService { namespace_id }),
+            // What we have there is withdrawn, whoever owns the service.
+            Some(listed) if desired.retiring || listed.owner == ServiceOwner::Ours => {
+                let place = Place { service_id: listed.id.clone(), traits: listed.traits, refused_until: None };
+                self.resolved(target, place);
+                self.want(target, now)
+            }
+            Some(listed) => Some(Want::Inspect { service_id: listed.id.clone() }),
+        }
+    }
+
+    fn want_namespaces(&mut self, target: &Target, now: Instant) -> Option<Want> {
+        if self.namespaces.may_load(now) {
+            return Some(Want::Namespaces);
+        }
+        let (error, at) = (self.namespaces.error.clone(), self.namespaces.not_before());
+        self.wait_for_listing(target, error, at, now);
+        None
+    }
+
+    /// A listing that a target needs failed, or is on its way.
+    fn wait_for_listing(&mut self, target: &Target, error: Option<Error>, at: Option<Instant>, now: Instant) {
+        // One that is on its way again wakes the target itself.
+        let Some((error, at)) = error.zip(at.filter(|at| *at > now)) else { return };
+        if let Some(state) = self.targets.get_mut(target) {
+            if let Some(reason) = super::state::reason(&error) {
+                state.problem = Some((reason, error.to_string()));
+            }
+            state.not_before = Some(at);
+        }
+        self.wake_at(target, at);
+    }
+
+    pub(super) fn refuse(&mut self, target: &Target, reason: Reason, message: String, now: Instant) {
+        let at = now + REFUSED_AGAIN;
+        if let Some(state) = self.targets.get_mut(target) {
+            state.problem = Some((reason, message));
+            state.not_before = Some(at);
+        }
+        self.wake_at(target, at);
+    }
+
+    pub(super) fn service_created(&mut self, target: &Target, result: Result<CreateService, Error>, now: Instant) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        state.busy = false;
+        let namespace_id =
+            self.namespaces.rows.as_ref().and_then(|(_, n)| n.get(&target.namespace)).map(|n| n.id.clone());
+        match (result, namespace_id) {
+            (Ok(CreateService::Created(service)), Some(namespace_id)) => {
+                state.failures = 0;
+                // Just made, and so empty of ours: nothing to read. (An earlier service of this name may have had
+                // instances; AWS deletes no service that has any.)
+                state.read = true;
+                let known = listed(&service, &self.settings.identity);
+                let place = Place { service_id: service.id.clone(), traits: known.traits, refused_until: None };
+                self.remember(&namespace_id, &target.service, known);
+                self.resolved(target, place);
+            }
+            (Ok(CreateService::Exists { id, .. }), Some(namespace_id)) => {
+                // Somebody was faster, or an earlier request of ours: the look that follows tells which.
+                let unclaimed = Listed { id, traits: ServiceTraits::default(), owner: ServiceOwner::Unclaimed };
+                self.remember(&namespace_id, &target.service, unclaimed);
+            }
+            (Ok(_), None) => {}
+            (Err(error), namespace_id) => {
+                let at = state.fail(&error, now);
+                match error.kind {
+                    ErrorKind::NotFound => self.namespaces.rows = None,
+                    ErrorKind::AlreadyExists { .. } => {
+                        namespace_id.map(|id| self.services.remove(&id));
+                    }
+                    _ => {}
+                }
+                self.wake_at(target, at);
+            }
+        }
+        self.wake_target(target, now);
+    }
+
+    fn remember(&mut self, namespace_id: &Arc<str>, service: &Arc<str>, known: Listed) {
+        if let Some((_, services)) = self.services.get_mut(namespace_id).and_then(|listing| listing.rows.as_mut()) {
+            services.insert(service.clone(), known);
+        }
+    }
+
+    pub(super) fn inspected(
+        &mut self,
+        target: &Target,
+        result: Result<(Service, BTreeMap<String, String>), Error>,
+        now: Instant,
+    ) {
+        let implied = self.desired.targets.get(target).is_some_and(|desired| desired.implied);
+        let Some(state) = self.targets.get_mut(target) else { return };
+        state.busy = false;
+        match result {
+            Ok((service, tags)) => {
+                let refused = refusal(&service_owner(&service, &tags, &self.settings.identity), implied);
+                let until = refused.is_some().then_some(now + REFUSED_AGAIN);
+                let (service_id, traits) = (service.id.clone(), ServiceTraits::from(&service));
+                self.resolved(target, Place { service_id, traits, refused_until: until });
+                if let Some((message, at)) = refused.zip(until) {
+                    if let Some(state) = self.targets.get_mut(target) {
+                        state.problem = Some((Reason::ForeignOwner, message));
+                    }
+                    self.wake_at(target, at);
+                }
+            }
+            Err(error) => {
+                let at = state.fail(&error, now);
+                if error.kind == ErrorKind::NotFound {
+                    self.forget_services(target);
+                }
+                self.wake_at(target, at);
+            }
+        }
+        self.wake_target(target, now);
+    }
+
+    /// The listing of a target's namespace is out of date.
+    pub(super) fn forget_services(&mut self, target: &Target) {
+        let Some((_, namespaces)) = &self.namespaces.rows else { return };
+        if let Some(namespace) = namespaces.get(&target.namespace) {
+            self.services.remove(&namespace.id);
+        }
+    }
+}
+
+pub(super) fn listed(service: &Service, identity: &ownership::Identity) -> Listed {
+    Listed {
+        id: service.id.clone(),
+        traits: ServiceTraits::from(service),
+        owner: service_owner(service, &BTreeMap::new(), identity),
+    }
+}
+
+/// Where several namespaces have one name, API-only ones come before private and public ones, then the smallest id.
+pub(super) fn by_name(namespaces: Vec<Namespace>) -> BTreeMap<Arc<str>, Namespace> {
+    let mut chosen = BTreeMap::<Arc<str>, Namespace>::new();
+    for namespace in namespaces {
+        match chosen.get(&namespace.name) {
+            Some(other) if (other.kind, &other.id) <= (namespace.kind, &namespace.id) => {}
+            _ => {
+                chosen.insert(namespace.name.clone(), namespace);
+            }
+        }
+    }
+    chosen
+}

@@ -1,0 +1,147 @@
+//! Rates, quotas, and the calls that things take.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_full_service_says_so_and_stops_nobody_else() {
+    let world = World::new(Fake::new().with_quota(10));
+    let (big, small) = (target("shop", "big"), target("shop", "small"));
+    world.desire([
+        (big.clone(), active(specs("uid-1", "big", 1..=15, "a"))),
+        (small.clone(), active(specs("uid-1", "small", 1..=5, "a"))),
+    ]);
+    world.refused(&big, Reason::LimitExceeded).await;
+    world.registered(&small, 5).await;
+    let status = world.until(&big, |status| status.registered == 10).await;
+    assert!(matches!(status.outcome, Outcome::Refused { reason: Reason::LimitExceeded, .. }), "{status:?}");
+    sleep(Duration::from_mins(10)).await;
+    let writes = world.writes();
+    assert!(writes < 150, "{writes}: a full service is not hammered");
+
+    // Deregistrations go on, and make room.
+    world.desire([
+        (big.clone(), active(specs("uid-1", "big", 8..=15, "a"))),
+        (small, active(specs("uid-1", "small", 1..=5, "a"))),
+    ]);
+    world.registered(&big, 8).await;
+    assert_eq!(world.instances("big").len(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_overtakes_a_long_queue() {
+    let world = World::new(Fake::new());
+    let web = target("shop", "web");
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=5, "a")))]);
+    world.registered(&web, 5).await;
+
+    let bulk = |web_instances: Arc<[InstanceSpec]>| {
+        let services = (0..20).map(|i| format!("bulk-{i}"));
+        let bulk = services.map(|s| (target("shop", &s), active(specs("uid-1", &s, 1..=500, "a"))));
+        bulk.chain([(web.clone(), active(web_instances))]).collect::<Vec<_>>()
+    };
+    world.desire(bulk(specs("uid-1", "web", 1..=5, "a")));
+    sleep(Duration::from_secs(20)).await;
+    let queued = world.handle.figures().borrow().queued;
+    assert!(queued > 5_000, "{queued}");
+
+    let since = Instant::now();
+    world.desire(bulk(specs("uid-1", "web", 2..=6, "a")));
+    let wanted: BTreeSet<_> = specs("uid-1", "web", 2..=6, "a").iter().map(|spec| spec.id().clone()).collect();
+    while world.instances("web").into_iter().map(|instance| instance.id).collect::<BTreeSet<_>>() != wanted {
+        sleep(Duration::from_millis(50)).await;
+        assert!(since.elapsed() < Duration::from_secs(10), "the queue starves a change");
+    }
+    // Its place in the queue, and the operation itself.
+    assert!(since.elapsed() < Duration::from_secs(4), "{:?}", since.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_instances_take_their_time_and_the_ledger_none() {
+    let fake = Fake::new();
+    let limits = Limits::new(&Rates::default(), None);
+    let shared = Arc::new(Limited::new(fake.clone(), limits));
+    let (desired, receiver) = watch::channel(Arc::default());
+    let leadership = || Some(Instant::now() + Duration::from_secs(10));
+    let settings = Settings::new(identity("uid-1"));
+    let handle = spawn(settings, shared.clone(), receiver, Arc::new(leadership), std::future::pending());
+    let services: Vec<_> = (0..100).map(|i| format!("s-{i}")).collect();
+    let targets = services.iter().map(|s| (target("shop", s), active(specs("uid-1", s, 1..=100, "a")))).collect();
+    desired.send_replace(Arc::new(Desired { targets }));
+
+    let head = fake.registry().add_service(&"ledger".into(), "clusters", "ledger", "");
+    let mut worst = Duration::ZERO;
+    let started = Instant::now();
+    while handle.figures().borrow().registered < 10_000 {
+        sleep(Duration::from_secs(3)).await;
+        let since = Instant::now();
+        let instance = Instance { id: "c1".into(), attributes: [("seq".to_owned(), "1".to_owned())].into() };
+        shared.register_instance(&head, &instance, Lane::Ledger).await.unwrap();
+        worst = worst.max(since.elapsed());
+        assert!(started.elapsed() < Duration::from_mins(10), "{:?}", handle.figures().borrow());
+    }
+    assert!(worst < Duration::from_millis(50), "{worst:?}: the call itself takes 20 ms");
+    let taken = started.elapsed();
+    assert!((Duration::from_secs(190)..Duration::from_secs(260)).contains(&taken), "{taken:?} at 50 a second");
+    let registry = fake.registry();
+    assert!(registry.most_in_flight <= 40, "{}", registry.most_in_flight);
+    let polls = registry.count(Operation::GetOperation);
+    assert!(polls <= 25_000, "{polls} polls for ten thousand operations");
+    let heads = registry.calls.iter().filter(|(_, id)| id == "c1").count();
+    assert_eq!(registry.count(Operation::RegisterInstance), 10_000 + heads, "each instance is written once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_drift_period_follows_from_the_budget() {
+    let mut settings = Settings::new(identity("uid-1"));
+    settings.drift_budget = 0.25;
+    let world = World::with(Fake::new(), &Rates::default(), settings);
+    let services: Vec<_> = (0..40).map(|i| format!("s-{i}")).collect();
+    world.desire(services.iter().map(|s| (target("shop", s), active(specs("uid-1", s, 1..=2, "a")))));
+    for service in &services {
+        world.registered(&target("shop", service), 2).await;
+    }
+    assert_eq!(world.handle.figures().borrow().drift_period, Duration::from_secs(160));
+    let (reads, since) = (world.count(Operation::ListInstances), Instant::now());
+    sleep(Duration::from_mins(16)).await;
+    let rate = (world.count(Operation::ListInstances) - reads) as f64 / since.elapsed().as_secs_f64();
+    assert!((0.2..=0.27).contains(&rate), "{rate} calls a second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn withdrawing_reads_each_target_once_more() {
+    let world = World::new(Fake::new());
+    let services: Vec<_> = (0..100).map(|i| format!("s-{i}")).collect();
+    world.desire(services.iter().map(|s| (target("shop", s), active(specs("uid-1", s, 1..=10, "a")))));
+    for service in &services {
+        world.registered(&target("shop", service), 10).await;
+    }
+    sleep(Duration::from_secs(30)).await;
+    let (before, since) = (world.count(Operation::ListInstances), Instant::now());
+    world.desire(services.iter().map(|s| (target("shop", s), retiring())));
+    for service in &services {
+        world.until(&target("shop", service), |status| status.own_gone).await;
+    }
+    assert!(world.fake.registry().instances.is_empty());
+    let reads = world.count(Operation::ListInstances) - before;
+    // Drift checks go on meanwhile, 100 targets a minute.
+    let checks = since.elapsed().as_secs() as usize * 100 / 60 + 1;
+    assert!((100..=100 + checks).contains(&reads), "{reads} readings, {checks} of them checks");
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_nothing_while_nothing_changes() {
+    let world = World::new(Fake::new());
+    let web = target("shop", "web");
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=3, "a")))]);
+    world.registered(&web, 3).await;
+    let writes = world.writes();
+    for _ in 0..20 {
+        sleep(Duration::from_mins(1)).await;
+        // The same again, as another object.
+        world.desire([(web.clone(), active(specs("uid-1", "web", 1..=3, "a")))]);
+    }
+    assert_eq!(world.writes(), writes);
+    assert_eq!((world.count(Operation::CreateHttpNamespace), world.count(Operation::CreateService)), (1, 1));
+    let reads = world.count(Operation::ListInstances);
+    assert!((18..=22).contains(&reads), "one drift check a minute, not {reads}");
+}

@@ -1,0 +1,138 @@
+//! The task against a registry in memory, under simulated time.
+
+mod cost;
+mod lifecycle;
+mod storm;
+mod trouble;
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::{sync::oneshot, time::sleep};
+
+use super::*;
+use crate::{
+    cloudmap::{
+        ErrorKind, Instance, Lane, Limited, Limits, NamespaceKind, Operation, Rates,
+        fake::{Fake, Fault},
+    },
+    instances::{Source, ownership::is_ours},
+    model::{Conditions, Endpoint, ServiceKey},
+};
+
+fn identity(uid: &str) -> Identity {
+    Identity { clusterset: Some("prod".parse().unwrap()), cluster: "c1".parse().unwrap(), cluster_uid: uid.into() }
+}
+
+fn target(namespace: &str, service: &str) -> Target {
+    Target { namespace: namespace.into(), service: service.into() }
+}
+
+fn specs(uid: &str, service: &str, addresses: impl IntoIterator<Item = u32>, zone: &str) -> Arc<[InstanceSpec]> {
+    let endpoints: Vec<_> = addresses
+        .into_iter()
+        .map(|last| Endpoint {
+            ipv4: Some((0x0a00_0000 + last).into()),
+            ipv6: None,
+            ports: [].into(),
+            conditions: Conditions::READY,
+            hostname: None,
+            zone: Some(zone.into()),
+            node: None,
+        })
+        .collect();
+    let (identity, service) = (identity(uid), ServiceKey::new("shop", service));
+    let source = Source { identity: &identity, service: &service, ports: &[], region: None };
+    source.instances(&endpoints).unwrap().into()
+}
+
+fn active(instances: Arc<[InstanceSpec]>) -> TargetDesired {
+    TargetDesired { active: true, retiring: false, implied: true, instances }
+}
+
+fn retiring() -> TargetDesired {
+    TargetDesired { active: false, retiring: true, implied: true, instances: Arc::default() }
+}
+
+fn ecs(id: u32) -> Instance {
+    let attributes = [("AWS_INSTANCE_IPV4", format!("10.9.0.{id}")), ("ECS_SERVICE_NAME", "web".to_owned())];
+    Instance { id: format!("{id:032x}").into(), attributes: attributes.map(|(k, v)| (k.to_owned(), v)).into() }
+}
+
+/// A running task with all that a test turns.
+struct World {
+    fake: Fake,
+    desired: watch::Sender<Arc<Desired>>,
+    leads: Arc<AtomicBool>,
+    handle: Handle,
+    _shutdown: oneshot::Sender<()>,
+}
+
+impl World {
+    fn new(fake: Fake) -> Self {
+        Self::with(fake, &Rates::default(), Settings::new(identity("uid-1")))
+    }
+
+    fn with(fake: Fake, rates: &Rates, settings: Settings) -> Self {
+        let (desired, receiver) = watch::channel(Arc::default());
+        let (shutdown, stopped) = oneshot::channel();
+        let leads = Arc::new(AtomicBool::new(true));
+        let leader = leads.clone();
+        let leadership = move || leader.load(Ordering::SeqCst).then(|| Instant::now() + Duration::from_secs(10));
+        let limited = Limited::new(fake.clone(), Limits::new(rates, None));
+        let handle = spawn(settings, Arc::new(limited), receiver, Arc::new(leadership), async {
+            let _ = stopped.await;
+        });
+        Self { fake, desired, leads, handle, _shutdown: shutdown }
+    }
+
+    fn desire(&self, targets: impl IntoIterator<Item = (Target, TargetDesired)>) {
+        self.desired.send_replace(Arc::new(Desired { targets: targets.into_iter().collect() }));
+    }
+
+    fn status(&self, target: &Target) -> TargetStatus {
+        self.handle.status().borrow().get(target).cloned().unwrap_or_default()
+    }
+
+    /// Waits until a target says something; gives up after an hour of simulated time.
+    async fn until(&self, target: &Target, what: impl Fn(&TargetStatus) -> bool) -> TargetStatus {
+        let mut status = self.handle.status();
+        let said = status.wait_for(|all| all.get(target).is_some_and(&what));
+        let said = tokio::time::timeout(Duration::from_hours(1), said).await.map(|said| said.unwrap()[target].clone());
+        said.unwrap_or_else(|_| panic!("{target} says {:?}", self.status(target)))
+    }
+
+    async fn registered(&self, target: &Target, count: usize) {
+        self.until(target, |status| status.outcome == Outcome::Registered { count }).await;
+    }
+
+    async fn refused(&self, target: &Target, reason: Reason) -> String {
+        let refused =
+            |status: &TargetStatus| matches!(&status.outcome, Outcome::Refused { reason: r, .. } if *r == reason);
+        match self.until(target, refused).await.outcome {
+            Outcome::Refused { message, .. } => message,
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+
+    /// Ids of the instances in a service, ours or not.
+    fn instances(&self, service: &str) -> Vec<Instance> {
+        let registry = self.fake.registry();
+        let id = registry.services.values().find(|s| &*s.name == service).map(|s| s.id.clone());
+        let inside = registry.instances.iter().filter(|((s, _), _)| Some(s) == id.as_ref());
+        inside.map(|((_, id), attributes)| Instance { id: id.clone(), attributes: attributes.clone() }).collect()
+    }
+
+    fn count(&self, operation: Operation) -> usize {
+        self.fake.registry().count(operation)
+    }
+
+    fn writes(&self) -> usize {
+        self.count(Operation::RegisterInstance) + self.count(Operation::DeregisterInstance)
+    }
+}

@@ -1,0 +1,218 @@
+//! What fails, and what others do.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_reading_deletes_nothing() {
+    let fake = Fake::new();
+    let web = target("shop", "web");
+    let world = World::new(fake.clone());
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=4, "a")))]);
+    world.registered(&web, 4).await;
+    let writes = world.writes();
+    for kind in [ErrorKind::Unknown, ErrorKind::Throttled, ErrorKind::AccessDenied, ErrorKind::Other] {
+        fake.fault(Operation::ListInstances, Fault::Refused(kind));
+    }
+    sleep(Duration::from_mins(20)).await;
+    assert_eq!(world.writes(), writes);
+    world.registered(&web, 4).await;
+    drop(world);
+
+    // Nor at the start of a term, for a target with less to register than there is.
+    for kind in [ErrorKind::Unknown, ErrorKind::AccessDenied] {
+        fake.fault(Operation::ListNamespaces, Fault::Refused(kind.clone()));
+        fake.fault(Operation::ListServices, Fault::Refused(kind.clone()));
+        fake.fault(Operation::ListInstances, Fault::Refused(kind));
+    }
+    let next = World::new(fake);
+    next.desire([(web.clone(), active(specs("uid-1", "web", 1..=4, "a")))]);
+    next.registered(&web, 4).await;
+    assert_eq!(next.writes(), writes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn gets_over_every_kind_of_failed_write() {
+    let fake = Fake::new();
+    let web = target("shop", "web");
+    let world = World::new(fake.clone());
+    let duplicate = ErrorKind::Duplicate { operation: None };
+    for fault in [
+        Fault::Refused(ErrorKind::Throttled),
+        Fault::Refused(duplicate),
+        Fault::Refused(ErrorKind::InUse),
+        Fault::Refused(ErrorKind::Unknown),
+        Fault::Lost(ErrorKind::Unknown),
+        Fault::Refused(ErrorKind::AccessDenied),
+        Fault::Refused(ErrorKind::InvalidInput),
+        Fault::FailedLater,
+    ] {
+        fake.fault(Operation::RegisterInstance, fault.clone());
+        fake.fault(Operation::DeregisterInstance, fault);
+    }
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=12, "a")))]);
+    world.registered(&web, 12).await;
+    assert_eq!(world.instances("web").len(), 12);
+    world.desire([(web.clone(), retiring())]);
+    world.until(&web, |status| status.own_gone).await;
+    assert!(world.fake.registry().instances.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_that_fails_later_is_seen_and_said() {
+    let fake = Fake::new();
+    fake.fault(Operation::RegisterInstance, Fault::FailedLater);
+    let world = World::new(fake);
+    let web = target("shop", "web");
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
+    let message = world.refused(&web, Reason::Failed).await;
+    assert!(message.contains("INTERNAL_FAILURE") && message.contains("instance k8s-"), "{message}");
+    world.registered(&web, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_somebody_deleted_is_made_again() {
+    let world = World::new(Fake::new());
+    let web = target("shop", "web");
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=3, "a")))]);
+    world.registered(&web, 3).await;
+    {
+        let mut registry = world.fake.registry();
+        registry.services.clear();
+        registry.instances.clear();
+        registry.namespaces.clear();
+    }
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(world.instances("web").len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn repairs_what_others_changed_and_leaves_what_is_theirs() {
+    let world = World::new(Fake::new());
+    let web = target("shop", "web");
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=4, "a")))]);
+    world.registered(&web, 4).await;
+    let before = world.instances("web");
+    let extra = specs("uid-1", "web", [9], "a")[0].render(crate::instances::attributes::ServiceTraits::default());
+    let other = specs("uid-2", "web", [9], "a")[0].render(crate::instances::attributes::ServiceTraits::default());
+    {
+        let mut registry = world.fake.registry();
+        let service = registry.services.keys().next().unwrap().clone();
+        registry.instances.remove(&(service.clone(), before[0].id.clone()));
+        registry
+            .instances
+            .get_mut(&(service.clone(), before[1].id.clone()))
+            .unwrap()
+            .insert("PORT_x".into(), "1/TCP".into());
+        for instance in [&extra, &other, &ecs(7)] {
+            registry.instances.insert((service.clone(), instance.id.clone()), instance.attributes.clone());
+        }
+    }
+    sleep(Duration::from_mins(2)).await;
+    let mut expected: Vec<_> = before.into_iter().chain([other, ecs(7)]).collect();
+    expected.sort_by(|a, b| a.id.cmp(&b.id));
+    assert_eq!(world.instances("web"), expected);
+    assert_eq!(world.handle.figures().borrow().drifted, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keeps_services_and_namespaces_that_others_made_or_use() {
+    let fake = Fake::new();
+    {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
+        let web = registry.add_service(&ns, "web", "terraform", "");
+        registry.instances.insert((web, ecs(1).id), ecs(1).attributes);
+        registry.add_service(&ns, "empty", "terraform", "");
+    }
+    let world = World::new(fake);
+    let named = |service| TargetDesired { implied: false, ..active(specs("uid-1", service, 1..=2, "a")) };
+    let (web, empty) = (target("shop", "web"), target("shop", "empty"));
+    world.desire([(web.clone(), named("web")), (empty.clone(), named("empty"))]);
+    world.registered(&web, 2).await;
+    world.registered(&empty, 2).await;
+    world.desire([(web.clone(), retiring()), (empty.clone(), retiring())]);
+    world.until(&web, |status| status.own_gone).await;
+    world.until(&empty, |status| status.own_gone).await;
+    world.desire([]);
+    sleep(Duration::from_mins(10)).await;
+    assert_eq!(world.instances("web"), [ecs(1)]);
+    let registry = world.fake.registry();
+    assert_eq!((registry.services.len(), registry.namespaces.len()), (2, 1));
+    assert_eq!(registry.count(Operation::DeleteService) + registry.count(Operation::DeleteNamespace), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_implied_target_is_refused_where_somebody_else_made_the_service() {
+    let fake = Fake::new();
+    let service = {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::Http);
+        let edns = "heritage=external-dns,external-dns/owner=eks,external-dns/resource=service/shop/dns";
+        registry.add_service(&ns, "dns", "x", edns);
+        registry.add_service(&ns, "web", "terraform", "made by Terraform")
+    };
+    let world = World::new(fake);
+    let (web, dns) = (target("shop", "web"), target("shop", "dns"));
+    let instances = specs("uid-1", "web", 1..=2, "a");
+    let named = TargetDesired { implied: false, ..active(specs("uid-1", "dns", 1..=2, "a")) };
+    world.desire([(web.clone(), active(instances.clone())), (dns.clone(), named.clone())]);
+    let message = world.refused(&web, Reason::ForeignOwner).await;
+    assert!(message.contains("annotation"), "{message}");
+    let message = world.refused(&dns, Reason::ForeignOwner).await;
+    assert!(message.contains("external-dns") && message.contains("eks"), "{message}");
+    sleep(Duration::from_mins(30)).await;
+    assert_eq!(world.writes(), 0);
+
+    // The user says so: it is shared. And takes it back: what we have there is withdrawn.
+    let shared = TargetDesired { implied: false, ..active(instances.clone()) };
+    world.desire([(web.clone(), shared), (dns.clone(), named)]);
+    world.registered(&web, 2).await;
+    world.desire([(web.clone(), active(instances.clone()))]);
+    world.refused(&web, Reason::ForeignOwner).await;
+    sleep(Duration::from_mins(1)).await;
+    assert!(world.instances("web").is_empty());
+
+    // Its owner deletes it: within minutes it is ours.
+    world.fake.registry().services.remove(&service);
+    world.registered(&web, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_was_refused_is_not_registered_before_its_instances_are() {
+    let fake = Fake::new();
+    {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::Http);
+        registry.add_service(&ns, "web", "terraform", "");
+    }
+    let world = World::new(fake);
+    let web = target("shop", "web");
+    let instances = specs("uid-1", "web", 1..=2, "a");
+    let mut status = world.handle.status();
+    world.desire([(web.clone(), active(instances.clone()))]);
+    world.refused(&web, Reason::ForeignOwner).await;
+    sleep(Duration::from_secs(10)).await;
+    status.borrow_and_update();
+    world.desire([(web.clone(), TargetDesired { implied: false, ..active(instances) })]);
+    loop {
+        status.changed().await.unwrap();
+        match status.borrow_and_update()[&web].outcome.clone() {
+            Outcome::Registered { count } => break assert_eq!(count, 2),
+            Outcome::Pending | Outcome::Refused { .. } => {}
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_leave_to_create_namespaces_the_remedy_is_said() {
+    let mut settings = Settings::new(identity("uid-1"));
+    settings.create_namespaces = false;
+    let world = World::with(Fake::new(), &Rates::default(), settings);
+    let web = target("shop", "web");
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
+    let message = world.refused(&web, Reason::NoNamespace).await;
+    assert!(message.contains("\"shop\"") && message.contains("create it"), "{message}");
+    world.fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
+    world.registered(&web, 2).await;
+    assert_eq!(world.count(Operation::CreateHttpNamespace), 0);
+}

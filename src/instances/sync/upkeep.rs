@@ -1,0 +1,75 @@
+//! What is done while nothing changes: reading every target again, and deleting namespaces that nothing needs.
+
+use std::{ops::Bound, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    call::Call,
+    engine::{Engine, LISTING_AGE},
+    state::{Class, State, Want},
+};
+use crate::{cloudmap::NamespaceKind, model::Target};
+
+impl Engine {
+    /// Deletes namespaces of ours that no target needs any more. AWS keeps those with services in them.
+    pub(super) fn tidy_namespaces(&mut self, now: Instant) -> Option<Call> {
+        if !self.settings.delete_empty || self.in_flight(Class::Resolve) > 0 {
+            return None;
+        }
+        let name = self.superfluous.iter().find(|(_, at)| **at <= now)?.0.clone();
+        if self.namespaces.fresh(LISTING_AGE, now).is_none() {
+            let load = self.namespaces.may_load(now);
+            self.namespaces.loading |= load;
+            *self.in_flight.entry(Class::Resolve).or_default() += usize::from(load);
+            return load.then_some(Call::ListNamespaces);
+        }
+        let needed = self.desired.targets.range(first_in(&name)..).next().is_some_and(|(t, _)| t.namespace == name);
+        let listed = self.namespaces.rows.as_ref().and_then(|(_, rows)| rows.get(&name)).cloned();
+        self.superfluous.remove(&name);
+        let namespace = listed.filter(|listed| !needed && listed.kind == NamespaceKind::Http)?;
+        *self.in_flight.entry(Class::Resolve).or_default() += 1;
+        Some(Call::DeleteNamespace(namespace))
+    }
+
+    /// Reads the next target again, spread evenly over the period.
+    pub(super) fn drift_check(&mut self, now: Instant) -> Option<Call> {
+        if now < self.drift_next || self.in_flight(Class::Read) > 0 {
+            return None;
+        }
+        let (period, pages) = self.drift_period();
+        let idle = |(_, state): &(&Target, &State)| {
+            let mine = state.place().is_some_and(|place| place.refused_until.is_none());
+            mine && state.read && state.reading.is_none() && state.running.is_empty()
+        };
+        let last = self.drift_last.take();
+        let after = (last.as_ref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let next = self.targets.range(after).find(idle).or_else(|| self.targets.iter().find(idle));
+        let Some((target, state)) = next else {
+            self.drift_next = now + self.settings.drift_period;
+            return None;
+        };
+        let (target, cost) = (target.clone(), pages_of(state));
+        self.drift_last = Some(target.clone());
+        self.drift_next = now + period.mul_f64(cost as f64 / pages.max(1) as f64);
+        let service_id = self.targets.get(&target)?.place()?.service_id.clone();
+        *self.in_flight.entry(Class::Read).or_default() += 1;
+        self.issue(&target, Want::Read { service_id }, now)
+    }
+
+    /// The period of the drift checks and the calls that one round takes.
+    pub(super) fn drift_period(&self) -> (Duration, usize) {
+        let pages = self.targets.values().filter(|state| state.read).map(pages_of).sum::<usize>();
+        let needed = Duration::from_secs_f64(pages as f64 / self.settings.drift_budget.max(0.01));
+        (needed.max(self.settings.drift_period), pages)
+    }
+}
+
+/// Calls that reading a target takes, from what we have there: foreign instances are not known before.
+fn pages_of(state: &State) -> usize {
+    1 + state.own.len() / 100
+}
+
+fn first_in(namespace: &Arc<str>) -> Target {
+    Target { namespace: namespace.clone(), service: "".into() }
+}
