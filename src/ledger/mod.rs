@@ -29,6 +29,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use crate::model::ClusterSetId;
+
 pub mod call;
 pub mod chunks;
 pub mod codec;
@@ -69,4 +71,18 @@ pub fn service_name(cluster: &str, shard: u32) -> String {
 /// The Cloud Map namespace of a ClusterSet's ledger.
 pub fn namespace_name(clusterset: &str) -> String {
     format!("clusterset-{clusterset}")
+}
+
+/// Creator of what belongs to the ClusterSet as a whole, and tag of all that the ledger creates.
+const OWNER: &str = "cloudmap-mcs";
+
+/// Tags of all that the ledger creates.
+fn tags(clusterset: &ClusterSetId) -> BTreeMap<String, String> {
+    let pairs = [("managed-by", OWNER), ("cloudmap-mcs/clusterset", clusterset.as_str())];
+    pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// Whether the tags of a Cloud Map namespace prove that it was made for the ledger of this ClusterSet.
+pub fn is_namespace_of(found: &BTreeMap<String, String>, clusterset: &ClusterSetId) -> bool {
+    tags(clusterset).iter().all(|(key, value)| found.get(key) == Some(value))
 }

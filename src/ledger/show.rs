@@ -71,7 +71,7 @@ async fn open(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Result<
 pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Result<Vec<ClusterView>, Error> {
     let registry = open(cloudmap, clusterset).await?;
     let mut views = Vec::new();
-    for (id, head) in registry.read_heads().await? {
+    for (id, head) in registry.read_heads().await?.unwrap_or_default() {
         let mut view = ClusterView {
             creator: registry.creator(&id).await?,
             id,
@@ -169,7 +169,7 @@ pub async fn forget(
     cluster: &ClusterId,
 ) -> Result<usize, Error> {
     let registry = open(cloudmap.clone(), clusterset).await?;
-    let heads: BTreeMap<_, _> = registry.read_heads().await?;
+    let heads: BTreeMap<_, _> = registry.read_heads().await?.unwrap_or_default();
     let Some(Ok(head)) = heads.get(cluster.as_str()) else { return Err(Error::NoHead(cluster.to_string())) };
     let mut farewell = Head::clone(head);
     farewell.position.epoch += 1;

@@ -79,6 +79,7 @@ pub struct Handle {
     desired: watch::Sender<Option<Arc<Map>>>,
     own: watch::Receiver<Option<Arc<Map>>>,
     published: watch::Receiver<Option<Arc<Map>>>,
+    read_back: watch::Receiver<Option<Arc<Map>>>,
     remotes: watch::Receiver<Arc<Remotes>>,
     status: watch::Receiver<Arc<Status>>,
     task: JoinHandle<()>,
@@ -96,9 +97,15 @@ impl Handle {
         self.own.clone()
     }
 
-    /// The last state whose publication succeeded.
+    /// The last state whose publication succeeded in this epoch.
     pub fn published(&self) -> watch::Receiver<Option<Arc<Map>>> {
         self.published.clone()
+    }
+
+    /// A published state that was read back in this epoch, so that it can be taken for visible to others as well. The
+    /// newest one, or one shortly before it.
+    pub fn read_back(&self) -> watch::Receiver<Option<Arc<Map>>> {
+        self.read_back.clone()
     }
 
     /// The other clusters; changes only when something does that matters.
@@ -129,6 +136,7 @@ pub fn spawn(
     let (desired, desired_rx) = watch::channel(None);
     let (own_tx, own) = watch::channel(None);
     let (published_tx, published) = watch::channel(None);
+    let (read_back_tx, read_back) = watch::channel(None);
     let (remotes_tx, remotes) = watch::channel(Arc::default());
     let (status_tx, status) = watch::channel(Arc::default());
     let me = Identity { cluster: cluster.as_str().into(), uid: uid.as_str().into() };
@@ -146,6 +154,7 @@ pub fn spawn(
         calls: FuturesUnordered::new(),
         own: own_tx,
         published: published_tx,
+        read_back: read_back_tx,
         remotes: remotes_tx,
         status: status_tx,
     };
@@ -156,7 +165,7 @@ pub fn spawn(
             () = driver.run(desired_rx) => {}
         }
     });
-    Handle { desired, own, published, remotes, status, task }
+    Handle { desired, own, published, read_back, remotes, status, task }
 }
 
 struct Driver {
@@ -168,13 +177,14 @@ struct Driver {
     calls: FuturesUnordered<BoxFuture<'static, (CallId, Outcome)>>,
     own: watch::Sender<Option<Arc<Map>>>,
     published: watch::Sender<Option<Arc<Map>>>,
+    read_back: watch::Sender<Option<Arc<Map>>>,
     remotes: watch::Sender<Arc<Remotes>>,
     status: watch::Sender<Arc<Status>>,
 }
 
 impl Driver {
     async fn run(mut self, mut desired: watch::Receiver<Option<Arc<Map>>>) {
-        let mut heads: Option<BoxFuture<'static, Result<Heads, Failure>>> = None;
+        let mut heads: Option<BoxFuture<'static, Result<Option<Heads>, Failure>>> = None;
         let mut next_tick = Instant::now();
         let mut failures = 0u32;
         let mut heads_error = None;
@@ -208,7 +218,7 @@ impl Driver {
                     failures = if read.is_ok() { 0 } else { failures + 1 };
                     next_tick = next_tick.max(Instant::now() + self.pause(failures) - self.timing.tick);
                     heads_error = read.as_ref().err().map(|failure| failure.message.clone());
-                    self.term.tick(self.now(), read.as_ref().ok());
+                    self.term.tick(self.now(), read.as_ref().ok().and_then(Option::as_ref));
                 }
                 () = sleep_until(next_tick), if heads.is_none() => {
                     next_tick = Instant::now() + self.pause(0);
@@ -233,17 +243,17 @@ impl Driver {
 
     fn report(&self, heads_error: Option<&String>) {
         let set = |channel: &watch::Sender<Option<Arc<Map>>>, value: Option<&Arc<Map>>| {
-            let Some(value) = value else { return };
             channel.send_if_modified(|held| {
-                let changed = held.as_ref().is_none_or(|held| !Arc::ptr_eq(held, value));
+                let changed = held.as_ref().map(Arc::as_ptr) != value.map(Arc::as_ptr);
                 if changed {
-                    *held = Some(value.clone());
+                    *held = value.cloned();
                 }
                 changed
             });
         };
         set(&self.own, self.term.own());
         set(&self.published, self.term.writer().published());
+        set(&self.read_back, self.term.writer().read_back());
         self.remotes.send_if_modified(|held| {
             let changed = !Arc::ptr_eq(held, self.term.remotes());
             if changed {
@@ -294,10 +304,10 @@ impl Ports {
             Call::ReadPages { cluster, shard, flush } => {
                 self.registry.read_pages(&cluster, shard, flush.as_deref()).await.map(|p| Outcome::Pages(Arc::new(p)))
             }
-            Call::PutHead { head } => self.registry.put_head(&head).await.map(|()| Outcome::Done),
-            Call::PutPage { shard, page } => self.registry.put_page(shard, &page).await.map(|()| Outcome::Done),
+            Call::PutHead { head } => self.registry.put_head(&head).await,
+            Call::PutPage { shard, page } => self.registry.put_page(shard, &page).await,
             Call::DeletePage { cluster, shard, page } => {
-                self.registry.delete_page(&cluster, shard, &page.to_string()).await.map(|()| Outcome::Done)
+                self.registry.delete_page(&cluster, shard, &page.to_string()).await
             }
             Call::Creator { cluster } => self.registry.creator(&cluster).await.map(Outcome::Creator),
         };

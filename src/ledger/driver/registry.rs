@@ -1,10 +1,10 @@
 //! The ledger's verbs on top of the Cloud Map port: names to ids, operations awaited.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -21,12 +21,12 @@ use crate::{
         OperationState, Service,
     },
     ledger::{
-        CLUSTERS,
+        CLUSTERS, OWNER,
         call::{Failure, Outcome, Pages},
         head::Head,
         namespace_name,
         page::StoredPage,
-        service_name,
+        service_name, tags,
         writer::Heads,
     },
     model::{ClusterId, ClusterSetId},
@@ -37,8 +37,6 @@ const FIRST_POLL: Duration = Duration::from_millis(60);
 const LAST_POLL: Duration = Duration::from_secs(1);
 /// An operation that takes longer is of unknown outcome.
 const OPERATION_LIMIT: Duration = Duration::from_mins(1);
-/// Creator of what belongs to the ClusterSet as a whole, and tag of all that the ledger creates.
-const OWNER: &str = "cloudmap-mcs";
 
 /// The ledger of one ClusterSet in Cloud Map.
 pub(in crate::ledger) struct Registry {
@@ -48,6 +46,12 @@ pub(in crate::ledger) struct Registry {
     namespace: Mutex<Option<Namespace>>,
     /// Service ids by name.
     services: Mutex<BTreeMap<String, Arc<str>>>,
+    /// Ids of exports services that this cluster provably created.
+    owned: Mutex<BTreeSet<Arc<str>>>,
+    /// Held while a service is looked at, so that of many page writes one asks.
+    proving: Mutex<()>,
+    /// The heads were read once.
+    seen_heads: AtomicBool,
     heads: Mutex<ParsedHeads>,
     bytes_read: AtomicU64,
 }
@@ -70,6 +74,9 @@ impl Registry {
             me: None,
             namespace: Mutex::default(),
             services: Mutex::default(),
+            owned: Mutex::default(),
+            proving: Mutex::default(),
+            seen_heads: AtomicBool::new(false),
             heads: Mutex::default(),
             bytes_read: AtomicU64::new(0),
         }
@@ -112,7 +119,7 @@ impl Registry {
         }
         let name = self.namespace_name();
         let description = format!("cloudmap-mcs: ledger of the ClusterSet {}", self.clusterset);
-        let created = self.cloudmap.create_http_namespace(&name, OWNER, &description, &self.tags()).await;
+        let created = self.cloudmap.create_http_namespace(&name, OWNER, &description, &tags(&self.clusterset)).await;
         match created {
             Ok(operation) => self.wait_for(operation).await?,
             // Another cluster was first, or an earlier attempt of ours is still running.
@@ -124,11 +131,6 @@ impl Registry {
         }
         let found = self.find_namespace().await?;
         found.ok_or_else(|| failure(format!("the namespace {name} was created but is not listed yet")))
-    }
-
-    fn tags(&self) -> BTreeMap<String, String> {
-        let pairs = [("managed-by", OWNER), ("cloudmap-mcs/clusterset", self.clusterset.as_str())];
-        pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
     }
 
     /// The services of the ledger.
@@ -149,11 +151,11 @@ impl Registry {
     }
 
     async fn find_service(&self, name: &str) -> Result<Option<Arc<str>>, Failure> {
-        if let Some(id) = self.services.lock().await.get(name) {
-            return Ok(Some(id.clone()));
+        if let Some(id) = self.known_service(name).await {
+            return Ok(Some(id));
         }
         self.list_services().await?;
-        Ok(self.services.lock().await.get(name).cloned())
+        Ok(self.known_service(name).await)
     }
 
     async fn service_id(&self, name: &str) -> Result<Arc<str>, Failure> {
@@ -173,7 +175,7 @@ impl Registry {
             description: format!("cloudmap-mcs: ledger of the ClusterSet {}", self.clusterset),
             dns: None,
             custom_health_check: false,
-            tags: self.tags(),
+            tags: tags(&self.clusterset),
         };
         let created = match self.cloudmap.create_service(&new).await {
             Ok(created) => created,
@@ -193,37 +195,65 @@ impl Registry {
         Ok(created)
     }
 
-    /// W0: the own exports service, which belongs to whoever created it.
+    /// W0: the own exports service, which belongs to whoever created it. What is there is looked at, not created again.
     pub(super) async fn claim(&self, shard: u32) -> Result<Outcome, Failure> {
         let Some((cluster, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
-        if self.services.lock().await.get(CLUSTERS).is_none() {
+        self.list_services().await?;
+        if self.known_service(CLUSTERS).await.is_none() {
             self.create_service(CLUSTERS.to_owned(), OWNER).await?;
         }
         let name = service_name(cluster.as_str(), shard);
-        let (created, creator) = match self.create_service(name, uid).await? {
-            CreateService::Created(service) => (true, service.creator_request_id.or_else(|| Some(uid.clone()))),
-            CreateService::Exists { creator_request_id: Some(creator), .. } => (false, Some(creator)),
-            CreateService::Exists { id, creator_request_id: None } => {
-                (false, self.cloudmap.get_service(&id).await?.creator_request_id)
-            }
+        let (created, id, creator) = match self.known_service_details(&name).await? {
+            Some(service) => (false, service.id, service.creator_request_id),
+            None => match self.create_service(name, uid).await? {
+                CreateService::Created(service) => {
+                    (true, service.id, service.creator_request_id.or_else(|| Some(uid.clone())))
+                }
+                CreateService::Exists { id, creator_request_id: Some(creator) } => (false, id, Some(creator)),
+                CreateService::Exists { id, creator_request_id: None } => {
+                    let creator = self.cloudmap.get_service(&id).await?.creator_request_id;
+                    (false, id, creator)
+                }
+            },
         };
         if creator.as_ref() != Some(uid) {
             return Ok(Outcome::Taken { owner: creator.unwrap_or_else(|| "unknown".to_owned()) });
         }
-        let names: Vec<_> = self.list_services().await?.into_iter().map(|service| service.name).collect();
-        let exists = |shard: &u32| names.iter().any(|name| **name == *service_name(cluster.as_str(), *shard));
+        self.owned.lock().await.insert(id);
+        let names = self.services.lock().await;
+        let exists = |shard: &u32| names.contains_key(&service_name(cluster.as_str(), *shard));
         let shards = (0..u32::MAX).take_while(exists).count() as u32;
         Ok(Outcome::Claimed { created, shards: shards.max(shard + 1) })
     }
 
-    /// R1: all heads. 1,000 rows may be a part, which says nothing about the rest.
-    pub(in crate::ledger) async fn read_heads(&self) -> Result<Heads, Failure> {
-        let namespace = self.known_namespace().await?;
-        let discovery = self.discover(&namespace.http_name, CLUSTERS, &BTreeMap::new()).await?;
+    /// Whose an own exports service is, if not this cluster's: somebody may have purged it, and another cluster may have
+    /// claimed the id since.
+    async fn taken(&self, shard: u32) -> Result<Option<Outcome>, Failure> {
+        let Some((cluster, _)) = &self.me else { return Ok(None) };
+        let _proving = self.proving.lock().await;
+        if let Some(id) = self.known_service(&service_name(cluster.as_str(), shard)).await
+            && self.owned.lock().await.contains(&id)
+        {
+            return Ok(None);
+        }
+        Ok(Some(self.claim(shard).await?).filter(|outcome| matches!(outcome, Outcome::Taken { .. })))
+    }
+
+    /// R1: all heads. 1,000 rows may be a part, which says nothing about the rest. `None` as long as the ledger is not
+    /// made yet: what keeps it from being made, the claim says.
+    pub(in crate::ledger) async fn read_heads(&self) -> Result<Option<Heads>, Failure> {
+        let Some(namespace) = self.namespace.lock().await.clone() else { return Ok(None) };
+        let discovery = match self.discover(&namespace.http_name, CLUSTERS, &BTreeMap::new()).await {
+            Err(Error { kind: ErrorKind::NotFound, .. }) if !self.seen_heads.load(Ordering::Relaxed) => {
+                return Ok(None);
+            }
+            discovery => discovery?,
+        };
+        self.seen_heads.store(true, Ordering::Relaxed);
         if discovery.truncated {
             return Err(failure(format!("reading {CLUSTERS} returned 1,000 rows, which may be a part only")));
         }
-        Ok(self.heads.lock().await.parse(discovery.instances))
+        Ok(Some(self.heads.lock().await.parse(discovery.instances)))
     }
 
     pub(in crate::ledger) async fn read_pages(
@@ -244,7 +274,7 @@ impl Registry {
         http_name: &str,
         service: &str,
         query: &BTreeMap<String, String>,
-    ) -> Result<Discovery, Failure> {
+    ) -> Result<Discovery, Error> {
         let discovery = self.cloudmap.discover_instances(http_name, service, query, Lane::Ledger).await?;
         let size = |(key, value): (&String, &String)| key.len() + value.len();
         let bytes: usize = discovery.instances.iter().flat_map(|instance| instance.attributes.iter().map(size)).sum();
@@ -252,32 +282,31 @@ impl Registry {
         Ok(discovery)
     }
 
-    pub(in crate::ledger) async fn put_head(&self, head: &Head) -> Result<(), Failure> {
-        if self.me.is_some() && self.find_service(CLUSTERS).await?.is_none() {
-            // Somebody purged the ledger: the own id must be claimed again before anything is written.
-            if let Outcome::Taken { owner } = self.claim(0).await? {
-                return Err(failure(format!("the cluster id belongs to {owner}")));
-            }
+    /// `Taken` where the id turns out to belong to another cluster: nothing was written then.
+    pub(in crate::ledger) async fn put_head(&self, head: &Head) -> Result<Outcome, Failure> {
+        // Somebody purged the ledger: the own id must be claimed again before anything is written.
+        if self.me.is_some()
+            && self.find_service(CLUSTERS).await?.is_none()
+            && let taken @ Outcome::Taken { .. } = self.claim(0).await?
+        {
+            return Ok(taken);
         }
         self.register(CLUSTERS, &head.to_instance()).await
     }
 
-    pub(super) async fn put_page(&self, shard: u32, page: &StoredPage) -> Result<(), Failure> {
+    /// As [`put_head`](Self::put_head).
+    pub(super) async fn put_page(&self, shard: u32, page: &StoredPage) -> Result<Outcome, Failure> {
         let Some((cluster, _)) = &self.me else { return Err(failure("read-only".to_owned())) };
-        let name = service_name(cluster.as_str(), shard);
-        if self.find_service(&name).await?.is_none() {
-            // Somebody purged it: it must be ours again before anything is written.
-            if let Outcome::Taken { owner } = self.claim(shard).await? {
-                return Err(failure(format!("the service {name} belongs to {owner}")));
-            }
+        if let Some(taken) = self.taken(shard).await? {
+            return Ok(taken);
         }
-        self.register(&name, &page.to_instance()).await
+        self.register(&service_name(cluster.as_str(), shard), &page.to_instance()).await
     }
 
-    async fn register(&self, service: &str, instance: &crate::cloudmap::Instance) -> Result<(), Failure> {
+    async fn register(&self, service: &str, instance: &crate::cloudmap::Instance) -> Result<Outcome, Failure> {
         let id = self.service_id(service).await?;
         match self.cloudmap.register_instance(&id, instance, Lane::Ledger).await {
-            Ok(operation) => self.wait_for(operation).await,
+            Ok(operation) => self.wait_for(operation).await.map(|()| Outcome::Done),
             Err(error) => {
                 if error.kind == ErrorKind::NotFound {
                     self.forget_service(service).await;
@@ -287,11 +316,22 @@ impl Registry {
         }
     }
 
-    pub(in crate::ledger) async fn delete_page(&self, cluster: &str, shard: u32, page: &str) -> Result<(), Failure> {
+    /// As [`put_head`](Self::put_head) for the own id; whether a former id was ours, the caller knows.
+    pub(in crate::ledger) async fn delete_page(
+        &self,
+        cluster: &str,
+        shard: u32,
+        page: &str,
+    ) -> Result<Outcome, Failure> {
+        if self.me.as_ref().is_some_and(|(me, _)| me.as_str() == cluster)
+            && let Some(taken) = self.taken(shard).await?
+        {
+            return Ok(taken);
+        }
         let id = self.service_id(&service_name(cluster, shard)).await?;
         match self.cloudmap.deregister_instance(&id, page, Lane::Ledger).await {
-            Ok(operation) => self.wait_for(operation).await,
-            Err(Error { kind: ErrorKind::NotFound, .. }) => Ok(()),
+            Ok(operation) => self.wait_for(operation).await.map(|()| Outcome::Done),
+            Err(Error { kind: ErrorKind::NotFound, .. }) => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }
     }
@@ -299,11 +339,23 @@ impl Registry {
     /// R2: who created the exports service of a cluster id.
     pub(in crate::ledger) async fn creator(&self, cluster: &str) -> Result<Option<String>, Failure> {
         let name = service_name(cluster, 0);
-        let Some(id) = self.find_service(&name).await? else { return Ok(None) };
+        if self.find_service(&name).await?.is_none() {
+            return Ok(None);
+        }
+        Ok(self.known_service_details(&name).await?.and_then(|service| service.creator_request_id))
+    }
+
+    async fn known_service(&self, name: &str) -> Option<Arc<str>> {
+        self.services.lock().await.get(name).cloned()
+    }
+
+    /// A service that was listed, with its creator; `None` if it was not, or is gone since.
+    async fn known_service_details(&self, name: &str) -> Result<Option<Service>, Failure> {
+        let Some(id) = self.known_service(name).await else { return Ok(None) };
         match self.cloudmap.get_service(&id).await {
-            Ok(service) => Ok(service.creator_request_id),
+            Ok(service) => Ok(Some(service)),
             Err(Error { kind: ErrorKind::NotFound, .. }) => {
-                self.forget_service(&name).await;
+                self.forget_service(name).await;
                 Ok(None)
             }
             Err(error) => Err(error.into()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
-    cloudmap::{Instance, NamespaceKind, fake::Fake},
+    cloudmap::{Instance, NamespaceKind, Operation, fake::Fake},
     ledger::{
         CLUSTERS, Value,
         head::{Head, Presence},
@@ -199,4 +199,71 @@ async fn a_cluster_that_died_is_forgotten_and_one_that_lives_comes_back() {
     let left = |remotes: &Arc<Remotes>| remotes.clusters.get(&blue).is_some_and(|remote| remote.left);
     tokio::time::timeout(Duration::from_mins(1), remotes.wait_for(left)).await.unwrap().unwrap();
     assert_eq!(views(&cloudmap).await["blue"].head.as_ref().unwrap().presence, Presence::Left { successor: None });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_creates_nothing_that_is_there() {
+    let cloudmap = Fake::new();
+    let blue = start(&cloudmap, "blue", "uid-blue");
+    publish(&blue, &state(400)).await;
+    drop(blue);
+    let made = cloudmap.registry().count(Operation::CreateService);
+    assert_eq!(made, 2);
+    let blue = start(&cloudmap, "blue", "uid-blue");
+    publish(&blue, &state(401)).await;
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    let registry = cloudmap.registry();
+    assert_eq!(registry.count(Operation::CreateService), made);
+    assert_eq!(registry.count(Operation::CreateHttpNamespace), 1);
+    assert_eq!(registry.count(Operation::TagResource), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ledger_that_is_not_made_yet_is_no_error() {
+    let cloudmap = Fake::new();
+    let blue = start(&cloudmap, "blue", "uid-blue");
+    blue.desired().send_replace(Some(state(1)));
+    let mut status = blue.status();
+    while status.borrow_and_update().stage != Stage::Running {
+        status.changed().await.unwrap();
+        assert_eq!(status.borrow().error, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_loses_its_id_writes_nothing_until_it_has_it_again() {
+    let cloudmap = Fake::new();
+    let blue = start(&cloudmap, "blue", "uid-1");
+    publish(&blue, &state(400)).await;
+    let mut back = blue.read_back();
+    let seen = back.wait_for(|map| map.as_ref() == Some(&state(400)));
+    tokio::time::timeout(Duration::from_mins(1), seen).await.unwrap().unwrap();
+    // Somebody purges the pages, and another cluster takes the id.
+    let pages = service(&cloudmap, "exports-0.blue");
+    let stranger = {
+        let mut registry = cloudmap.registry();
+        registry.instances.retain(|(service, _), _| *service != pages);
+        let ledger = registry.services.remove(&pages).unwrap().namespace_id.unwrap();
+        registry.add_service(&ledger, "exports-0.blue", "uid-2", "")
+    };
+    blue.desired().send_replace(Some(state(800)));
+    let mut status = blue.status();
+    let refused = Stage::Refused { owner: "uid-2".to_owned() };
+    let said = tokio::time::timeout(Duration::from_mins(5), status.wait_for(|status| status.stage == refused)).await;
+    drop(said.unwrap().unwrap());
+    let writes = || {
+        let registry = cloudmap.registry();
+        [Operation::RegisterInstance, Operation::DeregisterInstance, Operation::CreateService]
+            .map(|operation| registry.count(operation))
+    };
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = writes();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(writes(), before);
+    assert!(!cloudmap.registry().instances.keys().any(|(service, _)| *service == stranger));
+    // The other one goes.
+    cloudmap.registry().services.remove(&stranger);
+    publish(&blue, &state(800)).await;
+    assert_eq!(blue.status().borrow().stage, Stage::Running);
+    assert_eq!(views(&cloudmap).await["blue"].state, Some(state(800)));
 }

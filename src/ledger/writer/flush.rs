@@ -252,6 +252,11 @@ impl Writer {
         true
     }
 
+    /// Whether a call claims a further service for the running flush.
+    pub(super) fn grows_by(&self, id: CallId) -> bool {
+        matches!(&self.run.flush, Some(Flush { step: Step::Grow { call }, .. }) if *call == id)
+    }
+
     fn fraction(&mut self) -> f64 {
         (self.ids.next() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -2,6 +2,7 @@
 //! documentation of [`super`].
 
 mod audit;
+mod election;
 mod flush;
 mod garbage;
 mod leave;
@@ -13,16 +14,16 @@ use super::{
     Map,
     call::{Call, CallId, Failure, Ids, Outbox, Outcome},
     codec,
-    fetch::{Fetch, Progress},
+    fetch::Fetch,
     head::{Delta, Head, Root},
     limits::{Limits, Timing},
-    tree::{Cache, Tree, Verified},
+    tree::Tree,
 };
 use audit::Audit;
 use flush::Flush;
 use garbage::Garbage;
 use leave::{Farewell, FormerId};
-use publish::{Measured, Publication, Sent};
+use publish::{Measured, Publication, ReadBack, Sent};
 
 /// All heads by cluster id, as one discovery returned them.
 pub type Heads = BTreeMap<Arc<str>, Result<Arc<Head>, codec::Error>>;
@@ -102,6 +103,7 @@ struct Run {
     failures: u32,
     retry_at: Duration,
     published: Option<Arc<Map>>,
+    visibility: ReadBack,
     /// Since when heads of this epoch are read back.
     read_back: Option<Duration>,
     flush: Option<Flush>,
@@ -132,6 +134,7 @@ impl Run {
             failures: 0,
             retry_at: now,
             published: None,
+            visibility: ReadBack::default(),
             read_back: None,
             flush: None,
             flushes: 0,
@@ -184,6 +187,17 @@ pub enum Stage {
     Leaving,
     /// `left` was read back and no page is left.
     Left,
+}
+
+impl Stage {
+    /// Whether it is certain, as far as a leader can know, that the cluster id is this cluster's and that no later leader
+    /// was elected.
+    pub const fn owns_id(&self) -> bool {
+        match self {
+            Self::Running | Self::Leaving | Self::Left => true,
+            Self::Claiming | Self::Refused { .. } | Self::Electing | Self::Verifying => false,
+        }
+    }
 }
 
 impl Writer {
@@ -253,6 +267,11 @@ impl Writer {
     /// The last state whose publication succeeded.
     pub fn published(&self) -> Option<&Arc<Map>> {
         self.run.published.as_ref()
+    }
+
+    /// A published state that was read back: the newest one, or one shortly before it.
+    pub fn read_back(&self) -> Option<&Arc<Map>> {
+        self.run.visibility.map.as_ref()
     }
 
     /// The epoch that must be stored before this writer goes on, given the stored one (W1).
@@ -358,8 +377,9 @@ impl Writer {
     fn observe_own(&mut self, now: Now, own: Option<&Arc<Head>>, _out: &mut Outbox) {
         let Some(head) = own else { return };
         self.run.garbage.refer(&head.root, now.mono);
-        if head.position.epoch == self.epoch && self.run.read_back.is_none() {
-            self.run.read_back = Some(now.mono);
+        if head.position.epoch == self.epoch {
+            self.run.read_back.get_or_insert(now.mono);
+            self.run.visibility.seen(head.position.seq);
         }
         let epoch = self.epoch;
         if let Some(farewell) = &mut self.run.farewell {
@@ -410,6 +430,12 @@ impl Writer {
                 true
             }
             Phase::Run => {
+                if let Outcome::Taken { owner } = outcome
+                    && !self.grows_by(id)
+                {
+                    self.refuse(now, owner);
+                    return true;
+                }
                 self.publication_done(now, id, outcome)
                     || self.flush_done(now, id, outcome, out)
                     || self.collect_done(now, id, outcome, out)
@@ -423,85 +449,6 @@ impl Writer {
             self.advance(now, out);
         }
         mine
-    }
-
-    fn claimed(&mut self, now: Now, outcome: &Outcome) {
-        match outcome {
-            Outcome::Claimed { created, shards } => {
-                self.created |= created;
-                self.shards = (*shards).max(1);
-                self.refused = None;
-                self.phase = Phase::Confirm { call: None };
-            }
-            Outcome::Taken { owner } => {
-                self.refused = Some(owner.clone());
-                self.phase = Phase::Claim { retry_at: now.mono + self.timing.refused_retry, call: None };
-            }
-            outcome => {
-                self.note(outcome);
-                self.phase = Phase::Claim { retry_at: now.mono + self.timing.retry_min, call: None };
-            }
-        }
-    }
-
-    /// W2: reads the own root until it verifies.
-    fn verify(&mut self, now: Now, out: &mut Outbox) {
-        let Phase::Verify { since, fetch, retry_at } = &mut self.phase else { return };
-        let best = self.best.as_ref().filter(|best| best.uid == self.me.uid);
-        let waited = now.mono.saturating_sub(*since) >= self.timing.verify_limit;
-        match best {
-            Some(best) if !best.is_live() => {
-                let tree = Tree::empty(best.root.shards);
-                self.start(now, Arc::default(), tree);
-            }
-            None if self.created || waited => self.start_baseless(now),
-            Some(_) if waited => self.start_baseless(now),
-            None => {}
-            Some(best) => {
-                if fetch.as_ref().is_some_and(|fetch| fetch.root == best.root) || now.mono < *retry_at {
-                    return;
-                }
-                let mut started = Fetch::new(self.me.cluster.clone(), best.root.clone(), Cache::default());
-                let progress = started.advance(out);
-                *fetch = Some(started);
-                self.verified(now, progress);
-            }
-        }
-    }
-
-    fn verified(&mut self, now: Now, progress: Progress) {
-        let Phase::Verify { fetch, retry_at, .. } = &mut self.phase else { return };
-        match progress {
-            Progress::Waiting => {}
-            Progress::Failed(_) => {
-                *fetch = None;
-                *retry_at = now.mono + self.timing.backoff_min / 2;
-            }
-            Progress::Complete(verified) => {
-                let best = self.best.as_ref().filter(|best| best.uid == self.me.uid && best.root == verified.tree.root);
-                let Some(best) = best.cloned() else {
-                    *fetch = None;
-                    return;
-                };
-                let Verified { tree, map, cache: _ } = *verified;
-                let sent = Sent { map: Arc::new(best.delta.apply(&map)), delta: best.delta.clone(), generation: 0 };
-                self.start(now, Arc::new(map), tree);
-                self.run.sent = Some(sent);
-            }
-        }
-    }
-
-    fn start(&mut self, now: Now, base: Arc<Map>, tree: Tree) {
-        self.shards = self.shards.max(tree.root.shards);
-        self.run = Run::new(base, tree, now.mono, &self.timing);
-        self.created = false;
-        self.phase = Phase::Run;
-    }
-
-    fn start_baseless(&mut self, now: Now) {
-        let shards = self.best.as_ref().filter(|best| best.uid == self.me.uid).map_or(1, |best| best.root.shards);
-        self.start(now, Arc::default(), Tree::empty(shards));
-        self.run.baseless = true;
     }
 
     fn note(&mut self, outcome: &Outcome) {

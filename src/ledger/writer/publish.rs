@@ -30,9 +30,37 @@ pub(super) struct Sent {
 #[derive(Debug)]
 pub(super) struct Publication {
     call: CallId,
+    seq: u64,
     map: Arc<Map>,
     /// When the change came that it carries, if it carries one.
     changed_at: Option<Duration>,
+}
+
+/// Which of the published states were read back. Reads may always be some publications behind, so that besides the newest
+/// one an earlier one is waited for.
+#[derive(Debug, Default)]
+pub(super) struct ReadBack {
+    awaited: Option<(u64, Arc<Map>)>,
+    newest: Option<(u64, Arc<Map>)>,
+    pub map: Option<Arc<Map>>,
+}
+
+impl ReadBack {
+    fn published(&mut self, seq: u64, map: &Arc<Map>) {
+        self.newest = Some((seq, map.clone()));
+        self.awaited.get_or_insert((seq, map.clone()));
+    }
+
+    /// An own head of this epoch was read.
+    pub(super) fn seen(&mut self, seq: u64) {
+        if let Some((_, map)) = self.newest.take_if(|(newest, _)| *newest <= seq) {
+            self.map = Some(map);
+            self.awaited = None;
+        } else if let Some((_, map)) = self.awaited.take_if(|(awaited, _)| *awaited <= seq) {
+            self.map = Some(map);
+            self.awaited.clone_from(&self.newest);
+        }
+    }
 }
 
 impl Writer {
@@ -96,7 +124,7 @@ impl Writer {
         let head = Arc::new(self.head(now, self.run.seq, self.run.tree.root.clone(), delta));
         self.run.garbage.refer(&head.root, now.mono);
         let call = out.call(Call::PutHead { head });
-        self.run.publication = Some(Publication { call, map, changed_at });
+        self.run.publication = Some(Publication { call, seq: self.run.seq, map, changed_at });
     }
 
     pub(super) fn publication_done(&mut self, now: Now, id: CallId, outcome: &Outcome) -> bool {
@@ -109,6 +137,7 @@ impl Writer {
             if let Some(changed_at) = publication.changed_at {
                 self.run.figures.publish_latency = Some(now.mono.saturating_sub(changed_at));
             }
+            self.run.visibility.published(publication.seq, &publication.map);
             self.run.published = Some(publication.map);
         } else {
             // Whether it took effect or not, or will later: nothing is assumed, the next head says it again.
@@ -119,5 +148,28 @@ impl Writer {
             self.run.force = true;
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_that_are_always_behind_show_what_was_published_all_the_same() {
+        let map = |seq: u64| Arc::new(Map::from([(Arc::from(seq.to_string()), crate::ledger::Value::from([0]))]));
+        let mut back = ReadBack::default();
+        let shown = |back: &ReadBack| back.map.as_ref().and_then(|map| map.keys().next()?.parse::<u64>().ok());
+        let mut last = 0;
+        for seq in 1..100_u64 {
+            back.published(seq, &map(seq));
+            back.seen(seq.saturating_sub(5));
+            let now = shown(&back).unwrap_or_default();
+            assert!(now >= last && now <= seq.saturating_sub(5), "{now} at {seq}");
+            assert!(seq < 20 || now + 15 > seq, "{now} at {seq}");
+            last = now;
+        }
+        back.seen(99);
+        assert_eq!(shown(&back), Some(99));
     }
 }
