@@ -59,6 +59,11 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value_t = 5.0)]
     pub drift_calls_per_second: f64,
 
+    /// How long a new claim to a Cloud Map name that an annotation gives must have been visible to the other clusters
+    /// before instances are registered there.
+    #[arg(long, env = "CLOUDMAP_MCS_CLAIM_DELAY", value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub claim_delay: Duration,
+
     /// How often the ledger is read.
     #[arg(long, env = "CLOUDMAP_MCS_LEDGER_TICK", value_name = "DURATION", default_value = "1s", value_parser = duration)]
     pub ledger_tick: Duration,

@@ -11,6 +11,7 @@ use crate::{
     cloudmap::CloudMap,
     cluster::{
         Caches, ClusterWriter, Leadership,
+        events::{self, Note, Severity},
         identity::{Identity, Known},
         record::RecordObject,
     },
@@ -57,6 +58,11 @@ impl Leader {
             Some(Ok(identity)) => (Some(identity), None),
             Some(Err(error)) => (None, Some(Membership::Refused(format!("{error}.")))),
         };
+        if let Some(text) = identity.as_ref().and_then(Identity::warning) {
+            let regarding = events::lease(&self.args.place.kube.namespace);
+            let (severity, reason, action) = (Severity::Warning, "DottedClusterId", "Identify");
+            self.writer.publish_event(Note { regarding, severity, reason, action, text }).await;
+        }
         match identity {
             Some(Identity { cluster, clusterset: Some(clusterset), uid }) => {
                 let mut settings = driver::Settings::new(cluster.clone(), clusterset.clone(), &*uid);
@@ -94,13 +100,18 @@ impl Leader {
         // Dropped with the term, which ends the task of the instances.
         let (_stop, stopped) = watch::channel(());
         let leadership = self.leadership.clone();
+        let status = ledger.as_ref().map(driver::Handle::status);
         let mut settings = instances::sync::Settings::new(identity.clone());
         settings.drift_budget = self.args.drift_calls_per_second;
         let registered = instances::sync::spawn(
             settings,
             Arc::clone(&self.cloudmap),
             desired_receiver,
-            Arc::new(move || leadership.is_leader_until()),
+            // Whoever does not own the cluster id (any more) writes nothing at all (W0).
+            Arc::new(move || {
+                let owns = status.as_ref().is_none_or(|status| status.borrow().stage.owns_id());
+                leadership.is_leader_until().filter(|_| owns)
+            }),
             async move {
                 let mut stopped = stopped;
                 while stopped.changed().await.is_ok() {}
@@ -116,6 +127,7 @@ impl Leader {
             cluster: identity.cluster.clone(),
             concurrency: usize::from(self.args.concurrency),
             targets: Targets { policy: self.args.instances, naming, identity, region },
+            claim_delay: self.args.claim_delay,
         };
         let inputs = Inputs {
             caches: self.caches.clone(),

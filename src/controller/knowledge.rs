@@ -1,7 +1,8 @@
 //! All that is known about exports at one moment: of this cluster by its caches, of the others by their ledgers.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    net::IpAddr,
     ops::Bound,
     sync::Arc,
 };
@@ -10,7 +11,7 @@ use crate::{
     export::{Exports, Invalid, Local, Publication},
     import::Unknown,
     ledger::{Map, records, remote::Remotes},
-    model::{ClaimOwner, ClusterId, Registration, ServiceKey, Target},
+    model::{ClaimOwner, ClusterId, Endpoint, Registration, ServiceKey, Target},
 };
 
 /// What a change of the registry concerns.
@@ -265,6 +266,22 @@ impl Knowledge {
             .filter(|(_, registration)| !registration.retiring)
             .min_by_key(|(id, registration)| (registration.claimed, *id, &registration.owner))
             .map(|(id, registration)| (id.clone(), registration.owner.clone()))
+    }
+
+    /// The owners of the other clusters' claims to a target.
+    pub fn other_claims(&self, target: &Target) -> impl Iterator<Item = &ClaimOwner> {
+        let claims = self.remotes.values().filter_map(move |remote| remote.registrations.get(target));
+        claims.filter(|registration| !registration.retiring).map(|registration| &registration.owner)
+    }
+
+    /// Names whose endpoints in other clusters have one of these addresses.
+    pub fn names_with(&self, addresses: &HashSet<IpAddr>) -> BTreeSet<ServiceKey> {
+        let concerned = |endpoint: &Endpoint| {
+            endpoint.ipv4.is_some_and(|address| addresses.contains(&address.into()))
+                || endpoint.ipv6.is_some_and(|address| addresses.contains(&address.into()))
+        };
+        let exports = self.remotes.values().flat_map(|remote| &remote.exports);
+        exports.filter(|(_, local)| local.endpoints.iter().any(concerned)).map(|(key, _)| key.clone()).collect()
     }
 
     /// What every known cluster says about a name. The own export comes from memory, never from the registry.

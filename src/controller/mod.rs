@@ -2,6 +2,7 @@
 //! known in one place ([`Knowledge`]), publishes what this cluster exports at once, and puts every name that may need a
 //! write into a queue that a few workers take from.
 
+mod claims;
 mod index;
 mod knowledge;
 mod membership;

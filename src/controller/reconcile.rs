@@ -148,7 +148,7 @@ impl Reconciler {
                 invalid,
                 publication: knowledge.publication(key),
                 conflicts: conflicts.as_deref(),
-                registered: self.shared.targets.registered(knowledge, &export, &state.statuses),
+                registered: self.shared.targets.registered(knowledge, &export, &state.claims, &state.statuses),
             })
         };
         let conditions = conditions(&export.conditions, verdicts, export.generation, Timestamp::now());

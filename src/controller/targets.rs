@@ -2,7 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::Knowledge;
+use k8s_openapi::jiff::SignedDuration;
+
+use super::{
+    Knowledge,
+    claims::{Claims, Standing},
+};
 use crate::{
     api::{
         conditions::RegisteredReason,
@@ -18,7 +23,7 @@ use crate::{
         sync::{Outcome, Reason, TargetDesired, TargetStatus},
         target::validate,
     },
-    model::{ServiceKey, ServicePort, Target},
+    model::{Registration, ServiceKey, ServicePort, Target},
 };
 
 /// The rules by which this cluster's exports get their targets.
@@ -80,21 +85,34 @@ impl Targets {
         Source { identity: &self.identity, service, ports, region: self.region.as_deref() }
     }
 
+    /// Whether a claim is to the target that its owner's Kubernetes name gives.
+    pub(super) fn is_implied(&self, registration: &Registration) -> bool {
+        self.naming.implied(&owner_key(registration)) == registration.target
+    }
+
     /// What should be registered in a target, by what is known now. `None`: this cluster has nothing to do there.
     pub(super) fn desired(
         &self,
         knowledge: &Knowledge,
         target: &Target,
+        standing: Standing,
         export: impl Fn(&ServiceKey) -> Option<Arc<ServiceExport>>,
     ) -> Option<TargetDesired> {
         let registration = knowledge.exports()?.registrations().get(target)?;
-        let key = ServiceKey::new(registration.owner.namespace.clone(), registration.owner.name.clone());
+        let key = owner_key(registration);
         let object = export(&key);
         let implied = !object.as_ref().is_some_and(|export| names_target(&export.annotations));
-        let winner = knowledge.claimant(target).is_some_and(|(_, owner)| owner == registration.owner);
-        let active = !registration.retiring && winner && knowledge.is_on_record(target);
-        let instances = match knowledge.planned(&key) {
-            Some(Ok(local)) if !registration.retiring && winner => {
+        let planned = knowledge.planned(&key).and_then(|plan| plan.as_ref().ok());
+        // An export that is gone hands nothing over. Whose claim is the younger one keeps it while it withdraws.
+        let retiring = standing == Standing::Withdraws || standing == Standing::HandsOver && planned.is_none();
+        let active = !retiring
+            && match standing {
+                Standing::Holds => knowledge.is_on_record(target),
+                Standing::HandsOver => true,
+                _ => false,
+            };
+        let instances = match planned {
+            Some(local) if !retiring => {
                 let ports = instance_ports(object.as_deref(), &local.export.ports);
                 let source = self.source(&key, &ports);
                 // What does not fit is said on the ServiceExport (`registered`); nothing of it is registered.
@@ -102,8 +120,6 @@ impl Targets {
             }
             _ => Vec::new(),
         };
-        // Whose claim turns out to be the younger one withdraws what it has registered meanwhile, and keeps the claim.
-        let retiring = registration.retiring || !winner;
         Some(TargetDesired { active, retiring, implied, instances: instances.into() })
     }
 
@@ -112,6 +128,7 @@ impl Targets {
         &self,
         knowledge: &Knowledge,
         export: &ServiceExport,
+        claims: &Claims,
         statuses: &BTreeMap<Target, TargetStatus>,
     ) -> Option<(RegisteredReason, String)> {
         let target = match self.asked(export) {
@@ -153,7 +170,19 @@ impl Targets {
                 (RegisteredReason::Registered, done)
             }
             Some(Outcome::Pending) | None => {
-                (RegisteredReason::Pending, format!("On the way to Cloud Map service {target}."))
+                let message = match claims.standing(&target) {
+                    Some(Standing::AwaitsClusters) => format!(
+                        "Waiting until every cluster of the ClusterSet can be read: one may have claimed Cloud Map \
+                         service {target} before."
+                    ),
+                    Some(Standing::AwaitsDelay) => format!(
+                        "Claimed Cloud Map service {target}: the endpoints are registered after {}, unless an older \
+                         claim appears.",
+                        SignedDuration::try_from(claims.delay()).map_or_else(|_| String::new(), |d| format!("{d:#}")),
+                    ),
+                    _ => format!("On the way to Cloud Map service {target}."),
+                };
+                (RegisteredReason::Pending, message)
             }
         })
     }
@@ -167,6 +196,10 @@ const fn refusal(reason: Reason) -> RegisteredReason {
         Reason::UnfitEndpoints => RegisteredReason::AddressFamilyMissing,
         Reason::AccessDenied | Reason::Failed => RegisteredReason::Failed,
     }
+}
+
+fn owner_key(registration: &Registration) -> ServiceKey {
+    ServiceKey::new(registration.owner.namespace.clone(), registration.owner.name.clone())
 }
 
 fn annotation<'a>(annotations: &'a Pairs, name: &str) -> Option<&'a str> {
@@ -192,4 +225,4 @@ fn names_target(annotations: &Pairs) -> bool {
 
 #[cfg(test)]
 #[path = "targets_tests.rs"]
-mod tests;
+pub(super) mod tests;

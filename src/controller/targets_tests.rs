@@ -10,11 +10,11 @@ use crate::{
     model::{Conditions, Endpoint, Export, ServiceType, SessionAffinity, TrafficPolicy},
 };
 
-fn key(name: &str) -> ServiceKey {
+pub(in crate::controller) fn key(name: &str) -> ServiceKey {
     ServiceKey::new("shop", name)
 }
 
-fn target() -> Target {
+pub(in crate::controller) fn target() -> Target {
     Target { namespace: "shop".into(), service: "www".into() }
 }
 
@@ -67,7 +67,7 @@ fn mk_local() -> Local {
 }
 
 /// A cluster whose export `web` claimed the target at second 5, on record, beside another cluster's claims.
-fn mk_knowledge(others: &[(&str, i64)]) -> Knowledge {
+pub(in crate::controller) fn mk_knowledge(others: &[(&str, i64)]) -> Knowledge {
     let mut knowledge = Knowledge::new("here".parse().unwrap(), Membership::Member { trouble: None });
     knowledge.resume(&Map::new(), 5);
     knowledge.replan(&key("web"), Some(Ok(mk_local())), 5);
@@ -77,7 +77,7 @@ fn mk_knowledge(others: &[(&str, i64)]) -> Knowledge {
     knowledge
 }
 
-fn adopt(knowledge: &mut Knowledge, others: &[(&str, i64)]) {
+pub(in crate::controller) fn adopt(knowledge: &mut Knowledge, others: &[(&str, i64)]) {
     let mut exports = Exports::resume(&Map::new());
     for (name, claimed) in others {
         exports.set(&key(name), Some(Arc::new(mk_local())), *claimed);
@@ -117,32 +117,57 @@ fn annotations_decide_over_the_flag() {
 }
 
 #[test]
-fn the_younger_claim_withdraws_what_it_registered_and_takes_over() {
+fn the_standing_of_a_claim_decides_what_is_registered() {
     let targets = mk_targets(Instances::All);
+    let knowledge = mk_knowledge(&[]);
+    let desired = |standing| {
+        let desired = targets.desired(&knowledge, &target(), standing, |_| None).unwrap();
+        (desired.active, desired.retiring, desired.instances.len())
+    };
+    assert_eq!(desired(Standing::Holds), (true, false, 1));
+    assert_eq!(desired(Standing::HandsOver), (true, false, 1));
+    assert_eq!(desired(Standing::Withdraws), (false, true, 0));
+    for waits in [Standing::AwaitsRecord, Standing::AwaitsClusters, Standing::AwaitsDelay] {
+        let (active, retiring, _) = desired(waits);
+        assert!(!active && !retiring, "{waits:?}");
+    }
+    // The record is written anew, as after a change of leaders: until then nothing is registered.
     let mut knowledge = mk_knowledge(&[]);
-    let desired = |knowledge: &Knowledge| targets.desired(knowledge, &target(), |_| None).unwrap();
-    let registered = desired(&knowledge);
-    assert!(registered.active && !registered.retiring && registered.instances.len() == 1);
-    adopt(&mut knowledge, &[("older", 3)]);
-    let lost = desired(&knowledge);
-    assert!(!lost.active && lost.retiring && lost.instances.is_empty());
+    knowledge.adopt_published(None);
+    assert!(!targets.desired(&knowledge, &target(), Standing::Holds, |_| None).unwrap().active);
+    // An export that is gone hands nothing over.
+    knowledge.replan(&key("web"), None, 6);
+    assert!(targets.desired(&knowledge, &target(), Standing::HandsOver, |_| None).unwrap().retiring);
+}
+
+#[test]
+fn who_lost_or_waits_for_a_target_is_told_so() {
+    let targets = mk_targets(Instances::All);
     let named = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);
-    let (reason, message) = targets.registered(&knowledge, &named, &BTreeMap::new()).unwrap();
+    let mut claims = Claims::new(std::time::Duration::from_secs(10));
+    let (reason, message) =
+        targets.registered(&mk_knowledge(&[("older", 3)]), &named, &claims, &BTreeMap::new()).unwrap();
     assert!(reason == RegisteredReason::NameConflict && message.contains("shop/older"), "{message}");
-    adopt(&mut knowledge, &[]);
-    assert_eq!(desired(&knowledge), registered);
-    assert_eq!(desired(&mk_knowledge(&[("younger", 6)])), registered);
-    assert_eq!(desired(&mk_knowledge(&[("web", 3)])), registered, "the same name shares the target");
+
+    let knowledge = mk_knowledge(&[]);
+    claims.set_visible(knowledge.desired());
+    for (verified, words) in [(false, "every cluster"), (true, "after 10s")] {
+        claims.set_clusters(false, verified);
+        claims.judge(&knowledge, &target(), |_| false, tokio::time::Instant::now());
+        let (reason, message) = targets.registered(&knowledge, &named, &claims, &BTreeMap::new()).unwrap();
+        assert!(reason == RegisteredReason::Pending && message.contains(words), "{message}");
+    }
 }
 
 #[test]
 fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     let targets = mk_targets(Instances::All);
     let knowledge = mk_knowledge(&[]);
+    let claims = Claims::new(std::time::Duration::from_secs(10));
     let mut export = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);
     let registered = |export: &ServiceExport, outcome: Outcome| {
         let status = TargetStatus { outcome, ..TargetStatus::default() };
-        targets.registered(&knowledge, export, &[(target(), status)].into()).unwrap()
+        targets.registered(&knowledge, export, &claims, &[(target(), status)].into()).unwrap()
     };
     assert_eq!(registered(&export, Outcome::Pending).0, RegisteredReason::Pending);
     let (reason, message) = registered(&export, Outcome::Registered { count: 1 });
@@ -153,6 +178,6 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     let refused = Outcome::Refused { reason: Reason::LimitExceeded, message: "full".to_owned() };
     assert_eq!(registered(&export, refused).0, RegisteredReason::LimitExceeded);
     export.annotations = mk_export(&[]).annotations;
-    let elsewhere = targets.registered(&knowledge, &export, &BTreeMap::new()).unwrap();
+    let elsewhere = targets.registered(&knowledge, &export, &claims, &BTreeMap::new()).unwrap();
     assert_eq!(elsewhere.0, RegisteredReason::Pending, "another target is not that one");
 }

@@ -2,19 +2,23 @@
 //! the registry within a millisecond, whatever the workers are busy with.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use k8s_openapi::jiff::Timestamp;
-use tokio::{sync::watch, task::JoinSet, time::Instant};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
 use tracing::{info, warn};
 
 use super::{
-    Knowledge, Membership, Targets, index::SliceIndex, membership::membership, metrics::Metrics, reconcile::Reconciler,
-    targets::Asked,
+    Knowledge, Membership, Targets, claims::Claims, index::SliceIndex, membership::membership, metrics::Metrics,
+    reconcile::Reconciler, targets::Asked,
 };
 use crate::{
     cluster::{
@@ -23,7 +27,7 @@ use crate::{
     },
     export,
     instances::sync::{Desired, TargetDesired, TargetStatus},
-    ledger::{driver::Handle, remote::Remotes},
+    ledger::{driver::Handle, records, remote::Remotes},
     model::{ClusterId, ServiceKey, Target},
     queue::Queue,
 };
@@ -42,6 +46,8 @@ pub struct Settings {
     /// Reconciles in flight at once.
     pub concurrency: usize,
     pub targets: Targets,
+    /// How long a new claim to a named target must have been visible before instances are registered there.
+    pub claim_delay: Duration,
 }
 
 /// Everything that the controller listens and speaks to.
@@ -74,6 +80,7 @@ pub(super) struct State {
     pub(super) knowledge: Knowledge,
     pub(super) imported: SliceIndex<OwnSlice>,
     pub(super) cluster_ips: HashMap<IpAddr, usize>,
+    pub(super) claims: Claims,
     pub(super) statuses: Arc<BTreeMap<Target, TargetStatus>>,
 }
 
@@ -92,7 +99,7 @@ impl Shared {
 
 /// Runs until it is dropped, with the caches synced: nothing may act before that. Only the leader runs it.
 pub async fn run(settings: Settings, inputs: Inputs) {
-    let Settings { cluster, concurrency, targets } = settings;
+    let Settings { cluster, concurrency, targets, claim_delay } = settings;
     let Inputs { caches, writer, ledger, membership, instances, statuses, metrics } = inputs;
     let shared = Arc::new(Shared {
         caches,
@@ -104,6 +111,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
             knowledge: Knowledge::new(cluster, membership),
             imported: SliceIndex::new(|slice| slice.service_import.as_ref()),
             cluster_ips: HashMap::new(),
+            claims: Claims::new(claim_delay),
             statuses: Arc::default(),
         }),
     });
@@ -119,6 +127,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         instances,
         desired: BTreeMap::new(),
         touched: BTreeSet::new(),
+        moved_ips: HashSet::new(),
     };
     tokio::select! {
         () = watch.run(statuses) => {}
@@ -135,6 +144,8 @@ struct Watch {
     desired: BTreeMap<Target, TargetDesired>,
     /// Targets whose desired instances may have changed since the last round.
     touched: BTreeSet<Target>,
+    /// Cluster IPs that came or went since the names with such endpoints were last looked for.
+    moved_ips: HashSet<IpAddr>,
 }
 
 impl Watch {
@@ -150,11 +161,12 @@ impl Watch {
         let closed = (
             watch::channel(None).1,
             watch::channel(None).1,
+            watch::channel(None).1,
             watch::channel(Arc::default()).1,
             watch::channel(Arc::default()).1,
         );
-        let (mut own, mut published, mut remotes, mut status) = match &self.ledger {
-            Some(ledger) => (ledger.own(), ledger.published(), ledger.remotes(), ledger.status()),
+        let (mut own, mut published, mut read_back, mut remotes, mut status) = match &self.ledger {
+            Some(ledger) => (ledger.own(), ledger.published(), ledger.read_back(), ledger.remotes(), ledger.status()),
             None => closed,
         };
         if self.ledger.is_some() {
@@ -165,18 +177,26 @@ impl Watch {
         let (mut settled, mut young) = (false, true);
         let mut measure = tokio::time::interval(MEASURE);
 
-        // The slices first: an index that is only half filled would read as "no endpoints".
+        // All that the caches hold, before anything else: an index that is only half filled would read as "no endpoints",
+        // and exports that are not planned yet as withdrawn. After that no source of changes goes before another, so that
+        // none starves.
         self.slices_changed(slices.take());
+        self.imported_changed(imported.take());
+        self.services_changed(&services.take());
+        self.exports_changed(&exports.take());
         loop {
+            let due = self.shared.state().claims.wake();
             tokio::select! {
-                biased;
                 changes = slices.next() => self.slices_changed(changes),
                 changes = exports.next() => self.exports_changed(&changes),
                 changes = services.next() => self.services_changed(&changes),
                 Ok(()) = own.changed() => {
                     let map = own.borrow_and_update().clone();
                     if let Some(map) = map {
-                        self.shared.state().knowledge.resume(&map, seconds());
+                        let mut state = self.shared.state();
+                        state.claims.inherit(records::registrations(&map).values(), seconds());
+                        state.knowledge.resume(&map, seconds());
+                        drop(state);
                         self.touch_all();
                         self.publish();
                     }
@@ -191,6 +211,15 @@ impl Watch {
                     self.touched.extend(concerned.targets);
                     self.enqueue(concerned.names);
                 }
+                Ok(()) = read_back.changed() => {
+                    let map = read_back.borrow_and_update().clone();
+                    let mut state = self.shared.state();
+                    state.claims.set_visible(map);
+                    self.touched.extend(state.claims.waiting().cloned());
+                }
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    self.touched.extend(self.shared.state().claims.due(Instant::now()).cloned());
+                }
                 Ok(()) = statuses.changed() => {
                     let now = Arc::clone(&statuses.borrow_and_update());
                     self.statuses_changed(&now);
@@ -199,15 +228,7 @@ impl Watch {
                     let membership = membership(&status.borrow_and_update(), young);
                     self.membership_changed(membership);
                 }
-                changes = imported.next() => {
-                    let mut state = self.shared.state();
-                    let names: Vec<_> = changes
-                        .iter()
-                        .flat_map(|change| state.imported.update(change.old.as_ref(), change.new.as_ref()))
-                        .collect();
-                    drop(state);
-                    self.enqueue(names);
-                }
+                changes = imported.next() => self.imported_changed(changes),
                 changes = imports.next() => self.enqueue(changes.into_iter().map(|change: Change<ServiceImport>| change.key)),
                 changes = namespaces.next() => self.namespaces_changed(&changes),
                 () = &mut settle, if !settled => {
@@ -219,12 +240,16 @@ impl Watch {
                     if self.shared.state().knowledge.settle() {
                         info!("not all clusters could be read: their objects are kept, new imports wait no longer");
                         self.enqueue(self.names());
+                        self.touched.extend(self.shared.state().claims.waiting().cloned());
                     }
                     // While the registry cannot be read at all, the time has not begun.
                     settled = !self.shared.state().knowledge.settling();
                     settle.as_mut().reset(Instant::now() + SETTLE);
                 }
-                _ = measure.tick() => self.shared.measure(),
+                _ = measure.tick() => {
+                    self.cluster_ips_moved();
+                    self.shared.measure();
+                }
             }
             self.update_instances();
         }
@@ -236,6 +261,9 @@ impl Watch {
         let before = waiting(&state.knowledge);
         let concerned = state.knowledge.adopt_remotes(remotes);
         let known = waiting(&state.knowledge) != before;
+        let alone = remotes.all_live_verified && remotes.clusters.values().all(|remote| remote.left);
+        state.claims.set_clusters(alone, remotes.all_live_verified);
+        self.touched.extend(state.claims.waiting().cloned());
         drop(state);
         self.shared.metrics.adopted(remotes);
         self.touched.extend(concerned.targets);
@@ -281,11 +309,16 @@ impl Watch {
                     *count -= 1;
                     if *count == 0 {
                         state.cluster_ips.remove(ip);
+                        self.moved_ips.insert(*ip);
                     }
                 }
             }
             for ip in new.iter().flat_map(|service| &service.cluster_ips) {
-                *state.cluster_ips.entry(*ip).or_default() += 1;
+                let count = state.cluster_ips.entry(*ip).or_default();
+                *count += 1;
+                if *count == 1 {
+                    self.moved_ips.insert(*ip);
+                }
             }
             drop(state);
             for service in old.iter().chain(new).filter_map(|service| service.service_import.as_deref()) {
@@ -299,6 +332,27 @@ impl Watch {
             keys.push(key.clone());
         }
         self.replan(keys);
+    }
+
+    /// An imported endpoint cannot have an address that is a cluster IP here. All endpoints are looked through for it, so
+    /// that this is done for many Services at once.
+    fn cluster_ips_moved(&mut self) {
+        if self.moved_ips.is_empty() {
+            return;
+        }
+        let moved = std::mem::take(&mut self.moved_ips);
+        let names = self.shared.state().knowledge.names_with(&moved);
+        self.enqueue(names);
+    }
+
+    fn imported_changed(&self, changes: Vec<Change<OwnSlice>>) {
+        let mut state = self.shared.state();
+        let names: Vec<_> = changes
+            .into_iter()
+            .flat_map(|change| state.imported.update(change.old.as_ref(), change.new.as_ref()))
+            .collect();
+        drop(state);
+        self.enqueue(names);
     }
 
     fn slices_changed(&mut self, changes: Vec<Change<ForeignSlice>>) {
@@ -408,11 +462,21 @@ impl Watch {
     fn update_instances(&mut self) {
         let touched = std::mem::take(&mut self.touched);
         let mut changed = false;
+        let mut owners = BTreeSet::new();
         {
-            let state = self.shared.state();
+            let mut state = self.shared.state();
+            let State { knowledge, claims, .. } = &mut *state;
+            let targets = &self.shared.targets;
             for target in touched {
                 let exports = &self.shared.caches.exports;
-                match self.shared.targets.desired(&state.knowledge, &target, |key| exports.get(key)) {
+                let before = claims.standing(&target);
+                let standing = claims.judge(knowledge, &target, |own| targets.is_implied(own), Instant::now());
+                if standing != before
+                    && let Some(own) = knowledge.exports().and_then(|exports| exports.registrations().get(&target))
+                {
+                    owners.insert(ServiceKey::new(own.owner.namespace.clone(), own.owner.name.clone()));
+                }
+                match standing.and_then(|s| targets.desired(knowledge, &target, s, |key| exports.get(key))) {
                     Some(desired) => {
                         if self.desired.get(&target) != Some(&desired) {
                             self.desired.insert(target, desired);
@@ -423,6 +487,7 @@ impl Watch {
                 }
             }
         }
+        self.enqueue(owners);
         if changed {
             self.instances.send_replace(Arc::new(Desired { targets: self.desired.clone() }));
         }

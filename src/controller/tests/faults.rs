@@ -183,6 +183,33 @@ async fn who_took_an_id_that_is_taken_writes_nothing_and_says_so() {
     assert_eq!(blue.says("web", "Ready"), ("True".to_owned(), "Exported".to_owned()));
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_loses_its_id_leaves_its_instances_as_they_are_until_it_has_it_again() {
+    let world = World::new();
+    let blue = world.cluster("blue");
+    blue.export("web", 80, &["10.0.0.1", "10.0.0.2"]);
+    blue.until_says("web", "Registered", "True", "Registered").await;
+    until("both are registered", || world.instances("web").len() == 2).await;
+    // Another cluster takes the id, as after a purge, and says so in the head.
+    let exports = world.rename_creator("exports-0.blue", "uid-of-another");
+    world.rewrite_heads("blue", "uid-of-another");
+    blue.until_says("web", "Ready", "False", "Failed").await;
+    let before = world.writes().len();
+    blue.put_endpoints("web", &["10.0.0.2", "10.0.0.3"]);
+    blue.export("new", 80, &["10.0.0.9"]);
+    let quiet = || world.writes().len() == before && world.instances("web").len() == 2;
+    always("nothing is written", Duration::from_mins(5), quiet).await;
+    assert!(!blue.is_clean("web"));
+
+    world.rename_creator("exports-0.blue", "uid-blue");
+    assert_eq!(exports, "uid-blue");
+    blue.until_says("web", "Ready", "True", "Exported").await;
+    until("all goes on", || {
+        world.instances("new").len() == 1 && world.instances("web").iter().any(|id| id.ends_with("10-0-0-3"))
+    })
+    .await;
+}
+
 /// Restarts at these milliseconds after each other, while everything is under way and some registrations fail: the
 /// first cluster's, then the second's, and so on.
 async fn restarts(pauses: Vec<u64>) {

@@ -1,6 +1,8 @@
 //! What one cluster exports, the others import; all of it follows, and all of it goes again.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
+
+use tokio::time::Instant;
 
 use super::world::{World, always, key, until};
 use crate::{api::names, cloudmap::Operation, import::derived_name};
@@ -121,6 +123,18 @@ async fn a_namespace_that_comes_later_gets_its_imports() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cluster_ip_that_comes_or_goes_is_an_endpoint_no_more_or_again() {
+    let world = World::new();
+    let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+    blue.export("web", 80, &["10.0.0.1", "10.96.200.1"]);
+    green.until_imports("web", &["10.0.0.1", "10.96.200.1"]).await;
+    green.put_service("other", 80);
+    green.until_imports("web", &["10.0.0.1"]).await;
+    green.objects.remove_service(&key("other"));
+    green.until_imports("web", &["10.0.0.1", "10.96.200.1"]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_in_the_way_or_was_deleted_by_hand_is_made_up_for() {
     let world = World::new();
     let (blue, green) = (world.cluster("blue"), world.cluster("green"));
@@ -191,6 +205,15 @@ async fn another_target_moves_the_instances_and_an_export_made_anew_keeps_them()
     assert_eq!(world.instances("web").len(), 1);
 }
 
+/// When an instance first was in a service, and when it no longer was.
+async fn times(world: &World, service: &str, suffix: &str) -> (Instant, Instant) {
+    let there = || world.instances(service).iter().any(|id| id.ends_with(suffix));
+    until("it comes", there).await;
+    let came = Instant::now();
+    until("it goes", || !there()).await;
+    (came, Instant::now())
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_younger_claim_to_a_target_waits_and_takes_over() {
     let world = World::new();
@@ -200,9 +223,14 @@ async fn the_younger_claim_to_a_target_waits_and_takes_over() {
         cluster.put_service(name, 80);
         cluster.put_endpoints(name, &[address]);
     }
+    blue.until_knows(&green).await;
     // Claims date from whole seconds; equal ones are decided by the cluster's id, so that blue wins in any case.
+    let since = Instant::now();
     blue.put_export("web", &target);
+    blue.until_says("web", "Ready", "True", "Exported").await;
+    assert!(world.instances("www").is_empty());
     blue.until_says("web", "Registered", "True", "Registered").await;
+    assert!(since.elapsed() >= Duration::from_secs(10), "it waited only {:?}", since.elapsed());
     green.put_export("shop", &target);
     green.until_says("shop", "Registered", "False", "NameConflict").await;
     green.until_says("shop", "Ready", "True", "Exported").await;
@@ -211,11 +239,49 @@ async fn the_younger_claim_to_a_target_waits_and_takes_over() {
         instances.len() == 1 && instances[0].ends_with("10-0-0-1")
     })
     .await;
-    blue.objects.remove_export(&key("web"));
+    // Until each has read the other's claim. Then it moves away: its successor is there first.
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    blue.put_export("web", &[]);
+    let successor = async {
+        until("the successor is registered", || world.instances("www").iter().any(|id| id.ends_with("10-1-0-1"))).await;
+        Instant::now()
+    };
+    let (came, (_, went)) = tokio::join!(successor, times(&world, "www", "10-0-0-1"));
+    assert!(came < went, "the name was empty for {:?}", came - went);
     green.until_says("shop", "Registered", "True", "Registered").await;
-    until("the successor is registered", || {
-        let instances = world.instances("www");
-        instances.len() == 1 && instances[0].ends_with("10-1-0-1")
-    })
-    .await;
+    assert_eq!(world.instances("www").len(), 1);
+    until("what moved is in its own place", || world.instances("web").len() == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_of_the_own_name_is_not_waited_for() {
+    let world = World::new();
+    let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+    blue.until_knows(&green).await;
+    blue.export("web", 80, &["10.0.0.1"]);
+    let since = Instant::now();
+    until("it is registered", || world.instances("web").len() == 1).await;
+    assert!(since.elapsed() < Duration::from_secs(9), "{:?}", since.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_claims_made_at_once_one_alone_ever_registers() {
+    for pause in [0, 1, 3, 6] {
+        let world = World::new();
+        let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+        blue.until_knows(&green).await;
+        green.until_knows(&blue).await;
+        for (cluster, name, address) in [(&green, "shop", "10.1.0.1"), (&blue, "web", "10.0.0.1")] {
+            cluster.put_service(name, 80);
+            cluster.put_endpoints(name, &[address]);
+            cluster.put_export(name, &[(names::ANNOTATION_TARGET_SERVICE, "www")]);
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+        }
+        let (mut seen, end) = (BTreeSet::new(), Instant::now() + Duration::from_secs(60));
+        while Instant::now() < end {
+            seen.extend(world.instances("www"));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(seen.len(), 1, "{pause} s apart: {seen:?}");
+    }
 }

@@ -12,13 +12,13 @@ use crate::{
     api::{self, names},
     cli::Instances,
     cloudmap::{
-        ErrorKind, Operation,
+        ErrorKind, Instance, Operation,
         fake::{Fake, Fault},
     },
     cluster::{Caches, memory::MemoryCluster},
     import::derived_name,
     instances::{self, Naming},
-    ledger::{driver, record::memory::Stored},
+    ledger::{CLUSTERS, driver, head::Head, record::memory::Stored},
     model::ServiceKey,
 };
 
@@ -101,6 +101,23 @@ impl World {
         calls.into_iter().filter(|(op, id)| !reads.contains(op) && !heads.contains(&&**id)).collect()
     }
 
+    /// Lets a service of the ledger be made by somebody else. Returns who made it before.
+    pub(super) fn rename_creator(&self, service: &str, creator: &str) -> String {
+        let mut registry = self.fake.registry();
+        let service = registry.services.values_mut().find(|there| *there.name == *service).unwrap();
+        service.creator_request_id.replace(creator.to_owned()).unwrap()
+    }
+
+    /// Puts a head of another cluster under an id.
+    pub(super) fn rewrite_heads(&self, id: &str, uid: &str) {
+        let mut registry = self.fake.registry();
+        let heads = registry.services.values().find(|there| *there.name == *CLUSTERS).unwrap().id.clone();
+        let attributes = registry.instances.get_mut(&(heads, id.into())).unwrap();
+        let mut head = Head::from_instance(&Instance { id: id.into(), attributes: attributes.clone() }).unwrap();
+        head.uid = uid.into();
+        *attributes = head.to_instance().attributes;
+    }
+
     /// Ids of the instances in a service of the Cloud Map namespace `shop`.
     pub(super) fn instances(&self, service: &str) -> Vec<String> {
         let registry = self.fake.registry();
@@ -164,13 +181,14 @@ impl Cluster {
             let clusterset = identity.clusterset.clone().unwrap();
             let settings = driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
             let ledger = driver::spawn(settings, fake.clone(), record, Always, pending());
+            let status = ledger.status();
             let (desired, receiver) = tokio::sync::watch::channel(Arc::default());
             let (_stop, stopped) = tokio::sync::oneshot::channel::<()>();
             let registered = instances::sync::spawn(
                 instances::sync::Settings::new(identity.clone()),
                 fake,
                 receiver,
-                Arc::new(leads_until),
+                Arc::new(move || leads_until().filter(|_| status.borrow().stage.owns_id())),
                 async move { drop(stopped.await) },
             );
             let targets = Targets {
@@ -188,8 +206,17 @@ impl Cluster {
                 statuses: registered.status(),
                 metrics: Metrics::new(&prometheus::Registry::new()).unwrap(),
             };
-            run(Settings { cluster: identity.cluster, concurrency: 4, targets }, inputs).await;
+            let claim_delay = Duration::from_secs(10);
+            run(Settings { cluster: identity.cluster, concurrency: 4, targets, claim_delay }, inputs).await;
         }));
+    }
+
+    /// Waits until another cluster's head was read, by an export that comes and goes.
+    pub(super) async fn until_knows(&self, other: &Self) {
+        other.export("known", 80, &[]);
+        self.until_imports("known", &[]).await;
+        other.objects.remove_export(&key("known"));
+        until("it is gone", || self.is_clean("known")).await;
     }
 
     /// As `cloudmap-mcs leave` does it, or takes it back.

@@ -1,0 +1,208 @@
+//! Which targets this cluster may register instances in now, by the claims of all clusters and by time.
+//!
+//! - The oldest claim of all known clusters holds ([`Knowledge::claimant`]).
+//! - Nothing is registered in a target that is new to this term before all clusters were read, or had the time to be.
+//! - A new claim to a *named* target must have been visible in the ledger for a while, with no older one, and every live
+//!   cluster must be readable. That costs time, so it is asked for only where two names can want one target: not of the
+//!   target that is implied by the Kubernetes name (whoever else wants it names it, and waits), not where the same name
+//!   has it in other clusters already, and not of a cluster that is alone.
+//! - Who loses a target, or moves away from it while another name waits for it, keeps its live endpoints there for twice
+//!   that while, one for the successor's own wait and one for it to see the release and to register: it is there first.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::Knowledge;
+use crate::{
+    ledger::{Map, records},
+    model::{Registration, Target},
+};
+
+/// What this cluster may do in a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Register.
+    Holds,
+    /// Keep what is there up to date, until the successor had time to register.
+    HandsOver,
+    /// Nothing: the claim is not in the registry yet.
+    AwaitsRecord,
+    /// Nothing: a cluster is not read yet, and may have an older claim.
+    AwaitsClusters,
+    /// Nothing: the claim must be visible for a while longer.
+    AwaitsDelay,
+    /// Withdraw.
+    Withdraws,
+}
+
+/// The claims of this cluster, as they stand.
+#[derive(Debug)]
+pub(super) struct Claims {
+    delay: Duration,
+    /// No other cluster is in the ClusterSet.
+    alone: bool,
+    /// Every live cluster is readable.
+    verified: bool,
+    /// The published state that was read back.
+    visible: Option<Arc<Map>>,
+    /// Claims of the leader before that were made longer ago than the delay.
+    established: BTreeSet<Target>,
+    /// Date of a claim, and since when it is visible.
+    visible_since: BTreeMap<Target, (i64, Instant)>,
+    /// Until when targets that were lost are kept.
+    kept_until: BTreeMap<Target, Instant>,
+    standings: BTreeMap<Target, Standing>,
+    /// When to judge again where time alone changes the judgement.
+    due: BTreeMap<Target, Instant>,
+}
+
+impl Claims {
+    pub(super) fn new(delay: Duration) -> Self {
+        Self {
+            delay,
+            alone: false,
+            verified: false,
+            visible: None,
+            established: BTreeSet::new(),
+            visible_since: BTreeMap::new(),
+            kept_until: BTreeMap::new(),
+            standings: BTreeMap::new(),
+            due: BTreeMap::new(),
+        }
+    }
+
+    /// Takes over the claims of the leader before. `date` is the present, in seconds since 1970.
+    pub(super) fn inherit<'a>(&mut self, registrations: impl IntoIterator<Item = &'a Registration>, date: i64) {
+        let old = |registration: &&Registration| {
+            let age = Duration::from_secs(date.saturating_sub(registration.claimed).max(0).unsigned_abs());
+            !registration.retiring && age >= self.delay
+        };
+        self.established =
+            registrations.into_iter().filter(old).map(|registration| registration.target.clone()).collect();
+    }
+
+    pub(super) fn set_clusters(&mut self, alone: bool, verified: bool) {
+        (self.alone, self.verified) = (alone, verified);
+    }
+
+    pub(super) fn set_visible(&mut self, map: Option<Arc<Map>>) {
+        self.visible = map;
+    }
+
+    pub(super) fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    pub(super) fn standing(&self, target: &Target) -> Option<Standing> {
+        self.standings.get(target).copied()
+    }
+
+    /// Targets that are not held: what the registry shows of the own claims, or of other clusters, may change that.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Target> {
+        self.standings.iter().filter(|(_, standing)| **standing != Standing::Holds).map(|(target, _)| target)
+    }
+
+    /// When the next target must be judged again.
+    pub(super) fn wake(&self) -> Option<Instant> {
+        self.due.values().min().copied()
+    }
+
+    pub(super) fn due(&self, now: Instant) -> impl Iterator<Item = &Target> {
+        self.due.iter().filter(move |(_, at)| **at <= now).map(|(target, _)| target)
+    }
+
+    /// Judges a target anew. `implied`: it is the target that the owner's own Kubernetes name gives. `None`: this cluster
+    /// has no claim to it.
+    pub(super) fn judge(
+        &mut self,
+        knowledge: &Knowledge,
+        target: &Target,
+        implied: impl FnOnce(&Registration) -> bool,
+        now: Instant,
+    ) -> Option<Standing> {
+        self.due.remove(target);
+        let Some(own) = knowledge.exports().and_then(|exports| exports.registrations().get(target)) else {
+            self.established.remove(target);
+            self.visible_since.remove(target);
+            self.kept_until.remove(target);
+            self.standings.remove(target);
+            return None;
+        };
+        self.note_visibility(own, now);
+        let claimant = knowledge.claimant(target).map(|(_, owner)| owner);
+        let standing = if own.retiring || claimant.as_ref() != Some(&own.owner) {
+            self.lose(target, claimant.is_some_and(|owner| owner != own.owner), now)
+        } else {
+            self.kept_until.remove(target);
+            let shared = || {
+                let mut others = knowledge.other_claims(target).peekable();
+                others.peek().is_some() && others.all(|owner| *owner == own.owner)
+            };
+            let free = self.alone || self.established.contains(target) || implied(own) || shared();
+            self.hold(knowledge, own, free, now)
+        };
+        self.standings.insert(target.clone(), standing);
+        Some(standing)
+    }
+
+    fn note_visibility(&mut self, own: &Registration, now: Instant) {
+        let there = self.visible.as_ref().and_then(|map| map.get(&*records::registration_key(&own.target)));
+        if own.retiring || there.and_then(|value| records::decode_registration(value)).as_ref() != Some(own) {
+            self.visible_since.remove(&own.target);
+            return;
+        }
+        let seen = self.visible_since.entry(own.target.clone()).or_insert((own.claimed, now));
+        if seen.0 != own.claimed {
+            *seen = (own.claimed, now);
+        }
+    }
+
+    /// A claim that was released, or turned out to be the younger one.
+    fn lose(&mut self, target: &Target, rivalled: bool, now: Instant) -> Standing {
+        self.established.remove(target);
+        let held = matches!(self.standing(target), Some(Standing::Holds | Standing::HandsOver));
+        let until = *self.kept_until.entry(target.clone()).or_insert(now + 2 * self.delay);
+        if held && rivalled && now < until {
+            self.due.insert(target.clone(), until);
+            return Standing::HandsOver;
+        }
+        Standing::Withdraws
+    }
+
+    /// The oldest claim of all.
+    fn hold(&mut self, knowledge: &Knowledge, own: &Registration, free: bool, now: Instant) -> Standing {
+        let target = &own.target;
+        let held = matches!(self.standing(target), Some(Standing::Holds | Standing::HandsOver));
+        if held {
+            return Standing::Holds;
+        }
+        if !knowledge.is_on_record(target) {
+            return Standing::AwaitsRecord;
+        }
+        if knowledge.settling() {
+            return Standing::AwaitsClusters;
+        }
+        if free {
+            return Standing::Holds;
+        }
+        let Some((_, since)) = self.visible_since.get(target) else { return Standing::AwaitsRecord };
+        let ripe = *since + self.delay;
+        if !self.verified {
+            return Standing::AwaitsClusters;
+        }
+        if now < ripe {
+            self.due.insert(target.clone(), ripe);
+            return Standing::AwaitsDelay;
+        }
+        Standing::Holds
+    }
+}
+
+#[cfg(test)]
+#[path = "claims_tests.rs"]
+mod tests;

@@ -1,0 +1,128 @@
+use super::*;
+use crate::{
+    controller::targets::tests::{adopt, key, mk_knowledge, target},
+    export::Exports,
+};
+
+const DELAY: Duration = Duration::from_secs(10);
+
+/// Claims of a cluster that can read another one, and has read its own claim back.
+fn mk_claims(knowledge: &Knowledge) -> Claims {
+    let mut claims = Claims::new(DELAY);
+    claims.set_clusters(false, true);
+    claims.set_visible(knowledge.desired());
+    claims
+}
+
+fn judge(claims: &mut Claims, knowledge: &Knowledge, now: Instant) -> Standing {
+    claims.judge(knowledge, &target(), |_| false, now).unwrap()
+}
+
+#[test]
+fn a_named_target_waits_until_its_claim_was_visible_for_a_while() {
+    let (knowledge, start) = (mk_knowledge(&[]), Instant::now());
+    let mut claims = mk_claims(&knowledge);
+    claims.set_visible(None);
+    assert_eq!(judge(&mut claims, &knowledge, start), Standing::AwaitsRecord);
+    assert_eq!(claims.waiting().collect::<Vec<_>>(), [&target()]);
+    claims.set_visible(knowledge.desired());
+    let seen = start + Duration::from_secs(60);
+    assert_eq!(judge(&mut claims, &knowledge, seen), Standing::AwaitsDelay);
+    assert_eq!(claims.wake(), Some(seen + DELAY));
+    assert_eq!(claims.due(seen + DELAY).collect::<Vec<_>>(), [&target()]);
+    assert_eq!(judge(&mut claims, &knowledge, seen + DELAY - Duration::from_millis(1)), Standing::AwaitsDelay);
+    assert_eq!(judge(&mut claims, &knowledge, seen + DELAY), Standing::Holds);
+    assert_eq!((claims.wake(), claims.waiting().count()), (None, 0));
+}
+
+#[test]
+fn nobody_waits_where_no_other_name_can_want_the_target() {
+    let (knowledge, now) = (mk_knowledge(&[]), Instant::now());
+    assert_eq!(mk_claims(&knowledge).judge(&knowledge, &target(), |_| true, now), Some(Standing::Holds), "implied");
+    let mut alone = mk_claims(&knowledge);
+    alone.set_clusters(true, true);
+    assert_eq!(judge(&mut alone, &knowledge, now), Standing::Holds, "alone");
+    let shared = mk_knowledge(&[("web", 9)]);
+    assert_eq!(judge(&mut mk_claims(&shared), &shared, now), Standing::Holds, "the same name elsewhere");
+    let younger = mk_knowledge(&[("younger", 9)]);
+    assert_eq!(judge(&mut mk_claims(&younger), &younger, now), Standing::AwaitsDelay, "another name");
+    let older = mk_knowledge(&[("older", 3)]);
+    for implied in [true, false] {
+        assert_eq!(mk_claims(&older).judge(&older, &target(), |_| implied, now), Some(Standing::Withdraws));
+    }
+}
+
+#[test]
+fn a_new_target_waits_for_clusters_that_cannot_be_read_and_a_held_one_does_not() {
+    let (knowledge, start) = (mk_knowledge(&[]), Instant::now());
+    let mut claims = mk_claims(&knowledge);
+    claims.set_clusters(false, false);
+    assert_eq!(judge(&mut claims, &knowledge, start), Standing::AwaitsClusters);
+    assert_eq!(judge(&mut claims, &knowledge, start + 2 * DELAY), Standing::AwaitsClusters);
+    claims.set_clusters(false, true);
+    assert_eq!(judge(&mut claims, &knowledge, start + 2 * DELAY), Standing::Holds);
+    claims.set_clusters(false, false);
+    assert_eq!(judge(&mut claims, &knowledge, start + 3 * DELAY), Standing::Holds);
+}
+
+#[test]
+fn who_loses_a_target_keeps_it_until_its_successor_had_time_and_gets_it_back_at_once() {
+    let (mut knowledge, start) = (mk_knowledge(&[]), Instant::now());
+    let mut claims = mk_claims(&knowledge);
+    judge(&mut claims, &knowledge, start);
+    let held = start + DELAY;
+    assert_eq!(judge(&mut claims, &knowledge, held), Standing::Holds);
+    adopt(&mut knowledge, &[("older", 3)]);
+    assert_eq!(judge(&mut claims, &knowledge, held), Standing::HandsOver);
+    assert_eq!(claims.wake(), Some(held + 2 * DELAY));
+    assert_eq!(judge(&mut claims, &knowledge, held + DELAY), Standing::HandsOver);
+    assert_eq!(judge(&mut claims, &knowledge, held + 2 * DELAY), Standing::Withdraws);
+    assert_eq!(judge(&mut claims, &knowledge, held + 2 * DELAY), Standing::Withdraws);
+    // Its own claim was visible all the time.
+    adopt(&mut knowledge, &[]);
+    assert_eq!(judge(&mut claims, &knowledge, held + 2 * DELAY), Standing::Holds);
+}
+
+#[test]
+fn what_is_released_is_kept_only_for_another_name_that_waits() {
+    for (others, first) in
+        [(&[][..], Standing::Withdraws), (&[("web", 9)], Standing::Withdraws), (&[("younger", 9)], Standing::HandsOver)]
+    {
+        let (mut knowledge, start) = (mk_knowledge(others), Instant::now());
+        let mut claims = mk_claims(&knowledge);
+        judge(&mut claims, &knowledge, start);
+        let held = start + DELAY;
+        assert_eq!(judge(&mut claims, &knowledge, held), Standing::Holds);
+        knowledge.replan(&key("web"), None, 20);
+        assert_eq!(judge(&mut claims, &knowledge, held), first, "{others:?}");
+        assert_eq!(judge(&mut claims, &knowledge, held + 2 * DELAY), Standing::Withdraws);
+        knowledge.retired(&target());
+        assert_eq!(claims.judge(&knowledge, &target(), |_| false, held + DELAY), None);
+        assert_eq!((claims.waiting().count(), claims.wake()), (0, None));
+    }
+}
+
+#[test]
+fn a_new_leader_goes_on_with_old_claims_once_it_knows_the_other_clusters() {
+    let inherit = |knowledge: &Knowledge, now: i64| {
+        let mut claims = mk_claims(knowledge);
+        claims.inherit(knowledge.exports().map(Exports::registrations).unwrap().values(), now);
+        claims
+    };
+    let start = Instant::now();
+    let knowledge = mk_knowledge(&[]);
+    assert_eq!(judge(&mut inherit(&knowledge, 15), &knowledge, start), Standing::Holds);
+    assert_eq!(judge(&mut inherit(&knowledge, 14), &knowledge, start), Standing::AwaitsDelay, "9 s old");
+    // It lost it already: nothing is registered for a moment.
+    let lost = mk_knowledge(&[("older", 3)]);
+    assert_eq!(judge(&mut inherit(&lost, 100), &lost, start), Standing::Withdraws);
+
+    let mut unread = Knowledge::new("here".parse().unwrap(), crate::controller::Membership::Member { trouble: None });
+    unread.resume(&knowledge.desired().unwrap(), 100);
+    unread.adopt_published(knowledge.desired());
+    unread.replan(&key("web"), knowledge.planned(&key("web")).cloned().map(|plan| plan.map(|p| (*p).clone())), 100);
+    let mut claims = inherit(&unread, 100);
+    assert_eq!(judge(&mut claims, &unread, start), Standing::AwaitsClusters);
+    adopt(&mut unread, &[]);
+    assert_eq!(judge(&mut claims, &unread, start), Standing::Holds);
+}
