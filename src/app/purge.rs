@@ -1,106 +1,292 @@
 //! `purge`: finds, and removes, what a cluster or the whole ClusterSet left in AWS.
 
-use std::{io::Write as _, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Write,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context as _;
+use tokio::time::{Instant, sleep};
 
 use super::{commands::refuse_if_alive, connect};
 use crate::{
     cli::PurgeArgs,
-    cloudmap::{CloudMap, ErrorKind, Instance, Lane, Service},
-    instances::attributes,
-    ledger::show::{self, Belonging},
-    model::{ClusterId, ClusterSetId},
+    cloudmap::{CloudMap, ErrorKind, Instance, Lane, Namespace, OperationId, OperationState, Service},
+    instances::{Identity, attributes, ownership},
+    ledger::{
+        self,
+        show::{self, Belonging, ClusterView},
+    },
+    model::{ClusterId, ClusterSetId, Target},
 };
 
-/// Instances of a Cloud Map service that a cluster of the ClusterSet registered, by their own attributes.
+/// How often operations are looked at, and how long they, and what depends on them, may take.
+const POLL: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Deregistrations in flight.
+const BATCH: usize = 50;
+
+/// A Cloud Map service with instances that a cluster of the ClusterSet registered, by their own attributes, or without
+/// any, which the ClusterSet made.
 struct Leftover {
     namespace: Arc<str>,
     service: Service,
     instances: Vec<Arc<str>>,
+    /// Made by the ClusterSet, and empty once the instances are gone; no cluster that stays has a claim to it.
+    superfluous: bool,
+}
+
+/// All that is to be removed.
+struct Remains {
+    ledger: Vec<Belonging>,
+    /// The ledger's namespace, if nobody's entry is left in it.
+    ledger_namespace: Option<Namespace>,
+    leftovers: Vec<Leftover>,
+    /// Namespaces that the ClusterSet made and in which nothing else is.
+    namespaces: Vec<Namespace>,
+    /// Members whose entries stay in the ledger.
+    staying: BTreeSet<Arc<str>>,
 }
 
 pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
     let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_uncounted(&args.place.aws).await?;
-    let cluster = args.cluster.as_ref();
-    let ledger = match show::belongings(Arc::clone(&cloudmap), &clusterset, cluster).await {
-        Ok(belongings) => belongings,
-        Err(show::Error::NoLedger(_)) => Vec::new(),
-        Err(error) => return Err(error.into()),
-    };
-    let leftovers = leftovers(&*cloudmap, &clusterset, cluster).await?;
     let mut out = std::io::stdout();
-    for Belonging { service, instances, .. } in &ledger {
-        writeln!(out, "ledger     service {service}: {} instance(s)", instances.len())?;
-    }
-    for Leftover { namespace, service, instances } in &leftovers {
-        writeln!(out, "instances  {namespace}/{}: {}", service.name, instances.join(" "))?;
-    }
-    let count: usize = leftovers.iter().map(|leftover| leftover.instances.len()).sum();
-    writeln!(out, "{} service(s) of the ledger, {count} instance(s) in {} service(s)", ledger.len(), leftovers.len())?;
+    let cluster = args.cluster.as_ref();
+    let remains = Remains::find(&cloudmap, &clusterset, cluster).await?;
+    remains.list(&mut out)?;
     if args.dry_run {
         return Ok(());
     }
-    if !ledger.is_empty() {
+    if !remains.ledger.is_empty() {
         refuse_if_alive(&cloudmap, &clusterset, cluster).await?;
     }
-    for Leftover { service, instances, .. } in &leftovers {
-        for instance in instances {
-            deregister(&*cloudmap, &service.id, instance).await?;
-        }
+    remains.remove(&*cloudmap, &mut out).await
+}
+
+impl Remains {
+    async fn find(
+        cloudmap: &Arc<dyn CloudMap>,
+        clusterset: &ClusterSetId,
+        cluster: Option<&ClusterId>,
+    ) -> anyhow::Result<Self> {
+        let (all, views) = match show::belongings(Arc::clone(cloudmap), clusterset, None).await {
+            Ok(all) => (all, show::read_all(Arc::clone(cloudmap), clusterset).await?),
+            Err(show::Error::NoLedger(_)) => (Vec::new(), Vec::new()),
+            Err(error) => return Err(error.into()),
+        };
+        let concerned = |id: &str| cluster.is_none_or(|cluster| cluster.as_str() == id);
+        // A head that is missing or unreadable says nothing: only who says `left` has nothing to lose.
+        let left: BTreeSet<&str> = views
+            .iter()
+            .filter(|view| view.head.as_ref().is_some_and(|head| !head.is_live()))
+            .map(|view| &*view.id)
+            .collect();
+        let members = views.iter().map(|view| &*view.id).chain(all.iter().filter_map(|b| b.cluster.as_deref()));
+        let staying: BTreeSet<Arc<str>> =
+            members.filter(|id| !concerned(id) && !left.contains(id)).map(Arc::from).collect();
+        let last = staying.is_empty();
+        let ledger = all
+            .into_iter()
+            .filter(|belonging| last || belonging.cluster.as_deref().is_none_or(concerned))
+            .map(|belonging| {
+                let heads = belonging.cluster.is_none();
+                let instances = belonging.instances.into_iter().filter(|id| last || !heads || concerned(id)).collect();
+                Belonging { instances, ..belonging }
+            })
+            .collect();
+        let mut remains =
+            Self { ledger, ledger_namespace: None, leftovers: Vec::new(), namespaces: Vec::new(), staying };
+        remains.look_around(&**cloudmap, clusterset, cluster, &claimed(&views, &remains.staying)).await?;
+        Ok(remains)
     }
-    for Belonging { service, service_id, instances, .. } in &ledger {
-        for instance in instances {
-            deregister(&*cloudmap, service_id, instance).await?;
-        }
-        // The service of all heads stays for the others.
-        if cluster.is_none() || service.starts_with("exports-") {
-            match cloudmap.delete_service(service_id).await {
-                Ok(()) => {}
-                // The deregistrations take a moment.
-                Err(error) if error.kind == ErrorKind::InUse => {
-                    writeln!(out, "service {service} is not empty yet: run purge again to delete it")?;
+
+    /// Looks into every namespace of the account.
+    async fn look_around(
+        &mut self,
+        cloudmap: &dyn CloudMap,
+        clusterset: &ClusterSetId,
+        cluster: Option<&ClusterId>,
+        claimed: &BTreeSet<Target>,
+    ) -> anyhow::Result<()> {
+        // Whose the instances are they say themselves; services and namespaces belong to the ClusterSet as a whole.
+        let identity = Identity {
+            clusterset: Some(clusterset.clone()),
+            cluster: cluster.cloned().unwrap_or("any".parse()?),
+            cluster_uid: "".into(),
+        };
+        let ledger_name = ledger::namespace_name(clusterset.as_str());
+        for namespace in cloudmap.list_namespaces().await? {
+            let services = cloudmap.list_services(&namespace.id).await?;
+            if *namespace.name == *ledger_name {
+                let removed: BTreeSet<&str> = self.ledger.iter().map(|belonging| &*belonging.service_id).collect();
+                if self.staying.is_empty()
+                    && services.iter().all(|service| removed.contains(&*service.id))
+                    && ledger::is_namespace_of(&cloudmap.list_tags(&namespace.arn).await?, clusterset)
+                {
+                    self.ledger_namespace = Some(namespace);
                 }
-                Err(error) => return Err(error.into()),
+                continue;
+            }
+            let mut stays = services.iter().map(|service| service.id.clone()).collect::<BTreeSet<_>>();
+            for service in services {
+                let instances = cloudmap
+                    .list_instances(&service.id)
+                    .await
+                    .with_context(|| format!("failed to look into {}/{}", namespace.name, service.name))?;
+                let (ours, others): (Vec<_>, Vec<_>) =
+                    instances.into_iter().partition(|instance| belongs(instance, clusterset, cluster));
+                let target = Target { namespace: namespace.name.clone(), service: service.name.clone() };
+                let superfluous = others.is_empty()
+                    && !claimed.contains(&target)
+                    && match cloudmap.get_service(&service.id).await {
+                        Err(error) if error.kind == ErrorKind::NotFound => false,
+                        service => ownership::made_by_us(&service?, &identity),
+                    };
+                if superfluous {
+                    stays.remove(&service.id);
+                }
+                if superfluous || !ours.is_empty() {
+                    let instances = ours.into_iter().map(|instance| instance.id).collect();
+                    let namespace = namespace.name.clone();
+                    self.leftovers.push(Leftover { namespace, service, instances, superfluous });
+                }
+            }
+            if stays.is_empty()
+                && !claimed.iter().any(|target| target.namespace == namespace.name)
+                && ownership::namespace_made_by_us(&cloudmap.list_tags(&namespace.arn).await?, &identity)
+            {
+                self.namespaces.push(namespace);
             }
         }
+        Ok(())
     }
-    writeln!(out, "Removed.")?;
+
+    fn list(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        for Belonging { service, instances, .. } in &self.ledger {
+            writeln!(out, "ledger     service {service}: {} instance(s)", instances.len())?;
+        }
+        for Leftover { namespace, service, instances, superfluous } in &self.leftovers {
+            let made = if *superfluous { ", and the service" } else { "" };
+            writeln!(out, "instances  {namespace}/{}: {}{made}", service.name, instances.join(" "))?;
+        }
+        for namespace in self.namespaces.iter().chain(&self.ledger_namespace) {
+            writeln!(out, "namespace  {}", namespace.name)?;
+        }
+        let count: usize = self.leftovers.iter().map(|leftover| leftover.instances.len()).sum();
+        writeln!(
+            out,
+            "{} service(s) of the ledger, {count} instance(s) in {} service(s), {} namespace(s)",
+            self.ledger.len(),
+            self.leftovers.len(),
+            self.namespaces.len() + usize::from(self.ledger_namespace.is_some()),
+        )?;
+        if !self.staying.is_empty() {
+            let staying: Vec<&str> = self.staying.iter().map(AsRef::as_ref).collect();
+            writeln!(out, "The ledger itself stays: {} did not leave the ClusterSet", staying.join(", "))?;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, cloudmap: &dyn CloudMap, out: &mut impl Write) -> anyhow::Result<()> {
+        let registered = self.leftovers.iter().flat_map(|l| l.instances.iter().map(|id| (&l.service.id, id)));
+        let recorded = self.ledger.iter().flat_map(|b| b.instances.iter().map(|id| (&b.service_id, id)));
+        let instances: Vec<_> = registered.chain(recorded).collect();
+        for batch in instances.chunks(BATCH) {
+            deregister(cloudmap, batch).await?;
+        }
+        let superfluous = self.leftovers.iter().filter(|leftover| leftover.superfluous);
+        let emptied = superfluous.map(|l| (format!("{}/{}", l.namespace, l.service.name), &*l.service.id));
+        // The service of all heads stays for the others.
+        let of_ledger = self.ledger.iter().filter(|b| b.cluster.is_some() || self.staying.is_empty());
+        let of_ledger = of_ledger.map(|b| (b.service.to_string(), &*b.service_id));
+        for (name, id) in emptied.chain(of_ledger) {
+            delete(out, "service", &name, async || cloudmap.delete_service(id).await).await?;
+        }
+        for namespace in self.namespaces.iter().chain(&self.ledger_namespace) {
+            let deleted = async || cloudmap.delete_namespace(&namespace.id).await.map(drop);
+            delete(out, "namespace", &namespace.name, deleted).await?;
+        }
+        writeln!(out, "Removed.")?;
+        Ok(())
+    }
+}
+
+/// The targets that clusters which stay have a registration record for.
+fn claimed(views: &[ClusterView], staying: &BTreeSet<Arc<str>>) -> BTreeSet<Target> {
+    let staying = views.iter().filter(|view| staying.contains(&view.id));
+    staying.flat_map(|view| view.catalog.registrations.keys().cloned()).collect()
+}
+
+fn belongs(instance: &Instance, clusterset: &ClusterSetId, cluster: Option<&ClusterId>) -> bool {
+    let says = |name: &str, value: &str| instance.attributes.get(name).is_some_and(|there| there == value);
+    says(attributes::CLUSTERSET, clusterset.as_str())
+        && cluster.is_none_or(|cluster| says(attributes::CLUSTER, cluster.as_str()))
+}
+
+/// Deregisters instances, and waits until they are gone.
+async fn deregister(cloudmap: &dyn CloudMap, instances: &[(&Arc<str>, &Arc<str>)]) -> anyhow::Result<()> {
+    let mut operations: BTreeMap<OperationId, &Arc<str>> = BTreeMap::new();
+    for (service, instance) in instances {
+        match cloudmap.deregister_instance(service, instance, Lane::Instances).await {
+            Ok(operation)
+            | Err(crate::cloudmap::Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
+                operations.insert(operation, instance);
+            }
+            Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Duplicate { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while let Some((operation, instance)) = operations.pop_first() {
+        match cloudmap.operation(&operation, Lane::Instances).await {
+            Ok(OperationState::Running) => {
+                anyhow::ensure!(
+                    Instant::now() < deadline,
+                    "AWS has not deregistered {instance} within {} s: run purge again later",
+                    PATIENCE.as_secs()
+                );
+                operations.insert(operation, instance);
+                sleep(POLL).await;
+            }
+            Ok(OperationState::Failed { code, message }) => {
+                anyhow::bail!("AWS failed to deregister {instance} ({code}: {message}): run purge again")
+            }
+            Ok(OperationState::Succeeded { .. }) => {}
+            Err(error) if error.kind == ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
     Ok(())
 }
 
-async fn leftovers(
-    cloudmap: &dyn CloudMap,
-    clusterset: &ClusterSetId,
-    cluster: Option<&ClusterId>,
-) -> anyhow::Result<Vec<Leftover>> {
-    let belongs = |instance: &Instance| {
-        let says = |name: &str, value: &str| instance.attributes.get(name).is_some_and(|there| there == value);
-        says(attributes::CLUSTERSET, clusterset.as_str())
-            && cluster.is_none_or(|cluster| says(attributes::CLUSTER, cluster.as_str()))
-    };
-    let mut found = Vec::new();
-    for namespace in cloudmap.list_namespaces().await? {
-        for service in cloudmap.list_services(&namespace.id).await? {
-            let instances = cloudmap
-                .list_instances(&service.id)
-                .await
-                .with_context(|| format!("failed to look into {}/{}", namespace.name, service.name))?;
-            let instances: Vec<_> =
-                instances.into_iter().filter(|instance| belongs(instance)).map(|instance| instance.id).collect();
-            if !instances.is_empty() {
-                found.push(Leftover { namespace: namespace.name.clone(), service, instances });
+/// Deletes something that should be empty, which AWS may see only after a moment.
+async fn delete(
+    out: &mut impl Write,
+    what: &str,
+    name: &str,
+    attempt: impl AsyncFn() -> Result<(), crate::cloudmap::Error>,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match attempt().await {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind == ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind == ErrorKind::InUse && Instant::now() < deadline => sleep(POLL).await,
+            Err(error) if error.kind == ErrorKind::InUse => {
+                writeln!(
+                    out,
+                    "the {what} {name} is not empty: somebody else uses it, or run purge again to delete it"
+                )?;
+                return Ok(());
             }
+            Err(error) => return Err(error).with_context(|| format!("failed to delete the {what} {name}")),
         }
     }
-    Ok(found)
 }
 
-async fn deregister(cloudmap: &dyn CloudMap, service: &str, instance: &str) -> anyhow::Result<()> {
-    match cloudmap.deregister_instance(service, instance, Lane::Instances).await {
-        Ok(_) => Ok(()),
-        Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Duplicate { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
+#[cfg(test)]
+#[path = "purge_tests.rs"]
+mod tests;

@@ -1,0 +1,177 @@
+use super::*;
+use crate::{
+    cloudmap::{NamespaceKind, Operation, fake::Fake},
+    ledger::{
+        Map, Value,
+        driver::{self, Handle},
+        record::memory::Stored,
+        records,
+    },
+    model::{ClaimOwner, Registration},
+};
+
+struct Always;
+
+#[async_trait::async_trait]
+impl driver::Leadership for Always {
+    fn is_leader_until(&self) -> Option<Instant> {
+        Some(Instant::now() + Duration::from_secs(10))
+    }
+    async fn confirm(&self) -> bool {
+        true
+    }
+}
+
+fn clusterset() -> ClusterSetId {
+    "prod".parse().unwrap()
+}
+
+fn identity(cluster: &str) -> Identity {
+    Identity { clusterset: Some(clusterset()), cluster: cluster.parse().unwrap(), cluster_uid: "uid".into() }
+}
+
+/// A cluster whose ledger has pages, and a claim to a target.
+async fn member(fake: &Fake, id: &str, claim: &str) -> Handle {
+    let settings = driver::Settings::new(id.parse().unwrap(), clusterset(), format!("uid-{id}"));
+    let handle =
+        driver::spawn(settings, Arc::new(fake.clone()), Arc::<Stored>::default(), Always, std::future::pending());
+    let registration = Registration {
+        target: Target { namespace: "shop".into(), service: claim.into() },
+        owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "shop".into(), name: claim.into() },
+        claimed: 1,
+        retiring: false,
+    };
+    let mut map: Map = (0..400).map(|n| (Arc::from(format!("ns/{n}")), Value::from([7; 300]))).collect();
+    map.extend([records::encode_registration(&registration).unwrap()]);
+    let map = Arc::new(map);
+    handle.desired().send_replace(Some(map.clone()));
+    let published =
+        async |map: &Arc<Map>| handle.published().wait_for(|there| there.as_ref() == Some(map)).await.is_ok();
+    assert!(tokio::time::timeout(Duration::from_mins(2), published(&map)).await.unwrap());
+    handle
+}
+
+/// Services of the ClusterSet and of others in the namespace `shop`, which the ClusterSet made.
+fn shop(fake: &Fake) {
+    let mut registry = fake.registry();
+    let shop = registry.add_namespace("shop", NamespaceKind::Http);
+    registry.tags.insert(format!("arn:{shop}").into(), identity("blue").tags());
+    let creator = identity("blue").creator_request_id(1);
+    for (name, creator, clusters) in [
+        ("blue", &*creator, &["blue"][..]),
+        ("both", &creator, &["blue", "green"]),
+        ("empty", &creator, &[]),
+        ("claimed", &creator, &[]),
+        ("foreign", "terraform", &["blue"]),
+    ] {
+        let service = registry.add_service(&shop, name, creator, "");
+        for cluster in clusters {
+            let attributes = [(attributes::CLUSTERSET, "prod"), (attributes::CLUSTER, *cluster)];
+            let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+            registry.instances.insert((service.clone(), format!("k8s-{cluster}").into()), attributes);
+        }
+        registry
+            .instances
+            .insert((service.clone(), "ecs".into()), [("ECS_CLUSTER_NAME".to_owned(), "x".to_owned())].into());
+        if name != "foreign" {
+            registry.instances.remove(&(service, "ecs".into()));
+        }
+    }
+    let alien = registry.add_namespace("alien", NamespaceKind::Http);
+    registry.add_service(&alien, "web", "terraform", "");
+    registry.add_namespace("vacant", NamespaceKind::Http);
+}
+
+async fn purge(fake: &Fake, cluster: Option<&str>) -> String {
+    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let cluster = cluster.map(|id| id.parse().unwrap());
+    let remains = Remains::find(&cloudmap, &clusterset(), cluster.as_ref()).await.unwrap();
+    let mut out = Vec::new();
+    let before = fake.registry().calls.len();
+    remains.list(&mut out).unwrap();
+    assert_eq!(fake.registry().calls.len(), before);
+    remains.remove(&*cloudmap, &mut out).await.unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+/// Names of namespaces, and of services with the ids in them.
+fn there(fake: &Fake) -> BTreeMap<String, Vec<String>> {
+    let registry = fake.registry();
+    let mut there: BTreeMap<_, _> = registry.namespaces.iter().map(|n| (n.name.to_string(), vec![])).collect();
+    for service in registry.services.values() {
+        let namespace = registry.namespaces.iter().find(|n| Some(&n.id) == service.namespace_id.as_ref()).unwrap();
+        let inside = registry.instances.keys().filter(|(id, _)| *id == service.id).map(|(_, id)| id.to_string());
+        there.insert(format!("{}/{}", namespace.name, service.name), inside.collect());
+    }
+    there
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_cluster_left_goes_and_what_others_have_or_claim_stays() {
+    let fake = Fake::new();
+    drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    shop(&fake);
+    let before = there(&fake);
+    let said = purge(&fake, Some("blue")).await;
+    assert!(said.contains("The ledger itself stays: green"), "{said}");
+    let after = there(&fake);
+    let expected: Vec<_> = before
+        .keys()
+        .filter(|name| !["clusterset-prod/exports-0.blue", "shop/blue", "shop/empty"].contains(&name.as_str()))
+        .collect();
+    assert_eq!(after.keys().collect::<Vec<_>>(), expected);
+    assert_eq!(after["clusterset-prod/clusters"], ["green"]);
+    assert_eq!(after["clusterset-prod/exports-0.green"], before["clusterset-prod/exports-0.green"]);
+    assert_eq!(
+        (&*after["shop/both"], &*after["shop/foreign"]),
+        (&["k8s-green".to_owned()][..], &["ecs".to_owned()][..])
+    );
+
+    // Now it is the last one: the ledger goes as a whole.
+    let said = purge(&fake, Some("green")).await;
+    assert!(!said.contains("stays"), "{said}");
+    let after = there(&fake);
+    assert_eq!(after.keys().collect::<Vec<_>>(), ["alien", "alien/web", "shop", "shop/foreign", "vacant"]);
+    assert_eq!(after["shop/foreign"], ["ecs"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_whole_clusterset_goes_with_its_namespaces() {
+    let fake = Fake::new();
+    drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    shop(&fake);
+    let foreign = fake.registry().services.values().find(|s| &*s.name == "foreign").unwrap().id.clone();
+    fake.registry().services.remove(&foreign);
+    fake.registry().instances.retain(|(service, _), _| *service != foreign);
+    purge(&fake, None).await;
+    assert_eq!(there(&fake).keys().collect::<Vec<_>>(), ["alien", "alien/web", "vacant"]);
+    let calls = fake.registry().calls.len();
+    let said = purge(&fake, None).await;
+    assert!(said.contains("0 service(s) of the ledger, 0 instance(s) in 0 service(s), 0 namespace(s)"), "{said}");
+    let again = fake.registry().calls[calls..].to_vec();
+    let writes = [Operation::DeregisterInstance, Operation::DeleteService, Operation::DeleteNamespace];
+    assert!(again.iter().all(|(operation, _)| !writes.contains(operation)), "{again:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_live_controller_stands_in_the_way_and_a_dead_one_does_not() {
+    let fake = Fake::new();
+    let blue = member(&fake, "blue", "blue").await;
+    drop(member(&fake, "green", "claimed").await);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let refused = async |cluster: Option<&str>| {
+        let cluster = cluster.map(|id| id.parse().unwrap());
+        refuse_if_alive(&cloudmap, &clusterset(), cluster.as_ref()).await.err().map(|error| error.to_string())
+    };
+    for concerned in [None, Some("blue")] {
+        let message = refused(concerned).await.unwrap();
+        assert!(message.contains("blue is alive") && !message.contains("green"), "{message}");
+    }
+    assert_eq!(refused(Some("green")).await, None);
+    drop(blue);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(refused(None).await, None);
+}
