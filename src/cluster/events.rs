@@ -1,4 +1,4 @@
-//! Events (events.k8s.io) on users' objects.
+//! Events (events.k8s.io) on users' objects, and on the controller's Lease.
 //!
 //! Own code rather than kube's `Recorder`, which repeats the first note for six minutes whatever the later ones say.
 //! Publish on transitions only. Needs `create` on events.k8s.io Events.
@@ -81,6 +81,12 @@ pub fn import(key: &ServiceKey, uid: &str) -> ObjectReference {
 /// Refers to a Service.
 pub fn service(key: &ServiceKey, uid: &str) -> ObjectReference {
     reference::<k8s_openapi::api::core::v1::Service>(key, uid)
+}
+
+/// Refers to the controller's Lease in its own namespace: what concerns no user's object is said there.
+pub fn lease(namespace: &str) -> ObjectReference {
+    let key = ServiceKey::new(namespace, super::lease::LEASE);
+    ObjectReference { uid: None, ..reference::<k8s_openapi::api::coordination::v1::Lease>(&key, "") }
 }
 
 fn reference<K: Resource<DynamicType = ()>>(key: &ServiceKey, uid: &str) -> ObjectReference {
@@ -211,6 +217,9 @@ mod tests {
         assert_eq!(regarding.api_version.as_deref(), Some("multicluster.x-k8s.io/v1beta1"));
         assert_eq!((regarding.kind.as_deref(), regarding.uid.as_deref()), (Some("ServiceExport"), Some("u")));
         assert_eq!((event.metadata.namespace.as_deref(), event.type_.as_deref()), (Some("ns"), Some("Warning")));
+        let lease = lease("system");
+        assert_eq!(lease.api_version.as_deref(), Some("coordination.k8s.io/v1"));
+        assert_eq!((lease.kind.as_deref(), lease.namespace.as_deref()), (Some("Lease"), Some("system")));
     }
 
     /// The API server refuses `web.` and `web-.x` as names.

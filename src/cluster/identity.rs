@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 use tokio::{sync::watch, time::timeout};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::{cache::Cache, objects::ClusterProperty};
 use crate::{
@@ -57,6 +57,20 @@ impl IdentityError {
             Self::Disagreement { .. } => "disagreement",
             Self::InvalidUid(_) => "invalid_uid",
         }
+    }
+}
+
+impl Identity {
+    /// What an administrator should know about an identity that is legal but does not do all that it could.
+    pub fn warning(&self) -> Option<String> {
+        self.cluster.is_dotted().then(|| {
+            format!(
+                "The cluster id {} has dots: stock CoreDNS answers names of single pods of headless Services, \
+                 <hostname>.<cluster id>.<service>.<namespace>.svc.clusterset.local, only for ids of one label. All else \
+                 works; choose an id without dots if such names are needed.",
+                self.cluster
+            )
+        })
     }
 }
 
@@ -148,7 +162,10 @@ pub async fn follow(
                 return false;
             }
             match &identity {
-                Ok(Identity { cluster, clusterset, .. }) => {
+                Ok(identity @ Identity { cluster, clusterset, .. }) => {
+                    if let Some(warning) = identity.warning() {
+                        warn!("{warning}");
+                    }
                     let clusterset = clusterset.as_ref().map(ToString::to_string);
                     info!(%cluster, clusterset = clusterset.as_deref().unwrap_or("none"), "identity of this cluster");
                 }
@@ -216,6 +233,13 @@ mod tests {
         for (properties, flags, expected) in table {
             assert_eq!(words(resolve(&properties, &flags, UID)), expected, "{properties:?} {flags:?}");
         }
+    }
+
+    #[test]
+    fn an_id_with_dots_is_taken_with_a_warning() {
+        let warning = |id: &str| resolve(&[cluster_id(id)], &Flags::default(), UID).unwrap().warning();
+        assert_eq!(warning("eu-1"), None);
+        assert!(warning("eu.c1").is_some_and(|warning| warning.contains("eu.c1") && warning.contains("CoreDNS")));
     }
 
     #[test]
