@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use kube::{Api, Client};
+use kube::{Api, Client, api::ListParams};
 use prometheus::Registry;
 
 use crate::{
@@ -50,7 +50,7 @@ pub(super) fn flags(args: &IdentityArgs) -> Flags {
 pub(super) async fn identity(client: &Client, args: &IdentityArgs) -> anyhow::Result<Identity> {
     let uid = identity::kube_system_uid(client).await?;
     let api: Api<PropertyObject> = Api::all(client.clone());
-    let properties = match api.list(&Default::default()).await {
+    let properties = match api.list(&ListParams::default()).await {
         Ok(list) => list.items,
         // Without the CRD there are no properties: the flags count.
         Err(kube::Error::Api(status)) if status.is_not_found() => Vec::new(),

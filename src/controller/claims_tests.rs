@@ -26,7 +26,7 @@ fn a_named_target_waits_until_its_claim_was_visible_for_a_while() {
     assert_eq!(judge(&mut claims, &knowledge, start), Standing::AwaitsRecord);
     assert_eq!(claims.waiting().collect::<Vec<_>>(), [&target()]);
     claims.set_visible(knowledge.desired());
-    let seen = start + Duration::from_secs(60);
+    let seen = start + Duration::from_mins(1);
     assert_eq!(judge(&mut claims, &knowledge, seen), Standing::AwaitsDelay);
     assert_eq!(claims.wake(), Some(seen + DELAY));
     assert_eq!(claims.due(seen + DELAY).collect::<Vec<_>>(), [&target()]);

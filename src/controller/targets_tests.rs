@@ -5,6 +5,7 @@ use crate::{
     export::{Exports, Local},
     ledger::{
         Map,
+        record::Position,
         remote::{Remote, Remotes},
     },
     model::{Conditions, Endpoint, Export, ServiceType, SessionAffinity, TrafficPolicy},
@@ -85,7 +86,7 @@ pub(in crate::controller) fn adopt(knowledge: &mut Knowledge, others: &[(&str, i
     let there = Remote {
         uid: "uid".into(),
         state: Some(exports.map()),
-        position: Default::default(),
+        position: Position::default(),
         left: false,
         stale: None,
         expired: false,

@@ -277,7 +277,7 @@ async fn of_two_claims_made_at_once_one_alone_ever_registers() {
             cluster.put_export(name, &[(names::ANNOTATION_TARGET_SERVICE, "www")]);
             tokio::time::sleep(Duration::from_secs(pause)).await;
         }
-        let (mut seen, end) = (BTreeSet::new(), Instant::now() + Duration::from_secs(60));
+        let (mut seen, end) = (BTreeSet::new(), Instant::now() + Duration::from_mins(1));
         while Instant::now() < end {
             seen.extend(world.instances("www"));
             tokio::time::sleep(Duration::from_millis(100)).await;

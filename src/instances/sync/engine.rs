@@ -16,7 +16,7 @@ use super::{
     Desired, Figures, Settings, TargetDesired, TargetStatus,
     call::{Call, Event},
     places::{Listed, by_name, listed},
-    state::{Class, Listing, Phase, Place, State, Want},
+    state::{Class, Listing, Phase, Place, Seen, State, Want},
     writes::OPERATIONS,
 };
 use crate::{
@@ -232,7 +232,7 @@ impl Engine {
             Phase::Unresolved => self.want_place(target, desired, now),
             Phase::Resolved(place) => {
                 let service_id = place.service_id.clone();
-                if !state.read {
+                if state.seen == Seen::Never {
                     return state.reading.is_none().then_some(Want::Read { service_id });
                 }
                 if let Some(id) = self.next_write(target, desired, now) {
@@ -246,14 +246,14 @@ impl Engine {
                 let handed_over = self.started + HANDOVER;
                 if now < handed_over {
                     if let Some(state) = self.targets.get_mut(target) {
-                        state.confirmed = false;
+                        state.seen = state.seen.min(Seen::Once);
                         state.not_before = Some(handed_over);
                     }
                     self.wake_at(target, handed_over);
                     return None;
                 }
                 // The last word is a reading after the last write, not after each of them.
-                if !state.confirmed {
+                if state.seen != Seen::Since {
                     return Some(Want::Read { service_id });
                 }
                 if self.settings.delete_empty {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     Reason, TargetDesired,
     engine::{Engine, LISTING_AGE},
-    state::{Place, Want},
+    state::{Place, Seen, Want},
 };
 use crate::{
     cloudmap::{CreateService, Error, ErrorKind, Namespace, Service},
@@ -131,7 +131,7 @@ impl Engine {
                 state.failures = 0;
                 // Just made, and so empty of ours: nothing to read. (An earlier service of this name may have had
                 // instances; AWS deletes no service that has any.)
-                state.read = true;
+                state.seen = Seen::Once;
                 let known = listed(&service, &self.settings.identity);
                 let place = Place { service_id: service.id.clone(), traits: known.traits, refused_until: None };
                 self.remember(&namespace_id, &target.service, known);

@@ -107,6 +107,17 @@ pub(super) struct Retry {
     pub(super) at: Instant,
 }
 
+/// When the own instances of a target were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) enum Seen {
+    #[default]
+    Never,
+    /// Since this replica leads.
+    Once,
+    /// Since the last write ended.
+    Since,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) phase: Phase,
@@ -114,10 +125,7 @@ pub(super) struct State {
     pub(super) busy: bool,
     pub(super) own: Own,
     pub(super) taken: BTreeSet<Arc<str>>,
-    /// The own instances were read since this replica leads.
-    pub(super) read: bool,
-    /// They were read since the last write ended.
-    pub(super) confirmed: bool,
+    pub(super) seen: Seen,
     /// A reading is in flight; ids that were written since it began, about which it tells nothing.
     pub(super) reading: Option<BTreeSet<Arc<str>>>,
     pub(super) running: BTreeMap<Arc<str>, Running>,
@@ -159,8 +167,7 @@ impl State {
         self.phase = Phase::Unresolved;
         self.own.clear();
         self.taken.clear();
-        self.read = false;
-        self.confirmed = false;
+        self.seen = Seen::Never;
         self.reading = None;
         self.retry.clear();
         self.pending = None;

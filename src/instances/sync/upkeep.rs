@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     call::Call,
     engine::{Engine, LISTING_AGE},
-    state::{Class, State, Want},
+    state::{Class, Seen, State, Want},
 };
 use crate::{cloudmap::NamespaceKind, model::Target};
 
@@ -40,7 +40,7 @@ impl Engine {
         let (period, pages) = self.drift_period();
         let idle = |(_, state): &(&Target, &State)| {
             let mine = state.place().is_some_and(|place| place.refused_until.is_none());
-            mine && state.read && state.reading.is_none() && state.running.is_empty()
+            mine && state.seen != Seen::Never && state.reading.is_none() && state.running.is_empty()
         };
         let last = self.drift_last.take();
         let after = (last.as_ref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
@@ -59,7 +59,7 @@ impl Engine {
 
     /// The period of the drift checks and the calls that one round takes.
     pub(super) fn drift_period(&self) -> (Duration, usize) {
-        let pages = self.targets.values().filter(|state| state.read).map(pages_of).sum::<usize>();
+        let pages = self.targets.values().filter(|state| state.seen != Seen::Never).map(pages_of).sum::<usize>();
         let needed = Duration::from_secs_f64(pages as f64 / self.settings.drift_budget.max(0.01));
         (needed.max(self.settings.drift_period), pages)
     }

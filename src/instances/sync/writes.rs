@@ -12,7 +12,7 @@ use super::{
     TargetDesired,
     call::{Call, Event},
     engine::Engine,
-    state::{Retry, Running, State, back_off, reason},
+    state::{Retry, Running, Seen, State, back_off, reason},
 };
 use crate::{
     cloudmap::{Error, ErrorKind, Instance, OperationId, OperationState},
@@ -243,7 +243,7 @@ impl Engine {
         if state.running.remove(id).is_some() {
             self.running -= 1;
         }
-        state.confirmed = false;
+        state.seen = state.seen.min(Seen::Once);
         touch(state, id);
         if !self.desired.targets.contains_key(target) && state.running.is_empty() {
             self.targets.remove(target);
@@ -282,7 +282,7 @@ impl Engine {
     fn operation_failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
         if let Some(state) = self.targets.get_mut(target) {
             state.problem = Some((super::Reason::Failed, format!("instance {id}: {error}")));
-            state.read = false;
+            state.seen = Seen::Never;
         }
         self.failed(target, id, error, now);
     }
@@ -332,15 +332,15 @@ impl Engine {
                     |id: &Arc<str>, said: &Option<_>| !untold(id) && said.is_some() && own.get(id) != Some(said);
                 let drifted = known.iter().filter(|(id, said)| differ(id, said)).count()
                     + own.keys().filter(|id| !known.contains_key(*id)).count();
-                if state.read {
+                if state.seen != Seen::Never {
                     self.drifted += drifted as u64;
                 }
                 // An outcome that is not known stays so until the instance is written again.
                 own.extend(known.into_iter().filter(|(id, said)| untold(id) || said.is_none()));
                 state.own = own;
                 state.taken = reading.taken;
-                state.read = true;
-                state.confirmed = written.is_empty() && state.running.is_empty();
+                let whole = written.is_empty() && state.running.is_empty();
+                state.seen = if whole { Seen::Since } else { Seen::Once };
                 state.pending = None;
                 state.relieve();
             }
