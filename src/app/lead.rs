@@ -100,23 +100,18 @@ impl Leader {
         // Dropped with the term, which ends the task of the instances.
         let (_stop, stopped) = watch::channel(());
         let leadership = self.leadership.clone();
-        let status = ledger.as_ref().map(driver::Handle::status);
+        let leads_until = move || leadership.is_leader_until();
+        let permit: Arc<dyn instances::sync::Leadership> = match &ledger {
+            Some(ledger) => Arc::new(ledger.permit(leads_until)),
+            None => Arc::new(leads_until),
+        };
         let mut settings = instances::sync::Settings::new(identity.clone());
         settings.drift_budget = self.args.drift_calls_per_second;
-        let registered = instances::sync::spawn(
-            settings,
-            Arc::clone(&self.cloudmap),
-            desired_receiver,
-            // Whoever does not own the cluster id (any more) writes nothing at all (W0).
-            Arc::new(move || {
-                let owns = status.as_ref().is_none_or(|status| status.borrow().stage.owns_id());
-                leadership.is_leader_until().filter(|_| owns)
-            }),
-            async move {
+        let registered =
+            instances::sync::spawn(settings, Arc::clone(&self.cloudmap), desired_receiver, permit, async move {
                 let mut stopped = stopped;
                 while stopped.changed().await.is_ok() {}
-            },
-        );
+            });
         self.figures.follow(ledger.as_ref(), registered.figures());
         let naming = match &self.args.instances_namespace {
             Some(namespace) => Naming::OneNamespace(namespace.as_str().into()),

@@ -181,14 +181,14 @@ impl Cluster {
             let clusterset = identity.clusterset.clone().unwrap();
             let settings = driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
             let ledger = driver::spawn(settings, fake.clone(), record, Always, pending());
-            let status = ledger.status();
+            let permit = ledger.permit(leads_until);
             let (desired, receiver) = tokio::sync::watch::channel(Arc::default());
             let (_stop, stopped) = tokio::sync::oneshot::channel::<()>();
             let registered = instances::sync::spawn(
                 instances::sync::Settings::new(identity.clone()),
                 fake,
                 receiver,
-                Arc::new(move || leads_until().filter(|_| status.borrow().stage.owns_id())),
+                Arc::new(permit),
                 async move { drop(stopped.await) },
             );
             let targets = Targets {

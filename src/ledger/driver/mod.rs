@@ -116,6 +116,16 @@ impl Handle {
     pub fn status(&self) -> watch::Receiver<Arc<Status>> {
         self.status.clone()
     }
+
+    /// Until when anything may be written in the name of this cluster, given until when this process leads: who does not
+    /// own the cluster id (any more) writes nothing at all (W0).
+    pub fn permit(
+        &self,
+        leads_until: impl Fn() -> Option<Instant> + Send + Sync + 'static,
+    ) -> impl Fn() -> Option<Instant> + Send + Sync + 'static {
+        let status = self.status();
+        move || leads_until().filter(|_| status.borrow().stage.owns_id())
+    }
 }
 
 impl Drop for Handle {
