@@ -8,6 +8,7 @@ mod knowledge;
 mod membership;
 mod metrics;
 mod reconcile;
+mod shared;
 mod targets;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 use tracing::{debug, warn};
 
-use super::{Membership, watch::Shared};
+use super::{Membership, shared::Shared};
 use crate::{
     api::{conditions::conditions, names::FieldManager},
     cluster::{

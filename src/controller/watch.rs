@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -17,8 +17,14 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    Knowledge, Membership, Targets, claims::Claims, index::SliceIndex, membership::membership, metrics::Metrics,
-    reconcile::Reconciler, targets::Asked,
+    Knowledge, Membership, Targets,
+    claims::Claims,
+    index::SliceIndex,
+    membership::membership,
+    metrics::Metrics,
+    reconcile::Reconciler,
+    shared::{Shared, State},
+    targets::Asked,
 };
 use crate::{
     cluster::{
@@ -62,39 +68,6 @@ pub struct Inputs {
     pub instances: watch::Sender<Arc<Desired>>,
     pub statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
     pub metrics: Metrics,
-}
-
-/// What the loop and the workers share.
-pub(super) struct Shared {
-    pub(super) caches: Caches,
-    pub(super) queue: Queue<ServiceKey>,
-    pub(super) targets: Targets,
-    pub(super) metrics: Metrics,
-    /// In a ClusterSet, or on the way into one.
-    pub(super) ledger: bool,
-    state: Mutex<State>,
-}
-
-/// Behind one lock, which is never held across an await.
-pub(super) struct State {
-    pub(super) knowledge: Knowledge,
-    pub(super) imported: SliceIndex<OwnSlice>,
-    pub(super) cluster_ips: HashMap<IpAddr, usize>,
-    pub(super) claims: Claims,
-    pub(super) statuses: Arc<BTreeMap<Target, TargetStatus>>,
-}
-
-impl Shared {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Shared {
-    fn measure(&self) {
-        let (clusters, services) = self.state().knowledge.sizes();
-        self.metrics.measured(self.queue.len(), clusters, services);
-    }
 }
 
 /// Runs until it is dropped, with the caches synced: nothing may act before that. Only the leader runs it.
