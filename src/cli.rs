@@ -6,7 +6,10 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::model::{ClusterId, ClusterSetId};
+use crate::{
+    cluster::selector::NamespaceSelector,
+    model::{ClusterId, ClusterSetId},
+};
 
 /// Multi-Cluster Services API for Kubernetes with AWS Cloud Map as the registry.
 #[derive(Debug, Parser)]
@@ -63,6 +66,11 @@ pub struct RunArgs {
     /// before instances are registered there.
     #[arg(long, env = "CLOUDMAP_MCS_CLAIM_DELAY", value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub claim_delay: Duration,
+
+    /// Namespaces that may export Services, by their labels, as in `kubectl get -l`: `team in (a, b),!private`. ServiceExports
+    /// elsewhere say that they are not allowed. Without the flag all namespaces may.
+    #[arg(long, env = "CLOUDMAP_MCS_EXPORT_NAMESPACES", value_name = "SELECTOR", value_parser = parsed::<NamespaceSelector>)]
+    pub export_namespaces: Option<NamespaceSelector>,
 
     /// How often the ledger is read.
     #[arg(long, env = "CLOUDMAP_MCS_LEDGER_TICK", value_name = "DURATION", default_value = "1s", value_parser = duration)]
@@ -261,6 +269,7 @@ mod tests {
             ("--instances", "some", "annotated"),
             ("--cloudmap-endpoint", "localhost:1", "http://"),
             ("--concurrency", "0", "1..=256"),
+            ("--export-namespaces", "env in prod", "key in (a, b)"),
         ] {
             let error = Cli::try_parse_from(["cloudmap-mcs", "run", flag, value]).unwrap_err().to_string();
             assert!(error.contains(flag) && error.contains(hint), "{error}");

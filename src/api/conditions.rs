@@ -87,12 +87,15 @@ pub enum RegisteredReason {
 pub enum ImportCondition {
     /// KEP-1645: the imported service can be used in this cluster.
     Ready,
+    /// This project's own: exporting clusters have not been heard of for long. Absent while all are.
+    Stale,
 }
 
 impl ImportCondition {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "Ready",
+            Self::Stale => "Stale",
         }
     }
 }
@@ -102,10 +105,17 @@ impl ImportCondition {
 pub enum ImportReadyReason {
     /// True.
     Ready,
-    /// False or Unknown.
+    /// False: what it needs cannot be made yet; the message says why.
     Pending,
     /// False: this cluster supports none of the families of the service.
     IpFamilyNotSupported,
+}
+
+/// Reasons of [`ImportCondition::Stale`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ImportStaleReason {
+    /// True: the ledger of the clusters that the message names does not advance.
+    ClusterSilent,
 }
 
 macro_rules! reason {
@@ -140,6 +150,7 @@ reason!(
     AddressFamilyMissing = "AddressFamilyMissing",
     Failed = "Failed"
 );
+reason!(ImportStaleReason: ClusterSilent = "ClusterSilent");
 reason!(ImportReadyReason: Ready = "Ready", Pending = "Pending", IpFamilyNotSupported = "IPFamilyNotSupported");
 
 /// `status` of a condition.

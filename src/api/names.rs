@@ -3,6 +3,12 @@
 /// Prefix of the labels and annotations that are this project's own.
 pub const DOMAIN: &str = "cloudmap-mcs";
 
+/// Whether a label or annotation has a meaning for this project or the standard: exported ones must not pass for what
+/// they write themselves.
+pub fn is_reserved(name: &str) -> bool {
+    name.starts_with(DOMAIN) || name.starts_with("multicluster.kubernetes.io/")
+}
+
 /// API group of ServiceExport and ServiceImport.
 pub const MCS_GROUP: &str = "multicluster.x-k8s.io";
 

@@ -18,7 +18,7 @@ use crate::{
     controller::{self, Inputs, Membership, Targets},
     instances::{self, Naming},
     ledger::driver,
-    model::ClusterId,
+    model::{ClusterId, IpFamily},
 };
 
 pub(super) struct Leader {
@@ -30,6 +30,7 @@ pub(super) struct Leader {
     pub(super) leadership: Leadership,
     pub(super) identity: watch::Receiver<Known>,
     pub(super) uid: Arc<str>,
+    pub(super) families: Vec<IpFamily>,
     pub(super) figures: Figures,
     pub(super) metrics: controller::Metrics,
 }
@@ -123,6 +124,8 @@ impl Leader {
             concurrency: usize::from(self.args.concurrency),
             targets: Targets { policy: self.args.instances, naming, identity, region },
             claim_delay: self.args.claim_delay,
+            export_namespaces: self.args.export_namespaces.clone(),
+            families: self.families.clone(),
         };
         let inputs = Inputs {
             caches: self.caches.clone(),

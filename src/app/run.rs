@@ -45,10 +45,14 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let client = connect::kubernetes(&args.place.kube).await?;
     let cloudmap = connect::registry(&args.place.aws, cloudmap_metrics).await?;
     let mut stopping = stop.clone();
-    let uid = tokio::select! {
-        uid = (|| identity::kube_system_uid(&client))
+    let ask = || async {
+        let uid = identity::kube_system_uid(&client).await?;
+        Ok::<_, identity::AskError>((uid, identity::ip_families(&client, &args.place.kube.namespace).await?))
+    };
+    let (uid, families) = tokio::select! {
+        answers = ask
             .retry(ExponentialBuilder::default().with_max_delay(Duration::from_secs(10)).without_max_times())
-            .notify(|error, after| warn!(error = error as &dyn std::error::Error, ?after, "the API server does not answer yet")) => uid?,
+            .notify(|error, after| warn!(error = error as &dyn std::error::Error, ?after, "the API server does not answer yet")) => answers?,
         _ = stopping.wait_for(|stop| *stop) => return Ok(()),
         ended = tasks.join_next() => return ended.context("no admin server")??,
     };
@@ -90,6 +94,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
         leadership,
         identity,
         uid,
+        families,
         figures,
         metrics: controller_metrics,
         args,

@@ -2,15 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, Client};
+use k8s_openapi::api::core::v1::{Namespace, Service};
+use kube::{Api, Client, api::PostParams};
+use serde_json::json;
 use tokio::{sync::watch, time::timeout};
 use tracing::{error, info, warn};
 
 use super::{cache::Cache, objects::ClusterProperty};
 use crate::{
     api::names,
-    model::{ClusterId, ClusterSetId, InvalidClusterId},
+    model::{ClusterId, ClusterSetId, InvalidClusterId, IpFamily},
 };
 
 /// The namespace whose UID identifies a cluster for its whole life.
@@ -121,26 +122,62 @@ where
     }
 }
 
-/// Why the UID of kube-system could not be read.
+/// Why the API server could not say who this cluster is.
 #[derive(Debug, thiserror::Error)]
-pub enum UidError {
-    #[error("failed to read the namespace {KUBE_SYSTEM}: no answer within {} s", CALL_TIMEOUT.as_secs())]
-    Timeout,
-    #[error("failed to read the namespace {KUBE_SYSTEM}")]
-    Api(#[source] Box<kube::Error>),
+pub enum AskError {
+    #[error("failed to {what}: no answer within {} s", CALL_TIMEOUT.as_secs())]
+    Timeout { what: &'static str },
+    #[error("failed to {what}")]
+    Api { what: &'static str, source: Box<kube::Error> },
     #[error("the namespace {KUBE_SYSTEM} has no UID")]
-    Missing,
+    NoUid,
+}
+
+/// One call, bounded in time.
+async fn ask<T>(what: &'static str, call: impl Future<Output = kube::Result<T>>) -> Result<T, AskError> {
+    timeout(CALL_TIMEOUT, call)
+        .await
+        .map_err(|_| AskError::Timeout { what })?
+        .map_err(|source| AskError::Api { what, source: Box::new(source) })
 }
 
 /// Reads the UID of kube-system.
-pub async fn kube_system_uid(client: &Client) -> Result<Arc<str>, UidError> {
+pub async fn kube_system_uid(client: &Client) -> Result<Arc<str>, AskError> {
     let api: Api<Namespace> = Api::all(client.clone());
-    let namespace = timeout(CALL_TIMEOUT, api.get_metadata(KUBE_SYSTEM))
-        .await
-        .map_err(|_| UidError::Timeout)?
-        .map_err(|error| UidError::Api(Box::new(error)))?;
-    namespace.metadata.uid.map(Arc::from).ok_or(UidError::Missing)
+    let namespace = ask("read the namespace kube-system", api.get_metadata(KUBE_SYSTEM)).await?;
+    namespace.metadata.uid.map(Arc::from).ok_or(AskError::NoUid)
 }
+
+/// The IP families that Services of this cluster can have: those of a dual-stack Service that is made for the answer only
+/// (a dry run; nothing is stored, so that `namespace` just has to exist). Where the API server refuses that, both: what it cannot
+/// do it says again for each derived Service.
+///
+/// # Errors
+/// No answer.
+pub async fn ip_families(client: &Client, namespace: &str) -> Result<Vec<IpFamily>, AskError> {
+    let object: Service = serde_json::from_value(json!({
+        "metadata": {"generateName": "families-"},
+        "spec": {"ipFamilyPolicy": "PreferDualStack", "ports": [{"name": "any", "port": 80}]},
+    }))
+    .unwrap_or_default();
+    let api: Api<Service> = Api::namespaced(client.clone(), namespace);
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    match ask("try out a dual-stack Service", api.create(&params, &object)).await {
+        Ok(service) => {
+            let families: Vec<_> = service.spec.and_then(|spec| spec.ip_families).unwrap_or_default();
+            let families: Vec<_> = families.iter().filter_map(|name| IpFamily::parse(name)).collect();
+            info!(?families, "IP families of this cluster");
+            Ok(if families.is_empty() { BOTH.to_vec() } else { families })
+        }
+        Err(AskError::Api { source, .. }) if matches!(*source, kube::Error::Api(_)) => {
+            warn!(error = %source, "the API server does not tell its IP families: both are tried");
+            Ok(BOTH.to_vec())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+const BOTH: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
 /// What is known of the identity: `None` until the properties have been read.
 pub type Known = Option<Result<Identity, IdentityError>>;
@@ -183,7 +220,7 @@ mod tests {
     use kube::runtime::watcher::Event;
 
     use super::*;
-    use crate::api;
+    use crate::{api, cluster::fake_api::FakeApi};
 
     const UID: &str = "8f5d2c1e-0000-4000-8000-000000000001";
 
@@ -248,6 +285,25 @@ mod tests {
         for part in ["cluster.clusterset.k8s.io", "\"c1\"", "--cluster-id", "\"c2\"", "remove the flag"] {
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_families_are_those_of_a_service_that_is_never_made() {
+        let api = FakeApi::start().await;
+        let families = [IpFamily::V6, IpFamily::V4];
+        let service = |names: &[&str]| json!({"metadata": {"name": "families-x"}, "spec": {"ipFamilies": names}});
+        api.prepare(201, service(&["IPv6", "IPv4"]));
+        assert_eq!(ip_families(&api.client(), "own").await.unwrap(), families);
+        api.prepare(201, service(&["IPv4"]));
+        assert_eq!(ip_families(&api.client(), "own").await.unwrap(), [IpFamily::V4]);
+        for request in api.requests() {
+            assert_eq!((request.path.as_str(), request.method.as_str()), ("/api/v1/namespaces/own/services", "POST"));
+            assert!(request.query.contains("dryRun=All"), "{}", request.query);
+        }
+        api.refuse(403, "Forbidden", "denied by a policy");
+        assert_eq!(ip_families(&api.client(), "own").await.unwrap(), BOTH);
+        api.refuse(404, "NotFound", "no such namespace");
+        assert_eq!(ip_families(&api.client(), "own").await.unwrap(), BOTH);
     }
 
     #[tokio::test]

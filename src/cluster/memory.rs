@@ -117,9 +117,15 @@ impl MemoryCluster {
     }
 
     pub(crate) fn add_namespace(&self, name: &str) {
+        self.put_namespace(name, &[]);
+    }
+
+    /// Creates a namespace, or gives it other labels.
+    pub(crate) fn put_namespace(&self, name: &str, labels: &[(&str, &str)]) {
         let mut state = self.state();
         state.namespaces.insert(name.to_owned(), false);
-        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let metadata = ObjectMeta { name: Some(name.to_owned()), labels: Some(labels), ..ObjectMeta::default() };
         state
             .writers
             .namespaces

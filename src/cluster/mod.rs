@@ -21,6 +21,7 @@ pub mod objects;
 #[cfg(test)]
 mod rbac;
 pub mod record;
+pub mod selector;
 mod watches;
 
 pub use apply::{ClusterWriter, KubernetesWriter};

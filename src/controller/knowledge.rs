@@ -7,8 +7,10 @@ use std::{
     sync::Arc,
 };
 
+use tracing::{info, warn};
+
 use crate::{
-    export::{Exports, Invalid, Local, Publication},
+    export::{Exports, Local, Publication, Refusal},
     import::Unknown,
     ledger::{Map, records, remote::Remotes},
     model::{ClaimOwner, ClusterId, Endpoint, Registration, ServiceKey, Target},
@@ -45,7 +47,7 @@ pub struct Knowledge {
     local: ClusterId,
     membership: Membership,
     /// For each ServiceExport what it exports, or why it does not.
-    planned: HashMap<ServiceKey, Result<Arc<Local>, Invalid>>,
+    planned: HashMap<ServiceKey, Result<Arc<Local>, Refusal>>,
     /// `None` until the own ledger is known.
     exports: Option<Exports>,
     remotes: BTreeMap<ClusterId, Remote>,
@@ -62,6 +64,10 @@ struct Remote {
     map: Option<Arc<Map>>,
     exports: HashMap<ServiceKey, Arc<Local>>,
     registrations: BTreeMap<Target, Registration>,
+    /// Since when nothing is heard of it, if so, in milliseconds since 1970.
+    silent: Option<u64>,
+    /// Nothing is heard of it for longer than the TTL: what it exported is withdrawn here.
+    expired: bool,
 }
 
 impl Knowledge {
@@ -95,7 +101,7 @@ impl Knowledge {
         }
     }
 
-    pub fn planned(&self, key: &ServiceKey) -> Option<&Result<Arc<Local>, Invalid>> {
+    pub fn planned(&self, key: &ServiceKey) -> Option<&Result<Arc<Local>, Refusal>> {
         self.planned.get(key)
     }
 
@@ -115,7 +121,7 @@ impl Knowledge {
     pub fn replan(
         &mut self,
         key: &ServiceKey,
-        plan: Option<Result<Local, Invalid>>,
+        plan: Option<Result<Local, Refusal>>,
         now: i64,
     ) -> (BTreeSet<ServiceKey>, bool) {
         let unchanged = match (self.planned.get(key), &plan) {
@@ -186,6 +192,18 @@ impl Knowledge {
             let gone = remote.left || remote.expired;
             let state = if gone { Some(Arc::default()) } else { remote.state.clone() };
             let entry = self.remotes.entry(id.clone()).or_default();
+            let silent = remote.stale.filter(|_| !gone);
+            if std::mem::replace(&mut entry.silent, silent) != silent {
+                concerned.names.extend(entry.exports.keys().cloned());
+            }
+            if std::mem::replace(&mut entry.expired, remote.expired) != remote.expired {
+                let (cluster, names) = (id, entry.exports.len());
+                if remote.expired {
+                    warn!(%cluster, names, "nothing is heard of the cluster for longer than --stale-cluster-ttl: its endpoints are withdrawn");
+                } else {
+                    info!(%cluster, "the cluster whose endpoints were withdrawn is heard of again");
+                }
+            }
             let Some(state) = state else { continue };
             if entry.map.as_ref().is_some_and(|map| Arc::ptr_eq(map, &state)) {
                 continue;
@@ -200,7 +218,7 @@ impl Knowledge {
                 concerned.names.insert(key);
             }
             for problem in problems {
-                tracing::warn!(cluster = %id, key = &*problem.key, problem = problem.message, "unreadable ledger record");
+                warn!(cluster = %id, key = &*problem.key, problem = problem.message, "unreadable ledger record");
             }
             let targets = changed_registrations(&before, &state);
             if !targets.is_empty() {
@@ -212,7 +230,7 @@ impl Knowledge {
             concerned.names.extend(gone.exports.into_keys());
             concerned.targets.extend(gone.registrations.into_keys());
         }
-        let wants = |plan: &Result<Arc<Local>, Invalid>| {
+        let wants = |plan: &Result<Arc<Local>, Refusal>| {
             let target = plan.as_ref().ok().and_then(|local| local.export.target.as_ref());
             target.is_some_and(|target| concerned.targets.contains(target))
         };
@@ -293,6 +311,12 @@ impl Knowledge {
                 self.remotes.iter().filter_map(|(id, remote)| Some((id.clone(), Arc::clone(remote.exports.get(key)?)))),
             )
             .collect()
+    }
+
+    /// The clusters that nothing has been heard of for long, and since when (milliseconds since 1970): what they said last
+    /// counts.
+    pub fn silent(&self) -> BTreeMap<ClusterId, u64> {
+        self.remotes.iter().filter_map(|(id, remote)| Some((id.clone(), remote.silent?))).collect()
     }
 
     /// All names that any known cluster exports.

@@ -78,6 +78,35 @@ fn a_cluster_is_unknown_until_it_is_verified_and_its_exports_go_when_it_left() {
 }
 
 #[test]
+fn a_silent_cluster_concerns_its_names_and_one_that_expired_exports_nothing_until_it_is_heard_again() {
+    let mut knowledge = mk_knowledge();
+    let map = mk_map(&[("a", None, 1)]);
+    let mut read = mk_remotes(&[("there", Some(map.clone())), ("third", Some(mk_map(&[("b", None, 1)])))]);
+    knowledge.adopt_remotes(&read);
+    assert!(knowledge.silent().is_empty());
+
+    let mut adopt = |knowledge: &mut Knowledge, stale, expired: bool| {
+        let there = read.clusters.get_mut(&id("there")).unwrap();
+        (there.stale, there.expired, there.state) = (stale, expired, Some(map.clone()).filter(|_| !expired));
+        knowledge.adopt_remotes(&read).names
+    };
+    assert_eq!(adopt(&mut knowledge, Some(7_000), false), [key("a")].into());
+    assert_eq!(knowledge.silent(), [(id("there"), 7_000)].into());
+    assert_eq!(adopt(&mut knowledge, Some(7_000), false), [].into(), "no news");
+    assert_eq!(knowledge.sources(&key("a")).len(), 1, "what it said last counts");
+
+    assert_eq!(adopt(&mut knowledge, Some(7_000), true), [key("a")].into());
+    assert!(knowledge.sources(&key("a")).is_empty() && knowledge.silent().is_empty());
+    assert!(knowledge.unknown().is_none(), "so that its objects may go");
+    assert_eq!(adopt(&mut knowledge, None, false), [key("a")].into());
+    assert_eq!(knowledge.sources(&key("a")).len(), 1);
+
+    assert_eq!(adopt(&mut knowledge, Some(9_000), false), [key("a")].into());
+    assert_eq!(adopt(&mut knowledge, None, false), [key("a")].into());
+    assert!(knowledge.silent().is_empty());
+}
+
+#[test]
 fn an_export_is_ready_when_the_registry_has_exactly_it() {
     let mut knowledge = mk_knowledge();
     knowledge.replan(&key("a"), Some(Ok(mk_local(None))), 1);
@@ -99,7 +128,7 @@ fn an_export_is_ready_when_the_registry_has_exactly_it() {
 fn the_first_publication_drops_what_was_unexported_while_nobody_led() {
     let mut knowledge = mk_knowledge();
     knowledge.replan(&key("a"), Some(Ok(mk_local(None))), 1);
-    let invalid = Invalid { reason: ValidReason::NoService, message: String::new() };
+    let invalid = Refusal::Invalid { reason: ValidReason::NoService, message: String::new() };
     knowledge.replan(&key("b"), Some(Err(invalid)), 1);
     assert_eq!(knowledge.desired(), None, "nothing is published before the own ledger is known");
     knowledge.resume(&mk_map(&[("a", None, 1), ("b", None, 1), ("c", None, 1)]), 2);

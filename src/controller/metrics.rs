@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, histogram_opts, opts};
+use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, histogram_opts, opts};
 
 use crate::ledger::remote::Remotes;
 
@@ -14,6 +14,8 @@ pub struct Metrics {
     blocked: IntCounter,
     stale: IntGauge,
     unverified: IntGauge,
+    cluster_stale: IntGaugeVec,
+    cluster_expired: IntGaugeVec,
     queued: IntGauge,
     clusters: IntGauge,
     services: IntGauge,
@@ -50,6 +52,17 @@ impl Metrics {
                 "cloudmap_mcs_unverified_clusters",
                 "Clusters whose ledger could not be read since this replica leads"
             ))?,
+            cluster_stale: IntGaugeVec::new(
+                opts!("cloudmap_mcs_cluster_stale", "Whether the ledger of a cluster does not advance"),
+                &["cluster"],
+            )?,
+            cluster_expired: IntGaugeVec::new(
+                opts!(
+                    "cloudmap_mcs_cluster_expired",
+                    "Whether the endpoints of a stale cluster are withdrawn (--stale-cluster-ttl)"
+                ),
+                &["cluster"],
+            )?,
             queued: IntGauge::with_opts(opts!("cloudmap_mcs_queue_length", "Names that wait to be reconciled"))?,
             clusters: IntGauge::with_opts(opts!("cloudmap_mcs_clusters", "Clusters of the ClusterSet that are known"))?,
             services: IntGauge::with_opts(opts!("cloudmap_mcs_services", "Names that any known cluster exports"))?,
@@ -59,6 +72,8 @@ impl Metrics {
         registry.register(Box::new(metrics.blocked.clone()))?;
         registry.register(Box::new(metrics.stale.clone()))?;
         registry.register(Box::new(metrics.unverified.clone()))?;
+        registry.register(Box::new(metrics.cluster_stale.clone()))?;
+        registry.register(Box::new(metrics.cluster_expired.clone()))?;
         registry.register(Box::new(metrics.queued.clone()))?;
         registry.register(Box::new(metrics.clusters.clone()))?;
         registry.register(Box::new(metrics.services.clone()))?;
@@ -88,6 +103,12 @@ impl Metrics {
             i64::try_from(remotes.clusters.values().filter(|remote| wanted(remote)).count()).unwrap_or(i64::MAX)
         };
         self.stale.set(count(|remote| remote.stale.is_some() && !remote.left));
-        self.unverified.set(count(|remote| remote.state.is_none() && !remote.left));
+        self.unverified.set(count(|remote| remote.state.is_none() && !remote.left && !remote.expired));
+        self.cluster_stale.reset();
+        self.cluster_expired.reset();
+        for (cluster, remote) in remotes.clusters.iter().filter(|(_, remote)| !remote.left) {
+            self.cluster_stale.with_label_values(&[cluster.as_str()]).set(remote.stale.is_some().into());
+            self.cluster_expired.with_label_values(&[cluster.as_str()]).set(remote.expired.into());
+        }
     }
 }

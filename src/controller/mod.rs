@@ -7,6 +7,7 @@ mod index;
 mod knowledge;
 mod membership;
 mod metrics;
+mod pending;
 mod reconcile;
 mod shared;
 mod targets;

@@ -7,19 +7,23 @@ use std::{
 };
 
 use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::{Membership, shared::Shared};
 use crate::{
-    api::{conditions::conditions, names::FieldManager},
+    api::{
+        conditions::{ImportCondition, Status, conditions, find},
+        names::FieldManager,
+    },
     cluster::{
         ClusterWriter,
         apply::{Cause, Error},
         events::{self, Note, Severity},
         objects::ServiceExport,
     },
-    export::{Facts, verdicts},
-    import::{self, Observed, Plan, Source, There, derived_name},
+    export::{self, Facts, Publication, verdicts},
+    import::{self, Observed, Plan, Source, There, Wanted, derived_name},
     model::{ClusterId, Conflict, ServiceKey, merge},
 };
 
@@ -33,7 +37,7 @@ impl Reconciler {
     pub(super) async fn run(&self) {
         loop {
             let key = self.shared.queue.take().await;
-            let begun = tokio::time::Instant::now();
+            let begun = Instant::now();
             // Both halves are tried: a name whose import fails still gets its conditions.
             let imported = self.import(&key).await;
             let reported = self.report(&key).await;
@@ -63,6 +67,9 @@ impl Reconciler {
                 Ok(())
             }
             Plan::Want(wanted) => {
+                if let Some(obstacle) = &wanted.obstacle {
+                    self.blocked(key, &there, obstacle).await;
+                }
                 for (cluster, address, reason) in &wanted.skipped {
                     self.shared.metrics.skipped_address(reason.as_str());
                     debug!(%key, %cluster, %address, reason = reason.as_str(), "left out an address");
@@ -82,6 +89,9 @@ impl Reconciler {
                         action: "Import",
                         text,
                     };
+                    self.writer.publish_event(note).await;
+                }
+                if let Some(note) = staleness(key, &there, wanted) {
                     self.writer.publish_event(note).await;
                 }
                 import::apply(&*self.writer, key, &there, wanted, Timestamp::now()).await
@@ -110,6 +120,7 @@ impl Reconciler {
             Membership::Leaving => import::Unknown::Only(BTreeSet::new()),
             _ => state.knowledge.unknown(),
         };
+        let silent = state.knowledge.silent();
         let observed = Observed {
             key,
             local: state.knowledge.local(),
@@ -117,6 +128,8 @@ impl Reconciler {
             sources: &sources,
             unknown: &unknown,
             settling: state.knowledge.settling(),
+            families: &self.shared.families,
+            silent: &silent,
             import: there.import.as_deref(),
             derived: there.derived.as_deref(),
             slices: &there.slices,
@@ -128,30 +141,58 @@ impl Reconciler {
     /// Sets the conditions of this cluster's ServiceExport.
     async fn report(&self, key: &ServiceKey) -> Result<(), Error> {
         let Some(export) = self.shared.caches.exports.get(key).filter(|export| !export.deleting) else {
+            self.shared.state().pending.over(key);
             return Ok(());
         };
         let verdicts = {
-            let state = self.shared.state();
+            let mut state = self.shared.state();
+            let state = &mut *state;
             let knowledge = &state.knowledge;
-            let invalid = match knowledge.planned(key) {
+            let refusal = match knowledge.planned(key) {
                 Some(Ok(_)) => None,
-                Some(Err(invalid)) => Some(invalid),
+                Some(Err(refusal)) => Some(refusal),
                 // Not planned yet: it is in the queue again as soon as it is.
                 None => return Ok(()),
             };
-            if invalid.is_none() && self.shared.ledger && knowledge.starting() && says(&export, "Ready") {
+            if refusal.is_none() && self.shared.ledger && knowledge.starting() && says(&export, "Ready") {
                 return Ok(());
             }
-            let conflicts =
-                matches!(knowledge.unknown(), import::Unknown::Only(_)).then(|| conflicts(&knowledge.sources(key)));
+            let publication = knowledge.publication(key);
+            let on_its_way = refusal.is_none()
+                && self.shared.ledger
+                && matches!(publication, Publication::Pending(_))
+                && *knowledge.membership() != Membership::Leaving;
+            if !on_its_way {
+                state.pending.over(key);
+            } else if let Some(rest) = state.pending.wait(key, Instant::now()) {
+                self.shared.queue.add_after(key.clone(), rest);
+                return Ok(());
+            }
+            let conflicts = match knowledge.unknown() {
+                import::Unknown::All => None,
+                import::Unknown::Only(unknown) => {
+                    // Who is not known may disagree: what was said of it holds meanwhile.
+                    Some(conflicts(&knowledge.sources(key))).filter(|known| unknown.is_empty() || !known.is_empty())
+                }
+            };
             verdicts(&Facts {
-                invalid,
-                publication: knowledge.publication(key),
+                local: knowledge.local(),
+                refusal,
+                left_out: export::left_out(&export),
+                publication,
                 conflicts: conflicts.as_deref(),
                 registered: self.shared.targets.registered(knowledge, &export, &state.claims, &state.statuses),
             })
         };
-        let conditions = conditions(&export.conditions, verdicts, export.generation, Timestamp::now());
+        let unsaid = export.conditions.iter().filter(|there| {
+            self.shared.ledger
+                && there.type_ == "Conflict"
+                && verdicts[0].status == Status::True
+                && !verdicts.iter().any(|verdict| verdict.type_ == "Conflict")
+        });
+        let unsaid: Vec<_> = unsaid.cloned().collect();
+        let mut conditions = conditions(&export.conditions, verdicts, export.generation, Timestamp::now());
+        conditions.extend(unsaid);
         let changed: Vec<_> = conditions.iter().filter(|condition| !export.conditions.contains(condition)).collect();
         let superfluous = stale_types(&export, &conditions);
         if changed.is_empty() && !superfluous {
@@ -228,8 +269,27 @@ impl Reconciler {
     }
 }
 
+/// The Event for an import whose condition `Stale` comes or goes.
+fn staleness(key: &ServiceKey, there: &There, wanted: &Wanted) -> Option<Note> {
+    let import = there.import.as_ref().filter(|import| import.managed && wanted.service.is_some())?;
+    let is_stale = find(&import.status.conditions, ImportCondition::Stale.as_str()).is_some();
+    let (severity, reason, text) = match (is_stale, wanted.silent.is_empty()) {
+        (false, false) => {
+            let clusters: Vec<_> = wanted.silent.keys().map(ToString::to_string).collect();
+            let text = format!(
+                "Nothing is heard of {}: endpoints there are as they were, and may be gone.",
+                clusters.join(", ")
+            );
+            (Severity::Warning, "ClusterSilent", text)
+        }
+        (true, true) => (Severity::Normal, "ClustersHeard", "All exporting clusters are heard of again.".to_owned()),
+        _ => return None,
+    };
+    Some(Note { regarding: events::import(key, &import.uid), severity, reason, action: "Import", text })
+}
+
 /// The conflicts among all known exports of a name.
-fn conflicts(sources: &BTreeMap<ClusterId, Arc<crate::export::Local>>) -> Vec<Conflict> {
+fn conflicts(sources: &BTreeMap<ClusterId, Arc<export::Local>>) -> Vec<Conflict> {
     let exports = sources.iter().map(|(id, local)| (id.clone(), &local.export)).collect();
     merge(&exports).map(|service| service.conflicts).unwrap_or_default()
 }

@@ -6,11 +6,16 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::{Knowledge, Metrics, Targets, claims::Claims, index::SliceIndex};
+use super::{Knowledge, Metrics, Targets, claims::Claims, index::SliceIndex, pending::Pending, targets::Asked};
 use crate::{
-    cluster::{Caches, objects::OwnSlice},
+    cluster::{
+        Caches,
+        objects::{ForeignSlice, OwnSlice, ServiceExport},
+        selector::NamespaceSelector,
+    },
+    export::{self, Local, Refusal},
     instances::sync::TargetStatus,
-    model::{ServiceKey, Target},
+    model::{IpFamily, ServiceKey, Target},
     queue::Queue,
 };
 
@@ -19,6 +24,10 @@ pub(super) struct Shared {
     pub(super) caches: Caches,
     pub(super) queue: Queue<ServiceKey>,
     pub(super) targets: Targets,
+    /// The namespaces that may export; `None`: all.
+    pub(super) export_namespaces: Option<NamespaceSelector>,
+    /// The IP families that this cluster has.
+    pub(super) families: Vec<IpFamily>,
     pub(super) metrics: Metrics,
     /// In a ClusterSet, or on the way into one.
     pub(super) ledger: bool,
@@ -32,11 +41,25 @@ pub(super) struct State {
     pub(super) cluster_ips: HashMap<IpAddr, usize>,
     pub(super) claims: Claims,
     pub(super) statuses: Arc<BTreeMap<Target, TargetStatus>>,
+    pub(super) pending: Pending,
 }
 
 impl Shared {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a ServiceExport exports now. `None`: nothing is known yet of its namespace, whose labels decide.
+    pub(super) fn plan(&self, export: &ServiceExport, slices: &[Arc<ForeignSlice>]) -> Option<Result<Local, Refusal>> {
+        let service = self.caches.services.get(&export.key);
+        let target = match self.targets.asked(export) {
+            Asked::Target(target) => Some(target),
+            Asked::None | Asked::Invalid(_) => None,
+        };
+        let plan = export::plan(export, service.as_deref(), slices, target);
+        let Some(allowed) = &self.export_namespaces else { return Some(plan) };
+        let namespace = self.caches.namespaces.get(&export.key.namespace)?;
+        Some(plan.and_then(|local| export::permit(&namespace, allowed).map(|()| local)))
     }
 
     pub(super) fn measure(&self) {

@@ -22,19 +22,19 @@ use super::{
     index::SliceIndex,
     membership::membership,
     metrics::Metrics,
+    pending::Pending,
     reconcile::Reconciler,
     shared::{Shared, State},
-    targets::Asked,
 };
 use crate::{
     cluster::{
         Caches, Change, ClusterWriter,
         objects::{ForeignSlice, Namespace, OwnSlice, Service, ServiceExport, ServiceImport},
+        selector::NamespaceSelector,
     },
-    export,
     instances::sync::{Desired, TargetDesired, TargetStatus},
     ledger::{driver::Handle, records, remote::Remotes},
-    model::{ClusterId, ServiceKey, Target},
+    model::{ClusterId, IpFamily, ServiceKey, Target},
     queue::Queue,
 };
 
@@ -54,6 +54,10 @@ pub struct Settings {
     pub targets: Targets,
     /// How long a new claim to a named target must have been visible before instances are registered there.
     pub claim_delay: Duration,
+    /// The namespaces that may export; `None`: all.
+    pub export_namespaces: Option<NamespaceSelector>,
+    /// The IP families that this cluster has.
+    pub families: Vec<IpFamily>,
 }
 
 /// Everything that the controller listens and speaks to.
@@ -72,12 +76,14 @@ pub struct Inputs {
 
 /// Runs until it is dropped, with the caches synced: nothing may act before that. Only the leader runs it.
 pub async fn run(settings: Settings, inputs: Inputs) {
-    let Settings { cluster, concurrency, targets, claim_delay } = settings;
+    let Settings { cluster, concurrency, targets, claim_delay, export_namespaces, families } = settings;
     let Inputs { caches, writer, ledger, membership, instances, statuses, metrics } = inputs;
     let shared = Arc::new(Shared {
         caches,
         queue: Queue::default(),
         targets,
+        export_namespaces,
+        families,
         metrics,
         ledger: ledger.is_some(),
         state: Mutex::new(State {
@@ -86,6 +92,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
             cluster_ips: HashMap::new(),
             claims: Claims::new(claim_delay),
             statuses: Arc::default(),
+            pending: Pending::default(),
         }),
     });
     let mut workers = JoinSet::new();
@@ -336,8 +343,17 @@ impl Watch {
         self.replan(keys);
     }
 
-    fn namespaces_changed(&self, changes: &[Change<Namespace>]) {
+    fn namespaces_changed(&mut self, changes: &[Change<Namespace>]) {
         let changed: BTreeSet<&Arc<str>> = changes.iter().map(|change| &change.key).collect();
+        if self.shared.export_namespaces.is_some() {
+            let of_changed = |key: &&ServiceKey| changed.contains(&key.namespace);
+            let exports = self
+                .shared
+                .caches
+                .exports
+                .read(|exports| exports.keys().filter(of_changed).cloned().collect::<Vec<_>>());
+            self.replan(exports);
+        }
         let names = self.shared.state().knowledge.names();
         self.enqueue(names.into_iter().filter(|key| changed.contains(&key.namespace)));
     }
@@ -348,14 +364,7 @@ impl Watch {
         let mut publish = false;
         while let Some(key) = work.pop() {
             let export = self.shared.caches.exports.get(&key).filter(|export| !export.deleting);
-            let plan = export.map(|export| {
-                let service = self.shared.caches.services.get(&key);
-                let target = match self.shared.targets.asked(&export) {
-                    Asked::Target(target) => Some(target),
-                    Asked::None | Asked::Invalid(_) => None,
-                };
-                export::plan(&export, service.as_deref(), &self.slices.get(&key), target)
-            });
+            let plan = export.and_then(|export| self.shared.plan(&export, &self.slices.get(&key)));
             let mut state = self.shared.state();
             let before = target_of(&state.knowledge, &key);
             let (freed, changed) = state.knowledge.replan(&key, plan, seconds());

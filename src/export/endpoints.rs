@@ -99,6 +99,7 @@ mod tests {
             node: Some("node-1".into()),
             zone: Some("a".into()),
             hint_zones: [].into(),
+            hint_nodes: [].into(),
             target: pod.map(|uid| Box::new(TargetRef { kind: "Pod".into(), name: uid.into(), uid: uid.into() })),
         }
     }

@@ -6,5 +6,5 @@ mod plan;
 mod status;
 
 pub use desired::{Exports, Local};
-pub use plan::{Invalid, plan};
+pub use plan::{Refusal, left_out, permit, plan};
 pub use status::{Facts, Publication, verdicts};

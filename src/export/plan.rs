@@ -4,16 +4,24 @@ use std::sync::Arc;
 
 use super::{Local, endpoints};
 use crate::{
-    api::conditions::ValidReason,
-    cluster::objects::{ForeignSlice, Service, ServiceExport, ServiceKind},
-    model::{Export, ServiceType, Target},
+    api::{conditions::ValidReason, names::is_reserved},
+    cluster::{
+        objects::{ForeignSlice, Namespace, Service, ServiceExport, ServiceKind},
+        selector::NamespaceSelector,
+    },
+    model::{
+        Export, ServiceType, Target,
+        labels::{is_annotation_key, is_label_key, is_label_value},
+    },
 };
 
-/// Why a ServiceExport exports nothing: the reason and the message of its condition `Valid`.
+/// Why a ServiceExport exports nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Invalid {
-    pub reason: ValidReason,
-    pub message: String,
+pub enum Refusal {
+    /// What the conditions `Valid` and `Ready` say.
+    Invalid { reason: ValidReason, message: String },
+    /// The export is valid, but its namespace may not export: what to do about it.
+    NotAllowed(String),
 }
 
 /// What `request` exports. `slices` are those of the Service, written by whoever writes them in this cluster;
@@ -26,9 +34,9 @@ pub fn plan(
     service: Option<&Service>,
     slices: &[Arc<ForeignSlice>],
     target: Option<Target>,
-) -> Result<Local, Invalid> {
+) -> Result<Local, Refusal> {
     let Some(service) = service.filter(|service| !service.deleting) else {
-        return Err(Invalid {
+        return Err(Refusal::Invalid {
             reason: ValidReason::NoService,
             message: format!(
                 "There is no Service {} in this cluster. Create it, or delete this ServiceExport.",
@@ -41,7 +49,7 @@ pub fn plan(
             ServiceKind::Other(other) => other,
             _ => "ExternalName",
         };
-        return Err(Invalid {
+        return Err(Refusal::Invalid {
             reason: ValidReason::InvalidServiceType,
             message: format!(
                 "Service {} is of type {kind}, which cannot be exported. Use a Service of type ClusterIP, NodePort or \
@@ -59,10 +67,53 @@ pub fn plan(
         internal_traffic_policy: service.internal_traffic_policy,
         traffic_distribution: service.traffic_distribution.clone(),
         ip_families: service.ip_families.to_vec(),
-        labels: request.exported_labels.clone(),
-        annotations: request.exported_annotations.clone(),
+        labels: request.exported_labels.iter().filter(admitted_label).map(owned).collect(),
+        annotations: request.exported_annotations.iter().filter(admitted_annotation).map(owned).collect(),
         publish_not_ready_addresses: service.publish_not_ready_addresses,
         target,
     };
     Ok(Local { export, endpoints: endpoints::join(slices) })
 }
+
+/// Whether a namespace with these labels may export anything (`--export-namespaces`).
+///
+/// # Errors
+/// It may not.
+pub fn permit(namespace: &Namespace, allowed: &NamespaceSelector) -> Result<(), Refusal> {
+    if allowed.matches(&namespace.labels) {
+        return Ok(());
+    }
+    Err(Refusal::NotAllowed(format!(
+        "Namespace {} may not export: this cluster allows it only to namespaces with the labels \"{allowed}\". Have an \
+         administrator label the namespace, or change the controller's flag --export-namespaces.",
+        namespace.name
+    )))
+}
+
+/// The exported labels and annotations that are left out, because no object could have them or because they have a meaning
+/// of their own: one import with an impossible label would be refused whole.
+pub fn left_out(request: &ServiceExport) -> Option<String> {
+    let labels = request.exported_labels.iter().filter(|pair| !admitted_label(pair));
+    let annotations = request.exported_annotations.iter().filter(|pair| !admitted_annotation(pair));
+    let named: Vec<_> = labels
+        .map(|(key, value)| format!("exportedLabels {key:?}: {value:?}"))
+        .chain(annotations.map(|(key, _)| format!("exportedAnnotations {key:?}")))
+        .collect();
+    (!named.is_empty()).then(|| format!("Left out, since they are reserved or malformed: {}.", named.join(", ")))
+}
+
+fn admitted_label((key, value): &(&String, &String)) -> bool {
+    !is_reserved(key) && is_label_key(key) && is_label_value(value)
+}
+
+fn admitted_annotation((key, _): &(&String, &String)) -> bool {
+    !is_reserved(key) && is_annotation_key(key)
+}
+
+fn owned((key, value): (&String, &String)) -> (String, String) {
+    (key.clone(), value.clone())
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

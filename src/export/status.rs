@@ -1,16 +1,20 @@
 //! The conditions of a ServiceExport.
 
-use super::Invalid;
+use super::Refusal;
 use crate::{
     api::conditions::{ExportCondition, ReadyReason, RegisteredReason, ValidReason, Verdict},
-    model::Conflict,
+    model::{ClusterId, Conflict},
 };
 
 /// What is known about one ServiceExport.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
-    /// Why there is nothing to export, if so.
-    pub invalid: Option<&'a Invalid>,
+    /// This cluster.
+    pub local: &'a ClusterId,
+    /// Why nothing is exported, if so.
+    pub refusal: Option<&'a Refusal>,
+    /// What of the ServiceExport is not exported.
+    pub left_out: Option<String>,
     pub publication: Publication,
     /// Of the merge over all clusters; `None` while it is not known.
     pub conflicts: Option<&'a [Conflict]>,
@@ -31,58 +35,77 @@ pub enum Publication {
 
 /// The conditions, with KEP-1645's reasons, and this project's own `Registered`.
 pub fn verdicts(facts: &Facts<'_>) -> Vec<Verdict> {
-    let mut verdicts = Vec::with_capacity(4);
-    match facts.invalid {
-        None => verdicts.push(Verdict::new(
-            ExportCondition::Valid.as_str(),
-            true,
-            ValidReason::Valid,
-            "The Service can be exported.",
-        )),
-        Some(Invalid { reason, message }) => {
-            verdicts.push(Verdict::new(ExportCondition::Valid.as_str(), false, *reason, message.clone()));
-        }
-    }
+    let valid = |holds: bool, reason: ValidReason, message: String| {
+        Verdict::new(ExportCondition::Valid.as_str(), holds, reason, message)
+    };
     let ready =
         |holds: bool, reason, message: &str| Verdict::new(ExportCondition::Ready.as_str(), holds, reason, message);
-    verdicts.push(match (&facts.publication, facts.invalid) {
-        (Publication::Failed(message), _) => ready(false, ReadyReason::Failed, message),
-        (Publication::Pending(message), None) => ready(false, ReadyReason::Pending, message),
-        (_, Some(_)) => ready(false, ReadyReason::Failed, "Nothing is exported: see the condition Valid."),
-        (Publication::Published, None) => ready(
+    let mut verdicts = Vec::with_capacity(4);
+    verdicts.push(match facts.refusal {
+        Some(Refusal::Invalid { reason, message }) => valid(false, *reason, message.clone()),
+        None | Some(Refusal::NotAllowed(_)) => {
+            let left_out = facts.left_out.iter().map(|left_out| format!(" {left_out}")).collect::<String>();
+            valid(true, ValidReason::Valid, format!("The Service can be exported.{left_out}"))
+        }
+    });
+    verdicts.push(match (facts.refusal, &facts.publication) {
+        (Some(Refusal::NotAllowed(message)), _) | (_, Publication::Failed(message)) => {
+            ready(false, ReadyReason::Failed, message)
+        }
+        (Some(Refusal::Invalid { .. }), _) => {
+            ready(false, ReadyReason::Failed, "Nothing is exported: see the condition Valid.")
+        }
+        (None, Publication::Pending(message)) => ready(false, ReadyReason::Pending, message),
+        (None, Publication::Published) => ready(
             true,
             ReadyReason::Exported,
             "The registry has the export: the other clusters of the ClusterSet see it.",
         ),
     });
-    if let Some(conflicts) = facts.conflicts.filter(|_| facts.invalid.is_none()) {
-        verdicts.push(conflict(conflicts));
-    }
-    if let Some((reason, message)) = facts.registered.clone().filter(|_| facts.invalid.is_none()) {
-        let holds = reason == RegisteredReason::Registered;
-        verdicts.push(Verdict::new(ExportCondition::Registered.as_str(), holds, reason, message));
+    if facts.refusal.is_none() {
+        verdicts.extend(facts.conflicts.map(|conflicts| conflict(conflicts, facts.local)));
+        if let Some((reason, message)) = facts.registered.clone() {
+            let holds = reason == RegisteredReason::Registered;
+            verdicts.push(Verdict::new(ExportCondition::Registered.as_str(), holds, reason, message));
+        }
     }
     verdicts
 }
 
 /// One condition for all conflicts: reasons joined by commas, as KEP-1645 allows.
-fn conflict(conflicts: &[Conflict]) -> Verdict {
+fn conflict(conflicts: &[Conflict], local: &ClusterId) -> Verdict {
     let type_ = ExportCondition::Conflict.as_str();
     if conflicts.is_empty() {
         return Verdict::new(type_, false, "NoConflicts", "All exporting clusters agree.");
     }
     let reasons: Vec<_> = conflicts.iter().map(|conflict| conflict.reason.as_str()).collect();
-    let messages: Vec<_> = conflicts.iter().map(|conflict| conflict.message.as_str()).collect();
+    let messages: Vec<_> = conflicts.iter().map(|conflict| conflict.message(local)).collect();
     Verdict::new(type_, true, reasons.join(","), messages.join(" "))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::model::ConflictReason;
 
-    fn facts(publication: Publication) -> Facts<'static> {
-        Facts { invalid: None, publication, conflicts: Some(&[]), registered: None }
+    fn here() -> ClusterId {
+        "here".parse().unwrap()
+    }
+
+    fn said(change: impl FnOnce(&mut Facts<'_>)) -> Vec<Verdict> {
+        let here = here();
+        let mut facts = Facts {
+            local: &here,
+            refusal: None,
+            left_out: None,
+            publication: Publication::Published,
+            conflicts: Some(&[]),
+            registered: None,
+        };
+        change(&mut facts);
+        verdicts(&facts)
     }
 
     fn of<'a>(verdicts: &'a [Verdict], type_: &str) -> Option<(&'static str, &'a str)> {
@@ -94,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_published_export_is_ready() {
-        let verdicts = verdicts(&facts(Publication::Published));
+        let verdicts = said(|_| {});
         assert_eq!(of(&verdicts, "Valid"), Some(("True", "Valid")));
         assert_eq!(of(&verdicts, "Ready"), Some(("True", "Exported")));
         assert_eq!(of(&verdicts, "Conflict"), Some(("False", "NoConflicts")));
@@ -103,30 +126,50 @@ mod tests {
 
     #[test]
     fn an_invalid_export_is_not_ready_and_has_no_conflict() {
-        let invalid = Invalid { reason: ValidReason::NoService, message: "no".to_owned() };
-        let facts = Facts { invalid: Some(&invalid), ..facts(Publication::Published) };
-        let verdicts = verdicts(&facts);
+        static REFUSAL: LazyLock<Refusal> =
+            LazyLock::new(|| Refusal::Invalid { reason: ValidReason::NoService, message: "no".to_owned() });
+        let verdicts = said(|facts| {
+            facts.refusal = Some(&REFUSAL);
+            facts.registered = Some((RegisteredReason::Registered, String::new()));
+        });
         assert_eq!(of(&verdicts, "Valid"), Some(("False", "NoService")));
         assert_eq!(of(&verdicts, "Ready"), Some(("False", "Failed")));
-        assert_eq!(of(&verdicts, "Conflict"), None);
+        assert_eq!((of(&verdicts, "Conflict"), of(&verdicts, "Registered")), (None, None));
+    }
+
+    #[test]
+    fn an_export_that_is_not_allowed_is_valid_but_failed() {
+        static REFUSAL: LazyLock<Refusal> = LazyLock::new(|| Refusal::NotAllowed("ask an administrator".to_owned()));
+        let verdicts = said(|facts| facts.refusal = Some(&REFUSAL));
+        assert_eq!(of(&verdicts, "Valid"), Some(("True", "Valid")));
+        assert_eq!(of(&verdicts, "Ready"), Some(("False", "Failed")));
+        assert_eq!((verdicts[1].message.as_str(), verdicts.len()), ("ask an administrator", 2));
+    }
+
+    #[test]
+    fn what_is_left_out_is_said() {
+        let verdicts = said(|facts| facts.left_out = Some("Left out: x.".to_owned()));
+        assert_eq!(verdicts[0].message, "The Service can be exported. Left out: x.");
     }
 
     #[test]
     fn the_words_of_a_failure_reach_the_user() {
-        let verdicts = verdicts(&facts(Publication::Failed("access denied".to_owned())));
+        let verdicts = said(|facts| facts.publication = Publication::Failed("access denied".to_owned()));
         assert_eq!(of(&verdicts, "Ready"), Some(("False", "Failed")));
         assert_eq!(verdicts[1].message, "access denied");
     }
 
     #[test]
     fn several_conflicts_are_one_condition() {
-        let conflicts = [
-            Conflict { reason: ConflictReason::Type, message: "one.".to_owned() },
-            Conflict { reason: ConflictReason::Port, message: "two.".to_owned() },
-        ];
-        let facts = Facts { conflicts: Some(&conflicts), ..facts(Publication::Published) };
-        let verdicts = verdicts(&facts);
+        static CONFLICTS: LazyLock<[Conflict; 2]> = LazyLock::new(|| {
+            [(ConflictReason::Type, "one."), (ConflictReason::Port, "two.")].map(|(reason, summary)| Conflict {
+                reason,
+                summary: summary.to_owned(),
+                differing: [("there".parse().unwrap(), "x".to_owned())].into(),
+            })
+        });
+        let verdicts = said(|facts| facts.conflicts = Some(&*CONFLICTS));
         assert_eq!(of(&verdicts, "Conflict"), Some(("True", "TypeConflict,PortConflict")));
-        assert_eq!(verdicts[2].message, "one. two.");
+        assert_eq!(verdicts[2].message, "one. Cluster \"there\" has x. two. Cluster \"there\" has x.");
     }
 }

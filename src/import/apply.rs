@@ -6,7 +6,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     objects::{
-        derived_service, derived_service_matches, endpoint_slice, import_status, service_import, service_import_matches,
+        Facts, derived_service, derived_service_matches, endpoint_slice, import_status, service_import,
+        service_import_matches,
     },
     plan::Wanted,
 };
@@ -46,9 +47,27 @@ pub async fn apply(
         (None, Some(import)) if import.spec.type_ == ServiceImportType::Headless => ServiceType::Headless,
         (None, _) => ServiceType::ClusterSetIp,
     };
+    if let (Some(service), Some(obstacle)) = (&wanted.service, &wanted.obstacle) {
+        let facts = Facts { pending: Some(obstacle), silent: &wanted.silent };
+        return announce(writer, key, managed_import.map(|import| &**import), service, &[], &facts, now).await;
+    }
     let cluster_ips = match &wanted.service {
         Some(service) if service_type == ServiceType::ClusterSetIp => {
-            derived_cluster_ips(writer, key, there, service).await?
+            match derived_cluster_ips(writer, key, there, service).await {
+                Ok(cluster_ips) => cluster_ips,
+                Err(error) => {
+                    // Repeating it cannot help: people must see what would.
+                    if matches!(error.cause, Cause::Invalid(_) | Cause::Forbidden(_)) {
+                        let pending = format!("The derived Service cannot be written: {}.", error.cause);
+                        let facts = Facts { pending: Some(&pending), silent: &wanted.silent };
+                        let ips =
+                            there.derived.as_ref().map(|derived| derived.cluster_ips.to_vec()).unwrap_or_default();
+                        announce(writer, key, managed_import.map(|import| &**import), service, &ips, &facts, now)
+                            .await?;
+                    }
+                    return Err(error);
+                }
+            }
         }
         _ => Vec::new(),
     };
@@ -65,9 +84,10 @@ pub async fn apply(
         }
     }
     if let Some(service) = &wanted.service {
-        announce(writer, key, managed_import.map(|import| &**import), service, &cluster_ips, now).await?;
+        let facts = Facts { pending: None, silent: &wanted.silent };
+        announce(writer, key, managed_import.map(|import| &**import), service, &cluster_ips, &facts, now).await?;
         if let Some(derived) = there.derived.as_ref().filter(|derived| derived.managed)
-            && service_type == ServiceType::Headless
+            && (service_type == ServiceType::Headless || service.ip_families.is_empty())
         {
             writer.delete_derived_service(&derived.key, &derived.uid).await?;
         }
@@ -104,6 +124,9 @@ async fn derived_cluster_ips(
     there: &There,
     service: &ClusterSetService,
 ) -> Result<Vec<IpAddr>, Error> {
+    if service.ip_families.is_empty() {
+        return Ok(Vec::new());
+    }
     if let Some(derived) = &there.derived
         && derived_service_matches(derived, key, service)
         && !derived.cluster_ips.is_empty()
@@ -120,7 +143,15 @@ async fn derived_cluster_ips(
         there = None;
     }
     object.metadata.uid = there.map(|derived| derived.uid.to_string());
-    match writer.apply_derived_service(&object).await {
+    let mut applied = writer.apply_derived_service(&object).await;
+    // Older API servers refuse values that they do not know. kube-proxy goes by the hints of the slices alone.
+    if let (Err(Error { cause: Cause::Invalid(message), .. }), Some(spec)) = (&applied, &mut object.spec)
+        && message.contains("trafficDistribution")
+        && spec.traffic_distribution.take().is_some()
+    {
+        applied = writer.apply_derived_service(&object).await;
+    }
+    match applied {
         Ok(applied) => Ok(Service::narrow(applied, &mut Interner::default())
             .map(|service| service.cluster_ips.to_vec())
             .unwrap_or_default()),
@@ -141,6 +172,7 @@ async fn announce(
     there: Option<&ServiceImport>,
     service: &ClusterSetService,
     cluster_ips: &[IpAddr],
+    facts: &Facts<'_>,
     now: Timestamp,
 ) -> Result<(), Error> {
     let mut object = service_import(key, service, cluster_ips);
@@ -155,7 +187,7 @@ async fn announce(
             of_applied(applied)
         }
     };
-    let wanted = import_status(&status, service, &object, generation, now);
+    let wanted = import_status(&status, service, &object, facts, generation, now);
     if wanted != status {
         writer.apply_import_status(key, &uid, &wanted).await?;
     }

@@ -53,6 +53,7 @@ struct Scene {
     export: Option<Export>,
     endpoints: Vec<Endpoint>,
     unknown: Unknown,
+    families: Vec<IpFamily>,
 }
 
 impl Scene {
@@ -66,6 +67,7 @@ impl Scene {
             export: Some(mk_export(ServiceType::ClusterSetIp)),
             endpoints: (0..250).map(mk_endpoint).collect(),
             unknown: Unknown::Only([].into()),
+            families: vec![IpFamily::V4, IpFamily::V6],
         }
     }
 
@@ -89,6 +91,8 @@ impl Scene {
             sources: &sources,
             unknown: &self.unknown,
             settling: false,
+            families: &self.families,
+            silent: &BTreeMap::new(),
             import: there.import.as_deref(),
             derived: there.derived.as_deref(),
             slices: &there.slices,
@@ -223,10 +227,60 @@ async fn what_somebody_else_made_is_never_touched() {
     let mut service = k8s_openapi::api::core::v1::Service::default();
     service.metadata.name = Some(derived_name(&key()));
     service.metadata.namespace = Some("ns".to_owned());
-    scene.cluster.put_service(service);
-    let Plan::Blocked(message) = scene.reconcile().await.unwrap() else { panic!("not blocked") };
-    assert!(message.contains(&derived_name(&key())), "{message}");
-    assert_eq!(scene.cluster.writes(), 0);
+    scene.cluster.put_service(service.clone());
+    scene.reconcile().await.unwrap();
+    let import = scene.cluster.import(&key()).unwrap();
+    let ready = &import.status.as_ref().unwrap().conditions[0];
+    assert_eq!((&*ready.status, &*ready.reason), ("False", "Pending"));
+    assert!(ready.message.contains(&derived_name(&key())) && import.spec.ips.is_empty(), "{}", ready.message);
+    assert_eq!((scene.cluster.services()[0].spec.clone(), scene.addresses()), (service.spec, 0));
+    assert_eq!(scene.writes().await, 0);
+    scene.cluster.remove_service(&ServiceKey::new("ns", derived_name(&key())));
+    scene.reconcile().await.unwrap();
+    assert_eq!(scene.cluster.import(&key()).unwrap().status.unwrap().conditions[0].reason, "Ready");
+    assert_eq!((scene.addresses(), scene.writes().await), (250, 0));
+}
+
+#[tokio::test]
+async fn why_the_derived_service_cannot_be_written_is_said_on_the_import() {
+    let scene = Scene::new();
+    scene.cluster.fail_next(Cause::Invalid("denied by policy".to_owned()));
+    assert!(scene.reconcile().await.is_err());
+    let ready = scene.cluster.import(&key()).unwrap().status.unwrap().conditions.remove(0);
+    assert_eq!((&*ready.status, &*ready.reason), ("False", "Pending"));
+    assert!(ready.message.contains("denied by policy"), "{}", ready.message);
+    scene.reconcile().await.unwrap();
+    let ready = scene.cluster.import(&key()).unwrap().status.unwrap().conditions.remove(0);
+    assert_eq!((&*ready.status, &*ready.reason, scene.writes().await), ("True", "Ready", 0));
+}
+
+#[tokio::test]
+async fn a_traffic_distribution_that_the_api_server_does_not_know_costs_only_the_field() {
+    let mut scene = Scene::new();
+    scene.export.as_mut().unwrap().traffic_distribution = Some("PreferSameNode".into());
+    let refused = "Service \"derived\" is invalid: spec.trafficDistribution: Unsupported value: \"PreferSameNode\"";
+    scene.cluster.fail_next(Cause::Invalid(refused.to_owned()));
+    scene.reconcile().await.unwrap();
+    let import = scene.cluster.import(&key()).unwrap();
+    assert_eq!((import.spec.ips.len(), import.spec.traffic_distribution.as_deref()), (1, Some("PreferSameNode")));
+    assert_eq!(scene.cluster.services()[0].spec.as_ref().unwrap().traffic_distribution, None);
+    let hints = scene.cluster.slices()[0].endpoints[0].hints.clone().unwrap();
+    assert_eq!(hints.for_nodes.unwrap()[0].name, "there.clusterset.invalid");
+}
+
+#[tokio::test]
+async fn what_this_cluster_cannot_serve_has_no_derived_service_and_says_so() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    scene.families = vec![IpFamily::V4];
+    scene.export.as_mut().unwrap().ip_families = vec![IpFamily::V6];
+    scene.reconcile().await.unwrap();
+    let import = scene.cluster.import(&key()).unwrap();
+    assert!(import.spec.ips.is_empty() && import.spec.ip_families.is_empty());
+    let status = import.status.unwrap();
+    assert_eq!(status.conditions[0].reason, "IPFamilyNotSupported");
+    assert_eq!(status.endpoint_slice_objects.unwrap().as_str(), "Absent");
+    assert_eq!((scene.cluster.services().len(), scene.addresses(), scene.writes().await), (0, 0, 0));
 }
 
 #[tokio::test]

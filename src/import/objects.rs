@@ -13,15 +13,20 @@ use crate::{
     api::{
         ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
         ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
-        conditions::{ImportCondition, ImportReadyReason, Verdict, conditions},
+        conditions::{ImportCondition, ImportReadyReason, ImportStaleReason, Verdict, conditions},
         names,
     },
     cluster::objects,
-    model::{ClusterId, ClusterSetService, IpFamily, ServiceKey, ServiceType, SessionAffinity, Slice},
+    model::{
+        ClusterId, ClusterSetService, DEFAULT_AFFINITY_TIMEOUT, Hints, IpFamily, ServiceKey, ServicePort, ServiceType,
+        SessionAffinity, Slice,
+        labels::{is_annotation_key, is_label_key, is_label_value},
+    },
 };
 
-/// Seconds that Kubernetes gives a client-IP affinity without a time-out.
-const DEFAULT_AFFINITY_TIMEOUT: u32 = 10_800;
+/// What the derived Service and its slices call an unnamed port: the API server refuses a Service that has one beside others,
+/// and a name that came with the second port would cut the first one's traffic.
+pub(super) const UNNAMED_PORT: &str = "unnamed";
 
 /// Name of the derived Service: `derived-` and the first ten characters of base32hex(sha256("<ns>/<name>")), as in
 /// mcs-api and other implementations.
@@ -37,7 +42,7 @@ pub fn derived_name(key: &ServiceKey) -> String {
 /// IPs the IPs of the ServiceImport.
 pub fn derived_service(key: &ServiceKey, service: &ClusterSetService) -> core::Service {
     let ports = service.ports.iter().map(|port| core::ServicePort {
-        name: (!port.name.is_empty()).then(|| port.name.to_string()),
+        name: Some(derived_port_name(port).to_owned()),
         protocol: Some(port.protocol.to_string()),
         port: port.port.into(),
         target_port: Some(IntOrString::Int(port.port.into())),
@@ -80,6 +85,10 @@ pub fn derived_service(key: &ServiceKey, service: &ClusterSetService) -> core::S
     }
 }
 
+fn derived_port_name(port: &ServicePort) -> &str {
+    if port.name.is_empty() { UNNAMED_PORT } else { &port.name }
+}
+
 /// Whether the derived Service that is there already says what [`derived_service`] would.
 pub(super) fn derived_service_matches(there: &objects::Service, key: &ServiceKey, service: &ClusterSetService) -> bool {
     let families = match service.ip_families.as_slice() {
@@ -92,8 +101,10 @@ pub(super) fn derived_service_matches(there: &objects::Service, key: &ServiceKey
         }
         SessionAffinity::None => SessionAffinity::None,
     };
-    let mut wanted_ports: Vec<_> = service.ports.iter().collect();
-    let mut ports: Vec<_> = there.ports.iter().collect();
+    let comparable =
+        |port: &ServicePort, name: &str| (name.to_owned(), port.protocol, port.port, port.app_protocol.clone());
+    let mut wanted_ports: Vec<_> = service.ports.iter().map(|port| comparable(port, derived_port_name(port))).collect();
+    let mut ports: Vec<_> = there.ports.iter().map(|port| comparable(port, &port.name)).collect();
     wanted_ports.sort();
     ports.sort();
     there.managed
@@ -145,11 +156,14 @@ pub fn service_import(key: &ServiceKey, service: &ClusterSetService, cluster_ips
         },
     );
     let exported = |pairs: &BTreeMap<String, String>| -> BTreeMap<String, String> {
-        pairs.iter().filter(|(name, _)| !is_reserved(name)).map(|(k, v)| (k.clone(), v.clone())).collect()
+        pairs.iter().filter(|(name, _)| !names::is_reserved(name)).map(|(k, v)| (k.clone(), v.clone())).collect()
     };
+    // What a well-behaved exporter leaves out itself: one bad pair must not cost the import.
     let mut labels = exported(&service.labels);
+    labels.retain(|name, value| is_label_key(name) && is_label_value(value));
     labels.insert(names::LABEL_MANAGED_BY.to_owned(), names::MANAGED_BY.to_owned());
     let mut annotations = exported(&service.annotations);
+    annotations.retain(|name, _| is_annotation_key(name));
     if !headless {
         annotations.insert(names::ANNOTATION_DERIVED_SERVICE.to_owned(), derived_name(key));
     }
@@ -157,11 +171,6 @@ pub fn service_import(key: &ServiceKey, service: &ClusterSetService, cluster_ips
     import.metadata.labels = Some(labels);
     import.metadata.annotations = Some(annotations).filter(|annotations| !annotations.is_empty());
     import
-}
-
-/// Exported labels and annotations must not pass for what this project or the standard writes itself.
-fn is_reserved(name: &str) -> bool {
-    name.starts_with(names::DOMAIN) || name.starts_with("multicluster.kubernetes.io/")
 }
 
 /// Whether the import that is there already says what is wanted, the status apart.
@@ -176,38 +185,68 @@ pub(super) fn service_import_matches(there: &objects::ServiceImport, wanted: &Se
         && same(&there.annotations, wanted.metadata.annotations.as_ref())
 }
 
-/// The status of the import, given the one it has.
+/// What the status of an import tells beside its spec.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// Why the service cannot be used yet, if so.
+    pub pending: Option<&'a str>,
+    /// Exporting clusters that have not been heard of for long, and since when (milliseconds since 1970).
+    pub silent: &'a BTreeMap<ClusterId, u64>,
+}
+
+/// The status of the import, given the one it has. `service` has the IP families that are served here.
 pub fn import_status(
     current: &ServiceImportStatus,
     service: &ClusterSetService,
     import: &ServiceImport,
+    facts: &Facts<'_>,
     generation: Option<i64>,
     now: Timestamp,
 ) -> ServiceImportStatus {
-    let usable = service.service_type == ServiceType::Headless || !import.spec.ips.is_empty();
-    let verdict = if usable {
-        Verdict::new(
-            ImportCondition::Ready.as_str(),
-            true,
-            ImportReadyReason::Ready,
-            "The service can be used in this cluster.",
-        )
-    } else {
-        Verdict::new(
-            ImportCondition::Ready.as_str(),
+    let ready =
+        |holds: bool, reason, message: &str| Verdict::new(ImportCondition::Ready.as_str(), holds, reason, message);
+    let supported = !import.spec.ip_families.is_empty();
+    let mut verdicts = vec![match facts.pending {
+        Some(message) => ready(false, ImportReadyReason::Pending, message),
+        None if supported => ready(true, ImportReadyReason::Ready, "The service can be used in this cluster."),
+        None => ready(
             false,
             ImportReadyReason::IpFamilyNotSupported,
-            format!(
-                "The service has [{}], of which this cluster supports none.",
-                service.ip_families.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-            ),
-        )
-    };
+            "This cluster supports none of the IP families that the service is exported with.",
+        ),
+    }];
+    // Only while it holds: a condition on every import that almost never says anything is a write for each.
+    if !facts.silent.is_empty() {
+        verdicts.push(Verdict::new(
+            ImportCondition::Stale.as_str(),
+            true,
+            ImportStaleReason::ClusterSilent,
+            stale_message(facts.silent),
+        ));
+    }
     ServiceImportStatus {
         clusters: service.clusters.keys().map(|cluster| ClusterStatus { cluster: cluster.to_string() }).collect(),
-        conditions: conditions(&current.conditions, [verdict], generation, now),
-        endpoint_slice_objects: Some(EndpointSliceObjects::Present),
+        conditions: conditions(&current.conditions, verdicts, generation, now),
+        endpoint_slice_objects: Some(if supported && facts.pending.is_none() {
+            EndpointSliceObjects::Present
+        } else {
+            EndpointSliceObjects::Absent
+        }),
     }
+}
+
+fn stale_message(silent: &BTreeMap<ClusterId, u64>) -> String {
+    let since = |milliseconds: u64| {
+        let seconds = i64::try_from(milliseconds / 1000).unwrap_or_default();
+        Timestamp::from_second(seconds).unwrap_or_default()
+    };
+    let clusters: Vec<_> =
+        silent.iter().map(|(cluster, silent)| format!("\"{cluster}\" (noticed at {})", since(*silent))).collect();
+    format!(
+        "Nothing is heard of {}: endpoints there are as they were, and may be gone. See to the controller there and its \
+         access to AWS; if the cluster is gone for good: cloudmap-mcs forget <cluster>.",
+        clusters.join(", ")
+    )
 }
 
 /// An imported EndpointSlice. Those of headless imports belong to no Service: CoreDNS reads them by their own labels.
@@ -237,9 +276,9 @@ pub fn endpoint_slice(
         hostname: endpoint.hostname.as_deref().map(str::to_owned),
         node_name: endpoint.node.as_deref().map(str::to_owned),
         zone: endpoint.zone.as_deref().map(str::to_owned),
-        hints: endpoint.hint.as_deref().map(|zone| discovery::EndpointHints {
-            for_zones: Some(vec![discovery::ForZone { name: zone.to_owned() }]),
-            ..discovery::EndpointHints::default()
+        hints: (endpoint.hints != Hints::default()).then(|| discovery::EndpointHints {
+            for_zones: endpoint.hints.zone.as_deref().map(|zone| vec![discovery::ForZone { name: zone.to_owned() }]),
+            for_nodes: endpoint.hints.node.as_deref().map(|node| vec![discovery::ForNode { name: node.to_owned() }]),
         }),
         ..discovery::Endpoint::default()
     });

@@ -26,6 +26,7 @@ fn mk_service() -> ClusterSetService {
         internal_traffic_policy: TrafficPolicy::Cluster,
         traffic_distribution: None,
         ip_families: vec![IpFamily::V4],
+        other_families: vec![],
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
         clusters: [("there".parse().unwrap(), vec![])].into(),
@@ -212,16 +213,84 @@ fn ips_come_in_the_order_of_the_families() {
 fn an_import_without_a_usable_family_says_so() {
     let status = |service: &ClusterSetService, ips: &[IpAddr]| {
         let import = service_import(&key(), service, ips);
-        let status = import_status(&ServiceImportStatus::default(), service, &import, Some(3), Timestamp::UNIX_EPOCH);
-        let again = import_status(&status, service, &import, Some(3), Timestamp::from_second(99).unwrap());
-        assert_eq!(again, status, "the time alone is no difference");
-        (status.conditions[0].status.clone(), status.conditions[0].reason.clone())
+        let status = status_of(&ServiceImportStatus::default(), service, &import, None, &[], 0);
+        assert_eq!(status_of(&status, service, &import, None, &[], 99), status, "the time alone is no difference");
+        let slices = status.endpoint_slice_objects.clone().unwrap();
+        (status.conditions[0].status.clone(), status.conditions[0].reason.clone(), slices.as_str().to_owned())
     };
-    let said = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
-    assert_eq!(status(&mk_service(), &[]), said("False", "IPFamilyNotSupported"));
-    assert_eq!(status(&mk_service(), &["10.96.0.7".parse().unwrap()]), said("True", "Ready"));
+    let said = |status: &str, reason: &str, slices: &str| (status.to_owned(), reason.to_owned(), slices.to_owned());
+    assert_eq!(status(&mk_service(), &[]), said("False", "IPFamilyNotSupported", "Absent"));
+    assert_eq!(status(&mk_service(), &["10.96.0.7".parse().unwrap()]), said("True", "Ready", "Present"));
     let headless = changed(&("", |s| s.service_type = ServiceType::Headless));
-    assert_eq!(status(&headless, &[]), said("True", "Ready"));
+    assert_eq!(status(&headless, &[]), said("True", "Ready", "Present"));
+    let unserved = ClusterSetService { ip_families: vec![], ..headless };
+    assert_eq!(status(&unserved, &[]), said("False", "IPFamilyNotSupported", "Absent"));
+}
+
+fn status_of(
+    current: &ServiceImportStatus,
+    service: &ClusterSetService,
+    import: &ServiceImport,
+    pending: Option<&str>,
+    silent: &[(&str, u64)],
+    now: i64,
+) -> ServiceImportStatus {
+    let silent = silent.iter().map(|(cluster, since)| (cluster.parse().unwrap(), *since)).collect();
+    let facts = Facts { pending, silent: &silent };
+    import_status(current, service, import, &facts, Some(3), Timestamp::from_second(now).unwrap())
+}
+
+#[test]
+fn what_is_waited_for_is_said_and_no_slices_are_promised() {
+    let import = service_import(&key(), &mk_service(), &[]);
+    let status = status_of(&ServiceImportStatus::default(), &mk_service(), &import, Some("denied."), &[], 1);
+    let ready = &status.conditions[0];
+    assert_eq!((&*ready.status, &*ready.reason, &*ready.message), ("False", "Pending", "denied."));
+    assert_eq!(ready.observed_generation, Some(3));
+    assert_eq!(status.endpoint_slice_objects, Some(EndpointSliceObjects::Absent));
+}
+
+#[test]
+fn silent_clusters_are_named_while_they_are_silent() {
+    let import = service_import(&key(), &mk_service(), &["10.96.0.7".parse().unwrap()]);
+    let status = |current: &ServiceImportStatus, silent: &[(&str, u64)], now| {
+        status_of(current, &mk_service(), &import, None, silent, now)
+    };
+    let fresh = status(&ServiceImportStatus::default(), &[], 10);
+    assert_eq!(fresh.conditions.len(), 1);
+    let stale = status(&fresh, &[("blue", 1_700_000_000_000)], 20);
+    assert_eq!((&*stale.conditions[0].status, stale.conditions[0].last_transition_time.0.as_second()), ("True", 10));
+    let said = &stale.conditions[1];
+    assert_eq!((&*said.type_, &*said.status, &*said.reason), ("Stale", "True", "ClusterSilent"));
+    assert!(said.message.contains("\"blue\" (noticed at 2023-11-14T22:13:20Z)"), "{}", said.message);
+    assert!(said.message.contains("cloudmap-mcs forget"), "{}", said.message);
+    let more = status(&stale, &[("blue", 1_700_000_000_000), ("red", 1_700_000_100_000)], 30);
+    assert_eq!(more.conditions[1].last_transition_time.0.as_second(), 20, "no transition");
+    assert_eq!(status(&more, &[], 40), fresh);
+}
+
+#[test]
+fn impossible_labels_of_another_cluster_do_not_cost_the_import() {
+    let mut service = mk_service();
+    service.labels = [("a b".to_owned(), "x".to_owned()), ("a".to_owned(), "x y".to_owned())].into();
+    service.annotations = [("a b".to_owned(), "x".to_owned()), ("note".to_owned(), "x y".to_owned())].into();
+    let metadata = service_import(&key(), &service, &[]).metadata;
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    assert_eq!(metadata.labels, Some([pair(names::LABEL_MANAGED_BY, names::MANAGED_BY)].into()));
+    let derived = pair(names::ANNOTATION_DERIVED_SERVICE, &derived_name(&key()));
+    assert_eq!(metadata.annotations, Some([derived, pair("note", "x y")].into()));
+}
+
+#[test]
+fn an_unnamed_port_has_a_name_in_the_derived_service_and_none_in_the_import() {
+    let service = changed(&("", |s| s.ports = vec![mk_port("", 80), mk_port("admin", 81)]));
+    let ports = derived_service(&key(), &service).spec.unwrap().ports.unwrap();
+    let names: Vec<_> = ports.iter().map(|port| port.name.as_deref()).collect();
+    assert_eq!(names, [Some(UNNAMED_PORT), Some("admin")], "the API server refuses one without a name beside others");
+    let alone = changed(&("", |s| s.ports = vec![mk_port("", 80)]));
+    let before = derived_service(&key(), &alone).spec.unwrap().ports.unwrap();
+    assert_eq!(before[..], ports[..1], "another port changes nothing about the first one");
+    assert_eq!(service_import(&key(), &service, &[]).spec.ports[0].name, None);
 }
 
 #[test]
@@ -240,7 +309,7 @@ fn an_endpoint_slice_reads_back_as_it_was_written() {
             hostname: Some("web-0".into()),
             zone: Some("a".into()),
             node: Some("node-1".into()),
-            hint: Some("a".into()),
+            hints: Hints { zone: Some("a".into()), node: Some("n".into()) },
         }],
     };
     let source = "there".parse().unwrap();
@@ -254,13 +323,14 @@ fn an_endpoint_slice_reads_back_as_it_was_written() {
     assert!(read.says_the_same(&written));
     assert_eq!(read.service.as_deref(), Some(&*derived_name(&key())));
     assert!(!read.says_the_same(&narrow(&slice, ServiceType::Headless)));
-    let edits: [fn(&mut SliceEndpoint); 6] = [
+    let edits: [fn(&mut SliceEndpoint); 7] = [
         |e| e.address = "10.0.0.2".parse().unwrap(),
         |e| e.conditions.ready = true,
         |e| e.hostname = None,
         |e| e.zone = None,
         |e| e.node = None,
-        |e| e.hint = None,
+        |e| e.hints.zone = None,
+        |e| e.hints.node = None,
     ];
     for edit in edits {
         let before = slice.clone();

@@ -6,12 +6,16 @@ use std::{
     sync::Arc,
 };
 
-use super::addresses::{Unusable, usable};
+use super::{
+    addresses::{Unusable, usable},
+    objects::UNNAMED_PORT,
+};
 use crate::{
+    api::ServiceImportType,
     cluster::objects::{AddressType, OwnSlice, Service, ServiceImport},
     model::{
-        ClusterId, ClusterSetService, Endpoint, Export, IpFamily, ServiceKey, ServiceType, Slice, SliceEndpoint, merge,
-        pack, packable,
+        ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, Placement, Proximity, ServiceKey, ServiceType,
+        Slice, SliceEndpoint, merge, pack, packable,
     },
 };
 
@@ -37,6 +41,10 @@ pub struct Observed<'a> {
     pub unknown: &'a Unknown,
     /// The registry is still being read for the first time: the unknown clusters may become known any moment.
     pub settling: bool,
+    /// The IP families that this cluster has.
+    pub families: &'a [IpFamily],
+    /// Clusters that have not been heard of for long, and since when (milliseconds since 1970): what they said last counts.
+    pub silent: &'a BTreeMap<ClusterId, u64>,
     pub import: Option<&'a ServiceImport>,
     /// The Service of the derived name, whoever made it.
     pub derived: Option<&'a Service>,
@@ -73,7 +81,7 @@ pub enum Plan {
     Keep,
     /// Nobody exports the name any more: delete what is ours.
     Remove,
-    /// An object of somebody else is in the way: the message says which, and the remedy.
+    /// A ServiceImport of somebody else is in the way: the message says which, and the remedy.
     Blocked(String),
     /// These objects should be there, and no other slices of ours.
     Want(Box<Wanted>),
@@ -83,8 +91,14 @@ pub enum Plan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// What the name is in the ClusterSet. `None`: the ServiceImport and the derived Service stay as they are, because
-    /// a cluster that may have decided about them is not known.
+    /// a cluster that may have decided about them is not known. Its IP families are those that this cluster serves it by:
+    /// none where it supports none of them.
     pub service: Option<ClusterSetService>,
+    /// An object of somebody else is in the way of the derived Service: which, and the remedy. Nothing but the ServiceImport
+    /// is written, which says so.
+    pub obstacle: Option<String>,
+    /// The exporting clusters among [`Observed::silent`].
+    pub silent: BTreeMap<ClusterId, u64>,
     /// By source cluster. Slices of unknown clusters are not among them and are to be kept.
     pub slices: BTreeMap<ClusterId, Vec<Slice>>,
     /// Names of slices of ours that are to go.
@@ -97,7 +111,7 @@ pub struct Wanted {
 pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Copy) -> Plan {
     let exports: BTreeMap<ClusterId, &Export> =
         observed.sources.iter().map(|(id, source)| (id.clone(), source.export)).collect();
-    let Some(service) = merge(&exports) else {
+    let Some(mut service) = merge(&exports) else {
         let ours = observed.import.is_some_and(|import| import.managed)
             || observed.derived.is_some_and(|derived| derived.managed)
             || !observed.slices.is_empty();
@@ -107,21 +121,52 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         // Namespace sameness: without the namespace there is no import. A terminating one takes ours with it.
         return Plan::Keep;
     }
-    if let Some(message) = blocked(observed, &service) {
-        return Plan::Blocked(message);
+    if observed.import.is_some_and(|import| !import.managed) {
+        return Plan::Blocked(format!(
+            "ServiceImport {} was not made by cloudmap-mcs and is in the way of the import. Delete it, or stop whatever \
+             makes it.",
+            observed.key
+        ));
+    }
+    service.ip_families = service.families_in(observed.families);
+    let silent = observed.silent.iter().filter(|(cluster, _)| service.clusters.contains_key(*cluster));
+    let silent = silent.map(|(cluster, since)| (cluster.clone(), *since)).collect();
+    let decided = !import_concerns_unknown(observed);
+    if !decided && observed.import.is_none() {
+        return Plan::Keep;
+    }
+    if let Some(obstacle) = obstacle(observed, &service) {
+        let service = decided.then_some(service);
+        let nothing = Wanted {
+            service,
+            obstacle: Some(obstacle),
+            silent,
+            slices: BTreeMap::new(),
+            stale: Vec::new(),
+            skipped: Vec::new(),
+        };
+        return Plan::Want(Box::new(nothing));
     }
 
+    // The slices are those of the import that there is, or will be.
+    let headless = match observed.import.filter(|_| !decided) {
+        Some(import) => import.spec.type_ == ServiceImportType::Headless,
+        None => service.service_type == ServiceType::Headless,
+    };
+    let unnamed = if headless { "" } else { UNNAMED_PORT };
     let mut slices = BTreeMap::new();
     let mut skipped = Vec::new();
     for (cluster, source) in observed.sources {
         let carried = service.clusters.get(cluster).map_or(&[][..], Vec::as_slice);
-        let mut packed = packable(
-            source.endpoints,
-            &service.ip_families,
+        let placement = Placement {
+            source: cluster,
+            local: cluster == observed.local,
+            families: &service.ip_families,
             carried,
-            cluster == observed.local,
-            service.traffic_distribution.is_some(),
-        );
+            unnamed,
+            proximity: Proximity::of(service.traffic_distribution.as_deref()),
+        };
+        let mut packed = packable(source.endpoints, &placement);
         // What the own API server admitted as an endpoint is not checked again.
         if cluster != observed.local {
             packed.retain(|candidate| match usable(candidate.endpoint.address, is_cluster_ip) {
@@ -143,11 +188,8 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         .filter(|slice| !observed.unknown.contains(slice.source_cluster.as_deref().unwrap_or_default()))
         .map(|slice| slice.key.name.clone())
         .collect();
-    let decided = !import_concerns_unknown(observed);
-    if !decided && observed.import.is_none() {
-        return Plan::Keep;
-    }
-    Plan::Want(Box::new(Wanted { service: decided.then_some(service), slices, stale, skipped }))
+    let service = decided.then_some(service);
+    Plan::Want(Box::new(Wanted { service, obstacle: None, silent, slices, stale, skipped }))
 }
 
 /// Whether a cluster that is unknown may still export the name, as far as the objects here tell.
@@ -169,24 +211,16 @@ fn import_concerns_unknown(observed: &Observed<'_>) -> bool {
     }
 }
 
-fn blocked(observed: &Observed<'_>, service: &ClusterSetService) -> Option<String> {
-    if observed.import.is_some_and(|import| !import.managed) {
-        return Some(format!(
-            "ServiceImport {} was not made by cloudmap-mcs and is in the way of the import. Delete it, or stop whatever \
-             makes it.",
-            observed.key
-        ));
-    }
-    if service.service_type == ServiceType::ClusterSetIp
-        && let Some(derived) = observed.derived.filter(|derived| !derived.managed)
-    {
-        return Some(format!(
+/// A Service with the name of the derived one that is not ours.
+fn obstacle(observed: &Observed<'_>, service: &ClusterSetService) -> Option<String> {
+    let derived = observed.derived.filter(|derived| !derived.managed)?;
+    (service.service_type == ServiceType::ClusterSetIp).then(|| {
+        format!(
             "Service {} was not made by cloudmap-mcs and has the name of the derived Service of ServiceImport {}. \
              Delete it.",
             derived.key, observed.key
-        ));
-    }
-    None
+        )
+    })
 }
 
 fn of_cluster<'a>(slices: &'a [Arc<OwnSlice>], cluster: &'a ClusterId) -> impl Iterator<Item = &'a OwnSlice> {
@@ -213,7 +247,7 @@ fn slice(slice: &OwnSlice) -> Option<Slice> {
                 hostname: row.hostname.clone(),
                 zone: row.zone.clone(),
                 node: row.node.clone(),
-                hint: row.hint_zones.first().cloned(),
+                hints: Hints { zone: row.hint_zones.first().cloned(), node: row.hint_nodes.first().cloned() },
             })
         })
         .collect();

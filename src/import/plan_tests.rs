@@ -1,7 +1,12 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
 use super::*;
 use crate::{
     api::{ServiceImportSpec, ServiceImportStatus},
-    cluster::objects::{Endpoint as Row, EndpointSlice, ObjectKey},
+    cluster::{
+        cache::Narrow,
+        objects::{Endpoint as Row, EndpointSlice, Interner, ObjectKey},
+    },
     model::{Conditions, EndpointPort, Protocol, ServicePort, fixtures},
 };
 
@@ -69,6 +74,7 @@ fn mk_slice(name: &str, source: &str) -> Arc<OwnSlice> {
             node: None,
             zone: None,
             hint_zones: [].into(),
+            hint_nodes: [].into(),
             target: None,
         }]
         .into(),
@@ -80,7 +86,10 @@ struct Scene {
     namespace: bool,
     unknown: Unknown,
     settling: bool,
+    families: Vec<IpFamily>,
+    silent: BTreeMap<ClusterId, u64>,
     import: Option<ServiceImport>,
+    derived: Option<Service>,
     slices: Vec<Arc<OwnSlice>>,
 }
 
@@ -94,7 +103,10 @@ impl Scene {
             namespace: true,
             unknown: Unknown::Only(BTreeSet::new()),
             settling: false,
+            families: vec![IpFamily::V4, IpFamily::V6],
+            silent: BTreeMap::new(),
             import: None,
+            derived: None,
             slices: vec![],
         }
     }
@@ -115,8 +127,10 @@ impl Scene {
                 sources: &sources,
                 unknown: &self.unknown,
                 settling: self.settling,
+                families: &self.families,
+                silent: &self.silent,
                 import: self.import.as_ref(),
-                derived: None,
+                derived: self.derived.as_ref(),
                 slices: &self.slices,
             },
             |address| address.to_string() == "10.20.0.1",
@@ -209,6 +223,56 @@ fn a_foreign_import_in_the_way_is_refused_by_name() {
     scene.import = Some(mk_import(false, &[]));
     let Plan::Blocked(message) = scene.plan() else { panic!() };
     assert!(message.contains("ServiceImport ns/svc"), "{message}");
+}
+
+#[test]
+fn a_foreign_service_of_the_derived_name_is_said_on_the_import_and_gets_no_endpoints() {
+    let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);
+    let foreign = k8s_openapi::api::core::v1::Service {
+        metadata: ObjectMeta { namespace: Some("ns".into()), name: Some("derived-x".into()), ..ObjectMeta::default() },
+        ..Default::default()
+    };
+    scene.derived = Service::narrow(foreign, &mut Interner::default());
+    scene.slices = vec![mk_slice("s", "there")];
+    let wanted = scene.wanted();
+    assert!(wanted.obstacle.as_ref().unwrap().contains("Service ns/derived-x"), "{:?}", wanted.obstacle);
+    assert!(wanted.service.is_some() && wanted.slices.is_empty() && wanted.stale.is_empty());
+    scene.exports[0].1.service_type = ServiceType::Headless;
+    assert_eq!(scene.wanted().obstacle, None, "a headless import needs no derived Service");
+}
+
+#[test]
+fn only_the_families_of_this_cluster_are_served_and_rather_those_of_a_younger_export_than_none() {
+    use IpFamily::{V4, V6};
+    for (oldest, younger, here, expected) in [
+        (vec![V4], vec![V4], vec![V4], vec![V4]),
+        (vec![V6, V4], vec![V4], vec![V4, V6], vec![V6, V4]),
+        (vec![V6, V4], vec![V4], vec![V4], vec![V4]),
+        (vec![V4], vec![V4, V6], vec![V4, V6], vec![V4]),
+        (vec![V6], vec![V4], vec![V4], vec![V4]),
+        (vec![V6], vec![V6], vec![V4], vec![]),
+    ] {
+        for service_type in [ServiceType::ClusterSetIp, ServiceType::Headless] {
+            let mut scene = Scene::new(&[("old", 1, &["10.0.0.1"]), ("young", 2, &["10.1.0.1"])]);
+            for (_, export, endpoints) in &mut scene.exports {
+                export.service_type = service_type;
+                endpoints[0].ipv6 = Some("fd00::1".parse().unwrap());
+            }
+            (scene.exports[0].1.ip_families, scene.exports[1].1.ip_families) = (oldest.clone(), younger.clone());
+            scene.families.clone_from(&here);
+            let wanted = scene.wanted();
+            assert_eq!(wanted.service.unwrap().ip_families, expected);
+            let slices: BTreeSet<_> = wanted.slices[&id("old")].iter().map(|slice| slice.family).collect();
+            assert_eq!(slices, expected.iter().copied().collect(), "{oldest:?} {younger:?} {here:?}");
+        }
+    }
+}
+
+#[test]
+fn silence_matters_to_the_imports_of_the_silent_cluster() {
+    let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);
+    scene.silent = [(id("there"), 5), (id("third"), 6)].into();
+    assert_eq!(scene.wanted().silent, [(id("there"), 5)].into());
 }
 
 #[test]

@@ -96,6 +96,17 @@ pub enum IpFamily {
     V6,
 }
 
+impl IpFamily {
+    /// The Kubernetes spelling.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "IPv4" => Some(Self::V4),
+            "IPv6" => Some(Self::V6),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for IpFamily {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -105,12 +116,15 @@ impl fmt::Display for IpFamily {
     }
 }
 
+/// Seconds that Kubernetes gives a client-IP affinity without a time-out.
+pub const DEFAULT_AFFINITY_TIMEOUT: u32 = 10_800;
+
 /// `spec.sessionAffinity` with its config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SessionAffinity {
     None,
     ClientIp {
-        /// Seconds; Kubernetes fills in 10800 where the user gave none.
+        /// Seconds; absent means [`DEFAULT_AFFINITY_TIMEOUT`].
         timeout: Option<u32>,
     },
 }

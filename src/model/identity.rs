@@ -89,7 +89,7 @@ impl fmt::Display for ClusterSetId {
     }
 }
 
-fn is_dns_label(label: &str) -> bool {
+pub(super) fn is_dns_label(label: &str) -> bool {
     let alnum = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
     let bytes = label.as_bytes();
     (1..=63).contains(&bytes.len())

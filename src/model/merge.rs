@@ -4,9 +4,16 @@
 //! (`metadata.creationTimestamp` of the ServiceExport, then the cluster id, because timestamps have whole seconds), so
 //! that a younger export never changes what running traffic sees, but for the ports that it adds.
 
-use std::{collections::BTreeMap, fmt, fmt::Write as _, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    fmt::Write as _,
+    sync::Arc,
+};
 
-use super::{ClusterId, Export, IpFamily, ServicePort, ServiceType, SessionAffinity, TrafficPolicy};
+use super::{
+    ClusterId, DEFAULT_AFFINITY_TIMEOUT, Export, IpFamily, ServicePort, ServiceType, SessionAffinity, TrafficPolicy,
+};
 
 /// What a name is in the whole ClusterSet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +26,8 @@ pub struct ClusterSetService {
     pub traffic_distribution: Option<Arc<str>>,
     /// Those of the oldest export, its primary family first.
     pub ip_families: Vec<IpFamily>,
+    /// Those that only younger exports have: for clusters that support none of the oldest one's.
+    pub other_families: Vec<IpFamily>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     /// For each exporting cluster the names of the merged ports that it really exposes: only these may receive its
@@ -32,8 +41,34 @@ pub struct ClusterSetService {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     pub reason: ConflictReason,
-    pub message: String,
+    /// Field, value used, winner, and how many disagree: the same in every cluster.
+    pub summary: String,
+    /// What each cluster that disagrees has instead.
+    pub differing: BTreeMap<ClusterId, String>,
 }
+
+impl Conflict {
+    /// What to say on the ServiceExport of one cluster: what it can do, or which others it waits for.
+    pub fn message(&self, cluster: &ClusterId) -> String {
+        if let Some(value) = self.differing.get(cluster) {
+            let object = self.reason.object();
+            return format!(
+                "{} This cluster's {object} has {value}: make it equal, or delete this ServiceExport.",
+                self.summary
+            );
+        }
+        let named: Vec<_> =
+            self.differing.iter().take(MAX_NAMED).map(|(id, value)| format!("\"{id}\" has {value}")).collect();
+        let more = match self.differing.len().saturating_sub(MAX_NAMED) {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        format!("{} Cluster {}{more}.", self.summary, named.join("; "))
+    }
+}
+
+/// Clusters that a message says the values of.
+const MAX_NAMED: usize = 3;
 
 /// Reasons of the `Conflict` condition; several are joined with commas, in this order. Spelled as in the upstream API (`pkg/apis/v1beta1/serviceexport.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,41 +98,51 @@ impl ConflictReason {
             Self::Annotations => "AnnotationsConflict",
         }
     }
+
+    /// The kind of object that has the field.
+    const fn object(self) -> &'static str {
+        match self {
+            Self::Labels | Self::Annotations => "ServiceExport",
+            _ => "Service",
+        }
+    }
 }
 
 /// Merges the exports that the clusters have of one name; `None` where nobody exports it.
 pub fn merge(exports: &BTreeMap<ClusterId, &Export>) -> Option<ClusterSetService> {
+    use ConflictReason as Reason;
+
     let mut by_age: Vec<(&ClusterId, &Export)> = exports.iter().map(|(id, export)| (id, *export)).collect();
     by_age.sort_by_key(|(id, export)| (export.created, *id));
     let &(_, oldest) = by_age.first()?;
 
-    let (ports, clusters, port_conflict) = merge_ports(&by_age);
-    let disagreement = Disagreement { by_age: &by_age };
+    let MergedPorts { ports, clusters, conflict: port_conflict } = merge_ports(&by_age);
+    let exports = Exports { by_age: &by_age };
     let conflicts = [
-        disagreement.over(ConflictReason::Type, "type", |e| e.service_type, |v| quoted(v)),
+        exports.compare(Reason::Type, "type", |e| e.service_type, |v| quoted(v)),
         port_conflict,
-        disagreement.over(
-            ConflictReason::SessionAffinity,
-            "session affinity",
+        exports.compare(
+            Reason::SessionAffinity,
+            "sessionAffinity",
             |e| matches!(e.session_affinity, SessionAffinity::ClientIp { .. }),
             |client_ip| quoted(if *client_ip { "ClientIP" } else { "None" }),
         ),
-        disagreement.affinity_config(),
-        disagreement.over(
-            ConflictReason::InternalTrafficPolicy,
-            "internal traffic policy",
+        exports.affinity_config(),
+        exports.compare(
+            Reason::InternalTrafficPolicy,
+            "internalTrafficPolicy",
             |e| e.internal_traffic_policy,
             |v| quoted(v),
         ),
-        disagreement.over(
-            ConflictReason::TrafficDistribution,
-            "traffic distribution",
+        exports.compare(
+            Reason::TrafficDistribution,
+            "trafficDistribution",
             |e| e.traffic_distribution.clone(),
             |v| v.as_deref().map_or_else(|| "none".to_owned(), |v| quoted(v)),
         ),
-        disagreement.ip_families(),
-        disagreement.over(ConflictReason::Labels, "exported labels", |e| &e.labels, |v| map_text(v)),
-        disagreement.over(ConflictReason::Annotations, "exported annotations", |e| &e.annotations, |v| map_text(v)),
+        exports.ip_families(),
+        exports.compare(Reason::Labels, "exportedLabels", |e| &e.labels, |v| map_text(v)),
+        exports.compare(Reason::Annotations, "exportedAnnotations", |e| &e.annotations, |v| map_text(v)),
     ];
 
     Some(ClusterSetService {
@@ -107,6 +152,7 @@ pub fn merge(exports: &BTreeMap<ClusterId, &Export>) -> Option<ClusterSetService
         internal_traffic_policy: oldest.internal_traffic_policy,
         traffic_distribution: oldest.traffic_distribution.clone(),
         ip_families: oldest.ip_families.clone(),
+        other_families: other_families(&by_age),
         labels: oldest.labels.clone(),
         annotations: oldest.annotations.clone(),
         clusters,
@@ -114,33 +160,56 @@ pub fn merge(exports: &BTreeMap<ClusterId, &Export>) -> Option<ClusterSetService
     })
 }
 
-type PortNames = BTreeMap<ClusterId, Vec<Arc<str>>>;
+impl ClusterSetService {
+    /// The families that a cluster which supports `supported` can serve the service by: those of the oldest export, or,
+    /// rather than none, those of the others.
+    pub fn families_in(&self, supported: &[IpFamily]) -> Vec<IpFamily> {
+        let usable = |families: &[IpFamily]| -> Vec<IpFamily> {
+            families.iter().copied().filter(|family| supported.contains(family)).collect()
+        };
+        let first = usable(&self.ip_families);
+        if first.is_empty() { usable(&self.other_families) } else { first }
+    }
+}
+
+fn other_families(by_age: &[(&ClusterId, &Export)]) -> Vec<IpFamily> {
+    let mut others = Vec::new();
+    for family in by_age.iter().flat_map(|(_, export)| &export.ip_families) {
+        if !by_age[0].1.ip_families.contains(family) && !others.contains(family) {
+            others.push(*family);
+        }
+    }
+    others
+}
+
+struct MergedPorts {
+    ports: Vec<ServicePort>,
+    clusters: BTreeMap<ClusterId, Vec<Arc<str>>>,
+    conflict: Option<Conflict>,
+}
 
 /// Union of the ports: by name first, then by (protocol, port); where two exports differ the older one's port stays.
-fn merge_ports(by_age: &[(&ClusterId, &Export)]) -> (Vec<ServicePort>, PortNames, Option<Conflict>) {
-    let mut merged: Vec<(ServicePort, &ClusterId)> = Vec::new();
+fn merge_ports(by_age: &[(&ClusterId, &Export)]) -> MergedPorts {
+    let mut merged: Vec<(&ServicePort, &ClusterId)> = Vec::new();
     let mut clusters = BTreeMap::new();
-    let mut clashes = String::new();
+    let mut refused = String::new();
     for &(cluster, export) in by_age {
-        let mut carried = Vec::new();
+        let mut carried = BTreeSet::new();
         for port in &export.ports {
-            let same = |(m, _): &&(ServicePort, &ClusterId)| {
-                m.name == port.name || (m.protocol, m.port) == (port.protocol, port.port)
-            };
-            match merged.iter().find(same) {
+            let number = |port: &ServicePort| (port.protocol, port.port);
+            let rival = merged.iter().find(|(m, _)| m.name == port.name || number(m) == number(port));
+            match rival {
                 None => {
-                    merged.push((port.clone(), cluster));
-                    carried.push(port.name.clone());
+                    merged.push((port, cluster));
+                    carried.insert(port.name.clone());
                 }
-                Some((winner, _))
-                    if winner.name == port.name && (winner.protocol, winner.port) == (port.protocol, port.port) =>
-                {
-                    carried.push(port.name.clone());
+                Some((winner, _)) if winner.name == port.name && number(winner) == number(port) => {
+                    carried.insert(port.name.clone());
                 }
                 Some((winner, owner)) => {
                     let _ = write!(
-                        clashes,
-                        " Port {} of cluster {} is not served: {} of cluster {} is older.",
+                        refused,
+                        " Not served: {} of {}, because {} of {} is older.",
                         port_text(port),
                         quoted(cluster),
                         port_text(winner),
@@ -149,93 +218,125 @@ fn merge_ports(by_age: &[(&ClusterId, &Export)]) -> (Vec<ServicePort>, PortNames
                 }
             }
         }
-        carried.sort();
-        clusters.insert(cluster.clone(), carried);
+        clusters.insert(cluster.clone(), carried.into_iter().collect::<Vec<_>>());
     }
 
+    let &(winner, oldest) = &by_age[0];
     let sorted = |export: &Export| {
         let mut ports = export.ports.clone();
         ports.sort();
         ports
     };
-    let (winner, oldest) = by_age[0];
     let expected = sorted(oldest);
-    let differing = by_age.iter().filter(|(_, export)| sorted(export) != expected).count();
-    let conflict = (differing > 0).then(|| Conflict {
-        reason: ConflictReason::Port,
-        message: format!(
-            "Conflicting ports. Using the union of all ports, first of all [{}] from oldest service export in {}. \
-             {differing}/{} clusters disagree.{clashes}",
-            expected.iter().map(port_text).collect::<Vec<_>>().join(", "),
-            quoted(winner),
-            by_age.len(),
-        ),
+    let differing: BTreeMap<ClusterId, String> = by_age
+        .iter()
+        .filter(|(_, export)| sorted(export) != expected)
+        .map(|(cluster, export)| ((*cluster).clone(), their_ports(export, &clusters[*cluster])))
+        .collect();
+    let conflict = (!differing.is_empty()).then(|| {
+        let of = |wanted: &dyn Fn(&ClusterId) -> bool| {
+            ports_text(merged.iter().filter(|(_, owner)| wanted(owner)).map(|(port, _)| *port))
+        };
+        let added = merged.iter().any(|(_, owner)| *owner != winner);
+        let others = if added { format!(", and {} of the others", of(&|owner| owner != winner)) } else { String::new() };
+        Conflict {
+            reason: ConflictReason::Port,
+            summary: format!(
+                "Conflicting ports. Using {} from oldest service export in {}{others}. {}/{} clusters disagree.{refused}",
+                of(&|owner| owner == winner),
+                quoted(winner),
+                differing.len(),
+                by_age.len(),
+            ),
+            differing,
+        }
     });
-    (merged.into_iter().map(|(port, _)| port).collect(), clusters, conflict)
+    MergedPorts { ports: merged.into_iter().map(|(port, _)| port.clone()).collect(), clusters, conflict }
 }
 
-/// Compares a property of all exports with the oldest one's.
-struct Disagreement<'a> {
+/// The ports of one cluster, and those among them that its endpoints receive traffic on, unless all do.
+fn their_ports(export: &Export, carried: &[Arc<str>]) -> String {
+    let all = ports_text(&export.ports);
+    let (served, refused): (Vec<&ServicePort>, Vec<_>) =
+        export.ports.iter().partition(|port| carried.contains(&port.name));
+    match (served.is_empty(), refused.is_empty()) {
+        (_, true) => all,
+        (true, false) => format!("{all}, on none of which its endpoints get traffic"),
+        (false, false) => format!("{all}, of which its endpoints get traffic on {} only", ports_text(served)),
+    }
+}
+
+/// The exports of all clusters, compared with the oldest one.
+struct Exports<'a> {
     by_age: &'a [(&'a ClusterId, &'a Export)],
 }
 
-impl<'a> Disagreement<'a> {
-    fn over<T: PartialEq>(
+impl<'a> Exports<'a> {
+    fn compare<T: PartialEq>(
         &self,
         reason: ConflictReason,
         field: &str,
         property: impl Fn(&'a Export) -> T,
         text: impl Fn(&T) -> String,
     ) -> Option<Conflict> {
-        let (winner, oldest) = self.by_age[0];
-        let value = property(oldest);
-        let differing = self.by_age.iter().filter(|(_, export)| property(export) != value).count();
-        (differing > 0).then(|| Conflict {
+        let value = property(self.by_age[0].1);
+        let differs = |export| {
+            let theirs = property(export);
+            (theirs != value).then(|| text(&theirs))
+        };
+        self.conflict(reason, field, &text(&value), differs)
+    }
+
+    /// The conflict over a field, if `differs` gives what any of the exports has instead.
+    fn conflict(
+        &self,
+        reason: ConflictReason,
+        field: &str,
+        used: &str,
+        differs: impl Fn(&'a Export) -> Option<String>,
+    ) -> Option<Conflict> {
+        let differing: BTreeMap<ClusterId, String> =
+            self.by_age.iter().filter_map(|&(cluster, export)| Some((cluster.clone(), differs(export)?))).collect();
+        (!differing.is_empty()).then(|| Conflict {
             reason,
-            message: format!(
-                "Conflicting {field}. Using {} from oldest service export in {}. {differing}/{} clusters disagree.",
-                text(&value),
-                quoted(winner),
+            summary: format!(
+                "Conflicting {field}. Using {used} from oldest service export in {}. {}/{} clusters disagree.",
+                quoted(self.by_age[0].0),
+                differing.len(),
                 self.by_age.len(),
             ),
+            differing,
         })
     }
 
     /// Only exports that have client-IP affinity like the oldest one can disagree about its time-out.
     fn affinity_config(&self) -> Option<Conflict> {
-        let SessionAffinity::ClientIp { timeout } = self.by_age[0].1.session_affinity else { return None };
-        let seconds = |timeout: Option<u32>| timeout.unwrap_or(10_800);
-        self.over(
+        let seconds = |export: &Export| match export.session_affinity {
+            SessionAffinity::ClientIp { timeout } => Some(timeout.unwrap_or(DEFAULT_AFFINITY_TIMEOUT)),
+            SessionAffinity::None => None,
+        };
+        let used = seconds(self.by_age[0].1)?;
+        self.conflict(
             ConflictReason::SessionAffinityConfig,
-            "session affinity config",
-            |export| match export.session_affinity {
-                SessionAffinity::ClientIp { timeout } => seconds(timeout),
-                SessionAffinity::None => seconds(timeout),
-            },
-            |seconds| format!("clientIP.timeoutSeconds {seconds}"),
+            "sessionAffinityConfig.clientIP.timeoutSeconds",
+            &used.to_string(),
+            |export| seconds(export).filter(|theirs| *theirs != used).map(|theirs| theirs.to_string()),
         )
     }
 
     /// KEP-1645: raised when traffic reaches only some of the backends depending on its family, which is so where an
     /// export lacks a family that the oldest one has.
     fn ip_families(&self) -> Option<Conflict> {
-        let (winner, oldest) = self.by_age[0];
-        let lacking: Vec<_> = self
-            .by_age
-            .iter()
-            .filter(|(_, export)| oldest.ip_families.iter().any(|family| !export.ip_families.contains(family)))
-            .map(|(cluster, export)| format!("{} has [{}]", quoted(cluster), families_text(&export.ip_families)))
-            .collect();
-        (!lacking.is_empty()).then(|| Conflict {
-            reason: ConflictReason::IpFamily,
-            message: format!(
-                "Conflicting IP families. Using [{}] from oldest service export in {}. {}/{} clusters disagree: {}.",
-                families_text(&oldest.ip_families),
-                quoted(winner),
-                lacking.len(),
-                self.by_age.len(),
-                lacking.join(", "),
-            ),
+        let used = &self.by_age[0].1.ip_families;
+        self.conflict(ConflictReason::IpFamily, "ipFamilies", &families_text(used), |export| {
+            let lacking: Vec<_> = used.iter().copied().filter(|family| !export.ip_families.contains(family)).collect();
+            (!lacking.is_empty()).then(|| {
+                format!(
+                    "{}, so that its endpoints get no traffic by {}",
+                    families_text(&export.ip_families),
+                    lacking.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+                )
+            })
         })
     }
 }
@@ -255,8 +356,12 @@ fn port_text(port: &ServicePort) -> String {
     text
 }
 
+fn ports_text<'a>(ports: impl IntoIterator<Item = &'a ServicePort>) -> String {
+    format!("[{}]", ports.into_iter().map(port_text).collect::<Vec<_>>().join(", "))
+}
+
 fn families_text(families: &[IpFamily]) -> String {
-    families.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    format!("[{}]", families.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
 }
 
 fn map_text(map: &BTreeMap<String, String>) -> String {

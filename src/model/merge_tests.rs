@@ -43,9 +43,13 @@ fn the_oldest_export_wins_and_the_message_names_field_winner_and_count() {
     let service = merged(&[("a", &a), ("b", &b), ("c", &c)]);
     assert_eq!(service.service_type, ServiceType::ClusterSetIp);
     assert_eq!(reasons(&service), ["TypeConflict"]);
+    let conflict = &service.conflicts[0];
+    let summary =
+        "Conflicting type. Using \"ClusterSetIP\" from oldest service export in \"b\". 1/3 clusters disagree.";
+    assert_eq!(conflict.message(&id("c")), format!("{summary} Cluster \"a\" has \"Headless\"."));
     assert_eq!(
-        service.conflicts[0].message,
-        "Conflicting type. Using \"ClusterSetIP\" from oldest service export in \"b\". 1/3 clusters disagree."
+        conflict.message(&id("a")),
+        format!("{summary} This cluster's Service has \"Headless\": make it equal, or delete this ServiceExport.")
     );
 }
 
@@ -74,7 +78,12 @@ fn every_property_has_its_reason() {
         change(&mut younger);
         let service = merged(&[("a", &oldest), ("b", &younger)]);
         assert_eq!(reasons(&service), [reason]);
-        assert!(service.conflicts[0].message.contains("\"a\"") && service.conflicts[0].message.contains("1/2"));
+        let message = service.conflicts[0].message(&id("a"));
+        assert!(message.contains("service export in \"a\". 1/2 clusters disagree. Cluster \"b\" has "), "{message}");
+        let message = service.conflicts[0].message(&id("b"));
+        let object =
+            if reason.starts_with("Labels") || reason.starts_with("Annot") { "ServiceExport" } else { "Service" };
+        assert!(message.contains(&format!("This cluster's {object} has ")), "{message}");
     }
 }
 
@@ -107,9 +116,142 @@ fn a_conflicting_port_is_carried_only_by_the_clusters_that_expose_it() {
     assert_eq!(service.ports, [mk_port("http", 80), mk_port("admin", 9000), mk_port("extra", 7)]);
     assert_eq!(service.clusters[&id("a")], ["admin".into(), "http".into()]);
     assert_eq!(service.clusters[&id("b")], ["extra".into()]);
-    let message = &service.conflicts[0].message;
-    assert!(message.contains("Port \"http\" 8080/TCP of cluster \"b\" is not served: \"http\" 80/TCP"), "{message}");
-    assert!(message.contains("Port \"metrics\" 9000/TCP of cluster \"b\" is not served: \"admin\""), "{message}");
+    let summary = "Conflicting ports. Using [\"http\" 80/TCP, \"admin\" 9000/TCP] from oldest service export in \"a\", and \
+                   [\"extra\" 7/TCP] of the others. 1/2 clusters disagree. Not served: \"http\" 8080/TCP of \"b\", because \
+                   \"http\" 80/TCP of \"a\" is older. Not served: \"metrics\" 9000/TCP of \"b\", because \"admin\" 9000/TCP of \
+                   \"a\" is older.";
+    let theirs = "has [\"http\" 8080/TCP, \"metrics\" 9000/TCP, \"extra\" 7/TCP], of which its endpoints get traffic on \
+                  [\"extra\" 7/TCP] only";
+    let conflict = &service.conflicts[0];
+    assert_eq!(conflict.message(&id("a")), format!("{summary} Cluster \"b\" {theirs}."));
+    let remedy = "make it equal, or delete this ServiceExport.";
+    assert_eq!(conflict.message(&id("b")), format!("{summary} This cluster's Service {theirs}: {remedy}"));
+}
+
+/// (name, number, protocol, appProtocol)
+type Port = (&'static str, u16, Protocol, Option<&'static str>);
+
+#[test]
+fn ports_are_merged_by_name_then_by_protocol_and_number() {
+    use Protocol::{Tcp, Udp};
+    let cases: [(&str, &[Port], &[Port], &[Port], &[&str], bool); 10] = [
+        ("equal", &[("a", 1, Tcp, None)], &[("a", 1, Tcp, None)], &[("a", 1, Tcp, None)], &["a"], false),
+        (
+            "disjoint",
+            &[("a", 1, Tcp, None)],
+            &[("b", 2, Tcp, None)],
+            &[("a", 1, Tcp, None), ("b", 2, Tcp, None)],
+            &["b"],
+            true,
+        ),
+        (
+            "a subset",
+            &[("a", 1, Tcp, None), ("b", 2, Tcp, None)],
+            &[("b", 2, Tcp, None)],
+            &[("a", 1, Tcp, None), ("b", 2, Tcp, None)],
+            &["b"],
+            true,
+        ),
+        ("same name, other number", &[("a", 1, Tcp, None)], &[("a", 2, Tcp, None)], &[("a", 1, Tcp, None)], &[], true),
+        (
+            "same name, other protocol",
+            &[("a", 1, Tcp, None)],
+            &[("a", 1, Udp, None)],
+            &[("a", 1, Tcp, None)],
+            &[],
+            true,
+        ),
+        ("same number, other name", &[("a", 1, Tcp, None)], &[("b", 1, Tcp, None)], &[("a", 1, Tcp, None)], &[], true),
+        (
+            "same number, other protocol and name",
+            &[("a", 1, Tcp, None)],
+            &[("b", 1, Udp, None)],
+            &[("a", 1, Tcp, None), ("b", 1, Udp, None)],
+            &["b"],
+            true,
+        ),
+        (
+            "other appProtocol",
+            &[("a", 1, Tcp, Some("http"))],
+            &[("a", 1, Tcp, Some("h2c"))],
+            &[("a", 1, Tcp, Some("http"))],
+            &["a"],
+            true,
+        ),
+        ("unnamed, other number", &[("", 1, Tcp, None)], &[("", 2, Tcp, None)], &[("", 1, Tcp, None)], &[], true),
+        (
+            "unnamed and named",
+            &[("", 1, Tcp, None)],
+            &[("b", 2, Tcp, None)],
+            &[("", 1, Tcp, None), ("b", 2, Tcp, None)],
+            &["b"],
+            true,
+        ),
+    ];
+    let ports = |ports: &[Port]| -> Vec<ServicePort> {
+        let port = |(name, port, protocol, app): &Port| ServicePort {
+            name: (*name).into(),
+            protocol: *protocol,
+            port: *port,
+            app_protocol: app.map(Into::into),
+        };
+        ports.iter().map(port).collect()
+    };
+    for (what, older, younger, expected, carried, conflict) in cases {
+        let (a, b) = (
+            Export { ports: ports(older), ..mk_export(1, &[]) },
+            Export { ports: ports(younger), ..mk_export(2, &[]) },
+        );
+        let service = merged(&[("a", &a), ("b", &b)]);
+        assert_eq!(service.ports, ports(expected), "{what}");
+        assert_eq!(service.clusters[&id("b")].iter().map(|name| &**name).collect::<Vec<_>>(), carried, "{what}");
+        assert_eq!(service.clusters[&id("a")].len(), older.len(), "{what}: the oldest carries all of its own");
+        assert_eq!(reasons(&service), if conflict { vec!["PortConflict"] } else { vec![] }, "{what}");
+    }
+}
+
+#[test]
+fn duplicates_within_one_export_are_merged_like_those_of_two() {
+    // No API server admits such a Service; another cluster's ledger may say it nevertheless.
+    let a = mk_export(1, &[("", 80), ("", 81), ("http", 82), ("http", 82), ("web", 82)]);
+    let service = merged(&[("a", &a)]);
+    assert_eq!(service.ports, [mk_port("", 80), mk_port("http", 82)]);
+    assert_eq!(service.clusters[&id("a")], ["".into(), "http".into()]);
+    assert_eq!(reasons(&service), Vec::<&str>::new());
+}
+
+#[test]
+fn families_conflict_when_a_backend_cannot_be_reached_by_one_that_is_used() {
+    use IpFamily::{V4, V6};
+    for (oldest, younger, conflict) in [
+        (vec![V4], vec![V4], false),
+        (vec![V4], vec![V6], true),
+        (vec![V4, V6], vec![V4], true),
+        (vec![V4, V6], vec![V6, V4], false),
+        (vec![V4], vec![V6, V4], false),
+    ] {
+        let (a, b) = (
+            Export { ip_families: oldest.clone(), ..mk_export(1, &[]) },
+            Export { ip_families: younger.clone(), ..mk_export(2, &[]) },
+        );
+        let service = merged(&[("a", &a), ("b", &b)]);
+        assert_eq!(reasons(&service).len(), usize::from(conflict), "{oldest:?} {younger:?}");
+        assert_eq!(service.ip_families, oldest);
+        if conflict {
+            let message = service.conflicts[0].message(&id("b"));
+            assert!(message.contains("so that its endpoints get no traffic by IPv"), "{message}");
+        }
+    }
+}
+
+#[test]
+fn long_lists_of_clusters_are_cut() {
+    let (oldest, younger) = (mk_export(1, &[]), Export { service_type: ServiceType::Headless, ..mk_export(2, &[]) });
+    let names: Vec<String> = (1..=9).map(|n| format!("c{n}")).collect();
+    let mut exports = vec![("c0", &oldest)];
+    exports.extend(names.iter().map(|name| (name.as_str(), &younger)));
+    let message = merged(&exports).conflicts[0].message(&id("c0"));
+    assert!(message.ends_with("9/10 clusters disagree. Cluster \"c1\" has \"Headless\"; \"c2\" has \"Headless\"; \"c3\" has \"Headless\"; and 6 more."), "{message}");
 }
 
 fn any_export() -> impl Strategy<Value = Export> {
@@ -175,6 +317,54 @@ proptest! {
             (after.service_type, after.session_affinity, after.internal_traffic_policy, after.ip_families),
             (before.service_type, before.session_affinity, before.internal_traffic_policy, before.ip_families)
         );
+    }
+
+    #[test]
+    fn the_order_in_which_exports_become_known_and_the_names_of_clusters_do_not_matter(
+        exports in prop::collection::vec(any_export(), 1..5),
+    ) {
+        // Ages that differ, so that the names decide nothing.
+        let exports: Vec<_> = exports.into_iter().zip(0..).map(|(export, created)| Export { created, ..export }).collect();
+        let named = |name: fn(usize) -> String| -> BTreeMap<_, _> {
+            exports.iter().enumerate().map(|(i, e)| (id(&name(i)), e)).collect()
+        };
+        let (there, elsewhere) = (merge(&named(|i| format!("c{i}"))).unwrap(), merge(&named(|i| format!("c{}", 9 - i))).unwrap());
+        prop_assert_eq!(reasons(&there), reasons(&elsewhere));
+        prop_assert_eq!(&there.ports, &elsewhere.ports);
+        let carried = |service: &ClusterSetService| service.clusters.values().cloned().collect::<Vec<_>>();
+        prop_assert_eq!(carried(&there), carried(&elsewhere).into_iter().rev().collect::<Vec<_>>());
+        prop_assert_eq!(
+            (there.service_type, there.session_affinity, there.internal_traffic_policy, there.ip_families, there.other_families),
+            (elsewhere.service_type, elsewhere.session_affinity, elsewhere.internal_traffic_policy, elsewhere.ip_families,
+             elsewhere.other_families)
+        );
+    }
+
+    #[test]
+    fn what_was_merged_merges_to_itself(exports in prop::collection::vec(any_export(), 1..5)) {
+        let named: BTreeMap<_, _> = exports.iter().enumerate().map(|(i, e)| (id(&format!("c{i}")), e)).collect();
+        let service = merge(&named).unwrap();
+        let oldest = exports.iter().min_by_key(|export| export.created).unwrap();
+        let as_one = Export { ports: service.ports.clone(), ..oldest.clone() };
+        let again = merge(&[(id("c0"), &as_one)].into()).unwrap();
+        prop_assert!(again.conflicts.is_empty());
+        prop_assert_eq!((again.ports, again.service_type, again.ip_families), (service.ports, service.service_type, service.ip_families));
+    }
+
+    #[test]
+    fn every_cluster_says_the_same_reasons_and_only_who_disagrees_is_told_to_change(
+        exports in prop::collection::vec(any_export(), 1..5),
+    ) {
+        let named: BTreeMap<_, _> = exports.iter().enumerate().map(|(i, e)| (id(&format!("c{i}")), e)).collect();
+        let oldest = named.iter().min_by_key(|(id, export)| (export.created, *id)).unwrap().0;
+        for conflict in merge(&named).unwrap().conflicts {
+            prop_assert!(!conflict.differing.is_empty() && !conflict.differing.contains_key(oldest));
+            for cluster in named.keys() {
+                let message = conflict.message(cluster);
+                prop_assert!(message.starts_with(&conflict.summary));
+                prop_assert_eq!(message.contains("This cluster's"), conflict.differing.contains_key(cluster));
+            }
+        }
     }
 
     #[test]

@@ -6,13 +6,16 @@ mod export;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod identity;
+pub mod labels;
 mod merge;
 mod slices;
 mod target;
 
 pub use endpoint::{Conditions, Endpoint, EndpointPort};
-pub use export::{Export, IpFamily, Protocol, ServicePort, ServiceType, SessionAffinity, TrafficPolicy};
+pub use export::{
+    DEFAULT_AFFINITY_TIMEOUT, Export, IpFamily, Protocol, ServicePort, ServiceType, SessionAffinity, TrafficPolicy,
+};
 pub use identity::{ClusterId, ClusterSetId, InvalidClusterId, ServiceKey};
 pub use merge::{ClusterSetService, Conflict, ConflictReason, merge};
-pub use slices::{MAX_ENDPOINTS, PackedEndpoint, Slice, SliceEndpoint, pack, packable};
+pub use slices::{Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, pack, packable};
 pub use target::{ClaimOwner, Registration, Target};

@@ -8,7 +8,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{ClusterId, Conditions, Endpoint, EndpointPort, IpFamily, ServiceKey};
+use super::{ClusterId, Conditions, Endpoint, EndpointPort, IpFamily, ServiceKey, labels::is_label_value};
 
 /// Endpoints per slice: the EndpointSlice controller's own default. The API allows 1,000.
 pub const MAX_ENDPOINTS: usize = 100;
@@ -31,11 +31,43 @@ pub struct SliceEndpoint {
     pub conditions: Conditions,
     pub hostname: Option<Arc<str>>,
     pub zone: Option<Arc<str>>,
-    /// Only for endpoints of the own cluster: a remote node that has the name of a local one is not local.
+    /// Only for endpoints of the own cluster.
     pub node: Option<Arc<str>>,
-    /// Zone hint for kube-proxy (`trafficDistribution`).
-    pub hint: Option<Arc<str>>,
+    pub hints: Hints,
 }
+
+/// Which consumers should prefer an endpoint (`trafficDistribution`).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Hints {
+    pub zone: Option<Arc<str>>,
+    pub node: Option<Arc<str>>,
+}
+
+/// How near traffic should stay: what a `trafficDistribution` asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proximity {
+    Any,
+    Zone,
+    Node,
+}
+
+impl Proximity {
+    /// As Kubernetes reads the field (KEP-3015); values that it does not know ask for nothing.
+    pub fn of(traffic_distribution: Option<&str>) -> Self {
+        match traffic_distribution {
+            Some("PreferClose" | "PreferSameZone") => Self::Zone,
+            Some("PreferSameNode") => Self::Node,
+            _ => Self::Any,
+        }
+    }
+}
+
+/// Zone hint of an endpoint whose zone is not known. kube-proxy heeds hints only if every ready endpoint has one: without
+/// it, one cluster without zones would end the preference in all.
+const NO_ZONE: &str = "unknown.cloudmap-mcs";
+
+/// Ends the node hint of an endpoint that is on no node of this cluster. Reserved (RFC 2606), so that no node is called so.
+const NO_NODE: &str = "clusterset.invalid";
 
 /// The slices that `endpoints` should be in, given the `existing` ones of the same name and source cluster. Existing
 /// slices that are missing in the answer are to be deleted.
@@ -97,30 +129,41 @@ pub struct PackedEndpoint {
     pub ports: Arc<[EndpointPort]>,
 }
 
-/// The addresses of `endpoints` in `families`, with only the ports whose names are `carried` (those that this cluster
-/// really exposes under the merged service). `local` endpoints keep their node; `hints` asks for zone hints.
+/// How the endpoints of one source cluster go into slices.
+#[derive(Debug, Clone, Copy)]
+pub struct Placement<'a> {
+    pub source: &'a ClusterId,
+    /// The source is this cluster: its endpoints keep their nodes. A node of another one that has the name of a local node
+    /// is not local.
+    pub local: bool,
+    pub families: &'a [IpFamily],
+    /// Names of the ports that the source really exposes under the merged service.
+    pub carried: &'a [Arc<str>],
+    /// What an unnamed port is called in the slices.
+    pub unnamed: &'a str,
+    pub proximity: Proximity,
+}
+
+/// The addresses of `endpoints`, with the ports and hints that they may show.
 ///
 /// Endpoints of a service that has ports, but none of which it may carry, are left out.
-pub fn packable(
-    endpoints: &[Endpoint],
-    families: &[IpFamily],
-    carried: &[Arc<str>],
-    local: bool,
-    hints: bool,
-) -> Vec<PackedEndpoint> {
+pub fn packable(endpoints: &[Endpoint], placement: &Placement<'_>) -> Vec<PackedEndpoint> {
     let mut port_sets: HashMap<&[EndpointPort], Arc<[EndpointPort]>> = HashMap::new();
+    let nowhere: Arc<str> = format!("{}.{NO_NODE}", placement.source).into();
+    let no_zone: Arc<str> = NO_ZONE.into();
     let mut packed = Vec::new();
     for endpoint in endpoints {
-        let ports = port_sets
-            .entry(&endpoint.ports)
-            .or_insert_with(|| {
-                endpoint.ports.iter().filter(|port| carried.contains(&port.name)).cloned().collect::<Vec<_>>().into()
-            })
-            .clone();
+        let ports = port_sets.entry(&endpoint.ports).or_insert_with(|| placement.ports(&endpoint.ports)).clone();
         if ports.is_empty() && !endpoint.ports.is_empty() {
             continue;
         }
-        let addresses = families.iter().filter_map(|family| match family {
+        let node = endpoint.node.clone().filter(|_| placement.local);
+        let zone = endpoint.zone.as_ref().filter(|zone| !zone.is_empty() && is_label_value(zone));
+        let hints = Hints {
+            zone: (placement.proximity != Proximity::Any).then(|| zone.unwrap_or(&no_zone).clone()),
+            node: (placement.proximity == Proximity::Node).then(|| node.as_ref().unwrap_or(&nowhere).clone()),
+        };
+        let addresses = placement.families.iter().filter_map(|family| match family {
             IpFamily::V4 => endpoint.ipv4.map(IpAddr::V4),
             IpFamily::V6 => endpoint.ipv6.map(IpAddr::V6),
         });
@@ -131,14 +174,25 @@ pub fn packable(
                     conditions: endpoint.conditions,
                     hostname: endpoint.hostname.clone(),
                     zone: endpoint.zone.clone(),
-                    node: endpoint.node.clone().filter(|_| local),
-                    hint: endpoint.zone.clone().filter(|_| hints),
+                    node: node.clone(),
+                    hints: hints.clone(),
                 },
                 ports: ports.clone(),
             });
         }
     }
     packed
+}
+
+impl Placement<'_> {
+    fn ports(&self, ports: &[EndpointPort]) -> Arc<[EndpointPort]> {
+        let mut shown: Vec<_> = ports.iter().filter(|port| self.carried.contains(&port.name)).cloned().collect();
+        for port in shown.iter_mut().filter(|port| port.name.is_empty()) {
+            port.name = self.unnamed.into();
+        }
+        shown.sort();
+        shown.into()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -27,10 +27,26 @@ fn key() -> ServiceKey {
     ServiceKey::new("ns", "svc")
 }
 
+/// The endpoints of another cluster.
+fn placement<'a>(source: &'a ClusterId, families: &'a [IpFamily], carried: &'a [Arc<str>]) -> Placement<'a> {
+    Placement { source, local: false, families, carried, unnamed: "", proximity: Proximity::Any }
+}
+
+fn packed_with(endpoints: &[Endpoint], change: impl Fn(&mut Placement<'_>)) -> Vec<PackedEndpoint> {
+    let (source, carried) = (id(), ["http".into()]);
+    let mut placement = placement(&source, &[IpFamily::V4], &carried);
+    change(&mut placement);
+    packable(endpoints, &placement)
+}
+
+fn id() -> ClusterId {
+    "c1".parse().unwrap()
+}
+
 fn packed(numbers: impl IntoIterator<Item = u32>, existing: &[Slice]) -> Vec<Slice> {
     let ports = mk_ports(&["http"]);
     let endpoints: Vec<_> = numbers.into_iter().map(|n| mk_endpoint(n, &ports)).collect();
-    let packable = packable(&endpoints, &[IpFamily::V4], &["http".into()], false, false);
+    let packable = packed_with(&endpoints, |_| {});
     pack(&key(), &"c1".parse().unwrap(), &packable, existing)
 }
 
@@ -63,7 +79,7 @@ fn a_changed_condition_reaches_the_existing_slice() {
     let ports = mk_ports(&["http"]);
     let mut endpoints: Vec<_> = (0..3).map(|n| mk_endpoint(n, &ports)).collect();
     endpoints[1].conditions = Conditions { ready: false, serving: true, terminating: true };
-    let packable = packable(&endpoints, &[IpFamily::V4], &["http".into()], false, false);
+    let packable = packed_with(&endpoints, |_| {});
     let after = pack(&key(), &"c1".parse().unwrap(), &packable, &before);
     assert_eq!((after.len(), &after[0].name), (1, &before[0].name));
     assert_eq!(after[0].endpoints[1].conditions, endpoints[1].conditions);
@@ -72,7 +88,7 @@ fn a_changed_condition_reaches_the_existing_slice() {
 #[test]
 fn an_endpoint_shows_only_the_ports_that_its_cluster_carries() {
     let endpoints = [mk_endpoint(1, &mk_ports(&["http", "old"])), mk_endpoint(2, &mk_ports(&["old"]))];
-    let packed = packable(&endpoints, &[IpFamily::V4], &["http".into()], false, false);
+    let packed = packed_with(&endpoints, |_| {});
     assert_eq!(packed.len(), 1, "the second one has nothing to offer");
     assert_eq!(packed[0].ports, mk_ports(&["http"]));
 }
@@ -80,7 +96,7 @@ fn an_endpoint_shows_only_the_ports_that_its_cluster_carries() {
 #[test]
 fn nodes_are_named_only_for_local_endpoints() {
     let endpoints = [mk_endpoint(1, &mk_ports(&["http"]))];
-    let node = |local| packable(&endpoints, &[IpFamily::V4], &["http".into()], local, false)[0].endpoint.node.clone();
+    let node = |local| packed_with(&endpoints, |p| p.local = local)[0].endpoint.node.clone();
     assert_eq!((node(true).as_deref(), node(false)), (Some("node-1"), None));
 }
 
@@ -89,8 +105,8 @@ fn families_and_port_sets_have_slices_of_their_own() {
     let mut dual = mk_endpoint(1, &mk_ports(&["http"]));
     dual.ipv6 = Some("fd00::1".parse().unwrap());
     let other = mk_endpoint(2, &mk_ports(&["grpc", "http"]));
-    let carried = ["grpc".into(), "http".into()];
-    let packable = packable(&[dual, other], &[IpFamily::V4, IpFamily::V6], &carried, false, false);
+    let (source, carried) = (id(), ["grpc".into(), "http".into()]);
+    let packable = packable(&[dual, other], &placement(&source, &[IpFamily::V4, IpFamily::V6], &carried));
     let slices = pack(&key(), &"c1".parse().unwrap(), &packable, &[]);
     assert_eq!(slices.len(), 3);
     let names: HashSet<_> = slices.iter().map(|slice| &slice.name).collect();
@@ -99,8 +115,42 @@ fn families_and_port_sets_have_slices_of_their_own() {
 
 #[test]
 fn a_headless_service_without_ports_keeps_its_endpoints() {
-    let packed = packable(&[mk_endpoint(1, &mk_ports(&[]))], &[IpFamily::V4], &[], false, false);
+    let packed = packed_with(&[mk_endpoint(1, &mk_ports(&[]))], |p| p.carried = &[]);
     assert_eq!(packed.len(), 1);
+}
+
+#[test]
+fn hints_say_what_the_traffic_distribution_asks_for() {
+    let ports = mk_ports(&["http"]);
+    let plain = mk_endpoint(1, &ports);
+    let nowhere = Endpoint { zone: None, node: None, ..mk_endpoint(2, &ports) };
+    let odd = Endpoint { zone: Some("no label".into()), ..mk_endpoint(3, &ports) };
+    let (zone, unknown, away) = (Some("z1"), Some("unknown.cloudmap-mcs"), Some("c1.clusterset.invalid"));
+    for (distribution, local, expected) in [
+        (None, true, [(None, None); 3]),
+        (Some("Novel"), true, [(None, None); 3]),
+        (Some("PreferClose"), false, [(zone, None), (unknown, None), (unknown, None)]),
+        (Some("PreferSameZone"), true, [(zone, None), (unknown, None), (unknown, None)]),
+        (Some("PreferSameNode"), true, [(zone, Some("node-1")), (unknown, away), (unknown, Some("node-1"))]),
+        // kube-proxy heeds node hints only if every endpoint has one, and none may be that of a local node.
+        (Some("PreferSameNode"), false, [(zone, away), (unknown, away), (unknown, away)]),
+    ] {
+        let packed = packed_with(&[plain.clone(), nowhere.clone(), odd.clone()], |p| {
+            p.local = local;
+            p.proximity = Proximity::of(distribution);
+        });
+        let hints: Vec<_> =
+            packed.iter().map(|p| (p.endpoint.hints.zone.as_deref(), p.endpoint.hints.node.as_deref())).collect();
+        assert_eq!(hints, expected, "{distribution:?} {local}");
+    }
+}
+
+#[test]
+fn an_unnamed_port_has_the_name_that_the_derived_service_gives_it() {
+    let (source, carried) = (id(), ["".into()]);
+    let placement = Placement { unnamed: "unnamed", ..placement(&source, &[IpFamily::V4], &carried) };
+    let packed = packable(&[mk_endpoint(1, &mk_ports(&[""]))], &placement);
+    assert_eq!(packed[0].ports, mk_ports(&["unnamed"]));
 }
 
 proptest! {

@@ -32,6 +32,8 @@ fn the_committed_files_are_the_generated_ones() {
 
 /// Where this project's CRDs say more than upstream's, and nowhere else: (JSON pointer suffix, why).
 const ADDITIONS: &[(&str, &str)] = &[
+    ("/spec/versions/0/additionalPrinterColumns/+", "`kubectl get` says whether it works, and why not"),
+    ("/spec/versions/1/additionalPrinterColumns/+", "likewise"),
     ("/spec/names/categories", "`kubectl get mcs` lists exports and imports"),
     ("/spec/names/listKind", "the API server fills in the same value"),
 ];
@@ -87,6 +89,14 @@ fn compare(pointer: &str, upstream: &Value, ours: &Value, differences: &mut Vec<
             }
             for name in mine.keys().filter(|name| !theirs.contains_key(*name)) {
                 differences.push(format!("added {pointer}/{name}"));
+            }
+        }
+        // Further columns may stand anywhere between upstream's.
+        (Value::Array(theirs), Value::Array(mine)) if pointer.ends_with("/additionalPrinterColumns") => {
+            let kept: Vec<Value> = mine.iter().filter(|column| theirs.contains(column)).cloned().collect();
+            compare(&format!("{pointer}/"), upstream, &Value::Array(kept.clone()), differences);
+            if mine.len() > kept.len() {
+                differences.push(format!("added {pointer}/+"));
             }
         }
         (Value::Array(theirs), Value::Array(mine)) if theirs.len() == mine.len() => {

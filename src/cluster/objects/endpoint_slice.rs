@@ -47,6 +47,8 @@ pub struct Endpoint {
     pub zone: Option<Arc<str>>,
     /// `hints.forZones`.
     pub hint_zones: Box<[Arc<str>]>,
+    /// `hints.forNodes`.
+    pub hint_nodes: Box<[Arc<str>]>,
     /// What the endpoint is, for pods: joins the two families of one pod.
     pub target: Option<Box<TargetRef>>,
 }
@@ -116,6 +118,7 @@ impl EndpointSlice {
 
 fn narrow_endpoint(endpoint: v1::Endpoint, interner: &mut Interner) -> Endpoint {
     let conditions = endpoint.conditions.unwrap_or_default();
+    let hints = endpoint.hints.unwrap_or_default();
     Endpoint {
         addresses: addresses(&endpoint.addresses),
         conditions: Conditions {
@@ -126,12 +129,8 @@ fn narrow_endpoint(endpoint: v1::Endpoint, interner: &mut Interner) -> Endpoint 
         hostname: endpoint.hostname.map(|name| interner.string(&name)),
         node: endpoint.node_name.map(|name| interner.string(&name)),
         zone: endpoint.zone.map(|name| interner.string(&name)),
-        hint_zones: endpoint
-            .hints
-            .into_iter()
-            .flat_map(|hints| hints.for_zones.unwrap_or_default())
-            .map(|zone| interner.string(&zone.name))
-            .collect(),
+        hint_zones: hints.for_zones.iter().flatten().map(|zone| interner.string(&zone.name)).collect(),
+        hint_nodes: hints.for_nodes.iter().flatten().map(|node| interner.string(&node.name)).collect(),
         target: endpoint.target_ref.map(|target| {
             Box::new(TargetRef {
                 kind: interner.string(target.kind.as_deref().unwrap_or_default()),

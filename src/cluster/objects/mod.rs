@@ -21,10 +21,7 @@ pub use self::{
     service_export::ServiceExport,
     service_import::ServiceImport,
 };
-use crate::{
-    api::names,
-    model::{IpFamily, ServiceKey},
-};
+use crate::{api::names, model::ServiceKey};
 
 /// Namespace and name of an object that is not named after a Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -113,14 +110,6 @@ fn applied(metadata: &ObjectMeta) -> (Pairs, Pairs) {
             .collect()
     };
     (owned("f:labels", &metadata.labels), owned("f:annotations", &metadata.annotations))
-}
-
-fn family(name: &str) -> Option<IpFamily> {
-    match name {
-        "IPv4" => Some(IpFamily::V4),
-        "IPv6" => Some(IpFamily::V6),
-        _ => None,
-    }
 }
 
 /// Addresses that can be parsed. IPv4 with leading zeros, which old API servers let through, cannot.

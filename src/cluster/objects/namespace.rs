@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::core::PartialObjectMeta;
@@ -12,6 +12,8 @@ pub struct Namespace {
     pub name: Arc<str>,
     /// Nothing can be created in it any more.
     pub terminating: bool,
+    /// Decide whether Services may be exported from it.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl Narrow for Namespace {
@@ -26,6 +28,7 @@ impl Narrow for Namespace {
 
     fn narrow(object: Self::Kind, _: &mut Interner) -> Option<Self> {
         let terminating = object.metadata.deletion_timestamp.is_some();
-        Some(Self { name: Self::key(&object.metadata)?, terminating })
+        let labels = object.metadata.labels.unwrap_or_default();
+        Some(Self { name: object.metadata.name.as_deref()?.into(), terminating, labels })
     }
 }

@@ -2,9 +2,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
-use super::{
-    Interner, Pairs, addresses, applied, created, family, is_managed, known_annotations, label, service_key, uid,
-};
+use super::{Interner, Pairs, addresses, applied, created, is_managed, known_annotations, label, service_key, uid};
 use crate::{
     api::names,
     cluster::cache::Narrow,
@@ -96,7 +94,7 @@ impl Narrow for Service {
             headless: cluster_ips.iter().any(|ip| ip == "None"),
             cluster_ips: addresses(&cluster_ips),
             ports: spec.ports.iter().flatten().filter_map(|port| service_port(port, interner)).collect(),
-            ip_families: spec.ip_families.iter().flatten().filter_map(|name| family(name)).collect(),
+            ip_families: spec.ip_families.iter().flatten().filter_map(|name| IpFamily::parse(name)).collect(),
             ip_family_policy: spec.ip_family_policy.map(|policy| interner.string(&policy)),
             session_affinity: match spec.session_affinity.as_deref() {
                 Some("ClientIP") => SessionAffinity::ClientIp {

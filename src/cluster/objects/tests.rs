@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     cluster::cache::Narrow,
-    model::{Conditions, Protocol, SessionAffinity, TrafficPolicy},
+    model::{Conditions, IpFamily, Protocol, SessionAffinity, TrafficPolicy},
 };
 
 fn narrow<T: Narrow>(object: serde_json::Value) -> Option<T>
@@ -97,7 +97,7 @@ fn an_endpoint_keeps_its_place_and_its_pod() {
     let slice: ForeignSlice = narrow(slice(json!([{
         "addresses": ["10.0.0.1", "not-an-address"],
         "hostname": "web-0", "nodeName": "node-1", "zone": "eu-west-1a",
-        "hints": {"forZones": [{"name": "eu-west-1b"}]},
+        "hints": {"forZones": [{"name": "eu-west-1b"}], "forNodes": [{"name": "node-2"}]},
         "targetRef": {"kind": "Pod", "namespace": "ns", "name": "web-0", "uid": "p"},
     }])))
     .unwrap();
@@ -108,6 +108,7 @@ fn an_endpoint_keeps_its_place_and_its_pod() {
         (endpoint.zone.as_deref(), endpoint.hint_zones.as_ref()),
         (Some("eu-west-1a"), &["eu-west-1b".into()][..])
     );
+    assert_eq!(endpoint.hint_nodes.as_ref(), &["node-2".into()]);
     assert_eq!(endpoint.target.as_ref().unwrap().uid.as_ref(), "p");
     assert_eq!(slice.service.as_deref(), Some("web"));
     let ports: Vec<(&str, u16)> = slice.ports.iter().map(|port| (&*port.name, port.port)).collect();

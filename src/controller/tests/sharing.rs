@@ -146,9 +146,19 @@ async fn what_was_in_the_way_or_was_deleted_by_hand_is_made_up_for() {
         notes.iter().any(|note| note.reason == "ForeignObject" && note.text.contains(&derived))
     })
     .await;
-    assert!(green.objects.import(&key("web")).is_none() && green.objects.writes() == 0);
+    until("the import says it, too", || {
+        green
+            .import_condition("web", "Ready")
+            .is_some_and(|ready| ready.reason == "Pending" && ready.message.contains(&derived))
+    })
+    .await;
+    assert!(
+        green.imported("web").is_empty() && green.objects.writes() == 2,
+        "the import and its status, and nothing else"
+    );
     green.objects.remove_service(&key(&derived));
     green.until_imports("web", &["10.0.0.1"]).await;
+    until("it is ready", || green.import_condition("web", "Ready").is_some_and(|ready| ready.status == "True")).await;
 
     green.objects.remove_service(&key(&derived));
     until("it is made again", || green.derived("web").is_some()).await;

@@ -1,9 +1,12 @@
 //! Clusters in memory, each with a whole controller, around one Cloud Map in memory, under simulated time.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, future::pending, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery};
+use k8s_openapi::{
+    api::{core::v1 as core, discovery::v1 as discovery},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
 use serde_json::json;
 use tokio::{task::JoinHandle, time::Instant};
 
@@ -15,11 +18,11 @@ use crate::{
         ErrorKind, Instance, Operation,
         fake::{Fake, Fault},
     },
-    cluster::{Caches, memory::MemoryCluster},
+    cluster::{Caches, memory::MemoryCluster, selector::NamespaceSelector},
     import::derived_name,
     instances::{self, Naming},
     ledger::{CLUSTERS, driver, head::Head, record::memory::Stored},
-    model::ServiceKey,
+    model::{IpFamily, ServiceKey},
 };
 
 /// Simulated time within which everything converges.
@@ -66,8 +69,17 @@ impl World {
         let (objects, caches) = MemoryCluster::new();
         objects.add_namespace("shop");
         let (id, uid) = (id.to_owned(), uid.to_owned());
-        let mut cluster =
-            Cluster { id, uid, objects, caches, fake: self.fake.clone(), record: Arc::default(), leader: None };
+        let mut cluster = Cluster {
+            id,
+            uid,
+            objects,
+            caches,
+            fake: self.fake.clone(),
+            record: Arc::default(),
+            leader: None,
+            export_namespaces: None,
+            stale_ttl: None,
+        };
         cluster.lead();
         cluster
     }
@@ -147,13 +159,16 @@ pub(super) async fn always(what: &str, time: Duration, holds: impl Fn() -> bool)
 }
 
 pub(super) struct Cluster {
-    id: String,
+    pub(super) id: String,
     uid: String,
     pub(super) objects: Arc<MemoryCluster>,
     caches: Caches,
     fake: Fake,
     record: Arc<Stored>,
     leader: Option<JoinHandle<()>>,
+    /// Heeded by those that lead from now on.
+    pub(super) export_namespaces: Option<NamespaceSelector>,
+    pub(super) stale_ttl: Option<Duration>,
 }
 
 impl Drop for Cluster {
@@ -177,9 +192,11 @@ impl Cluster {
             instances::Identity { clusterset: Some(clusterset), cluster, cluster_uid: self.uid.as_str().into() };
         let (objects, caches, fake, record) =
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
+        let (export_namespaces, stale_ttl) = (self.export_namespaces.clone(), self.stale_ttl);
         self.leader = Some(tokio::spawn(async move {
             let clusterset = identity.clusterset.clone().unwrap();
-            let settings = driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
+            let mut settings = driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
+            settings.stale_ttl = stale_ttl;
             let ledger = driver::spawn(settings, fake.clone(), record, Always, pending());
             let permit = ledger.permit(leads_until);
             let (desired, receiver) = tokio::sync::watch::channel(Arc::default());
@@ -206,8 +223,15 @@ impl Cluster {
                 statuses: registered.status(),
                 metrics: Metrics::new(&prometheus::Registry::new()).unwrap(),
             };
-            let claim_delay = Duration::from_secs(10);
-            run(Settings { cluster: identity.cluster, concurrency: 4, targets, claim_delay }, inputs).await;
+            let settings = Settings {
+                cluster: identity.cluster,
+                concurrency: 4,
+                targets,
+                claim_delay: Duration::from_secs(10),
+                export_namespaces,
+                families: vec![IpFamily::V4],
+            };
+            run(settings, inputs).await;
         }));
     }
 
@@ -277,10 +301,26 @@ impl Cluster {
 
     /// Status and reason of a condition of a ServiceExport.
     pub(super) fn says(&self, name: &str, type_: &str) -> (String, String) {
-        let conditions =
-            self.objects.export(&key(name)).and_then(|export| export.status).unwrap_or_default().conditions;
-        let found = conditions.into_iter().find(|condition| condition.type_ == type_);
-        found.map(|condition| (condition.status, condition.reason)).unwrap_or_default()
+        self.condition(name, type_).map(|condition| (condition.status, condition.reason)).unwrap_or_default()
+    }
+
+    pub(super) fn condition(&self, name: &str, type_: &str) -> Option<Condition> {
+        let conditions = self.objects.export(&key(name))?.status?.conditions;
+        conditions.into_iter().find(|condition| condition.type_ == type_)
+    }
+
+    /// A condition of a ServiceImport.
+    pub(super) fn import_condition(&self, name: &str, type_: &str) -> Option<Condition> {
+        let conditions = self.objects.import(&key(name))?.status?.conditions;
+        conditions.into_iter().find(|condition| condition.type_ == type_)
+    }
+
+    /// The clusters that an import comes from, and those that its slices name as their sources.
+    pub(super) fn sources(&self, name: &str) -> [BTreeSet<String>; 2] {
+        let status = self.objects.import(&key(name)).and_then(|import| import.status).unwrap_or_default();
+        let label =
+            |slice: discovery::EndpointSlice| slice.metadata.labels.unwrap()[names::LABEL_SOURCE_CLUSTER].clone();
+        [status.clusters.into_iter().map(|status| status.cluster).collect(), self.slices(name).map(label).collect()]
     }
 
     pub(super) async fn until_says(&self, name: &str, type_: &str, status: &str, reason: &str) {
