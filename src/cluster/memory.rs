@@ -311,7 +311,16 @@ impl State {
             spec.cluster_ip.clone_from(&old.cluster_ip);
             spec.cluster_ips.clone_from(&old.cluster_ips);
         }
-        let families = spec.ip_families.get_or_insert_with(|| vec!["IPv4".to_owned()]).clone();
+        let dual = spec.ip_family_policy.as_deref() == Some("PreferDualStack");
+        let families = spec.ip_families.get_or_insert_with(|| {
+            let before = old.and_then(|old| old.spec.as_ref()?.ip_families.clone()).unwrap_or_default();
+            let mut families = if before.is_empty() { vec!["IPv4".to_owned()] } else { before };
+            if dual && families.len() == 1 {
+                families.push(if families[0] == "IPv4" { "IPv6" } else { "IPv4" }.to_owned());
+            }
+            families
+        });
+        let families = families.clone();
         let ips = spec.cluster_ips.get_or_insert_default();
         for family in families.iter().skip(ips.len()) {
             ips.push(match family.as_str() {

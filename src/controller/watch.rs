@@ -33,7 +33,11 @@ use crate::{
         selector::NamespaceSelector,
     },
     instances::sync::{Desired, TargetDesired, TargetStatus},
-    ledger::{driver::Handle, records, remote::Remotes},
+    ledger::{
+        driver::{Handle, Status},
+        records,
+        remote::Remotes,
+    },
     model::{ClusterId, IpFamily, ServiceKey, Target},
     queue::Queue,
 };
@@ -150,7 +154,7 @@ impl Watch {
             None => closed,
         };
         if self.ledger.is_some() {
-            self.membership_changed(membership(&status.borrow_and_update(), true));
+            self.membership_changed(&status.borrow_and_update(), true);
         }
         let settle = tokio::time::sleep(SETTLE);
         tokio::pin!(settle);
@@ -205,8 +209,7 @@ impl Watch {
                     self.statuses_changed(&now);
                 }
                 Ok(()) = status.changed() => {
-                    let membership = membership(&status.borrow_and_update(), young);
-                    self.membership_changed(membership);
+                    self.membership_changed(&status.borrow_and_update(), young);
                 }
                 changes = imported.next() => self.imported_changed(changes),
                 changes = imports.next() => self.enqueue(changes.into_iter().map(|change: Change<ServiceImport>| change.key)),
@@ -214,8 +217,7 @@ impl Watch {
                 () = &mut settle, if !settled => {
                     young = false;
                     if self.ledger.is_some() {
-                        let membership = membership(&status.borrow(), young);
-                        self.membership_changed(membership);
+                        self.membership_changed(&status.borrow(), young);
                     }
                     if self.shared.state().knowledge.settle() {
                         info!("not all clusters could be read: their objects are kept, new imports wait no longer");
@@ -422,7 +424,8 @@ impl Watch {
         self.enqueue(names);
     }
 
-    fn membership_changed(&mut self, membership: Membership) {
+    fn membership_changed(&mut self, status: &Status, young: bool) {
+        let membership = membership(status, young, self.shared.state().knowledge.local());
         if *self.shared.state().knowledge.membership() == membership {
             return;
         }

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::cluster::{cache::Narrow, objects::Interner};
 
-fn mk_export(spec: serde_json::Value) -> ServiceExport {
+fn mk_export(spec: &serde_json::Value) -> ServiceExport {
     let object = json!({
         "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
         "metadata": {"namespace": "shop", "name": "web", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z",
@@ -13,7 +13,7 @@ fn mk_export(spec: serde_json::Value) -> ServiceExport {
     ServiceExport::narrow(serde_json::from_value(object).unwrap(), &mut Interner::default()).unwrap()
 }
 
-fn mk_service(spec: serde_json::Value) -> Service {
+fn mk_service(spec: &serde_json::Value) -> Service {
     let object = json!({
         "metadata": {"namespace": "shop", "name": "web", "creationTimestamp": "2020-01-01T00:00:00Z",
                      "labels": {"theirs": "x"}, "annotations": {"theirs": "x"}},
@@ -22,13 +22,13 @@ fn mk_service(spec: serde_json::Value) -> Service {
     Service::narrow(serde_json::from_value(object).unwrap(), &mut Interner::default()).unwrap()
 }
 
-fn planned(export: &ServiceExport, service: serde_json::Value) -> Result<Local, Refusal> {
+fn planned(export: &ServiceExport, service: &serde_json::Value) -> Result<Local, Refusal> {
     plan(export, Some(&mk_service(service)), &[], None)
 }
 
 #[test]
 fn types_are_those_of_kep_1645() {
-    let export = mk_export(json!({}));
+    let export = mk_export(&json!({}));
     for (service, expected) in [
         (json!({"clusterIP": "10.0.0.1"}), Some(ServiceType::ClusterSetIp)),
         (json!({"type": "NodePort", "clusterIP": "10.0.0.1"}), Some(ServiceType::ClusterSetIp)),
@@ -37,7 +37,7 @@ fn types_are_those_of_kep_1645() {
         (json!({"type": "ExternalName", "externalName": "example.com"}), None),
         (json!({"type": "Novel"}), None),
     ] {
-        let planned = planned(&export, service.clone());
+        let planned = planned(&export, &service);
         assert_eq!(planned.as_ref().ok().map(|local| local.export.service_type), expected, "{service}");
         if let Err(refusal) = planned {
             assert!(matches!(refusal, Refusal::Invalid { reason: ValidReason::InvalidServiceType, .. }), "{refusal:?}");
@@ -49,26 +49,26 @@ fn types_are_those_of_kep_1645() {
 
 #[test]
 fn an_export_is_as_old_as_its_service_export_and_no_policy_is_the_policy_cluster() {
-    let export = planned(&mk_export(json!({})), json!({"clusterIP": "10.0.0.1"})).unwrap().export;
+    let export = planned(&mk_export(&json!({})), &json!({"clusterIP": "10.0.0.1"})).unwrap().export;
     assert_eq!(export.created, "2026-01-01T00:00:00Z".parse::<k8s_openapi::jiff::Timestamp>().unwrap().as_second());
     let explicit = json!({"clusterIP": "10.0.0.1", "internalTrafficPolicy": "Cluster", "sessionAffinity": "None"});
-    assert_eq!(export, planned(&mk_export(json!({})), explicit).unwrap().export);
+    assert_eq!(export, planned(&mk_export(&json!({})), &explicit).unwrap().export);
 }
 
 #[test]
 fn only_the_spec_exports_labels_and_only_what_an_object_may_have() {
-    let request = mk_export(json!({
+    let request = mk_export(&json!({
         "exportedLabels": {"team": "a", "bad value": "x", "b": "no value", "cloudmap-mcs/managed-by": "x"},
         "exportedAnnotations": {"note": "any text", "no/t/so": "x", "multicluster.kubernetes.io/derived-service": "x"},
     }));
-    let export = planned(&request, json!({"clusterIP": "10.0.0.1"})).unwrap().export;
+    let export = planned(&request, &json!({"clusterIP": "10.0.0.1"})).unwrap().export;
     assert_eq!(export.labels, [("team".to_owned(), "a".to_owned())].into());
     assert_eq!(export.annotations, [("note".to_owned(), "any text".to_owned())].into());
     let message = left_out(&request).unwrap();
     for named in ["\"bad value\"", "\"b\": \"no value\"", "cloudmap-mcs/managed-by", "no/t/so", "derived-service"] {
         assert!(message.contains(named), "{named}: {message}");
     }
-    assert_eq!(left_out(&mk_export(json!({"exportedLabels": {"team": "a"}}))), None);
+    assert_eq!(left_out(&mk_export(&json!({"exportedLabels": {"team": "a"}}))), None);
 }
 
 #[test]

@@ -44,8 +44,9 @@ pub fn verdicts(facts: &Facts<'_>) -> Vec<Verdict> {
     verdicts.push(match facts.refusal {
         Some(Refusal::Invalid { reason, message }) => valid(false, *reason, message.clone()),
         None | Some(Refusal::NotAllowed(_)) => {
-            let left_out = facts.left_out.iter().map(|left_out| format!(" {left_out}")).collect::<String>();
-            valid(true, ValidReason::Valid, format!("The Service can be exported.{left_out}"))
+            let all = "The Service can be exported.";
+            let message = facts.left_out.as_ref().map_or_else(|| all.to_owned(), |rest| format!("{all} {rest}"));
+            valid(true, ValidReason::Valid, message)
         }
     });
     verdicts.push(match (facts.refusal, &facts.publication) {

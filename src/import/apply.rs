@@ -6,8 +6,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     objects::{
-        Facts, derived_service, derived_service_matches, endpoint_slice, import_status, service_import,
-        service_import_matches,
+        Facts, derived_service, derived_service_matches, endpoint_slice, import_status, prefer_dual_stack,
+        service_import, service_import_matches,
     },
     plan::Wanted,
 };
@@ -135,12 +135,15 @@ async fn derived_cluster_ips(
     }
     let mut object = derived_service(key, service);
     let mut there = there.derived.as_ref();
-    // A Service keeps its primary family for life.
-    if let (Some(derived), [one]) = (there, service.ip_families.as_slice())
-        && derived.ip_families.first().is_some_and(|primary| primary != one)
-    {
-        writer.delete_derived_service(&derived.key, &derived.uid).await?;
-        there = None;
+    if let (Some(derived), [one]) = (there, service.ip_families.as_slice()) {
+        if derived.ip_families.len() > 1 && derived.ip_families.contains(one) {
+            // Letting go of the other family would cost an address that may be wanted again, or be the primary one.
+            prefer_dual_stack(&mut object);
+        } else if derived.ip_families.first().is_some_and(|primary| primary != one) {
+            // A Service keeps its primary family for life.
+            writer.delete_derived_service(&derived.key, &derived.uid).await?;
+            there = None;
+        }
     }
     object.metadata.uid = there.map(|derived| derived.uid.to_string());
     let mut applied = writer.apply_derived_service(&object).await;

@@ -183,6 +183,27 @@ async fn another_family_gets_another_derived_service() {
 }
 
 #[tokio::test]
+async fn an_address_stays_when_the_other_family_comes_and_goes() {
+    use IpFamily::{V4, V6};
+    let mut scene = Scene::new();
+    let mut shown = Vec::new();
+    for families in [vec![V4], vec![V4, V6], vec![V4], vec![V6], vec![V6, V4]] {
+        let export = scene.export.as_mut().unwrap();
+        // Something else changes as well, so that the derived Service is written.
+        (export.ip_families, export.ports[0].port) = (families.clone(), export.ports[0].port + 1);
+        scene.reconcile().await.unwrap();
+        let spec = scene.cluster.import(&key()).unwrap().spec;
+        assert_eq!(spec.ip_families, families.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(spec.ips.len(), families.len());
+        shown.push(spec.ips);
+        assert_eq!(scene.writes().await, 0);
+    }
+    let [v4, both, again, v6, reversed] = shown.as_slice() else { panic!("five") };
+    assert_eq!((&both[..1], again, v6.as_slice()), (v4.as_slice(), v4, &both[1..]));
+    assert_eq!((&reversed[0], &reversed[1]), (&both[1], &both[0]));
+}
+
+#[tokio::test]
 async fn a_cluster_without_the_family_says_so_on_the_import() {
     let mut scene = Scene::new();
     scene.export.as_mut().unwrap().ip_families = vec![IpFamily::V6];

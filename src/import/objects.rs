@@ -49,13 +49,8 @@ pub fn derived_service(key: &ServiceKey, service: &ClusterSetService) -> core::S
         app_protocol: port.app_protocol.as_deref().map(str::to_owned),
         ..core::ServicePort::default()
     });
-    // Asking a single-stack cluster for both families by name would be refused; preferring both never is.
-    let (policy, families) = match service.ip_families.as_slice() {
-        [one] => ("SingleStack", Some(vec![one.to_string()])),
-        _ => ("PreferDualStack", None),
-    };
     let timeout = affinity_timeout(service.session_affinity);
-    core::Service {
+    let mut derived = core::Service {
         metadata: ObjectMeta {
             name: Some(derived_name(key)),
             namespace: Some(key.namespace.to_string()),
@@ -71,8 +66,6 @@ pub fn derived_service(key: &ServiceKey, service: &ClusterSetService) -> core::S
         spec: Some(core::ServiceSpec {
             type_: Some("ClusterIP".to_owned()),
             ports: Some(ports.collect()),
-            ip_family_policy: Some(policy.to_owned()),
-            ip_families: families,
             session_affinity: Some(affinity_name(service.session_affinity).to_owned()),
             session_affinity_config: timeout.map(|seconds| core::SessionAffinityConfig {
                 client_ip: Some(core::ClientIPConfig { timeout_seconds: i32::try_from(seconds).ok() }),
@@ -82,6 +75,22 @@ pub fn derived_service(key: &ServiceKey, service: &ClusterSetService) -> core::S
             ..core::ServiceSpec::default()
         }),
         status: None,
+    };
+    match (service.ip_families.as_slice(), &mut derived.spec) {
+        ([one], Some(spec)) => {
+            spec.ip_family_policy = Some("SingleStack".to_owned());
+            spec.ip_families = Some(vec![one.to_string()]);
+        }
+        _ => prefer_dual_stack(&mut derived),
+    }
+    derived
+}
+
+/// Asking a single-stack cluster for both families by name would be refused; preferring both never is.
+pub(super) fn prefer_dual_stack(derived: &mut core::Service) {
+    if let Some(spec) = &mut derived.spec {
+        spec.ip_family_policy = Some("PreferDualStack".to_owned());
+        spec.ip_families = None;
     }
 }
 
@@ -92,7 +101,8 @@ fn derived_port_name(port: &ServicePort) -> &str {
 /// Whether the derived Service that is there already says what [`derived_service`] would.
 pub(super) fn derived_service_matches(there: &objects::Service, key: &ServiceKey, service: &ClusterSetService) -> bool {
     let families = match service.ip_families.as_slice() {
-        [one] => there.ip_families.first() == Some(one),
+        // One that has the other family as well keeps its addresses: the import shows those that are wanted.
+        [one] => there.ip_families.contains(one),
         _ => there.ip_family_policy.as_deref() == Some("PreferDualStack"),
     };
     let affinity = match service.session_affinity {

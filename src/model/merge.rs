@@ -138,7 +138,7 @@ pub fn merge(exports: &BTreeMap<ClusterId, &Export>) -> Option<ClusterSetService
             Reason::TrafficDistribution,
             "trafficDistribution",
             |e| e.traffic_distribution.clone(),
-            |v| v.as_deref().map_or_else(|| "none".to_owned(), |v| quoted(v)),
+            |v| v.as_deref().map_or_else(|| "none".to_owned(), quoted),
         ),
         exports.ip_families(),
         exports.compare(Reason::Labels, "exportedLabels", |e| &e.labels, |v| map_text(v)),
