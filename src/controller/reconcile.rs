@@ -205,7 +205,12 @@ impl Reconciler {
                 continue;
             }
             let bad = (condition.status == "True") == (condition.type_ == "Conflict");
-            if let Some(reason) = event_reason(&condition.reason).filter(|_| bad || before.is_some()) {
+            let reason = match &*condition.reason {
+                // It does not pass by itself.
+                "Pending" if !self.shared.ledger && condition.type_ == "Ready" => Some("NoClusterSet"),
+                reason => event_reason(reason),
+            };
+            if let Some(reason) = reason.filter(|_| bad || before.is_some()) {
                 let note = Note {
                     regarding: events::export(key, &export.uid),
                     severity: if bad { Severity::Warning } else { Severity::Normal },

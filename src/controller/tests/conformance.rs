@@ -130,6 +130,26 @@ async fn another_id_relabels_everything_and_nothing_is_without_endpoints_meanwhi
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_finds_its_clusterset_late_says_so_and_then_exports() {
+    let world = World::new();
+    let (mut blue, green) = (world.cluster("blue"), world.cluster("green"));
+    blue.kill();
+    blue.member = false;
+    blue.lead();
+    blue.export("web", 80, &["10.0.0.1"]);
+    blue.until_says("web", "Ready", "False", "Pending").await;
+    let message = blue.condition("web", "Ready").unwrap().message;
+    assert!(message.contains("in no ClusterSet"), "{message}");
+    assert!(blue.objects.take_notes().iter().any(|note| note.reason == "NoClusterSet"));
+    assert_eq!(blue.condition("web", "Conflict"), None);
+    blue.kill();
+    blue.member = true;
+    blue.lead();
+    blue.until_says("web", "Ready", "True", "Exported").await;
+    green.until_imports("web", &["10.0.0.1"]).await;
+}
+
 async fn exported_by_both(world: &World) -> (Cluster, Cluster) {
     let (blue, green) = (world.cluster("blue"), world.cluster("green"));
     blue.export("web", 80, &["10.0.0.1"]);

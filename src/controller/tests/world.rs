@@ -79,6 +79,7 @@ impl World {
             leader: None,
             export_namespaces: None,
             stale_ttl: None,
+            member: true,
         };
         cluster.lead();
         cluster
@@ -169,6 +170,8 @@ pub(super) struct Cluster {
     /// Heeded by those that lead from now on.
     pub(super) export_namespaces: Option<NamespaceSelector>,
     pub(super) stale_ttl: Option<Duration>,
+    /// It has a ClusterSet id.
+    pub(super) member: bool,
 }
 
 impl Drop for Cluster {
@@ -192,20 +195,23 @@ impl Cluster {
             instances::Identity { clusterset: Some(clusterset), cluster, cluster_uid: self.uid.as_str().into() };
         let (objects, caches, fake, record) =
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
-        let (export_namespaces, stale_ttl) = (self.export_namespaces.clone(), self.stale_ttl);
+        let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
         self.leader = Some(tokio::spawn(async move {
             let clusterset = identity.clusterset.clone().unwrap();
             let mut settings = driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
             settings.stale_ttl = stale_ttl;
-            let ledger = driver::spawn(settings, fake.clone(), record, Always, pending());
-            let permit = ledger.permit(leads_until);
+            let ledger = member.then(|| driver::spawn(settings, fake.clone(), record, Always, pending()));
+            let permit: Arc<dyn instances::sync::Leadership> = match &ledger {
+                Some(ledger) => Arc::new(ledger.permit(leads_until)),
+                None => Arc::new(leads_until),
+            };
             let (desired, receiver) = tokio::sync::watch::channel(Arc::default());
             let (_stop, stopped) = tokio::sync::oneshot::channel::<()>();
             let registered = instances::sync::spawn(
                 instances::sync::Settings::new(identity.clone()),
                 fake,
                 receiver,
-                Arc::new(permit),
+                permit,
                 async move { drop(stopped.await) },
             );
             let targets = Targets {
@@ -217,8 +223,11 @@ impl Cluster {
             let inputs = Inputs {
                 caches,
                 writer: objects,
-                ledger: Some(ledger),
-                membership: Membership::Joining("The controller is starting.".to_owned()),
+                membership: Membership::Joining(match ledger {
+                    Some(_) => "The controller is starting.".to_owned(),
+                    None => "This cluster is in no ClusterSet.".to_owned(),
+                }),
+                ledger,
                 instances: desired,
                 statuses: registered.status(),
                 metrics: Metrics::new(&prometheus::Registry::new()).unwrap(),
