@@ -24,8 +24,9 @@ use crate::{
     },
 };
 
-/// What the derived Service and its slices call an unnamed port: the API server refuses a Service that has one beside others,
-/// and a name that came with the second port would cut the first one's traffic.
+/// What the derived Service calls an unnamed port: the API server refuses a Service that has one beside others, and a name that
+/// came with the second port would cut the first one's traffic. The slices have the port by both names, since whoever reads
+/// them with the ServiceImport looks for the one that it has there: none.
 pub(super) const UNNAMED_PORT: &str = "unnamed";
 
 /// Name of the derived Service: `derived-` and the first ten characters of base32hex(sha256("<ns>/<name>")), as in

@@ -153,7 +153,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         Some(import) => import.spec.type_ == ServiceImportType::Headless,
         None => service.service_type == ServiceType::Headless,
     };
-    let unnamed = if headless { "" } else { UNNAMED_PORT };
+    let unnamed_alias = (!headless).then_some(UNNAMED_PORT);
     let mut slices = BTreeMap::new();
     let mut skipped = Vec::new();
     for (cluster, source) in observed.sources {
@@ -163,7 +163,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
             local: cluster == observed.local,
             families: &service.ip_families,
             carried,
-            unnamed,
+            unnamed_alias,
             proximity: Proximity::of(service.traffic_distribution.as_deref()),
         };
         let mut packed = packable(source.endpoints, &placement);

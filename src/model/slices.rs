@@ -139,8 +139,8 @@ pub struct Placement<'a> {
     pub families: &'a [IpFamily],
     /// Names of the ports that the source really exposes under the merged service.
     pub carried: &'a [Arc<str>],
-    /// What an unnamed port is called in the slices.
-    pub unnamed: &'a str,
+    /// The name by which the derived Service finds an unnamed port, which the slices then have as well as the unnamed one.
+    pub unnamed_alias: Option<&'a str>,
     pub proximity: Proximity,
 }
 
@@ -187,10 +187,10 @@ pub fn packable(endpoints: &[Endpoint], placement: &Placement<'_>) -> Vec<Packed
 impl Placement<'_> {
     fn ports(&self, ports: &[EndpointPort]) -> Arc<[EndpointPort]> {
         let mut shown: Vec<_> = ports.iter().filter(|port| self.carried.contains(&port.name)).cloned().collect();
-        for port in shown.iter_mut().filter(|port| port.name.is_empty()) {
-            port.name = self.unnamed.into();
+        if let (Some(alias), Some(unnamed)) = (self.unnamed_alias, shown.iter().find(|port| port.name.is_empty())) {
+            shown.push(EndpointPort { name: alias.into(), ..unnamed.clone() });
+            shown.sort();
         }
-        shown.sort();
         shown.into()
     }
 }

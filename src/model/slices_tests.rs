@@ -29,7 +29,7 @@ fn key() -> ServiceKey {
 
 /// The endpoints of another cluster.
 fn placement<'a>(source: &'a ClusterId, families: &'a [IpFamily], carried: &'a [Arc<str>]) -> Placement<'a> {
-    Placement { source, local: false, families, carried, unnamed: "", proximity: Proximity::Any }
+    Placement { source, local: false, families, carried, unnamed_alias: None, proximity: Proximity::Any }
 }
 
 fn packed_with(endpoints: &[Endpoint], change: impl Fn(&mut Placement<'_>)) -> Vec<PackedEndpoint> {
@@ -146,11 +146,11 @@ fn hints_say_what_the_traffic_distribution_asks_for() {
 }
 
 #[test]
-fn an_unnamed_port_has_the_name_that_the_derived_service_gives_it() {
+fn an_unnamed_port_is_found_by_the_derived_services_name_for_it_as_well() {
     let (source, carried) = (id(), ["".into()]);
-    let placement = Placement { unnamed: "unnamed", ..placement(&source, &[IpFamily::V4], &carried) };
+    let placement = Placement { unnamed_alias: Some("unnamed"), ..placement(&source, &[IpFamily::V4], &carried) };
     let packed = packable(&[mk_endpoint(1, &mk_ports(&[""]))], &placement);
-    assert_eq!(packed[0].ports, mk_ports(&["unnamed"]));
+    assert_eq!(packed[0].ports, mk_ports(&["", "unnamed"]));
 }
 
 proptest! {
