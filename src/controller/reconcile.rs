@@ -257,11 +257,13 @@ impl Reconciler {
             }
             _ => {
                 warn!(%key, %error, cause, ?retry_in, failures, "failed to reconcile");
-                if failures == 3
-                    && let Some(export) = self.shared.caches.exports.get(key)
-                {
+                let objects = [
+                    self.shared.caches.exports.get(key).map(|export| events::export(key, &export.uid)),
+                    self.shared.caches.imports.get(key).map(|import| events::import(key, &import.uid)),
+                ];
+                for regarding in objects.into_iter().flatten().filter(|_| failures == 3) {
                     let note = Note {
-                        regarding: events::export(key, &export.uid),
+                        regarding,
                         severity: Severity::Warning,
                         reason: "ReconcileFailed",
                         action: "Reconcile",

@@ -41,36 +41,62 @@ pub async fn apply(
     wanted: &Wanted,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let managed_import = there.import.as_ref().filter(|import| import.managed);
+    let managed_import = there.import.as_deref().filter(|import| import.managed);
     let service_type = match (&wanted.service, managed_import) {
         (Some(service), _) => service.service_type,
         (None, Some(import)) if import.spec.type_ == ServiceImportType::Headless => ServiceType::Headless,
         (None, _) => ServiceType::ClusterSetIp,
     };
+    let facts = |pending, slices| Facts { pending, silent: &wanted.silent, slices };
     if let (Some(service), Some(obstacle)) = (&wanted.service, &wanted.obstacle) {
-        let facts = Facts { pending: Some(obstacle), silent: &wanted.silent };
-        return announce(writer, key, managed_import.map(|import| &**import), service, &[], &facts, now).await;
+        return announce(writer, key, managed_import, service, &[], &facts(Some(obstacle), false), now).await;
     }
-    let cluster_ips = match &wanted.service {
-        Some(service) if service_type == ServiceType::ClusterSetIp => {
-            match derived_cluster_ips(writer, key, there, service).await {
-                Ok(cluster_ips) => cluster_ips,
-                Err(error) => {
-                    // Repeating it cannot help: people must see what would.
-                    if matches!(error.cause, Cause::Invalid(_) | Cause::Forbidden(_)) {
-                        let pending = format!("The derived Service cannot be written: {}.", error.cause);
-                        let facts = Facts { pending: Some(&pending), silent: &wanted.silent };
-                        let ips =
-                            there.derived.as_ref().map(|derived| derived.cluster_ips.to_vec()).unwrap_or_default();
-                        announce(writer, key, managed_import.map(|import| &**import), service, &ips, &facts, now)
-                            .await?;
-                    }
-                    return Err(error);
-                }
-            }
+    let mut cluster_ips = there.derived.as_ref().map(|derived| derived.cluster_ips.to_vec()).unwrap_or_default();
+    let served = async {
+        if let Some(service) = wanted.service.as_ref().filter(|_| service_type == ServiceType::ClusterSetIp) {
+            cluster_ips = derived_cluster_ips(writer, key, there, service).await?;
         }
-        _ => Vec::new(),
-    };
+        write_slices(writer, key, there, wanted, service_type).await
+    }
+    .await;
+    if let Err(error) = served {
+        // Repeating it cannot help: people must see what would.
+        if let (Cause::Invalid(cause) | Cause::Forbidden(cause), Some(service)) = (&error.cause, &wanted.service) {
+            let pending = format!("The cluster refuses what the import needs: {error}: {cause}. It is tried again.");
+            announce(
+                writer,
+                key,
+                managed_import,
+                service,
+                &cluster_ips,
+                &facts(Some(&pending), !there.slices.is_empty()),
+                now,
+            )
+            .await?;
+        }
+        return Err(error);
+    }
+    if let Some(service) = &wanted.service {
+        announce(writer, key, managed_import, service, &cluster_ips, &facts(None, true), now).await?;
+        if let Some(derived) = there.derived.as_ref().filter(|derived| derived.managed)
+            && (service_type == ServiceType::Headless || service.ip_families.is_empty())
+        {
+            writer.delete_derived_service(&derived.key, &derived.uid).await?;
+        }
+    }
+    for slice in there.slices.iter().filter(|slice| wanted.stale.contains(&slice.key.name)) {
+        writer.delete_endpoint_slice(&slice.key, &slice.uid).await?;
+    }
+    Ok(())
+}
+
+async fn write_slices(
+    writer: &dyn ClusterWriter,
+    key: &ServiceKey,
+    there: &There,
+    wanted: &Wanted,
+    service_type: ServiceType,
+) -> Result<(), Error> {
     for (source, slices) in &wanted.slices {
         for slice in slices {
             let mut object = endpoint_slice(key, service_type, source, slice);
@@ -82,18 +108,6 @@ pub async fn apply(
             object.metadata.uid = existing.map(|there| there.uid.to_string());
             writer.apply_endpoint_slice(&object).await?;
         }
-    }
-    if let Some(service) = &wanted.service {
-        let facts = Facts { pending: None, silent: &wanted.silent };
-        announce(writer, key, managed_import.map(|import| &**import), service, &cluster_ips, &facts, now).await?;
-        if let Some(derived) = there.derived.as_ref().filter(|derived| derived.managed)
-            && (service_type == ServiceType::Headless || service.ip_families.is_empty())
-        {
-            writer.delete_derived_service(&derived.key, &derived.uid).await?;
-        }
-    }
-    for slice in there.slices.iter().filter(|slice| wanted.stale.contains(&slice.key.name)) {
-        writer.delete_endpoint_slice(&slice.key, &slice.uid).await?;
     }
     Ok(())
 }

@@ -263,13 +263,21 @@ async fn what_somebody_else_made_is_never_touched() {
 }
 
 #[tokio::test]
-async fn why_the_derived_service_cannot_be_written_is_said_on_the_import() {
+async fn why_a_derived_service_or_a_slice_cannot_be_written_is_said_on_the_import() {
+    for (nth, object) in [(0, "Service ns/derived-"), (2, "EndpointSlice ns/svc-")] {
+        let scene = Scene::new();
+        scene.cluster.fail_after(nth, Cause::Invalid("denied by policy".to_owned()));
+        assert!(scene.reconcile().await.is_err());
+        let import = scene.cluster.import(&key()).unwrap();
+        assert_eq!(import.spec.ips.len(), nth.min(1), "the address is shown as soon as there is one");
+        let ready = import.status.unwrap().conditions.remove(0);
+        assert_eq!((&*ready.status, &*ready.reason), ("False", "Pending"));
+        assert!(ready.message.contains("denied by policy") && ready.message.contains(object), "{}", ready.message);
+        scene.reconcile().await.unwrap();
+        assert_eq!(scene.cluster.import(&key()).unwrap().status.unwrap().conditions[0].reason, "Ready");
+    }
     let scene = Scene::new();
-    scene.cluster.fail_next(Cause::Invalid("denied by policy".to_owned()));
-    assert!(scene.reconcile().await.is_err());
-    let ready = scene.cluster.import(&key()).unwrap().status.unwrap().conditions.remove(0);
-    assert_eq!((&*ready.status, &*ready.reason), ("False", "Pending"));
-    assert!(ready.message.contains("denied by policy"), "{}", ready.message);
+    scene.reconcile().await.unwrap();
     scene.reconcile().await.unwrap();
     let ready = scene.cluster.import(&key()).unwrap().status.unwrap().conditions.remove(0);
     assert_eq!((&*ready.status, &*ready.reason, scene.writes().await), ("True", "Ready", 0));

@@ -203,6 +203,8 @@ pub struct Facts<'a> {
     pub pending: Option<&'a str>,
     /// Exporting clusters that have not been heard of for long, and since when (milliseconds since 1970).
     pub silent: &'a BTreeMap<ClusterId, u64>,
+    /// Endpoints have, or would have, slices here.
+    pub slices: bool,
 }
 
 /// The status of the import, given the one it has. `service` has the IP families that are served here.
@@ -238,7 +240,7 @@ pub fn import_status(
     ServiceImportStatus {
         clusters: service.clusters.keys().map(|cluster| ClusterStatus { cluster: cluster.to_string() }).collect(),
         conditions: conditions(&current.conditions, verdicts, generation, now),
-        endpoint_slice_objects: Some(if supported && facts.pending.is_none() {
+        endpoint_slice_objects: Some(if supported && facts.slices {
             EndpointSliceObjects::Present
         } else {
             EndpointSliceObjects::Absent

@@ -236,7 +236,7 @@ fn status_of(
     now: i64,
 ) -> ServiceImportStatus {
     let silent = silent.iter().map(|(cluster, since)| (cluster.parse().unwrap(), *since)).collect();
-    let facts = Facts { pending, silent: &silent };
+    let facts = Facts { pending, silent: &silent, slices: pending.is_none() };
     import_status(current, service, import, &facts, Some(3), Timestamp::from_second(now).unwrap())
 }
 
