@@ -22,7 +22,7 @@ use super::{crds, spec_may_be_absent};
     printcolumn = r#"{"name": "Type", "type": "string", "description": "The type of this ServiceImport", "jsonPath": ".spec.type"}"#,
     printcolumn = r#"{"name": "IP", "type": "string", "description": "The VIP for this ServiceImport", "jsonPath": ".spec.ips"}"#,
     printcolumn = r#"{"name": "Ready", "type": "string", "description": "Whether the service can be used in this cluster", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status"}"#,
-    printcolumn = r#"{"name": "Clusters", "type": "string", "description": "The clusters that export the service", "jsonPath": ".status.clusters[*].cluster"}"#,
+    printcolumn = r#"{"name": "Clusters", "type": "string", "description": "The clusters that export the service", "jsonPath": ".status.clusters", "priority": 1}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
     doc = "ServiceImport describes a service imported from clusters in a ClusterSet.",
     derive = "Default",
