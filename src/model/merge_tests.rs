@@ -131,10 +131,13 @@ fn a_conflicting_port_is_carried_only_by_the_clusters_that_expose_it() {
 /// (name, number, protocol, appProtocol)
 type Port = (&'static str, u16, Protocol, Option<&'static str>);
 
+/// (what, the older export's ports, the younger's, the merged ones, those that the younger carries, whether it is a conflict)
+type Case = (&'static str, &'static [Port], &'static [Port], &'static [Port], &'static [&'static str], bool);
+
 #[test]
 fn ports_are_merged_by_name_then_by_protocol_and_number() {
     use Protocol::{Tcp, Udp};
-    let cases: [(&str, &[Port], &[Port], &[Port], &[&str], bool); 10] = [
+    let cases: [Case; 10] = [
         ("equal", &[("a", 1, Tcp, None)], &[("a", 1, Tcp, None)], &[("a", 1, Tcp, None)], &["a"], false),
         (
             "disjoint",
