@@ -7,14 +7,14 @@ use std::{
 };
 
 use crate::{
-    cluster::objects::{AddressType, ForeignSlice},
+    cluster::objects::{AddressType, ForeignSlice, TargetId},
     model::{Conditions, Endpoint, EndpointPort},
 };
 
 /// What makes rows of several slices one endpoint: the object behind them, else the address.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Identity<'a> {
-    Object(&'a str, &'a str),
+enum Identity {
+    Object(TargetId),
     Address(IpAddr),
 }
 
@@ -24,14 +24,11 @@ enum Identity<'a> {
 /// Only the first address of a row is used, as Kubernetes asks of consumers; rows without an address that is one
 /// (host names) are left out.
 pub(super) fn join(slices: &[Arc<ForeignSlice>]) -> Vec<Endpoint> {
-    let mut joined: BTreeMap<Identity<'_>, Endpoint> = BTreeMap::new();
+    let mut joined: BTreeMap<Identity, Endpoint> = BTreeMap::new();
     for slice in slices.iter().filter(|slice| slice.address_type != AddressType::Unsupported && !slice.deleting) {
         for row in &slice.endpoints {
-            let Some(&address) = row.addresses.first() else { continue };
-            let identity = match &row.target {
-                Some(target) if !target.uid.is_empty() => Identity::Object(&target.kind, &target.uid),
-                _ => Identity::Address(address),
-            };
+            let Some(address) = row.address else { continue };
+            let identity = row.target.map_or(Identity::Address(address), Identity::Object);
             let endpoint = joined.entry(identity).or_insert_with(|| Endpoint {
                 ipv4: None,
                 ipv6: None,
@@ -77,7 +74,7 @@ fn union(a: &[EndpointPort], b: &[EndpointPort]) -> Arc<[EndpointPort]> {
 mod tests {
     use super::*;
     use crate::{
-        cluster::objects::{Endpoint as Row, EndpointSlice, ObjectKey, TargetRef},
+        cluster::objects::{Endpoint as Row, EndpointSlice, ObjectKey},
         model::Protocol,
     };
 
@@ -93,14 +90,14 @@ mod tests {
 
     fn mk_row(address: &str, pod: Option<&str>) -> Row {
         Row {
-            addresses: [address.parse().unwrap()].into(),
+            address: Some(address.parse().unwrap()),
+            further_addresses: false,
             conditions: Conditions::READY,
             hostname: None,
             node: Some("node-1".into()),
             zone: Some("a".into()),
-            hint_zones: [].into(),
-            hint_nodes: [].into(),
-            target: pod.map(|uid| Box::new(TargetRef { kind: "Pod".into(), name: uid.into(), uid: uid.into() })),
+            hints: None,
+            target: pod.and_then(TargetId::new),
         }
     }
 
@@ -157,7 +154,7 @@ mod tests {
     #[test]
     fn host_names_are_left_out() {
         let mut row = mk_row("10.0.0.1", None);
-        row.addresses = [].into();
+        row.address = None;
         let v4 = mk_slice("a", AddressType::V4, &[], vec![row]);
         let fqdn = mk_slice("b", AddressType::Unsupported, &[], vec![mk_row("10.0.0.2", None)]);
         assert_eq!(join(&[v4, fqdn]), []);

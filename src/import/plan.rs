@@ -242,12 +242,16 @@ fn slice(slice: &OwnSlice) -> Option<Slice> {
         .iter()
         .filter_map(|row| {
             Some(SliceEndpoint {
-                address: *row.addresses.first()?,
+                address: row.address?,
                 conditions: row.conditions,
                 hostname: row.hostname.clone(),
                 zone: row.zone.clone(),
                 node: row.node.clone(),
-                hints: Hints { zone: row.hint_zones.first().cloned(), node: row.hint_nodes.first().cloned() },
+                hints: row
+                    .hints
+                    .as_ref()
+                    .map(|hints| Hints { zone: hints.zones.first().cloned(), node: hints.nodes.first().cloned() })
+                    .unwrap_or_default(),
             })
         })
         .collect();

@@ -68,13 +68,13 @@ fn mk_slice(name: &str, source: &str) -> Arc<OwnSlice> {
         address_type: AddressType::V4,
         ports: mk_ports(),
         endpoints: [Row {
-            addresses: ["10.0.0.1".parse().unwrap()].into(),
+            address: Some("10.0.0.1".parse().unwrap()),
+            further_addresses: false,
             conditions: Conditions::READY,
             hostname: None,
             node: None,
             zone: None,
-            hint_zones: [].into(),
-            hint_nodes: [].into(),
+            hints: None,
             target: None,
         }]
         .into(),

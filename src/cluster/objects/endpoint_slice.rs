@@ -1,8 +1,9 @@
 use std::{net::IpAddr, sync::Arc};
 
 use k8s_openapi::{api::discovery::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use sha2::{Digest, Sha256};
 
-use super::{Interner, ObjectKey, addresses, label, uid};
+use super::{Interner, ObjectKey, label, uid};
 use crate::{
     api::names,
     cluster::cache::Narrow,
@@ -37,27 +38,45 @@ pub enum AddressType {
     Unsupported,
 }
 
+/// Kept small, because there are tens of thousands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Those that can be parsed. Kubernetes asks consumers to use the first.
-    pub addresses: Box<[IpAddr]>,
+    /// The first one, which is the one that Kubernetes asks consumers to use; `None` if it is none, such as a host name.
+    pub address: Option<IpAddr>,
+    /// It lists others beside it.
+    pub further_addresses: bool,
     pub conditions: Conditions,
     pub hostname: Option<Arc<str>>,
     pub node: Option<Arc<str>>,
     pub zone: Option<Arc<str>>,
-    /// `hints.forZones`.
-    pub hint_zones: Box<[Arc<str>]>,
-    /// `hints.forNodes`.
-    pub hint_nodes: Box<[Arc<str>]>,
+    /// `hints`: kept of own slices only, because nobody exports them.
+    pub hints: Option<Box<Hints>>,
     /// What the endpoint is, for pods: joins the two families of one pod.
-    pub target: Option<Box<TargetRef>>,
+    pub target: Option<TargetId>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct TargetRef {
-    pub kind: Arc<str>,
-    pub name: Box<str>,
-    pub uid: Box<str>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hints {
+    pub zones: Box<[Arc<str>]>,
+    pub nodes: Box<[Arc<str>]>,
+}
+
+/// Equal for endpoints whose `targetRef` names the same object: the 128 bits of its UID. Whoever writes slices by hand
+/// may give it another text, of which these are the first bits of a digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TargetId([u8; 16]);
+
+impl TargetId {
+    /// `None` for an empty UID, which names nothing.
+    pub fn new(uid: &str) -> Option<Self> {
+        let uuid = || {
+            let digits: Vec<u8> = uid.bytes().filter(|byte| *byte != b'-').collect();
+            let digits = std::str::from_utf8(&digits).ok().filter(|digits| digits.len() == 32 && uid.len() == 36)?;
+            u128::from_str_radix(digits, 16).ok().map(u128::to_be_bytes)
+        };
+        let digest = || Sha256::digest(uid).first_chunk().copied().unwrap_or_default();
+        (!uid.is_empty()).then(|| Self(uuid().unwrap_or_else(digest)))
+    }
 }
 
 impl EndpointSlice {
@@ -89,7 +108,7 @@ impl EndpointSlice {
         Some(ObjectKey::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?))
     }
 
-    pub fn narrow(object: v1::EndpointSlice, interner: &mut Interner) -> Option<Self> {
+    fn narrow(object: v1::EndpointSlice, own: bool, interner: &mut Interner) -> Option<Self> {
         let metadata = &object.metadata;
         let mut share = |name| label(metadata, name).map(|value| interner.string(value));
         let (service, managed_by) = (share(names::LABEL_KUBERNETES_SERVICE_NAME), share(names::LABEL_SLICE_MANAGED_BY));
@@ -111,16 +130,22 @@ impl EndpointSlice {
                 _ => AddressType::Unsupported,
             },
             ports: interner.ports(&ports),
-            endpoints: object.endpoints.into_iter().map(|endpoint| narrow_endpoint(endpoint, interner)).collect(),
+            endpoints: object.endpoints.into_iter().map(|endpoint| narrow_endpoint(endpoint, own, interner)).collect(),
         })
     }
 }
 
-fn narrow_endpoint(endpoint: v1::Endpoint, interner: &mut Interner) -> Endpoint {
+fn narrow_endpoint(endpoint: v1::Endpoint, own: bool, interner: &mut Interner) -> Endpoint {
     let conditions = endpoint.conditions.unwrap_or_default();
-    let hints = endpoint.hints.unwrap_or_default();
+    let hints = endpoint.hints.filter(|_| own).map(|hints| {
+        Box::new(Hints {
+            zones: hints.for_zones.iter().flatten().map(|zone| interner.string(&zone.name)).collect(),
+            nodes: hints.for_nodes.iter().flatten().map(|node| interner.string(&node.name)).collect(),
+        })
+    });
     Endpoint {
-        addresses: addresses(&endpoint.addresses),
+        address: endpoint.addresses.first().and_then(|address| address.parse().ok()),
+        further_addresses: endpoint.addresses.len() > 1,
         conditions: Conditions {
             ready: conditions.ready.unwrap_or(true),
             serving: conditions.serving.unwrap_or(true),
@@ -129,15 +154,8 @@ fn narrow_endpoint(endpoint: v1::Endpoint, interner: &mut Interner) -> Endpoint 
         hostname: endpoint.hostname.map(|name| interner.string(&name)),
         node: endpoint.node_name.map(|name| interner.string(&name)),
         zone: endpoint.zone.map(|name| interner.string(&name)),
-        hint_zones: hints.for_zones.iter().flatten().map(|zone| interner.string(&zone.name)).collect(),
-        hint_nodes: hints.for_nodes.iter().flatten().map(|node| interner.string(&node.name)).collect(),
-        target: endpoint.target_ref.map(|target| {
-            Box::new(TargetRef {
-                kind: interner.string(target.kind.as_deref().unwrap_or_default()),
-                name: target.name.unwrap_or_default().into(),
-                uid: target.uid.unwrap_or_default().into(),
-            })
-        }),
+        hints,
+        target: endpoint.target_ref.and_then(|target| TargetId::new(target.uid.as_deref()?)),
     }
 }
 
@@ -177,7 +195,7 @@ macro_rules! slice_cache {
                 if own != $accepts {
                     return None;
                 }
-                EndpointSlice::narrow(object, interner).map(Self)
+                EndpointSlice::narrow(object, own, interner).map(Self)
             }
         }
 

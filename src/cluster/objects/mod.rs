@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use self::{
     cluster_property::ClusterProperty,
-    endpoint_slice::{AddressType, Endpoint, EndpointSlice, ForeignSlice, OwnSlice, TargetRef},
+    endpoint_slice::{AddressType, Endpoint, EndpointSlice, ForeignSlice, Hints, OwnSlice, TargetId},
     intern::Interner,
     namespace::Namespace,
     service::{Service, ServiceKind},

@@ -102,17 +102,34 @@ fn an_endpoint_keeps_its_place_and_its_pod() {
     }])))
     .unwrap();
     let endpoint = &slice.endpoints[0];
-    assert_eq!(*endpoint.addresses, ["10.0.0.1".parse::<IpAddr>().unwrap()]);
+    assert_eq!((endpoint.address, endpoint.further_addresses), (Some([10, 0, 0, 1].into()), true));
     assert_eq!((endpoint.hostname.as_deref(), endpoint.node.as_deref()), (Some("web-0"), Some("node-1")));
-    assert_eq!(
-        (endpoint.zone.as_deref(), endpoint.hint_zones.as_ref()),
-        (Some("eu-west-1a"), &["eu-west-1b".into()][..])
-    );
-    assert_eq!(endpoint.hint_nodes.as_ref(), &["node-2".into()]);
-    assert_eq!(endpoint.target.as_ref().unwrap().uid.as_ref(), "p");
+    assert_eq!((endpoint.zone.as_deref(), &endpoint.hints), (Some("eu-west-1a"), &None));
+    assert_eq!(endpoint.target, TargetId::new("p"));
     assert_eq!(slice.service.as_deref(), Some("web"));
     let ports: Vec<(&str, u16)> = slice.ports.iter().map(|port| (&*port.name, port.port)).collect();
     assert_eq!(ports, [("a", 80), ("b", 81)], "sorted, and without the port that has no number");
+}
+
+#[test]
+fn hints_are_kept_of_own_slices_only() {
+    let mut object = slice(json!([{
+        "addresses": ["10.0.0.1"],
+        "hints": {"forZones": [{"name": "eu-west-1b"}], "forNodes": [{"name": "node-2"}]},
+    }]));
+    object["metadata"]["labels"][names::LABEL_SLICE_MANAGED_BY] = names::MANAGED_BY.into();
+    let slice: OwnSlice = narrow(object).unwrap();
+    let hints = slice.endpoints[0].hints.as_ref().unwrap();
+    assert_eq!((&*hints.zones, &*hints.nodes), (&["eu-west-1b".into()][..], &["node-2".into()][..]));
+}
+
+#[test]
+fn uids_that_differ_are_different_objects_and_no_uid_is_none() {
+    let uuid = "6d7f1c9e-0f5e-4a53-9a8c-0d7c1a1f2b3c";
+    let uids = [uuid, "6d7f1c9e-0f5e-4a53-9a8c-0d7c1a1f2b3d", &uuid.replace('-', ""), "web-0", "web-1"];
+    let ids: std::collections::BTreeSet<_> = uids.into_iter().map(|uid| TargetId::new(uid).unwrap()).collect();
+    assert_eq!(ids.len(), uids.len());
+    assert_eq!(TargetId::new(""), None);
 }
 
 #[test]
@@ -121,7 +138,7 @@ fn host_name_slices_have_no_addresses() {
     object["addressType"] = "FQDN".into();
     let slice: ForeignSlice = narrow(object).unwrap();
     assert_eq!(slice.address_type, AddressType::Unsupported);
-    assert!(slice.endpoints[0].addresses.is_empty());
+    assert_eq!(slice.endpoints[0].address, None);
 }
 
 #[test]
@@ -138,7 +155,7 @@ fn zones_and_port_lists_are_shared_between_slices() {
     let mut interner = Interner::default();
     let mut read = || {
         let object = serde_json::from_value(slice(json!([{"addresses": ["10.0.0.1"], "zone": "z"}]))).unwrap();
-        EndpointSlice::narrow(object, &mut interner).unwrap()
+        ForeignSlice::narrow(object, &mut interner).unwrap()
     };
     let (one, other) = (read(), read());
     assert!(Arc::ptr_eq(&one.ports, &other.ports));
