@@ -38,7 +38,8 @@ wait_for() {
 		{ echo "$2 does not answer at $1" >&2; return 1; }
 }
 
-# start_controller NUMBER: of that cluster. Cluster id and access key id are one, so that the emulator tells callers apart.
+# start_controller NUMBER: of that cluster, with the allocator as config/manager sets it. Cluster id and access key id are
+# one, so that the emulator tells callers apart.
 start_controller() {
 	local id=bench-$1 context
 	context=$(cut -d, -f"$1" <<<"$CONTEXTS")
@@ -47,6 +48,7 @@ start_controller() {
 	kubectl --context "$context" wait --for condition=Established --timeout 60s crd --all >&2
 	testbed run-host "controller-$1" -- env AWS_ACCESS_KEY_ID="$id" AWS_SECRET_ACCESS_KEY=emulator AWS_REGION=us-east-1 \
 		AWS_EC2_METADATA_DISABLED=true AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null NO_PROXY='*' \
+		MALLOC_ARENA_MAX=1 \
 		"$CONTROLLER" run --log "${LOG:-warn}" --kubeconfig "$KUBECONFIG" --context "$context" \
 		--cluster-id "$id" --clusterset-id bench --cloudmap-endpoint "$EMULATOR" --listen "$TESTBED_HOST_IP:871$1"
 }
