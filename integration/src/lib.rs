@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod dns;
+pub mod ecs;
 pub mod emulator;
 pub mod ledger_sim;
 pub mod scenario;
