@@ -35,11 +35,13 @@ pub struct Running {
 }
 
 impl Agent {
-    pub(crate) fn owned_by_this_process() -> Self {
-        Self { owner: Some(std::process::id()), ..Self::detached() }
+    /// Its tasks belong to a process that runs, by its id: when it has ended, [`Agent::reap`] stops them.
+    pub fn owned_by(process: u32) -> Self {
+        Self { owner: Some(process), ..Self::detached() }
     }
 
-    pub(crate) fn detached() -> Self {
+    /// Its tasks run until they are stopped or the testbed is down.
+    pub fn detached() -> Self {
         Self { script: PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testbed/ecs.sh"), owner: None }
     }
 

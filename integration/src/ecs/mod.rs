@@ -30,7 +30,7 @@ mod task;
 use anyhow::{Context as _, Result};
 use tokio::sync::OnceCell;
 
-pub use agent::Agent;
+pub use agent::{Agent, Running};
 pub use cloudmap::{CloudMap, Records};
 pub use service::Service;
 pub use task::{Definition, Launch, Network, Task};
@@ -53,7 +53,7 @@ impl Ecs {
     /// # Errors
     /// If no testbed is up.
     pub async fn connect(endpoint: &str) -> Result<Self> {
-        let ecs = Self { agent: Agent::owned_by_this_process(), cloud_map: CloudMap::new(endpoint) };
+        let ecs = Self { agent: Agent::owned_by(std::process::id()), cloud_map: CloudMap::new(endpoint) };
         CLEAN.get_or_try_init(|| ecs.remove_leftovers()).await?;
         Ok(ecs)
     }

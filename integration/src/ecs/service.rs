@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use aws_sdk_servicediscovery::types::CustomHealthStatus;
-use futures::future::try_join_all;
+use futures::future::join_all;
 use tokio::net::TcpStream;
 
 use super::agent::Agent;
@@ -51,14 +51,30 @@ impl Service {
 
     /// Replaces tasks that have died, and starts or stops as many as are missing or too many, the newest first. Returns when
     /// Cloud Map has taken it all in.
+    ///
+    /// # Errors
+    /// If a task can't be started or stopped; the others are then, and the next call tries again.
     pub async fn scale(&mut self, desired: usize) -> Result<()> {
         self.bury().await?;
         let surplus = self.tasks.split_off(desired.min(self.tasks.len()));
-        try_join_all(surplus.into_iter().map(|task| self.end(task))).await?;
+        let ended = join_all(surplus.iter().map(|task| self.end(task))).await;
+        let mut outcome = Ok(());
+        for (task, ended) in surplus.into_iter().zip(ended) {
+            if let Err(error) = ended {
+                self.tasks.push(task);
+                outcome = Err(error);
+            }
+        }
+        outcome?;
+        outcome = Ok(());
         let places = self.places(desired.saturating_sub(self.tasks.len())).await?;
-        let started = try_join_all(places.into_iter().map(|place| self.start(place))).await?;
-        self.tasks.extend(started);
-        Ok(())
+        for started in join_all(places.into_iter().map(|place| self.start(place))).await {
+            match started {
+                Ok(task) => self.tasks.push(task),
+                Err(error) => outcome = Err(error),
+            }
+        }
+        outcome
     }
 
     /// Stops all tasks.
@@ -99,16 +115,22 @@ impl Service {
         let label = serde_json::to_string(&self.label(&zone))?;
         let addresses = self.agent.run(&host, &id, port, &label).await?;
         let task = self.task(id, host, addresses, port, zone);
-        eventually("the task takes connections", START, async || {
-            TcpStream::connect((task.ipv4, port)).await.map(drop).context("it takes none")
-        })
-        .await?;
-        self.cloud_map.register(&self.definition.registry, &task.id, task.attributes(&self.definition)).await?;
+        let activate = async {
+            eventually("the task takes connections", START, async || {
+                TcpStream::connect((task.ipv4, port)).await.map(drop).context("it takes none")
+            })
+            .await?;
+            self.cloud_map.register(&self.definition.registry, &task.id, task.attributes(&self.definition)).await
+        };
+        if let Err(error) = activate.await {
+            self.end(&task).await?;
+            return Err(error);
+        }
         Ok(task)
     }
 
     /// "DEACTIVATING": what has to be done "before the task is stopped", then SIGTERM (ECS task lifecycle).
-    async fn end(&self, task: Task) -> Result<()> {
+    async fn end(&self, task: &Task) -> Result<()> {
         self.cloud_map.deregister(&self.definition.registry, &task.id).await?;
         self.agent.stop(&task.id, GRACE).await
     }
@@ -127,7 +149,7 @@ impl Service {
                 Network::Bridge => {
                     let host = format!("ec2-{cluster}-{zone}");
                     let free = |port: &u16| !taken.iter().any(|(on, used)| *on == host && used == port);
-                    let port = (FIRST_DYNAMIC_PORT..).find(free).context("no port is free")?;
+                    let port = (FIRST_DYNAMIC_PORT..=u16::MAX).find(free).context("no port is free")?;
                     taken.push((host.clone(), port));
                     (host, port)
                 }

@@ -162,7 +162,7 @@ impl Task {
                 "curl",
                 "--silent",
                 "--show-error",
-                "--fail-with-body",
+                "--fail",
                 "--max-time",
                 "5",
                 &self.endpoint,

@@ -3,12 +3,35 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result};
-use cloudmap_mcs_integration::ecs::{Definition, Ecs, Records, Service};
+use cloudmap_mcs_integration::ecs::{Agent, Definition, Ecs, Records, Service};
 use cloudmap_mcs_integration::scenario::{PROPAGATION, eventually, holds};
 
 /// Names of this run: another may have been here before.
 fn unique(name: &str) -> String {
     format!("{name}-{:08x}", rand::random::<u32>())
+}
+
+#[tokio::test]
+async fn tasks_of_a_process_that_was_killed_are_found_and_ended() -> Result<()> {
+    let mut owner = tokio::process::Command::new("sleep").arg("600").kill_on_drop(true).spawn()?;
+    let (theirs, ours) = (unique("theirs"), unique("ours"));
+    let agent = Agent::owned_by(owner.id().context("it has ended")?);
+    agent.run(&theirs, &theirs, 8080, "").await?;
+    Agent::owned_by(std::process::id()).run(&ours, &ours, 8080, "").await?;
+    let task =
+        async |name: &str| Ok::<_, anyhow::Error>(agent.list().await?.into_iter().find(|running| running.task == name));
+    let running = task(&theirs).await?.context("it is not listed")?;
+    assert!(running.alive && !running.orphaned, "{running:?}");
+    owner.kill().await?;
+    let orphan = task(&theirs).await?.context("it is not listed")?;
+    assert!(orphan.alive && orphan.orphaned, "{orphan:?}");
+    agent.reap().await?;
+    assert_eq!(task(&theirs).await?, None);
+    let kept = task(&ours).await?.context("it was not to be touched")?;
+    assert!(kept.alive && !kept.orphaned, "{kept:?}");
+    agent.stop(&ours, std::time::Duration::ZERO).await?;
+    assert_eq!(task(&ours).await?, None);
+    Ok(())
 }
 
 /// The ids of the tasks.

@@ -378,14 +378,14 @@ async fn what_is_no_query_gets_an_error() {
 
 #[tokio::test]
 async fn dns_lags_by_itself() {
-    let lag = Latency::fixed(std::time::Duration::from_secs(60));
+    let lag = Latency::fixed(std::time::Duration::from_mins(1));
     let z = Zone::start_with(Settings { dns_lag: vec![lag], ..Settings::unthrottled() }).await;
     let web = z.service("web", &[RecordType::A], MULTIVALUE).await;
     z.register(&web, "a", &[("AWS_INSTANCE_IPV4", "10.0.0.1")]).await;
     let found = z.f.client.discover_instances().namespace_name("internal").service_name("web").send().await.unwrap();
     assert_eq!(found.instances().len(), 1);
     assert_eq!(z.ask("web.internal", "A").await.code(), "REFUSED");
-    z.f.emulator.control().skip_time(std::time::Duration::from_secs(60));
+    z.f.emulator.control().skip_time(std::time::Duration::from_mins(1));
     assert_eq!(z.data("web.internal", "A").await, ["10.0.0.1"]);
 }
 
@@ -415,6 +415,21 @@ async fn queries_are_counted_and_can_fail() {
     let wrong = Fault::on(DNS_QUERY, fail("InternalFailure")).check().unwrap_err();
     assert!(wrong.contains("SERVFAIL"), "{wrong}");
     assert!(Fault::on(DNS_QUERY, Effect::Partial { keep: 0.5 }).check().is_err());
+}
+
+#[tokio::test]
+async fn a_snapshot_has_its_names() {
+    let z = Zone::start().await;
+    let control = z.f.emulator.control();
+    let web = z.service("web", &[RecordType::A], MULTIVALUE).await;
+    z.register(&web, "a", &[("AWS_INSTANCE_IPV4", "10.0.0.1")]).await;
+    let snapshot = control.snapshot();
+    control.reset();
+    assert_eq!(z.ask("web.internal", "A").await.code(), "REFUSED");
+    control.restore(snapshot);
+    assert_eq!(z.data("web.internal", "A").await, ["10.0.0.1"]);
+    control.update_settings(|settings| settings.dns_lag = vec![Latency::ZERO; 3]);
+    assert_eq!(z.data("web.internal", "A").await, ["10.0.0.1"]);
 }
 
 #[tokio::test]
