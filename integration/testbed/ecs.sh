@@ -54,8 +54,14 @@ task_host() {
 	basename "${folder%/tasks/*}"
 }
 
-# started_at PID: what tells a process from a later one of the same id.
-started_at() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
+# started_at PID: sets STARTED_AT, which tells a process from a later one of the same id; fails if there is none.
+started_at() {
+	local line
+	{ read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
+	# What follows the program's name, which may have blanks.
+	read -r -a line <<<"${line##*) }"
+	STARTED_AT=${line[19]}
+}
 
 # in_turn: changes to hosts are made one at a time, until the command ends or out_of_turn.
 in_turn() {
@@ -145,7 +151,7 @@ ecs_run() {
 	shift 3
 	while [ $# -gt 0 ] && [ "$1" != -- ]; do
 		case $1 in
-		--owner) owner="${2:-} $(started_at "${2:-}")" || fail "--owner takes the id of a process that runs" ;;
+		--owner) started_at "${2:-}" && owner="$2 $STARTED_AT" || fail "--owner takes the id of a process that runs" ;;
 		--label) label=${2:-} ;;
 		*) fail "run does not take '$1'" ;;
 		esac
@@ -211,30 +217,34 @@ ecs_exec() {
 # tasks: all of them.
 tasks() { find "$STATE/ecs" -mindepth 3 -maxdepth 3 -path '*/tasks/*' -type d -printf '%f\n' 2>/dev/null | sort; }
 
+# is_orphaned FOLDER: whether the task has an owner and that has ended.
 is_orphaned() {
 	local pid started
-	read -r pid started <"$(task_folder "$1")/owner" || true
-	[ -n "${pid:-}" ] && [ "$(started_at "$pid")" != "$started" ]
+	read -r pid started <"$1/owner" || true
+	[ -n "${pid:-}" ] && { ! started_at "$pid" || [ "$STARTED_AT" != "$started" ]; }
 }
 
+# Callers ask often, and about many tasks: no process is started here but one.
 ecs_list() {
-	local task folder host state owned addresses
-	for task in $(tasks); do
-		# One that is being made or removed by somebody else.
-		folder=$(task_folder "$task" 2>/dev/null) && [ -e "$folder/pid" ] || continue
-		host=$(task_host "$task")
-		read -r -a addresses <<<"$(host_addresses "$host")"
-		state=running owned=owned
-		[ -n "$(cgroup_members "$SLOT/ecs/$task")" ] || state=ended
-		! is_orphaned "$task" || owned=orphaned
-		printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$task" "$host" "${addresses[@]}" "$(cat "$folder/port")" "$state" "$owned" "$(cat "$folder/label")"
+	local hierarchy folder host number port label state owned
+	read -r hierarchy < <(cgroup_hierarchies)
+	for folder in "$STATE"/ecs/*/tasks/*; do
+		# One that is being made, or removed meanwhile by somebody else, is no task.
+		{ [ -e "$folder/pid" ] && host=${folder%/tasks/*} && read -r number <"$host/number" && read -r port <"$folder/port" &&
+			IFS= read -r label <"$folder/label"; } 2>/dev/null || continue
+		state=ended owned=owned
+		! { read -r _ <"$hierarchy/$CGROUP_TOP/$SLOT/ecs/${folder##*/}/cgroup.procs"; } 2>/dev/null || state=running
+		! is_orphaned "$folder" 2>/dev/null || owned=orphaned
+		printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "${folder##*/}" "${host##*/}" "$NET4.0.$number" "$NET6::ec:$number" \
+			"$port" "$state" "$owned" "$label"
 	done
 }
 
 ecs_reap() {
-	local task
+	local task folder
 	for task in $(tasks); do
-		! is_orphaned "$task" || ecs_stop "$task" 0
+		folder=$(task_folder "$task" 2>/dev/null) || continue
+		! is_orphaned "$folder" || ecs_stop "$task" 0
 	done
 }
 

@@ -85,7 +85,11 @@ async fn tasks_find_each_other_by_the_name_in_cloud_map() -> Result<()> {
     follows(&orders).await?;
     let attributes = orders.tasks()[0].attributes(orders.definition());
     let task = &orders.tasks()[0];
-    holds(task.discover(&namespace, "orders").await?[&task.id] == attributes, "they are as ECS has them", &attributes)?;
+    eventually("the attributes are as ECS has them", PROPAGATION, async || {
+        let found = task.discover(&namespace, "orders").await?;
+        holds(found.get(&task.id) == Some(&attributes), "they are", &found)
+    })
+    .await?;
 
     // Another process sees the same service.
     let same = ecs.service(definition).await?;
@@ -99,7 +103,11 @@ async fn tasks_find_each_other_by_the_name_in_cloud_map() -> Result<()> {
     let direct = format!("http://{}:8080/hostname", crashed.ipv4);
     holds(others.curl(&direct).await.is_err(), "a crashed task does not answer", &crashed.id)?;
     // Until ECS notices.
-    holds(others.discover(&namespace, "orders").await?.contains_key(&crashed.id), "it is registered", &crashed.id)?;
+    eventually("it is registered still", PROPAGATION, async || {
+        let found = others.discover(&namespace, "orders").await?;
+        holds(found.contains_key(&crashed.id), "it is", &found)
+    })
+    .await?;
     orders.scale(3).await?;
     holds(!ids(&orders).contains(&crashed.id) && orders.tasks().len() == 3, "it is replaced", &ids(&orders))?;
     follows(&orders).await?;
@@ -132,7 +140,11 @@ async fn tasks_in_bridge_mode_share_hosts_and_have_ports_of_their_own() -> Resul
     .await?;
     for other in legacy.tasks() {
         let url = format!("http://{}.legacy.{namespace}:{}/hostname", other.id, other.port);
-        holds(task.curl(&url).await? == other.id, "the target is the task", &other.id)?;
+        // The next query may reach a replica that does not know the task yet.
+        eventually("the target is the task", PROPAGATION, async || {
+            holds(task.curl(&url).await? == other.id, "the target is the task", &other.id)
+        })
+        .await?;
     }
     legacy.stop().await
 }
