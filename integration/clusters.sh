@@ -55,7 +55,8 @@ registry_up() {
 	local emulator=$1
 	shift
 	[ -z "$GIVEN_CONTEXTS" ] || return 0
-	"$TESTBED" run-host cloudmap-emulator -- "$emulator" --listen "$TESTBED_HOST_IP:8700" --region eu-central-1 "$@"
+	"$TESTBED" run-host cloudmap-emulator -- "$emulator" --listen "$TESTBED_HOST_IP:8700" --region eu-central-1 \
+		--dns-listen "$TESTBED_HOST_IP:5300" --resolver-listen "$TESTBED_HOST_IP:53" "$@"
 	CLOUDMAP_ENDPOINT=http://$TESTBED_HOST_IP:8700
 	curl --silent --show-error --fail --retry 20 --retry-delay 1 --retry-connrefused --max-time 5 \
 		--output /dev/null "$CLOUDMAP_ENDPOINT/_emulator/health" || fail "the emulator does not answer at $CLOUDMAP_ENDPOINT"

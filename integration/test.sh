@@ -63,4 +63,4 @@ controller_install "$CONTEXT_2" cluster-2
 
 stage "End-to-end tests"
 MCS_E2E_CONTEXTS=$CONTEXTS MCS_E2E_EMULATOR=$CLOUDMAP_ENDPOINT MCS_E2E_AGNHOST_IMAGE=${TESTBED_AGNHOST_IMAGE:-} \
-	"${CARGO_E2E[@]}" -- --test-threads="${THREADS:-4}" ${TESTS:+"$TESTS"}
+	"${CARGO_E2E[@]}" -- --test-threads="${THREADS:-4}" ${GIVEN_CONTEXTS:+--skip ecs::} ${TESTS:+"$TESTS"}

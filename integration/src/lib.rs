@@ -1,6 +1,8 @@
 //! What only the tests, the demo and the benchmarks of `cloudmap-mcs` need.
 
 pub mod bench;
+pub mod dns;
+pub mod ecs;
 pub mod emulator;
 pub mod ledger_sim;
 pub mod scenario;

@@ -1,6 +1,6 @@
 //! Serves the Cloud Map emulator until it is interrupted.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context as _;
 use clap::error::ErrorKind;
@@ -35,6 +35,23 @@ struct Arguments {
     /// Number of discovery replicas; each read is answered by any of them [default: 1].
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=100))]
     replicas: Option<u16>,
+    /// How far each replica of the DNS side is behind [default: as --discovery-lag].
+    #[arg(long, value_name = "DURATION")]
+    dns_lag: Option<Latency>,
+    /// Answer DNS queries for DNS namespaces here, over UDP and TCP, as the name servers of Route 53. The address is
+    /// printed after the first one.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    dns_listen: Option<SocketAddr>,
+    /// Answer DNS queries here as the resolver of a VPC does, from a cache. The address is printed last.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    resolver_listen: Option<SocketAddr>,
+    /// Where the resolver asks for names that are in no DNS namespace [default: it refuses them].
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "resolver_listen")]
+    resolver_upstream: Option<SocketAddr>,
+    /// Addresses of a load balancer, for instances with AWS_ALIAS_DNS_NAME, such as
+    /// lb.example.com=192.0.2.1,192.0.2.2. Can be repeated.
+    #[arg(long, value_name = "NAME=ADDRESS,...", value_parser = parse_load_balancer)]
+    load_balancer: Vec<(String, Vec<IpAddr>)>,
     /// How long a custom health status waits before it takes effect.
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     health_delay: Latency,
@@ -80,8 +97,24 @@ fn parse_rate(text: &str) -> Result<(String, Rate), String> {
     Ok((operation.to_owned(), rate))
 }
 
+fn parse_load_balancer(text: &str) -> Result<(String, Vec<IpAddr>), String> {
+    let wrong = || format!("`{text}` is no load balancer; write NAME=ADDRESS,..., such as lb.example.com=192.0.2.1");
+    let (name, addresses) = text.split_once('=').ok_or_else(wrong)?;
+    let addresses =
+        addresses.split(',').map(|address| address.parse().map_err(|_| wrong())).collect::<Result<_, _>>()?;
+    Ok((name.trim_end_matches('.').to_ascii_lowercase(), addresses))
+}
+
+/// Where to serve what.
+struct Addresses {
+    api: SocketAddr,
+    dns: Option<SocketAddr>,
+    resolver: Option<SocketAddr>,
+    upstream: Option<SocketAddr>,
+}
+
 impl Arguments {
-    fn settings(self) -> (SocketAddr, Settings) {
+    fn settings(self) -> (Addresses, Settings) {
         let Self {
             listen,
             aws_times,
@@ -89,6 +122,11 @@ impl Arguments {
             operation_latency,
             discovery_lag,
             replicas,
+            dns_lag,
+            dns_listen,
+            resolver_listen,
+            resolver_upstream,
+            load_balancer,
             health_delay,
             max_namespaces,
             max_instances_per_namespace,
@@ -105,6 +143,8 @@ impl Arguments {
         settings.operation_latency = operation_latency.unwrap_or(settings.operation_latency);
         let lag = discovery_lag.unwrap_or(settings.discovery_lag[0]);
         settings.discovery_lag = vec![lag; replicas.map_or(settings.discovery_lag.len(), usize::from)];
+        settings.dns_lag = vec![dns_lag.unwrap_or(lag); settings.discovery_lag.len()];
+        settings.load_balancers.extend(load_balancer);
         settings.health_delay = health_delay.max;
         settings.quotas.namespaces = max_namespaces;
         settings.quotas.instances_per_namespace = max_instances_per_namespace;
@@ -117,7 +157,9 @@ impl Arguments {
         settings.region = region;
         settings.account = account;
         settings.seed = seed;
-        (listen, settings)
+        let addresses =
+            Addresses { api: listen, dns: dns_listen, resolver: resolver_listen, upstream: resolver_upstream };
+        (addresses, settings)
     }
 }
 
@@ -125,13 +167,23 @@ impl Arguments {
 #[expect(clippy::print_stdout, reason = "the address is the output of the program")]
 async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).init();
-    let (listen, settings) = Arguments::parse().settings();
+    let (Addresses { api, dns, resolver, upstream }, settings) = Arguments::parse().settings();
     if let Err(error) = settings.check() {
         Arguments::command().error(ErrorKind::ValueValidation, error).exit();
     }
-    let emulator =
-        Emulator::start_on(listen, settings).await.with_context(|| format!("failed to serve on {listen}"))?;
+    let emulator = Emulator::start_on(api, settings).await.with_context(|| format!("failed to serve on {api}"))?;
+    let mut servers = Vec::new();
+    if let Some(address) = dns {
+        servers.push(emulator.serve_dns(address).await.with_context(|| format!("failed to answer DNS on {address}"))?);
+    }
+    if let Some(address) = resolver {
+        let served = emulator.serve_resolver(address, upstream).await;
+        servers.push(served.with_context(|| format!("failed to answer as a resolver on {address}"))?);
+    }
     println!("{}", emulator.endpoint());
+    for server in &servers {
+        println!("{}", server.address());
+    }
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}

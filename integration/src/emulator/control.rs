@@ -3,14 +3,17 @@
 //! | route | what it does |
 //! |---|---|
 //! | `GET /_emulator/health` | answers `ok` |
-//! | `GET`, `DELETE /_emulator/counters` | calls by operation and caller; sets them to zero |
+//! | `GET`, `DELETE /_emulator/counters` | calls by operation and caller, DNS queries; sets them to zero |
 //! | `GET /_emulator/writes?since=<sequence>`, `DELETE /_emulator/writes` | the calls that change something; forgets them |
 //! | `GET`, `POST`, `DELETE /_emulator/faults` | fault rules; adds one and answers its id; removes all |
 //! | `DELETE /_emulator/faults/<id>` | removes one |
 //! | `GET`, `POST /_emulator/snapshot` | all resources; puts others in their place |
 //! | `GET`, `PUT /_emulator/settings` | the settings; changes those that are named, objects member by member |
+//! | `POST /_emulator/clock` | lets `{"skip_ms": 60000}` pass at once |
+//! | `DELETE /_emulator/resolved` | empties the caches of the resolvers |
 //! | `POST /_emulator/reset` | forgets everything but the settings |
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,11 +25,20 @@ use super::{CloudMap, Counters, Fault, Settings, Snapshot, Write};
 #[derive(Clone, Debug)]
 pub struct Control {
     registry: Arc<Mutex<CloudMap>>,
+    clock: Arc<Clock>,
+}
+
+#[derive(Debug, Default)]
+struct Clock {
+    /// Microseconds that were passed over.
+    skipped: AtomicU64,
+    /// How often the resolvers were told to forget.
+    forgotten: AtomicU64,
 }
 
 impl Control {
     pub(crate) fn new(registry: CloudMap) -> Self {
-        Self { registry: Arc::new(Mutex::new(registry)) }
+        Self { registry: Arc::new(Mutex::new(registry)), clock: Arc::default() }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, CloudMap> {
@@ -36,8 +48,29 @@ impl Control {
     /// The registry with all that is due done.
     fn current(&self) -> MutexGuard<'_, CloudMap> {
         let mut registry = self.lock();
-        registry.advance(now());
+        registry.advance(self.now());
         registry
+    }
+
+    /// The time of the emulator since the Unix epoch: the machine's, and what was skipped.
+    pub(crate) fn now(&self) -> Duration {
+        let machine = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        machine + Duration::from_micros(self.clock.skipped.load(Ordering::Relaxed))
+    }
+
+    /// Lets time pass at once: for operations, lags, health, request rates and the TTLs in the resolver's cache.
+    pub fn skip_time(&self, time: Duration) {
+        self.clock.skipped.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+        self.lock().advance(self.now());
+    }
+
+    /// Empties the caches of the resolvers.
+    pub fn forget_resolved(&self) {
+        self.clock.forgotten.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn resolver_generation(&self) -> u64 {
+        self.clock.forgotten.load(Ordering::Relaxed)
     }
 
     /// Adds a rule and gives its id.
@@ -112,8 +145,9 @@ impl Control {
         registry.set_settings(settings).expect("settings");
     }
 
-    /// Forgets everything but the settings.
+    /// Forgets everything but the settings and the time that was skipped.
     pub fn reset(&self) {
+        self.forget_resolved();
         self.lock().reset();
     }
 
@@ -173,6 +207,15 @@ impl Control {
                 registry.set_settings(settings).map_err(bad)?;
                 json(serde_json::to_value(registry.settings()))
             }
+            ("POST", "clock") => {
+                let Skip { time } = parse(body)?;
+                self.skip_time(time);
+                Ok(json!({}))
+            }
+            ("DELETE", "resolved") => {
+                self.forget_resolved();
+                Ok(json!({}))
+            }
             ("POST", "reset") => {
                 self.reset();
                 Ok(json!({}))
@@ -190,6 +233,13 @@ impl Control {
     }
 }
 
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Skip {
+    #[serde(rename = "skip_ms", with = "super::settings::millis")]
+    time: Duration,
+}
+
 fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, (u16, String)> {
     serde_json::from_slice(body).map_err(|error| (400, error.to_string()))
 }
@@ -203,9 +253,4 @@ fn merge(into: &mut Value, from: Value) {
         }
         (into, from) => *into = from,
     }
-}
-
-/// The time since the Unix epoch.
-pub(crate) fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -98,7 +98,7 @@ impl CloudMap {
         }
         let replica = match &call.shaping.stale {
             Some(replica) => replica,
-            None => &self.replicas[self.rng.random_range(0..self.replicas.len())],
+            None => &self.replicas[self.rng.random_range(0..self.settings.discovery_lag.len())],
         };
         replica.find(namespace_name, service_name).map(Arc::clone).map_err(|missing| match missing {
             Missing::Namespace => ApiError::namespace_not_found(namespace_name),

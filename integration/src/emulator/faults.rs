@@ -7,6 +7,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 
+use super::dns::{DNS_QUERY, RESOLVER_QUERY, response_code};
 use super::error::ApiError;
 use super::replicas::Replica;
 use super::requests::Subject;
@@ -53,19 +54,22 @@ pub enum Effect {
 
 /// A rule: every condition that is given has to hold. Rules are tried in the order in which they were added, and all
 /// that match apply; of two errors the first counts.
+///
+/// DNS queries know the effects `Latency`, `DropRequest`, `Stale` and `Error`, whose code is then a response code such as
+/// `SERVFAIL`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// An operation such as `RegisterInstance`; none is any.
+    /// An operation such as `RegisterInstance`; none is any. DNS queries have to be named: `DnsQuery`, `ResolverQuery`.
     #[serde(default)]
     pub operation: Option<String>,
-    /// Part of the name of the service; its whole id does too.
+    /// Part of the name of the service; its whole id does too. For DNS queries, part of the name that is asked for.
     #[serde(default)]
     pub service: Option<String>,
     /// Part of the instance id.
     #[serde(default)]
     pub instance: Option<String>,
-    /// The access key id of the caller.
+    /// The access key id of the caller; for DNS queries, the address of the client.
     #[serde(default)]
     pub caller: Option<String>,
     /// With which probability a call that matches is hit.
@@ -144,6 +148,7 @@ impl Fault {
     pub fn check(&self) -> Result<(), String> {
         if let Some(operation) = &self.operation
             && !super::OPERATIONS.contains(&operation.as_str())
+            && !self.is_for_queries()
         {
             return Err(format!("operation `{operation}` is none of Cloud Map's; leave it out for any operation"));
         }
@@ -152,22 +157,38 @@ impl Fault {
             if valid { Ok(()) } else { Err(format!("{field} is {value}; give a number from 0 to 1")) }
         };
         probability("probability", self.probability)?;
-        match self.effect {
-            Effect::Partial { keep } => probability("keep", keep),
-            Effect::Error { status: Some(status), .. } if !(400..=599).contains(&status) => {
+        match &self.effect {
+            Effect::Error { code, .. } if self.is_for_queries() && response_code(code).is_none() => {
+                Err(format!("code `{code}` is no response code of DNS; give one such as SERVFAIL or REFUSED"))
+            }
+            Effect::FailOperation { .. } | Effect::OperationLatency { .. } | Effect::Partial { .. }
+                if self.is_for_queries() =>
+            {
+                Err("DNS queries know the effects latency, error, drop_request and stale only".to_owned())
+            }
+            Effect::Partial { keep } => probability("keep", *keep),
+            Effect::Error { status: Some(status), .. } if !(400..=599).contains(status) => {
                 Err(format!("status is {status}; give an HTTP status from 400 to 599"))
             }
             _ => Ok(()),
         }
     }
 
+    fn is_for_queries(&self) -> bool {
+        self.operation.as_deref().is_some_and(is_query)
+    }
+
     fn matches(&self, operation: &str, caller: &str, subject: &Subject) -> bool {
         let holds = |wanted: &Option<String>, holds: &dyn Fn(&str) -> bool| wanted.as_deref().is_none_or(holds);
-        holds(&self.operation, &|wanted| wanted == operation)
+        self.operation.as_deref().map_or(!is_query(operation), |wanted| wanted == operation)
             && holds(&self.caller, &|wanted| wanted == caller)
             && holds(&self.service, &|part| subject.service_name.contains(part) || subject.service_id == part)
             && holds(&self.instance, &|part| subject.instance_id.contains(part))
     }
+}
+
+fn is_query(operation: &str) -> bool {
+    [DNS_QUERY, RESOLVER_QUERY].contains(&operation)
 }
 
 /// What the rules make of one call.

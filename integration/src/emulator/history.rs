@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use hickory_proto::rr::RecordType;
 use serde::{Deserialize, Serialize};
 
 use super::requests::{Attributes, Subject};
@@ -18,12 +19,26 @@ pub struct OperationCounters {
     pub errors: BTreeMap<String, u64>,
 }
 
+/// The queries for records of one type and name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueryCounters {
+    pub queries: u64,
+    /// By response code, and `NODATA` for a name without such records, `dropped` for what was not answered.
+    pub results: BTreeMap<String, u64>,
+    /// Answered from the resolver's cache.
+    pub cached: u64,
+}
+
 /// Calls since the start, the last reset, or the last clearing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     pub operations: BTreeMap<String, OperationCounters>,
     /// Calls by caller (access key id) and operation.
     pub callers: BTreeMap<String, BTreeMap<String, u64>>,
+    /// DNS queries by what was asked (`DnsQuery`: the zones, `ResolverQuery`: the resolver), and by type and name, such as
+    /// `A web.internal`, the name in lower case.
+    #[serde(default)]
+    pub queries: BTreeMap<String, BTreeMap<String, QueryCounters>>,
 }
 
 impl Counters {
@@ -45,6 +60,34 @@ impl Counters {
     /// Calls of all operations by anyone.
     pub fn total(&self) -> u64 {
         self.operations.values().map(|counters| counters.calls).sum()
+    }
+
+    /// DNS queries of one kind ([`DNS_QUERY`](super::DNS_QUERY) or [`RESOLVER_QUERY`](super::RESOLVER_QUERY)) for one type
+    /// and name.
+    pub fn queries(&self, query: &str, kind: &str, name: &str) -> QueryCounters {
+        let found = self.queries.get(query).and_then(|queries| queries.get(&format!("{kind} {name}")));
+        found.cloned().unwrap_or_default()
+    }
+
+    /// Counts a query; beyond `most` names all others are one, `others`.
+    pub(crate) fn count_query(
+        &mut self,
+        query: &str,
+        kind: RecordType,
+        name: &str,
+        result: &str,
+        cached: bool,
+        most: usize,
+    ) {
+        let queries = entry(&mut self.queries, query);
+        let mut key = format!("{kind} {name}");
+        if queries.len() >= most && !queries.contains_key(&key) {
+            "others".clone_into(&mut key);
+        }
+        let counters = entry(queries, &key);
+        counters.queries += 1;
+        counters.cached += u64::from(cached);
+        *entry(&mut counters.results, result) += 1;
     }
 
     pub(crate) fn count(&mut self, operation: &str, caller: &str, result: &str) {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::calls::Call;
+use super::dns::check_srv_target;
 use super::error::{Answer, ApiError};
+use super::faults::Shaping;
 use super::operations::Work;
 use super::replicas::{Change, Row};
 use super::requests::{Attributes, InstanceRequest, ListInstancesRequest, RegisterInstanceRequest};
@@ -78,7 +80,15 @@ impl CloudMap {
         };
         let id = service.id.clone();
         let work = Work::Register { service: id.clone(), instance: Box::new(instance) };
-        let answer = self.submit_for_instance(call, &id, &request.instance_id, work);
+        // What Route 53 refuses is seen when the operation ends.
+        let refused = service.has_record("SRV").then(|| {
+            check_srv_target(&request.instance_id, &service.name, &namespace.name)
+                .err()
+                .map(|message| ("INVALID_CHANGE_BATCH".to_owned(), message))
+        });
+        let mut shaping: Shaping = call.shaping.clone();
+        shaping.fail_operation = shaping.fail_operation.or(refused.flatten());
+        let answer = self.submit_for_instance(&Call { shaping: &shaping, ..*call }, &id, &request.instance_id, work);
         if new && let Some(service) = self.services.get_mut(&id) {
             service.arriving += 1;
             if let Some(namespace) = self.namespaces.get_mut(&service.namespace_id) {

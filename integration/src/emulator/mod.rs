@@ -4,8 +4,9 @@
 //! it over HTTP in the wire format of the AWS SDKs (`awsJson1_1`), with the routes of the control interface beside it.
 //!
 //! Where the documentation of AWS is silent the emulator does what is hardest on a client, or has a setting; each such
-//! choice is named at its place. Every account but the one in the settings, the DNS side (Route 53 records) and the
-//! probing of Route 53 health checks are left out.
+//! choice is named at its place. DNS namespaces are answered over DNS ([`Emulator::serve_dns`]), and to whole networks as by
+//! the resolver of a VPC ([`Emulator::serve_resolver`]). Every account but the one in the settings and the probing of Route 53
+//! health checks are left out.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -26,6 +27,7 @@ mod calls;
 mod client;
 mod control;
 mod discovery;
+mod dns;
 mod error;
 mod faults;
 mod health;
@@ -54,9 +56,10 @@ use rand::{RngExt, SeedableRng};
 pub use calls::{Admission, Outcome, Response};
 pub use client::sdk_config;
 pub use control::Control;
+pub use dns::{DNS_QUERY, DnsServer, RESOLVER_QUERY};
 pub use error::ApiError;
 pub use faults::{Effect, Fault};
-pub use history::{Counters, OperationCounters, Write};
+pub use history::{Counters, OperationCounters, QueryCounters, Write};
 pub use limits::Rate;
 pub use requests::{DnsConfig, DnsRecord, HealthCheckConfig, HealthCheckCustomConfig, Tag};
 pub use server::Emulator;
@@ -126,6 +129,7 @@ pub struct CloudMap {
     creating: HashMap<(NamespaceType, String, String), u64>,
     operations: Operations,
     queue: BTreeMap<(Duration, u64), Event>,
+    /// Those of discovery, then those of DNS, in the order of [`Settings::lags`].
     replicas: Vec<Replica>,
     /// When the last change to what has a name arrives at each replica. Names outlive what they named: a late change of a
     /// service that is gone must not come after the first one of its successor.
@@ -147,7 +151,7 @@ impl CloudMap {
         settings.check().expect("settings of the emulator");
         let rng = settings.seed.map_or_else(|| StdRng::from_rng(&mut rand::rng()), StdRng::seed_from_u64);
         Self {
-            replicas: vec![Replica::default(); settings.discovery_lag.len()],
+            replicas: vec![Replica::default(); settings.lags().count()],
             settings,
             rng,
             now: Duration::ZERO,
@@ -204,8 +208,7 @@ impl CloudMap {
     fn replicate(&mut self, at: Duration, change: &Change) {
         let arrivals = self.arrivals.entry(change.topic()).or_default();
         arrivals.resize(self.replicas.len(), Duration::ZERO);
-        let lags = &self.settings.discovery_lag;
-        for (replica, (arrival, lag)) in arrivals.iter_mut().zip(lags).enumerate() {
+        for (replica, (arrival, lag)) in arrivals.iter_mut().zip(self.settings.lags()).enumerate() {
             *arrival = (*arrival).max(at + lag.sample(&mut self.rng));
             self.sequence += 1;
             let event = Event::Replicate { replica, change: change.clone() };

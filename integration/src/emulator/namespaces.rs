@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::calls::Call;
+use super::dns::Zone;
 use super::error::{Answer, ApiError};
 use super::operations::Work;
 use super::replicas::Change;
@@ -86,7 +87,7 @@ impl CloudMap {
         let vpc = namespace.vpc.clone().unwrap_or_default();
         self.creating.remove(&(namespace.r#type, namespace.name.clone(), vpc));
         if !failed {
-            let change = Change::AddNamespace { http_name: namespace.http_name.clone(), id: namespace.id.clone() };
+            let change = add_namespace(&namespace);
             self.namespaces.insert(namespace.id.clone(), namespace);
             self.replicate(at, &change);
         }
@@ -117,7 +118,7 @@ impl CloudMap {
         Ok(self.submit_for_namespace(call, &id, work))
     }
 
-    pub(crate) fn finish_update_namespace(&mut self, id: &str, change: NamespaceChange, failed: bool) {
+    pub(crate) fn finish_update_namespace(&mut self, id: &str, change: NamespaceChange, failed: bool, at: Duration) {
         let Some(namespace) = self.namespaces.get_mut(id) else { return };
         namespace.in_flight = None;
         if failed {
@@ -129,6 +130,11 @@ impl CloudMap {
         let ttl = change.properties.and_then(|properties| properties.dns_properties?.soa?.ttl);
         if namespace.r#type != NamespaceType::Http && ttl.is_some() {
             namespace.soa_ttl = ttl;
+            if let Some(zone) = Zone::of(namespace) {
+                let http_name = namespace.http_name.clone();
+                let change = Change::SetSoaTtl { http_name, id: id.to_owned(), ttl: zone.soa_ttl };
+                self.replicate(at, &change);
+            }
         }
     }
 
@@ -212,6 +218,11 @@ impl CloudMap {
             "CreateDate": timestamp(namespace.created),
         })
     }
+}
+
+/// How the replicas learn of a namespace.
+pub(crate) fn add_namespace(namespace: &Namespace) -> Change {
+    Change::AddNamespace { http_name: namespace.http_name.clone(), id: namespace.id.clone(), zone: Zone::of(namespace) }
 }
 
 fn matches(namespace: &Namespace, filter: &Filter) -> bool {

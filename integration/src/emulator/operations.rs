@@ -153,7 +153,7 @@ impl CloudMap {
         let Some(work) = operation.work.take() else { return };
         match work {
             Work::CreateNamespace(namespace) => self.finish_create_namespace(*namespace, failed, at),
-            Work::UpdateNamespace { id, change } => self.finish_update_namespace(&id, change, failed),
+            Work::UpdateNamespace { id, change } => self.finish_update_namespace(&id, change, failed, at),
             Work::DeleteNamespace { id } => self.finish_delete_namespace(&id, failed, at),
             Work::UpdateService { id, change } => self.finish_update_service(&id, change, failed, at),
             Work::Register { service, instance } => self.finish_register(&service, *instance, failed, at),

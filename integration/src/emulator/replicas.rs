@@ -1,9 +1,10 @@
-//! The discovery side: each replica has its own view of namespaces, services and instances, and learns of changes late.
+//! The discovery and DNS sides: each replica has its own view of namespaces, services and instances, and learns of changes late.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::requests::Attributes;
+use super::dns::Zone;
+use super::requests::{Attributes, DnsConfig};
 use super::state::Health;
 
 /// A service as a replica sees it. Shared with the snapshots that stale reads are answered from.
@@ -11,6 +12,8 @@ use super::state::Health;
 pub(crate) struct View {
     pub(crate) service: String,
     pub(crate) health_checked: bool,
+    /// None where DNS does not find it.
+    pub(crate) dns: Option<DnsConfig>,
     pub(crate) instances: HashMap<String, Row>,
     pub(crate) revision: u64,
 }
@@ -24,11 +27,13 @@ pub(crate) struct Row {
 /// Changes name the service by its id and its place, because a name can be taken again by another service.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    AddNamespace { http_name: String, id: String },
+    AddNamespace { http_name: String, id: String, zone: Option<Zone> },
+    SetSoaTtl { http_name: String, id: String, ttl: u32 },
     RemoveNamespace { http_name: String, id: String },
     AddService { namespace: String, name: String, view: View },
     RemoveService { at: Place },
     SetHealthChecked { at: Place, health_checked: bool },
+    SetDns { at: Place, dns: Option<DnsConfig> },
     PutInstance { at: Place, instance: String, row: Row, revision: u64 },
     RemoveInstance { at: Place, instance: String, revision: u64 },
     SetHealth { at: Place, instance: String, health: Health },
@@ -44,12 +49,15 @@ pub(crate) enum Topic {
 impl Change {
     pub(crate) fn topic(&self) -> Topic {
         let (namespace, name) = match self {
-            Self::AddNamespace { http_name, .. } | Self::RemoveNamespace { http_name, .. } => {
+            Self::AddNamespace { http_name, .. }
+            | Self::SetSoaTtl { http_name, .. }
+            | Self::RemoveNamespace { http_name, .. } => {
                 return Topic::Namespace { http_name: http_name.clone() };
             }
             Self::AddService { namespace, name, .. } => (namespace, name),
             Self::RemoveService { at }
             | Self::SetHealthChecked { at, .. }
+            | Self::SetDns { at, .. }
             | Self::PutInstance { at, .. }
             | Self::RemoveInstance { at, .. }
             | Self::SetHealth { at, .. } => (&at.namespace, &at.name),
@@ -69,6 +77,8 @@ pub(crate) struct Place {
 pub(crate) struct Replica {
     /// Ids by `HttpName`.
     namespaces: HashMap<String, String>,
+    /// By namespace id.
+    zones: HashMap<String, Zone>,
     /// Services by namespace id and name.
     services: HashMap<String, HashMap<String, Arc<View>>>,
 }
@@ -86,15 +96,35 @@ impl Replica {
         self.services.get(namespace).and_then(|services| services.get(service)).ok_or(Missing::Service)
     }
 
+    /// The zones by namespace id.
+    pub(crate) fn zones(&self) -> impl Iterator<Item = (&str, &Zone)> {
+        self.zones.iter().map(|(namespace, zone)| (namespace.as_str(), zone))
+    }
+
+    /// The services of a namespace by name.
+    pub(crate) fn services(&self, namespace: &str) -> impl Iterator<Item = (&str, &View)> {
+        let services = self.services.get(namespace).into_iter().flatten();
+        services.map(|(name, view)| (name.as_str(), view.as_ref()))
+    }
+
     pub(crate) fn apply(&mut self, change: Change) {
         match change {
-            Change::AddNamespace { http_name, id } => {
+            Change::AddNamespace { http_name, id, zone } => {
+                if let Some(zone) = zone {
+                    self.zones.insert(id.clone(), zone);
+                }
                 self.namespaces.insert(http_name, id);
+            }
+            Change::SetSoaTtl { id, ttl, .. } => {
+                if let Some(zone) = self.zones.get_mut(&id) {
+                    zone.soa_ttl = ttl;
+                }
             }
             Change::RemoveNamespace { http_name, id } => {
                 if self.namespaces.get(&http_name) == Some(&id) {
                     self.namespaces.remove(&http_name);
                 }
+                self.zones.remove(&id);
                 self.services.remove(&id);
             }
             Change::AddService { namespace, name, view } => {
@@ -112,6 +142,11 @@ impl Replica {
                     view.health_checked = health_checked;
                     let health = if health_checked { Health::Healthy } else { Health::Unknown };
                     view.instances.values_mut().for_each(|row| row.health = health);
+                }
+            }
+            Change::SetDns { at, dns } => {
+                if let Some(view) = self.view(&at) {
+                    view.dns = dns;
                 }
             }
             Change::PutInstance { at, instance, row, revision } => {

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::calls::Outcome;
-use super::control::{Control, now};
+use super::control::Control;
 use super::error::ApiError;
 use super::{CloudMap, Settings};
 
@@ -139,7 +139,7 @@ async fn answer(request: Request<Incoming>, control: Control) -> Result<Response
 }
 
 async fn call(control: &Control, caller: &str, operation: &str, body: &[u8]) -> Outcome {
-    let admitted = control.lock().admit(now(), caller, operation, body);
+    let admitted = control.lock().admit(control.now(), caller, operation, body);
     let admission = match admitted {
         Ok(admission) => admission,
         Err(error) => return Outcome::Answered(Err(error)),
@@ -148,7 +148,7 @@ async fn call(control: &Control, caller: &str, operation: &str, body: &[u8]) -> 
     if !half.is_zero() {
         tokio::time::sleep(half).await;
     }
-    let outcome = control.lock().execute(now(), &admission, body);
+    let outcome = control.lock().execute(control.now(), &admission, body);
     if !half.is_zero() {
         tokio::time::sleep(half).await;
     }

@@ -154,15 +154,16 @@ impl CloudMap {
             .take()
             .filter(|_| !records.is_empty())
             .map(|dns| DnsConfig { dns_records: records, ..dns });
+        let (at_place, dns) = (place(service), service.dns_config.clone());
         let was_checked = service.health_checked();
         service.health_check_config = change.health_check_config;
         let health_checked = service.health_checked();
         if was_checked != health_checked {
             let health = if health_checked { Health::Healthy } else { Health::Unknown };
             service.instances.values_mut().for_each(|instance| instance.health = health);
-            let change = Change::SetHealthChecked { at: place(service), health_checked };
-            self.replicate(at, &change);
+            self.replicate(at, &Change::SetHealthChecked { at: at_place.clone(), health_checked });
         }
+        self.replicate(at, &Change::SetDns { at: at_place, dns });
     }
 
     pub(crate) fn get_service(&self, request: &IdRequest) -> Answer {
@@ -261,6 +262,7 @@ pub(crate) fn add_service(service: &Service) -> Change {
     let view = View {
         service: service.id.clone(),
         health_checked: service.health_checked(),
+        dns: service.dns_config.clone(),
         instances: HashMap::new(),
         revision: service.revision,
     };

@@ -1,6 +1,7 @@
 //! Everything about the emulator that can be set, with AWS's figures as defaults.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -125,6 +126,10 @@ pub struct Settings {
     /// One entry for each replica of the discovery side: how much later than the control plane it learns of a change.
     /// A discovery call is answered by any of them, so that reads can go backwards. Never empty.
     pub discovery_lag: Vec<Latency>,
+    /// The same for the DNS side: a query is answered by any of these replicas. Never empty.
+    pub dns_lag: Vec<Latency>,
+    /// What `AWS_ALIAS_DNS_NAME` leads to: addresses by the DNS name of a load balancer, in lower case.
+    pub load_balancers: BTreeMap<String, Vec<IpAddr>>,
     /// How long a custom health status waits: "Cloud Map waits for approximately 30 seconds after receiving an
     /// `UpdateInstanceCustomHealthStatus` request before changing the status".
     #[serde(rename = "health_delay_ms", with = "millis")]
@@ -156,6 +161,8 @@ impl Default for Settings {
             call_latency: Latency::ZERO,
             operation_latency: Latency::ZERO,
             discovery_lag: vec![Latency::ZERO],
+            dns_lag: vec![Latency::ZERO],
+            load_balancers: BTreeMap::new(),
             health_delay: Duration::from_secs(30),
             quotas: Quotas::default(),
             throttling: true,
@@ -176,15 +183,22 @@ impl Settings {
         Self { throttling: false, ..Self::default() }
     }
 
-    /// Latencies as seen on AWS: calls take some 20 ms and operations a few seconds; three replicas lag up to 5 s.
+    /// Latencies as seen on AWS: calls take some 20 ms and operations a few seconds; three replicas each of discovery
+    /// and DNS lag up to 5 s.
     pub fn aws() -> Self {
         let seconds = Duration::from_secs;
         Self {
             call_latency: Latency::range(Duration::from_millis(10), Duration::from_millis(30)),
             operation_latency: Latency::range(seconds(1), seconds(3)),
             discovery_lag: vec![Latency::range(Duration::ZERO, seconds(5)); 3],
+            dns_lag: vec![Latency::range(Duration::ZERO, seconds(5)); 3],
             ..Self::default()
         }
+    }
+
+    /// How much later than the control plane each replica learns of a change: those of discovery, then those of DNS.
+    pub(crate) fn lags(&self) -> impl Iterator<Item = &Latency> {
+        self.discovery_lag.iter().chain(&self.dns_lag)
     }
 
     /// Says what is wrong with the settings, naming the field.
@@ -192,10 +206,16 @@ impl Settings {
         if self.discovery_lag.is_empty() {
             return Err("discovery_lag is empty; give one latency for each replica, at least one".into());
         }
+        if self.dns_lag.is_empty() {
+            return Err("dns_lag is empty; give one latency for each replica, at least one".into());
+        }
+        if let Some(name) = self.load_balancers.keys().find(|name| name.bytes().any(|b| b.is_ascii_uppercase())) {
+            return Err(format!("load_balancers names `{name}`; give names in lower case"));
+        }
         if self.account.len() != 12 || !self.account.bytes().all(|b| b.is_ascii_digit()) {
             return Err(format!("account `{}` is not an AWS account id; give twelve digits", self.account));
         }
-        for latency in self.discovery_lag.iter().chain([&self.call_latency, &self.operation_latency]) {
+        for latency in self.lags().chain([&self.call_latency, &self.operation_latency]) {
             if latency.max < latency.min {
                 return Err(format!("latency {latency:?} ends before it begins; give min <= max"));
             }

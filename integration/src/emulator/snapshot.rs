@@ -1,6 +1,7 @@
 //! Taking the whole state out and putting it in, and changing settings while calls come in.
 
 use super::history::{Counters, Write};
+use super::namespaces::add_namespace;
 use super::replicas::{Change, Replica, Row};
 use super::services::{add_service, place};
 use super::state::Snapshot;
@@ -18,7 +19,8 @@ impl CloudMap {
     /// If [`Settings::check`] fails; nothing has changed then.
     pub fn set_settings(&mut self, settings: Settings) -> Result<(), String> {
         settings.check()?;
-        let replicas_changed = settings.discovery_lag.len() != self.settings.discovery_lag.len();
+        let counts = |settings: &Settings| (settings.discovery_lag.len(), settings.dns_lag.len());
+        let replicas_changed = counts(&settings) != counts(&self.settings);
         self.settings = settings;
         if replicas_changed {
             self.rebuild_replicas();
@@ -70,7 +72,7 @@ impl CloudMap {
         self.arrivals.clear();
         let mut replica = Replica::default();
         for namespace in self.namespaces.values() {
-            replica.apply(Change::AddNamespace { http_name: namespace.http_name.clone(), id: namespace.id.clone() });
+            replica.apply(add_namespace(namespace));
         }
         for service in self.services.values() {
             replica.apply(add_service(service));
@@ -83,7 +85,7 @@ impl CloudMap {
                 });
             }
         }
-        self.replicas = vec![replica; self.settings.discovery_lag.len()];
+        self.replicas = vec![replica; self.settings.lags().count()];
     }
 
     /// Adds a rule and gives its id.

@@ -2,6 +2,7 @@
 //! run them on other clusters is in `cloudmap_mcs_integration::scenario`.
 
 mod conflicts;
+mod ecs;
 mod endpoints;
 mod export;
 mod instances;

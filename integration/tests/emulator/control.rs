@@ -2,6 +2,7 @@
 
 use std::process::Stdio;
 
+use cloudmap_mcs_integration::dns::Client as Dns;
 use cloudmap_mcs_integration::emulator::sdk_config;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -10,7 +11,7 @@ use tokio::net::TcpStream;
 use super::*;
 
 /// The status and body of a request of the control interface.
-async fn http(endpoint: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
+pub(super) async fn http(endpoint: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let (status, body) = raw(endpoint, method, &format!("/_emulator/{path}"), "", &body.to_string()).await;
     (status, serde_json::from_str(&body).unwrap())
 }
@@ -150,16 +151,23 @@ async fn what_is_not_cloud_map_gets_the_errors_of_the_front_end() {
 async fn the_program_prints_its_address_and_stops_when_asked() {
     let mut program = tokio::process::Command::new(env!("CARGO_BIN_EXE_cloudmap-emulator"))
         .args(["--listen", "127.0.0.1:0", "--no-throttling", "--max-namespaces", "3", "--operation-latency", "1ms-2ms"])
+        .args(["--dns-listen", "127.0.0.1:0", "--resolver-listen", "127.0.0.1:0"])
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let endpoint = BufReader::new(program.stdout.take().unwrap()).lines().next_line().await.unwrap().unwrap();
+    let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
+    let endpoint = lines.next_line().await.unwrap().unwrap();
     let client = Client::from_conf(sdk_config(&endpoint, "tester"));
     client.create_http_namespace().name("apps").send().await.unwrap();
     let (_, settings) = http(&endpoint, "GET", "settings", &json!({})).await;
     assert_eq!((&settings["throttling"], &settings["quotas"]["namespaces"]), (&json!(false), &json!(3)));
     assert_eq!(settings["operation_latency"], json!({ "min_ms": 1.0, "max_ms": 2.0 }));
+    for recursive in [false, true] {
+        let address = lines.next_line().await.unwrap().unwrap().parse().unwrap();
+        let answer = Dns::new(address).ask("web.apps", "A").await.unwrap();
+        assert_eq!((answer.code().as_str(), answer.message.metadata.recursion_available), ("REFUSED", recursive));
+    }
     let id = program.id().unwrap().to_string();
     assert!(tokio::process::Command::new("kill").arg(id).status().await.unwrap().success());
     assert!(program.wait().await.unwrap().success());

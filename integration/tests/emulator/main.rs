@@ -6,12 +6,14 @@
 mod attributes;
 mod control;
 mod discovery;
+mod dns;
 mod faults;
 mod health;
 mod instances;
 mod limits;
 mod namespaces;
 mod operations;
+mod resolver;
 mod services;
 mod time;
 

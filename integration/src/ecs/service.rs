@@ -1,0 +1,192 @@
+//! A service: as many tasks as are desired, each registered while it runs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use aws_sdk_servicediscovery::types::CustomHealthStatus;
+use futures::future::join_all;
+use tokio::net::TcpStream;
+
+use super::agent::Agent;
+use super::cloudmap::CloudMap;
+use super::task::{Definition, FIRST_DYNAMIC_PORT, Label, Network, Task, new_task_id};
+use crate::scenario::eventually;
+
+/// For a process to take connections.
+const START: Duration = Duration::from_secs(30);
+/// ECS gives containers 30 s between SIGTERM and SIGKILL (`stopTimeout`); these need none of it.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A service of ECS. What is not stopped runs on until its owner's end is noticed, see [`super::Ecs`].
+#[derive(Debug)]
+pub struct Service {
+    definition: Definition,
+    agent: Agent,
+    cloud_map: CloudMap,
+    tasks: Vec<Task>,
+}
+
+impl Service {
+    pub(crate) async fn open(agent: Agent, cloud_map: CloudMap, definition: Definition) -> Result<Self> {
+        let mut service = Self { definition, agent, cloud_map, tasks: Vec::new() };
+        for running in service.agent.list().await? {
+            let Ok(label) = serde_json::from_str::<Label>(&running.label) else { continue };
+            if service.label(&label.zone) == label {
+                let (id, host) = (running.task, running.host);
+                service.tasks.push(service.task(id, host, (running.ipv4, running.ipv6), running.port, label.zone));
+            }
+        }
+        Ok(service)
+    }
+
+    pub fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    /// Those that were started and not stopped, the oldest first.
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    /// Replaces tasks that have died, and starts or stops as many as are missing or too many, the newest first. Returns when
+    /// Cloud Map has taken it all in.
+    ///
+    /// # Errors
+    /// If a task can't be started or stopped; the others are then, and the next call tries again.
+    pub async fn scale(&mut self, desired: usize) -> Result<()> {
+        self.bury().await?;
+        let surplus = self.tasks.split_off(desired.min(self.tasks.len()));
+        let ended = join_all(surplus.iter().map(|task| self.end(task))).await;
+        let mut outcome = Ok(());
+        for (task, ended) in surplus.into_iter().zip(ended) {
+            if let Err(error) = ended {
+                self.tasks.push(task);
+                outcome = Err(error);
+            }
+        }
+        outcome?;
+        outcome = Ok(());
+        let places = self.places(desired.saturating_sub(self.tasks.len())).await?;
+        for started in join_all(places.into_iter().map(|place| self.start(place))).await {
+            match started {
+                Ok(task) => self.tasks.push(task),
+                Err(error) => outcome = Err(error),
+            }
+        }
+        outcome
+    }
+
+    /// Stops all tasks.
+    pub async fn stop(mut self) -> Result<()> {
+        self.scale(0).await
+    }
+
+    /// Ends a task's process as a crash does. Cloud Map has the instance until the next [`Service::scale`], which is what
+    /// ECS does when it notices.
+    pub async fn crash(&self, task: &Task) -> Result<()> {
+        self.agent.kill(&task.id).await
+    }
+
+    /// Reports what a container's health check says.
+    pub async fn set_health(&self, task: &Task, status: CustomHealthStatus) -> Result<()> {
+        self.cloud_map.set_health(&self.definition.registry, &task.id, status).await
+    }
+
+    /// Deregisters tasks whose processes have ended.
+    async fn bury(&mut self) -> Result<()> {
+        let alive: BTreeMap<_, _> =
+            self.agent.list().await?.into_iter().map(|running| (running.task, running.alive)).collect();
+        let (living, dead): (Vec<_>, Vec<_>) =
+            self.tasks.drain(..).partition(|task| alive.get(&task.id).copied().unwrap_or(false));
+        self.tasks = living;
+        for task in dead {
+            self.cloud_map.deregister(&self.definition.registry, &task.id).await?;
+            if alive.contains_key(&task.id) {
+                self.agent.stop(&task.id, Duration::ZERO).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// "ACTIVATING": "for tasks that have service discovery configured, the service discovery resources must be created"
+    /// after the task is launched (ECS task lifecycle).
+    async fn start(&self, Place { id, host, port, zone }: Place) -> Result<Task> {
+        let label = serde_json::to_string(&self.label(&zone))?;
+        let addresses = self.agent.run(&host, &id, port, &label).await?;
+        let task = self.task(id, host, addresses, port, zone);
+        let activate = async {
+            eventually("the task takes connections", START, async || {
+                TcpStream::connect((task.ipv4, port)).await.map(drop).context("it takes none")
+            })
+            .await?;
+            self.cloud_map.register(&self.definition.registry, &task.id, task.attributes(&self.definition)).await
+        };
+        if let Err(error) = activate.await {
+            self.end(&task).await?;
+            return Err(error);
+        }
+        Ok(task)
+    }
+
+    /// "DEACTIVATING": what has to be done "before the task is stopped", then SIGTERM (ECS task lifecycle).
+    async fn end(&self, task: &Task) -> Result<()> {
+        self.cloud_map.deregister(&self.definition.registry, &task.id).await?;
+        self.agent.stop(&task.id, GRACE).await
+    }
+
+    /// Where new tasks go: zones take turns; in bridge mode each has one host, and ports are those that are free there.
+    async fn places(&self, count: usize) -> Result<Vec<Place>> {
+        let Definition { cluster, network, port, zones, .. } = &self.definition;
+        let mut taken: Vec<(String, u16)> =
+            self.agent.list().await?.into_iter().map(|running| (running.host, running.port)).collect();
+        let mut places = Vec::new();
+        for number in self.tasks.len()..self.tasks.len() + count {
+            let id = new_task_id();
+            let zone = number % zones.len().max(1);
+            let (host, port) = match network {
+                Network::Awsvpc => (id.clone(), *port),
+                Network::Bridge => {
+                    let host = format!("ec2-{cluster}-{zone}");
+                    let free = |port: &u16| !taken.iter().any(|(on, used)| *on == host && used == port);
+                    let port = (FIRST_DYNAMIC_PORT..=u16::MAX).find(free).context("no port is free")?;
+                    taken.push((host.clone(), port));
+                    (host, port)
+                }
+            };
+            places.push(Place { id, host, port, zone: zones.get(zone).cloned().unwrap_or_default() });
+        }
+        Ok(places)
+    }
+
+    fn label(&self, zone: &str) -> Label {
+        Label {
+            cluster: self.definition.cluster.clone(),
+            service: self.definition.name.clone(),
+            endpoint: self.cloud_map.endpoint().to_owned(),
+            registry: self.definition.registry.clone(),
+            zone: zone.to_owned(),
+        }
+    }
+
+    fn task(
+        &self,
+        id: String,
+        host: String,
+        (ipv4, ipv6): (std::net::Ipv4Addr, std::net::Ipv6Addr),
+        port: u16,
+        zone: String,
+    ) -> Task {
+        let (agent, endpoint) = (self.agent.clone(), self.cloud_map.endpoint().to_owned());
+        Task { id, ipv4, ipv6, port, zone, host, agent, endpoint }
+    }
+}
+
+/// A task that is to be started.
+#[derive(Debug)]
+struct Place {
+    id: String,
+    host: String,
+    port: u16,
+    zone: String,
+}

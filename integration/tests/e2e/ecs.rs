@@ -1,0 +1,150 @@
+//! ECS itself, without a controller: if this fails, so does every scenario that has tasks.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result};
+use cloudmap_mcs_integration::ecs::{Agent, Definition, Ecs, Records, Service};
+use cloudmap_mcs_integration::scenario::{PROPAGATION, eventually, holds};
+
+/// Names of this run: another may have been here before.
+fn unique(name: &str) -> String {
+    format!("{name}-{:08x}", rand::random::<u32>())
+}
+
+#[tokio::test]
+async fn tasks_of_a_process_that_was_killed_are_found_and_ended() -> Result<()> {
+    let mut owner = tokio::process::Command::new("sleep").arg("600").kill_on_drop(true).spawn()?;
+    let (theirs, ours) = (unique("theirs"), unique("ours"));
+    let agent = Agent::owned_by(owner.id().context("it has ended")?);
+    agent.run(&theirs, &theirs, 8080, "").await?;
+    Agent::owned_by(std::process::id()).run(&ours, &ours, 8080, "").await?;
+    let task =
+        async |name: &str| Ok::<_, anyhow::Error>(agent.list().await?.into_iter().find(|running| running.task == name));
+    let running = task(&theirs).await?.context("it is not listed")?;
+    assert!(running.alive && !running.orphaned, "{running:?}");
+    owner.kill().await?;
+    let orphan = task(&theirs).await?.context("it is not listed")?;
+    assert!(orphan.alive && orphan.orphaned, "{orphan:?}");
+    agent.reap().await?;
+    assert_eq!(task(&theirs).await?, None);
+    let kept = task(&ours).await?.context("it was not to be touched")?;
+    assert!(kept.alive && !kept.orphaned, "{kept:?}");
+    agent.stop(&ours, std::time::Duration::ZERO).await?;
+    assert_eq!(task(&ours).await?, None);
+    Ok(())
+}
+
+/// The ids of the tasks.
+fn ids(service: &Service) -> BTreeSet<String> {
+    service.tasks().iter().map(|task| task.id.clone()).collect()
+}
+
+/// Whether one of the tasks answers by the name of all, and each by its addresses.
+async fn all_answer(service: &Service, name: &str) -> Result<()> {
+    let client = service.tasks().first().context("no tasks")?;
+    let answered = client.curl(&format!("http://{name}:8080/hostname")).await?;
+    holds(ids(service).contains(&answered), "a task answers by the name", &answered)?;
+    for task in service.tasks() {
+        for address in [task.ipv4.to_string(), format!("[{}]", task.ipv6)] {
+            let answered = client.curl(&format!("http://{address}:8080/hostname")).await?;
+            holds(answered == task.id, &format!("{} answers at {address}", task.id), &answered)?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_find_each_other_by_the_name_in_cloud_map() -> Result<()> {
+    let ecs = Ecs::from_env().await?;
+    let namespace = unique("ecs");
+    let namespace_id = ecs.cloud_map().private_namespace(&namespace, 1).await?;
+    let registry = ecs.cloud_map().service(&namespace_id, "orders", Records::DualStack, 1).await?;
+    let definition =
+        Definition { registers_ipv6: true, ..Definition::new(&unique("prod"), "orders-service", &registry) };
+    let mut orders = ecs.service(definition.clone()).await?;
+    orders.scale(2).await?;
+    let name = format!("orders.{namespace}");
+
+    let follows = async |orders: &Service| {
+        let expected: BTreeSet<_> = orders.tasks().iter().map(|task| task.ipv4.to_string()).collect();
+        let expected6: BTreeSet<_> = orders.tasks().iter().map(|task| task.ipv6.to_string()).collect();
+        let task = orders.tasks().first().context("no tasks")?;
+        eventually("DNS answers the addresses of the tasks", PROPAGATION, async || {
+            let (found, found6) = (task.dig(&name, "A").await?, task.dig(&name, "AAAA").await?);
+            holds(found == expected, &format!("A is {expected:?}"), &found)?;
+            holds(found6 == expected6, &format!("AAAA is {expected6:?}"), &found6)
+        })
+        .await?;
+        eventually("the tasks answer", PROPAGATION, async || all_answer(orders, &name).await).await?;
+        eventually("the tasks are discovered", PROPAGATION, async || {
+            let found: BTreeSet<_> = task.discover(&namespace, "orders").await?.into_keys().collect();
+            holds(found == ids(orders), "all of them are discovered", &found)
+        })
+        .await
+    };
+    follows(&orders).await?;
+    let attributes = orders.tasks()[0].attributes(orders.definition());
+    let task = &orders.tasks()[0];
+    eventually("the attributes are as ECS has them", PROPAGATION, async || {
+        let found = task.discover(&namespace, "orders").await?;
+        holds(found.get(&task.id) == Some(&attributes), "they are", &found)
+    })
+    .await?;
+
+    // Another process sees the same service.
+    let same = ecs.service(definition).await?;
+    holds(ids(&same) == ids(&orders), "the same tasks", &ids(&same))?;
+
+    orders.scale(3).await?;
+    follows(&orders).await?;
+    let crashed = orders.tasks()[0].clone();
+    orders.crash(&crashed).await?;
+    let others = &orders.tasks()[1];
+    let direct = format!("http://{}:8080/hostname", crashed.ipv4);
+    holds(others.curl(&direct).await.is_err(), "a crashed task does not answer", &crashed.id)?;
+    // Until ECS notices.
+    eventually("it is registered still", PROPAGATION, async || {
+        let found = others.discover(&namespace, "orders").await?;
+        holds(found.contains_key(&crashed.id), "it is", &found)
+    })
+    .await?;
+    orders.scale(3).await?;
+    holds(!ids(&orders).contains(&crashed.id) && orders.tasks().len() == 3, "it is replaced", &ids(&orders))?;
+    follows(&orders).await?;
+
+    let last = ids(&orders);
+    orders.stop().await?;
+    let left = ecs.agent().list().await?;
+    let left: Vec<_> = left.into_iter().map(|running| running.task).filter(|task| last.contains(task)).collect();
+    holds(left.is_empty(), "no task is left", &left)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_in_bridge_mode_share_hosts_and_have_ports_of_their_own() -> Result<()> {
+    let ecs = Ecs::from_env().await?;
+    let namespace = unique("bridge");
+    let namespace_id = ecs.cloud_map().private_namespace(&namespace, 1).await?;
+    let registry = ecs.cloud_map().service(&namespace_id, "legacy", Records::Srv, 1).await?;
+    let mut legacy = ecs.service(Definition::new(&unique("bridge"), "legacy", &registry).in_bridge_mode()).await?;
+    legacy.scale(3).await?;
+    let hosts: BTreeSet<_> = legacy.tasks().iter().map(|task| task.ipv4).collect();
+    let ports: BTreeSet<_> = legacy.tasks().iter().map(|task| (task.ipv4, task.port)).collect();
+    holds(hosts.len() == 2 && ports.len() == 3, "three tasks on two hosts", &legacy.tasks().len())?;
+    let task = &legacy.tasks()[0];
+    eventually("SRV names every task and its port", PROPAGATION, async || {
+        let expected: BTreeSet<_> =
+            legacy.tasks().iter().map(|task| format!("1 1 {} {}.legacy.{namespace}.", task.port, task.id)).collect();
+        let found = task.dig(&format!("legacy.{namespace}"), "SRV").await?;
+        holds(found == expected, &format!("they are {expected:?}"), &found)
+    })
+    .await?;
+    for other in legacy.tasks() {
+        let url = format!("http://{}.legacy.{namespace}:{}/hostname", other.id, other.port);
+        // The next query may reach a replica that does not know the task yet.
+        eventually("the target is the task", PROPAGATION, async || {
+            holds(task.curl(&url).await? == other.id, "the target is the task", &other.id)
+        })
+        .await?;
+    }
+    legacy.stop().await
+}
