@@ -26,7 +26,7 @@ pub use controller::Controller;
 pub use network::Load;
 pub use registry::{Instances, Registry};
 pub use wait::{PODS, PROPAGATION, eventually, holds, holds_for, measured, yaml};
-pub use world::{Skip, World, condition, contexts, explained, name_of};
+pub use world::{Deviation, Skip, World, condition, contexts, explained, name_of};
 
 /// The image of servers and clients: it has dig, curl and a shell beside its servers.
 pub fn agnhost_image() -> String {

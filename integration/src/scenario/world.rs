@@ -38,10 +38,15 @@ pub struct World {
     pub namespace: String,
 }
 
-/// A scenario that cannot be played with what there is.
+/// An error of a scenario that cannot be played with what there is.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Skip(pub String);
+
+/// An error of a scenario in which a component that is not this project's deviates from the standard, as is known.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Deviation(pub String);
 
 impl World {
     /// Runs a scenario with two clusters beside others.
@@ -65,7 +70,7 @@ impl World {
     /// Plays a scenario with so many clusters. The caller sees to it that it does not meet others that it disturbs.
     ///
     /// # Errors
-    /// Why it failed, after what was in its namespaces has been printed; or [`Skip`].
+    /// Why it failed, after what was in its namespaces has been printed; or [`Skip`] or [`Deviation`].
     pub async fn play(name: &str, clusters: usize, scenario: impl AsyncFnOnce(&Self) -> Result<()>) -> Result<()> {
         let world = Self::enter(name, clusters).await.context("failed to set the scenario up")?;
         let outcome = AssertUnwindSafe(tokio::time::timeout(LIMIT, scenario(&world))).catch_unwind().await;
@@ -74,6 +79,7 @@ impl World {
             .and_then(|ended| ended.unwrap_or_else(|_| Err(anyhow!("it did not end within {LIMIT:?}"))));
         if let Err(error) = &outcome
             && !error.is::<Skip>()
+            && !error.is::<Deviation>()
         {
             world.show(&explained(error)).await;
         }

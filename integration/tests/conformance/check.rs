@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use cloudmap_mcs_integration::scenario::{Skip, World, explained, measured};
+use cloudmap_mcs_integration::scenario::{Deviation, Skip, World, explained, measured};
 use futures::future::LocalBoxFuture;
 use serde::Serialize;
 
@@ -15,9 +15,11 @@ pub(crate) enum Clusters {
     /// Three, or two where there are no more: it shows more with three.
     All,
     Three,
-    /// Three, and it disturbs the controller of the third one: such checks come one after the other, while no other
-    /// check needs the third cluster.
-    DisturbThird,
+    /// The first two, and it disturbs the controller of the second one: such checks come one after the other, when no
+    /// others need these clusters.
+    Disturb,
+    /// Three, and it stops the controller of the third one for minutes, while the others need two clusters only.
+    Lose,
 }
 
 /// A scenario and the requirements that it shows.
@@ -73,11 +75,6 @@ impl Outcome {
     }
 }
 
-/// What a check returns as an error where a component that is not this project's deviates from the standard.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Deviation(pub String);
-
 /// What became of a check.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Played {
@@ -114,7 +111,8 @@ impl Check {
         let (outcome, appeared) = match self.missing(stage) {
             Some(reason) => (Outcome::Skip(reason), None),
             None => {
-                let clusters = if self.clusters == Clusters::Two { 2 } else { stage.clusters.min(3) };
+                let two = matches!(self.clusters, Clusters::Two | Clusters::Disturb);
+                let clusters = if two { 2 } else { stage.clusters.min(3) };
                 let (outcome, appeared) = measured(World::play(&self.namespace(), clusters, self.run)).await;
                 (Self::outcome(outcome), appeared)
             }
@@ -124,10 +122,10 @@ impl Check {
 
     fn missing(&self, stage: Stage) -> Option<String> {
         match self.clusters {
-            Clusters::Three | Clusters::DisturbThird if stage.clusters < 3 => {
+            Clusters::Three | Clusters::Lose if stage.clusters < 3 => {
                 Some("needs three clusters (CONTEXTS=a,b,c)".to_owned())
             }
-            Clusters::DisturbThird if !stage.disruptive => {
+            Clusters::Disturb | Clusters::Lose if !stage.disruptive => {
                 Some("stops controllers and changes ClusterProperties: only with DISRUPTIVE=1".to_owned())
             }
             _ => None,

@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result};
-use cloudmap_mcs_integration::scenario::{POD, PODS, SERVICE, World, condition, eventually, holds, manifests, name_of};
-use serde_json::json;
+use cloudmap_mcs_integration::scenario::{
+    Deviation, POD, PODS, SERVICE, World, condition, eventually, holds, manifests, name_of,
+};
+use serde_json::{Value, json};
 
-use crate::check::{Check, Deviation, check};
+use crate::check::{Check, check};
 use crate::facts;
 
 pub(crate) const CHECKS: &[Check] = &[
     check!(Two, [42, 44, 45, 51], dns::of_a_clusterset_ip_service),
     check!(Two, [46, 47, 48, 49, 51], dns::of_a_headless_service),
-    check!(Two, [46], dns::of_a_headless_service_follows_its_endpoints),
+    check!(Two, [46, 47, 48], dns::of_a_headless_service_has_its_ready_endpoints),
+    check!(Two, [46], dns::follows_endpoints_that_were_asked_for),
     check!(Two, [44], dns::of_a_service_without_endpoints),
     check!(Two, [42, 49], dns::of_names_that_are_not_there),
     check!(Two, [43], dns::says_its_version),
@@ -90,32 +93,65 @@ async fn both_ready(world: &World) -> Result<()> {
     .await
 }
 
-/// Endpoints written by hand: with and without a host name, ready and not.
-async fn of_a_headless_service_follows_its_endpoints(world: &World) -> Result<()> {
-    let [source, other] = world.pair();
-    let service = manifests::service_without_selector("db", &[manifests::http(8080)]);
+/// Endpoints written by hand: ready or not, two of them with a host name.
+fn endpoints(ready: bool) -> Value {
+    json!([
+        {"addresses": ["198.18.0.1"], "conditions": {"ready": ready}, "hostname": "named"},
+        {"addresses": ["198.18.0.2"], "conditions": {"ready": ready}},
+        {"addresses": ["198.18.0.3"], "conditions": {"ready": false}, "hostname": "unready"},
+    ])
+}
+
+async fn export_endpoints(world: &World, service: &str, ready: bool) -> Result<()> {
+    let [source, _] = world.pair();
+    let manifest = manifests::service_without_selector(service, &[manifests::http(8080)]);
     let fields = json!({"clusterIP": "None", "ipFamilyPolicy": "SingleStack"});
-    facts::export(world, source, manifests::with_spec(service, &fields)).await?;
-    let endpoints = |ready: bool| {
-        json!([
-            {"addresses": ["198.18.0.1"], "conditions": {"ready": ready}, "hostname": "named"},
-            {"addresses": ["198.18.0.2"], "conditions": {"ready": ready}},
-            {"addresses": ["198.18.0.3"], "conditions": {"ready": false}, "hostname": "unready"},
-        ])
-    };
+    facts::export(world, source, manifests::with_spec(manifest, &fields)).await?;
+    make_ready(world, service, ready).await
+}
+
+/// Waits until everybody has it so.
+async fn make_ready(world: &World, service: &str, ready: bool) -> Result<()> {
+    let [source, other] = world.pair();
+    world.apply(source, manifests::endpoint_slice_of(service, service, &endpoints(ready))).await?;
+    world.imported(other, service).await?;
+    world.followed(source, service).await.map(drop)
+}
+
+/// Every name is asked once only: what DNS caches is not the matter here.
+async fn of_a_headless_service_has_its_ready_endpoints(world: &World) -> Result<()> {
+    let [source, other] = world.pair();
+    export_endpoints(world, "db", true).await?;
     let name = world.name("db");
-    world.apply(source, manifests::endpoint_slice_of("db", "db", &endpoints(true))).await?;
-    world.imported(other, "db").await?;
-    world.followed(source, "db").await?;
     facts::resolves(other, &name, "A", &BTreeSet::from(["198.18.0.1", "198.18.0.2"].map(String::from))).await?;
-    let named = format!("named.{}.{name}", source.id);
-    facts::resolves(other, &named, "A", &["198.18.0.1".to_owned()].into()).await?;
-    facts::is_nxdomain(other, &format!("unready.{}.{name}", source.id), "A").await?;
-    world.apply(source, manifests::endpoint_slice_of("db", "db", &endpoints(false))).await?;
-    for gone in [&name, &named] {
-        facts::is_nxdomain(other, gone, "A").await?;
+    let host = |name: &str, service: &str| format!("{name}.{}.{}", source.id, world.name(service));
+    facts::resolves(other, &host("named", "db"), "A", &["198.18.0.1".to_owned()].into()).await?;
+    facts::is_nxdomain(other, &host("unready", "db"), "A").await?;
+    let hosts = other.dig(&format!("_http._tcp.{name}"), "SRV").await?;
+    holds(hosts.len() == 2, "SRV has the ready endpoints, also the one without a host name", &hosts)?;
+    for host in hosts.iter().filter_map(|line| line.split(' ').nth(3)) {
+        let answer = other.dig(host, "A").await?;
+        holds(answer.len() == 1, &format!("{host} has an address"), &answer)?;
+    }
+    // Endpoints that were ready and are not any more.
+    export_endpoints(world, "down", true).await?;
+    make_ready(world, "down", false).await?;
+    for gone in [world.name("down"), host("named", "down")] {
+        facts::is_nxdomain(other, &gone, "A").await?;
     }
     Ok(())
+}
+
+/// Names that clients keep asking for.
+async fn follows_endpoints_that_were_asked_for(world: &World) -> Result<()> {
+    let [_, other] = world.pair();
+    let name = world.name("db");
+    export_endpoints(world, "db", false).await?;
+    facts::is_nxdomain(other, &name, "A").await?;
+    make_ready(world, "db", true).await?;
+    facts::resolves(other, &name, "A", &BTreeSet::from(["198.18.0.1", "198.18.0.2"].map(String::from))).await?;
+    make_ready(world, "db", false).await?;
+    facts::is_nxdomain(other, &name, "A").await
 }
 
 async fn of_a_service_without_endpoints(world: &World) -> Result<()> {

@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use cloudmap_mcs_integration::scenario::{
-    PROPAGATION, ROLE_BINDING, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT, World, eventually, holds, holds_for, manifests,
+    NAMESPACE, PROPAGATION, ROLE_BINDING, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT, World, eventually, holds, holds_for,
+    manifests,
 };
 use serde_json::json;
 
@@ -16,6 +17,7 @@ pub(crate) const CHECKS: &[Check] = &[
     check!(Two, [10, 13], export::an_export_without_a_service_says_so_until_there_is_one),
     check!(Two, [8, 38], export::un_exporting_leaves_nothing_behind),
     check!(Two, [11], export::only_exported_labels_and_annotations_arrive),
+    check!(Disturb, [12, 14], export::only_from_namespaces_that_the_administrator_allows),
     check!(Two, [12, 30], export::editors_export_and_cannot_write_imports),
 ];
 
@@ -200,4 +202,29 @@ async fn editors_export_and_cannot_write_imports(world: &World) -> Result<()> {
     holds(!may, "an editor may not create ServiceImports", &may)?;
     let may = review("serviceexports", "somebody").await?;
     holds(!may, "somebody without a role may not export", &may)
+}
+
+/// The controller of the second cluster is told to export only from namespaces with a label.
+async fn only_from_namespaces_that_the_administrator_allows(world: &World) -> Result<()> {
+    const LABEL: &str = "cloudmap-mcs-e2e-exports";
+    let [first, second] = world.pair();
+    second.controller().settle().await?;
+    facts::export(world, second, manifests::single_stack("web", &[manifests::http(80)])).await?;
+    world.imported(first, "web").await?;
+    let setting = [("CLOUDMAP_MCS_EXPORT_NAMESPACES", format!("{LABEL}=yes"))];
+    let before = second.controller().set(&setting).await?;
+    let outcome = async {
+        let refused = world.export_condition(second, "web", "Ready", "False", "Failed").await?;
+        let message = refused["message"].as_str().unwrap_or_default();
+        let helps = message.contains(&world.namespace) && message.contains(LABEL);
+        holds(helps, "the message names the namespace and the label that it lacks", &refused)?;
+        world.import_gone(first, "web").await?;
+        let label = json!({"metadata": {"labels": {LABEL: "yes"}}});
+        second.merge(NAMESPACE, "", &world.namespace, &label).await?;
+        world.export_condition(second, "web", "Ready", "True", "Exported").await?;
+        world.imported(first, "web").await.map(drop)
+    }
+    .await;
+    second.controller().restore(before).await?;
+    outcome
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::scenario::{
-    Cluster, NODE, POD, PROPAGATION, World, eventually, holds, manifests, name_of,
+    Cluster, NODE, POD, PROPAGATION, SERVICE_IMPORT, World, eventually, holds, manifests, name_of,
 };
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ pub(crate) async fn import_where(
     fact: impl Fn(&Value) -> bool,
 ) -> Result<Value> {
     eventually(&format!("in {cluster:?} the import {name}: {what}"), PROPAGATION, async || {
-        let import = world.imported(cluster, name).await?;
+        let import = cluster.expect(SERVICE_IMPORT, &world.namespace, name).await?;
         holds(fact(&import), what, &import)?;
         Ok(import)
     })

@@ -6,12 +6,13 @@ use anyhow::Result;
 use cloudmap_mcs_integration::scenario::{
     CLUSTER_PROPERTY, CUSTOM_RESOURCE_DEFINITION, Cluster, Skip, World, contexts, holds,
 };
-use serde_json::Value;
 
 use crate::check::{Check, check};
+use crate::facts;
 
 pub(crate) const CHECKS: &[Check] = &[
     check!(Two, [52, 51, 33], installation::has_the_definitions_of_the_standard),
+    check!(Two, [53], installation::is_useful_with_kubectl_get),
     check!(Two, [1, 2], installation::has_an_identity_in_every_cluster),
 ];
 
@@ -36,15 +37,8 @@ async fn has_the_definitions_of_the_standard(world: &World) -> Result<()> {
                 "labels say which release of the standard it is",
                 labels,
             )?;
-            holds(
-                !strings_of(&spec["names"]["shortNames"]).is_empty(),
-                "there is a short name for kubectl",
-                &spec["names"],
-            )?;
             for version in versions {
                 holds(version["subresources"]["status"].is_object(), "there is a status subresource", version)?;
-                let columns = version["additionalPrinterColumns"].as_array().map_or(0, Vec::len);
-                holds(columns >= 2, "kubectl get shows more than the name", &version["additionalPrinterColumns"])?;
                 let schema = &version["schema"]["openAPIV3Schema"]["properties"];
                 if name.starts_with("serviceimports") {
                     let status = &schema["status"]["properties"];
@@ -62,8 +56,22 @@ async fn has_the_definitions_of_the_standard(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn strings_of(list: &Value) -> Vec<&str> {
-    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+async fn is_useful_with_kubectl_get(world: &World) -> Result<()> {
+    for cluster in &world.clusters {
+        for name in ["serviceexports.multicluster.x-k8s.io", "serviceimports.multicluster.x-k8s.io"] {
+            let definition = cluster.expect(CUSTOM_RESOURCE_DEFINITION, "", name).await?;
+            let names = &definition["spec"]["names"];
+            holds(!facts::strings(&names["shortNames"]).is_empty(), "there are short names", names)?;
+            holds(!facts::strings(&names["categories"]).is_empty(), "there are categories", names)?;
+            for version in definition["spec"]["versions"].as_array().into_iter().flatten() {
+                let columns = &version["additionalPrinterColumns"];
+                let more =
+                    columns.as_array().is_some_and(|columns| columns.iter().any(|column| column["name"] != "Age"));
+                holds(more, &format!("kubectl get shows more of {name} than name and age"), columns)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 async fn has_an_identity_in_every_cluster(_: &World) -> Result<()> {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cloudmap_mcs_integration::scenario::{
-    CLUSTER_PROPERTY, Cluster, SERVICE_EXPORT, World, condition, eventually, holds, holds_for, manifests,
+    CLUSTER_PROPERTY, Cluster, SERVICE_EXPORT, SERVICE_IMPORT, Skip, World, condition, eventually, holds, holds_for,
+    manifests,
 };
 use serde_json::{Value, json};
 
@@ -12,9 +13,9 @@ use crate::check::{Check, check};
 use crate::facts::{self, QUIET};
 
 pub(crate) const CHECKS: &[Check] = &[
-    check!(DisturbThird, [2, 4, 14], membership::without_a_clusterset_is_said_and_heals),
-    check!(DisturbThird, [1, 4, 14], membership::of_another_member_is_refused),
-    check!(DisturbThird, [3, 28], membership::under_a_new_id_replaces_the_one_under_the_old_id),
+    check!(Disturb, [2, 4, 14], membership::without_a_clusterset_is_said_and_heals),
+    check!(Disturb, [1, 4, 14], membership::of_another_member_is_refused),
+    check!(Disturb, [3, 28], membership::under_a_new_id_replaces_the_one_under_the_old_id),
 ];
 
 const CLUSTER: &str = "cluster.clusterset.k8s.io";
@@ -54,14 +55,16 @@ async fn ready(world: &World, cluster: &Cluster, export: &str, status: &str, rea
 
 /// A ClusterSet that is named late: until then exports wait, and say for what.
 async fn without_a_clusterset_is_said_and_heals(world: &World) -> Result<()> {
-    let [first, _, third] = world.three();
-    third.controller().settle().await?;
-    let property = third.expect(CLUSTER_PROPERTY, "", CLUSTERSET).await?;
+    let [first, second] = world.pair();
+    second.controller().settle().await?;
+    let Some(property) = second.get(CLUSTER_PROPERTY, "", CLUSTERSET).await? else {
+        return Err(Skip(format!("{second:?} has no ClusterProperty {CLUSTERSET}")).into());
+    };
     let value = property["spec"]["value"].as_str().unwrap_or_default();
-    third.delete(CLUSTER_PROPERTY, "", CLUSTERSET).await?;
+    second.delete(CLUSTER_PROPERTY, "", CLUSTERSET).await?;
     let outcome = async {
-        export(world, third, "late", "198.18.0.1").await?;
-        let waiting = ready(world, third, "late", "False", &["Pending", "Failed"]).await?;
+        export(world, second, "late", "198.18.0.1").await?;
+        let waiting = ready(world, second, "late", "False", &["Pending", "Failed"]).await?;
         let message = waiting["message"].as_str().unwrap_or_default();
         holds(message.contains(CLUSTERSET), "the message names the property to create", &waiting)?;
         holds_for("nothing is imported", QUIET, async || {
@@ -71,87 +74,87 @@ async fn without_a_clusterset_is_said_and_heals(world: &World) -> Result<()> {
         .await
     }
     .await;
-    set(third, CLUSTERSET, value).await?;
+    set(second, CLUSTERSET, value).await?;
     outcome?;
-    ready(world, third, "late", "True", &["Exported"]).await?;
-    world.followed(third, "late").await.map(drop)
+    ready(world, second, "late", "True", &["Exported"]).await?;
+    arrived(world, "late").await
 }
 
-/// The third cluster takes the second one's id.
+/// Waits until the first cluster has the second one's endpoint, for as long as a new identity takes.
+async fn arrived(world: &World, name: &str) -> Result<()> {
+    let [first, second] = world.pair();
+    eventually(&format!("{first:?} has the endpoint of {name}"), NEW_IDENTITY, async || {
+        let addresses = world.imported_addresses(first, name, second).await?;
+        holds(addresses.len() == 1, "it is there", &addresses)
+    })
+    .await
+}
+
+/// The second cluster takes the first one's id.
 async fn of_another_member_is_refused(world: &World) -> Result<()> {
-    let [first, second, third] = world.three();
-    third.controller().settle().await?;
-    export(world, second, "theirs", "198.18.0.2").await?;
-    export(world, third, "mine", "198.18.0.3").await?;
-    world.followed(second, "theirs").await?;
-    world.followed(third, "mine").await?;
-    let before = match world.registry() {
-        Ok(registry) => registry.writes().await?.last().map_or(0, |write| write.sequence),
-        Err(_) => 0,
+    let [first, second] = world.pair();
+    second.controller().settle().await?;
+    export(world, first, "theirs", "198.18.0.2").await?;
+    export(world, second, "mine", "198.18.0.3").await?;
+    world.followed(first, "theirs").await?;
+    world.followed(second, "mine").await?;
+    let books = match world.registry() {
+        Ok(registry) => Some((registry, registry.caller(&first.id).await?, registry.caller(&second.id).await?)),
+        Err(_) => None,
     };
-    set(third, CLUSTER, &second.id).await?;
+    set(second, CLUSTER, &first.id).await?;
     let outcome = async {
-        let refused = ready(world, third, "mine", "False", &["Failed"]).await?;
+        let refused = ready(world, second, "mine", "False", &["Failed"]).await?;
         let message = refused["message"].as_str().unwrap_or_default();
-        holds(message.contains(&second.id), "the message names the id", &refused)?;
+        holds(message.contains(CLUSTER), "the message names the property to change", &refused)?;
         holds_for("nothing of either cluster is withdrawn", QUIET, async || {
-            for (name, source) in [("theirs", second), ("mine", third)] {
-                let addresses = world.imported_addresses(first, name, source).await?;
-                holds(addresses.len() == 1, &format!("{name} has its endpoint"), &addresses)?;
+            for (cluster, name, source) in
+                [(first, "mine", second), (first, "theirs", first), (second, "theirs", first)]
+            {
+                let addresses = world.imported_addresses(cluster, name, source).await?;
+                holds(addresses.len() == 1, &format!("{name} has its endpoint in {cluster:?}"), &addresses)?;
             }
             Ok(())
         })
         .await?;
-        // The member whose id it is goes on, and nobody else writes in its name.
-        world.apply(second, manifests::endpoint_slice("theirs", "theirs", &["198.18.0.4".to_owned()])).await?;
-        eventually("the member still exports", NEW_IDENTITY, async || {
-            let addresses = world.imported_addresses(first, "theirs", second).await?;
-            holds(addresses == ["198.18.0.4".to_owned()].into(), "its new endpoint arrived", &addresses)
-        })
-        .await?;
-        let Ok(registry) = world.registry() else { return Ok(()) };
-        let member = registry.caller(&second.id).await?;
+        // The member whose id it is goes on as before.
+        export(world, first, "later", "198.18.0.4").await?;
+        world.export_condition(first, "later", "Ready", "True", "Exported").await?;
+        let Some((registry, member, intruder)) = &books else { return Ok(()) };
         let writes = registry.writes().await?;
-        let of_others: Vec<_> = writes
+        let theirs = |service: &str| service.starts_with("exports-") && service.ends_with(&format!(".{}", first.id));
+        let harmful: Vec<_> = writes
             .iter()
-            .filter(|write| write.sequence > before && write.service == "clusters" && write.instance == second.id)
-            .filter(|write| write.caller != member)
+            .filter(|write| write.caller == *intruder && intruder != member)
+            .filter(|write| write.instance == first.id || theirs(&write.service))
             .collect();
-        holds(of_others.is_empty(), "nobody else wrote the head of the member", &of_others)
+        holds(harmful.is_empty(), "it wrote nothing in the name of the member", &harmful)
     }
     .await;
-    set(third, CLUSTER, &third.id).await?;
+    set(second, CLUSTER, &second.id).await?;
     outcome?;
-    ready(world, third, "mine", "True", &["Exported"]).await?;
-    world.followed(third, "mine").await.map(drop)
+    ready(world, second, "mine", "True", &["Exported"]).await?;
+    arrived(world, "mine").await
 }
 
 /// The end of one membership and the beginning of another one, without an endpoint being gone in between.
 async fn under_a_new_id_replaces_the_one_under_the_old_id(world: &World) -> Result<()> {
-    let [first, second, third] = world.three();
-    third.controller().settle().await?;
-    export(world, third, "mine", "198.18.0.3").await?;
-    world.followed(third, "mine").await?;
-    let name = format!("{}-renamed", third.id);
-    set(third, CLUSTER, &name).await?;
-    let moved = async {
-        for cluster in [first, second] {
-            eventually(&format!("{cluster:?} has the export under its new id alone"), NEW_IDENTITY, async || {
-                let import = world.imported(cluster, "mine").await?;
-                holds(
-                    facts::clusters_of(&import) == [name.clone()].into(),
-                    "the new id alone is in its status",
-                    &import,
-                )?;
-                for slice in world.imported_slices(cluster, "mine").await? {
-                    let source = &slice["metadata"]["labels"]["multicluster.kubernetes.io/source-cluster"];
-                    holds(source == name.as_str(), "no slice is of the old id", &slice)?;
-                }
-                Ok(())
-            })
-            .await?;
-        }
-        Ok(())
+    let [first, second] = world.pair();
+    second.controller().settle().await?;
+    export(world, second, "mine", "198.18.0.3").await?;
+    world.followed(second, "mine").await?;
+    let name = format!("{}-renamed", second.id);
+    let moved = async |id: &str| {
+        eventually(&format!("{first:?} has the export under the id {id} alone"), NEW_IDENTITY, async || {
+            let import = first.expect(SERVICE_IMPORT, &world.namespace, "mine").await?;
+            holds(facts::clusters_of(&import) == [id.to_owned()].into(), "this id alone is in its status", &import)?;
+            for slice in world.imported_slices(first, "mine").await? {
+                let source = &slice["metadata"]["labels"]["multicluster.kubernetes.io/source-cluster"];
+                holds(source == id, "no slice is of the other id", &slice)?;
+            }
+            Ok(())
+        })
+        .await
     };
     // Ends only when the endpoint is lost.
     let stays = async {
@@ -161,16 +164,13 @@ async fn under_a_new_id_replaces_the_one_under_the_old_id(world: &World) -> Resu
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     };
+    set(second, CLUSTER, &name).await?;
     let outcome: Result<()> = tokio::select! {
         lost = stays => lost,
-        done = moved => done,
+        done = moved(&name) => done,
     };
-    set(third, CLUSTER, &third.id).await?;
+    set(second, CLUSTER, &second.id).await?;
     outcome?;
-    eventually("it is back under its old id", NEW_IDENTITY, async || {
-        let import = world.imported(first, "mine").await?;
-        holds(facts::clusters_of(&import) == [third.id.clone()].into(), "the old id alone is in its status", &import)
-    })
-    .await?;
-    ready(world, third, "mine", "True", &["Exported"]).await.map(drop)
+    moved(&second.id).await?;
+    ready(world, second, "mine", "True", &["Exported"]).await.map(drop)
 }

@@ -177,6 +177,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     described(51, PRACTICE, "CoreDNS finds what it reads: v1alpha1 is served, slices have their labels"),
     // Versions.
     must(52, KEP, "the installed CRDs serve the standard's versions and fields, without a conversion webhook"),
+    described(53, PRACTICE, "kubectl get shows what matters: short names, categories, columns"),
 ];
 
 /// Why no check shows a requirement.
