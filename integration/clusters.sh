@@ -54,6 +54,7 @@ clusters_up() {
 	export CONTEXTS
 	IFS=, read -ra EVERY_CONTEXT <<<"$CONTEXTS"
 	CONTEXT_1=${EVERY_CONTEXT[0]}
+	# shellcheck disable=SC2034 # the demo's
 	CONTEXT_2=${EVERY_CONTEXT[1]}
 }
 
@@ -95,6 +96,11 @@ controllers_install() {
 		installs+=($!)
 	done
 	for install in "${installs[@]}"; do wait "$install"; done
+}
+
+# tests_environment: what the tests on clusters want to know; see integration/src/scenario/mod.rs.
+tests_environment() {
+	export MCS_E2E_CONTEXTS=$CONTEXTS MCS_E2E_EMULATOR=${CLOUDMAP_ENDPOINT:-} MCS_E2E_AGNHOST_IMAGE=${TESTBED_AGNHOST_IMAGE:-}
 }
 
 # clusters_logs: what the controllers and the emulator said last, for whoever looks into a failure.

@@ -5,6 +5,7 @@
 #                     CLOUDMAP_ENDPOINT must then name an emulator that both the pods and this machine reach
 #   TESTS=...         only the checks and end-to-end tests whose names contain this, and no others
 #   THREADS=n         so many of them at once
+#   REPORT=path       the conformance report is written to <path>.md and <path>.json
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
@@ -60,4 +61,22 @@ registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --max-namespaces 1000 
 image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
 controllers_install
 
-export MCS_E2E_CONTEXTS=$CONTEXTS MCS_E2E_EMULATOR=$CLOUDMAP_ENDPOINT MCS_E2E_AGNHOST_IMAGE=${TESTBED_AGNHOST_IMAGE:-}
+tests_environment
+
+# wanted TEST: whether there is a test of this name.
+wanted() {
+	[ -z "${TESTS:-}" ] || "${CARGO_CLUSTERS[@]}" --quiet --test "$1" -- --list 2>/dev/null | grep -q "$TESTS"
+}
+
+FAILED=
+if wanted conformance; then
+	stage "Conformance suite"
+	export MCS_CONFORMANCE_DISRUPTIVE=1 MCS_CONFORMANCE_THREADS=${THREADS:-4} MCS_CONFORMANCE_REPORT=${REPORT:-$ROOT/target/conformance-report}
+	"${CARGO_CLUSTERS[@]}" --quiet --test conformance -- ${TESTS:+"$TESTS"} || FAILED=yes
+	echo "report: $MCS_CONFORMANCE_REPORT.md and .json"
+fi
+if wanted e2e; then
+	stage "End-to-end tests"
+	"${CARGO_CLUSTERS[@]}" --test e2e -- --test-threads="${THREADS:-4}" ${TESTS:+"$TESTS"} || FAILED=yes
+fi
+[ -z "$FAILED" ] || exit 1
