@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 
-use super::wait::{PROPAGATION, eventually};
+use super::wait::{PROPAGATION, changed, eventually};
 use crate::emulator::{Counters, Fault, Snapshot, Write, sdk_config};
 
 /// Attributes of instances by instance id.
@@ -146,12 +146,14 @@ impl Registry {
             id: u64,
         }
         let added: Added = self.control("POST", "faults", serde_json::to_vec(fault)?.into()).await?;
+        changed();
         Ok(added.id)
     }
 
     /// Removes a rule.
     pub async fn remove_fault(&self, id: u64) -> Result<()> {
         let _: serde_json::Value = self.control("DELETE", &format!("faults/{id}"), Bytes::new()).await?;
+        changed();
         Ok(())
     }
 

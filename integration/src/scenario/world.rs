@@ -38,6 +38,16 @@ pub struct World {
     pub namespace: String,
 }
 
+/// What is printed of a scenario that failed.
+const SHOWN: [(&str, Kind); 6] = [
+    ("ServiceExport", SERVICE_EXPORT),
+    ("ServiceImport", SERVICE_IMPORT),
+    ("Service", SERVICE),
+    ("EndpointSlice", ENDPOINT_SLICE),
+    ("Pod", POD),
+    ("Event", EVENT),
+];
+
 /// An error of a scenario that cannot be played with what there is.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -158,14 +168,6 @@ impl World {
     #[expect(clippy::print_stderr, reason = "it is for whoever reads why the test failed")]
     async fn show(&self, failure: &str) {
         eprintln!("# {} failed: {failure}", self.namespace);
-        const SHOWN: [(&str, Kind); 6] = [
-            ("ServiceExport", SERVICE_EXPORT),
-            ("ServiceImport", SERVICE_IMPORT),
-            ("Service", SERVICE),
-            ("EndpointSlice", ENDPOINT_SLICE),
-            ("Pod", POD),
-            ("Event", EVENT),
-        ];
         for cluster in &self.clusters {
             for (title, kind) in SHOWN {
                 for object in cluster.list(kind, &self.namespace, "").await.unwrap_or_default() {

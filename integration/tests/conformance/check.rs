@@ -89,6 +89,7 @@ pub(crate) struct Played {
     pub took: Option<Duration>,
 }
 
+#[expect(clippy::ref_option, reason = "serde wants it so")]
 fn seconds<S: serde::Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     match duration {
         Some(duration) => serializer.serialize_f64((duration.as_secs_f64() * 10.0).round() / 10.0),
@@ -108,14 +109,13 @@ impl Check {
     /// Plays it, or says why it cannot be played.
     pub(crate) async fn play(&self, stage: Stage) -> Played {
         let start = Instant::now();
-        let (outcome, appeared) = match self.missing(stage) {
-            Some(reason) => (Outcome::Skip(reason), None),
-            None => {
-                let two = matches!(self.clusters, Clusters::Two | Clusters::Disturb);
-                let clusters = if two { 2 } else { stage.clusters.min(3) };
-                let (outcome, appeared) = measured(World::play(&self.namespace(), clusters, self.run)).await;
-                (Self::outcome(outcome), appeared)
-            }
+        let (outcome, appeared) = if let Some(reason) = self.missing(stage) {
+            (Outcome::Skip(reason), None)
+        } else {
+            let two = matches!(self.clusters, Clusters::Two | Clusters::Disturb);
+            let clusters = if two { 2 } else { stage.clusters.min(3) };
+            let (outcome, appeared) = measured(World::play(&self.namespace(), clusters, self.run)).await;
+            (Self::outcome(outcome), appeared)
         };
         Played { name: self.name, requirements: self.requirements, outcome, appeared, took: Some(start.elapsed()) }
     }

@@ -15,7 +15,7 @@ pub(crate) const CHECKS: &[Check] = &[
     check!(Two, [42, 44, 45, 51], dns::of_a_clusterset_ip_service),
     check!(Two, [46, 47, 48, 49, 51], dns::of_a_headless_service),
     check!(Two, [46, 47, 48], dns::of_a_headless_service_has_its_ready_endpoints),
-    check!(Two, [46], dns::follows_endpoints_that_were_asked_for),
+    check!(Two, [54], dns::follows_endpoints_that_were_asked_for),
     check!(Two, [44], dns::of_a_service_without_endpoints),
     check!(Two, [42, 49], dns::of_names_that_are_not_there),
     check!(Two, [43], dns::says_its_version),

@@ -17,7 +17,7 @@ pub(crate) const CHECKS: &[Check] = &[
     check!(Two, [10, 13], export::an_export_without_a_service_says_so_until_there_is_one),
     check!(Two, [8, 38], export::un_exporting_leaves_nothing_behind),
     check!(Two, [11], export::only_exported_labels_and_annotations_arrive),
-    check!(Disturb, [12, 14], export::only_from_namespaces_that_the_administrator_allows),
+    check!(Disturb, [12], export::only_from_namespaces_that_the_administrator_allows),
     check!(Two, [12, 30], export::editors_export_and_cannot_write_imports),
 ];
 

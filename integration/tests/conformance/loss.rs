@@ -39,7 +39,7 @@ async fn of_a_cluster_is_visible_and_withdraws_nothing(world: &World) -> Result<
     third.controller().settle().await?;
     outcome?;
     answered?;
-    eventually("it is not stale any more", Duration::from_secs(60), async || {
+    eventually("it is not stale any more", Duration::from_mins(1), async || {
         let import = first.expect(SERVICE_IMPORT, &world.namespace, "web").await?;
         holds(!says_stale(&import, &third.id), "the import's conditions do not call it stale", &import)
     })

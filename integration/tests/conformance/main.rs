@@ -57,17 +57,7 @@ fn checks() -> Vec<Check> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    match run().await {
-        Ok(exit) => exit,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(1)
-        }
-    }
-}
-
-async fn run() -> Result<ExitCode> {
+async fn main() -> Result<ExitCode> {
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     let mut checks = checks();
     every_number_is_known(&checks)?;
@@ -93,7 +83,7 @@ async fn run() -> Result<ExitCode> {
     };
     let start = std::time::Instant::now();
     let played = play(&checks, stage, threads).await;
-    let report = Report::new(played, report::Clusters::ask().await?, start.elapsed(), filter.is_some());
+    let report = Report::new(played, report::Place::ask().await?, start.elapsed(), filter.is_some());
     report.print();
     if let Ok(path) = std::env::var("MCS_CONFORMANCE_REPORT") {
         report.write(&path)?;

@@ -18,18 +18,18 @@ const SLOW: Duration = Duration::from_secs(5);
 
 /// What ran where.
 #[derive(Debug, Serialize)]
-pub(crate) struct Clusters {
-    versions: BTreeSet<String>,
+pub(crate) struct Place {
+    kubernetes_versions: BTreeSet<String>,
     clusters: usize,
     nodes: usize,
 }
 
-impl Clusters {
+impl Place {
     pub(crate) async fn ask() -> Result<Self> {
-        let mut all = Self { versions: BTreeSet::new(), clusters: 0, nodes: 0 };
+        let mut all = Self { kubernetes_versions: BTreeSet::new(), clusters: 0, nodes: 0 };
         for context in contexts()? {
             let cluster = Cluster::connect(&context).await?;
-            all.versions.insert(cluster.version().await?);
+            all.kubernetes_versions.insert(cluster.version().await?);
             all.clusters += 1;
             all.nodes += cluster.list(NODE, "", "").await?.len();
         }
@@ -41,7 +41,7 @@ impl Clusters {
 #[derive(Debug)]
 pub(crate) struct Report {
     played: Vec<Played>,
-    clusters: Clusters,
+    place: Place,
     took: Duration,
     /// Only some of the checks were run.
     partial: bool,
@@ -73,9 +73,9 @@ fn short(duration: Option<Duration>) -> String {
 }
 
 impl Report {
-    pub(crate) fn new(mut played: Vec<Played>, clusters: Clusters, took: Duration, partial: bool) -> Self {
+    pub(crate) fn new(mut played: Vec<Played>, place: Place, took: Duration, partial: bool) -> Self {
         played.sort_by_key(|played| played.name);
-        Self { played, clusters, took, partial }
+        Self { played, place, took, partial }
     }
 
     /// The checks that show a requirement.
@@ -86,7 +86,7 @@ impl Report {
     /// The worst of its checks counts; a check that was skipped does not spoil what another one shows.
     fn outcome(&self, requirement: &Requirement) -> Option<Outcome> {
         let outcomes: Vec<_> = self.of(requirement).map(|played| played.outcome.clone()).collect();
-        let shown = outcomes.iter().any(|outcome| *outcome == Outcome::Pass);
+        let shown = outcomes.contains(&Outcome::Pass);
         outcomes.into_iter().filter(|outcome| !shown || !matches!(outcome, Outcome::Skip(_))).max()
     }
 
@@ -154,8 +154,8 @@ impl Report {
 
     fn markdown(&self) -> String {
         let mut text = String::new();
-        let Clusters { versions, clusters, nodes } = &self.clusters;
-        let versions = versions.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let Place { kubernetes_versions, clusters, nodes } = &self.place;
+        let versions = kubernetes_versions.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let some = if self.partial { " Only some of the checks were run." } else { "" };
         let _ = writeln!(
             text,
@@ -219,7 +219,7 @@ impl Report {
                 })
             })
             .collect();
-        let report = json!({"on": self.clusters, "requirements": requirements, "checks": self.played});
+        let report = json!({"on": self.place, "requirements": requirements, "checks": self.played});
         Ok(serde_json::to_string_pretty(&report)? + "\n")
     }
 }

@@ -178,6 +178,11 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     // Versions.
     must(52, KEP, "the installed CRDs serve the standard's versions and fields, without a conversion webhook"),
     described(53, PRACTICE, "kubectl get shows what matters: short names, categories, columns"),
+    described(
+        54,
+        PRACTICE,
+        "a name that clients keep asking for follows the endpoints within seconds, caches included",
+    ),
 ];
 
 /// Why no check shows a requirement.

@@ -33,14 +33,11 @@ async fn nodes(world: &World) -> Result<Nodes> {
     let nodes = facts::zones(first).await?;
     let near = nodes.iter().find(|(_, zone)| shared(zone));
     let far = nodes.iter().find(|(_, zone)| !zone.is_empty() && !shared(zone));
-    match (near, far) {
-        (Some((near, _)), Some((far, _))) => Ok(Nodes { near: near.clone(), far: far.clone() }),
-        _ => {
-            let needs =
-                "needs two nodes in two zones in the first cluster, one of which is the second cluster's only one";
-            Err(Skip(needs.to_owned()).into())
-        }
-    }
+    let (Some((near, _)), Some((far, _))) = (near, far) else {
+        let needs = "needs two nodes in two zones in the first cluster, one of which is the second cluster's only one";
+        return Err(Skip(needs.to_owned()).into());
+    };
+    Ok(Nodes { near: near.clone(), far: far.clone() })
 }
 
 /// Pods `app=web` in both clusters, those of the first one on its far node.
