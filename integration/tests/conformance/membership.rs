@@ -14,6 +14,7 @@ use crate::facts::{self, QUIET};
 
 pub(crate) const CHECKS: &[Check] = &[
     check!(Disturb, [2, 4, 14], membership::without_a_clusterset_is_said_and_heals),
+    check!(Disturb, [1, 4], membership::that_property_and_flag_contradict_is_said),
     check!(Disturb, [1, 4, 14], membership::of_another_member_is_refused),
     check!(Disturb, [3, 28], membership::under_a_new_id_replaces_the_one_under_the_old_id),
 ];
@@ -88,6 +89,28 @@ async fn arrived(world: &World, name: &str) -> Result<()> {
         holds(addresses.len() == 1, "it is there", &addresses)
     })
     .await
+}
+
+/// A flag that says something else than the ClusterProperty is an error, and not a second opinion.
+async fn that_property_and_flag_contradict_is_said(world: &World) -> Result<()> {
+    let [first, second] = world.pair();
+    second.controller().settle().await?;
+    export(world, second, "mine", "198.18.0.3").await?;
+    world.followed(second, "mine").await?;
+    let before = second.controller().set(&[("CLOUDMAP_MCS_CLUSTER_ID", "somebody-else".to_owned())]).await?;
+    let outcome = async {
+        let refused = ready(world, second, "mine", "False", &["Failed"]).await?;
+        let message = refused["message"].as_str().unwrap_or_default();
+        let named = message.contains(CLUSTER) && message.contains("--cluster-id") && message.contains("somebody-else");
+        holds(named, "the message names the property, the flag and its value", &refused)?;
+        arrived(world, "mine").await
+    }
+    .await;
+    second.controller().restore(before).await?;
+    outcome?;
+    ready(world, second, "mine", "True", &["Exported"]).await?;
+    let import = first.expect(SERVICE_IMPORT, &world.namespace, "mine").await?;
+    holds(facts::clusters_of(&import) == [second.id.clone()].into(), "the id of the property alone was used", &import)
 }
 
 /// The second cluster takes the first one's id.

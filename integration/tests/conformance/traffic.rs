@@ -16,6 +16,7 @@ pub(crate) const CHECKS: &[Check] = &[
     check!(Two, [23, 31], traffic::keeps_to_a_pod_by_session_affinity),
     check!(Two, [24, 31], traffic::stays_on_the_node_by_internal_traffic_policy),
     check!(Two, [24, 31, 40], traffic::stays_in_the_zone_by_traffic_distribution),
+    check!(Two, [24, 31, 40], traffic::prefers_the_node_by_traffic_distribution),
     check!(All, [5, 28, 37], traffic::reaches_the_pods_of_all_exporters),
 ];
 
@@ -40,12 +41,12 @@ async fn nodes(world: &World) -> Result<Nodes> {
     Ok(Nodes { near: near.clone(), far: far.clone() })
 }
 
-/// Pods `app=web` in both clusters, those of the first one on its far node.
-async fn deploy(world: &World, nodes: &Nodes) -> Result<[BTreeSet<String>; 2]> {
+/// A pod `app=web` in both clusters, that of the first one on this node.
+async fn deploy(world: &World, node: &str) -> Result<[BTreeSet<String>; 2]> {
     let [first, second] = world.pair();
-    world.apply(first, manifests::on_node(manifests::deployment("web", 1), &nodes.far)).await?;
+    world.apply(first, manifests::on_node(manifests::deployment("web", 1), node)).await?;
     world.deploy(second, "web", 1).await?;
-    eventually("the pod on the far node runs", PODS, async || {
+    eventually("the pod on this node runs", PODS, async || {
         let deployment = first.expect(DEPLOYMENT, &world.namespace, "web").await?;
         holds(deployment["status"]["readyReplicas"] == 1, "it is ready", &deployment["status"])
     })
@@ -76,7 +77,7 @@ async fn export(world: &World, name: &str, fields: &serde_json::Value) -> Result
 async fn stays_on_the_node_by_internal_traffic_policy(world: &World) -> Result<()> {
     let [first, second] = world.pair();
     let nodes = nodes(world).await?;
-    let [on_far, _] = deploy(world, &nodes).await?;
+    let [on_far, _] = deploy(world, &nodes.far).await?;
     export(world, "web", &json!({"internalTrafficPolicy": "Local"})).await?;
     let (near, far) = (first.start_client_on(&nodes.near).await?, first.start_client_on(&nodes.far).await?);
     let url = format!("http://{}/hostname", world.name("web"));
@@ -97,11 +98,11 @@ async fn stays_on_the_node_by_internal_traffic_policy(world: &World) -> Result<(
 async fn stays_in_the_zone_by_traffic_distribution(world: &World) -> Result<()> {
     let [first, _] = world.pair();
     let nodes = nodes(world).await?;
-    let [of_first, of_second] = deploy(world, &nodes).await?;
+    let [of_first, of_second] = deploy(world, &nodes.far).await?;
     let (near, far) = (first.start_client_on(&nodes.near).await?, first.start_client_on(&nodes.far).await?);
-    let minor: u32 = first.version().await?.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0);
+    let version = first.version().await?;
     for (name, distribution, since) in [("close", "PreferClose", 0), ("same-zone", "PreferSameZone", 34)] {
-        if minor < since {
+        if minor(&version) < since {
             continue;
         }
         export(world, name, &json!({"trafficDistribution": distribution})).await?;
@@ -110,6 +111,26 @@ async fn stays_in_the_zone_by_traffic_distribution(world: &World) -> Result<()> 
         facts::reaches(first, Some(&far), &url, &of_first).await?;
     }
     Ok(())
+}
+
+/// The other cluster's pod is in the same zone, and is not asked as long as there is one on the node.
+async fn prefers_the_node_by_traffic_distribution(world: &World) -> Result<()> {
+    let [first, _] = world.pair();
+    let version = first.version().await?;
+    if minor(&version) < 34 {
+        return Err(Skip(format!("needs Kubernetes 1.34 or later; this is {version}")).into());
+    }
+    let nodes = nodes(world).await?;
+    let [on_near, _] = deploy(world, &nodes.near).await?;
+    let near = first.start_client_on(&nodes.near).await?;
+    export(world, "same-node", &json!({"trafficDistribution": "PreferSameNode"})).await?;
+    let url = format!("http://{}/hostname", world.name("same-node"));
+    facts::reaches(first, Some(&near), &url, &on_near).await
+}
+
+/// The 34 of `v1.34.4`.
+fn minor(version: &str) -> u32 {
+    version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0)
 }
 
 async fn keeps_to_a_pod_by_session_affinity(world: &World) -> Result<()> {
