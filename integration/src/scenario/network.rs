@@ -61,6 +61,15 @@ impl Cluster {
         Ok(self.ask(client, &command).await?.trim().to_owned())
     }
 
+    /// The different answers of so many requests, each over a new connection, in the client pod or in another one.
+    pub async fn answers(&self, client: Option<&str>, url: &str, requests: usize) -> Result<BTreeSet<String>> {
+        let script = format!(
+            "for n in $(seq {requests}); do curl --silent --show-error --fail --max-time 5 {url} && echo || exit 1; done"
+        );
+        let output = self.ask(client.unwrap_or(CLIENT), &["sh", "-c", &script]).await?;
+        Ok(output.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect())
+    }
+
     /// Requests the URL about ten times a second, each over a new connection, while `during` runs. Gives the number of
     /// answers, and what went wrong with each request that failed.
     pub async fn load<T>(&self, url: &str, during: impl Future<Output = Result<T>>) -> Result<(T, Load)> {

@@ -43,7 +43,7 @@ pub(crate) async fn import_with_ips(world: &World, cluster: &Cluster, name: &str
     import_where(world, cluster, name, "it has addresses", |import| !strings(&import["spec"]["ips"]).is_empty()).await
 }
 
-/// Waits until the pods `app=<name>` of a cluster are all that a name's import answers with, in a cluster.
+/// Waits until no other pods than these answer requests of a URL.
 pub(crate) async fn reaches(
     cluster: &Cluster,
     client: Option<&str>,
@@ -53,13 +53,7 @@ pub(crate) async fn reaches(
     const REQUESTS: usize = 8;
     let what = format!("in {cluster:?} {url} is answered by {wanted:?}");
     eventually(&what, PROPAGATION, async || {
-        let mut answered = BTreeSet::new();
-        for _ in 0..REQUESTS {
-            answered.insert(match client {
-                Some(client) => cluster.curl_from(client, url, &[]).await?,
-                None => cluster.curl(url, &[]).await?,
-            });
-        }
+        let answered = cluster.answers(client, url, REQUESTS).await?;
         holds(!answered.is_empty() && answered.is_subset(wanted), &what, &answered)
     })
     .await

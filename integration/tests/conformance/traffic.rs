@@ -143,10 +143,7 @@ async fn keeps_to_a_pod_by_session_affinity(world: &World) -> Result<()> {
     for (name, several) in [("any", true), ("sticky", false)] {
         let url = format!("http://{}/hostname", world.name(name));
         eventually(&format!("{name} is answered by several pods: {several}"), PROPAGATION, async || {
-            let mut answered = BTreeSet::new();
-            for _ in 0..20 {
-                answered.insert(first.curl(&url, &[]).await?);
-            }
+            let answered = first.answers(None, &url, 20).await?;
             holds((answered.len() > 1) == several, &format!("several pods answered: {several}"), &answered)
         })
         .await?;
@@ -167,13 +164,7 @@ async fn reaches_the_pods_of_all_exporters(world: &World) -> Result<()> {
     let url = format!("http://{}/hostname", world.name("web"));
     for cluster in &world.clusters {
         eventually(&format!("pods of all clusters answer in {cluster:?}"), PROPAGATION, async || {
-            let mut answered = BTreeSet::new();
-            for _ in 0..40 {
-                answered.insert(cluster.curl(&url, &[]).await?);
-                if answered == all {
-                    break;
-                }
-            }
+            let answered = cluster.answers(None, &url, 40).await?;
             holds(answered == all, &format!("all of {all:?} answered"), &answered)
         })
         .await?;
