@@ -3,4 +3,5 @@
 //! and runs both; how to run them on other clusters is in `cloudmap_mcs_integration::scenario`.
 
 mod instances;
+mod load;
 mod operation;
