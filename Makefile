@@ -12,8 +12,9 @@ STAGES := . integration/stages.sh;
 TESTBED := integration/testbed/testbed
 IMAGE ?= cloudmap-mcs:dev
 IMAGE_TAR ?= cloudmap-mcs.tar
+CLUSTERS ?= 2
 
-.PHONY: help demo test lint bench build image testbed-up testbed-down clean-testbed clean
+.PHONY: help demo test conformance lint bench build image testbed-up testbed-down clean-testbed clean
 
 help: ## Print this help
 	@echo "usage: make TARGET"
@@ -25,8 +26,11 @@ help: ## Print this help
 demo: ## Two clusters on this machine and a tour of them; KEEP=1 leaves them running, CONTEXTS=a,b takes yours
 	@integration/demo.sh
 
-test: ## All tests: unit, property, simulation, adapter, emulator and, on two real clusters, end-to-end
+test: ## All tests: unit, property, simulation, adapter, emulator and, on three real clusters, conformance and end-to-end
 	@integration/test.sh
+
+conformance: ## The conformance suite alone, on clusters that have the controller (CONTEXTS=a,b[,c]); writes a report
+	@integration/conformance.sh
 
 lint: ## Formatting, clippy, dependencies and shell scripts
 	@integration/lint.sh
@@ -41,8 +45,8 @@ image: ## A container image of it as a file (IMAGE=name:tag, IMAGE_TAR=file); wi
 	@$(STAGES) use_target; build_release; \
 		$(TESTBED) image "$(IMAGE)" "$(IMAGE_TAR)" "$$CARGO_TARGET_DIR/release/cloudmap-mcs"
 
-testbed-up: ## Two empty clusters on this machine; prints how to use them
-	@$(TESTBED) up; $(TESTBED) env
+testbed-up: ## Two empty clusters on this machine (CLUSTERS=3: three); prints how to use them
+	@$(TESTBED) up --clusters "$(CLUSTERS)"; $(TESTBED) env
 
 testbed-down: ## Stop them and leave nothing behind
 	@$(TESTBED) down --all

@@ -1,7 +1,15 @@
-# Adds clusterset.local to the kubernetes plugin of a Corefile, once: the zone, and the option that serves it.
+# Adds clusterset.local to a Corefile, once: the zone and the option that serves it to the kubernetes plugin, and the zone
+# to those that the cache plugin leaves alone, as it does cluster.local: names and endpoints that come and go are seen at once.
 /^[[:space:]]*kubernetes[[:space:]].*cluster\.local/{
 /clusterset\.local/!{
 s/^\([[:space:]]*\)\(kubernetes[[:space:]][[:space:]]*\)\([^{]*cluster\.local\)\(.*\){[[:space:]]*$/\1\2\3 clusterset.local\4{\
 \1    multicluster clusterset.local/
 }
 }
+/^[[:space:]]*disable[[:space:]][[:space:]]*\(success\|denial\)[[:space:]].*cluster\.local/{
+/clusterset\.local/!s/[[:space:]]*$/ clusterset.local/
+}
+s/^\([[:space:]]*\)\(cache\|cache[[:space:]][^{]*[^{[:space:]]\)[[:space:]]*$/\1\2 {\
+\1    disable success clusterset.local\
+\1    disable denial clusterset.local\
+\1}/

@@ -1,7 +1,7 @@
-# Two clusters with the controller in them: the testbed and the emulator, or clusters that one has. Sourced after
+# Clusters with the controller in them: the testbed and the emulator, or clusters that one has. Sourced after
 # stages.sh by whatever needs them.
 #
-#   CONTEXTS=a,b         contexts of the kubeconfig, instead of the testbed; their pods must reach each other
+#   CONTEXTS=a,b[,c]     contexts of the kubeconfig, instead of the testbed; their pods must reach each other
 #   IMAGE=name:tag       the controller's image, where the clusters' nodes can pull it (needed with CONTEXTS)
 #   CLOUDMAP_ENDPOINT    a Cloud Map that the pods reach, such as an emulator; without it, with CONTEXTS: AWS itself
 #   AWS_REGION           the region of AWS (needed with CONTEXTS and without CLOUDMAP_ENDPOINT)
@@ -26,28 +26,36 @@ whose clusters' pods reach each other (kind, EKS):
 	fi
 	need kubectl "kubectl 1.32 or later (https://kubernetes.io/docs/tasks/tools)" \
 		cargo "a Rust toolchain (https://rustup.rs)" cc "a C compiler" curl curl
-	[[ $GIVEN_CONTEXTS =~ ^[^,]+,[^,]+$ ]] || fail "CONTEXTS takes two contexts of your kubeconfig, as in CONTEXTS=kind-a,kind-b"
+	contexts_check
 	[ -n "${IMAGE:-}" ] || fail "with CONTEXTS, IMAGE names the controller's image where the nodes can pull it (see Dockerfile), as in
   IMAGE=registry.example/cloudmap-mcs:0.1.0 CONTEXTS=$GIVEN_CONTEXTS make demo"
 	[ -n "${CLOUDMAP_ENDPOINT:-}${AWS_REGION:-}" ] || fail "with CONTEXTS, either CLOUDMAP_ENDPOINT names an emulator that the pods reach (cloudmap-emulator --listen), or
 AWS_REGION names the region of AWS, where the controller's service account has a role (see README.md)"
+}
+
+# contexts_check: CONTEXTS names two or three clusters, and they answer.
+contexts_check() {
+	local context
+	[[ $GIVEN_CONTEXTS =~ ^[^,]+,[^,]+(,[^,]+)?$ ]] || fail "CONTEXTS takes two or three contexts of your kubeconfig, as in CONTEXTS=kind-a,kind-b"
 	for context in ${GIVEN_CONTEXTS//,/ }; do
 		kubectl --context "$context" get --raw /readyz >/dev/null || fail "the context '$context' does not answer (kubectl --context $context get nodes)"
 	done
 }
 
-# clusters_up: sets KUBECONFIG, CONTEXTS and CONTEXT_1, CONTEXT_2.
+# clusters_up N: sets KUBECONFIG, CONTEXTS, EVERY_CONTEXT, and CONTEXT_1 and CONTEXT_2, the first two of them.
 clusters_up() {
 	if [ -z "$GIVEN_CONTEXTS" ]; then
-		stage "Two Kubernetes clusters (the first time, compiling Kubernetes takes some minutes)"
+		stage "$1 Kubernetes clusters (the first time, compiling Kubernetes takes some minutes)"
 		# From nothing: the objects and the registry of an earlier run would be part of this one.
 		"$TESTBED" down
-		"$TESTBED" up
+		"$TESTBED" up --clusters "$1"
 		eval "$("$TESTBED" env)"
 	fi
 	export CONTEXTS
-	CONTEXT_1=${CONTEXTS%%,*}
-	CONTEXT_2=${CONTEXTS#*,}
+	IFS=, read -ra EVERY_CONTEXT <<<"$CONTEXTS"
+	CONTEXT_1=${EVERY_CONTEXT[0]}
+	# shellcheck disable=SC2034 # the demo's
+	CONTEXT_2=${EVERY_CONTEXT[1]}
 }
 
 # registry_up EMULATOR [FLAG...]: starts the emulator beside the testbed; sets CLOUDMAP_ENDPOINT.
@@ -81,12 +89,27 @@ controller_install() {
 	"$ROOT/integration/install.sh" "$1" "$2" "$CLUSTERSET_ID" "$IMAGE" "${CLOUDMAP_ENDPOINT:-}"
 }
 
+# controllers_install: in every cluster, as cluster-1, cluster-2 and so on.
+controllers_install() {
+	local n installs=() install
+	for n in "${!EVERY_CONTEXT[@]}"; do
+		controller_install "${EVERY_CONTEXT[n]}" "cluster-$((n + 1))" 2>&1 | sed -u "s/^/[${EVERY_CONTEXT[n]}] /" &
+		installs+=($!)
+	done
+	for install in "${installs[@]}"; do wait "$install"; done
+}
+
+# tests_environment: what the tests on clusters want to know; see integration/src/scenario/mod.rs.
+tests_environment() {
+	export MCS_E2E_CONTEXTS=$CONTEXTS MCS_E2E_EMULATOR=${CLOUDMAP_ENDPOINT:-} MCS_E2E_AGNHOST_IMAGE=${TESTBED_AGNHOST_IMAGE:-}
+}
+
 # clusters_logs: what the controllers and the emulator said last, for whoever looks into a failure.
 clusters_logs() {
 	local context pod
 	[ -n "${CONTEXT_1:-}" ] || return 0
 	stage "What the controllers said"
-	for context in "$CONTEXT_1" "$CONTEXT_2"; do
+	for context in "${EVERY_CONTEXT[@]}"; do
 		printf '\n--- %s: pods and events of %s\n' "$context" "$SYSTEM_NAMESPACE"
 		kubectl --context "$context" --request-timeout 10s -n "$SYSTEM_NAMESPACE" get pods -o wide || true
 		kubectl --context "$context" --request-timeout 10s -n "$SYSTEM_NAMESPACE" get events --sort-by .lastTimestamp 2>/dev/null | tail -n 15 || true

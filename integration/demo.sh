@@ -168,7 +168,7 @@ if [ -z "$GIVEN_CONTEXTS" ]; then
 	# Built is built: another checkout may go on.
 	exec 6>&-
 fi
-clusters_up
+clusters_up 2
 if [ -z "$GIVEN_CONTEXTS" ]; then
 	stage "A Cloud Map emulator, and an image of the controller on every node"
 	registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --call-latency 20ms --operation-latency 100ms

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# All tests (`make test`): the cheap ones first, then those on two real clusters.
+# All tests (`make test`): the cheap ones first, then those on three real clusters.
 #
-#   CONTEXTS=a,b   run the end-to-end tests on clusters one has: see clusters.sh; CLOUDMAP_ENDPOINT must then name an
-#                  emulator that both the pods and this machine reach
-#   TESTS=...      only the end-to-end tests whose names contain this, and no others
-#   THREADS=n      so many end-to-end tests at once
+#   CONTEXTS=a,b[,c]  run the conformance suite and the end-to-end tests on clusters one has: see clusters.sh;
+#                     CLOUDMAP_ENDPOINT must then name an emulator that both the pods and this machine reach
+#   TESTS=...         only the checks and end-to-end tests whose names contain this, and no others
+#   THREADS=n         so many of them at once
+#   REPORT=path       the conformance report is written to <path>.md and <path>.json
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
@@ -31,8 +32,8 @@ trap 'INTERRUPTED=yes; exit 143' TERM
 
 use_target
 export "${OFFLINE_AWS[@]}"
-# The same features for both runs of cargo, so that nothing is compiled twice.
-readonly CARGO_E2E=(cargo test --workspace --features cloudmap-mcs-integration/e2e --test e2e)
+# The same features for all runs of cargo, so that nothing is compiled twice.
+readonly CARGO_CLUSTERS=(cargo test --workspace --features cloudmap-mcs-integration/e2e)
 
 if [ -z "${TESTS:-}" ]; then
 	stage "Unit, property, simulation, adapter and emulator tests"
@@ -43,8 +44,8 @@ if [ -z "${TESTS:-}" ]; then
 	cargo test --workspace --no-fail-fast
 fi
 
-stage "Compiling the end-to-end tests, and release builds of the controller and the emulator"
-"${CARGO_E2E[@]}" --no-run
+stage "Compiling the tests on clusters, and release builds of the controller and the emulator"
+"${CARGO_CLUSTERS[@]}" --test conformance --test e2e --no-run
 build_release
 
 if [ -z "${TESTS:-}" ]; then
@@ -52,15 +53,30 @@ if [ -z "${TESTS:-}" ]; then
 	"$CARGO_TARGET_DIR/release/ledger-simulation" --seeds 150
 fi
 
-clusters_up
+clusters_up 3
 stage "Cloud Map emulator and controller"
 # Slow enough that what happens at once in memory does not hide what does not in AWS; quotas for a namespace a scenario.
 registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --max-namespaces 1000 --call-latency 5ms-20ms \
 	--operation-latency 100ms-300ms --replicas 2 --discovery-lag 0s-500ms
 image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
-controller_install "$CONTEXT_1" cluster-1
-controller_install "$CONTEXT_2" cluster-2
+controllers_install
 
-stage "End-to-end tests"
-MCS_E2E_CONTEXTS=$CONTEXTS MCS_E2E_EMULATOR=$CLOUDMAP_ENDPOINT MCS_E2E_AGNHOST_IMAGE=${TESTBED_AGNHOST_IMAGE:-} \
-	"${CARGO_E2E[@]}" -- --test-threads="${THREADS:-4}" ${GIVEN_CONTEXTS:+--skip ecs::} ${TESTS:+"$TESTS"}
+tests_environment
+
+# wanted TEST: whether there is a test of this name.
+wanted() {
+	[ -z "${TESTS:-}" ] || "${CARGO_CLUSTERS[@]}" --quiet --test "$1" -- --list 2>/dev/null | grep -q "$TESTS"
+}
+
+FAILED=
+if wanted conformance; then
+	stage "Conformance suite"
+	export MCS_CONFORMANCE_DISRUPTIVE=1 MCS_CONFORMANCE_THREADS=${THREADS:-4} MCS_CONFORMANCE_REPORT=${REPORT:-$ROOT/target/conformance-report}
+	"${CARGO_CLUSTERS[@]}" --quiet --test conformance -- ${TESTS:+"$TESTS"} || FAILED=yes
+	echo "report: $MCS_CONFORMANCE_REPORT.md and .json"
+fi
+if wanted e2e; then
+	stage "End-to-end tests"
+	"${CARGO_CLUSTERS[@]}" --test e2e -- --test-threads="${THREADS:-4}" ${GIVEN_CONTEXTS:+--skip ecs::} ${TESTS:+"$TESTS"} || FAILED=yes
+fi
+[ -z "$FAILED" ] || exit 1

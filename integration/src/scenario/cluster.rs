@@ -5,11 +5,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::api::{
     ApiResource, AttachParams, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+    PostParams,
 };
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
+
+use super::wait::changed;
 
 /// For a command in a pod.
 const COMMAND: Duration = Duration::from_mins(3);
@@ -38,9 +41,16 @@ pub const ENDPOINT_SLICE: Kind = kind("discovery.k8s.io", "v1", "EndpointSlice",
 pub const LEASE: Kind = kind("coordination.k8s.io", "v1", "Lease", "leases");
 pub const SERVICE_EXPORT: Kind = kind("multicluster.x-k8s.io", "v1beta1", "ServiceExport", "serviceexports");
 pub const SERVICE_IMPORT: Kind = kind("multicluster.x-k8s.io", "v1beta1", "ServiceImport", "serviceimports");
-const CLUSTER_PROPERTY: Kind = kind("about.k8s.io", "v1beta1", "ClusterProperty", "clusterproperties");
+/// The version that CoreDNS reads.
+pub const SERVICE_IMPORT_V1ALPHA1: Kind = kind("multicluster.x-k8s.io", "v1alpha1", "ServiceImport", "serviceimports");
+pub const CLUSTER_PROPERTY: Kind = kind("about.k8s.io", "v1beta1", "ClusterProperty", "clusterproperties");
+pub const NODE: Kind = kind("", "v1", "Node", "nodes");
+pub const CUSTOM_RESOURCE_DEFINITION: Kind =
+    kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
+pub const ROLE_BINDING: Kind = kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
+const SUBJECT_ACCESS_REVIEW: Kind = kind("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews");
 
-const EVERY_KIND: [Kind; 11] = [
+const EVERY_KIND: [Kind; 14] = [
     NAMESPACE,
     POD,
     SERVICE,
@@ -52,6 +62,9 @@ const EVERY_KIND: [Kind; 11] = [
     LEASE,
     SERVICE_EXPORT,
     SERVICE_IMPORT,
+    CLUSTER_PROPERTY,
+    ROLE_BINDING,
+    SUBJECT_ACCESS_REVIEW,
 ];
 
 impl Kind {
@@ -120,7 +133,25 @@ impl Cluster {
             .patch(&name, &PatchParams::apply("e2e").force(), &Patch::Apply(&manifest))
             .await
             .with_context(|| format!("failed to apply {} {namespace}/{name} in {}", kind.name, self.context))?;
+        changed();
         Ok(serde_json::to_value(applied)?)
+    }
+
+    /// `kubectl create`, for objects that are questions.
+    pub async fn create(&self, manifest: Value) -> Result<Value> {
+        let kind = Kind::of(&manifest)?;
+        let object: DynamicObject = serde_json::from_value(manifest)?;
+        let created = self
+            .api(kind, "")
+            .create(&PostParams::default(), &object)
+            .await
+            .with_context(|| format!("failed to create a {} in {}", kind.name, self.context))?;
+        Ok(serde_json::to_value(created)?)
+    }
+
+    /// The version of its API server, such as `v1.34.4`.
+    pub async fn version(&self) -> Result<String> {
+        Ok(self.client.apiserver_version().await?.git_version)
     }
 
     /// The object, if it is there.
@@ -168,6 +199,7 @@ impl Cluster {
             .patch(name, &PatchParams::default(), &Patch::Merge(patch))
             .await
             .with_context(|| format!("failed to patch {} {namespace}/{name} in {}", kind.name, self.context))?;
+        changed();
         Ok(())
     }
 
@@ -183,7 +215,10 @@ impl Cluster {
 
     async fn delete_with(&self, kind: Kind, namespace: &str, name: &str, params: &DeleteParams) -> Result<()> {
         match self.api(kind, namespace).delete(name, params).await {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                changed();
+                Ok(())
+            }
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(error)
                 .with_context(|| format!("failed to delete {} {namespace}/{name} in {}", kind.name, self.context)),

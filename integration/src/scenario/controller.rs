@@ -1,7 +1,7 @@
 //! The controller of one cluster, as its operator sees it.
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::cluster::{Cluster, DEPLOYMENT, LEASE, POD};
 use super::system_namespace;
@@ -52,8 +52,10 @@ impl Controller<'_> {
     pub async fn settle(&self) -> Result<()> {
         eventually("the controller is ready and has a leader", PODS, async || {
             let deployment = self.cluster.expect(DEPLOYMENT, &system_namespace(), NAME).await?;
-            let (wanted, ready) = (&deployment["spec"]["replicas"], &deployment["status"]["readyReplicas"]);
-            holds(wanted == ready, "all replicas are ready", &deployment["status"])?;
+            let (wanted, status) = (&deployment["spec"]["replicas"], &deployment["status"]);
+            let observed = status["observedGeneration"] == deployment["metadata"]["generation"];
+            let all = ["replicas", "updatedReplicas", "readyReplicas"].iter().all(|count| status[count] == *wanted);
+            holds(observed && all, "all replicas are of the newest generation and ready", status)?;
             self.leader().await.map(drop)
         })
         .await
@@ -64,6 +66,24 @@ impl Controller<'_> {
         let leader = self.leader().await?;
         self.cluster.kill_pod(&system_namespace(), &leader).await?;
         Ok(leader)
+    }
+
+    /// Sets environment variables, and waits until it runs with them. Gives what [`Controller::restore`] takes.
+    pub async fn set(&self, variables: &[(&str, String)]) -> Result<Value> {
+        let deployment = self.cluster.expect(DEPLOYMENT, &system_namespace(), NAME).await?;
+        let before = deployment["spec"]["template"]["spec"]["containers"].clone();
+        let mut containers = before.clone();
+        let environment = containers[0]["env"].as_array_mut().context("the container has no environment")?;
+        environment.extend(variables.iter().map(|(name, value)| json!({"name": name, "value": value})));
+        self.restore(containers).await?;
+        Ok(before)
+    }
+
+    /// Puts its containers back, and waits until they run.
+    pub async fn restore(&self, containers: Value) -> Result<()> {
+        let patch = json!({"spec": {"template": {"spec": {"containers": containers}}}});
+        self.cluster.merge(DEPLOYMENT, &system_namespace(), NAME, &patch).await?;
+        self.settle().await
     }
 
     /// Runs `cloudmap-mcs` with these arguments in a pod of the controller.

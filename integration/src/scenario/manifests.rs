@@ -74,9 +74,22 @@ pub fn service(name: &str, ports: &[Value]) -> Value {
 /// A manifest with other fields in its spec.
 #[must_use]
 pub fn with_spec(mut manifest: Value, fields: &Value) -> Value {
-    if let (Some(spec), Some(fields)) = (manifest["spec"].as_object_mut(), fields.as_object()) {
-        spec.extend(fields.clone());
-    }
+    let spec = manifest["spec"].take();
+    let mut spec = spec.as_object().cloned().unwrap_or_default();
+    spec.extend(fields.as_object().cloned().unwrap_or_default());
+    manifest["spec"] = Value::Object(spec);
+    manifest
+}
+
+/// A Service with one family only, the cluster's first: alike in clusters with one family and with two.
+pub fn single_stack(name: &str, ports: &[Value]) -> Value {
+    with_spec(service(name, ports), &json!({"ipFamilyPolicy": "SingleStack"}))
+}
+
+/// A Deployment or StatefulSet whose pods run on one node.
+#[must_use]
+pub fn on_node(mut manifest: Value, node: &str) -> Value {
+    manifest["spec"]["template"]["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
     manifest
 }
 
@@ -93,6 +106,11 @@ pub fn service_without_selector(name: &str, ports: &[Value]) -> Value {
 pub fn endpoint_slice(name: &str, service: &str, addresses: &[String]) -> Value {
     let endpoints: Vec<_> =
         addresses.iter().map(|address| json!({"addresses": [address], "conditions": {"ready": true}})).collect();
+    endpoint_slice_of(name, service, &json!(endpoints))
+}
+
+/// An EndpointSlice of IPv4 endpoints that are given, at port 8080.
+pub fn endpoint_slice_of(name: &str, service: &str, endpoints: &Value) -> Value {
     json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}},

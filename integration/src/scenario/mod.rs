@@ -5,8 +5,8 @@
 //!
 //! | variable | what it says |
 //! |---|---|
-//! | `MCS_E2E_CONTEXTS` | two contexts of the kubeconfig: `a,b` |
-//! | `MCS_E2E_EMULATOR` | the emulator that the controllers use, as this process reaches it: `http://...` |
+//! | `MCS_E2E_CONTEXTS` | two or three contexts of the kubeconfig: `a,b,c` |
+//! | `MCS_E2E_EMULATOR` | the emulator that the controllers use, if they do, as this process reaches it: `http://...` |
 //! | `MCS_E2E_AGNHOST_IMAGE` | the image of servers and clients; by default the public one |
 //! | `MCS_E2E_SYSTEM_NAMESPACE` | where the controller is installed; by default `cloudmap-mcs-system` |
 
@@ -19,13 +19,14 @@ mod wait;
 mod world;
 
 pub use cluster::{
-    CONFIG_MAP, Cluster, DEPLOYMENT, ENDPOINT_SLICE, EVENT, Kind, LEASE, NAMESPACE, POD, SERVICE, SERVICE_EXPORT,
-    SERVICE_IMPORT, STATEFUL_SET,
+    CLUSTER_PROPERTY, CONFIG_MAP, CUSTOM_RESOURCE_DEFINITION, Cluster, DEPLOYMENT, ENDPOINT_SLICE, EVENT, Kind, LEASE,
+    NAMESPACE, NODE, POD, ROLE_BINDING, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT, SERVICE_IMPORT_V1ALPHA1, STATEFUL_SET,
 };
 pub use controller::Controller;
+pub use network::Load;
 pub use registry::{Instances, Registry};
-pub use wait::{PODS, PROPAGATION, eventually, holds, holds_for, yaml};
-pub use world::{World, name_of};
+pub use wait::{PODS, PROPAGATION, eventually, holds, holds_for, measured, yaml};
+pub use world::{Deviation, Skip, World, condition, contexts, explained, name_of};
 
 /// The image of servers and clients: it has dig, curl and a shell beside its servers.
 pub fn agnhost_image() -> String {

@@ -17,8 +17,12 @@ impl Cluster {
     pub async fn start_client(&self) -> Result<()> {
         self.apply("", manifests::namespace(NAMESPACE_OF_CLIENTS, &[])).await?;
         self.apply(NAMESPACE_OF_CLIENTS, manifests::client(CLIENT)).await?;
+        self.client_runs(CLIENT).await
+    }
+
+    async fn client_runs(&self, name: &str) -> Result<()> {
         eventually("the client pod runs", PODS, async || {
-            let pod = self.expect(POD, NAMESPACE_OF_CLIENTS, CLIENT).await?;
+            let pod = self.expect(POD, NAMESPACE_OF_CLIENTS, name).await?;
             holds(pod["status"]["phase"] == "Running", "the client pod runs", &pod)
         })
         .await
@@ -32,22 +36,86 @@ impl Cluster {
 
     /// The answers to `dig NAME TYPE` in a pod; none for NXDOMAIN. Addresses are in their canonical form.
     pub async fn dig(&self, name: &str, record: &str) -> Result<BTreeSet<String>> {
-        let script = ["dig", "+short", "+tries=1", "+time=3", name, record];
-        let output = self.exec(NAMESPACE_OF_CLIENTS, CLIENT, &script).await?;
+        let output = self.ask(CLIENT, &["dig", "+short", "+tries=1", "+time=3", name, record]).await?;
         Ok(output.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect())
+    }
+
+    /// What the DNS server says to `dig NAME TYPE` in a pod: `NOERROR`, `NXDOMAIN`, ...
+    pub async fn dig_status(&self, name: &str, record: &str) -> Result<String> {
+        let command = ["dig", "+noall", "+comments", "+tries=1", "+time=3", name, record];
+        let output = self.ask(CLIENT, &command).await?;
+        let status = output.split("status: ").nth(1).and_then(|rest| rest.split(',').next());
+        status.map(ToOwned::to_owned).with_context(|| format!("dig says no status: {output}"))
     }
 
     /// What `curl URL` prints in a pod; flags as curl takes them.
     pub async fn curl(&self, url: &str, flags: &[&str]) -> Result<String> {
+        self.curl_from(CLIENT, url, flags).await
+    }
+
+    /// [`Cluster::curl`] in the pod that [`Cluster::start_client_on`] gave.
+    pub async fn curl_from(&self, client: &str, url: &str, flags: &[&str]) -> Result<String> {
         let mut command = vec!["curl", "--silent", "--show-error", "--fail", "--max-time", "5"];
         command.extend(flags);
         command.push(url);
-        Ok(self.exec(NAMESPACE_OF_CLIENTS, CLIENT, &command).await?.trim().to_owned())
+        Ok(self.ask(client, &command).await?.trim().to_owned())
+    }
+
+    /// The different answers of so many requests, each over a new connection, in the client pod or in another one.
+    pub async fn answers(&self, client: Option<&str>, url: &str, requests: usize) -> Result<BTreeSet<String>> {
+        let script = format!(
+            "for n in $(seq {requests}); do curl --silent --show-error --fail --max-time 5 {url} && echo || exit 1; done"
+        );
+        let output = self.ask(client.unwrap_or(CLIENT), &["sh", "-c", &script]).await?;
+        Ok(output.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect())
+    }
+
+    /// Requests the URL about ten times a second, each over a new connection, while `during` runs. Gives the number of
+    /// answers, and what went wrong with each request that failed.
+    pub async fn load<T>(&self, url: &str, during: impl Future<Output = Result<T>>) -> Result<(T, Load)> {
+        let stop = format!("/tmp/stop-{:016x}", rand::random::<u64>());
+        let script = format!(
+            "while [ ! -e {stop} ]; do curl --silent --show-error --fail --max-time 5 --output /dev/null {url} 2>&1 \
+             && echo answered; sleep 0.1; done; rm {stop}"
+        );
+        let command = ["sh", "-c", &script];
+        let run = self.ask(CLIENT, &command);
+        let steer = async {
+            let outcome = during.await;
+            self.ask(CLIENT, &["touch", &stop]).await?;
+            outcome
+        };
+        let (output, outcome) = tokio::join!(run, steer);
+        let (output, outcome) = (output?, outcome?);
+        let (answers, failures): (Vec<_>, Vec<_>) = output.lines().partition(|line| *line == "answered");
+        let failures = failures.into_iter().map(ToOwned::to_owned).collect();
+        Ok((outcome, Load { answers: answers.len(), failures }))
+    }
+
+    /// Starts a client on a node, beside the one that is asked otherwise, and gives its name.
+    pub async fn start_client_on(&self, node: &str) -> Result<String> {
+        let name = format!("{CLIENT}-{node}");
+        let mut pod = manifests::client(&name);
+        pod["spec"]["nodeName"] = node.into();
+        self.apply(NAMESPACE_OF_CLIENTS, pod).await?;
+        self.client_runs(&name).await?;
+        Ok(name)
+    }
+
+    async fn ask(&self, client: &str, command: &[&str]) -> Result<String> {
+        self.exec(NAMESPACE_OF_CLIENTS, client, command).await
     }
 
     /// Sends a UDP datagram to `host:port` in a pod, and succeeds if an answer comes.
     pub async fn ask_udp(&self, address: &str) -> Result<()> {
         let command = ["/agnhost", "connect", "--protocol", "udp", "--timeout", "3s", address];
-        self.exec(NAMESPACE_OF_CLIENTS, CLIENT, &command).await.map(drop)
+        self.ask(CLIENT, &command).await.map(drop)
     }
+}
+
+/// What became of the requests of [`Cluster::load`].
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Load {
+    pub answers: usize,
+    pub failures: Vec<String>,
 }

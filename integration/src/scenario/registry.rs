@@ -6,14 +6,15 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use aws_sdk_servicediscovery::Client;
 use aws_sdk_servicediscovery::types::{HealthCheckCustomConfig, HealthStatusFilter, OperationStatus};
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 
-use super::wait::{PROPAGATION, eventually};
-use crate::emulator::{Counters, Snapshot, Write, sdk_config};
+use super::wait::{PROPAGATION, changed, eventually};
+use crate::emulator::{Counters, Fault, Snapshot, Write, sdk_config};
 
 /// Attributes of instances by instance id.
 pub type Instances = BTreeMap<String, BTreeMap<String, String>>;
@@ -27,16 +28,16 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// # Errors
-    /// If `MCS_E2E_EMULATOR` is not set.
-    pub fn from_env() -> Result<Self> {
-        let endpoint =
-            std::env::var("MCS_E2E_EMULATOR").context("MCS_E2E_EMULATOR is not set: it takes the emulator's URL")?;
+    /// The emulator of `MCS_E2E_EMULATOR`, if that is set.
+    pub fn from_env() -> Result<Option<Self>> {
+        let Some(endpoint) = std::env::var("MCS_E2E_EMULATOR").ok().filter(|endpoint| !endpoint.is_empty()) else {
+            return Ok(None);
+        };
         let authority = endpoint.strip_prefix("http://").context("MCS_E2E_EMULATOR must start with http://")?;
-        Ok(Self {
+        Ok(Some(Self {
             client: Client::from_conf(sdk_config(&endpoint, "e2e")),
             authority: authority.trim_end_matches('/').to_owned(),
-        })
+        }))
     }
 
     /// What `DiscoverInstances` answers; nothing where the namespace or the service is not there.
@@ -95,7 +96,7 @@ impl Registry {
 
     /// The id of a service, by the emulator's books.
     pub async fn service_id(&self, namespace: &str, service: &str) -> Result<String> {
-        let snapshot: Snapshot = self.control("snapshot").await?;
+        let snapshot: Snapshot = self.control("GET", "snapshot", Bytes::new()).await?;
         let found = snapshot.service(namespace, service);
         found.map(|found| found.id.clone()).with_context(|| format!("there is no service {namespace}/{service}"))
     }
@@ -123,29 +124,57 @@ impl Registry {
 
     /// The emulator's counters of calls.
     pub async fn counters(&self) -> Result<Counters> {
-        self.control("counters").await
+        self.control("GET", "counters", Bytes::new()).await
     }
 
     /// The calls that changed something, or would have.
     pub async fn writes(&self) -> Result<Vec<Write>> {
-        self.control("writes").await
+        self.control("GET", "writes", Bytes::new()).await
     }
 
-    async fn control<T: DeserializeOwned>(&self, route: &str) -> Result<T> {
-        let get = async {
+    /// Who writes the head of a cluster: the access key id.
+    pub async fn caller(&self, cluster: &str) -> Result<String> {
+        let writes = self.writes().await?;
+        let head = writes.iter().rev().find(|write| write.service == "clusters" && write.instance == cluster);
+        head.map(|head| head.caller.clone()).with_context(|| format!("nobody wrote the head of {cluster}"))
+    }
+
+    /// Adds a rule of what goes wrong, and gives its id.
+    pub async fn add_fault(&self, fault: &Fault) -> Result<u64> {
+        #[derive(Deserialize)]
+        struct Added {
+            id: u64,
+        }
+        let added: Added = self.control("POST", "faults", serde_json::to_vec(fault)?.into()).await?;
+        changed();
+        Ok(added.id)
+    }
+
+    /// Removes a rule.
+    pub async fn remove_fault(&self, id: u64) -> Result<()> {
+        let _: serde_json::Value = self.control("DELETE", &format!("faults/{id}"), Bytes::new()).await?;
+        changed();
+        Ok(())
+    }
+
+    async fn control<T: DeserializeOwned>(&self, method: &str, route: &str, body: Bytes) -> Result<T> {
+        let ask = async {
             let stream = TcpStream::connect(&self.authority).await?;
             let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
             let connection = tokio::spawn(connection);
-            let request = hyper::Request::get(format!("/_emulator/{route}"))
+            let request = hyper::Request::builder()
+                .method(method)
+                .uri(format!("/_emulator/{route}"))
                 .header("host", &self.authority)
-                .body(Empty::<Bytes>::new())?;
+                .body(Full::new(body))?;
             let response = sender.send_request(request).await?;
-            ensure!(response.status().is_success(), "{}", response.status());
+            let status = response.status();
             let body = response.into_body().collect().await?.to_bytes();
             connection.abort();
+            ensure!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&body));
             Ok(serde_json::from_slice(&body)?)
         };
-        tokio::time::timeout(Duration::from_secs(10), get)
+        tokio::time::timeout(Duration::from_secs(10), ask)
             .await
             .unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within 10 s")))
             .with_context(|| format!("failed to ask the emulator at {} for {route}", self.authority))

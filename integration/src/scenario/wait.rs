@@ -1,6 +1,7 @@
 //! Waiting for facts. Deadlines are generous and only end a wait that would not end: no scenario passes or fails by how
 //! fast the machine is.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -15,15 +16,61 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// For one look: a pod that takes connections but does not answer must not swallow the deadline.
 const LOOK: Duration = Duration::from_secs(15);
 
+tokio::task_local! {
+    static STOPWATCH: Stopwatch;
+}
+
+#[derive(Debug)]
+struct Stopwatch {
+    /// When a scenario last changed something, or pods had started.
+    changed: Cell<Instant>,
+    longest: Cell<Option<Duration>>,
+}
+
+/// Runs a scenario, and tells the longest time that a change of it took to show in the clusters: from the change to the
+/// look that found it. `None` where nothing had to be waited for.
+pub async fn measured<T>(scenario: impl Future<Output = T>) -> (T, Option<Duration>) {
+    let stopwatch = Stopwatch { changed: Cell::new(Instant::now()), longest: Cell::new(None) };
+    STOPWATCH
+        .scope(stopwatch, async {
+            let outcome = scenario.await;
+            (outcome, STOPWATCH.with(|stopwatch| stopwatch.longest.get()))
+        })
+        .await
+}
+
+/// The scenario changed something: what it waits for next follows from that.
+pub(super) fn changed() {
+    let _ = STOPWATCH.try_with(|stopwatch| stopwatch.changed.set(Instant::now()));
+}
+
+/// A wait ended. What was there at the first look appeared at an unknown time before; what is waited for with another
+/// deadline, such as pods, is not what is measured, but what comes next follows from it.
+fn waited(deadline: Duration, looks: u32) {
+    if looks < 2 {
+        return;
+    }
+    if deadline != PROPAGATION {
+        return changed();
+    }
+    let _ = STOPWATCH.try_with(|stopwatch| {
+        let took = stopwatch.changed.get().elapsed();
+        stopwatch.longest.set(stopwatch.longest.get().max(Some(took)));
+    });
+}
+
 /// Looks until `check` succeeds.
 ///
 /// # Errors
 /// What the last look found wrong, if none succeeds within the deadline.
 pub async fn eventually<T>(what: &str, deadline: Duration, check: impl AsyncFn() -> Result<T>) -> Result<T> {
     let start = Instant::now();
-    loop {
+    for look in 1.. {
         let error = match tokio::time::timeout(LOOK, check()).await {
-            Ok(Ok(value)) => return Ok(value),
+            Ok(Ok(value)) => {
+                waited(deadline, look);
+                return Ok(value);
+            }
             Ok(Err(error)) => error,
             Err(_) => anyhow::anyhow!("no answer within {LOOK:?}"),
         };
@@ -32,6 +79,7 @@ pub async fn eventually<T>(what: &str, deadline: Duration, check: impl AsyncFn()
         }
         tokio::time::sleep(PAUSE).await;
     }
+    unreachable!("looking ends with an answer")
 }
 
 /// Looks again and again for as long as `duration`, and fails as soon as `check` does.

@@ -1,11 +1,11 @@
-//! The stage of a scenario: two clusters, the registry, and a namespace of its own in both clusters.
+//! The stage of a scenario: two or three clusters, the registry, and a namespace of its own in each of them.
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use futures::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::{OnceCell, RwLock};
@@ -28,69 +28,111 @@ static STAGE: RwLock<()> = RwLock::const_new(());
 
 static CLEAN: OnceCell<()> = OnceCell::const_new();
 
-/// Two clusters, the registry, and a namespace.
+/// Clusters, the registry, and a namespace.
 #[derive(Debug)]
 pub struct World {
-    /// In the order of `MCS_E2E_CONTEXTS`.
-    pub clusters: [Cluster; 2],
-    pub registry: Registry,
-    /// The scenario's own namespace, in both clusters.
+    /// The first ones of `MCS_E2E_CONTEXTS`.
+    pub clusters: Vec<Cluster>,
+    registry: Option<Registry>,
+    /// The scenario's own namespace, in all of these clusters.
     pub namespace: String,
 }
 
+/// What is printed of a scenario that failed.
+const SHOWN: [(&str, Kind); 6] = [
+    ("ServiceExport", SERVICE_EXPORT),
+    ("ServiceImport", SERVICE_IMPORT),
+    ("Service", SERVICE),
+    ("EndpointSlice", ENDPOINT_SLICE),
+    ("Pod", POD),
+    ("Event", EVENT),
+];
+
+/// An error of a scenario that cannot be played with what there is.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Skip(pub String);
+
+/// An error of a scenario in which a component that is not this project's deviates from the standard, as is known.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Deviation(pub String);
+
 impl World {
-    /// Runs a scenario beside others.
+    /// Runs a scenario with two clusters beside others.
     ///
     /// # Panics
     /// If the scenario fails; what was in its namespaces is printed then.
     pub async fn run(name: &str, scenario: impl AsyncFnOnce(&Self) -> Result<()>) {
         let _stage = STAGE.read().await;
-        Self::perform(name, scenario).await;
+        Self::play(name, 2, scenario).await.unwrap_or_else(|error| panic!("{}", explained(&error)));
     }
 
-    /// Runs a scenario while no other one runs.
+    /// Runs a scenario with two clusters while no other one runs.
     ///
     /// # Panics
     /// See [`World::run`].
     pub async fn run_alone(name: &str, scenario: impl AsyncFnOnce(&Self) -> Result<()>) {
         let _stage = STAGE.write().await;
-        Self::perform(name, scenario).await;
+        Self::play(name, 2, scenario).await.unwrap_or_else(|error| panic!("{}", explained(&error)));
     }
 
-    async fn perform(name: &str, scenario: impl AsyncFnOnce(&Self) -> Result<()>) {
-        let world = Self::enter(name)
-            .await
-            .unwrap_or_else(|error| panic!("failed to set the scenario up: {}", explained(&error)));
+    /// Plays a scenario with so many clusters. The caller sees to it that it does not meet others that it disturbs.
+    ///
+    /// # Errors
+    /// Why it failed, after what was in its namespaces has been printed; or [`Skip`] or [`Deviation`].
+    pub async fn play(name: &str, clusters: usize, scenario: impl AsyncFnOnce(&Self) -> Result<()>) -> Result<()> {
+        let world = Self::enter(name, clusters).await.context("failed to set the scenario up")?;
         let outcome = AssertUnwindSafe(tokio::time::timeout(LIMIT, scenario(&world))).catch_unwind().await;
-        match &outcome {
-            Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => world.show(&explained(error)).await,
-            Ok(Err(_)) => world.show("it hangs").await,
-            Err(_) => world.show("it panicked").await,
+        let outcome = outcome
+            .map_err(|_| anyhow!("it panicked"))
+            .and_then(|ended| ended.unwrap_or_else(|_| Err(anyhow!("it did not end within {LIMIT:?}"))));
+        if let Err(error) = &outcome
+            && !error.is::<Skip>()
+            && !error.is::<Deviation>()
+        {
+            world.show(&explained(error)).await;
         }
         world.leave().await;
-        match outcome {
-            Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => panic!("{}", explained(&error)),
-            Ok(Err(_)) => panic!("it did not end within {LIMIT:?}"),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        outcome
     }
 
-    async fn enter(name: &str) -> Result<Self> {
-        let contexts = std::env::var("MCS_E2E_CONTEXTS").context(
-            "MCS_E2E_CONTEXTS is not set: it takes two contexts of the kubeconfig, `a,b`; or run `make test`",
-        )?;
-        let (first, second) = contexts.split_once(',').context("MCS_E2E_CONTEXTS takes two contexts: `a,b`")?;
-        let clusters = [Cluster::connect(first).await?, Cluster::connect(second).await?];
+    async fn enter(name: &str, clusters: usize) -> Result<Self> {
+        let contexts = contexts()?;
+        ensure!(contexts.len() >= clusters, "MCS_E2E_CONTEXTS names {} contexts, of {clusters}", contexts.len());
+        let connect = contexts.iter().take(clusters).map(|context| Cluster::connect(context));
+        let clusters = futures::future::try_join_all(connect).await?;
         let namespace = format!("e2e-{name}-{}", *RUN);
         let world = Self { clusters, registry: Registry::from_env()?, namespace };
-        CLEAN.get_or_try_init(|| world.remove_leftovers()).await?;
-        for cluster in &world.clusters {
+        CLEAN.get_or_try_init(|| remove_leftovers(&contexts)).await?;
+        let prepare = world.clusters.iter().map(async |cluster| {
             world.create_namespace(cluster).await?;
-            cluster.start_client().await?;
-        }
+            cluster.start_client().await
+        });
+        futures::future::try_join_all(prepare).await?;
         Ok(world)
+    }
+
+    /// The first two clusters.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn pair(&self) -> [&Cluster; 2] {
+        [&self.clusters[0], &self.clusters[1]]
+    }
+
+    /// The first three clusters.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn three(&self) -> [&Cluster; 3] {
+        [&self.clusters[0], &self.clusters[1], &self.clusters[2]]
+    }
+
+    /// # Errors
+    /// [`Skip`] where the registry is not an emulator.
+    pub fn registry(&self) -> Result<&Registry> {
+        self.registry.as_ref().ok_or_else(|| Skip("needs the emulator (MCS_E2E_EMULATOR)".to_owned()).into())
     }
 
     /// Makes the scenario's namespace in one cluster.
@@ -107,17 +149,6 @@ impl World {
         cluster.delete(NAMESPACE, "", &self.namespace).await?;
         eventually("the namespace is gone", PODS, async || cluster.expect_none(NAMESPACE, "", &self.namespace).await)
             .await
-    }
-
-    async fn remove_leftovers(&self) -> Result<()> {
-        for cluster in &self.clusters {
-            for namespace in
-                cluster.list(NAMESPACE, "", &format!("{LABEL_SCENARIO},{LABEL_SCENARIO}!={}", *RUN)).await?
-            {
-                cluster.delete(NAMESPACE, "", name_of(&namespace)).await?;
-            }
-        }
-        Ok(())
     }
 
     /// Exports end before their namespaces do, as a careful user would have it: the clusters forget them at once.
@@ -137,14 +168,6 @@ impl World {
     #[expect(clippy::print_stderr, reason = "it is for whoever reads why the test failed")]
     async fn show(&self, failure: &str) {
         eprintln!("# {} failed: {failure}", self.namespace);
-        const SHOWN: [(&str, Kind); 6] = [
-            ("ServiceExport", SERVICE_EXPORT),
-            ("ServiceImport", SERVICE_IMPORT),
-            ("Service", SERVICE),
-            ("EndpointSlice", ENDPOINT_SLICE),
-            ("Pod", POD),
-            ("Event", EVENT),
-        ];
         for cluster in &self.clusters {
             for (title, kind) in SHOWN {
                 for object in cluster.list(kind, &self.namespace, "").await.unwrap_or_default() {
@@ -283,8 +306,32 @@ impl World {
     }
 }
 
+/// The contexts of the kubeconfig that `MCS_E2E_CONTEXTS` names.
+///
+/// # Errors
+/// If there are not at least two.
+pub fn contexts() -> Result<Vec<String>> {
+    let named = std::env::var("MCS_E2E_CONTEXTS").unwrap_or_default();
+    let contexts: Vec<_> = named.split(',').filter(|context| !context.is_empty()).map(ToOwned::to_owned).collect();
+    ensure!(
+        contexts.len() >= 2,
+        "MCS_E2E_CONTEXTS takes two or three contexts of the kubeconfig, `a,b`; or run `make test`"
+    );
+    Ok(contexts)
+}
+
+async fn remove_leftovers(contexts: &[String]) -> Result<()> {
+    for context in contexts {
+        let cluster = Cluster::connect(context).await?;
+        for namespace in cluster.list(NAMESPACE, "", &format!("{LABEL_SCENARIO},{LABEL_SCENARIO}!={}", *RUN)).await? {
+            cluster.delete(NAMESPACE, "", name_of(&namespace)).await?;
+        }
+    }
+    Ok(())
+}
+
 /// An error and its causes, without the backtrace that tells nothing about a cluster.
-fn explained(error: &anyhow::Error) -> String {
+pub fn explained(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).collect::<Vec<_>>().join("\n- ")
 }
 
@@ -294,7 +341,7 @@ pub fn name_of(object: &Value) -> &str {
 }
 
 /// A condition of an object, or null.
-fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
+pub fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
     let conditions = object["status"]["conditions"].as_array();
     conditions.and_then(|all| all.iter().find(|condition| condition["type"] == kind)).unwrap_or(&Value::Null)
 }

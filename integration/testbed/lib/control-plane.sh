@@ -11,7 +11,7 @@ control_plane_start() {
 		--name etcd --initial-cluster etcd=http://127.0.0.1:2380
 	component_start "$cluster" 1 kube-apiserver "$components/kube-apiserver" \
 		--etcd-servers http://127.0.0.1:2379 --advertise-address "$(node_ip "$cluster" 1)" --secure-port 6443 \
-		--service-cluster-ip-range "$(services "$cluster"),$(services6 "$cluster")" \
+		--service-cluster-ip-range "$(by_family "$cluster" "$(services "$cluster")" "$(services6 "$cluster")")" \
 		--tls-cert-file "$pki/apiserver.crt" --tls-private-key-file "$pki/apiserver.key" --cert-dir /run/node/apiserver \
 		--client-ca-file "$pki/ca.crt" --token-auth-file "$pki/tokens.csv" --authorization-mode Node,RBAC \
 		--enable-admission-plugins NodeRestriction --allow-privileged --enable-priority-and-fairness=false \
@@ -34,7 +34,7 @@ controllers_start() {
 		--kubeconfig "$pki/controller-manager.kubeconfig" --bind-address 127.0.0.1 --cert-dir /run/node/controller-manager \
 		--leader-elect=false --use-service-account-credentials --root-ca-file "$pki/ca.crt" \
 		--service-account-private-key-file "$pki/service-accounts.key" --kube-api-qps 100 --kube-api-burst 200 \
-		--service-cluster-ip-range "$(services "$cluster"),$(services6 "$cluster")" --controllers '*,-node-ipam-controller'
+		--service-cluster-ip-range "$(by_family "$cluster" "$(services "$cluster")" "$(services6 "$cluster")")" --controllers '*,-node-ipam-controller'
 	component_start "$cluster" 1 kube-scheduler "$components/kube-scheduler" \
 		--kubeconfig "$pki/scheduler.kubeconfig" --bind-address 127.0.0.1 --cert-dir /run/node/scheduler --leader-elect=false
 }

@@ -2,18 +2,20 @@
 
 # containerd_start CLUSTER NODE
 containerd_start() {
-	local folder snapshotter=overlayfs
+	local folder snapshotter=overlayfs ranges routes
 	folder=$(node_folder "$1" "$2")
 	# An overlay cannot be stacked on an overlay (where the cache is inside a container).
 	[ "$(stat -f -c %T "$folder")" != overlayfs ] || snapshotter=native
 	mkdir -p "$folder/cni"
+	ranges=$(by_family "$1" "[{\"subnet\": \"$(pods "$1" "$2")\"}]" "[{\"subnet\": \"$(pods6 "$1" "$2")\"}]")
+	routes=$(by_family "$1" '{"dst": "0.0.0.0/0"}' '{"dst": "::/0"}')
 	cat >"$folder/cni/10-pods.conflist" <<EOF
 {"cniVersion": "0.4.0", "name": "pods", "plugins": [{
   "type": "ptp", "ipMasq": false,
   "ipam": {
     "type": "host-local", "dataDir": "/run/node/ipam",
-    "ranges": [[{"subnet": "$(pods "$1" "$2")"}], [{"subnet": "$(pods6 "$1" "$2")"}]],
-    "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
+    "ranges": [$ranges],
+    "routes": [$routes]
   }}]}
 EOF
 	cat >"$folder/containerd.toml" <<EOF
@@ -94,7 +96,7 @@ syncFrequency: 3s
 shutdownGracePeriod: 0s
 EOF
 	component_start "$1" "$2" kubelet "$components/kubelet" --config /run/node/kubelet.yaml --kubeconfig "$pki/kubelet-$2.kubeconfig" \
-		--hostname-override "node-$2" --node-ip "$(node_ip "$1" "$2"),$(node_ip6 "$1" "$2")" \
+		--hostname-override "node-$2" --node-ip "$(by_family "$1" "$(node_ip "$1" "$2")" "$(node_ip6 "$1" "$2")")" \
 		--node-labels "topology.kubernetes.io/region=$(region),topology.kubernetes.io/zone=$(zone "$1" "$2")" \
 		--root-dir /run/node/kubelet --cert-dir /run/node/kubelet/pki
 }
@@ -110,7 +112,7 @@ kind: KubeProxyConfiguration
 mode: nftables
 hostnameOverride: node-$2
 clientConnection: {kubeconfig: $(cluster_folder "$1")/pki/proxy.kubeconfig}
-clusterCIDR: "$(cluster_pods "$1"),$(cluster_pods6 "$1")"
+clusterCIDR: "$(by_family "$1" "$(cluster_pods "$1")" "$(cluster_pods6 "$1")")"
 # The connection table's limits are the kernel's, not this namespace's: left alone.
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 EOF

@@ -81,6 +81,10 @@ services() { echo "$NET4.$(($1 * 64)).0/18"; }
 services6() { echo "$NET6:f$1::/108"; }
 kubernetes_ip() { echo "$NET4.$(($1 * 64)).1"; }
 dns_ip() { echo "$NET4.$(($1 * 64)).10"; }
+# dual_stack CLUSTER: all but the third, which has IPv4 only, so that the tests see what crosses between the two kinds.
+dual_stack() { [ "$1" -ne 3 ] || [ "$FLAVOUR" != full ]; }
+# by_family CLUSTER IPV4 IPV6: the cluster's part of a list.
+by_family() { if dual_stack "$1"; then echo "$2,$3"; else echo "$2"; fi; }
 cluster_folder() { echo "$STATE/cluster-$1"; }
 node_folder() { echo "$STATE/cluster-$1/node-$2"; }
 

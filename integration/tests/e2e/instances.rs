@@ -21,7 +21,7 @@ const TASK: [(&str, &str); 8] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_are_instances_with_the_attributes_that_ecs_uses() {
     World::run("instances", async |world| {
-        let [source, other] = &world.clusters;
+        let [source, other] = world.pair();
         world.deploy(source, "web", 2).await?;
         world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
         world.apply(source, manifests::export("web")).await?;
@@ -32,7 +32,7 @@ async fn pods_are_instances_with_the_attributes_that_ecs_uses() {
             instances.values().filter_map(|attributes| attributes.get(attribute).cloned()).collect()
         };
         eventually("each pod is one instance", PROPAGATION, async || {
-            let instances = world.registry.discover(&world.namespace, "web").await?;
+            let instances = world.registry()?.discover(&world.namespace, "web").await?;
             holds(instances.len() == 2, "there are two instances", &instances)?;
             holds(
                 has(&instances, "AWS_INSTANCE_IPV4") == four,
@@ -53,7 +53,7 @@ async fn pods_are_instances_with_the_attributes_that_ecs_uses() {
         .await?;
         world.deploy(source, "web", 1).await?;
         eventually("the pod that went is no instance", PROPAGATION, async || {
-            let instances = world.registry.discover(&world.namespace, "web").await?;
+            let instances = world.registry()?.discover(&world.namespace, "web").await?;
             holds(instances.len() == 1, "there is one instance", &instances)
         })
         .await
@@ -64,17 +64,17 @@ async fn pods_are_instances_with_the_attributes_that_ecs_uses() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_of_others_in_our_services_are_never_touched() {
     World::run("foreign-instances", async |world| {
-        let [source, other] = &world.clusters;
+        let [source, other] = world.pair();
         let task = "0db8dbd2185c4c0184e80f58fee8ba1d";
         world.deploy(source, "orders", 1).await?;
         world.apply(source, manifests::service("orders", &[manifests::http(80)])).await?;
         world.apply(source, manifests::export("orders")).await?;
         world.imported(other, "orders").await?;
         has_instances(world, 1).await?;
-        let service = world.registry.service_id(&world.namespace, "orders").await?;
+        let service = world.registry()?.service_id(&world.namespace, "orders").await?;
         // The health of instances can be given only in a service with health checks, as ECS makes them.
         let attributes: Vec<_> = TASK.into_iter().filter(|(name, _)| *name != "AWS_INIT_HEALTH_STATUS").collect();
-        let before = world.registry.register(&world.namespace, ("orders", &service), task, &attributes).await?;
+        let before = world.registry()?.register(&world.namespace, ("orders", &service), task, &attributes).await?;
         for replicas in [2, 1] {
             world.deploy(source, "orders", replicas).await?;
             has_instances(world, replicas as usize + 1).await?;
@@ -82,11 +82,11 @@ async fn instances_of_others_in_our_services_are_never_touched() {
         source.delete(SERVICE_EXPORT, &world.namespace, "orders").await?;
         world.import_gone(other, "orders").await?;
         eventually("the task alone is left", PROPAGATION, async || {
-            let after = world.registry.discover(&world.namespace, "orders").await?;
+            let after = world.registry()?.discover(&world.namespace, "orders").await?;
             holds(after == Instances::from([(task.to_owned(), before.clone())]), "it is what it was", &after)
         })
         .await?;
-        let writes = world.registry.writes().await?;
+        let writes = world.registry()?.writes().await?;
         let writes: Vec<_> =
             writes.into_iter().filter(|write| write.instance == task && write.caller != "e2e").collect();
         holds(writes.is_empty(), "no controller wrote to it", &writes)
@@ -97,7 +97,7 @@ async fn instances_of_others_in_our_services_are_never_touched() {
 /// Waits until the Cloud Map service `orders` has so many instances.
 async fn has_instances(world: &World, count: usize) -> Result<()> {
     eventually(&format!("there are {count} instances"), PROPAGATION, async || {
-        let now = world.registry.discover(&world.namespace, "orders").await?;
+        let now = world.registry()?.discover(&world.namespace, "orders").await?;
         holds(now.len() == count, &format!("there are {count} instances"), &now)
     })
     .await
@@ -106,10 +106,10 @@ async fn has_instances(world: &World, count: usize) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_of_others_in_a_shared_service_are_never_touched() {
     World::run("shared-service", async |world| {
-        let [source, other] = &world.clusters;
+        let [source, other] = world.pair();
         let task = "0db8dbd2185c4c0184e80f58fee8ba1d";
-        let service = world.registry.create_service(&world.namespace, "orders").await?;
-        let before = world.registry.register(&world.namespace, ("orders", &service), task, &TASK).await?;
+        let service = world.registry()?.create_service(&world.namespace, "orders").await?;
+        let before = world.registry()?.register(&world.namespace, ("orders", &service), task, &TASK).await?;
         let before = Instances::from([(task.to_owned(), before)]);
         world.deploy(source, "orders", 1).await?;
         world.apply(source, manifests::service("orders", &[manifests::http(80)])).await?;
@@ -120,19 +120,19 @@ async fn instances_of_others_in_a_shared_service_are_never_touched() {
         for (replicas, instances) in [(1, 2), (2, 3), (1, 2)] {
             world.deploy(source, "orders", replicas).await?;
             eventually("the pods are instances beside the task", PROPAGATION, async || {
-                let now = world.registry.discover(&world.namespace, "orders").await?;
+                let now = world.registry()?.discover(&world.namespace, "orders").await?;
                 holds(now.len() == instances, &format!("there are {instances} instances"), &now)
             })
             .await?;
         }
         source.delete(SERVICE_EXPORT, &world.namespace, "orders").await?;
         eventually("the pods are no instances any more", PROPAGATION, async || {
-            let now = world.registry.discover(&world.namespace, "orders").await?;
+            let now = world.registry()?.discover(&world.namespace, "orders").await?;
             holds(now == before, "the task is what it was", &now)
         })
         .await?;
         let writes: Vec<_> = world
-            .registry
+            .registry()?
             .writes()
             .await?
             .into_iter()
@@ -146,9 +146,9 @@ async fn instances_of_others_in_a_shared_service_are_never_touched() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_of_somebody_else_is_not_joined_without_being_asked() {
     World::run("foreign-service", async |world| {
-        let [source, other] = &world.clusters;
-        let service = world.registry.create_service(&world.namespace, "orders").await?;
-        world.registry.register(&world.namespace, ("orders", &service), "task", &TASK).await?;
+        let [source, other] = world.pair();
+        let service = world.registry()?.create_service(&world.namespace, "orders").await?;
+        world.registry()?.register(&world.namespace, ("orders", &service), "task", &TASK).await?;
         world.deploy(source, "orders", 1).await?;
         world.apply(source, manifests::service("orders", &[manifests::http(80)])).await?;
         world.apply(source, manifests::export("orders")).await?;
@@ -156,7 +156,7 @@ async fn a_service_of_somebody_else_is_not_joined_without_being_asked() {
         world.export_condition(source, "orders", "Ready", "True", "Exported").await?;
         world.imported(other, "orders").await?;
         world.followed(source, "orders").await?;
-        let instances = world.registry.discover(&world.namespace, "orders").await?;
+        let instances = world.registry()?.discover(&world.namespace, "orders").await?;
         holds(instances.len() == 1, "the task is alone", &instances)
     })
     .await;

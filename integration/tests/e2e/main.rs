@@ -1,10 +1,8 @@
-//! End-to-end tests of the controller, installed in two clusters. `make test` provides the clusters and runs them; how to
-//! run them on other clusters is in `cloudmap_mcs_integration::scenario`.
+//! End-to-end tests of the controller, installed in two clusters: Cloud Map instances, and running the controller. What the
+//! Multi-Cluster Services API asks for is in the conformance suite (`tests/conformance`). `make test` provides the clusters
+//! and runs both; how to run them on other clusters is in `cloudmap_mcs_integration::scenario`.
 
-mod conflicts;
 mod ecs;
-mod endpoints;
-mod export;
 mod instances;
+mod load;
 mod operation;
-mod service_types;

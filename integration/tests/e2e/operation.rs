@@ -1,113 +1,16 @@
-//! Running the controller: what it costs when nothing happens, what happens when it dies, what its commands say.
+//! Running the controller: what happens when it dies, what its commands say.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::Result;
 use cloudmap_mcs_integration::scenario::{
-    Cluster, DEPLOYMENT, ENDPOINT_SLICE, PODS, PROPAGATION, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT, World, eventually,
-    holds, manifests, name_of, system_namespace,
+    Cluster, DEPLOYMENT, PROPAGATION, SERVICE_EXPORT, SERVICE_IMPORT, World, eventually, holds, manifests, name_of,
+    system_namespace,
 };
 
 /// For a killed controller: another replica must see that the Lease has run out, and then the change must cross.
 const TAKEOVER: Duration = Duration::from_secs(90);
-
-/// The ledger's calls a second in one cluster, at any number of services: a discovery, and a heartbeat now and then.
-const LEDGER_CALLS_PER_SECOND: f64 = 1.3;
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_written_when_nothing_changes() {
-    World::run_alone("idle", async |world| {
-        let [source, other] = &world.clusters;
-        for cluster in &world.clusters {
-            cluster.controller().settle().await?;
-        }
-        world.deploy(source, "web", 2).await?;
-        world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
-        world.apply(source, manifests::export("web")).await?;
-        world.imported(other, "web").await?;
-        world.followed(source, "web").await?;
-        quiet(world).await?;
-
-        let versions = resource_versions(world).await?;
-        let writes = last_write(world).await?;
-        let calls = ledger_calls(world).await?;
-        let start = Instant::now();
-        tokio::time::sleep(Duration::from_secs(20)).await;
-        let made = ledger_calls(world).await?;
-        let seconds = start.elapsed().as_secs_f64();
-        let now = resource_versions(world).await?;
-        holds(versions == now, &format!("no object has changed; they were {versions:#?}"), &now)?;
-        for (cluster, made) in &made {
-            let rate = (made - calls[cluster]) / seconds;
-            holds(
-                rate <= LEDGER_CALLS_PER_SECOND,
-                &format!("{cluster} makes at most {LEDGER_CALLS_PER_SECOND} calls a second"),
-                &rate,
-            )?;
-            holds(rate > 0.0, &format!("{cluster} reads the ledger"), &rate)?;
-        }
-        let written: Vec<_> =
-            world.registry.writes().await?.into_iter().filter(|write| write.sequence > writes).collect();
-        let heartbeats =
-            written.iter().all(|write| write.operation == "RegisterInstance" && write.service == "clusters");
-        holds(
-            heartbeats && written.len() <= 4,
-            "nothing is written to Cloud Map but two heads every 20 seconds",
-            &written,
-        )
-    })
-    .await;
-}
-
-/// Waits until five seconds have passed without a write that is not a heartbeat: other scenarios' traces are gone.
-async fn quiet(world: &World) -> Result<()> {
-    eventually("nothing is written any more", PODS, async || {
-        let (before, versions) = (last_write(world).await?, resource_versions(world).await?);
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        let writes = world.registry.writes().await?;
-        let written: Vec<_> = writes.iter().filter(|write| write.sequence > before).collect();
-        holds(
-            written.len() <= 2 && written.iter().all(|write| write.service == "clusters"),
-            "only heads are written",
-            &written,
-        )?;
-        holds(versions == resource_versions(world).await?, "objects do not change", &versions)
-    })
-    .await
-}
-
-async fn last_write(world: &World) -> Result<u64> {
-    Ok(world.registry.writes().await?.last().map_or(0, |write| write.sequence))
-}
-
-/// Versions of all that the controller could write in the scenario's namespace.
-async fn resource_versions(world: &World) -> Result<BTreeMap<String, String>> {
-    let mut versions = BTreeMap::new();
-    for cluster in &world.clusters {
-        for (title, kind) in
-            [("export", SERVICE_EXPORT), ("import", SERVICE_IMPORT), ("service", SERVICE), ("slice", ENDPOINT_SLICE)]
-        {
-            for object in cluster.list(kind, &world.namespace, "").await? {
-                let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
-                versions.insert(format!("{} {title} {}", cluster.context, name_of(&object)), version);
-            }
-        }
-    }
-    Ok(versions)
-}
-
-/// Calls that each cluster's leader has made for the ledger.
-async fn ledger_calls(world: &World) -> Result<BTreeMap<String, f64>> {
-    let mut calls = BTreeMap::new();
-    for cluster in &world.clusters {
-        let controller = cluster.controller();
-        let leader = controller.leader().await?;
-        let made = controller.metric(&leader, "cloudmap_mcs_aws_limiter_wait_seconds_count", "lane=\"ledger\"").await?;
-        calls.insert(cluster.context.clone(), made);
-    }
-    Ok(calls)
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_replicas_run_and_one_leads() {
@@ -137,7 +40,7 @@ async fn two_replicas_run_and_one_leads() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killing_controllers_loses_no_endpoint() {
     World::run_alone("kill", async |world| {
-        let [source, other] = &world.clusters;
+        let [source, other] = world.pair();
         for cluster in &world.clusters {
             cluster.controller().settle().await?;
         }
@@ -156,7 +59,7 @@ async fn killing_controllers_loses_no_endpoint() {
 
 /// Ends only when an endpoint is lost in a cluster, or its name does not answer with it.
 async fn stays(world: &World, addresses: &BTreeSet<String>) -> Result<()> {
-    let [source, other] = &world.clusters;
+    let [source, other] = world.pair();
     loop {
         for cluster in [source, other] {
             let now = world.imported_addresses(cluster, "web", source).await?;
@@ -168,7 +71,7 @@ async fn stays(world: &World, addresses: &BTreeSet<String>) -> Result<()> {
 
 /// Only upwards: Kubernetes may take any pod when it scales down, also the one that must stay.
 async fn kill_while_scaling(world: &World) -> Result<()> {
-    let [source, other] = &world.clusters;
+    let [source, other] = world.pair();
     for (replicas, delay) in [(2, 0), (3, 300), (4, 900), (5, 1700)] {
         let change = world.deploy(source, "web", replicas);
         let kill = async {
@@ -194,7 +97,7 @@ async fn kill_while_scaling(world: &World) -> Result<()> {
         cluster.controller().settle().await?;
     }
     eventually("all pods are instances, and nothing else is", TAKEOVER, async || {
-        let instances = world.registry.discover(&world.namespace, "web").await?;
+        let instances = world.registry()?.discover(&world.namespace, "web").await?;
         let registered: BTreeSet<_> = instances
             .values()
             .flat_map(|attributes| [attributes.get("AWS_INSTANCE_IPV4"), attributes.get("AWS_INSTANCE_IPV6")])
@@ -218,7 +121,7 @@ async fn kill_all(cluster: &Cluster) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_ledger_can_be_looked_into() {
     World::run("ledger-show", async |world| {
-        let [source, other] = &world.clusters;
+        let [source, other] = world.pair();
         world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
         world.apply(source, manifests::export("web")).await?;
         world.imported(other, "web").await?;
@@ -239,7 +142,7 @@ async fn the_ledger_can_be_looked_into() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_can_leave_and_come_back() {
     World::run_alone("leave", async |world| {
-        let [source, other] = &world.clusters;
+        let [source, other] = world.pair();
         for cluster in &world.clusters {
             cluster.controller().settle().await?;
         }
@@ -250,7 +153,7 @@ async fn a_cluster_can_leave_and_come_back() {
         world.followed(source, "web").await?;
         source.controller().command(&["leave", "--timeout", "150s"]).await?;
         world.import_gone(other, "web").await?;
-        let instances = world.registry.discover(&world.namespace, "web").await?;
+        let instances = world.registry()?.discover(&world.namespace, "web").await?;
         holds(instances.is_empty(), "its instances are gone", &instances)?;
         source.expect(SERVICE_EXPORT, &world.namespace, "web").await?;
         source.controller().command(&["leave", "--undo"]).await?;
