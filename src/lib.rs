@@ -21,6 +21,7 @@ pub mod cloudmap;
 pub mod cluster;
 pub mod controller;
 pub mod export;
+pub mod foreign;
 pub mod import;
 pub mod instances;
 pub mod ledger;

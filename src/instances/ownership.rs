@@ -78,6 +78,17 @@ pub fn is_ours(instance: &Instance, identity: &Identity) -> bool {
         && attribute(CLUSTERSET) == identity.clusterset.as_ref().map(ClusterSetId::as_str)
 }
 
+/// Whether any cluster of our ClusterSet registered an instance, so that its ledger tells of it.
+pub fn is_of_our_set(instance: &Instance, identity: &Identity) -> bool {
+    match &identity.clusterset {
+        Some(set) => {
+            instance.attributes.contains_key(CLUSTER_UID)
+                && instance.attributes.get(CLUSTERSET).is_some_and(|there| there == set.as_str())
+        }
+        None => is_ours(instance, identity),
+    }
+}
+
 /// Who made, or claims, a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceOwner {
