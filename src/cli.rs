@@ -8,6 +8,7 @@ use k8s_openapi::jiff::SignedDuration;
 
 use crate::{
     cluster::selector::NamespaceSelector,
+    foreign::ImportFrom,
     model::{ClusterId, ClusterSetId},
 };
 
@@ -71,6 +72,16 @@ pub struct RunArgs {
     /// elsewhere say that they are not allowed. Without the flag all namespaces may.
     #[arg(long, env = "CLOUDMAP_MCS_EXPORT_NAMESPACES", value_name = "SELECTOR", value_parser = parsed::<NamespaceSelector>)]
     pub export_namespaces: Option<NamespaceSelector>,
+
+    /// Cloud Map namespaces, separated by commas, whose instances (ECS tasks and whatever else this ClusterSet did not
+    /// register) are imported into every Kubernetes namespace that has no annotation `cloudmap.controller/import-from`.
+    /// `{namespace}` stands for the name of the Kubernetes namespace.
+    #[arg(long, env = "CLOUDMAP_MCS_IMPORT_FROM", value_name = "NAMES", value_parser = parsed::<ImportFrom>)]
+    pub import_from: Option<ImportFrom>,
+    /// Cloud Map calls a second that looking for such instances may spend. How often each service is looked at follows
+    /// from it and is the metric `cloudmap_mcs_import_period_seconds`. A call a second is 2.63 USD a month.
+    #[arg(long, env = "CLOUDMAP_MCS_IMPORT_CALLS_PER_SECOND", value_name = "N", default_value = "60", value_parser = rate)]
+    pub import_calls_per_second: f64,
 
     /// How often the ledger is read.
     #[arg(long, env = "CLOUDMAP_MCS_LEDGER_TICK", value_name = "DURATION", default_value = "1s", value_parser = duration)]
@@ -231,6 +242,13 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is not a positive duration such as 500ms, 20s, 5m or 1h"))
 }
 
+fn rate(text: &str) -> Result<f64, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|rate| (0.1..=1000.0).contains(rate))
+        .ok_or_else(|| format!("{text:?} is not a number from 0.1 to 1000"))
+}
+
 fn http_url(text: &str) -> Result<String, String> {
     if text.starts_with("http://") || text.starts_with("https://") {
         Ok(text.trim_end_matches('/').to_owned())
@@ -270,6 +288,8 @@ mod tests {
             ("--cloudmap-endpoint", "localhost:1", "http://"),
             ("--concurrency", "0", "1..=256"),
             ("--export-namespaces", "env in prod", "key in (a, b)"),
+            ("--import-from", "a b", "separated by commas"),
+            ("--import-calls-per-second", "0", "0.1"),
         ] {
             let error = Cli::try_parse_from(["cloudmap-mcs", "run", flag, value]).unwrap_err().to_string();
             assert!(error.contains(flag) && error.contains(hint), "{error}");

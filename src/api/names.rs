@@ -77,6 +77,10 @@ pub const ANNOTATION_INSTANCES: &str = "cloudmap-mcs/instances";
 /// On a ServiceExport: name or number of the Service port that becomes `AWS_INSTANCE_PORT`, instead of the first.
 pub const ANNOTATION_INSTANCE_PORT: &str = "cloudmap-mcs/instance-port";
 
+/// On a Namespace: the Cloud Map namespaces whose instances are imported into it, separated by commas. Empty: none,
+/// whatever `--import-from` says.
+pub const ANNOTATION_IMPORT_FROM: &str = "cloudmap.controller/import-from";
+
 /// Prefixes of the annotations that the caches keep: this project's own, and those of the controllers it takes over
 /// from. All others are dropped on the way in.
 pub const ANNOTATION_PREFIXES: &[&str] = &[

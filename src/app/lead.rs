@@ -15,9 +15,10 @@ use crate::{
         identity::{Identity, Known},
         record::RecordObject,
     },
-    controller::{self, Inputs, Membership, Targets},
+    controller::{self, ImportRules, Inputs, Membership, Targets},
+    foreign,
     instances::{self, Naming},
-    ledger::driver,
+    ledger::{self, driver},
     model::{ClusterId, IpFamily},
 };
 
@@ -113,13 +114,22 @@ impl Leader {
                 let mut stopped = stopped;
                 while stopped.changed().await.is_ok() {}
             });
-        self.figures.follow(ledger.as_ref(), registered.figures());
+        let (sought, sought_receiver) = watch::channel(Arc::default());
+        let reader =
+            foreign::Settings { identity: identity.clone(), calls_per_second: self.args.import_calls_per_second };
+        let read = foreign::spawn(reader, Arc::clone(&self.cloudmap), sought_receiver);
+        self.figures.follow(ledger.as_ref(), registered.figures(), read.figures());
         let naming = match &self.args.instances_namespace {
             Some(namespace) => Naming::OneNamespace(namespace.as_str().into()),
             None => Naming::PerNamespace,
         };
         let region = self.args.place.aws.region.clone().or_else(|| std::env::var("AWS_REGION").ok());
+        let import = ImportRules {
+            default: self.args.import_from.clone().unwrap_or_default(),
+            ledger: identity.clusterset.as_ref().map(|set| ledger::namespace_name(set.as_str()).into()),
+        };
         let settings = controller::Settings {
+            import,
             cluster: identity.cluster.clone(),
             concurrency: usize::from(self.args.concurrency),
             targets: Targets { policy: self.args.instances, naming, identity, region },
@@ -134,6 +144,8 @@ impl Leader {
             membership,
             instances: desired,
             statuses: registered.status(),
+            sought,
+            found: read.found(),
             metrics: self.metrics.clone(),
         };
         controller::run(settings, inputs).await;

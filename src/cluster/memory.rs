@@ -132,6 +132,19 @@ impl MemoryCluster {
             .apply(Event::Apply(Ok(PartialObjectMeta { metadata, ..PartialObjectMeta::default() })));
     }
 
+    /// Gives a namespace these annotations, and no others.
+    pub(crate) fn annotate_namespace(&self, name: &str, annotations: &[(&str, &str)]) {
+        let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            uid: Some(format!("uid-{name}")),
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        };
+        let object = PartialObjectMeta { metadata, ..PartialObjectMeta::default() };
+        self.state().writers.namespaces.apply(Event::Apply(Ok(object)));
+    }
+
     /// Removes a namespace and all that is in it.
     pub(crate) fn remove_namespace(&self, name: &str) {
         let mut state = self.state();

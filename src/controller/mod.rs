@@ -3,6 +3,7 @@
 //! write into a queue that a few workers take from.
 
 mod claims;
+mod foreign;
 mod index;
 mod knowledge;
 mod membership;
@@ -15,6 +16,7 @@ mod targets;
 mod tests;
 mod watch;
 
+pub use foreign::ImportRules;
 pub use knowledge::{Concerned, Knowledge, Membership};
 pub use metrics::Metrics;
 pub use targets::{Asked, Targets};

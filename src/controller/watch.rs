@@ -10,7 +10,7 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::{
-    sync::watch,
+    sync::{mpsc, watch},
     task::JoinSet,
     time::{Instant, sleep_until},
 };
@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use super::{
     Knowledge, Membership, Targets,
     claims::Claims,
+    foreign::{Consequences, Foreign, ImportRules},
     index::SliceIndex,
     membership::membership,
     metrics::Metrics,
@@ -29,9 +30,11 @@ use super::{
 use crate::{
     cluster::{
         Caches, Change, ClusterWriter,
+        events::Note,
         objects::{ForeignSlice, Namespace, OwnSlice, Service, ServiceExport, ServiceImport},
         selector::NamespaceSelector,
     },
+    foreign::Found,
     instances::sync::{Desired, TargetDesired, TargetStatus},
     ledger::{
         driver::{Handle, Status},
@@ -62,6 +65,7 @@ pub struct Settings {
     pub export_namespaces: Option<NamespaceSelector>,
     /// The IP families that this cluster has.
     pub families: Vec<IpFamily>,
+    pub import: ImportRules,
 }
 
 /// Everything that the controller listens and speaks to.
@@ -75,13 +79,16 @@ pub struct Inputs {
     pub membership: Membership,
     pub instances: watch::Sender<Arc<Desired>>,
     pub statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
+    /// The Cloud Map namespaces to import from, and what others registered there.
+    pub sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    pub found: watch::Receiver<Arc<Found>>,
     pub metrics: Metrics,
 }
 
 /// Runs until it is dropped, with the caches synced: nothing may act before that. Only the leader runs it.
 pub async fn run(settings: Settings, inputs: Inputs) {
-    let Settings { cluster, concurrency, targets, claim_delay, export_namespaces, families } = settings;
-    let Inputs { caches, writer, ledger, membership, instances, statuses, metrics } = inputs;
+    let Settings { cluster, concurrency, targets, claim_delay, export_namespaces, families, import } = settings;
+    let Inputs { caches, writer, ledger, membership, instances, statuses, sought, found, metrics } = inputs;
     let shared = Arc::new(Shared {
         caches,
         queue: Queue::default(),
@@ -97,6 +104,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
             claims: Claims::new(claim_delay),
             statuses: Arc::default(),
             pending: Pending::default(),
+            foreign: Foreign::new(import),
         }),
     });
     let mut workers = JoinSet::new();
@@ -104,8 +112,18 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         let reconciler = Reconciler { shared: Arc::clone(&shared), writer: Arc::clone(&writer) };
         workers.spawn(async move { reconciler.run().await });
     }
+    let (notes, mut noted) = mpsc::unbounded_channel();
+    workers.spawn(async move {
+        while let Some(note) = noted.recv().await {
+            writer.publish_event(note).await;
+        }
+        // The loop, which holds the other end, ends first.
+        std::future::pending().await
+    });
     let watch = Watch {
         shared,
+        sought,
+        notes,
         slices: SliceIndex::new(|slice| slice.service.as_ref()),
         ledger,
         instances,
@@ -114,7 +132,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         moved_ips: HashSet::new(),
     };
     tokio::select! {
-        () = watch.run(statuses) => {}
+        () = watch.run(statuses, found) => {}
         // A worker ends only by a panic: the process must not go on with fewer of them.
         ended = workers.join_next() => warn!(?ended, "a worker of the controller ended"),
     }
@@ -125,6 +143,8 @@ struct Watch {
     slices: SliceIndex<ForeignSlice>,
     ledger: Option<Handle>,
     instances: watch::Sender<Arc<Desired>>,
+    sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    notes: mpsc::UnboundedSender<Note>,
     desired: BTreeMap<Target, TargetDesired>,
     /// Targets whose desired instances may have changed since the last round.
     touched: BTreeSet<Target>,
@@ -133,7 +153,11 @@ struct Watch {
 }
 
 impl Watch {
-    async fn run(mut self, mut statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>) {
+    async fn run(
+        mut self,
+        mut statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
+        mut found: watch::Receiver<Arc<Found>>,
+    ) {
         let caches = self.shared.caches.clone();
         let mut exports = caches.exports.subscribe();
         let mut services = caches.services.subscribe();
@@ -153,6 +177,8 @@ impl Watch {
             Some(ledger) => (ledger.own(), ledger.published(), ledger.read_back(), ledger.remotes(), ledger.status()),
             None => closed,
         };
+        // What a namespace imports must be known before anything in it is: else that reads as "nothing".
+        self.namespaces_changed(&namespaces.take());
         if self.ledger.is_some() {
             self.membership_changed(&status.borrow_and_update(), true);
         }
@@ -211,6 +237,11 @@ impl Watch {
                 Ok(()) = status.changed() => {
                     self.membership_changed(&status.borrow_and_update(), young);
                 }
+                Ok(()) = found.changed() => {
+                    let found = Arc::clone(&found.borrow_and_update());
+                    let consequences = self.shared.state().foreign.adopt(found);
+                    self.follow(consequences);
+                }
                 changes = imported.next() => self.imported_changed(changes),
                 changes = imports.next() => self.enqueue(changes.into_iter().map(|change: Change<ServiceImport>| change.key)),
                 changes = namespaces.next() => self.namespaces_changed(&changes),
@@ -262,6 +293,7 @@ impl Watch {
         let state = self.shared.state();
         let mut names = state.knowledge.names();
         names.extend(state.imported.names().cloned());
+        names.extend(state.foreign.names());
         drop(state);
         caches.imports.read(|imports| {
             names.extend(imports.values().filter(|import| import.managed).map(|import| import.key.clone()));
@@ -308,7 +340,7 @@ impl Watch {
             }
             // One of somebody else may have been in the way of an import, which its name does not tell.
             if key.name.starts_with("derived-") && old.as_ref().is_some_and(|service| !service.managed) {
-                let names = self.shared.state().knowledge.names();
+                let names = self.names();
                 self.enqueue(names.into_iter().filter(|name| name.namespace == key.namespace));
             }
             keys.push(key.clone());
@@ -346,6 +378,18 @@ impl Watch {
     }
 
     fn namespaces_changed(&mut self, changes: &[Change<Namespace>]) {
+        for Change { key, new, .. } in changes {
+            let consequences = self.shared.state().foreign.namespace_changed(key, new.as_deref());
+            self.follow(consequences);
+        }
+        let sought = self.shared.state().foreign.sought();
+        self.sought.send_if_modified(|before| {
+            let changed = **before != sought;
+            if changed {
+                *before = Arc::new(sought);
+            }
+            changed
+        });
         let changed: BTreeSet<&Arc<str>> = changes.iter().map(|change| &change.key).collect();
         if self.shared.export_namespaces.is_some() {
             let of_changed = |key: &&ServiceKey| changed.contains(&key.namespace);
@@ -358,6 +402,24 @@ impl Watch {
         }
         let names = self.shared.state().knowledge.names();
         self.enqueue(names.into_iter().filter(|key| changed.contains(&key.namespace)));
+    }
+
+    /// Does what a change of what others registered, or of who imports it, entails.
+    fn follow(&self, consequences: Consequences) {
+        let Consequences { names, namespaces, mut notes, rejected } = consequences;
+        for (key, rejected) in rejected {
+            let import = self.shared.caches.imports.get(&key).filter(|import| import.managed);
+            let uid = import.as_ref().map(|import| &*import.uid);
+            notes.extend(self.shared.state().foreign.rejection(&key, &rejected, uid));
+        }
+        for note in notes {
+            // It is received as long as the workers run.
+            let _ = self.notes.send(note);
+        }
+        self.enqueue(names);
+        if !namespaces.is_empty() {
+            self.enqueue(self.names().into_iter().filter(|key| namespaces.contains(&key.namespace)));
+        }
     }
 
     /// Plans names again that are exported or were; publishes if that changed anything.

@@ -87,6 +87,7 @@ pub fn service(backends: &[Backend], present: Option<&Front>) -> Option<ClusterS
         internal_traffic_policy: TrafficPolicy::Cluster,
         traffic_distribution: None,
         ip_families,
+        other_families: Vec::new(),
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
         clusters: BTreeMap::new(),

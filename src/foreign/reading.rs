@@ -125,14 +125,14 @@ pub struct Picture {
     pub exists: bool,
     /// All of it was read at least once: what is missing does not exist.
     pub complete: bool,
-    /// Addresses in the name's slices that nothing was read of yet. They stay until it is complete.
-    pub unread: BTreeSet<IpAddr>,
+    /// Until it is complete: all addresses that were read so far. What is in the name's slices and was never read stays.
+    pub seen: BTreeSet<IpAddr>,
 }
 
 impl Picture {
     /// Nothing is imported from anywhere.
     pub const fn nothing() -> Self {
-        Self { backends: Vec::new(), exists: false, complete: true, unread: BTreeSet::new() }
+        Self { backends: Vec::new(), exists: false, complete: true, seen: BTreeSet::new() }
     }
 }
 

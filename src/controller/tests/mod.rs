@@ -2,5 +2,6 @@
 
 mod conformance;
 mod faults;
+mod foreign;
 mod sharing;
 mod world;

@@ -19,6 +19,7 @@ use crate::{
         fake::{Fake, Fault},
     },
     cluster::{Caches, memory::MemoryCluster, selector::NamespaceSelector},
+    foreign,
     import::derived_name,
     instances::{self, Naming},
     ledger::{CLUSTERS, driver, head::Head, record::memory::Stored},
@@ -209,11 +210,13 @@ impl Cluster {
             let (_stop, stopped) = tokio::sync::oneshot::channel::<()>();
             let registered = instances::sync::spawn(
                 instances::sync::Settings::new(identity.clone()),
-                fake,
+                fake.clone(),
                 receiver,
                 permit,
                 async move { drop(stopped.await) },
             );
+            let (sought, sought_receiver) = tokio::sync::watch::channel(Arc::default());
+            let read = foreign::spawn(foreign::Settings::new(identity.clone()), fake, sought_receiver);
             let targets = Targets {
                 policy: Instances::All,
                 naming: Naming::PerNamespace,
@@ -230,6 +233,8 @@ impl Cluster {
                 ledger,
                 instances: desired,
                 statuses: registered.status(),
+                sought,
+                found: read.found(),
                 metrics: Metrics::new(&prometheus::Registry::new()).unwrap(),
             };
             let settings = Settings {
@@ -238,6 +243,7 @@ impl Cluster {
                 targets,
                 claim_delay: Duration::from_secs(10),
                 export_namespaces,
+                import: ImportRules::default(),
                 families: vec![IpFamily::V4],
             };
             run(settings, inputs).await;
@@ -342,7 +348,7 @@ impl Cluster {
         .await;
     }
 
-    fn slices(&self, name: &str) -> impl Iterator<Item = discovery::EndpointSlice> {
+    pub(super) fn slices(&self, name: &str) -> impl Iterator<Item = discovery::EndpointSlice> {
         let is_of = move |slice: &discovery::EndpointSlice| {
             let labels = slice.metadata.labels.as_ref();
             labels.and_then(|labels| labels.get(names::LABEL_SERVICE_NAME)).is_some_and(|of| of == name)
