@@ -248,9 +248,7 @@ async fn whatever_fails_what_was_read_stays() {
             world.octets("internal", "orders") == Some(vec![]) && world.trouble("internal").is_none()
         })
         .await;
-    world
-        .until("the figures say so", SOON, |world| world.handle.figures().borrow().unreadable_namespaces == 0)
-        .await;
+    world.until("the figures say so", SOON, |world| world.handle.figures().borrow().unreadable_namespaces == 0).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,8 +16,8 @@ use crate::{
     cluster::objects::{AddressType, OwnSlice, Service, ServiceImport},
     foreign::Picture,
     model::{
-        ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, PackedEndpoint, Placement, Proximity, ServiceKey, ServiceType,
-        Slice, SliceEndpoint, merge, pack, packable,
+        ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, PackedEndpoint, Placement, Proximity,
+        ServiceKey, ServiceType, Slice, SliceEndpoint, merge, pack, packable,
     },
 };
 
@@ -168,8 +168,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     let mut skipped = Vec::new();
     let mut place = |source: &ClusterId, endpoints: &[Endpoint], families: &[IpFamily], carried: &[Arc<str>], kept| {
         let local = source == observed.local;
-        let mut packed =
-            packable(endpoints, &Placement { source, local, families, carried, unnamed_alias, proximity });
+        let mut packed = packable(endpoints, &Placement { source, local, families, carried, unnamed_alias, proximity });
         // What the own API server admitted as an endpoint is not checked again.
         if !local {
             packed.retain(|candidate| match usable(candidate.endpoint.address, is_cluster_ip) {
