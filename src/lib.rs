@@ -7,8 +7,8 @@
 //!     watches ─► caches ─► observe ─► plan (pure) ─► apply ─► Cloud Map
 //!     cluster                export, model              ledger, instances
 //!
-//!     ServiceImport, derived Service, EndpointSlices,  ◄─ apply ◄─ plan (pure) ◄─ observe ◄─ heads and pages
-//!     conditions, Events                                  import, model              ledger
+//!     ServiceImport, derived Service, EndpointSlices,  ◄─ apply ◄─ plan (pure) ◄─ observe ◄─ heads, pages,
+//!     conditions, Events                                  import, model      ledger, foreign   instances
 //! ```
 //!
 //! Start reading at [`model`] (the words), then [`ledger`] (how clusters tell each other what they export).

@@ -169,6 +169,38 @@ async fn listings_go_on_to_the_last_page() {
 }
 
 #[tokio::test]
+async fn health_is_told_by_discovery_and_page_by_page() {
+    let bed = bed(quick()).await;
+    let namespace = bed.namespace("shop").await;
+    let checked = NewService { custom_health_check: true, ..Bed::new_service(&namespace, "web", "us") };
+    let CreateService::Created(service) = bed.cloudmap.create_service(&checked).await.unwrap() else {
+        panic!("it exists")
+    };
+    let registering = (0..120).map(|i| {
+        let mut pod = instance(&format!("pod-{i}"), &format!("10.0.0.{i}"));
+        let health = if i < 110 { "UNHEALTHY" } else { "HEALTHY" };
+        pod.attributes.insert("AWS_INIT_HEALTH_STATUS".to_owned(), health.to_owned());
+        let (cloudmap, service) = (bed.cloudmap.clone(), service.id.clone());
+        async move { cloudmap.register_instance(&service, &pod, Lane::Ledger).await.unwrap() }
+    });
+    for operation in futures::future::join_all(registering).await {
+        bed.finish(operation).await;
+    }
+    let unhealthy: BTreeSet<Arc<str>> = (0..110).map(|i| format!("pod-{i}").into()).collect();
+    assert_eq!(bed.cloudmap.unhealthy_instances(&service.id).await.unwrap(), unhealthy);
+    assert_eq!(bed.calls(Operation::GetInstancesHealthStatus), 2);
+    let discovery = bed.cloudmap.discover_instances("shop", "web", &BTreeMap::new(), Lane::Instances).await.unwrap();
+    assert_eq!((discovery.instances.len(), discovery.unhealthy), (120, unhealthy));
+
+    let unchecked = bed.service(&namespace, "plain").await;
+    let operation =
+        bed.cloudmap.register_instance(&unchecked, &instance("pod", "10.0.0.1"), Lane::Ledger).await.unwrap();
+    bed.finish(operation).await;
+    assert_eq!(bed.cloudmap.unhealthy_instances(&unchecked).await.unwrap(), BTreeSet::new());
+    bed.emulator.shutdown().await;
+}
+
+#[tokio::test]
 async fn errors_are_sorted_by_what_can_be_done() {
     let bed = bed(Settings { operation_latency: Latency::millis(2_000), ..Settings::unthrottled() }).await;
     let namespace = bed.namespace("shop").await;

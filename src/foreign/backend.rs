@@ -9,7 +9,7 @@ use super::name;
 use crate::{
     cloudmap::{Instance, RecordType, Service},
     instances::{Identity, attributes, ownership},
-    model::ClusterId,
+    model::{ClusterId, labels::is_label_value},
 };
 
 /// The ECS cluster of a task (ECS service discovery).
@@ -122,7 +122,8 @@ impl Backend {
             ipv6,
             port,
             dynamic: has_only_srv(service) && port.is_some_and(|port| port >= FIRST_DYNAMIC_PORT),
-            zone: attribute(attributes::ZONE).filter(|zone| is_zone(zone)).map(Arc::from),
+            // It becomes a hint.
+            zone: attribute(attributes::ZONE).filter(|zone| is_label_value(zone)).map(Arc::from),
             healthy,
         })
     }
@@ -137,14 +138,6 @@ pub(super) fn is_foreign(instance: &Instance, identity: &Identity) -> bool {
 fn has_only_srv(service: &Service) -> bool {
     let records = service.dns.as_ref().map(|dns| dns.records.as_slice()).unwrap_or_default();
     !records.is_empty() && records.iter().all(|record| record.record_type == RecordType::Srv)
-}
-
-/// What may be the value of a label: a zone becomes a hint.
-fn is_zone(zone: &str) -> bool {
-    zone.len() <= 63
-        && zone.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && zone.ends_with(|c: char| c.is_ascii_alphanumeric())
-        && zone.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(&c))
 }
 
 #[cfg(test)]

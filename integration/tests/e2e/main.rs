@@ -3,6 +3,9 @@
 //! and runs both; how to run them on other clusters is in `cloudmap_mcs_integration::scenario`.
 
 mod ecs;
+mod endpoints;
+mod export;
+mod foreign;
 mod instances;
 mod load;
 mod operation;
