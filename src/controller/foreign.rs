@@ -53,7 +53,7 @@ pub(super) struct Consequences {
     /// Kubernetes namespaces of which all names are to be looked at again.
     pub(super) namespaces: BTreeSet<Arc<str>>,
     pub(super) notes: Vec<Note>,
-    /// Names with instances that cannot be endpoints, which was not so before, and the namespaces that they were found in.
+    /// Names with instances that cannot be endpoints, where that is news.
     pub(super) rejected: Vec<(ServiceKey, Vec<Rejected>)>,
 }
 
@@ -110,7 +110,11 @@ impl Foreign {
                 if old.listed != new.listed {
                     consequences.namespaces.insert(namespace.clone());
                 }
-                for label in changed_services(old, new) {
+                let changed = changed_services(old, new);
+                consequences.notes.extend(
+                    failing(from, old, new, &changed).map(|text| note(namespace, &importing.uid, "ImportFailed", text)),
+                );
+                for label in changed {
                     let key = ServiceKey::new(namespace.clone(), label.clone());
                     let rejected = |found: &NamespaceFound| {
                         found.services.get(&label).and_then(|service| Some(service.reading.as_ref()?.rejected()))
@@ -231,6 +235,20 @@ impl ImportRules {
         from.retain(|name| Some(name) != self.ledger.as_ref());
         Ok(from)
     }
+}
+
+/// What to say of services of a Cloud Map namespace that cannot be read any more, if there are any.
+fn failing(from: &str, old: &NamespaceFound, new: &NamespaceFound, changed: &BTreeSet<Arc<str>>) -> Option<String> {
+    let error =
+        |found: &NamespaceFound, label: &Arc<str>| found.services.get(label).and_then(|found| found.error.clone());
+    let mut failing = changed.iter().filter(|label| error(old, label).is_none() && error(new, label).is_some());
+    let first = failing.next()?;
+    let why = error(new, first)?;
+    let count = 1 + failing.count();
+    Some(format!(
+        "{count} service(s) of Cloud Map namespace {from} cannot be read, such as {first}: {why}. What was read before \
+         holds."
+    ))
 }
 
 fn changed_services(old: &NamespaceFound, new: &NamespaceFound) -> BTreeSet<Arc<str>> {

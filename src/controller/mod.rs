@@ -4,6 +4,7 @@
 
 mod claims;
 mod foreign;
+mod importing;
 mod index;
 mod knowledge;
 mod membership;

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use super::{
     Knowledge, Membership, Targets,
     claims::Claims,
-    foreign::{Consequences, Foreign, ImportRules},
+    foreign::{Foreign, ImportRules},
     index::SliceIndex,
     membership::membership,
     metrics::Metrics,
@@ -138,13 +138,13 @@ pub async fn run(settings: Settings, inputs: Inputs) {
     }
 }
 
-struct Watch {
-    shared: Arc<Shared>,
+pub(super) struct Watch {
+    pub(super) shared: Arc<Shared>,
     slices: SliceIndex<ForeignSlice>,
     ledger: Option<Handle>,
     instances: watch::Sender<Arc<Desired>>,
-    sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
-    notes: mpsc::UnboundedSender<Note>,
+    pub(super) sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    pub(super) notes: mpsc::UnboundedSender<Note>,
     desired: BTreeMap<Target, TargetDesired>,
     /// Targets whose desired instances may have changed since the last round.
     touched: BTreeSet<Target>,
@@ -177,8 +177,6 @@ impl Watch {
             Some(ledger) => (ledger.own(), ledger.published(), ledger.read_back(), ledger.remotes(), ledger.status()),
             None => closed,
         };
-        // What a namespace imports must be known before anything in it is: else that reads as "nothing".
-        self.namespaces_changed(&namespaces.take());
         if self.ledger.is_some() {
             self.membership_changed(&status.borrow_and_update(), true);
         }
@@ -194,6 +192,9 @@ impl Watch {
         self.imported_changed(imported.take());
         self.services_changed(&services.take());
         self.exports_changed(&exports.take());
+        // Nothing was read of the registry before this either, so that nothing is deleted because a namespace does not seem
+        // to import anything.
+        self.namespaces_changed(&namespaces.take());
         loop {
             let due = self.shared.state().claims.wake();
             tokio::select! {
@@ -239,8 +240,7 @@ impl Watch {
                 }
                 Ok(()) = found.changed() => {
                     let found = Arc::clone(&found.borrow_and_update());
-                    let consequences = self.shared.state().foreign.adopt(found);
-                    self.follow(consequences);
+                    self.found_changed(found);
                 }
                 changes = imported.next() => self.imported_changed(changes),
                 changes = imports.next() => self.enqueue(changes.into_iter().map(|change: Change<ServiceImport>| change.key)),
@@ -288,7 +288,7 @@ impl Watch {
     }
 
     /// Every name that anybody exports, or that there are objects of.
-    fn names(&self) -> BTreeSet<ServiceKey> {
+    pub(super) fn names(&self) -> BTreeSet<ServiceKey> {
         let caches = &self.shared.caches;
         let state = self.shared.state();
         let mut names = state.knowledge.names();
@@ -378,18 +378,7 @@ impl Watch {
     }
 
     fn namespaces_changed(&mut self, changes: &[Change<Namespace>]) {
-        for Change { key, new, .. } in changes {
-            let consequences = self.shared.state().foreign.namespace_changed(key, new.as_deref());
-            self.follow(consequences);
-        }
-        let sought = self.shared.state().foreign.sought();
-        self.sought.send_if_modified(|before| {
-            let changed = **before != sought;
-            if changed {
-                *before = Arc::new(sought);
-            }
-            changed
-        });
+        self.importers_changed(changes);
         let changed: BTreeSet<&Arc<str>> = changes.iter().map(|change| &change.key).collect();
         if self.shared.export_namespaces.is_some() {
             let of_changed = |key: &&ServiceKey| changed.contains(&key.namespace);
@@ -402,24 +391,6 @@ impl Watch {
         }
         let names = self.shared.state().knowledge.names();
         self.enqueue(names.into_iter().filter(|key| changed.contains(&key.namespace)));
-    }
-
-    /// Does what a change of what others registered, or of who imports it, entails.
-    fn follow(&self, consequences: Consequences) {
-        let Consequences { names, namespaces, mut notes, rejected } = consequences;
-        for (key, rejected) in rejected {
-            let import = self.shared.caches.imports.get(&key).filter(|import| import.managed);
-            let uid = import.as_ref().map(|import| &*import.uid);
-            notes.extend(self.shared.state().foreign.rejection(&key, &rejected, uid));
-        }
-        for note in notes {
-            // It is received as long as the workers run.
-            let _ = self.notes.send(note);
-        }
-        self.enqueue(names);
-        if !namespaces.is_empty() {
-            self.enqueue(self.names().into_iter().filter(|key| namespaces.contains(&key.namespace)));
-        }
     }
 
     /// Plans names again that are exported or were; publishes if that changed anything.
@@ -540,7 +511,7 @@ impl Watch {
         }
     }
 
-    fn enqueue(&self, names: impl IntoIterator<Item = ServiceKey>) {
+    pub(super) fn enqueue(&self, names: impl IntoIterator<Item = ServiceKey>) {
         for name in names {
             self.shared.queue.add(name);
         }

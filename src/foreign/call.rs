@@ -40,6 +40,7 @@ async fn look_at(
     further_calls: &mut u32,
 ) -> Result<Reading, Error> {
     let Look { http_name, service, previous } = look;
+    let previous = previous.reading.as_ref();
     let none = BTreeMap::new();
     let Discovery { instances, mut unhealthy, truncated } =
         cloudmap.discover_instances(http_name, &service.name, &none, Lane::Instances).await?;
@@ -49,7 +50,7 @@ async fn look_at(
         let instances: Vec<Instance> = instances.values().cloned().collect();
         Reading::of(&instances, unhealthy, service, namespace, identity)
     };
-    let seen_all = previous.as_ref().is_some_and(|previous| previous.ids().all(|id| instances.contains_key(id)));
+    let seen_all = previous.is_some_and(|previous| previous.ids().all(|id| instances.contains_key(id)));
     if seen_all && !truncated {
         return Ok(reading(&instances, &unhealthy));
     }
@@ -73,7 +74,7 @@ async fn look_at(
         *further_calls += pages(instances.len());
         match cloudmap.unhealthy_instances(&service.id).await {
             Ok(failing) => unhealthy.extend(failing),
-            Err(_) => unhealthy.extend(previous.iter().flat_map(|previous| previous.unhealthy())),
+            Err(_) => unhealthy.extend(previous.into_iter().flat_map(Reading::unhealthy)),
         }
     }
     Ok(reading(&instances, &unhealthy))

@@ -34,6 +34,8 @@ const RETRY: Duration = Duration::from_secs(5);
 const LAST_RETRY: Duration = Duration::from_mins(2);
 /// Looks at services in flight at once.
 const IN_FLIGHT: usize = 64;
+/// Looks in a row that fail, until it is said: what passes is not worth an Event.
+const FAILURES: u32 = 3;
 /// Listings in a row that lack a service, until it counts as gone.
 const LISTINGS: u32 = 2;
 
@@ -52,7 +54,7 @@ pub(super) enum Call {
 pub(super) struct Look {
     pub(super) http_name: Arc<str>,
     pub(super) service: Arc<Service>,
-    pub(super) previous: Option<Reading>,
+    pub(super) previous: Arc<ServiceFound>,
 }
 
 #[derive(Debug)]
@@ -89,6 +91,8 @@ struct Entry {
 struct Held {
     service: Arc<Service>,
     missing: u32,
+    /// Looks that failed in a row.
+    failed: u32,
     found: Arc<ServiceFound>,
 }
 
@@ -154,7 +158,7 @@ impl Engine {
             let look = Look {
                 http_name: namespace.http_name.clone(),
                 service: held.service.clone(),
-                previous: held.found.reading.clone(),
+                previous: held.found.clone(),
             };
             return Some(Call::Instances(key, look));
         }
@@ -271,7 +275,7 @@ impl Engine {
                 self.schedule.insert(key, now);
                 self.changed.insert(name.clone());
                 let found = ServiceFound { name: service.name.clone(), reading: None, error: None };
-                Held { service: Arc::new(service.clone()), missing: 0, found: Arc::new(found) }
+                Held { service: Arc::new(service.clone()), missing: 0, failed: 0, found: Arc::new(found) }
             });
             held.missing = 0;
             if *held.service != service {
@@ -294,14 +298,17 @@ impl Engine {
         let before = &held.found;
         let found = match result {
             Ok(reading) => {
+                held.failed = 0;
                 let changed = before.reading.as_ref().is_some_and(|before| *before != reading);
                 self.schedule.done(&key, changed, further_calls, now);
                 ServiceFound { name: before.name.clone(), reading: Some(reading), error: None }
             }
             Err(error) => {
                 self.schedule.failed(&key, further_calls, now);
-                let reading = before.reading.clone();
-                ServiceFound { name: before.name.clone(), reading, error: Some(error.to_string()) }
+                held.failed = held.failed.saturating_add(1);
+                let lasts = held.failed >= FAILURES || error.kind == ErrorKind::AccessDenied;
+                let error = before.error.clone().or_else(|| lasts.then(|| error.to_string()));
+                ServiceFound { name: before.name.clone(), reading: before.reading.clone(), error }
             }
         };
         if **before != found {

@@ -60,15 +60,6 @@ mod tests {
         for name in ["orders", "web-1", "0", "xn", "production", &long] {
             assert_eq!(label(name), name);
         }
-        for (name, expected) in [
-            ("Orders", "orders-xf55513f6df"),
-            ("orders_v2", "orders-v2-x"),
-            ("_http._tcp", "http--tcp-x"),
-            ("api.shop", "api-shop-x"),
-            ("___", "x"),
-        ] {
-            assert!(label(name).starts_with(expected) || expected.starts_with("orders-x"), "{name}: {}", label(name));
-        }
         assert_eq!(label(&"B".repeat(127)).len(), 63);
         let mapped = label("Orders");
         assert_ne!(label(&mapped), mapped, "or a service of that very name would be taken for it");
@@ -77,14 +68,15 @@ mod tests {
     /// Objects, labels and DNS names hold on to the mapping: it may never change.
     #[test]
     fn the_mapping_is_for_ever() {
-        let mapped = ["Orders", "orders_v2", "___"].map(label);
-        let hash = |name: &str| format!("{:x}", Sha256::digest(name))[..10].to_owned();
-        let expected = [
-            format!("orders-x{}", hash("Orders")),
-            format!("orders-v2-x{}", hash("orders_v2")),
-            format!("x{}", hash("___")),
-        ];
-        assert_eq!(mapped, expected);
+        for (name, expected) in [
+            ("Orders", "orders-xb7e8acdd52"),
+            ("orders_v2", "orders-v2-x2377d124ca"),
+            ("_http._tcp", "http--tcp-xe857c52446"),
+            ("api.shop", "api-shop-x5c63b77fad"),
+            ("___", "xbda251550b"),
+        ] {
+            assert_eq!(label(name), expected);
+        }
     }
 
     #[test]

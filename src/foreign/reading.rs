@@ -113,7 +113,7 @@ pub struct ServiceFound {
     pub name: Arc<str>,
     /// `None`: it was not read yet.
     pub reading: Option<Reading>,
-    /// Why the last reading failed, if so; `reading` is an older one then.
+    /// Why it cannot be read, if that lasts; `reading` is an older one then.
     pub error: Option<String>,
 }
 

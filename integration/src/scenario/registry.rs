@@ -122,12 +122,6 @@ impl Registry {
         .await
     }
 
-    /// Deregisters an instance, without waiting.
-    pub async fn deregister(&self, service_id: &str, id: &str) -> Result<()> {
-        self.client.deregister_instance().service_id(service_id).instance_id(id).send().await?;
-        Ok(())
-    }
-
     /// The emulator's counters of calls.
     pub async fn counters(&self) -> Result<Counters> {
         self.control("GET", "counters", Bytes::new()).await

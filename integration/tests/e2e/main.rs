@@ -5,7 +5,6 @@
 mod ecs;
 mod endpoints;
 mod export;
-mod foreign;
 mod instances;
 mod load;
 mod operation;
