@@ -11,7 +11,7 @@ use crate::{
         events::{self, Note, Severity},
         objects::Namespace,
     },
-    foreign::{Found, ImportFrom, InvalidImportFrom, NamespaceFound, Picture, Rejected, Trouble},
+    foreign::{Backend, Found, ImportFrom, InvalidImportFrom, NamespaceFound, Picture, Rejected, Trouble},
     model::ServiceKey,
 };
 
@@ -191,7 +191,7 @@ impl Foreign {
             self.seen.remove(key);
         } else {
             let seen = self.seen.entry(key.clone()).or_default();
-            seen.extend(picture.backends.iter().flat_map(|backend| backend.addresses()));
+            seen.extend(picture.backends.iter().flat_map(Backend::addresses));
             picture.seen.clone_from(seen);
         }
         picture

@@ -118,7 +118,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
             writer.publish_event(note).await;
         }
         // The loop, which holds the other end, ends first.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     });
     let watch = Watch {
         shared,

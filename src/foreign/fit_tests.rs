@@ -68,7 +68,7 @@ fn the_port_of_a_name_of_others_is_their_common_one_or_a_stable_one() {
     let dynamic = Backend { dynamic: true, ..at("10.0.0.4", Some(32_768)) };
     let present = front(&[port("", 8080)]);
     assert_eq!(service(&[], None), None);
-    assert_eq!(own_port(&[none.clone()], None), None, "headless");
+    assert_eq!(own_port(std::slice::from_ref(&none), None), None, "headless");
     assert_eq!(own_port(&[a.clone(), none.clone()], None), Some(8080));
     assert_eq!(own_port(&[a.clone(), b.clone()], None), Some(80));
     assert_eq!(
@@ -77,8 +77,8 @@ fn the_port_of_a_name_of_others_is_their_common_one_or_a_stable_one() {
         "it keeps what it has while they roll over"
     );
     assert_eq!(own_port(&[b], Some(&present)), Some(9090));
-    assert_eq!(own_port(&[dynamic.clone()], None), Some(80), "the next one will have another port");
-    assert_eq!(own_port(&[dynamic.clone()], Some(&front(&[port("", 443)]))), Some(443));
+    assert_eq!(own_port(std::slice::from_ref(&dynamic), None), Some(80), "the next one will have another port");
+    assert_eq!(own_port(std::slice::from_ref(&dynamic), Some(&front(&[port("", 443)]))), Some(443));
     assert_eq!(own_port(&[dynamic], Some(&front(&[port("a", 1), port("b", 2)]))), Some(80));
     assert_eq!(own_port(&[at("10.0.0.5", Some(50_051))], None), Some(50_051));
 }
@@ -88,7 +88,7 @@ fn families_are_those_of_the_instances_and_the_primary_one_stays() {
     let (v4, v6) = (at("10.0.0.1", Some(80)), at("fd00::1", Some(80)));
     let families = |backends: &[Backend], present: Option<&Front>| service(backends, present).unwrap().ip_families;
     assert_eq!(families(&[v6.clone(), v4.clone()], None), [IpFamily::V4, IpFamily::V6]);
-    assert_eq!(families(&[v6.clone()], None), [IpFamily::V6]);
+    assert_eq!(families(std::slice::from_ref(&v6), None), [IpFamily::V6]);
     let present = Front { ip_families: vec![IpFamily::V6], ..front(&[port("", 80)]) };
     assert_eq!(families(&[v4, v6], Some(&present)), [IpFamily::V6, IpFamily::V4]);
 }
@@ -124,8 +124,8 @@ fn an_instance_without_a_port_listens_where_the_others_do() {
     let one = front(&[port("http", 80)]);
     let pods = [pod("10.1.0.1", &[("http", 8080)])];
     let none = at("10.0.0.1", None);
-    assert_eq!(texts(&fit(&one, [], &[none.clone()])), ["10.0.0.1:80http"]);
-    assert_eq!(texts(&fit(&one, &pods, &[none.clone()])), ["10.0.0.1:8080http"]);
+    assert_eq!(texts(&fit(&one, [], std::slice::from_ref(&none))), ["10.0.0.1:80http"]);
+    assert_eq!(texts(&fit(&one, &pods, std::slice::from_ref(&none))), ["10.0.0.1:8080http"]);
     let with = at("10.0.0.2", Some(3000));
     assert_eq!(texts(&fit(&one, &pods, &[none.clone(), with.clone()])), ["10.0.0.1:3000http", "10.0.0.2:3000http"]);
     let fitted = fit(&one, &pods, &[none, with, at("10.0.0.3", Some(3001))]);

@@ -32,8 +32,8 @@ fn map(name: &str) -> String {
     if is_dns_label(name) && !is_mapped(name) {
         return name.to_owned();
     }
-    let digest = Sha256::digest(name);
-    let hash: String = digest.iter().take(DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
+    let hash = format!("{:x}", Sha256::digest(name));
+    let hash = &hash[..DIGITS];
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let stem: String = name.chars().map(plain).collect();
     let stem = stem.trim_matches('-');

@@ -3,8 +3,6 @@
 //! and runs both; how to run them on other clusters is in `cloudmap_mcs_integration::scenario`.
 
 mod ecs;
-mod endpoints;
-mod export;
 mod instances;
 mod load;
 mod operation;
