@@ -68,8 +68,13 @@ pub const ANNOTATION_TARGET_NAMESPACE: &str = "cloudmap-mcs/namespace";
 /// On a ServiceExport: the Cloud Map service that its instances are registered in, instead of the default one.
 pub const ANNOTATION_TARGET_SERVICE: &str = "cloudmap-mcs/service";
 
-/// On a ServiceExport: `true` joins an existing Cloud Map service of the default name, which is refused otherwise.
+/// On a ServiceExport or an annotated Service: `true` joins an existing Cloud Map service that is refused otherwise: one of
+/// the default name, or one that another controller made.
 pub const ANNOTATION_SHARE: &str = "cloudmap-mcs/share";
+
+/// On a ServiceExport or an annotated Service: takes over the Cloud Map service and the instances of another controller,
+/// `external-dns/<owner id>` or `cloudmap-controller`.
+pub const ANNOTATION_ADOPT: &str = "cloudmap-mcs/adopt";
 
 /// On a ServiceExport: `true` or `false` turns the instances on or off for it, whatever the default is.
 pub const ANNOTATION_INSTANCES: &str = "cloudmap-mcs/instances";

@@ -48,6 +48,12 @@ pub struct Knowledge {
     membership: Membership,
     /// For each ServiceExport what it exports, or why it does not.
     planned: HashMap<ServiceKey, Result<Arc<Local>, Refusal>>,
+    /// The targets that annotated Services want; `None`: that is not known yet, and what is recorded holds.
+    annotated: HashMap<ServiceKey, Option<BTreeSet<Target>>>,
+    /// Without a ClusterSet nothing is exported, only annotated Services are registered.
+    alone: bool,
+    /// What is recorded for annotated Services stays as it is.
+    frozen: bool,
     /// `None` until the own ledger is known.
     exports: Option<Exports>,
     remotes: BTreeMap<ClusterId, Remote>,
@@ -76,12 +82,27 @@ impl Knowledge {
             local,
             membership,
             planned: HashMap::new(),
+            annotated: HashMap::new(),
+            alone: false,
+            frozen: false,
             exports: None,
             remotes: BTreeMap::new(),
             read: false,
             settled: false,
             published: None,
         }
+    }
+
+    /// The same in no ClusterSet.
+    #[must_use]
+    pub fn alone(self) -> Self {
+        Self { alone: true, ..self }
+    }
+
+    /// The same with `--dry-run`.
+    #[must_use]
+    pub fn frozen(self, frozen: bool) -> Self {
+        Self { frozen, ..self }
     }
 
     pub fn local(&self) -> &ClusterId {
@@ -123,7 +144,7 @@ impl Knowledge {
         key: &ServiceKey,
         plan: Option<Result<Local, Refusal>>,
         now: i64,
-    ) -> (BTreeSet<ServiceKey>, bool) {
+    ) -> (BTreeSet<ClaimOwner>, bool) {
         let unchanged = match (self.planned.get(key), &plan) {
             (None, None) => true,
             (Some(Ok(before)), Some(Ok(after))) => **before == *after,
@@ -141,11 +162,64 @@ impl Knowledge {
         (self.export(key, now), true)
     }
 
+    /// Sets what an annotated Service wants (`None`: it is gone, or asks for nothing; `Some(None)`: that is not known yet).
+    /// Returns who may now get a target that it gave up, and whether anything changed.
+    pub fn annotate(
+        &mut self,
+        key: &ServiceKey,
+        wanted: Option<Option<BTreeSet<Target>>>,
+        now: i64,
+    ) -> (BTreeSet<ClaimOwner>, bool) {
+        if self.annotated.get(key) == wanted.as_ref() {
+            return (BTreeSet::new(), false);
+        }
+        match wanted {
+            Some(wanted) => self.annotated.insert(key.clone(), wanted),
+            None => self.annotated.remove(key),
+        };
+        (self.register(key, now), true)
+    }
+
+    /// The targets that an annotated Service wants, as far as that is known.
+    pub fn annotated(&self, key: &ServiceKey) -> impl Iterator<Item = &Target> {
+        self.annotated.get(key).into_iter().flatten().flatten()
+    }
+
+    /// Brings the map up to date with what an annotated Service wants.
+    fn register(&mut self, key: &ServiceKey, now: i64) -> BTreeSet<ClaimOwner> {
+        if self.frozen {
+            return BTreeSet::new();
+        }
+        let wanted = match (&self.membership, self.annotated.get(key)) {
+            (Membership::Leaving, _) | (_, None) => BTreeSet::new(),
+            (_, Some(None)) => return BTreeSet::new(),
+            (_, Some(Some(targets))) => targets.clone(),
+        };
+        let owner = ClaimOwner::service(key);
+        self.exports.as_mut().map(|exports| exports.claim(&owner, wanted, now)).unwrap_or_default()
+    }
+
+    /// Lets an owner ask again for a target that has become free.
+    pub fn claim_again(&mut self, owner: &ClaimOwner, now: i64) -> BTreeSet<ClaimOwner> {
+        if owner.is_service() { self.register(&owner.key(), now) } else { self.export(&owner.key(), now) }
+    }
+
+    /// The targets that an owner wants.
+    pub fn targets_of(&self, owner: &ClaimOwner) -> Vec<Target> {
+        let key = owner.key();
+        if owner.is_service() {
+            return self.annotated(&key).cloned().collect();
+        }
+        let planned = self.planned.get(&key).and_then(|plan| plan.as_ref().ok());
+        planned.and_then(|local| local.export.target.clone()).into_iter().collect()
+    }
+
     /// Brings the map to publish up to date with what a name exports; also asks again for a target that has become free.
-    /// Returns the names that may now get a target they waited for.
-    pub fn export(&mut self, key: &ServiceKey, now: i64) -> BTreeSet<ServiceKey> {
+    /// Returns the owners that may now get a target they waited for.
+    pub fn export(&mut self, key: &ServiceKey, now: i64) -> BTreeSet<ClaimOwner> {
         let local = match (&self.membership, self.planned.get(key)) {
             (Membership::Leaving, _) | (_, None | Some(Err(_))) => None,
+            _ if self.alone => None,
             (_, Some(Ok(local))) => Some(Arc::clone(local)),
         };
         self.exports.as_mut().map(|exports| exports.set(key, local, now)).unwrap_or_default()
@@ -162,18 +236,25 @@ impl Knowledge {
         let leaving = self.membership == Membership::Leaving;
         // First of all: what nobody holds any more is free for those that follow.
         exports.retire_unowned(|owner| {
-            let key = ServiceKey::new(owner.namespace.clone(), owner.name.clone());
-            !leaving && matches!(self.planned.get(&key), Some(Ok(_)))
+            let key = owner.key();
+            let owns = if owner.is_service() {
+                self.frozen || self.annotated.contains_key(&key)
+            } else {
+                !self.alone && matches!(self.planned.get(&key), Some(Ok(_)))
+            };
+            !leaving && owns
         });
         let names: BTreeSet<ServiceKey> = exports.names().into_iter().chain(self.planned.keys().cloned()).collect();
-        let freed: BTreeSet<ServiceKey> = names.iter().flat_map(|key| self.export(key, now)).collect();
-        for key in freed {
-            self.export(&key, now);
+        let annotated: Vec<ServiceKey> = self.annotated.keys().cloned().collect();
+        let mut freed: BTreeSet<ClaimOwner> = names.iter().flat_map(|key| self.export(key, now)).collect();
+        freed.extend(annotated.iter().flat_map(|key| self.register(key, now)));
+        for owner in freed {
+            self.claim_again(&owner, now);
         }
     }
 
     /// A retired target holds nothing of this cluster any more.
-    pub fn retired(&mut self, target: &Target) -> BTreeSet<ServiceKey> {
+    pub fn retired(&mut self, target: &Target) -> BTreeSet<ClaimOwner> {
         self.exports.as_mut().map(|exports| exports.retired(target)).unwrap_or_default()
     }
 

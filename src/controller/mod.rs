@@ -2,6 +2,7 @@
 //! known in one place ([`Knowledge`]), publishes what this cluster exports at once, and puts every name that may need a
 //! write into a queue that a few workers take from.
 
+mod annotated;
 mod claims;
 mod index;
 mod knowledge;
@@ -9,6 +10,7 @@ mod membership;
 mod metrics;
 mod pending;
 mod reconcile;
+mod register;
 mod shared;
 mod targets;
 #[cfg(test)]

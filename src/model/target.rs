@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use super::ServiceKey;
+
 /// A Cloud Map service that instances are registered in, by names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
@@ -25,6 +27,36 @@ pub struct ClaimOwner {
     pub kind: Arc<str>,
     pub namespace: Arc<str>,
     pub name: Arc<str>,
+}
+
+impl ClaimOwner {
+    /// The kind of annotated Services.
+    const SERVICE: &str = "Service";
+
+    pub fn export(key: &ServiceKey) -> Self {
+        Self { kind: "ServiceExport".into(), namespace: key.namespace.clone(), name: key.name.clone() }
+    }
+
+    /// An annotated Service.
+    pub fn service(key: &ServiceKey) -> Self {
+        Self { kind: Self::SERVICE.into(), namespace: key.namespace.clone(), name: key.name.clone() }
+    }
+
+    /// Whether it is an annotated Service.
+    pub fn is_service(&self) -> bool {
+        *self.kind == *Self::SERVICE
+    }
+
+    /// Name of the Service that is meant.
+    pub fn key(&self) -> ServiceKey {
+        ServiceKey::new(self.namespace.clone(), self.name.clone())
+    }
+}
+
+impl fmt::Display for ClaimOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+    }
 }
 
 /// A registration record: written to the ledger before the first instance is registered under its target, and kept as
