@@ -27,7 +27,7 @@ use crate::{
     instances::{
         Adopt, Consent, InstanceSpec, Source,
         host::is_load_balancer,
-        records::{address_records, host_record},
+        records::{Wishes, address_records, host_record},
         sync::Creation,
         target::validate,
     },
@@ -94,12 +94,17 @@ pub fn plan(
         planner.hosts(&hosts, request.adopt.or(owner).as_ref(), zones);
     }
     let Planner { mut refusals, found, .. } = planner;
+    let wishes = Wishes::read(&service.annotations).unwrap_or_else(|message| {
+        let message = message.trim_end_matches('.').to_owned();
+        refusals.push(Refusal { reason: "InvalidAnnotation", message });
+        Wishes::default()
+    });
     let share = service.annotations.get(ANNOTATION_SHARE).is_some_and(|value| value.trim() == "true");
     let mut wanted = BTreeMap::new();
     for (target, backends) in found {
         match backends.wanted(source, share) {
-            Ok(instances) => {
-                wanted.insert(target, instances);
+            Ok(found) => {
+                wanted.insert(target, Wanted { creation: wishes.apply(found.creation), ..found });
             }
             Err(message) => refusals.push(Refusal { reason: "TooManyPorts", message }),
         }

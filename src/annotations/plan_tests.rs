@@ -14,7 +14,7 @@ const INTERNAL: &str = "external-dns.alpha.kubernetes.io/internal-hostname";
 const TARGET: &str = "external-dns.alpha.kubernetes.io/target";
 const ELB: &str = "web-1.eu-west-1.elb.amazonaws.com";
 
-fn service(annotations: &[(&str, &str)], spec: Value, load_balancer: Value) -> Service {
+fn service(annotations: &[(&str, &str)], spec: &Value, load_balancer: &Value) -> Service {
     let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
     let object: v1::Service = serde_json::from_value(json!({
         "metadata": {"namespace": "shop", "name": "web", "uid": "u", "annotations": annotations},
@@ -28,7 +28,7 @@ fn service(annotations: &[(&str, &str)], spec: Value, load_balancer: Value) -> S
 fn headless(annotations: &[(&str, &str)]) -> Service {
     let spec = json!({"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv4"],
         "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]});
-    service(annotations, spec, json!([]))
+    service(annotations, &spec, &json!([]))
 }
 
 fn pod(ip: &str, ready: bool, hostname: Option<&str>) -> Endpoint {
@@ -99,7 +99,7 @@ fn a_headless_service_of_the_python_controller_gets_its_ready_pods_registered() 
     let wanted = found.wanted.unwrap().into_values().next().unwrap();
     assert!(!wanted.creation.namespace && wanted.consent.named, "namespaces are never created, services are joined");
 
-    let clusterip = service(&annotations, json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"]}), json!([]));
+    let clusterip = service(&annotations, &json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"]}), &json!([]));
     let found = planned(&clusterip, &pods);
     assert_eq!((lines(&found).len(), reasons(&found)), (0, vec!["NotHeadless"]));
     assert!(found.refusals[0].message.contains("clusterIP: None"));
@@ -135,15 +135,18 @@ fn records_are_those_of_the_families_of_the_service() {
         (json!(["IPv6"]), "(AAAA 300)".replace("AAAA", "Aaaa")),
         (json!(["IPv6", "IPv4"]), "(A 300+Aaaa 300)".to_owned()),
     ] {
-        let service = service(&[(HOSTNAME, "web.internal")], spec(families), json!([]));
+        let service = service(&[(HOSTNAME, "web.internal")], &spec(families), &json!([]));
         assert!(lines(&planned(&service, &[]))[0].ends_with(&records));
     }
     let mut both = pod("10.0.0.1", true, None);
     both.ipv6 = "fd00::1".parse().ok();
-    let dual = service(&[(HOSTNAME, "web.internal")], spec(json!(["IPv4", "IPv6"])), json!([]));
+    let dual = service(&[(HOSTNAME, "web.internal")], &spec(json!(["IPv4", "IPv6"])), &json!([]));
     let wanted = planned(&dual, &[both]).wanted.unwrap().into_values().next().unwrap();
     assert_eq!(wanted.instances.len(), 1, "both families of a pod are one instance");
 }
+
+/// Annotations, `spec`, `status.loadBalancer.ingress`; the lines and the reasons of refusals.
+type Case<'a> = (&'a [(&'a str, &'a str)], &'a Value, Value, &'a [&'a str], &'a [&'a str]);
 
 #[test]
 fn each_type_of_service_leads_where_external_dns_leads_it() {
@@ -157,7 +160,7 @@ fn each_type_of_service_leads_where_external_dns_leads_it() {
     let node_port = json!({"type": "NodePort", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"]});
     let web = (HOSTNAME, "web.internal");
     let inner = (INTERNAL, "in.internal");
-    let cases: &[(&[(&str, &str)], &Value, Value, &[&str], &[&str])] = &[
+    let cases: &[Case<'_>] = &[
         (&[web], &balanced, json!([{"hostname": ELB}]), &[&format!("internal/web: {ELB} (A 300 weighted)")], &[]),
         (
             &[web],
@@ -204,7 +207,7 @@ fn each_type_of_service_leads_where_external_dns_leads_it() {
         (&[(HOSTNAME, "-web.internal")], &external, json!([]), &[], &["InvalidName"]),
     ];
     for (annotations, spec, load_balancer, expected, refused) in cases {
-        let found = planned(&service(annotations, (*spec).clone(), load_balancer.clone()), &[]);
+        let found = planned(&service(annotations, spec, load_balancer), &[]);
         assert_eq!(lines(&found), *expected, "{annotations:?} {spec}");
         assert_eq!(reasons(&found), *refused, "{annotations:?} {spec}");
     }
@@ -215,7 +218,7 @@ fn each_type_of_service_leads_where_external_dns_leads_it() {
 fn what_is_planned_fits_the_service_that_is_made_for_it() {
     for (annotations, targets) in [("10.0.0.1", 1), (ELB, 1), ("db.example.org", 1), ("10.0.0.1,10.0.0.2,fd00::1", 2)] {
         let service =
-            service(&[(HOSTNAME, "web.internal"), (TARGET, annotations)], json!({"type": "NodePort"}), json!([]));
+            service(&[(HOSTNAME, "web.internal"), (TARGET, annotations)], &json!({"type": "NodePort"}), &json!([]));
         let wanted = planned(&service, &[]).wanted.unwrap().into_values().next().unwrap();
         let made = crate::cloudmap::Service {
             id: "srv".into(),

@@ -4,7 +4,12 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::{api::names::ANNOTATION_ADOPT, cluster::objects::Pairs, instances::Adopt, model::Target};
+use crate::{
+    api::names::ANNOTATION_ADOPT,
+    cluster::objects::Pairs,
+    instances::{Adopt, records::MAX_TTL},
+    model::Target,
+};
 
 /// The Python CloudMap Kubernetes Controller's.
 const PYTHON: &str = "cloudmap.controller/";
@@ -17,9 +22,6 @@ const DNS_CONTROLLER: &str = "dns-controller";
 pub const PYTHON_TTL: u32 = 60;
 /// TTL that external-dns gives to records where none is asked for, seconds.
 pub const EXTERNAL_DNS_TTL: u32 = 300;
-/// Longest TTL in DNS (RFC 2181), seconds.
-const MAX_TTL: u64 = 0x7fff_ffff;
-
 /// What an object asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Request {
@@ -152,7 +154,7 @@ fn read_ttl(annotation: Option<(String, &str)>, default: u32, complaints: &mut V
     });
     match seconds {
         Some(0) => default,
-        Some(seconds) if seconds <= MAX_TTL => u32::try_from(seconds).unwrap_or(default),
+        Some(seconds) if seconds <= MAX_TTL.into() => u32::try_from(seconds).unwrap_or(default),
         _ => {
             complaints.push(format!(
                 "{key} is {text:?}: write seconds (\"60\") or a duration (\"1m30s\") of at most {MAX_TTL} seconds; {default} s \
@@ -244,7 +246,7 @@ mod tests {
             ("90s", 90),
             ("1.5h", 5400),
             ("0", 300),
-            ("2147483647", 2147483647),
+            ("2147483647", 2_147_483_647),
         ] {
             let found = hosts(&[(ALPHA, "a.example.org"), ("external-dns.alpha.kubernetes.io/ttl", text)]);
             assert_eq!(found.ttl, ttl, "{text}");

@@ -79,6 +79,16 @@ pub const ANNOTATION_ADOPT: &str = "cloudmap-mcs/adopt";
 /// On a ServiceExport: `true` or `false` turns the instances on or off for it, whatever the default is.
 pub const ANNOTATION_INSTANCES: &str = "cloudmap-mcs/instances";
 
+/// On a ServiceExport or an annotated Service: the records of a Cloud Map service that is made for it in a namespace with
+/// DNS, `A`, `AAAA`, `A,AAAA`, `SRV` or `none`, instead of those of the Service's IP families.
+pub const ANNOTATION_RECORDS: &str = "cloudmap-mcs/dns-records";
+
+/// On a ServiceExport or an annotated Service: TTL of these records, in seconds.
+pub const ANNOTATION_TTL: &str = "cloudmap-mcs/dns-ttl";
+
+/// On a ServiceExport or an annotated Service: `custom` makes the Cloud Map service with a custom health check.
+pub const ANNOTATION_HEALTH_CHECK: &str = "cloudmap-mcs/health-check";
+
 /// On a ServiceExport: name or number of the Service port that becomes `AWS_INSTANCE_PORT`, instead of the first.
 pub const ANNOTATION_INSTANCE_PORT: &str = "cloudmap-mcs/instance-port";
 

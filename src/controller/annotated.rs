@@ -8,7 +8,7 @@ use std::{
 use tokio::sync::mpsc;
 use tracing::info;
 
-use super::{Knowledge, Membership, Targets, claims::Standing};
+use super::{Asks, Knowledge, Membership, Targets, claims::Standing};
 use crate::{
     annotations::{
         Directory, Planned, Refusal, Settings, Wanted, Zones,
@@ -47,10 +47,19 @@ struct Object {
     planned: Planned,
 }
 
+impl Object {
+    fn asks(&self) -> Asks {
+        match &self.planned.wanted {
+            None => Asks::Unknown,
+            Some(wanted) => Asks::For(wanted.keys().cloned().collect()),
+        }
+    }
+}
+
 /// What a change of a Service means.
 pub(super) struct Change {
     /// As [`Knowledge::annotate`] takes it.
-    pub(super) wanted: Option<Option<BTreeSet<Target>>>,
+    pub(super) wanted: Option<Asks>,
     /// Targets whose instances may be others now.
     pub(super) touched: BTreeSet<Target>,
 }
@@ -106,42 +115,36 @@ impl Annotated {
             let planned = plan(service, &source, &endpoints, zones.as_deref(), &self.settings)?;
             Some(Object { uid: service.uid.clone(), planned })
         });
-        let before = match planned {
-            Some(object) => {
-                self.complain(key, &object);
-                self.departed.remove(key);
-                self.services.insert(key.clone(), object)
-            }
-            None => {
-                let gone = self.services.remove(key)?;
-                self.departed.insert(key.clone(), gone.uid.clone());
-                Some(gone)
-            }
+        let before = if let Some(object) = planned {
+            self.complain(key, &object);
+            self.departed.remove(key);
+            self.services.insert(key.clone(), object)
+        } else {
+            let gone = self.services.remove(key)?;
+            self.departed.insert(key.clone(), gone.uid.clone());
+            Some(gone)
         };
         directory.want(!self.services.is_empty());
-        let now = self.services.get(key).map(|object| &object.planned);
-        let targets = |planned: Option<&Planned>| -> Option<Option<BTreeSet<Target>>> {
-            let wanted = planned?.wanted.as_ref();
-            Some(wanted.map(|wanted| wanted.keys().cloned().collect()))
-        };
-        let (before, wanted) = (targets(before.as_ref().map(|object| &object.planned)), targets(now));
-        for target in before.iter().flatten().flatten() {
+        let (before, wanted) = (before.as_ref().map(Object::asks), self.services.get(key).map(Object::asks));
+        let (old, new) =
+            [&before, &wanted].map(|asks| asks.iter().flat_map(Asks::targets).collect::<BTreeSet<_>>()).into();
+        for &target in old.difference(&new) {
+            self.trouble.remove(&(key.clone(), target.clone()));
             if let Some(keys) = self.wanting.get_mut(target) {
                 keys.remove(key);
-            }
-            if !wanted.iter().flatten().flatten().any(|wanted| wanted == target) {
-                self.trouble.remove(&(key.clone(), target.clone()));
+                if keys.is_empty() {
+                    self.wanting.remove(target);
+                }
             }
         }
-        for target in wanted.iter().flatten().flatten() {
+        for &target in new.difference(&old) {
             self.wanting.entry(target.clone()).or_default().insert(key.clone());
         }
-        self.wanting.retain(|_, keys| !keys.is_empty());
-        let touched = before.iter().chain(&wanted).flatten().flatten().cloned().collect();
         if self.settings.dry_run {
             self.tell_dry_run(key);
-            return Some(Change { wanted: wanted.map(|_| None), touched: BTreeSet::new() });
+            return None;
         }
+        let touched = old.union(&new).map(|&target| target.clone()).collect();
         Some(Change { wanted, touched })
     }
 

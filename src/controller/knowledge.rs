@@ -41,6 +41,31 @@ pub enum Membership {
     Leaving,
 }
 
+/// What an annotated Service asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asks {
+    /// Not known yet: what is recorded holds.
+    Unknown,
+    For(BTreeSet<Target>),
+}
+
+impl Asks {
+    /// The targets, as far as they are known.
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        let targets = if let Self::For(targets) = self { Some(targets) } else { None };
+        targets.into_iter().flatten()
+    }
+}
+
+/// What is done at all.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rules {
+    /// In no ClusterSet: nothing is exported, only annotated Services are registered.
+    pub alone: bool,
+    /// `--dry-run`: what is recorded for annotated Services stays as it is.
+    pub frozen: bool,
+}
+
 /// What is known.
 #[derive(Debug)]
 pub struct Knowledge {
@@ -48,12 +73,8 @@ pub struct Knowledge {
     membership: Membership,
     /// For each ServiceExport what it exports, or why it does not.
     planned: HashMap<ServiceKey, Result<Arc<Local>, Refusal>>,
-    /// The targets that annotated Services want; `None`: that is not known yet, and what is recorded holds.
-    annotated: HashMap<ServiceKey, Option<BTreeSet<Target>>>,
-    /// Without a ClusterSet nothing is exported, only annotated Services are registered.
-    alone: bool,
-    /// What is recorded for annotated Services stays as it is.
-    frozen: bool,
+    annotated: HashMap<ServiceKey, Asks>,
+    rules: Rules,
     /// `None` until the own ledger is known.
     exports: Option<Exports>,
     remotes: BTreeMap<ClusterId, Remote>,
@@ -83,8 +104,7 @@ impl Knowledge {
             membership,
             planned: HashMap::new(),
             annotated: HashMap::new(),
-            alone: false,
-            frozen: false,
+            rules: Rules::default(),
             exports: None,
             remotes: BTreeMap::new(),
             read: false,
@@ -93,16 +113,9 @@ impl Knowledge {
         }
     }
 
-    /// The same in no ClusterSet.
     #[must_use]
-    pub fn alone(self) -> Self {
-        Self { alone: true, ..self }
-    }
-
-    /// The same with `--dry-run`.
-    #[must_use]
-    pub fn frozen(self, frozen: bool) -> Self {
-        Self { frozen, ..self }
+    pub fn with(self, rules: Rules) -> Self {
+        Self { rules, ..self }
     }
 
     pub fn local(&self) -> &ClusterId {
@@ -162,14 +175,8 @@ impl Knowledge {
         (self.export(key, now), true)
     }
 
-    /// Sets what an annotated Service wants (`None`: it is gone, or asks for nothing; `Some(None)`: that is not known yet).
-    /// Returns who may now get a target that it gave up, and whether anything changed.
-    pub fn annotate(
-        &mut self,
-        key: &ServiceKey,
-        wanted: Option<Option<BTreeSet<Target>>>,
-        now: i64,
-    ) -> (BTreeSet<ClaimOwner>, bool) {
+    /// Sets what an annotated Service wants (`None`: it is gone, or asks for nothing). Returns who may now get a target that it gave up, and whether anything changed.
+    pub fn annotate(&mut self, key: &ServiceKey, wanted: Option<Asks>, now: i64) -> (BTreeSet<ClaimOwner>, bool) {
         if self.annotated.get(key) == wanted.as_ref() {
             return (BTreeSet::new(), false);
         }
@@ -182,18 +189,18 @@ impl Knowledge {
 
     /// The targets that an annotated Service wants, as far as that is known.
     pub fn annotated(&self, key: &ServiceKey) -> impl Iterator<Item = &Target> {
-        self.annotated.get(key).into_iter().flatten().flatten()
+        self.annotated.get(key).into_iter().flat_map(Asks::targets)
     }
 
     /// Brings the map up to date with what an annotated Service wants.
     fn register(&mut self, key: &ServiceKey, now: i64) -> BTreeSet<ClaimOwner> {
-        if self.frozen {
+        if self.rules.frozen {
             return BTreeSet::new();
         }
         let wanted = match (&self.membership, self.annotated.get(key)) {
             (Membership::Leaving, _) | (_, None) => BTreeSet::new(),
-            (_, Some(None)) => return BTreeSet::new(),
-            (_, Some(Some(targets))) => targets.clone(),
+            (_, Some(Asks::Unknown)) => return BTreeSet::new(),
+            (_, Some(Asks::For(targets))) => targets.clone(),
         };
         let owner = ClaimOwner::service(key);
         self.exports.as_mut().map(|exports| exports.claim(&owner, wanted, now)).unwrap_or_default()
@@ -219,7 +226,7 @@ impl Knowledge {
     pub fn export(&mut self, key: &ServiceKey, now: i64) -> BTreeSet<ClaimOwner> {
         let local = match (&self.membership, self.planned.get(key)) {
             (Membership::Leaving, _) | (_, None | Some(Err(_))) => None,
-            _ if self.alone => None,
+            _ if self.rules.alone => None,
             (_, Some(Ok(local))) => Some(Arc::clone(local)),
         };
         self.exports.as_mut().map(|exports| exports.set(key, local, now)).unwrap_or_default()
@@ -238,9 +245,9 @@ impl Knowledge {
         exports.retire_unowned(|owner| {
             let key = owner.key();
             let owns = if owner.is_service() {
-                self.frozen || self.annotated.contains_key(&key)
+                self.rules.frozen || self.annotated.contains_key(&key)
             } else {
-                !self.alone && matches!(self.planned.get(&key), Some(Ok(_)))
+                !self.rules.alone && matches!(self.planned.get(&key), Some(Ok(_)))
             };
             !leaving && owns
         });

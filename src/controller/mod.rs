@@ -17,7 +17,7 @@ mod targets;
 mod tests;
 mod watch;
 
-pub use knowledge::{Concerned, Knowledge, Membership};
+pub use knowledge::{Asks, Concerned, Knowledge, Membership, Rules};
 pub use metrics::Metrics;
 pub use targets::{Asked, Targets};
 pub use watch::{Inputs, Settings, run};

@@ -20,15 +20,12 @@ use crate::{
     cluster::objects::{Pairs, ServiceExport},
     instances::{
         Adopt, Consent, Identity, Naming, Source,
-        records::address_records,
+        records::{Wishes, address_records},
         sync::{Creation, Outcome, Reason, TargetDesired, TargetStatus},
-        target::validate,
+        target::{DEFAULT_TTL, validate},
     },
     model::{Registration, ServiceKey, ServicePort, Target},
 };
-
-/// TTL of the records of services that are made for exports, in seconds, as ECS and the AWS controller have it.
-const TTL: u32 = 60;
 
 /// The rules by which this cluster's exports get their targets.
 #[derive(Debug, Clone)]
@@ -79,6 +76,9 @@ impl Targets {
         {
             return Asked::Invalid(format!("The annotation {ANNOTATION_ADOPT} is {text:?}: {error}."));
         }
+        if let Err(message) = Wishes::read(annotations) {
+            return Asked::Invalid(message);
+        }
         let implied = self.naming.implied(&export.key);
         let target = Target {
             namespace: annotation(annotations, ANNOTATION_TARGET_NAMESPACE).map_or(implied.namespace, Arc::from),
@@ -123,7 +123,10 @@ impl Targets {
         let mut creation = Creation::default();
         let instances = match planned {
             Some(local) if !retiring => {
-                creation.dns = address_records(local.export.ip_families.iter().copied().collect(), TTL);
+                creation.dns = address_records(local.export.ip_families.iter().copied().collect(), DEFAULT_TTL);
+                if let Some(wishes) = annotations.and_then(|annotations| Wishes::read(annotations).ok()) {
+                    creation = wishes.apply(creation);
+                }
                 let ports = instance_ports(object.as_deref(), &local.export.ports);
                 let source = self.source(&key, &ports);
                 // What does not fit is said on the ServiceExport (`registered`); nothing of it is registered.

@@ -21,6 +21,7 @@ use super::{
     annotated::Annotated,
     claims::Claims,
     index::SliceIndex,
+    knowledge::Rules,
     membership::membership,
     metrics::Metrics,
     pending::Pending,
@@ -89,11 +90,10 @@ pub async fn run(settings: Settings, inputs: Inputs) {
     let Settings { cluster, concurrency, targets, annotations, claim_delay, export_namespaces, families } = settings;
     let Inputs { caches, writer, ledger, alone, directory, membership, instances, statuses, metrics } = inputs;
     let (notes, mut said) = mpsc::unbounded_channel();
-    let annotated = Annotated::new(annotations.clone(), targets.clone(), directory, notes);
-    let mut knowledge = Knowledge::new(cluster, membership).frozen(annotations.dry_run);
+    let rules = Rules { alone, frozen: annotations.dry_run };
+    let annotated = Annotated::new(annotations, targets.clone(), directory, notes);
     let mut claims = Claims::new(claim_delay);
     if alone {
-        knowledge = knowledge.alone();
         claims.set_clusters(true, true);
     }
     let shared = Arc::new(Shared {
@@ -105,7 +105,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         metrics,
         ledger: ledger.is_some() && !alone,
         state: Mutex::new(State {
-            knowledge,
+            knowledge: Knowledge::new(cluster, membership).with(rules),
             imported: SliceIndex::new(|slice| slice.service_import.as_ref()),
             cluster_ips: HashMap::new(),
             claims,

@@ -213,11 +213,7 @@ async fn a_name_in_no_namespace_is_refused_on_the_service_until_there_is_one() {
     blue.headless("py", &[(PYTHON[0], "missing"), (PYTHON[1], "py")], &["10.0.0.2"]);
     let text = blue.until_noted("py", "NoNamespace").await;
     assert!(text.contains("missing/py") && text.contains("create it"), "{text}");
-    assert_eq!(
-        world.fake.registry().count(Operation::CreateHttpNamespace),
-        2,
-        "the ledger's and the one of `shop` at most"
-    );
+    assert_eq!(world.fake.registry().count(Operation::CreateHttpNamespace), 1, "the ledger's alone");
 }
 
 #[tokio::test(start_paused = true)]

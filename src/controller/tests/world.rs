@@ -230,9 +230,10 @@ impl Cluster {
             let inputs = Inputs {
                 caches,
                 writer: objects,
-                membership: Membership::Joining(match member {
-                    true => "The controller is starting.".to_owned(),
-                    false => "This cluster is in no ClusterSet.".to_owned(),
+                membership: Membership::Joining(if member {
+                    "The controller is starting.".to_owned()
+                } else {
+                    "This cluster is in no ClusterSet.".to_owned()
                 }),
                 ledger: Some(ledger),
                 alone: !member,

@@ -78,7 +78,7 @@ impl<L: Leadership> Keeper<L> {
             }
         }
         // Without a sender the records stay as they are.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     fn says(&self, map: Arc<Map>) {
