@@ -1,4 +1,4 @@
-//! Services that ask for registrations by the annotations of the controllers that this one replaces: the Python CloudMap
+//! Services and Ingresses that ask for registrations by the annotations of the controllers that this one replaces: the Python CloudMap
 //! Kubernetes Controller (`cloudmap.controller/...`) and external-dns with the provider `aws-sd`
 //! (`external-dns.alpha.kubernetes.io/...`, `external-dns.kubernetes.io/...`).
 //!
@@ -12,7 +12,7 @@ pub mod request;
 pub mod zones;
 
 pub use directory::Directory;
-pub use plan::{Planned, Refusal, Wanted, plan};
+pub use plan::{Planned, Refusal, Wanted, plan, plan_ingress};
 pub use request::Request;
 pub use zones::{Zone, ZoneKind, Zones};
 

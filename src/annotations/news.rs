@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, net::Ipv6Addr, sync::Arc};
 
 use crate::{
     instances::{InstanceSpec, plan::find},
-    model::{ServiceKey, Target},
+    model::{ClaimOwner, Target},
 };
 
 /// More addresses than this are counted, not listed.
@@ -33,11 +33,11 @@ pub fn news(target: &Target, before: &BTreeSet<Arc<str>>, now: &BTreeSet<Arc<str
     }
 }
 
-/// What is said when the Service of a target is gone.
-pub fn deleted(service: &ServiceKey, removed: Option<&str>, target: &Target) -> String {
+/// What is said when the owner of a target is gone.
+pub fn deleted(owner: &ClaimOwner, removed: Option<&str>, target: &Target) -> String {
     let removed =
         removed.map_or_else(|| format!("Nothing was left of it in Cloud Map service {target}."), str::to_owned);
-    format!("Service {service} was deleted. {removed}")
+    format!("{owner} was deleted. {removed}")
 }
 
 /// The address in an id, or the id itself where there is none.
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::{
         instances::{Identity, Source},
-        model::{Conditions, Endpoint},
+        model::{Conditions, Endpoint, ServiceKey},
     };
 
     fn target() -> Target {

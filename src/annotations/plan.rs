@@ -8,7 +8,8 @@
 //! | ExternalName | external IPs, else the external name | the same | refused |
 //! | NodePort | refused | refused | refused |
 //!
-//! `target` replaces all of these. Records, where the service is made: A, AAAA or both (MULTIVALUE) for addresses, A
+//! An Ingress: the addresses and names of its load balancer, for its annotated and its own hosts. `target` replaces all of
+//! these. Records, where the service is made: A, AAAA or both (MULTIVALUE) for addresses, A
 //! (WEIGHTED, an alias) for load balancers of AWS, CNAME (WEIGHTED) for other names.
 
 use std::{
@@ -23,7 +24,7 @@ use super::{
 };
 use crate::{
     api::names::ANNOTATION_SHARE,
-    cluster::objects::{Service, ServiceKind},
+    cluster::objects::{Ingress, Pairs, Service, ServiceKind},
     instances::{
         Adopt, Consent, InstanceSpec, Source,
         host::is_load_balancer,
@@ -31,7 +32,7 @@ use crate::{
         sync::Creation,
         target::validate,
     },
-    model::{Conditions, Endpoint, EndpointPort, IpFamily, Target},
+    model::{Conditions, Endpoint, EndpointPort, IpFamily, ServicePort, Target},
 };
 
 /// What an object asks for, as far as it can be done.
@@ -81,63 +82,88 @@ pub fn plan(
     settings: &Settings,
 ) -> Option<Planned> {
     let request = Request::read(&service.annotations)?;
-    let mut planner = Planner { service, endpoints, settings, refusals: Vec::new(), found: BTreeMap::new() };
-    for message in request.complaints {
-        planner.refuse("InvalidAnnotation", message);
-    }
-    if let Some(named) = request.named {
-        planner.named(named, request.adopt.clone());
-    }
-    if let Some(hosts) = request.hosts {
-        let Some(zones) = zones else { return Some(Planned { wanted: None, refusals: planner.refusals }) };
-        let owner = settings.owner_id.as_deref().map(|owner| Adopt::ExternalDns(owner.into()));
-        planner.hosts(&hosts, request.adopt.or(owner).as_ref(), zones);
-    }
-    let Planner { mut refusals, found, .. } = planner;
-    let wishes = Wishes::read(&service.annotations).unwrap_or_else(|message| {
-        let message = message.trim_end_matches('.').to_owned();
-        refusals.push(Refusal { reason: "InvalidAnnotation", message });
-        Wishes::default()
-    });
-    let share = service.annotations.get(ANNOTATION_SHARE).is_some_and(|value| value.trim() == "true");
-    let mut wanted = BTreeMap::new();
-    for (target, backends) in found {
-        match backends.wanted(source, share) {
-            Ok(found) => {
-                wanted.insert(target, Wanted { creation: wishes.apply(found.creation), ..found });
-            }
-            Err(message) => refusals.push(Refusal { reason: "TooManyPorts", message }),
-        }
-    }
-    refusals.sort();
-    refusals.dedup();
-    Some(Planned { wanted: Some(wanted), refusals })
+    let origin = Origin::Service(service, endpoints);
+    Some(Planner::new(origin, settings).plan(request, &service.annotations, source, zones))
+}
+
+/// Plans an annotated Ingress: its hosts lead where its load balancer is. `None`: it asks for nothing.
+pub fn plan_ingress(
+    ingress: &Ingress,
+    source: &Source<'_>,
+    zones: Option<&Zones>,
+    settings: &Settings,
+) -> Option<Planned> {
+    let request = Request::read_ingress(&ingress.annotations, &ingress.hosts)?;
+    Some(Planner::new(Origin::Ingress(ingress), settings).plan(request, &ingress.annotations, source, zones))
+}
+
+/// The annotated object.
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    Service(&'a Service, &'a [Endpoint]),
+    Ingress(&'a Ingress),
 }
 
 struct Planner<'a> {
-    service: &'a Service,
-    endpoints: &'a [Endpoint],
+    origin: Origin<'a>,
     settings: &'a Settings,
     refusals: Vec<Refusal>,
     found: BTreeMap<Target, Backends>,
 }
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
+    fn new(origin: Origin<'a>, settings: &'a Settings) -> Self {
+        Self { origin, settings, refusals: Vec::new(), found: BTreeMap::new() }
+    }
+
+    fn plan(mut self, request: Request, annotations: &Pairs, source: &Source<'_>, zones: Option<&Zones>) -> Planned {
+        for message in request.complaints {
+            self.refuse("InvalidAnnotation", message);
+        }
+        if let (Some(named), Origin::Service(service, endpoints)) = (request.named, self.origin) {
+            self.named(named, request.adopt.clone(), service, endpoints);
+        }
+        if let Some(hosts) = request.hosts {
+            let Some(zones) = zones else { return Planned { wanted: None, refusals: self.refusals } };
+            let owner = self.settings.owner_id.as_deref().map(|owner| Adopt::ExternalDns(owner.into()));
+            self.hosts(&hosts, request.adopt.or(owner).as_ref(), zones);
+        }
+        let Self { mut refusals, found, .. } = self;
+        let wishes = Wishes::read(annotations).unwrap_or_else(|message| {
+            let message = message.trim_end_matches('.').to_owned();
+            refusals.push(Refusal { reason: "InvalidAnnotation", message });
+            Wishes::default()
+        });
+        let share = annotations.get(ANNOTATION_SHARE).is_some_and(|value| value.trim() == "true");
+        let mut wanted = BTreeMap::new();
+        for (target, backends) in found {
+            match backends.wanted(source, share) {
+                Ok(found) => {
+                    wanted.insert(target, Wanted { creation: wishes.apply(found.creation), ..found });
+                }
+                Err(message) => refusals.push(Refusal { reason: "TooManyPorts", message }),
+            }
+        }
+        refusals.sort();
+        refusals.dedup();
+        Planned { wanted: Some(wanted), refusals }
+    }
+
     fn refuse(&mut self, reason: &'static str, message: String) {
         self.refusals.push(Refusal { reason, message });
     }
 
-    fn named(&mut self, named: Named, adopt: Option<Adopt>) {
+    fn named(&mut self, named: Named, adopt: Option<Adopt>, service: &Service, endpoints: &[Endpoint]) {
         let Named { target, ttl } = named;
-        if !self.service.headless {
+        if !service.headless {
             let message = format!(
                 "cloudmap.controller/... registers the pods of headless Services only; set clusterIP: None, or export Service \
                  {} with a ServiceExport that names {target}",
-                self.service.key
+                service.key
             );
             return self.refuse("NotHeadless", message);
         }
-        let backends = Backends { ttl, adopt, ..self.pods() };
+        let backends = Backends { ttl, adopt, ..pods(service, endpoints) };
         self.add(target, backends);
     }
 
@@ -158,17 +184,19 @@ impl Planner<'_> {
                     continue;
                 }
             };
-            if self.service.headless && hosts.targets.is_empty() {
-                self.pod_names(host, &backends, zones);
+            if let Origin::Service(Service { headless: true, .. }, endpoints) = self.origin
+                && hosts.targets.is_empty()
+            {
+                self.pod_names(host, endpoints, &backends, zones);
             }
             self.add(target, backends);
         }
     }
 
     /// external-dns (from v0.22 on) gives each pod that has a host name a record of its own.
-    fn pod_names(&mut self, host: &str, all: &Backends, zones: &Zones) {
+    fn pod_names(&mut self, host: &str, endpoints: &[Endpoint], all: &Backends, zones: &Zones) {
         let mut names = BTreeMap::<String, Vec<Endpoint>>::new();
-        for endpoint in self.endpoints {
+        for endpoint in endpoints {
             if let Some(pod) = &endpoint.hostname {
                 names.entry(format!("{pod}.{host}")).or_default().push(endpoint.clone());
             }
@@ -204,19 +232,25 @@ impl Planner<'_> {
 
     /// What a host name leads to.
     fn backends(&self, targets: &[HostTarget], internal: bool) -> Result<Backends, String> {
-        let service = self.service;
         if !targets.is_empty() {
             return Ok(fixed(targets, &[]));
         }
+        let (service, endpoints) = match self.origin {
+            Origin::Service(service, endpoints) => (service, endpoints),
+            Origin::Ingress(ingress) => {
+                let targets: Vec<_> = ingress.load_balancer.iter().map(|text| HostTarget::parse(text)).collect();
+                return Ok(fixed(&targets, &[]));
+            }
+        };
         match &service.kind {
-            _ if service.headless => Ok(self.pods()),
+            _ if service.headless => Ok(pods(service, endpoints)),
             ServiceKind::LoadBalancer if !internal => {
                 let addresses = service.external_ips.iter().copied().map(HostTarget::Ip).collect::<Vec<_>>();
                 let from_status = || service.load_balancer.iter().map(|text| HostTarget::parse(text)).collect();
                 let targets = if addresses.is_empty() { from_status() } else { addresses };
-                Ok(fixed(&targets, &self.ports()))
+                Ok(fixed(&targets, &ports(service)))
             }
-            ServiceKind::ClusterIp | ServiceKind::LoadBalancer if internal => Ok(self.cluster_ips()),
+            ServiceKind::ClusterIp | ServiceKind::LoadBalancer if internal => Ok(cluster_ips(service)),
             ServiceKind::ExternalName => {
                 let addresses = service.external_ips.iter().copied().map(HostTarget::Ip);
                 let name = service.external_name.as_deref().map(HostTarget::parse);
@@ -239,34 +273,29 @@ impl Planner<'_> {
             )),
         }
     }
+}
 
-    fn pods(&self) -> Backends {
-        let families = self.service.ip_families.iter().copied().collect();
-        Backends { endpoints: self.endpoints.to_vec(), families, ..Backends::default() }
-    }
+fn pods(service: &Service, endpoints: &[Endpoint]) -> Backends {
+    let families = service.ip_families.iter().copied().collect();
+    Backends { endpoints: endpoints.to_vec(), families, ..Backends::default() }
+}
 
-    /// Both families of a dual-stack Service are one instance.
-    fn cluster_ips(&self) -> Backends {
-        let ips = &self.service.cluster_ips;
-        let ipv4 = ips.iter().find_map(|ip| if let IpAddr::V4(ip) = ip { Some(*ip) } else { None });
-        let ipv6 = ips.iter().find_map(|ip| if let IpAddr::V6(ip) = ip { Some(*ip) } else { None });
-        let mut endpoint = endpoint(&self.ports());
-        (endpoint.ipv4, endpoint.ipv6) = (ipv4, ipv6);
-        let endpoints = if ips.is_empty() { Vec::new() } else { vec![endpoint] };
-        Backends { families: ips.iter().map(family).collect(), endpoints, ..Backends::default() }
-    }
+/// Both families of a dual-stack Service are one instance.
+fn cluster_ips(service: &Service) -> Backends {
+    let targets: Vec<_> = service.cluster_ips.iter().copied().map(HostTarget::Ip).collect();
+    fixed(&targets, &ports(service))
+}
 
-    fn ports(&self) -> Vec<EndpointPort> {
-        let port = |port: &crate::model::ServicePort| EndpointPort {
-            name: port.name.clone(),
-            protocol: port.protocol,
-            port: port.port,
-            app_protocol: port.app_protocol.clone(),
-        };
-        let mut ports: Vec<_> = self.service.ports.iter().map(port).collect();
-        ports.sort();
-        ports
-    }
+fn ports(service: &Service) -> Vec<EndpointPort> {
+    let port = |port: &ServicePort| EndpointPort {
+        name: port.name.clone(),
+        protocol: port.protocol,
+        port: port.port,
+        app_protocol: port.app_protocol.clone(),
+    };
+    let mut ports: Vec<_> = service.ports.iter().map(port).collect();
+    ports.sort();
+    ports
 }
 
 /// Addresses and names that do not come from EndpointSlices.
@@ -297,13 +326,6 @@ fn fixed(targets: &[HostTarget], ports: &[EndpointPort]) -> Backends {
 fn endpoint(ports: &[EndpointPort]) -> Endpoint {
     let (conditions, ports) = (Conditions::READY, ports.into());
     Endpoint { ipv4: None, ipv6: None, ports, conditions, hostname: None, zone: None, node: None }
-}
-
-const fn family(ip: &IpAddr) -> IpFamily {
-    match ip {
-        IpAddr::V4(_) => IpFamily::V4,
-        IpAddr::V6(_) => IpFamily::V6,
-    }
 }
 
 impl Backends {

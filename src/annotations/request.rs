@@ -15,6 +15,8 @@ use crate::{
 const PYTHON: &str = "cloudmap.controller/";
 /// external-dns': the first is read where both say something; v0.22 made it the default.
 const EXTERNAL_DNS: [&str; 2] = ["external-dns.kubernetes.io/", "external-dns.alpha.kubernetes.io/"];
+/// On an Ingress: whether the annotation or the rules name the hosts; without it both do.
+const SOURCE: &str = "ingress-hostname-source";
 /// The only value of external-dns' annotation `controller` that means it.
 const DNS_CONTROLLER: &str = "dns-controller";
 
@@ -75,7 +77,24 @@ impl Request {
     pub fn read(annotations: &Pairs) -> Option<Self> {
         let mut complaints = Vec::new();
         let named = python(annotations, &mut complaints);
-        let hosts = external_dns(annotations, &mut complaints);
+        let hosts = external_dns(annotations, None, &mut complaints);
+        Self::complete(annotations, named, hosts, complaints)
+    }
+
+    /// Reads the annotations of an Ingress, which names hosts itself. An Ingress without any of external-dns' annotations asks
+    /// for nothing.
+    pub fn read_ingress(annotations: &Pairs, defined: &BTreeSet<Box<str>>) -> Option<Self> {
+        let mut complaints = Vec::new();
+        let hosts = external_dns(annotations, Some(defined), &mut complaints);
+        Self::complete(annotations, None, hosts, complaints)
+    }
+
+    fn complete(
+        annotations: &Pairs,
+        named: Option<Named>,
+        hosts: Option<Hosts>,
+        mut complaints: Vec<String>,
+    ) -> Option<Self> {
         if named.is_none() && hosts.is_none() && complaints.is_empty() {
             return None;
         }
@@ -107,7 +126,11 @@ fn python(annotations: &Pairs, complaints: &mut Vec<String>) -> Option<Named> {
     Some(Named { target: Target { namespace: namespace.into(), service: service.into() }, ttl })
 }
 
-fn external_dns(annotations: &Pairs, complaints: &mut Vec<String>) -> Option<Hosts> {
+fn external_dns(
+    annotations: &Pairs,
+    defined: Option<&BTreeSet<Box<str>>>,
+    complaints: &mut Vec<String>,
+) -> Option<Hosts> {
     let read = |name: &str| {
         EXTERNAL_DNS.iter().find_map(|prefix| {
             let key = format!("{prefix}{name}");
@@ -119,8 +142,7 @@ fn external_dns(annotations: &Pairs, complaints: &mut Vec<String>) -> Option<Hos
     if read("controller").is_some_and(|(_, controller)| controller != DNS_CONTROLLER) {
         return None;
     }
-    let mut names = |name: &str| {
-        let Some((key, list)) = read(name) else { return BTreeSet::new() };
+    let mut listed = |key: &str, list: &str| {
         let mut names = BTreeSet::new();
         for host in list.split(',').map(|host| host.trim().trim_end_matches('.')).filter(|host| !host.is_empty()) {
             if host.contains('*') {
@@ -131,7 +153,22 @@ fn external_dns(annotations: &Pairs, complaints: &mut Vec<String>) -> Option<Hos
         }
         names
     };
-    let (names, internal) = (names("hostname"), names("internal-hostname"));
+    let mut names = read("hostname").map(|(key, list)| listed(&key, list)).unwrap_or_default();
+    let mut internal = BTreeSet::new();
+    match defined {
+        None => internal = read("internal-hostname").map(|(key, list)| listed(&key, list)).unwrap_or_default(),
+        Some(defined) => {
+            let asks = ["hostname", "target", "ttl", "controller", SOURCE].iter().any(|name| read(name).is_some());
+            let source = read(SOURCE).map(|(_, source)| source);
+            if source == Some("defined-hosts-only") {
+                names.clear();
+            }
+            if asks && source != Some("annotation-only") {
+                let defined = defined.iter().map(|host| &**host).collect::<Vec<_>>().join(",");
+                names.extend(listed("spec.rules", &defined));
+            }
+        }
+    }
     if names.is_empty() && internal.is_empty() {
         return None;
     }
@@ -235,6 +272,25 @@ mod tests {
         let controller = "external-dns.alpha.kubernetes.io/controller";
         assert_eq!(read(&[(ALPHA, "a.example.org"), (controller, "other")]), None);
         assert!(read(&[(ALPHA, "a.example.org"), (controller, "dns-controller")]).is_some());
+    }
+
+    #[test]
+    fn an_ingress_names_hosts_itself_once_any_annotation_says_that_it_is_meant() {
+        let rules = ["web.example.org".into(), "*.example.org".into()].into();
+        let read = |annotations: &[(&str, &str)]| {
+            let annotations = annotations.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            Request::read_ingress(&annotations, &rules).and_then(|request| request.hosts).map(|hosts| hosts.names)
+        };
+        let source = "external-dns.alpha.kubernetes.io/ingress-hostname-source";
+        let ttl = ("external-dns.alpha.kubernetes.io/ttl", "60");
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&[ttl]), Some(set(&["web.example.org"])));
+        let both = Some(set(&["a.example.org", "web.example.org"]));
+        assert_eq!(read(&[(ALPHA, "a.example.org")]), both);
+        assert_eq!(read(&[(ALPHA, "a.example.org"), (source, "annotation-only")]), Some(set(&["a.example.org"])));
+        assert_eq!(read(&[(ALPHA, "a.example.org"), (source, "defined-hosts-only")]), Some(set(&["web.example.org"])));
+        let inner = ("external-dns.alpha.kubernetes.io/internal-hostname", "in.example.org");
+        assert_eq!(read(&[(ALPHA, "a.example.org"), inner]), both, "Ingresses have no inner addresses");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The annotated Services of this cluster: what they want, what is registered for them, and what is said on them.
+//! The annotated Services and Ingresses of this cluster: what they want, what is registered for them, and what is said on them.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -13,12 +13,12 @@ use crate::{
     annotations::{
         Directory, Planned, Refusal, Settings, Wanted, Zones,
         news::{deleted, news},
-        plan, request,
+        plan, plan_ingress, request,
     },
     cli::Instances,
     cluster::{
         events::{self, Note, Severity},
-        objects::Service,
+        objects::{Ingress, Service},
     },
     instances::sync::{Ids, Outcome, TargetDesired, TargetStatus},
     model::{ClaimOwner, Endpoint, ServiceKey, Target},
@@ -29,20 +29,21 @@ pub(super) struct Annotated {
     targets: Targets,
     /// `None` where nothing is registered anyway.
     directory: Option<Directory>,
-    services: HashMap<ServiceKey, Object>,
+    objects: HashMap<ClaimOwner, Object>,
     /// Who wants a target, the losers included.
-    wanting: BTreeMap<Target, BTreeSet<ServiceKey>>,
+    wanting: BTreeMap<Target, BTreeSet<ClaimOwner>>,
     /// What was said last of a target's instances.
     said: HashMap<Target, Ids>,
     /// Why a target is refused, or whose it is, as said last.
-    trouble: HashMap<(ServiceKey, Target), String>,
-    /// Uids of Services that asked for something once: `kubectl describe` finds Events by them.
-    departed: HashMap<ServiceKey, Box<str>>,
+    trouble: HashMap<(ClaimOwner, Target), String>,
+    /// Uids of objects that asked for something once: `kubectl describe` finds Events by them.
+    departed: HashMap<ClaimOwner, Box<str>>,
     notes: mpsc::UnboundedSender<Note>,
 }
 
+/// An annotated object.
 #[derive(Debug)]
-struct Object {
+pub(super) struct Object {
     uid: Box<str>,
     planned: Planned,
 }
@@ -56,7 +57,7 @@ impl Object {
     }
 }
 
-/// What a change of a Service means.
+/// What a change of an object means.
 pub(super) struct Change {
     /// As [`Knowledge::annotate`] takes it.
     pub(super) wanted: Option<Asks>,
@@ -71,8 +72,8 @@ impl Annotated {
         directory: Option<Directory>,
         notes: mpsc::UnboundedSender<Note>,
     ) -> Self {
-        let (services, wanting, said, trouble, departed) = Default::default();
-        Self { settings, targets, directory, services, wanting, said, trouble, departed, notes }
+        let (objects, wanting, said, trouble, departed) = Default::default();
+        Self { settings, targets, directory, objects, wanting, said, trouble, departed, notes }
     }
 
     /// The namespaces that take host names.
@@ -80,96 +81,106 @@ impl Annotated {
         self.directory.as_ref().map(Directory::zones)
     }
 
-    /// All annotated Services.
-    pub(super) fn keys(&self) -> Vec<ServiceKey> {
-        self.services.keys().cloned().collect()
+    /// All annotated objects.
+    pub(super) fn owners(&self) -> Vec<ClaimOwner> {
+        self.objects.keys().cloned().collect()
     }
 
     /// Whether a Service asks for anything, so that its endpoints matter.
     pub(super) fn concerns(&self, key: &ServiceKey) -> bool {
-        self.services.contains_key(key)
+        self.objects.contains_key(&ClaimOwner::service(key))
     }
 
-    /// Plans a Service again. `None`: it was nothing to us, and is nothing.
-    pub(super) fn replan(
-        &mut self,
-        key: &ServiceKey,
-        service: Option<&Service>,
-        endpoints: impl FnOnce() -> Vec<Endpoint>,
-    ) -> Option<Change> {
-        let directory = self.directory.as_ref()?;
-        let service = service.filter(|service| !service.deleting && !service.managed);
-        let asks = service.and_then(|service| Some((service, request::Request::read(&service.annotations)?)));
-        let zones = directory.zones().borrow().clone();
-        let planned = asks.and_then(|(service, _)| {
-            if self.targets.policy == Instances::None {
-                let message = "instances are switched off by --instances=none".to_owned();
-                let refusals = vec![Refusal { reason: "Disabled", message }];
-                return Some(Object {
-                    uid: service.uid.clone(),
-                    planned: Planned { wanted: Some(BTreeMap::new()), refusals },
-                });
-            }
-            let source = self.targets.source(key, &service.ports);
-            let endpoints = if service.headless { endpoints() } else { Vec::new() };
-            let planned = plan(service, &source, &endpoints, zones.as_deref(), &self.settings)?;
-            Some(Object { uid: service.uid.clone(), planned })
-        });
+    /// Plans a Service. `None`: it asks for nothing.
+    pub(super) fn plan_service(&self, service: &Service, endpoints: impl FnOnce() -> Vec<Endpoint>) -> Option<Object> {
+        if service.deleting || service.managed {
+            return None;
+        }
+        request::Request::read(&service.annotations)?;
+        let endpoints = if service.headless { endpoints() } else { Vec::new() };
+        let source = self.targets.source(&service.key, &service.ports);
+        self.object(&service.uid, |zones| plan(service, &source, &endpoints, zones, &self.settings))
+    }
+
+    /// Plans an Ingress. `None`: it asks for nothing.
+    pub(super) fn plan_ingress(&self, ingress: &Ingress) -> Option<Object> {
+        if ingress.deleting {
+            return None;
+        }
+        let source = self.targets.source(&ingress.key, &[]);
+        self.object(&ingress.uid, |zones| plan_ingress(ingress, &source, zones, &self.settings))
+    }
+
+    fn object(&self, uid: &str, plan: impl FnOnce(Option<&Zones>) -> Option<Planned>) -> Option<Object> {
+        let zones = self.directory.as_ref()?.zones().borrow().clone();
+        let mut planned = plan(zones.as_deref())?;
+        if self.targets.policy == Instances::None {
+            let message = "instances are switched off by --instances=none".to_owned();
+            planned =
+                Planned { wanted: Some(BTreeMap::new()), refusals: vec![Refusal { reason: "Disabled", message }] };
+        }
+        Some(Object { uid: uid.into(), planned })
+    }
+
+    /// Takes in what an object asks for now. `None`: nothing follows from it.
+    pub(super) fn replan(&mut self, owner: &ClaimOwner, planned: Option<Object>) -> Option<Change> {
         let before = if let Some(object) = planned {
-            self.complain(key, &object);
-            self.departed.remove(key);
-            self.services.insert(key.clone(), object)
+            self.complain(owner, &object);
+            self.departed.remove(owner);
+            self.objects.insert(owner.clone(), object)
         } else {
-            let gone = self.services.remove(key)?;
-            self.departed.insert(key.clone(), gone.uid.clone());
+            let gone = self.objects.remove(owner)?;
+            self.departed.insert(owner.clone(), gone.uid.clone());
             Some(gone)
         };
-        directory.want(!self.services.is_empty());
-        let (before, wanted) = (before.as_ref().map(Object::asks), self.services.get(key).map(Object::asks));
+        if let Some(directory) = &self.directory {
+            directory.want(!self.objects.is_empty());
+        }
+        let (before, wanted) = (before.as_ref().map(Object::asks), self.objects.get(owner).map(Object::asks));
         let (old, new) =
             [&before, &wanted].map(|asks| asks.iter().flat_map(Asks::targets).collect::<BTreeSet<_>>()).into();
         for &target in old.difference(&new) {
-            self.trouble.remove(&(key.clone(), target.clone()));
-            if let Some(keys) = self.wanting.get_mut(target) {
-                keys.remove(key);
-                if keys.is_empty() {
+            self.trouble.remove(&(owner.clone(), target.clone()));
+            if let Some(owners) = self.wanting.get_mut(target) {
+                owners.remove(owner);
+                if owners.is_empty() {
                     self.wanting.remove(target);
                 }
             }
         }
         for &target in new.difference(&old) {
-            self.wanting.entry(target.clone()).or_default().insert(key.clone());
+            self.wanting.entry(target.clone()).or_default().insert(owner.clone());
         }
         if self.settings.dry_run {
-            self.tell_dry_run(key);
+            self.tell_dry_run(owner);
             return None;
         }
         let touched = old.union(&new).map(|&target| target.clone()).collect();
         Some(Change { wanted, touched })
     }
 
-    fn tell_dry_run(&self, key: &ServiceKey) {
-        let wanted = self.services.get(key).and_then(|object| object.planned.wanted.as_ref());
+    fn tell_dry_run(&self, owner: &ClaimOwner) {
+        let wanted = self.objects.get(owner).and_then(|object| object.planned.wanted.as_ref());
         for (target, Wanted { instances, .. }) in wanted.into_iter().flatten() {
             let addresses: Vec<_> = instances.iter().map(crate::instances::InstanceSpec::address).collect();
-            info!(service = %key, %target, ?addresses, "dry run: would register");
+            info!(object = %owner, %target, ?addresses, "dry run: would register");
         }
     }
 
     /// A registration that is given up is forgotten, and what is registered stays.
     pub(super) fn forgets(&self, knowledge: &Knowledge, target: &Target) -> bool {
         let held = knowledge.exports().and_then(|exports| exports.registrations().get(target));
-        let retiring = held.is_some_and(|held| held.owner.is_service() && held.retiring);
+        let retiring = held.is_some_and(|held| held.owner.is_annotated() && held.retiring);
         retiring && self.settings.upsert_only && *knowledge.membership() != Membership::Leaving
     }
 
-    /// What should be registered in a target that a Service of this cluster holds. `None`: nothing is to be done there.
+    /// What should be registered in a target that an annotated object of this cluster holds. `None`: nothing is to be done there.
     pub(super) fn desired(&self, knowledge: &Knowledge, target: &Target, standing: Standing) -> Option<TargetDesired> {
         if self.settings.dry_run {
             return None;
         }
         let registration = knowledge.exports()?.registrations().get(target)?;
-        let object = self.services.get(&registration.owner.key());
+        let object = self.objects.get(&registration.owner);
         let wanted = match object.map(|object| &object.planned.wanted) {
             // Not known yet: nothing may be concluded.
             Some(None) => return None,
@@ -197,51 +208,52 @@ impl Annotated {
         if self.settings.dry_run {
             return;
         }
-        for key in self.wanting.get(target).cloned().unwrap_or_default() {
-            let own = ClaimOwner::service(&key);
-            // An export of the same name registers the same endpoints.
-            let winner = knowledge.claimant(target).filter(|(_, owner)| owner.key() != own.key());
+        for own in self.wanting.get(target).cloned().unwrap_or_default() {
+            // An export of the same Service registers the same endpoints.
+            let winner = knowledge.claimant(target).filter(|(_, owner)| !owner.is_same_service(&own));
             let text = winner.map(|(cluster, owner)| {
                 format!(
                     "Cloud Map service {target} is claimed by {owner} of cluster {cluster}, which was first. Change the \
-                     annotation to another name, or remove it there; then this Service takes over."
+                     annotation to another name, or remove it there; then this {} takes over.",
+                    own.kind
                 )
             });
-            self.tell(&key, target, "DomainConflict", text);
+            self.tell(&own, target, "DomainConflict", text);
         }
     }
 
-    /// A target of a Service stands otherwise than before: says what came of it.
+    /// A target of an object stands otherwise than before: says what came of it. `present`: the uid of the object, if it is
+    /// there.
     pub(super) fn tell_status(
         &mut self,
         owner: &ClaimOwner,
         target: &Target,
         before: Option<&TargetStatus>,
         status: &TargetStatus,
-        present: Option<&Service>,
+        present: Option<&str>,
     ) {
-        let key = owner.key();
         if let Some(now) = &status.reached
             && let Some(said) = self.said.get(target).or(status.found.as_ref()).cloned()
             && said != *now
         {
-            let wanted = self.services.get(&key).and_then(|object| object.planned.wanted.as_ref()?.get(target));
+            let wanted = self.objects.get(owner).and_then(|object| object.planned.wanted.as_ref()?.get(target));
             let known = wanted.map(|wanted| Arc::clone(&wanted.instances)).unwrap_or_default();
             let news = news(target, &said, now, &known);
             if let Some(text) = news.registered {
-                self.note(&key, present, Severity::Normal, "IPRegistered", text);
+                self.note(owner, present, Severity::Normal, "IPRegistered", text);
             }
             match (present, news.removed) {
-                (Some(_), Some(text)) => self.note(&key, present, Severity::Normal, "IPRemoved", text),
+                (Some(_), Some(text)) => self.note(owner, present, Severity::Normal, "IPRemoved", text),
                 (None, removed) if status.own_gone => {
-                    let text = deleted(&key, removed.as_deref(), target);
-                    self.note(&key, None, Severity::Normal, "ServiceDeleted", text);
+                    let reason = if owner.is_ingress() { "IngressDeleted" } else { "ServiceDeleted" };
+                    let text = deleted(owner, removed.as_deref(), target);
+                    self.note(owner, None, Severity::Normal, reason, text);
                 }
                 _ => {}
             }
         }
         match &status.reached {
-            // What a Service that is gone leaves is said when all of it is gone.
+            // What an object that is gone leaves is said when all of it is gone.
             Some(reached) if !status.own_gone && present.is_some() => {
                 self.said.insert(target.clone(), Arc::clone(reached));
             }
@@ -250,7 +262,7 @@ impl Annotated {
             }
             _ => {}
         }
-        if before.map(|before| &before.outcome) != Some(&status.outcome) && self.services.contains_key(&key) {
+        if before.map(|before| &before.outcome) != Some(&status.outcome) && self.objects.contains_key(owner) {
             let (reason, text) = match &status.outcome {
                 Outcome::Refused { reason, message } => {
                     (reason.as_str(), Some(format!("Cloud Map service {target}: {message}.")))
@@ -258,17 +270,17 @@ impl Annotated {
                 Outcome::Registered { .. } => ("Registered", None),
                 Outcome::Pending => return,
             };
-            self.tell(&key, target, reason, text);
+            self.tell(owner, target, reason, text);
         }
     }
 
     /// Says a Warning about a target once, and forgets it when it is over.
-    fn tell(&mut self, key: &ServiceKey, target: &Target, reason: &'static str, text: Option<String>) {
-        let about = (key.clone(), target.clone());
+    fn tell(&mut self, owner: &ClaimOwner, target: &Target, reason: &'static str, text: Option<String>) {
+        let about = (owner.clone(), target.clone());
         match text {
             Some(text) if self.trouble.get(&about) != Some(&text) => {
                 self.trouble.insert(about, text.clone());
-                self.note(key, None, Severity::Warning, reason, text);
+                self.note(owner, None, Severity::Warning, reason, text);
             }
             Some(_) => {}
             None => {
@@ -277,28 +289,20 @@ impl Annotated {
         }
     }
 
-    /// Says what cannot be done for a Service, as far as that is news.
-    fn complain(&self, key: &ServiceKey, object: &Object) {
-        let before = self.services.get(key).map(|before| before.planned.refusals.as_slice()).unwrap_or_default();
-        for refusal in object.planned.refusals.iter().filter(|refusal| !before.contains(refusal)) {
-            let Refusal { reason, message } = refusal.clone();
-            let regarding = events::service(key, &object.uid);
+    /// Says what cannot be done for an object, as far as that is news.
+    fn complain(&self, owner: &ClaimOwner, object: &Object) {
+        let before = self.objects.get(owner).map(|before| before.planned.refusals.as_slice()).unwrap_or_default();
+        for Refusal { reason, message } in object.planned.refusals.iter().filter(|refusal| !before.contains(refusal)) {
             let text = format!("Not registered as annotated: {message}.");
-            let _ = self.notes.send(Note { regarding, severity: Severity::Warning, reason, action: "Register", text });
+            self.note(owner, Some(&object.uid), Severity::Warning, reason, text);
         }
     }
 
-    fn note(
-        &self,
-        key: &ServiceKey,
-        present: Option<&Service>,
-        severity: Severity,
-        reason: &'static str,
-        text: String,
-    ) {
-        let known = || self.services.get(key).map(|object| &object.uid).or_else(|| self.departed.get(key));
-        let uid = present.map(|service| &service.uid).or_else(known);
-        let mut regarding = events::service(key, uid.map_or("", |uid| uid));
+    fn note(&self, owner: &ClaimOwner, present: Option<&str>, severity: Severity, reason: &'static str, text: String) {
+        let known = || self.objects.get(owner).map(|object| &object.uid).or_else(|| self.departed.get(owner));
+        let uid = present.or_else(|| known().map(|uid| &**uid)).unwrap_or_default();
+        let refer = if owner.is_ingress() { events::ingress } else { events::service };
+        let mut regarding = refer(&owner.key(), uid);
         regarding.uid = regarding.uid.filter(|uid| !uid.is_empty());
         // The receiver ends with the controller.
         let _ = self.notes.send(Note { regarding, severity, reason, action: "Register", text });

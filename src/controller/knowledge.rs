@@ -41,7 +41,7 @@ pub enum Membership {
     Leaving,
 }
 
-/// What an annotated Service asks for.
+/// What an annotated object asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asks {
     /// Not known yet: what is recorded holds.
@@ -60,9 +60,9 @@ impl Asks {
 /// What is done at all.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rules {
-    /// In no ClusterSet: nothing is exported, only annotated Services are registered.
+    /// In no ClusterSet: nothing is exported, only annotated objects are registered.
     pub alone: bool,
-    /// `--dry-run`: what is recorded for annotated Services stays as it is.
+    /// `--dry-run`: what is recorded for annotated objects stays as it is.
     pub frozen: bool,
 }
 
@@ -73,7 +73,7 @@ pub struct Knowledge {
     membership: Membership,
     /// For each ServiceExport what it exports, or why it does not.
     planned: HashMap<ServiceKey, Result<Arc<Local>, Refusal>>,
-    annotated: HashMap<ServiceKey, Asks>,
+    annotated: HashMap<ClaimOwner, Asks>,
     rules: Rules,
     /// `None` until the own ledger is known.
     exports: Option<Exports>,
@@ -175,49 +175,47 @@ impl Knowledge {
         (self.export(key, now), true)
     }
 
-    /// Sets what an annotated Service wants (`None`: it is gone, or asks for nothing). Returns who may now get a target that it gave up, and whether anything changed.
-    pub fn annotate(&mut self, key: &ServiceKey, wanted: Option<Asks>, now: i64) -> (BTreeSet<ClaimOwner>, bool) {
-        if self.annotated.get(key) == wanted.as_ref() {
+    /// Sets what an annotated object wants (`None`: it is gone, or asks for nothing). Returns who may now get a target that it gave up, and whether anything changed.
+    pub fn annotate(&mut self, owner: &ClaimOwner, wanted: Option<Asks>, now: i64) -> (BTreeSet<ClaimOwner>, bool) {
+        if self.annotated.get(owner) == wanted.as_ref() {
             return (BTreeSet::new(), false);
         }
         match wanted {
-            Some(wanted) => self.annotated.insert(key.clone(), wanted),
-            None => self.annotated.remove(key),
+            Some(wanted) => self.annotated.insert(owner.clone(), wanted),
+            None => self.annotated.remove(owner),
         };
-        (self.register(key, now), true)
+        (self.register(owner, now), true)
     }
 
-    /// The targets that an annotated Service wants, as far as that is known.
-    pub fn annotated(&self, key: &ServiceKey) -> impl Iterator<Item = &Target> {
-        self.annotated.get(key).into_iter().flat_map(Asks::targets)
+    /// The targets that an annotated object wants, as far as that is known.
+    pub fn annotated(&self, owner: &ClaimOwner) -> impl Iterator<Item = &Target> {
+        self.annotated.get(owner).into_iter().flat_map(Asks::targets)
     }
 
-    /// Brings the map up to date with what an annotated Service wants.
-    fn register(&mut self, key: &ServiceKey, now: i64) -> BTreeSet<ClaimOwner> {
+    /// Brings the map up to date with what an annotated object wants.
+    fn register(&mut self, owner: &ClaimOwner, now: i64) -> BTreeSet<ClaimOwner> {
         if self.rules.frozen {
             return BTreeSet::new();
         }
-        let wanted = match (&self.membership, self.annotated.get(key)) {
+        let wanted = match (&self.membership, self.annotated.get(owner)) {
             (Membership::Leaving, _) | (_, None) => BTreeSet::new(),
             (_, Some(Asks::Unknown)) => return BTreeSet::new(),
             (_, Some(Asks::For(targets))) => targets.clone(),
         };
-        let owner = ClaimOwner::service(key);
-        self.exports.as_mut().map(|exports| exports.claim(&owner, wanted, now)).unwrap_or_default()
+        self.exports.as_mut().map(|exports| exports.claim(owner, wanted, now)).unwrap_or_default()
     }
 
     /// Lets an owner ask again for a target that has become free.
     pub fn claim_again(&mut self, owner: &ClaimOwner, now: i64) -> BTreeSet<ClaimOwner> {
-        if owner.is_service() { self.register(&owner.key(), now) } else { self.export(&owner.key(), now) }
+        if owner.is_annotated() { self.register(owner, now) } else { self.export(&owner.key(), now) }
     }
 
     /// The targets that an owner wants.
     pub fn targets_of(&self, owner: &ClaimOwner) -> Vec<Target> {
-        let key = owner.key();
-        if owner.is_service() {
-            return self.annotated(&key).cloned().collect();
+        if owner.is_annotated() {
+            return self.annotated(owner).cloned().collect();
         }
-        let planned = self.planned.get(&key).and_then(|plan| plan.as_ref().ok());
+        let planned = self.planned.get(&owner.key()).and_then(|plan| plan.as_ref().ok());
         planned.and_then(|local| local.export.target.clone()).into_iter().collect()
     }
 
@@ -244,17 +242,17 @@ impl Knowledge {
         // First of all: what nobody holds any more is free for those that follow.
         exports.retire_unowned(|owner| {
             let key = owner.key();
-            let owns = if owner.is_service() {
-                self.rules.frozen || self.annotated.contains_key(&key)
+            let owns = if owner.is_annotated() {
+                self.rules.frozen || self.annotated.contains_key(owner)
             } else {
                 !self.rules.alone && matches!(self.planned.get(&key), Some(Ok(_)))
             };
             !leaving && owns
         });
         let names: BTreeSet<ServiceKey> = exports.names().into_iter().chain(self.planned.keys().cloned()).collect();
-        let annotated: Vec<ServiceKey> = self.annotated.keys().cloned().collect();
+        let annotated: Vec<ClaimOwner> = self.annotated.keys().cloned().collect();
         let mut freed: BTreeSet<ClaimOwner> = names.iter().flat_map(|key| self.export(key, now)).collect();
-        freed.extend(annotated.iter().flat_map(|key| self.register(key, now)));
+        freed.extend(annotated.iter().flat_map(|owner| self.register(owner, now)));
         for owner in freed {
             self.claim_again(&owner, now);
         }

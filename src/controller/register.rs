@@ -14,25 +14,39 @@ use super::{
 use crate::{
     export,
     instances::sync::{Desired, TargetStatus},
-    model::{ClaimOwner, ServiceKey, Target},
+    model::{ClaimOwner, Target},
 };
 
 impl Watch {
-    /// Plans annotated Services again; publishes if that changed anything.
-    pub(super) fn annotate(&mut self, keys: &[ServiceKey]) {
+    /// Plans annotated objects again; publishes if that changed anything.
+    pub(super) fn annotate(&mut self, owners: impl IntoIterator<Item = ClaimOwner>) {
         let mut publish = false;
-        for key in keys {
-            let service = self.shared.caches.services.get(key);
-            let endpoints = || export::join(&self.slices.get(key));
-            let Some(change) = self.annotated.replan(key, service.as_deref(), endpoints) else { continue };
+        for owner in owners {
+            let (key, caches) = (owner.key(), &self.shared.caches);
+            let planned = if owner.is_ingress() {
+                caches.ingresses.get(&key).and_then(|ingress| self.annotated.plan_ingress(&ingress))
+            } else {
+                let endpoints = || export::join(&self.slices.get(&key));
+                caches.services.get(&key).and_then(|service| self.annotated.plan_service(&service, endpoints))
+            };
+            let Some(change) = self.annotated.replan(&owner, planned) else { continue };
             self.touched.extend(change.touched);
-            let (freed, changed) = self.shared.state().knowledge.annotate(key, change.wanted, seconds());
+            let (freed, changed) = self.shared.state().knowledge.annotate(&owner, change.wanted, seconds());
             publish |= changed;
             self.freed(freed);
         }
         if publish {
             self.publish();
         }
+    }
+
+    /// The uid of an annotated object, if it is there.
+    fn present(&self, owner: &ClaimOwner) -> Option<Box<str>> {
+        let (key, caches) = (owner.key(), &self.shared.caches);
+        if owner.is_ingress() {
+            return caches.ingresses.get(&key).filter(|ingress| !ingress.deleting).map(|ingress| ingress.uid.clone());
+        }
+        caches.services.get(&key).filter(|service| !service.deleting).map(|service| service.uid.clone())
     }
 
     /// Lets those who waited for a target that is free now claim it.
@@ -42,7 +56,7 @@ impl Watch {
             state.knowledge.claim_again(&owner, seconds());
             self.touched.extend(state.knowledge.targets_of(&owner));
             drop(state);
-            if !owner.is_service() {
+            if !owner.is_annotated() {
                 self.shared.queue.add(owner.key());
             }
         }
@@ -65,8 +79,8 @@ impl Watch {
             let owner = held.map(|held| held.owner.clone());
             drop(state);
             match owner {
-                Some(owner) if owner.is_service() => {
-                    let present = self.shared.caches.services.get(&owner.key()).filter(|service| !service.deleting);
+                Some(owner) if owner.is_annotated() => {
+                    let present = self.present(&owner);
                     self.annotated.tell_status(&owner, target, before.get(target), status, present.as_deref());
                 }
                 Some(owner) => self.shared.queue.add(owner.key()),
@@ -121,7 +135,7 @@ impl Watch {
                 let before = claims.standing(&target);
                 let standing = claims.judge(knowledge, &target, |own| targets.is_implied(own), Instant::now());
                 let held = knowledge.exports().and_then(|exports| exports.registrations().get(&target));
-                let annotated = held.is_some_and(|held| held.owner.is_service());
+                let annotated = held.is_some_and(|held| held.owner.is_annotated());
                 if let Some(held) = held.filter(|_| standing != before && !annotated) {
                     owners.insert(held.owner.key());
                 }

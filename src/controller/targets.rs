@@ -24,7 +24,7 @@ use crate::{
         sync::{Creation, Outcome, Reason, TargetDesired, TargetStatus},
         target::{DEFAULT_TTL, validate},
     },
-    model::{Registration, ServiceKey, ServicePort, Target},
+    model::{ClaimOwner, Registration, ServiceKey, ServicePort, Target},
 };
 
 /// The rules by which this cluster's exports get their targets.
@@ -96,7 +96,7 @@ impl Targets {
 
     /// Whether a claim is to the target that its owner's Kubernetes name gives.
     pub(super) fn is_implied(&self, registration: &Registration) -> bool {
-        !registration.owner.is_service() && self.naming.implied(&registration.owner.key()) == registration.target
+        !registration.owner.is_annotated() && self.naming.implied(&registration.owner.key()) == registration.target
     }
 
     /// What should be registered in a target, by what is known now. `None`: this cluster has nothing to do there.
@@ -158,7 +158,7 @@ impl Targets {
             Asked::Invalid(message) => return Some((RegisteredReason::InvalidAnnotation, message)),
         };
         if let Some((cluster, owner)) = knowledge.claimant(&target)
-            && (&owner.namespace, &owner.name) != (&export.key.namespace, &export.key.name)
+            && !owner.is_same_service(&ClaimOwner::export(&export.key))
         {
             return Some((
                 RegisteredReason::NameConflict,

@@ -32,7 +32,7 @@ use crate::{
     annotations::{self, Directory},
     cluster::{
         Caches, Change, ClusterWriter,
-        objects::{ForeignSlice, Namespace, OwnSlice, Service, ServiceExport, ServiceImport},
+        objects::{ForeignSlice, Ingress, Namespace, OwnSlice, Service, ServiceExport, ServiceImport},
         selector::NamespaceSelector,
     },
     instances::sync::{Desired, TargetDesired, TargetStatus},
@@ -41,7 +41,7 @@ use crate::{
         records,
         remote::Remotes,
     },
-    model::{ClusterId, IpFamily, ServiceKey, Target},
+    model::{ClaimOwner, ClusterId, IpFamily, ServiceKey, Target},
     queue::Queue,
 };
 
@@ -155,6 +155,7 @@ impl Watch {
         let caches = self.shared.caches.clone();
         let mut exports = caches.exports.subscribe();
         let mut services = caches.services.subscribe();
+        let mut ingresses = caches.ingresses.subscribe();
         let mut slices = caches.slices.subscribe();
         let mut imported = caches.imported_slices.subscribe();
         let mut namespaces = caches.namespaces.subscribe();
@@ -187,6 +188,7 @@ impl Watch {
         self.slices_changed(slices.take());
         self.imported_changed(imported.take());
         self.services_changed(&services.take());
+        self.ingresses_changed(ingresses.take());
         self.exports_changed(&exports.take());
         loop {
             let due = self.shared.state().claims.wake();
@@ -194,6 +196,7 @@ impl Watch {
                 changes = slices.next() => self.slices_changed(changes),
                 changes = exports.next() => self.exports_changed(&changes),
                 changes = services.next() => self.services_changed(&changes),
+                changes = ingresses.next() => self.ingresses_changed(changes),
                 Ok(()) = own.changed() => {
                     let map = own.borrow_and_update().clone();
                     if let Some(map) = map {
@@ -226,8 +229,8 @@ impl Watch {
                 }
                 Ok(()) = zones.changed() => {
                     zones.mark_unchanged();
-                    let annotated = self.annotated.keys();
-                    self.annotate(&annotated);
+                    let annotated = self.annotated.owners();
+                    self.annotate(annotated);
                 }
                 Ok(()) = statuses.changed() => {
                     let now = Arc::clone(&statuses.borrow_and_update());
@@ -338,8 +341,12 @@ impl Watch {
             }
             keys.push(key.clone());
         }
-        self.annotate(&keys);
+        self.annotate(keys.iter().map(ClaimOwner::service));
         self.replan(keys);
+    }
+
+    fn ingresses_changed(&mut self, changes: Vec<Change<Ingress>>) {
+        self.annotate(changes.into_iter().map(|change| ClaimOwner::ingress(&change.key)));
     }
 
     /// An imported endpoint cannot have an address that is a cluster IP here. All endpoints are looked through for it, so
@@ -368,8 +375,9 @@ impl Watch {
             .into_iter()
             .flat_map(|change| self.slices.update(change.old.as_ref(), change.new.as_ref()))
             .collect();
-        let annotated: Vec<_> = keys.iter().filter(|key| self.annotated.concerns(key)).cloned().collect();
-        self.annotate(&annotated);
+        let annotated: Vec<_> =
+            keys.iter().filter(|key| self.annotated.concerns(key)).map(ClaimOwner::service).collect();
+        self.annotate(annotated);
         self.replan(keys);
     }
 

@@ -30,24 +30,38 @@ pub struct ClaimOwner {
 }
 
 impl ClaimOwner {
-    /// The kind of annotated Services.
-    const SERVICE: &str = "Service";
+    const EXPORT: &str = "ServiceExport";
+    const INGRESS: &str = "Ingress";
 
     pub fn export(key: &ServiceKey) -> Self {
-        Self { kind: "ServiceExport".into(), namespace: key.namespace.clone(), name: key.name.clone() }
+        Self { kind: Self::EXPORT.into(), namespace: key.namespace.clone(), name: key.name.clone() }
     }
 
     /// An annotated Service.
     pub fn service(key: &ServiceKey) -> Self {
-        Self { kind: Self::SERVICE.into(), namespace: key.namespace.clone(), name: key.name.clone() }
+        Self { kind: "Service".into(), namespace: key.namespace.clone(), name: key.name.clone() }
     }
 
-    /// Whether it is an annotated Service.
-    pub fn is_service(&self) -> bool {
-        *self.kind == *Self::SERVICE
+    /// An annotated Ingress.
+    pub fn ingress(key: &ServiceKey) -> Self {
+        Self { kind: Self::INGRESS.into(), namespace: key.namespace.clone(), name: key.name.clone() }
     }
 
-    /// Name of the Service that is meant.
+    /// Whether it is an annotated object, not an export.
+    pub fn is_annotated(&self) -> bool {
+        *self.kind != *Self::EXPORT
+    }
+
+    pub fn is_ingress(&self) -> bool {
+        *self.kind == *Self::INGRESS
+    }
+
+    /// Whether two owners mean one Service, exported or annotated.
+    pub fn is_same_service(&self, other: &Self) -> bool {
+        (&self.namespace, &self.name) == (&other.namespace, &other.name) && self.is_ingress() == other.is_ingress()
+    }
+
+    /// Namespace and name.
     pub fn key(&self) -> ServiceKey {
         ServiceKey::new(self.namespace.clone(), self.name.clone())
     }
