@@ -11,7 +11,7 @@ pub mod plan;
 pub mod request;
 pub mod zones;
 
-pub use directory::Directory;
+pub use directory::{Directory, Known};
 pub use plan::{Planned, Refusal, Wanted, plan, plan_ingress};
 pub use request::Request;
 pub use zones::{Zone, ZoneKind, Zones};

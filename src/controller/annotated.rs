@@ -5,13 +5,13 @@ use std::{
     sync::Arc,
 };
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tracing::info;
 
 use super::{Asks, Knowledge, Membership, Targets, claims::Standing};
 use crate::{
     annotations::{
-        Directory, Planned, Refusal, Settings, Wanted, Zones,
+        Directory, Known, Planned, Refusal, Settings, Wanted, Zones,
         news::{deleted, news},
         plan, plan_ingress, request,
     },
@@ -76,9 +76,15 @@ impl Annotated {
         Self { settings, targets, directory, objects, wanting, said, trouble, departed, notes }
     }
 
-    /// The namespaces that take host names.
-    pub(super) fn zones(&self) -> Option<tokio::sync::watch::Receiver<Option<Arc<Zones>>>> {
-        self.directory.as_ref().map(Directory::zones)
+    /// The namespaces that take host names. Without a directory it never changes.
+    pub(super) fn known(&self) -> watch::Receiver<Known> {
+        self.directory.as_ref().map_or_else(|| watch::channel(Known::default()).1, Directory::known)
+    }
+
+    /// How many objects are annotated, and how many things they ask for are refused.
+    pub(super) fn sizes(&self) -> (usize, usize) {
+        let refusals: usize = self.objects.values().map(|object| object.planned.refusals.len()).sum();
+        (self.objects.len(), refusals + self.trouble.len())
     }
 
     /// All annotated objects.
@@ -112,8 +118,13 @@ impl Annotated {
     }
 
     fn object(&self, uid: &str, plan: impl FnOnce(Option<&Zones>) -> Option<Planned>) -> Option<Object> {
-        let zones = self.directory.as_ref()?.zones().borrow().clone();
+        let Known { zones, error } = self.directory.as_ref()?.known().borrow().clone();
         let mut planned = plan(zones.as_deref())?;
+        if let (None, Some(error)) = (&planned.wanted, error) {
+            let message =
+                format!("the Cloud Map namespaces, one of which each host name needs, cannot be listed: {error}");
+            planned.refusals.push(Refusal { reason: "NamespacesUnknown", message });
+        }
         if self.targets.policy == Instances::None {
             let message = "instances are switched off by --instances=none".to_owned();
             planned =

@@ -175,8 +175,7 @@ impl Watch {
         if self.shared.ledger {
             self.membership_changed(&status.borrow_and_update(), true);
         }
-        // Without a list of namespaces it never changes.
-        let mut zones = self.annotated.zones().unwrap_or_else(|| watch::channel(None).1);
+        let mut zones = self.annotated.known();
         let settle = tokio::time::sleep(SETTLE);
         tokio::pin!(settle);
         let (mut settled, mut young) = (false, true);
@@ -259,6 +258,7 @@ impl Watch {
                 _ = measure.tick() => {
                     self.cluster_ips_moved();
                     self.shared.measure();
+                    self.shared.metrics.annotated(self.annotated.sizes());
                 }
             }
             self.update_instances();

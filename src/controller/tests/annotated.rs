@@ -385,3 +385,21 @@ async fn an_annotated_ingress_is_registered_where_its_load_balancer_is_and_claim
     blue.objects.remove_ingress(ingress(annotated(), json!([])));
     until("and withdrawn", || world.service("internal", "www").is_none()).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn while_the_namespaces_cannot_be_listed_nothing_is_concluded_and_it_is_said() {
+    let world = World::new();
+    world.add_namespace("internal", NamespaceKind::DnsPrivate);
+    let mut blue = world.cluster("blue");
+    blue.headless("web", &[(HOSTNAME, "web.internal")], &["10.0.0.1"]);
+    until("it is registered", || world.holds("internal", "web") == ["10.0.0.1"]).await;
+    blue.kill();
+    world.fail();
+    blue.lead();
+    let text = blue.until_noted("web", "NamespacesUnknown").await;
+    assert!(text.contains("ListNamespaces"), "{text}");
+    always("it stays", Duration::from_mins(5), || world.holds("internal", "web") == ["10.0.0.1"]).await;
+    world.heal();
+    blue.put_endpoints("web", &["10.0.0.2"]);
+    until("it goes on", || world.holds("internal", "web") == ["10.0.0.2"]).await;
+}
