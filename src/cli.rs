@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use k8s_openapi::jiff::SignedDuration;
 
 use crate::{
+    annotations::ZoneKind,
     cluster::selector::NamespaceSelector,
     foreign::ImportFrom,
     model::{ClusterId, ClusterSetId},
@@ -62,6 +63,26 @@ pub struct RunArgs {
     /// from it and is the metric `cloudmap_mcs_instances_drift_period_seconds`.
     #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value_t = 5.0)]
     pub drift_calls_per_second: f64,
+
+    /// Cloud Map namespaces that take the host names of annotated Services: those of this domain and below (with a dot in
+    /// front: only below), several with commas. Without it all namespaces do. As in external-dns.
+    #[arg(long, env = "CLOUDMAP_MCS_DOMAIN_FILTER", value_name = "DOMAIN", value_delimiter = ',')]
+    pub domain_filter: Vec<String>,
+    /// Only Cloud Map namespaces of this kind take the host names of annotated Services. Without it all do, API-only ones
+    /// included. As in external-dns.
+    #[arg(long, env = "CLOUDMAP_MCS_AWS_ZONE_TYPE", value_name = "TYPE", value_enum)]
+    pub aws_zone_type: Option<ZoneKind>,
+    /// Owner id of the external-dns that this controller takes over from: its services, by exactly this id, and its
+    /// instances become this controller's where a Service's external-dns annotations name them. Stop that one first.
+    #[arg(long, env = "CLOUDMAP_MCS_TXT_OWNER_ID", value_name = "ID")]
+    pub txt_owner_id: Option<String>,
+    /// Whether names that no annotated Service asks for any more are withdrawn. With `upsert-only` they stay with the last
+    /// addresses; those of names that are asked for follow the endpoints in both. As in external-dns.
+    #[arg(long, env = "CLOUDMAP_MCS_POLICY", value_enum, default_value_t = Policy::Sync)]
+    pub policy: Policy,
+    /// Registers nothing for annotated Services: what would be is logged. ServiceExports are not concerned.
+    #[arg(long, env = "CLOUDMAP_MCS_DRY_RUN")]
+    pub dry_run: bool,
 
     /// How long a new claim to a Cloud Map name that an annotation gives must have been visible to the other clusters
     /// before instances are registered there.
@@ -215,6 +236,15 @@ pub enum Instances {
     None,
 }
 
+/// What becomes of names that annotated Services gave up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// They are withdrawn.
+    Sync,
+    /// They stay.
+    UpsertOnly,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     Text,
@@ -287,6 +317,8 @@ mod tests {
             ("--instances", "some", "annotated"),
             ("--cloudmap-endpoint", "localhost:1", "http://"),
             ("--concurrency", "0", "1..=256"),
+            ("--policy", "create-only", "upsert-only"),
+            ("--aws-zone-type", "http", "private"),
             ("--export-namespaces", "env in prod", "key in (a, b)"),
             ("--import-from", "a b", "separated by commas"),
             ("--import-calls-per-second", "0", "0.1"),

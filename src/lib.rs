@@ -14,6 +14,7 @@
 //! Start reading at [`model`] (the words), then [`ledger`] (how clusters tell each other what they export).
 
 pub mod admin;
+pub mod annotations;
 pub mod api;
 pub mod app;
 pub mod cli;

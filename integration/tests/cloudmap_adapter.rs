@@ -13,7 +13,7 @@ use cloudmap_mcs::{
         Metrics, NewService, Operation, OperationId, OperationState, Rates,
     },
     instances::{
-        Identity, Source,
+        Consent, Identity, Source,
         sync::{Desired, Outcome, Settings as SyncSettings, TargetDesired, spawn},
     },
     model::{Conditions, Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, Target},
@@ -263,7 +263,8 @@ fn desired(web: &Target, pods: impl IntoIterator<Item = u8>, retiring: bool) -> 
     let (identity, service) = (identity(), ServiceKey::new("shop", "web"));
     let source = Source { identity: &identity, service: &service, ports: &ports, region: Some("us-east-1") };
     let instances = source.instances(&pods.into_iter().map(pod).collect::<Vec<_>>()).unwrap().into();
-    let wanted = TargetDesired { active: !retiring, retiring, implied: false, instances };
+    let consent = Consent { named: true, ..Consent::default() };
+    let wanted = TargetDesired { active: !retiring, retiring, consent, instances, ..TargetDesired::default() };
     Arc::new(Desired { targets: [(web.clone(), wanted)].into() })
 }
 

@@ -267,6 +267,9 @@ impl CloudMap for Fake {
             return Ok(CreateService::Exists { id, creator_request_id });
         }
         let id = registry.add_service(&new.namespace_id, &new.name, &new.creator_request_id, &new.description);
+        if let Some(service) = registry.services.get_mut(&id) {
+            (service.dns, service.custom_health_check) = (new.dns.clone(), new.custom_health_check);
+        }
         registry.tags.insert(format!("arn:{id}").into(), new.tags.clone());
         Ok(CreateService::Created(registry.services[&id].clone()))
     }

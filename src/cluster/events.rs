@@ -86,6 +86,11 @@ pub fn service(key: &ServiceKey, uid: &str) -> ObjectReference {
     reference::<k8s_openapi::api::core::v1::Service>(key, uid)
 }
 
+/// Refers to an Ingress.
+pub fn ingress(key: &ServiceKey, uid: &str) -> ObjectReference {
+    reference::<k8s_openapi::api::networking::v1::Ingress>(key, uid)
+}
+
 /// Refers to the controller's Lease in its own namespace: what concerns no user's object is said there.
 pub fn lease(namespace: &str) -> ObjectReference {
     let key = ServiceKey::new(namespace, super::lease::LEASE);

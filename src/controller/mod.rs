@@ -2,6 +2,7 @@
 //! known in one place ([`Knowledge`]), publishes what this cluster exports at once, and puts every name that may need a
 //! write into a queue that a few workers take from.
 
+mod annotated;
 mod claims;
 mod foreign;
 mod importing;
@@ -11,6 +12,7 @@ mod membership;
 mod metrics;
 mod pending;
 mod reconcile;
+mod register;
 mod shared;
 mod targets;
 #[cfg(test)]
@@ -18,7 +20,7 @@ mod tests;
 mod watch;
 
 pub use foreign::ImportRules;
-pub use knowledge::{Concerned, Knowledge, Membership};
+pub use knowledge::{Asks, Concerned, Knowledge, Membership, Rules};
 pub use metrics::Metrics;
 pub use targets::{Asked, Targets};
 pub use watch::{Inputs, Settings, run};

@@ -1,5 +1,6 @@
 //! Whole controllers in one process: clusters in memory that meet in one Cloud Map in memory.
 
+mod annotated;
 mod conformance;
 mod faults;
 mod foreign;

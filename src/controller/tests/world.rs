@@ -12,6 +12,7 @@ use tokio::{task::JoinHandle, time::Instant};
 
 use super::super::*;
 use crate::{
+    annotations,
     api::{self, names},
     cli::Instances,
     cloudmap::{
@@ -81,6 +82,7 @@ impl World {
             export_namespaces: None,
             stale_ttl: None,
             member: true,
+            annotations: annotations::Settings::default(),
         };
         cluster.lead();
         cluster
@@ -173,6 +175,7 @@ pub(super) struct Cluster {
     pub(super) stale_ttl: Option<Duration>,
     /// It has a ClusterSet id.
     pub(super) member: bool,
+    pub(super) annotations: annotations::Settings,
 }
 
 impl Drop for Cluster {
@@ -191,20 +194,24 @@ impl Cluster {
 
     /// Starts a process that leads, as `app` does it.
     pub(super) fn lead(&mut self) {
-        let (cluster, clusterset) = (self.id.parse().unwrap(), "prod".parse().unwrap());
-        let identity =
-            instances::Identity { clusterset: Some(clusterset), cluster, cluster_uid: self.uid.as_str().into() };
+        let cluster = self.id.parse().unwrap();
+        let clusterset = self.member.then(|| "prod".parse().unwrap());
+        let identity = instances::Identity { clusterset, cluster, cluster_uid: self.uid.as_str().into() };
+        let annotations = self.annotations.clone();
         let (objects, caches, fake, record) =
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
         self.leader = Some(tokio::spawn(async move {
-            let clusterset = identity.clusterset.clone().unwrap();
-            let mut settings = driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
-            settings.stale_ttl = stale_ttl;
-            let ledger = member.then(|| driver::spawn(settings, fake.clone(), record, Always, pending()));
-            let permit: Arc<dyn instances::sync::Leadership> = match &ledger {
-                Some(ledger) => Arc::new(ledger.permit(leads_until)),
-                None => Arc::new(leads_until),
+            let (ledger, permit): (_, Arc<dyn instances::sync::Leadership>) = match identity.clusterset.clone() {
+                Some(clusterset) => {
+                    let mut settings =
+                        driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
+                    settings.stale_ttl = stale_ttl;
+                    let ledger = driver::spawn(settings, fake.clone(), record, Always, pending());
+                    let permit = ledger.permit(leads_until);
+                    (ledger, Arc::new(permit))
+                }
+                None => (driver::local::spawn(record, Always), Arc::new(leads_until)),
             };
             let (desired, receiver) = tokio::sync::watch::channel(Arc::default());
             let (_stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -216,7 +223,7 @@ impl Cluster {
                 async move { drop(stopped.await) },
             );
             let (sought, sought_receiver) = tokio::sync::watch::channel(Arc::default());
-            let read = foreign::spawn(foreign::Settings::new(identity.clone()), fake, sought_receiver);
+            let read = foreign::spawn(foreign::Settings::new(identity.clone()), fake.clone(), sought_receiver);
             let targets = Targets {
                 policy: Instances::All,
                 naming: Naming::PerNamespace,
@@ -226,11 +233,14 @@ impl Cluster {
             let inputs = Inputs {
                 caches,
                 writer: objects,
-                membership: Membership::Joining(match ledger {
-                    Some(_) => "The controller is starting.".to_owned(),
-                    None => "This cluster is in no ClusterSet.".to_owned(),
+                membership: Membership::Joining(if member {
+                    "The controller is starting.".to_owned()
+                } else {
+                    "This cluster is in no ClusterSet.".to_owned()
                 }),
-                ledger,
+                ledger: Some(ledger),
+                alone: !member,
+                directory: Some(annotations::Directory::spawn(fake)),
                 instances: desired,
                 statuses: registered.status(),
                 sought,
@@ -241,6 +251,7 @@ impl Cluster {
                 cluster: identity.cluster,
                 concurrency: 4,
                 targets,
+                annotations,
                 claim_delay: Duration::from_secs(10),
                 export_namespaces,
                 import: ImportRules::default(),

@@ -42,7 +42,7 @@ async fn answered_within(within: Duration, cluster: &Cluster, url: &str, wanted:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_reach_tasks_alone_and_beside_pods_by_one_name() {
     World::run("ecs-tasks", async |world| {
-        let [here, elsewhere] = &world.clusters;
+        let [here, elsewhere] = world.pair();
         let ecs = Ecs::from_env().await?;
         let namespace = format!("{}-ecs", world.namespace);
         let namespace_id = ecs.cloud_map().private_namespace(&namespace, 1).await?;
@@ -95,7 +95,7 @@ async fn pods_reach_tasks_alone_and_beside_pods_by_one_name() {
         world.imported(here, "orders").await?;
         import_from(world, here, None).await?;
         world.import_gone(here, "orders").await?;
-        let writes = world.registry.writes().await?;
+        let writes = world.registry()?.writes().await?;
         let others: Vec<_> =
             writes.iter().filter(|write| tasks.contains(&*write.instance) && write.caller != "ecs").collect();
         holds(others.is_empty(), "nobody but ECS wrote to the tasks", &others)
@@ -106,7 +106,7 @@ async fn pods_reach_tasks_alone_and_beside_pods_by_one_name() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_with_dynamic_ports_are_behind_one_stable_port() {
     World::run("ecs-bridge", async |world| {
-        let [here, _] = &world.clusters;
+        let [here, _] = world.pair();
         let ecs = Ecs::from_env().await?;
         let namespace = format!("{}-ecs", world.namespace);
         let namespace_id = ecs.cloud_map().private_namespace(&namespace, 1).await?;
