@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn durations_are_as_people_write_them() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(duration("5m"), Ok(Duration::from_mins(5)));
         assert!(duration("-1s").is_err());
     }
 }

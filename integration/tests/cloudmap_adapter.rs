@@ -1,5 +1,7 @@
 //! The adapter and the instances through the real SDK, against the emulator.
 
+#![expect(clippy::unwrap_used, reason = "a test ends there")]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -23,7 +25,7 @@ use prometheus::Registry;
 use tokio::{sync::watch, time::Instant};
 
 /// Nothing here is decided by it: only how long a test that fails waits.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 struct Bed {
     emulator: Emulator,
@@ -121,7 +123,7 @@ async fn a_life_from_the_namespace_to_its_end() {
     let pod = instance("pod-1", "10.0.0.1");
     let operation = bed.cloudmap.register_instance(&service, &pod, Lane::Instances).await.unwrap();
     assert!(matches!(bed.finish(operation).await, OperationState::Succeeded { .. }));
-    assert_eq!(bed.cloudmap.list_instances(&service).await.unwrap(), [pod.clone()]);
+    assert_eq!(bed.cloudmap.list_instances(&service).await.unwrap(), std::slice::from_ref(&pod));
     let query = [("AWS_INSTANCE_IPV4".to_owned(), "10.0.0.1".to_owned())].into();
     let discovery = bed.cloudmap.discover_instances("shop", "web", &query, Lane::Ledger).await.unwrap();
     assert_eq!((discovery.instances.len(), discovery.truncated), (1, false));
@@ -151,7 +153,7 @@ async fn listings_go_on_to_the_last_page() {
     }
     // AWS filters after paging: the one service of the second namespace may come after pages without any.
     let services = bed.cloudmap.list_services(&two).await.unwrap();
-    assert_eq!(services.iter().map(|s| s.id.clone()).collect::<Vec<_>>(), [service.clone()]);
+    assert_eq!(services.iter().map(|s| s.id.clone()).collect::<Vec<_>>(), std::slice::from_ref(&service));
 
     let registering = (0..250).map(|i| {
         let (cloudmap, service) = (bed.cloudmap.clone(), service.clone());

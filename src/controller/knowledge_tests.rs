@@ -31,7 +31,7 @@ fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -> Remotes {
     let read = |state: &Option<Arc<Map>>| Read {
         uid: "uid".into(),
         state: state.clone(),
-        position: Default::default(),
+        position: crate::ledger::record::Position::default(),
         left: false,
         stale: None,
         expired: false,

@@ -46,8 +46,8 @@ pub(in crate::import) fn mk_import(managed: bool, clusters: &[&str]) -> ServiceI
         generation: Some(1),
         deleting: false,
         managed,
-        labels: Default::default(),
-        annotations: Default::default(),
+        labels: BTreeMap::default(),
+        annotations: BTreeMap::default(),
         spec: ServiceImportSpec::default(),
         status: ServiceImportStatus {
             clusters: clusters.iter().map(|name| crate::api::ClusterStatus { cluster: (*name).to_owned() }).collect(),
