@@ -66,6 +66,13 @@ pub struct AwsSettings {
     /// URL of an emulator or of another stand-in for Cloud Map. Unlike `AWS_ENDPOINT_URL_SERVICEDISCOVERY` (for
     /// PrivateLink, say) it is taken as it is: discovery calls do not get the host prefix `data-`.
     pub endpoint: Option<String>,
+    /// How often a call that was throttled or got no answer is repeated, after a second and more. The controller repeats
+    /// nothing blindly (0): it decides anew. Commands have nobody else to try again.
+    pub repeat: u32,
+}
+
+fn retries(repeat: u32) -> RetryConfig {
+    if repeat == 0 { RetryConfig::disabled() } else { RetryConfig::standard().with_max_attempts(1 + repeat) }
 }
 
 /// Settings that cannot be used.
@@ -117,7 +124,7 @@ impl AwsCloudMap {
             (None, Some(_)) => return Err(ConnectError::ExternalIdWithoutRole),
             (None, None) => {}
         }
-        let mut config = aws_sdk_servicediscovery::config::Builder::from(&sdk).retry_config(RetryConfig::disabled());
+        let mut config = aws_sdk_servicediscovery::config::Builder::from(&sdk).retry_config(retries(settings.repeat));
         if let Some(endpoint) = &settings.endpoint {
             if !is_url(endpoint) {
                 return Err(ConnectError::InvalidEndpoint(endpoint.clone()));
