@@ -7,7 +7,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use k8s_openapi::jiff::SignedDuration;
 
 use crate::{
+    annotations::ZoneKind,
     cluster::selector::NamespaceSelector,
+    foreign::ImportFrom,
     model::{ClusterId, ClusterSetId},
 };
 
@@ -62,6 +64,26 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value_t = 5.0)]
     pub drift_calls_per_second: f64,
 
+    /// Cloud Map namespaces that take the host names of annotated Services: those of this domain and below (with a dot in
+    /// front: only below), several with commas. Without it all namespaces do. As in external-dns.
+    #[arg(long, env = "CLOUDMAP_MCS_DOMAIN_FILTER", value_name = "DOMAIN", value_delimiter = ',')]
+    pub domain_filter: Vec<String>,
+    /// Only Cloud Map namespaces of this kind take the host names of annotated Services. Without it all do, API-only ones
+    /// included. As in external-dns.
+    #[arg(long, env = "CLOUDMAP_MCS_AWS_ZONE_TYPE", value_name = "TYPE", value_enum)]
+    pub aws_zone_type: Option<ZoneKind>,
+    /// Owner id of the external-dns that this controller takes over from: its services, by exactly this id, and its
+    /// instances become this controller's where a Service's external-dns annotations name them. Stop that one first.
+    #[arg(long, env = "CLOUDMAP_MCS_TXT_OWNER_ID", value_name = "ID")]
+    pub txt_owner_id: Option<String>,
+    /// Whether names that no annotated Service asks for any more are withdrawn. With `upsert-only` they stay with the last
+    /// addresses; those of names that are asked for follow the endpoints in both. As in external-dns.
+    #[arg(long, env = "CLOUDMAP_MCS_POLICY", value_enum, default_value_t = Policy::Sync)]
+    pub policy: Policy,
+    /// Registers nothing for annotated Services: what would be is logged. ServiceExports are not concerned.
+    #[arg(long, env = "CLOUDMAP_MCS_DRY_RUN")]
+    pub dry_run: bool,
+
     /// How long a new claim to a Cloud Map name that an annotation gives must have been visible to the other clusters
     /// before instances are registered there.
     #[arg(long, env = "CLOUDMAP_MCS_CLAIM_DELAY", value_name = "DURATION", default_value = "10s", value_parser = duration)]
@@ -71,6 +93,16 @@ pub struct RunArgs {
     /// elsewhere say that they are not allowed. Without the flag all namespaces may.
     #[arg(long, env = "CLOUDMAP_MCS_EXPORT_NAMESPACES", value_name = "SELECTOR", value_parser = parsed::<NamespaceSelector>)]
     pub export_namespaces: Option<NamespaceSelector>,
+
+    /// Cloud Map namespaces, separated by commas, whose instances (ECS tasks and whatever else this ClusterSet did not
+    /// register) are imported into every Kubernetes namespace that has no annotation `cloudmap.controller/import-from`.
+    /// `{namespace}` stands for the name of the Kubernetes namespace.
+    #[arg(long, env = "CLOUDMAP_MCS_IMPORT_FROM", value_name = "NAMES", value_parser = parsed::<ImportFrom>)]
+    pub import_from: Option<ImportFrom>,
+    /// Cloud Map calls a second that looking for such instances may spend. How often each service is looked at follows
+    /// from it and is the metric `cloudmap_mcs_import_period_seconds`. A call a second is 2.63 USD a month.
+    #[arg(long, env = "CLOUDMAP_MCS_IMPORT_CALLS_PER_SECOND", value_name = "N", default_value = "60", value_parser = rate)]
+    pub import_calls_per_second: f64,
 
     /// How often the ledger is read.
     #[arg(long, env = "CLOUDMAP_MCS_LEDGER_TICK", value_name = "DURATION", default_value = "1s", value_parser = duration)]
@@ -204,6 +236,15 @@ pub enum Instances {
     None,
 }
 
+/// What becomes of names that annotated Services gave up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// They are withdrawn.
+    Sync,
+    /// They stay.
+    UpsertOnly,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     Text,
@@ -229,6 +270,13 @@ fn duration(text: &str) -> Result<Duration, String> {
         .and_then(|duration| Duration::try_from(duration).ok())
         .filter(|duration| !duration.is_zero())
         .ok_or_else(|| format!("{text:?} is not a positive duration such as 500ms, 20s, 5m or 1h"))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|rate| (0.1..=1000.0).contains(rate))
+        .ok_or_else(|| format!("{text:?} is not a number from 0.1 to 1000"))
 }
 
 fn http_url(text: &str) -> Result<String, String> {
@@ -269,7 +317,11 @@ mod tests {
             ("--instances", "some", "annotated"),
             ("--cloudmap-endpoint", "localhost:1", "http://"),
             ("--concurrency", "0", "1..=256"),
+            ("--policy", "create-only", "upsert-only"),
+            ("--aws-zone-type", "http", "private"),
             ("--export-namespaces", "env in prod", "key in (a, b)"),
+            ("--import-from", "a b", "separated by commas"),
+            ("--import-calls-per-second", "0", "0.1"),
         ] {
             let error = Cli::try_parse_from(["cloudmap-mcs", "run", flag, value]).unwrap_err().to_string();
             assert!(error.contains(flag) && error.contains(hint), "{error}");
@@ -279,7 +331,7 @@ mod tests {
     #[test]
     fn durations_are_as_people_write_them() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(duration("5m"), Ok(Duration::from_mins(5)));
         assert!(duration("-1s").is_err());
     }
 }

@@ -7,13 +7,14 @@
 //!     watches ─► caches ─► observe ─► plan (pure) ─► apply ─► Cloud Map
 //!     cluster                export, model              ledger, instances
 //!
-//!     ServiceImport, derived Service, EndpointSlices,  ◄─ apply ◄─ plan (pure) ◄─ observe ◄─ heads and pages
-//!     conditions, Events                                  import, model              ledger
+//!     ServiceImport, derived Service, EndpointSlices,  ◄─ apply ◄─ plan (pure) ◄─ observe ◄─ heads, pages,
+//!     conditions, Events                                  import, model      ledger, foreign   instances
 //! ```
 //!
 //! Start reading at [`model`] (the words), then [`ledger`] (how clusters tell each other what they export).
 
 pub mod admin;
+pub mod annotations;
 pub mod api;
 pub mod app;
 pub mod cli;
@@ -21,6 +22,7 @@ pub mod cloudmap;
 pub mod cluster;
 pub mod controller;
 pub mod export;
+pub mod foreign;
 pub mod import;
 pub mod instances;
 pub mod ledger;

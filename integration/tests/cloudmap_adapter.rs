@@ -1,5 +1,7 @@
 //! The adapter and the instances through the real SDK, against the emulator.
 
+#![expect(clippy::unwrap_used, reason = "a test ends there")]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -13,7 +15,7 @@ use cloudmap_mcs::{
         Metrics, NewService, Operation, OperationId, OperationState, Rates,
     },
     instances::{
-        Identity, Source,
+        Consent, Identity, Source,
         sync::{Desired, Outcome, Settings as SyncSettings, TargetDesired, spawn},
     },
     model::{Conditions, Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, Target},
@@ -23,7 +25,7 @@ use prometheus::Registry;
 use tokio::{sync::watch, time::Instant};
 
 /// Nothing here is decided by it: only how long a test that fails waits.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 struct Bed {
     emulator: Emulator,
@@ -121,7 +123,7 @@ async fn a_life_from_the_namespace_to_its_end() {
     let pod = instance("pod-1", "10.0.0.1");
     let operation = bed.cloudmap.register_instance(&service, &pod, Lane::Instances).await.unwrap();
     assert!(matches!(bed.finish(operation).await, OperationState::Succeeded { .. }));
-    assert_eq!(bed.cloudmap.list_instances(&service).await.unwrap(), [pod.clone()]);
+    assert_eq!(bed.cloudmap.list_instances(&service).await.unwrap(), std::slice::from_ref(&pod));
     let query = [("AWS_INSTANCE_IPV4".to_owned(), "10.0.0.1".to_owned())].into();
     let discovery = bed.cloudmap.discover_instances("shop", "web", &query, Lane::Ledger).await.unwrap();
     assert_eq!((discovery.instances.len(), discovery.truncated), (1, false));
@@ -151,7 +153,7 @@ async fn listings_go_on_to_the_last_page() {
     }
     // AWS filters after paging: the one service of the second namespace may come after pages without any.
     let services = bed.cloudmap.list_services(&two).await.unwrap();
-    assert_eq!(services.iter().map(|s| s.id.clone()).collect::<Vec<_>>(), [service.clone()]);
+    assert_eq!(services.iter().map(|s| s.id.clone()).collect::<Vec<_>>(), std::slice::from_ref(&service));
 
     let registering = (0..250).map(|i| {
         let (cloudmap, service) = (bed.cloudmap.clone(), service.clone());
@@ -165,6 +167,38 @@ async fn listings_go_on_to_the_last_page() {
     assert_eq!(listed.iter().map(|i| &i.id).collect::<BTreeSet<_>>().len(), 250);
     assert_eq!(bed.calls(Operation::ListInstances), 3);
     assert_eq!(bed.metrics.snapshot().of(Operation::ListInstances), 3, "page by page");
+    bed.emulator.shutdown().await;
+}
+
+#[tokio::test]
+async fn health_is_told_by_discovery_and_page_by_page() {
+    let bed = bed(quick()).await;
+    let namespace = bed.namespace("shop").await;
+    let checked = NewService { custom_health_check: true, ..Bed::new_service(&namespace, "web", "us") };
+    let CreateService::Created(service) = bed.cloudmap.create_service(&checked).await.unwrap() else {
+        panic!("it exists")
+    };
+    let registering = (0..120).map(|i| {
+        let mut pod = instance(&format!("pod-{i}"), &format!("10.0.0.{i}"));
+        let health = if i < 110 { "UNHEALTHY" } else { "HEALTHY" };
+        pod.attributes.insert("AWS_INIT_HEALTH_STATUS".to_owned(), health.to_owned());
+        let (cloudmap, service) = (bed.cloudmap.clone(), service.id.clone());
+        async move { cloudmap.register_instance(&service, &pod, Lane::Ledger).await.unwrap() }
+    });
+    for operation in futures::future::join_all(registering).await {
+        bed.finish(operation).await;
+    }
+    let unhealthy: BTreeSet<Arc<str>> = (0..110).map(|i| format!("pod-{i}").into()).collect();
+    assert_eq!(bed.cloudmap.unhealthy_instances(&service.id).await.unwrap(), unhealthy);
+    assert_eq!(bed.calls(Operation::GetInstancesHealthStatus), 2);
+    let discovery = bed.cloudmap.discover_instances("shop", "web", &BTreeMap::new(), Lane::Instances).await.unwrap();
+    assert_eq!((discovery.instances.len(), discovery.unhealthy), (120, unhealthy));
+
+    let unchecked = bed.service(&namespace, "plain").await;
+    let operation =
+        bed.cloudmap.register_instance(&unchecked, &instance("pod", "10.0.0.1"), Lane::Ledger).await.unwrap();
+    bed.finish(operation).await;
+    assert_eq!(bed.cloudmap.unhealthy_instances(&unchecked).await.unwrap(), BTreeSet::new());
     bed.emulator.shutdown().await;
 }
 
@@ -231,7 +265,8 @@ fn desired(web: &Target, pods: impl IntoIterator<Item = u8>, retiring: bool) -> 
     let (identity, service) = (identity(), ServiceKey::new("shop", "web"));
     let source = Source { identity: &identity, service: &service, ports: &ports, region: Some("us-east-1") };
     let instances = source.instances(&pods.into_iter().map(pod).collect::<Vec<_>>()).unwrap().into();
-    let wanted = TargetDesired { active: !retiring, retiring, implied: false, instances };
+    let consent = Consent { named: true, ..Consent::default() };
+    let wanted = TargetDesired { active: !retiring, retiring, consent, instances, ..TargetDesired::default() };
     Arc::new(Desired { targets: [(web.clone(), wanted)].into() })
 }
 

@@ -68,14 +68,33 @@ pub const ANNOTATION_TARGET_NAMESPACE: &str = "cloudmap-mcs/namespace";
 /// On a ServiceExport: the Cloud Map service that its instances are registered in, instead of the default one.
 pub const ANNOTATION_TARGET_SERVICE: &str = "cloudmap-mcs/service";
 
-/// On a ServiceExport: `true` joins an existing Cloud Map service of the default name, which is refused otherwise.
+/// On a ServiceExport or an annotated Service: `true` joins an existing Cloud Map service that is refused otherwise: one of
+/// the default name, or one that another controller made.
 pub const ANNOTATION_SHARE: &str = "cloudmap-mcs/share";
+
+/// On a ServiceExport or an annotated Service: takes over the Cloud Map service and the instances of another controller,
+/// `external-dns/<owner id>` or `cloudmap-controller`.
+pub const ANNOTATION_ADOPT: &str = "cloudmap-mcs/adopt";
 
 /// On a ServiceExport: `true` or `false` turns the instances on or off for it, whatever the default is.
 pub const ANNOTATION_INSTANCES: &str = "cloudmap-mcs/instances";
 
+/// On a ServiceExport or an annotated Service: the records of a Cloud Map service that is made for it in a namespace with
+/// DNS, `A`, `AAAA`, `A,AAAA`, `SRV` or `none`, instead of those of the Service's IP families.
+pub const ANNOTATION_RECORDS: &str = "cloudmap-mcs/dns-records";
+
+/// On a ServiceExport or an annotated Service: TTL of these records, in seconds.
+pub const ANNOTATION_TTL: &str = "cloudmap-mcs/dns-ttl";
+
+/// On a ServiceExport or an annotated Service: `custom` makes the Cloud Map service with a custom health check.
+pub const ANNOTATION_HEALTH_CHECK: &str = "cloudmap-mcs/health-check";
+
 /// On a ServiceExport: name or number of the Service port that becomes `AWS_INSTANCE_PORT`, instead of the first.
 pub const ANNOTATION_INSTANCE_PORT: &str = "cloudmap-mcs/instance-port";
+
+/// On a Namespace: the Cloud Map namespaces whose instances are imported into it, separated by commas. Empty: none,
+/// whatever `--import-from` says.
+pub const ANNOTATION_IMPORT_FROM: &str = "cloudmap.controller/import-from";
 
 /// Prefixes of the annotations that the caches keep: this project's own, and those of the controllers it takes over
 /// from. All others are dropped on the way in.

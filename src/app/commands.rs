@@ -41,7 +41,7 @@ pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
     }
     let identity = connect::identity(&client, &args.place.identity).await?;
     let clusterset = identity.clusterset.context("this cluster is in no ClusterSet: there is nothing to leave")?;
-    let cloudmap = connect::registry_uncounted(&args.place.aws).await?;
+    let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let news = if flag(&record, true).await? { "Flag set" } else { "The flag was set already" };
     writeln!(
         out,
@@ -107,7 +107,7 @@ async fn flag(record: &RecordObject, leaving: bool) -> anyhow::Result<bool> {
 
 pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
     let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
-    let cloudmap = connect::registry_uncounted(&args.place.aws).await?;
+    let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     refuse_if_alive(&cloudmap, &clusterset, Some(&args.cluster)).await?;
     let deleted = show::forget(cloudmap, &clusterset, &args.cluster).await?;
     writeln!(

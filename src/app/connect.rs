@@ -25,20 +25,30 @@ pub(super) async fn kubernetes(args: &KubeArgs) -> anyhow::Result<Client> {
     Ok(client::connect(&options).await?.client)
 }
 
-pub(super) async fn registry(args: &AwsArgs, metrics: cloudmap::Metrics) -> anyhow::Result<Arc<dyn CloudMap>> {
+/// Times that a command repeats a call: half a minute or so.
+const REPEAT: u32 = 6;
+
+fn settings(args: &AwsArgs) -> AwsSettings {
     let AwsArgs { region, assume_role_arn, assume_role_external_id, cloudmap_endpoint } = args;
-    let settings = AwsSettings {
+    AwsSettings {
         region: region.clone(),
         assume_role_arn: assume_role_arn.clone(),
         external_id: assume_role_external_id.clone(),
         endpoint: cloudmap_endpoint.clone(),
-    };
-    Ok(cloudmap::connect(&settings, &Rates::default(), metrics).await?)
+        repeat: 0,
+    }
 }
 
-/// For commands that end soon: nobody scrapes their metrics.
-pub(super) async fn registry_uncounted(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
-    registry(args, cloudmap::Metrics::new(&Registry::new())?).await
+pub(super) async fn registry(args: &AwsArgs, metrics: cloudmap::Metrics) -> anyhow::Result<Arc<dyn CloudMap>> {
+    Ok(cloudmap::connect(&settings(args), &Rates::default(), metrics).await?)
+}
+
+/// For commands that end soon: nobody scrapes their metrics, and what is throttled, as the controllers share the account's
+/// rates, is repeated.
+pub(super) async fn registry_for_command(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
+    let settings = AwsSettings { repeat: REPEAT, ..settings(args) };
+    let metrics = cloudmap::Metrics::new(&Registry::new())?;
+    Ok(cloudmap::connect(&settings, &Rates::default(), metrics).await?)
 }
 
 pub(super) fn flags(args: &IdentityArgs) -> Flags {

@@ -10,7 +10,8 @@ use prometheus::{
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    cloudmap,
+    cloudmap::{self, Estimate},
+    foreign::{self, NoEndpoint},
     instances::sync,
     ledger::driver::{Handle, Status},
 };
@@ -25,6 +26,7 @@ pub(super) struct Figures {
 struct Sources {
     ledger: Option<watch::Receiver<Arc<Status>>>,
     instances: Option<watch::Receiver<sync::Figures>>,
+    foreign: Option<watch::Receiver<foreign::Figures>>,
 }
 
 impl Figures {
@@ -36,8 +38,14 @@ impl Figures {
     }
 
     /// From now on shows what these say.
-    pub(super) fn follow(&self, ledger: Option<&Handle>, instances: watch::Receiver<sync::Figures>) {
-        *self.lock() = Sources { ledger: ledger.map(Handle::status), instances: Some(instances) };
+    pub(super) fn follow(
+        &self,
+        ledger: Option<&Handle>,
+        instances: watch::Receiver<sync::Figures>,
+        foreign: watch::Receiver<foreign::Figures>,
+    ) {
+        let ledger = ledger.map(Handle::status);
+        *self.lock() = Sources { ledger, instances: Some(instances), foreign: Some(foreign) };
     }
 
     /// This replica does not lead: there is nothing to show.
@@ -60,6 +68,9 @@ struct Scrape {
     remote_silent: GaugeVec,
     instances: GaugeVec,
     drift_period: Gauge,
+    import_sources: GaugeVec,
+    import_period: GaugeVec,
+    rejected: GaugeVec,
     month: GaugeVec,
 }
 
@@ -87,6 +98,21 @@ impl Scrape {
                 "cloudmap_mcs_instances_drift_period_seconds",
                 "Time in which the instances of every target are checked once",
             )?,
+            import_sources: vec(
+                "cloudmap_mcs_import_sources",
+                "What is imported from Cloud Map namespaces, and what of them could not be read",
+                "figure",
+            )?,
+            import_period: vec(
+                "cloudmap_mcs_import_period_seconds",
+                "From one look at a service of an imported Cloud Map namespace to the next",
+                "services",
+            )?,
+            rejected: vec(
+                "cloudmap_mcs_import_rejected_instances",
+                "Instances in imported Cloud Map namespaces that cannot be endpoints",
+                "reason",
+            )?,
             month: vec(
                 "cloudmap_mcs_estimated_month",
                 "Cloud Map calls, discovery calls and their price in USD a month, at the pace since the start",
@@ -96,7 +122,17 @@ impl Scrape {
     }
 
     fn update(&self) {
-        for gauges in [&self.ledger, &self.remote_lag, &self.remote_silent, &self.instances] {
+        let of_the_leader = [
+            &self.ledger,
+            &self.remote_lag,
+            &self.remote_silent,
+            &self.instances,
+            &self.import_sources,
+            &self.import_period,
+            &self.rejected,
+            &self.month,
+        ];
+        for gauges in of_the_leader {
             gauges.reset();
         }
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,6 +152,9 @@ impl Scrape {
             }
             self.drift_period.set(figures.drift_period.as_secs_f64());
         }
+        if let Some(figures) = &sources.foreign {
+            self.update_foreign(&figures.borrow());
+        }
         let (begun, before) = &self.started;
         let estimate = self.calls.snapshot().per_month(before, begun.elapsed());
         for (name, value) in
@@ -123,6 +162,27 @@ impl Scrape {
         {
             self.month.with_label_values(&[name]).set(value);
         }
+    }
+
+    fn update_foreign(&self, figures: &foreign::Figures) {
+        for (name, value) in [
+            ("namespaces", figures.namespaces),
+            ("unreadable_namespaces", figures.unreadable_namespaces),
+            ("services", figures.services),
+            ("unreadable_services", figures.unreadable_services),
+            ("instances", figures.instances),
+        ] {
+            self.import_sources.with_label_values(&[name]).set(value as f64);
+        }
+        for (services, period) in [("idle", figures.idle_period), ("active", figures.active_period)] {
+            self.import_period.with_label_values(&[services]).set(period.as_secs_f64());
+        }
+        for (why, count) in NoEndpoint::ALL.iter().zip(figures.rejected) {
+            self.rejected.with_label_values(&[why.category()]).set(count as f64);
+        }
+        let estimate = Estimate::of_discovery(figures.calls_per_second);
+        self.month.with_label_values(&["import_calls"]).set(estimate.calls);
+        self.month.with_label_values(&["import_usd"]).set(estimate.usd);
     }
 
     fn update_ledger(&self, status: &Status) {
@@ -156,8 +216,18 @@ impl Scrape {
         }
     }
 
-    fn all(&self) -> [&dyn Collector; 6] {
-        [&self.ledger, &self.remote_lag, &self.remote_silent, &self.instances, &self.drift_period, &self.month]
+    fn all(&self) -> [&dyn Collector; 9] {
+        [
+            &self.ledger,
+            &self.remote_lag,
+            &self.remote_silent,
+            &self.instances,
+            &self.drift_period,
+            &self.import_sources,
+            &self.import_period,
+            &self.rejected,
+            &self.month,
+        ]
     }
 }
 

@@ -7,7 +7,8 @@ use tracing::info;
 
 use super::figures::Figures;
 use crate::{
-    cli::RunArgs,
+    annotations::{self, Directory},
+    cli::{Policy, RunArgs},
     cloudmap::CloudMap,
     cluster::{
         Caches, ClusterWriter, Leadership,
@@ -15,9 +16,10 @@ use crate::{
         identity::{Identity, Known},
         record::RecordObject,
     },
-    controller::{self, Inputs, Membership, Targets},
+    controller::{self, ImportRules, Inputs, Membership, Targets},
+    foreign,
     instances::{self, Naming},
-    ledger::driver,
+    ledger::{self, driver},
     model::{ClusterId, IpFamily},
 };
 
@@ -78,33 +80,41 @@ impl Leader {
                 );
                 let membership = Membership::Joining("The controller is starting".to_owned());
                 let identity = instances::Identity { clusterset: Some(clusterset), cluster, cluster_uid: uid };
-                self.control(identity, Some(ledger), membership).await;
+                self.control(identity, Some(ledger), false, membership).await;
             }
             Some(Identity { cluster, clusterset: None, uid }) => {
                 let remedy = "This cluster is in no ClusterSet. Create the ClusterProperty clusterset.k8s.io, or start \
                               the controller with --clusterset-id.";
                 let identity = instances::Identity { clusterset: None, cluster, cluster_uid: uid };
-                self.control(identity, None, Membership::Joining(remedy.to_owned())).await;
+                let records = driver::local::spawn(Arc::clone(&self.record) as _, self.leadership.clone());
+                self.control(identity, Some(records), true, Membership::Joining(remedy.to_owned())).await;
             }
             None => {
                 let Ok(placeholder) = self.uid.parse::<ClusterId>() else { return std::future::pending().await };
                 let identity =
                     instances::Identity { clusterset: None, cluster: placeholder, cluster_uid: self.uid.clone() };
                 let refused = membership.unwrap_or(Membership::Refused(String::new()));
-                self.control(identity, None, refused).await;
+                self.control(identity, None, false, refused).await;
             }
         }
     }
 
-    async fn control(&self, identity: instances::Identity, ledger: Option<driver::Handle>, membership: Membership) {
+    /// `alone`: in no ClusterSet, where only annotated Services are registered.
+    async fn control(
+        &self,
+        identity: instances::Identity,
+        ledger: Option<driver::Handle>,
+        alone: bool,
+        membership: Membership,
+    ) {
         let (desired, desired_receiver) = watch::channel(Arc::default());
         // Dropped with the term, which ends the task of the instances.
         let (_stop, stopped) = watch::channel(());
         let leadership = self.leadership.clone();
         let leads_until = move || leadership.is_leader_until();
         let permit: Arc<dyn instances::sync::Leadership> = match &ledger {
-            Some(ledger) => Arc::new(ledger.permit(leads_until)),
-            None => Arc::new(leads_until),
+            Some(ledger) if !alone => Arc::new(ledger.permit(leads_until)),
+            _ => Arc::new(leads_until),
         };
         let mut settings = instances::sync::Settings::new(identity.clone());
         settings.drift_budget = self.args.drift_calls_per_second;
@@ -113,16 +123,32 @@ impl Leader {
                 let mut stopped = stopped;
                 while stopped.changed().await.is_ok() {}
             });
-        self.figures.follow(ledger.as_ref(), registered.figures());
+        let (sought, sought_receiver) = watch::channel(Arc::default());
+        let reader =
+            foreign::Settings { identity: identity.clone(), calls_per_second: self.args.import_calls_per_second };
+        let read = foreign::spawn(reader, Arc::clone(&self.cloudmap), sought_receiver);
+        self.figures.follow(ledger.as_ref().filter(|_| !alone), registered.figures(), read.figures());
         let naming = match &self.args.instances_namespace {
             Some(namespace) => Naming::OneNamespace(namespace.as_str().into()),
             None => Naming::PerNamespace,
         };
         let region = self.args.place.aws.region.clone().or_else(|| std::env::var("AWS_REGION").ok());
+        let import = ImportRules {
+            default: self.args.import_from.clone().unwrap_or_default(),
+            ledger: identity.clusterset.as_ref().map(|set| ledger::namespace_name(set.as_str()).into()),
+        };
         let settings = controller::Settings {
+            import,
             cluster: identity.cluster.clone(),
             concurrency: usize::from(self.args.concurrency),
             targets: Targets { policy: self.args.instances, naming, identity, region },
+            annotations: annotations::Settings {
+                domain_filter: self.args.domain_filter.clone(),
+                zone_kind: self.args.aws_zone_type,
+                owner_id: self.args.txt_owner_id.clone(),
+                upsert_only: self.args.policy == Policy::UpsertOnly,
+                dry_run: self.args.dry_run,
+            },
             claim_delay: self.args.claim_delay,
             export_namespaces: self.args.export_namespaces.clone(),
             families: self.families.clone(),
@@ -130,10 +156,14 @@ impl Leader {
         let inputs = Inputs {
             caches: self.caches.clone(),
             writer: Arc::clone(&self.writer),
+            directory: ledger.is_some().then(|| Directory::spawn(Arc::clone(&self.cloudmap))),
             ledger,
+            alone,
             membership,
             instances: desired,
             statuses: registered.status(),
+            sought,
+            found: read.found(),
             metrics: self.metrics.clone(),
         };
         controller::run(settings, inputs).await;

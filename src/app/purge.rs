@@ -52,7 +52,7 @@ struct Remains {
 
 pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
     let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
-    let cloudmap = connect::registry_uncounted(&args.place.aws).await?;
+    let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let mut out = std::io::stdout();
     let cluster = args.cluster.as_ref();
     let remains = Remains::find(&cloudmap, &clusterset, cluster).await?;

@@ -16,7 +16,7 @@ use crate::{
 
 pub(super) async fn show(args: ShowArgs) -> anyhow::Result<()> {
     let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
-    let cloudmap = connect::registry_uncounted(&args.place.aws).await?;
+    let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let mut views = read_all(cloudmap, &clusterset).await?;
     if let Some(cluster) = &args.cluster {
         views.retain(|view| *view.id == *cluster.as_str());

@@ -2,7 +2,7 @@
 //! instance, quotas, faults on demand, and a list of all writes.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -32,6 +32,10 @@ pub(crate) struct Registry {
     pub(crate) services: BTreeMap<Arc<str>, Service>,
     /// By service id and instance id.
     pub(crate) instances: BTreeMap<(Arc<str>, Arc<str>), Attributes>,
+    /// Those that fail their health check.
+    pub(crate) unhealthy: BTreeSet<(Arc<str>, Arc<str>)>,
+    /// Those that the discovery plane does not show, though they are there.
+    pub(crate) undiscovered: BTreeSet<(Arc<str>, Arc<str>)>,
     pub(crate) tags: BTreeMap<Arc<str>, BTreeMap<String, String>>,
     pub(crate) faults: BTreeMap<Operation, VecDeque<Fault>>,
     /// All calls: the operation and the id of the instance, service or namespace.
@@ -189,6 +193,11 @@ impl Registry {
         id
     }
 
+    fn unhealthy_in(&self, service_id: &str) -> BTreeSet<Arc<str>> {
+        let inside = self.unhealthy.iter().filter(|key| *key.0 == *service_id && self.instances.contains_key(key));
+        inside.map(|(_, id)| id.clone()).collect()
+    }
+
     pub(crate) fn count(&self, operation: Operation) -> usize {
         self.calls.iter().filter(|(called, _)| *called == operation).count()
     }
@@ -258,6 +267,9 @@ impl CloudMap for Fake {
             return Ok(CreateService::Exists { id, creator_request_id });
         }
         let id = registry.add_service(&new.namespace_id, &new.name, &new.creator_request_id, &new.description);
+        if let Some(service) = registry.services.get_mut(&id) {
+            (service.dns, service.custom_health_check) = (new.dns.clone(), new.custom_health_check);
+        }
         registry.tags.insert(format!("arn:{id}").into(), new.tags.clone());
         Ok(CreateService::Created(registry.services[&id].clone()))
     }
@@ -335,6 +347,11 @@ impl CloudMap for Fake {
         Ok(inside.map(|((_, id), attributes)| Instance { id: id.clone(), attributes: attributes.clone() }).collect())
     }
 
+    async fn unhealthy_instances(&self, service_id: &str) -> Result<BTreeSet<Arc<str>>, Error> {
+        self.begin(Operation::GetInstancesHealthStatus, service_id).await?;
+        Ok(self.registry().unhealthy_in(service_id))
+    }
+
     async fn discover_instances(
         &self,
         http_name: &str,
@@ -352,17 +369,26 @@ impl CloudMap for Fake {
             .map(|service| service.id.clone())
             .ok_or_else(|| error(Operation::DiscoverInstances, ErrorKind::NotFound))?;
         let matching = |attributes: &Attributes| query.iter().all(|(key, value)| attributes.get(key) == Some(value));
-        let inside = registry.instances.iter().filter(|((s, _), attributes)| *s == id && matching(attributes));
+        let shown = |key: &(Arc<str>, Arc<str>)| key.0 == id && !registry.undiscovered.contains(key);
+        let inside = registry.instances.iter().filter(|(key, attributes)| shown(key) && matching(attributes));
         let instances: Vec<_> = inside
             .take(1000)
             .map(|((_, id), attributes)| Instance { id: id.clone(), attributes: attributes.clone() })
             .collect();
         let truncated = instances.len() == 1000;
-        Ok(Discovery { instances, truncated })
+        Ok(Discovery { instances, unhealthy: registry.unhealthy_in(&id), truncated })
     }
 
-    async fn set_custom_health(&self, _service_id: &str, instance_id: &str, _healthy: bool) -> Result<(), Error> {
-        self.begin(Operation::UpdateInstanceCustomHealthStatus, instance_id).await.map(|_| ())
+    async fn set_custom_health(&self, service_id: &str, instance_id: &str, healthy: bool) -> Result<(), Error> {
+        self.begin(Operation::UpdateInstanceCustomHealthStatus, instance_id).await?;
+        let key = (service_id.into(), instance_id.into());
+        let mut registry = self.registry();
+        if healthy {
+            registry.unhealthy.remove(&key);
+        } else {
+            registry.unhealthy.insert(key);
+        }
+        Ok(())
     }
 
     async fn list_tags(&self, arn: &str) -> Result<BTreeMap<String, String>, Error> {

@@ -1,6 +1,10 @@
 //! Decorators of the port: [`Limited`] waits for the request rate, [`Counted`] counts and times.
 
-use std::{collections::BTreeMap, future::Future, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -129,6 +133,11 @@ macro_rules! decorate {
 
             async fn list_instances(&self, service_id: &str) -> Result<Vec<Instance>, Error> {
                 self.around(Operation::ListInstances, Lane::Instances, self.inner.list_instances(service_id)).await
+            }
+
+            async fn unhealthy_instances(&self, service_id: &str) -> Result<BTreeSet<Arc<str>>, Error> {
+                let call = self.inner.unhealthy_instances(service_id);
+                self.around(Operation::GetInstancesHealthStatus, Lane::Instances, call).await
             }
 
             async fn discover_instances(

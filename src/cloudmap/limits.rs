@@ -64,7 +64,9 @@ impl Default for Rates {
             Op::GetService => Rate::new(20.0, 50.0, 0.0),
             Op::RegisterInstance | Op::DeregisterInstance => Rate::new(50.0, 100.0, 40.0),
             Op::GetOperation => Rate::new(100.0, 200.0, 60.0),
-            Op::ListInstances | Op::UpdateInstanceCustomHealthStatus => Rate::new(50.0, 50.0, 0.0),
+            Op::ListInstances | Op::GetInstancesHealthStatus | Op::UpdateInstanceCustomHealthStatus => {
+                Rate::new(50.0, 50.0, 0.0)
+            }
             Op::DiscoverInstances => Rate::new(500.0, 1000.0, 200.0),
         };
         Self(Op::ALL.into_iter().map(|operation| (operation, rate(operation))).collect())

@@ -126,6 +126,14 @@ pub struct Estimate {
     pub usd: f64,
 }
 
+impl Estimate {
+    /// What so many discovery calls a second come to.
+    pub fn of_discovery(per_second: f64) -> Self {
+        let calls = per_second * MONTH.as_secs_f64();
+        Self { calls, discovery_calls: calls, usd: calls / 1e6 * USD_PER_MILLION_DISCOVERY_CALLS }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,5 +151,6 @@ mod tests {
         assert!(after.iter().any(|call| call == ("RegisterInstance", "throttled", 1)));
         let estimate = after.per_month(&before, Duration::from_mins(1));
         assert!((2.6..2.7).contains(&estimate.usd), "{estimate:?}");
+        assert!((estimate.usd - Estimate::of_discovery(1.0).usd).abs() < 1e-9);
     }
 }

@@ -17,13 +17,14 @@ pub enum Operation {
     GetOperation,
     ListInstances,
     DiscoverInstances,
+    GetInstancesHealthStatus,
     UpdateInstanceCustomHealthStatus,
     ListTagsForResource,
     TagResource,
 }
 
 impl Operation {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::ListNamespaces,
         Self::CreateHttpNamespace,
         Self::DeleteNamespace,
@@ -36,6 +37,7 @@ impl Operation {
         Self::GetOperation,
         Self::ListInstances,
         Self::DiscoverInstances,
+        Self::GetInstancesHealthStatus,
         Self::UpdateInstanceCustomHealthStatus,
         Self::ListTagsForResource,
         Self::TagResource,
@@ -55,6 +57,7 @@ impl Operation {
             Self::GetOperation => "GetOperation",
             Self::ListInstances => "ListInstances",
             Self::DiscoverInstances => "DiscoverInstances",
+            Self::GetInstancesHealthStatus => "GetInstancesHealthStatus",
             Self::UpdateInstanceCustomHealthStatus => "UpdateInstanceCustomHealthStatus",
             Self::ListTagsForResource => "ListTagsForResource",
             Self::TagResource => "TagResource",

@@ -1,6 +1,10 @@
 //! The port: domain verbs, plain types, sorted errors.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 
@@ -54,6 +58,9 @@ pub trait CloudMap: Send + Sync + 'static {
 
     /// All instances as the control plane has them, page after page.
     async fn list_instances(&self, service_id: &str) -> Result<Vec<Instance>, Error>;
+
+    /// The instances of a service that fail its health check, page after page. None where it has no health check.
+    async fn unhealthy_instances(&self, service_id: &str) -> Result<BTreeSet<Arc<str>>, Error>;
 
     /// At most 1,000 instances as the discovery plane has them, whatever their health, filtered by equal attributes.
     /// `http_name` is the namespace's [`Namespace::http_name`].
@@ -189,6 +196,8 @@ pub struct Instance {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Discovery {
     pub instances: Vec<Instance>,
+    /// The ids of those that fail the health check of their service; none where it has no health check.
+    pub unhealthy: BTreeSet<Arc<str>>,
     /// Exactly 1,000 rows came back: there may be more, and AWS has no next page.
     pub truncated: bool,
 }

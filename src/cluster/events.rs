@@ -10,7 +10,10 @@ use std::{
 };
 
 use k8s_openapi::{
-    api::{core::v1::ObjectReference, events::v1::Event},
+    api::{
+        core::v1::{Namespace, ObjectReference},
+        events::v1::Event,
+    },
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
     jiff::Timestamp,
 };
@@ -83,10 +86,21 @@ pub fn service(key: &ServiceKey, uid: &str) -> ObjectReference {
     reference::<k8s_openapi::api::core::v1::Service>(key, uid)
 }
 
+/// Refers to an Ingress.
+pub fn ingress(key: &ServiceKey, uid: &str) -> ObjectReference {
+    reference::<k8s_openapi::api::networking::v1::Ingress>(key, uid)
+}
+
 /// Refers to the controller's Lease in its own namespace: what concerns no user's object is said there.
 pub fn lease(namespace: &str) -> ObjectReference {
     let key = ServiceKey::new(namespace, super::lease::LEASE);
     ObjectReference { uid: None, ..reference::<k8s_openapi::api::coordination::v1::Lease>(&key, "") }
+}
+
+/// Refers to a Namespace, from within it: Events about objects without a namespace would be in `default`, where nobody
+/// looks for them.
+pub fn namespace(name: &str, uid: &str) -> ObjectReference {
+    reference::<Namespace>(&ServiceKey::new(name, name), uid)
 }
 
 fn reference<K: Resource<DynamicType = ()>>(key: &ServiceKey, uid: &str) -> ObjectReference {

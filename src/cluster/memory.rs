@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use k8s_openapi::{
-    api::{core::v1, discovery::v1 as discovery},
+    api::{core::v1, discovery::v1 as discovery, networking::v1 as networking},
     apimachinery::pkg::apis::meta::v1::{Condition, FieldsV1, ManagedFieldsEntry, ObjectMeta, Time},
     jiff::Timestamp,
 };
@@ -55,6 +55,7 @@ impl MemoryCluster {
         let (caches, mut writers) = Caches::unfilled();
         sync(&mut writers.exports);
         sync(&mut writers.services);
+        sync(&mut writers.ingresses);
         sync(&mut writers.slices);
         sync(&mut writers.imported_slices);
         sync(&mut writers.namespaces);
@@ -132,6 +133,19 @@ impl MemoryCluster {
             .apply(Event::Apply(Ok(PartialObjectMeta { metadata, ..PartialObjectMeta::default() })));
     }
 
+    /// Gives a namespace these annotations, and no others.
+    pub(crate) fn annotate_namespace(&self, name: &str, annotations: &[(&str, &str)]) {
+        let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            uid: Some(format!("uid-{name}")),
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        };
+        let object = PartialObjectMeta { metadata, ..PartialObjectMeta::default() };
+        self.state().writers.namespaces.apply(Event::Apply(Ok(object)));
+    }
+
     /// Removes a namespace and all that is in it.
     pub(crate) fn remove_namespace(&self, name: &str) {
         let mut state = self.state();
@@ -189,6 +203,14 @@ impl MemoryCluster {
         if let Some(service) = state.services.remove(key) {
             state.writers.services.apply(Event::Delete(Ok(service)));
         }
+    }
+
+    pub(crate) fn put_ingress(&self, ingress: networking::Ingress) {
+        self.state().writers.ingresses.apply(Event::Apply(Ok(ingress)));
+    }
+
+    pub(crate) fn remove_ingress(&self, ingress: networking::Ingress) {
+        self.state().writers.ingresses.apply(Event::Delete(Ok(ingress)));
     }
 
     pub(crate) fn put_slice(&self, mut slice: discovery::EndpointSlice) {

@@ -174,7 +174,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     let caches = Caches::start(&client, &metrics, &mut tasks);
     caches.synced().await;
     let watches = || api.requests().iter().filter(|request| request.query.contains("watch=true")).count();
-    while watches() < 7 {
+    while watches() < 8 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     tasks.shutdown().await;

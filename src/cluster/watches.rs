@@ -16,7 +16,7 @@ use tracing::{Instrument, info_span};
 use super::{
     cache::{Cache, Narrow, WatchItem},
     metrics::Metrics,
-    objects::{ClusterProperty, ForeignSlice, Namespace, OwnSlice, Service, ServiceExport, ServiceImport},
+    objects::{ClusterProperty, ForeignSlice, Ingress, Namespace, OwnSlice, Service, ServiceExport, ServiceImport},
 };
 use crate::api::names;
 
@@ -33,6 +33,8 @@ pub struct Caches {
     pub exports: Cache<ServiceExport>,
     /// Exported, annotated and derived Services: all there are.
     pub services: Cache<Service>,
+    /// Annotated ones.
+    pub ingresses: Cache<Ingress>,
     /// Slices that others write: the endpoints to export.
     pub slices: Cache<ForeignSlice>,
     /// Slices that this project writes.
@@ -54,6 +56,7 @@ impl Caches {
         Self {
             exports: follow(custom(client, config()), metrics, tasks),
             services: follow(builtin(client, config()), metrics, tasks),
+            ingresses: follow(builtin(client, config()), metrics, tasks),
             slices: follow(builtin(client, config().labels(&foreign)), metrics, tasks),
             imported_slices: follow(builtin(client, config().labels(&own)), metrics, tasks),
             namespaces: follow(builtin(client, config()), metrics, tasks),
@@ -66,16 +69,18 @@ impl Caches {
     pub fn unfilled() -> (Self, Writers) {
         let (exports, exports_writer) = Cache::new();
         let (services, services_writer) = Cache::new();
+        let (ingresses, ingresses_writer) = Cache::new();
         let (slices, slices_writer) = Cache::new();
         let (imported_slices, imported_slices_writer) = Cache::new();
         let (namespaces, namespaces_writer) = Cache::new();
         let (imports, imports_writer) = Cache::new();
         let (properties, properties_writer) = Cache::new();
         (
-            Self { exports, services, slices, imported_slices, namespaces, imports, properties },
+            Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties },
             Writers {
                 exports: exports_writer,
                 services: services_writer,
+                ingresses: ingresses_writer,
                 slices: slices_writer,
                 imported_slices: imported_slices_writer,
                 namespaces: namespaces_writer,
@@ -88,10 +93,11 @@ impl Caches {
     /// Waits until every cache has seen a complete list. Before that, nothing may act on any of them: an EndpointSlice
     /// cache that is still empty reads as "no endpoints".
     pub async fn synced(&self) {
-        let Self { exports, services, slices, imported_slices, namespaces, imports, properties } = self;
-        let all: [BoxFuture<'_, ()>; 7] = [
+        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties } = self;
+        let all: [BoxFuture<'_, ()>; 8] = [
             exports.synced().boxed(),
             services.synced().boxed(),
+            ingresses.synced().boxed(),
             slices.synced().boxed(),
             imported_slices.synced().boxed(),
             namespaces.synced().boxed(),
@@ -102,9 +108,10 @@ impl Caches {
     }
 
     pub fn are_synced(&self) -> bool {
-        let Self { exports, services, slices, imported_slices, namespaces, imports, properties } = self;
+        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties } = self;
         exports.is_synced()
             && services.is_synced()
+            && ingresses.is_synced()
             && slices.is_synced()
             && imported_slices.is_synced()
             && namespaces.is_synced()
@@ -114,10 +121,11 @@ impl Caches {
 
     /// What each cache that may be out of date, or not yet complete, suffers from: for readiness and for people.
     pub fn degraded(&self) -> Vec<std::sync::Arc<str>> {
-        let Self { exports, services, slices, imported_slices, namespaces, imports, properties } = self;
+        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties } = self;
         [
             exports.degraded(),
             services.degraded(),
+            ingresses.degraded(),
             slices.degraded(),
             imported_slices.degraded(),
             namespaces.degraded(),
@@ -135,6 +143,7 @@ impl Caches {
 pub struct Writers {
     pub exports: super::cache::Writer<ServiceExport>,
     pub services: super::cache::Writer<Service>,
+    pub ingresses: super::cache::Writer<Ingress>,
     pub slices: super::cache::Writer<ForeignSlice>,
     pub imported_slices: super::cache::Writer<OwnSlice>,
     pub namespaces: super::cache::Writer<Namespace>,

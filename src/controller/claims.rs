@@ -184,7 +184,8 @@ impl Claims {
         if !knowledge.is_on_record(target) {
             return Standing::AwaitsRecord;
         }
-        if knowledge.settling() {
+        // Who is alone waits for nobody: outside a ClusterSet there is nobody to be read.
+        if knowledge.settling() && !self.alone {
             return Standing::AwaitsClusters;
         }
         if free {

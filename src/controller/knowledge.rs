@@ -41,6 +41,31 @@ pub enum Membership {
     Leaving,
 }
 
+/// What an annotated object asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asks {
+    /// Not known yet: what is recorded holds.
+    Unknown,
+    For(BTreeSet<Target>),
+}
+
+impl Asks {
+    /// The targets, as far as they are known.
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        let targets = if let Self::For(targets) = self { Some(targets) } else { None };
+        targets.into_iter().flatten()
+    }
+}
+
+/// What is done at all.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rules {
+    /// In no ClusterSet: nothing is exported, only annotated objects are registered.
+    pub alone: bool,
+    /// `--dry-run`: what is recorded for annotated objects stays as it is.
+    pub frozen: bool,
+}
+
 /// What is known.
 #[derive(Debug)]
 pub struct Knowledge {
@@ -48,6 +73,8 @@ pub struct Knowledge {
     membership: Membership,
     /// For each ServiceExport what it exports, or why it does not.
     planned: HashMap<ServiceKey, Result<Arc<Local>, Refusal>>,
+    annotated: HashMap<ClaimOwner, Asks>,
+    rules: Rules,
     /// `None` until the own ledger is known.
     exports: Option<Exports>,
     remotes: BTreeMap<ClusterId, Remote>,
@@ -76,12 +103,19 @@ impl Knowledge {
             local,
             membership,
             planned: HashMap::new(),
+            annotated: HashMap::new(),
+            rules: Rules::default(),
             exports: None,
             remotes: BTreeMap::new(),
             read: false,
             settled: false,
             published: None,
         }
+    }
+
+    #[must_use]
+    pub fn with(self, rules: Rules) -> Self {
+        Self { rules, ..self }
     }
 
     pub fn local(&self) -> &ClusterId {
@@ -123,7 +157,7 @@ impl Knowledge {
         key: &ServiceKey,
         plan: Option<Result<Local, Refusal>>,
         now: i64,
-    ) -> (BTreeSet<ServiceKey>, bool) {
+    ) -> (BTreeSet<ClaimOwner>, bool) {
         let unchanged = match (self.planned.get(key), &plan) {
             (None, None) => true,
             (Some(Ok(before)), Some(Ok(after))) => **before == *after,
@@ -141,11 +175,56 @@ impl Knowledge {
         (self.export(key, now), true)
     }
 
+    /// Sets what an annotated object wants (`None`: it is gone, or asks for nothing). Returns who may now get a target that it gave up, and whether anything changed.
+    pub fn annotate(&mut self, owner: &ClaimOwner, wanted: Option<Asks>, now: i64) -> (BTreeSet<ClaimOwner>, bool) {
+        if self.annotated.get(owner) == wanted.as_ref() {
+            return (BTreeSet::new(), false);
+        }
+        match wanted {
+            Some(wanted) => self.annotated.insert(owner.clone(), wanted),
+            None => self.annotated.remove(owner),
+        };
+        (self.register(owner, now), true)
+    }
+
+    /// The targets that an annotated object wants, as far as that is known.
+    pub fn annotated(&self, owner: &ClaimOwner) -> impl Iterator<Item = &Target> {
+        self.annotated.get(owner).into_iter().flat_map(Asks::targets)
+    }
+
+    /// Brings the map up to date with what an annotated object wants.
+    fn register(&mut self, owner: &ClaimOwner, now: i64) -> BTreeSet<ClaimOwner> {
+        if self.rules.frozen {
+            return BTreeSet::new();
+        }
+        let wanted = match (&self.membership, self.annotated.get(owner)) {
+            (Membership::Leaving, _) | (_, None) => BTreeSet::new(),
+            (_, Some(Asks::Unknown)) => return BTreeSet::new(),
+            (_, Some(Asks::For(targets))) => targets.clone(),
+        };
+        self.exports.as_mut().map(|exports| exports.claim(owner, wanted, now)).unwrap_or_default()
+    }
+
+    /// Lets an owner ask again for a target that has become free.
+    pub fn claim_again(&mut self, owner: &ClaimOwner, now: i64) -> BTreeSet<ClaimOwner> {
+        if owner.is_annotated() { self.register(owner, now) } else { self.export(&owner.key(), now) }
+    }
+
+    /// The targets that an owner wants.
+    pub fn targets_of(&self, owner: &ClaimOwner) -> Vec<Target> {
+        if owner.is_annotated() {
+            return self.annotated(owner).cloned().collect();
+        }
+        let planned = self.planned.get(&owner.key()).and_then(|plan| plan.as_ref().ok());
+        planned.and_then(|local| local.export.target.clone()).into_iter().collect()
+    }
+
     /// Brings the map to publish up to date with what a name exports; also asks again for a target that has become free.
-    /// Returns the names that may now get a target they waited for.
-    pub fn export(&mut self, key: &ServiceKey, now: i64) -> BTreeSet<ServiceKey> {
+    /// Returns the owners that may now get a target they waited for.
+    pub fn export(&mut self, key: &ServiceKey, now: i64) -> BTreeSet<ClaimOwner> {
         let local = match (&self.membership, self.planned.get(key)) {
             (Membership::Leaving, _) | (_, None | Some(Err(_))) => None,
+            _ if self.rules.alone => None,
             (_, Some(Ok(local))) => Some(Arc::clone(local)),
         };
         self.exports.as_mut().map(|exports| exports.set(key, local, now)).unwrap_or_default()
@@ -162,18 +241,25 @@ impl Knowledge {
         let leaving = self.membership == Membership::Leaving;
         // First of all: what nobody holds any more is free for those that follow.
         exports.retire_unowned(|owner| {
-            let key = ServiceKey::new(owner.namespace.clone(), owner.name.clone());
-            !leaving && matches!(self.planned.get(&key), Some(Ok(_)))
+            let key = owner.key();
+            let owns = if owner.is_annotated() {
+                self.rules.frozen || self.annotated.contains_key(owner)
+            } else {
+                !self.rules.alone && matches!(self.planned.get(&key), Some(Ok(_)))
+            };
+            !leaving && owns
         });
         let names: BTreeSet<ServiceKey> = exports.names().into_iter().chain(self.planned.keys().cloned()).collect();
-        let freed: BTreeSet<ServiceKey> = names.iter().flat_map(|key| self.export(key, now)).collect();
-        for key in freed {
-            self.export(&key, now);
+        let annotated: Vec<ClaimOwner> = self.annotated.keys().cloned().collect();
+        let mut freed: BTreeSet<ClaimOwner> = names.iter().flat_map(|key| self.export(key, now)).collect();
+        freed.extend(annotated.iter().flat_map(|owner| self.register(owner, now)));
+        for owner in freed {
+            self.claim_again(&owner, now);
         }
     }
 
     /// A retired target holds nothing of this cluster any more.
-    pub fn retired(&mut self, target: &Target) -> BTreeSet<ServiceKey> {
+    pub fn retired(&mut self, target: &Target) -> BTreeSet<ClaimOwner> {
         self.exports.as_mut().map(|exports| exports.retired(target)).unwrap_or_default()
     }
 

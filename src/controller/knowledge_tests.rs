@@ -31,7 +31,7 @@ fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -> Remotes {
     let read = |state: &Option<Arc<Map>>| Read {
         uid: "uid".into(),
         state: state.clone(),
-        position: Default::default(),
+        position: crate::ledger::record::Position::default(),
         left: false,
         stale: None,
         expired: false,
@@ -214,7 +214,7 @@ fn who_waits_for_a_target_gets_it_when_the_leader_after_finds_it_free() {
     knowledge.replan(&key("a"), Some(Ok(mk_local(Some("t")))), 1);
     knowledge.replan(&key("z"), Some(Ok(mk_local(Some("u")))), 1);
     knowledge.resume(&mk_map(&[("z", Some("t"), 1)]), 2);
-    let holder = |knowledge: &Knowledge| knowledge.exports().unwrap().holder(&target).unwrap().name.to_string();
+    let holder = |knowledge: &Knowledge| knowledge.exports().unwrap().registrations()[&target].owner.name.to_string();
     assert_eq!(holder(&knowledge), "a");
     // Its ServiceExport went meanwhile.
     let mut knowledge = mk_knowledge();

@@ -19,6 +19,7 @@ pub struct Metrics {
     queued: IntGauge,
     clusters: IntGauge,
     services: IntGauge,
+    annotated: IntGaugeVec,
 }
 
 impl Metrics {
@@ -66,6 +67,13 @@ impl Metrics {
             queued: IntGauge::with_opts(opts!("cloudmap_mcs_queue_length", "Names that wait to be reconciled"))?,
             clusters: IntGauge::with_opts(opts!("cloudmap_mcs_clusters", "Clusters of the ClusterSet that are known"))?,
             services: IntGauge::with_opts(opts!("cloudmap_mcs_services", "Names that any known cluster exports"))?,
+            annotated: IntGaugeVec::new(
+                opts!(
+                    "cloudmap_mcs_annotated",
+                    "Annotated Services and Ingresses, and what they ask for that is refused"
+                ),
+                &["figure"],
+            )?,
         };
         registry.register(Box::new(metrics.reconciles.clone()))?;
         registry.register(Box::new(metrics.skipped.clone()))?;
@@ -77,6 +85,7 @@ impl Metrics {
         registry.register(Box::new(metrics.queued.clone()))?;
         registry.register(Box::new(metrics.clusters.clone()))?;
         registry.register(Box::new(metrics.services.clone()))?;
+        registry.register(Box::new(metrics.annotated.clone()))?;
         Ok(metrics)
     }
 
@@ -95,6 +104,12 @@ impl Metrics {
     pub(super) fn measured(&self, queued: usize, clusters: usize, services: usize) {
         for (gauge, value) in [(&self.queued, queued), (&self.clusters, clusters), (&self.services, services)] {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+    }
+
+    pub(super) fn annotated(&self, (objects, refused): (usize, usize)) {
+        for (figure, value) in [("objects", objects), ("refused", refused)] {
+            self.annotated.with_label_values(&[figure]).set(i64::try_from(value).unwrap_or(i64::MAX));
         }
     }
 

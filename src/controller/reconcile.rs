@@ -23,6 +23,7 @@ use crate::{
         objects::ServiceExport,
     },
     export::{self, Facts, Publication, verdicts},
+    foreign::Picture,
     import::{self, Observed, Plan, Source, There, Wanted, derived_name},
     model::{ClusterId, Conflict, ServiceKey, merge},
 };
@@ -101,7 +102,7 @@ impl Reconciler {
 
     fn plan_import(&self, key: &ServiceKey) -> (Plan, There) {
         let caches = &self.shared.caches;
-        let state = self.shared.state();
+        let mut state = self.shared.state();
         let there = There {
             import: caches.imports.get(key),
             derived: caches.services.get(&ServiceKey::new(key.namespace.clone(), derived_name(key))),
@@ -121,6 +122,10 @@ impl Reconciler {
             _ => state.knowledge.unknown(),
         };
         let silent = state.knowledge.silent();
+        let foreign = match state.knowledge.membership() {
+            Membership::Leaving => Picture::nothing(),
+            _ => state.foreign.picture(key),
+        };
         let observed = Observed {
             key,
             local: state.knowledge.local(),
@@ -130,6 +135,7 @@ impl Reconciler {
             settling: state.knowledge.settling(),
             families: &self.shared.families,
             silent: &silent,
+            foreign: &foreign,
             import: there.import.as_deref(),
             derived: there.derived.as_deref(),
             slices: &there.slices,

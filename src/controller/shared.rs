@@ -6,7 +6,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::{Knowledge, Metrics, Targets, claims::Claims, index::SliceIndex, pending::Pending, targets::Asked};
+use super::{
+    Knowledge, Metrics, Targets, claims::Claims, foreign::Foreign, index::SliceIndex, pending::Pending, targets::Asked,
+};
 use crate::{
     cluster::{
         Caches,
@@ -42,6 +44,7 @@ pub(super) struct State {
     pub(super) claims: Claims,
     pub(super) statuses: Arc<BTreeMap<Target, TargetStatus>>,
     pub(super) pending: Pending,
+    pub(super) foreign: Foreign,
 }
 
 impl Shared {

@@ -12,18 +12,19 @@ use crate::{
     api::{
         conditions::RegisteredReason,
         names::{
-            ANNOTATION_INSTANCE_PORT, ANNOTATION_INSTANCES, ANNOTATION_SHARE, ANNOTATION_TARGET_NAMESPACE,
-            ANNOTATION_TARGET_SERVICE,
+            ANNOTATION_ADOPT, ANNOTATION_INSTANCE_PORT, ANNOTATION_INSTANCES, ANNOTATION_SHARE,
+            ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE,
         },
     },
     cli::Instances,
     cluster::objects::{Pairs, ServiceExport},
     instances::{
-        Identity, Naming, Source,
-        sync::{Outcome, Reason, TargetDesired, TargetStatus},
-        target::validate,
+        Adopt, Consent, Identity, Naming, Source,
+        records::{Wishes, address_records},
+        sync::{Creation, Outcome, Reason, TargetDesired, TargetStatus},
+        target::{DEFAULT_TTL, validate},
     },
-    model::{Registration, ServiceKey, ServicePort, Target},
+    model::{ClaimOwner, Registration, ServiceKey, ServicePort, Target},
 };
 
 /// The rules by which this cluster's exports get their targets.
@@ -70,6 +71,14 @@ impl Targets {
         if !wanted {
             return Asked::None;
         }
+        if let Some(text) = annotation(annotations, ANNOTATION_ADOPT)
+            && let Err(error) = text.parse::<Adopt>()
+        {
+            return Asked::Invalid(format!("The annotation {ANNOTATION_ADOPT} is {text:?}: {error}."));
+        }
+        if let Err(message) = Wishes::read(annotations) {
+            return Asked::Invalid(message);
+        }
         let implied = self.naming.implied(&export.key);
         let target = Target {
             namespace: annotation(annotations, ANNOTATION_TARGET_NAMESPACE).map_or(implied.namespace, Arc::from),
@@ -81,13 +90,13 @@ impl Targets {
         }
     }
 
-    fn source<'a>(&'a self, service: &'a ServiceKey, ports: &'a [ServicePort]) -> Source<'a> {
+    pub(super) fn source<'a>(&'a self, service: &'a ServiceKey, ports: &'a [ServicePort]) -> Source<'a> {
         Source { identity: &self.identity, service, ports, region: self.region.as_deref() }
     }
 
     /// Whether a claim is to the target that its owner's Kubernetes name gives.
     pub(super) fn is_implied(&self, registration: &Registration) -> bool {
-        self.naming.implied(&owner_key(registration)) == registration.target
+        !registration.owner.is_annotated() && self.naming.implied(&registration.owner.key()) == registration.target
     }
 
     /// What should be registered in a target, by what is known now. `None`: this cluster has nothing to do there.
@@ -99,9 +108,9 @@ impl Targets {
         export: impl Fn(&ServiceKey) -> Option<Arc<ServiceExport>>,
     ) -> Option<TargetDesired> {
         let registration = knowledge.exports()?.registrations().get(target)?;
-        let key = owner_key(registration);
+        let key = registration.owner.key();
         let object = export(&key);
-        let implied = !object.as_ref().is_some_and(|export| names_target(&export.annotations));
+        let annotations = object.as_ref().map(|export| &export.annotations);
         let planned = knowledge.planned(&key).and_then(|plan| plan.as_ref().ok());
         // An export that is gone hands nothing over. Whose claim is the younger one keeps it while it withdraws.
         let retiring = standing == Standing::Withdraws || standing == Standing::HandsOver && planned.is_none();
@@ -111,8 +120,13 @@ impl Targets {
                 Standing::HandsOver => true,
                 _ => false,
             };
+        let mut creation = Creation::default();
         let instances = match planned {
             Some(local) if !retiring => {
+                creation.dns = address_records(local.export.ip_families.iter().copied().collect(), DEFAULT_TTL);
+                if let Some(wishes) = annotations.and_then(|annotations| Wishes::read(annotations).ok()) {
+                    creation = wishes.apply(creation);
+                }
                 let ports = instance_ports(object.as_deref(), &local.export.ports);
                 let source = self.source(&key, &ports);
                 // What does not fit is said on the ServiceExport (`registered`); nothing of it is registered.
@@ -120,7 +134,8 @@ impl Targets {
             }
             _ => Vec::new(),
         };
-        Some(TargetDesired { active, retiring, implied, instances: instances.into() })
+        let consent = annotations.map(consent).unwrap_or_default();
+        Some(TargetDesired { active, retiring, keep: false, consent, creation, instances: instances.into() })
     }
 
     /// The condition `Registered` of an export: reason and message.
@@ -143,14 +158,13 @@ impl Targets {
             Asked::Invalid(message) => return Some((RegisteredReason::InvalidAnnotation, message)),
         };
         if let Some((cluster, owner)) = knowledge.claimant(&target)
-            && (&owner.namespace, &owner.name) != (&export.key.namespace, &export.key.name)
+            && !owner.is_same_service(&ClaimOwner::export(&export.key))
         {
             return Some((
                 RegisteredReason::NameConflict,
                 format!(
-                    "Cloud Map service {target} is claimed by {} {}/{} of cluster {cluster}, which was first. Choose \
-                     another one by the annotation {ANNOTATION_TARGET_SERVICE}, or delete that export.",
-                    owner.kind, owner.namespace, owner.name
+                    "Cloud Map service {target} is claimed by {owner} of cluster {cluster}, which was first. Choose \
+                     another one by the annotation {ANNOTATION_TARGET_SERVICE}, or delete that export."
                 ),
             ));
         }
@@ -198,10 +212,6 @@ const fn refusal(reason: Reason) -> RegisteredReason {
     }
 }
 
-fn owner_key(registration: &Registration) -> ServiceKey {
-    ServiceKey::new(registration.owner.namespace.clone(), registration.owner.name.clone())
-}
-
 fn annotation<'a>(annotations: &'a Pairs, name: &str) -> Option<&'a str> {
     annotations.get(name).map(|value| value.trim())
 }
@@ -217,10 +227,12 @@ fn instance_ports(export: Option<&ServiceExport>, ports: &[ServicePort]) -> Vec<
     ports
 }
 
-/// A target that the user names, or shares on purpose, may exist already.
-fn names_target(annotations: &Pairs) -> bool {
-    annotation(annotations, ANNOTATION_TARGET_SERVICE).is_some()
-        || annotation(annotations, ANNOTATION_SHARE) == Some("true")
+/// What the annotations say about a target that somebody else made.
+fn consent(annotations: &Pairs) -> Consent {
+    let share = annotation(annotations, ANNOTATION_SHARE) == Some("true");
+    let named = annotation(annotations, ANNOTATION_TARGET_SERVICE).is_some() || share;
+    let adopt = annotation(annotations, ANNOTATION_ADOPT).and_then(|text| text.parse().ok());
+    Consent { named, share, adopt }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::{
-    sync::watch,
+    sync::{mpsc, watch},
     task::JoinSet,
     time::{Instant, sleep_until},
 };
@@ -18,8 +18,11 @@ use tracing::{info, warn};
 
 use super::{
     Knowledge, Membership, Targets,
+    annotated::Annotated,
     claims::Claims,
+    foreign::{Foreign, ImportRules},
     index::SliceIndex,
+    knowledge::Rules,
     membership::membership,
     metrics::Metrics,
     pending::Pending,
@@ -27,18 +30,21 @@ use super::{
     shared::{Shared, State},
 };
 use crate::{
+    annotations::{self, Directory},
     cluster::{
         Caches, Change, ClusterWriter,
-        objects::{ForeignSlice, Namespace, OwnSlice, Service, ServiceExport, ServiceImport},
+        events::Note,
+        objects::{ForeignSlice, Ingress, Namespace, OwnSlice, Service, ServiceExport, ServiceImport},
         selector::NamespaceSelector,
     },
+    foreign::Found,
     instances::sync::{Desired, TargetDesired, TargetStatus},
     ledger::{
         driver::{Handle, Status},
         records,
         remote::Remotes,
     },
-    model::{ClusterId, IpFamily, ServiceKey, Target},
+    model::{ClaimOwner, ClusterId, IpFamily, ServiceKey, Target},
     queue::Queue,
 };
 
@@ -56,12 +62,14 @@ pub struct Settings {
     /// Reconciles in flight at once.
     pub concurrency: usize,
     pub targets: Targets,
+    pub annotations: annotations::Settings,
     /// How long a new claim to a named target must have been visible before instances are registered there.
     pub claim_delay: Duration,
     /// The namespaces that may export; `None`: all.
     pub export_namespaces: Option<NamespaceSelector>,
     /// The IP families that this cluster has.
     pub families: Vec<IpFamily>,
+    pub import: ImportRules,
 }
 
 /// Everything that the controller listens and speaks to.
@@ -69,19 +77,34 @@ pub struct Settings {
 pub struct Inputs {
     pub caches: Caches,
     pub writer: Arc<dyn ClusterWriter>,
-    /// `None` outside any ClusterSet, or while the identity is not known: nothing is read or written then, and the
-    /// conditions say why.
+    /// `None` while the identity is not known: nothing is read or written then, and the conditions say why.
     pub ledger: Option<Handle>,
+    /// In no ClusterSet: the ledger keeps the registrations of annotated Services, and nothing is exported.
+    pub alone: bool,
+    /// The namespaces that host names in annotations may be in. `None`: no annotated Service is registered.
+    pub directory: Option<Directory>,
     pub membership: Membership,
     pub instances: watch::Sender<Arc<Desired>>,
     pub statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
+    /// The Cloud Map namespaces to import from, and what others registered there.
+    pub sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    pub found: watch::Receiver<Arc<Found>>,
     pub metrics: Metrics,
 }
 
 /// Runs until it is dropped, with the caches synced: nothing may act before that. Only the leader runs it.
 pub async fn run(settings: Settings, inputs: Inputs) {
-    let Settings { cluster, concurrency, targets, claim_delay, export_namespaces, families } = settings;
-    let Inputs { caches, writer, ledger, membership, instances, statuses, metrics } = inputs;
+    let Settings { cluster, concurrency, targets, annotations, claim_delay, export_namespaces, families, import } =
+        settings;
+    let Inputs { caches, writer, ledger, alone, directory, membership, instances, statuses, sought, found, metrics } =
+        inputs;
+    let (notes, mut said) = mpsc::unbounded_channel();
+    let rules = Rules { alone, frozen: annotations.dry_run };
+    let annotated = Annotated::new(annotations, targets.clone(), directory, notes.clone());
+    let mut claims = Claims::new(claim_delay);
+    if alone {
+        claims.set_clusters(true, true);
+    }
     let shared = Arc::new(Shared {
         caches,
         queue: Queue::default(),
@@ -89,14 +112,15 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         export_namespaces,
         families,
         metrics,
-        ledger: ledger.is_some(),
+        ledger: ledger.is_some() && !alone,
         state: Mutex::new(State {
-            knowledge: Knowledge::new(cluster, membership),
+            knowledge: Knowledge::new(cluster, membership).with(rules),
             imported: SliceIndex::new(|slice| slice.service_import.as_ref()),
             cluster_ips: HashMap::new(),
-            claims: Claims::new(claim_delay),
+            claims,
             statuses: Arc::default(),
             pending: Pending::default(),
+            foreign: Foreign::new(import),
         }),
     });
     let mut workers = JoinSet::new();
@@ -106,37 +130,50 @@ pub async fn run(settings: Settings, inputs: Inputs) {
     }
     let watch = Watch {
         shared,
+        sought,
+        notes,
         slices: SliceIndex::new(|slice| slice.service.as_ref()),
         ledger,
+        annotated,
         instances,
         desired: BTreeMap::new(),
         touched: BTreeSet::new(),
         moved_ips: HashSet::new(),
     };
     tokio::select! {
-        () = watch.run(statuses) => {}
+        () = watch.run(statuses, found) => {}
+        // Events are published one after the other: none may hold up the loop.
+        () = async { while let Some(note) = said.recv().await { writer.publish_event(note).await } } => {}
         // A worker ends only by a panic: the process must not go on with fewer of them.
         ended = workers.join_next() => warn!(?ended, "a worker of the controller ended"),
     }
 }
 
-struct Watch {
-    shared: Arc<Shared>,
-    slices: SliceIndex<ForeignSlice>,
-    ledger: Option<Handle>,
-    instances: watch::Sender<Arc<Desired>>,
-    desired: BTreeMap<Target, TargetDesired>,
+pub(super) struct Watch {
+    pub(super) shared: Arc<Shared>,
+    pub(super) slices: SliceIndex<ForeignSlice>,
+    pub(super) ledger: Option<Handle>,
+    pub(super) annotated: Annotated,
+    pub(super) sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    pub(super) notes: mpsc::UnboundedSender<Note>,
+    pub(super) instances: watch::Sender<Arc<Desired>>,
+    pub(super) desired: BTreeMap<Target, TargetDesired>,
     /// Targets whose desired instances may have changed since the last round.
-    touched: BTreeSet<Target>,
+    pub(super) touched: BTreeSet<Target>,
     /// Cluster IPs that came or went since the names with such endpoints were last looked for.
     moved_ips: HashSet<IpAddr>,
 }
 
 impl Watch {
-    async fn run(mut self, mut statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>) {
+    async fn run(
+        mut self,
+        mut statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
+        mut found: watch::Receiver<Arc<Found>>,
+    ) {
         let caches = self.shared.caches.clone();
         let mut exports = caches.exports.subscribe();
         let mut services = caches.services.subscribe();
+        let mut ingresses = caches.ingresses.subscribe();
         let mut slices = caches.slices.subscribe();
         let mut imported = caches.imported_slices.subscribe();
         let mut namespaces = caches.namespaces.subscribe();
@@ -153,9 +190,10 @@ impl Watch {
             Some(ledger) => (ledger.own(), ledger.published(), ledger.read_back(), ledger.remotes(), ledger.status()),
             None => closed,
         };
-        if self.ledger.is_some() {
+        if self.shared.ledger {
             self.membership_changed(&status.borrow_and_update(), true);
         }
+        let mut zones = self.annotated.known();
         let settle = tokio::time::sleep(SETTLE);
         tokio::pin!(settle);
         let (mut settled, mut young) = (false, true);
@@ -167,13 +205,18 @@ impl Watch {
         self.slices_changed(slices.take());
         self.imported_changed(imported.take());
         self.services_changed(&services.take());
+        self.ingresses_changed(ingresses.take());
         self.exports_changed(&exports.take());
+        // Nothing was read of the registry before this either, so that nothing is deleted because a namespace does not seem
+        // to import anything.
+        self.namespaces_changed(&namespaces.take());
         loop {
             let due = self.shared.state().claims.wake();
             tokio::select! {
                 changes = slices.next() => self.slices_changed(changes),
                 changes = exports.next() => self.exports_changed(&changes),
                 changes = services.next() => self.services_changed(&changes),
+                changes = ingresses.next() => self.ingresses_changed(changes),
                 Ok(()) = own.changed() => {
                     let map = own.borrow_and_update().clone();
                     if let Some(map) = map {
@@ -204,6 +247,11 @@ impl Watch {
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     self.touched.extend(self.shared.state().claims.due(Instant::now()).cloned());
                 }
+                Ok(()) = zones.changed() => {
+                    zones.mark_unchanged();
+                    let annotated = self.annotated.owners();
+                    self.annotate(annotated);
+                }
                 Ok(()) = statuses.changed() => {
                     let now = Arc::clone(&statuses.borrow_and_update());
                     self.statuses_changed(&now);
@@ -211,12 +259,16 @@ impl Watch {
                 Ok(()) = status.changed() => {
                     self.membership_changed(&status.borrow_and_update(), young);
                 }
+                Ok(()) = found.changed() => {
+                    let found = Arc::clone(&found.borrow_and_update());
+                    self.found_changed(found);
+                }
                 changes = imported.next() => self.imported_changed(changes),
                 changes = imports.next() => self.enqueue(changes.into_iter().map(|change: Change<ServiceImport>| change.key)),
                 changes = namespaces.next() => self.namespaces_changed(&changes),
                 () = &mut settle, if !settled => {
                     young = false;
-                    if self.ledger.is_some() {
+                    if self.shared.ledger {
                         self.membership_changed(&status.borrow(), young);
                     }
                     if self.shared.state().knowledge.settle() {
@@ -231,6 +283,7 @@ impl Watch {
                 _ = measure.tick() => {
                     self.cluster_ips_moved();
                     self.shared.measure();
+                    self.shared.metrics.annotated(self.annotated.sizes());
                 }
             }
             self.update_instances();
@@ -257,11 +310,12 @@ impl Watch {
     }
 
     /// Every name that anybody exports, or that there are objects of.
-    fn names(&self) -> BTreeSet<ServiceKey> {
+    pub(super) fn names(&self) -> BTreeSet<ServiceKey> {
         let caches = &self.shared.caches;
         let state = self.shared.state();
         let mut names = state.knowledge.names();
         names.extend(state.imported.names().cloned());
+        names.extend(state.foreign.names());
         drop(state);
         caches.imports.read(|imports| {
             names.extend(imports.values().filter(|import| import.managed).map(|import| import.key.clone()));
@@ -308,12 +362,17 @@ impl Watch {
             }
             // One of somebody else may have been in the way of an import, which its name does not tell.
             if key.name.starts_with("derived-") && old.as_ref().is_some_and(|service| !service.managed) {
-                let names = self.shared.state().knowledge.names();
+                let names = self.names();
                 self.enqueue(names.into_iter().filter(|name| name.namespace == key.namespace));
             }
             keys.push(key.clone());
         }
+        self.annotate(keys.iter().map(ClaimOwner::service));
         self.replan(keys);
+    }
+
+    fn ingresses_changed(&mut self, changes: Vec<Change<Ingress>>) {
+        self.annotate(changes.into_iter().map(|change| ClaimOwner::ingress(&change.key)));
     }
 
     /// An imported endpoint cannot have an address that is a cluster IP here. All endpoints are looked through for it, so
@@ -342,10 +401,14 @@ impl Watch {
             .into_iter()
             .flat_map(|change| self.slices.update(change.old.as_ref(), change.new.as_ref()))
             .collect();
+        let annotated: Vec<_> =
+            keys.iter().filter(|key| self.annotated.concerns(key)).map(ClaimOwner::service).collect();
+        self.annotate(annotated);
         self.replan(keys);
     }
 
     fn namespaces_changed(&mut self, changes: &[Change<Namespace>]) {
+        self.importers_changed(changes);
         let changed: BTreeSet<&Arc<str>> = changes.iter().map(|change| &change.key).collect();
         if self.shared.export_namespaces.is_some() {
             let of_changed = |key: &&ServiceKey| changed.contains(&key.namespace);
@@ -370,58 +433,18 @@ impl Watch {
             let mut state = self.shared.state();
             let before = target_of(&state.knowledge, &key);
             let (freed, changed) = state.knowledge.replan(&key, plan, seconds());
-            for name in &freed {
-                state.knowledge.export(name, seconds());
-            }
             if changed {
                 publish = true;
                 self.touched.extend(before);
                 self.touched.extend(target_of(&state.knowledge, &key));
-                self.touched.extend(freed.iter().filter_map(|name| target_of(&state.knowledge, name)));
                 drop(state);
-                self.enqueue(freed);
+                self.freed(freed);
                 self.shared.queue.add(key);
             }
         }
         if publish {
             self.publish();
         }
-    }
-
-    fn publish(&self) {
-        let Some(ledger) = &self.ledger else { return };
-        let desired = self.shared.state().knowledge.desired();
-        if desired.is_some() {
-            ledger.desired().send_replace(desired);
-        }
-    }
-
-    fn statuses_changed(&mut self, now: &Arc<BTreeMap<Target, TargetStatus>>) {
-        let mut state = self.shared.state();
-        let before = std::mem::replace(&mut state.statuses, Arc::clone(now));
-        let mut names = BTreeSet::new();
-        let mut publish = false;
-        for (target, status) in now.iter().filter(|(target, status)| before.get(*target) != Some(status)) {
-            if let Some(registration) =
-                state.knowledge.exports().and_then(|exports| exports.registrations().get(target))
-            {
-                names.insert(ServiceKey::new(registration.owner.namespace.clone(), registration.owner.name.clone()));
-            }
-            if status.own_gone {
-                let freed = state.knowledge.retired(target);
-                for name in &freed {
-                    state.knowledge.export(name, seconds());
-                }
-                names.extend(freed);
-                self.touched.insert(target.clone());
-                publish = true;
-            }
-        }
-        drop(state);
-        if publish {
-            self.publish();
-        }
-        self.enqueue(names);
     }
 
     fn membership_changed(&mut self, status: &Status, young: bool) {
@@ -435,60 +458,20 @@ impl Watch {
         self.publish();
         self.enqueue(self.names());
     }
+}
 
-    fn touch_all(&mut self) {
-        let state = self.shared.state();
-        self.touched
-            .extend(state.knowledge.exports().into_iter().flat_map(|exports| exports.registrations().keys().cloned()));
-        self.touched.extend(self.desired.keys().cloned());
-    }
-
-    /// Hands the instances that the touched targets should have to whoever registers them.
-    fn update_instances(&mut self) {
-        let touched = std::mem::take(&mut self.touched);
-        let mut changed = false;
-        let mut owners = BTreeSet::new();
-        {
-            let mut state = self.shared.state();
-            let State { knowledge, claims, .. } = &mut *state;
-            let targets = &self.shared.targets;
-            for target in touched {
-                let exports = &self.shared.caches.exports;
-                let before = claims.standing(&target);
-                let standing = claims.judge(knowledge, &target, |own| targets.is_implied(own), Instant::now());
-                if standing != before
-                    && let Some(own) = knowledge.exports().and_then(|exports| exports.registrations().get(&target))
-                {
-                    owners.insert(ServiceKey::new(own.owner.namespace.clone(), own.owner.name.clone()));
-                }
-                match standing.and_then(|s| targets.desired(knowledge, &target, s, |key| exports.get(key))) {
-                    Some(desired) => {
-                        if self.desired.get(&target) != Some(&desired) {
-                            self.desired.insert(target, desired);
-                            changed = true;
-                        }
-                    }
-                    None => changed |= self.desired.remove(&target).is_some(),
-                }
-            }
-        }
-        self.enqueue(owners);
-        if changed {
-            self.instances.send_replace(Arc::new(Desired { targets: self.desired.clone() }));
-        }
-    }
-
-    fn enqueue(&self, names: impl IntoIterator<Item = ServiceKey>) {
+impl Watch {
+    pub(super) fn enqueue(&self, names: impl IntoIterator<Item = ServiceKey>) {
         for name in names {
             self.shared.queue.add(name);
         }
     }
 }
 
-fn target_of(knowledge: &Knowledge, key: &ServiceKey) -> Option<Target> {
+pub(super) fn target_of(knowledge: &Knowledge, key: &ServiceKey) -> Option<Target> {
     knowledge.planned(key)?.as_ref().ok()?.export.target.clone()
 }
 
-fn seconds() -> i64 {
+pub(super) fn seconds() -> i64 {
     Timestamp::now().as_second()
 }

@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use super::registrations::{Changed, Registrations};
 use crate::{
     ledger::{
         Map, Value,
@@ -24,24 +25,14 @@ pub type Local = records::Exported;
 #[derive(Debug)]
 pub struct Exports {
     map: Map,
-    /// The target that each export wants.
-    targets: HashMap<ServiceKey, Target>,
-    registrations: BTreeMap<Target, Registration>,
-    /// Exports of this cluster that want a target which another one of them holds.
-    waiting: BTreeMap<Target, BTreeSet<ServiceKey>>,
+    registrations: Registrations,
     refused: HashMap<ServiceKey, TooLarge>,
 }
 
 impl Exports {
     pub fn resume(own: &Map) -> Self {
         let catalog = records::Catalog::decode(own);
-        Self {
-            map: own.clone(),
-            targets: HashMap::new(),
-            registrations: catalog.registrations,
-            waiting: BTreeMap::new(),
-            refused: HashMap::new(),
-        }
+        Self { map: own.clone(), registrations: Registrations::resume(catalog.registrations), refused: HashMap::new() }
     }
 
     /// Every name that the ledger has, exported still or not.
@@ -65,24 +56,15 @@ impl Exports {
     }
 
     pub fn registrations(&self) -> &BTreeMap<Target, Registration> {
-        &self.registrations
+        self.registrations.held()
     }
 
-    /// Whether the export of this name holds its target, or which other one of this cluster does.
-    pub fn holder(&self, target: &Target) -> Option<&ClaimOwner> {
-        self.registrations.get(target).map(|registration| &registration.owner)
-    }
-
-    /// Sets what a name exports (`None`: nothing). Returns the names that may now get a target they waited for.
+    /// Sets what a name exports (`None`: nothing). Returns the owners that may now get a target they waited for.
     ///
     /// `now` is in seconds since 1970: new claims date from it.
-    pub fn set(&mut self, key: &ServiceKey, local: Option<Arc<Local>>, now: i64) -> BTreeSet<ServiceKey> {
+    pub fn set(&mut self, key: &ServiceKey, local: Option<Arc<Local>>, now: i64) -> BTreeSet<ClaimOwner> {
         let wanted = local.as_ref().and_then(|local| local.export.target.clone());
-        let freed = self.release_other_targets(key, wanted.as_ref());
-        if let Some(target) = wanted {
-            self.targets.insert(key.clone(), target.clone());
-            self.claim(key, target, now);
-        }
+        let freed = self.claim(&ClaimOwner::export(key), wanted.into_iter().collect(), now);
         let Some(local) = local else {
             self.refused.remove(key);
             self.remove_service(key);
@@ -95,65 +77,33 @@ impl Exports {
         freed
     }
 
-    /// Retires the registrations that an earlier leader recorded for owners that are no more.
-    pub fn retire_unowned(&mut self, is_owner: impl Fn(&ClaimOwner) -> bool) {
-        let unowned: Vec<Registration> =
-            self.registrations.values().filter(|held| !held.retiring && !is_owner(&held.owner)).cloned().collect();
-        for registration in unowned {
-            self.put_registration(Registration { retiring: true, ..registration });
-        }
-    }
-
-    /// A retired target holds no instance of this cluster any more. Returns the names that waited for it.
-    pub fn retired(&mut self, target: &Target) -> BTreeSet<ServiceKey> {
-        if self.registrations.get(target).is_some_and(|registration| registration.retiring) {
-            self.registrations.remove(target);
-            self.map.remove(&records::registration_key(target));
-            return self.waiting.remove(target).unwrap_or_default();
-        }
-        BTreeSet::new()
-    }
-
-    fn claim(&mut self, key: &ServiceKey, target: Target, now: i64) {
-        let owner = owner(key);
-        let registration = match self.registrations.get(&target) {
-            Some(held) if held.owner == owner => Registration { retiring: false, ..held.clone() },
-            Some(held) if !held.retiring => {
-                self.waiting.entry(target).or_default().insert(key.clone());
-                return;
-            }
-            _ => Registration { target: target.clone(), owner, claimed: now, retiring: false },
-        };
-        self.put_registration(registration);
-    }
-
-    fn release_other_targets(&mut self, key: &ServiceKey, wanted: Option<&Target>) -> BTreeSet<ServiceKey> {
-        self.waiting.retain(|_, names| {
-            names.remove(key);
-            !names.is_empty()
-        });
-        // What an earlier leader recorded counts as well: it may have been another target.
-        let owner = owner(key);
-        let released: Vec<Registration> = match self.targets.remove(key) {
-            Some(target) => self.registrations.get(&target).into_iter().cloned().collect(),
-            None => self.registrations.values().filter(|held| held.owner == owner).cloned().collect(),
-        };
-        let mut freed = BTreeSet::new();
-        for registration in released {
-            if registration.owner == owner && !registration.retiring && Some(&registration.target) != wanted {
-                freed.extend(self.waiting.remove(&registration.target).unwrap_or_default());
-                self.put_registration(Registration { retiring: true, ..registration });
-            }
-        }
+    /// Sets the targets that an owner wants. Returns the owners that may now get one they waited for.
+    pub fn claim(&mut self, owner: &ClaimOwner, targets: BTreeSet<Target>, now: i64) -> BTreeSet<ClaimOwner> {
+        let Changed { records, freed } = self.registrations.set(owner, targets, now);
+        self.put(&records);
         freed
     }
 
-    fn put_registration(&mut self, registration: Registration) {
-        // Names of namespaces and services are bounded (cloudmap limits), so that the record always fits.
-        if let Ok((key, value)) = records::encode_registration(&registration) {
-            self.map.insert(key, value);
+    /// Retires the registrations that an earlier leader recorded for owners that are no more.
+    pub fn retire_unowned(&mut self, is_owner: impl Fn(&ClaimOwner) -> bool) {
+        let records = self.registrations.retire_unowned(is_owner);
+        self.put(&records);
+    }
+
+    /// A retired target holds no instance of this cluster any more. Returns the owners that waited for it.
+    pub fn retired(&mut self, target: &Target) -> BTreeSet<ClaimOwner> {
+        let Some(freed) = self.registrations.retired(target) else { return BTreeSet::new() };
+        self.map.remove(&records::registration_key(target));
+        freed
+    }
+
+    fn put(&mut self, targets: &BTreeSet<Target>) {
+        for registration in targets.iter().filter_map(|target| self.registrations.held().get(target)) {
+            // Names of namespaces and services are bounded (cloudmap limits), so that the record always fits.
+            if let Ok((key, value)) = records::encode_registration(registration) {
+                self.map.insert(key, value);
+            }
         }
-        self.registrations.insert(registration.target.clone(), registration);
     }
 
     fn encode(&mut self, key: &ServiceKey, local: &Local) -> Result<(), TooLarge> {
@@ -178,10 +128,6 @@ impl Exports {
             self.map.remove(&records::chunk_key(key, chunk.index));
         }
     }
-}
-
-fn owner(key: &ServiceKey) -> ClaimOwner {
-    ClaimOwner { kind: "ServiceExport".into(), namespace: key.namespace.clone(), name: key.name.clone() }
 }
 
 #[cfg(test)]

@@ -96,9 +96,9 @@ fn the_older_claim_of_two_names_holds_until_it_is_released() {
     let mut exports = Exports::resume(&Map::new());
     exports.set(&key("a"), Some(mk_local(1, Some(target("t")))), 7);
     exports.set(&key("b"), Some(mk_local(1, Some(target("t")))), 8);
-    assert_eq!(&*exports.holder(&target("t")).unwrap().name, "a");
+    assert_eq!(&*exports.registrations()[&target("t")].owner.name, "a");
     let freed = exports.set(&key("a"), None, 9);
-    assert_eq!(freed, [key("b")].into());
+    assert_eq!(freed, [ClaimOwner::export(&key("b"))].into());
     exports.set(&key("b"), Some(mk_local(1, Some(target("t")))), 10);
     let held = &exports.registrations()[&target("t")];
     assert_eq!((&*held.owner.name, held.claimed, held.retiring), ("b", 10, false));

@@ -23,7 +23,7 @@ enum Identity {
 ///
 /// Only the first address of a row is used, as Kubernetes asks of consumers; rows without an address that is one
 /// (host names) are left out.
-pub(super) fn join(slices: &[Arc<ForeignSlice>]) -> Vec<Endpoint> {
+pub(crate) fn join(slices: &[Arc<ForeignSlice>]) -> Vec<Endpoint> {
     let mut joined: BTreeMap<Identity, Endpoint> = BTreeMap::new();
     for slice in slices.iter().filter(|slice| slice.address_type != AddressType::Unsupported && !slice.deleting) {
         for row in &slice.endpoints {

@@ -3,8 +3,10 @@
 mod desired;
 mod endpoints;
 mod plan;
+mod registrations;
 mod status;
 
 pub use desired::{Exports, Local};
+pub(crate) use endpoints::join;
 pub use plan::{Refusal, left_out, permit, plan};
 pub use status::{Facts, Publication, verdicts};

@@ -75,7 +75,9 @@ fn only_the_spec_exports_labels_and_only_what_an_object_may_have() {
 fn a_namespace_without_the_labels_may_not_export_and_reads_what_to_do() {
     let namespace = |labels: &[(&str, &str)]| Namespace {
         name: "shop".into(),
+        uid: "uid".into(),
         terminating: false,
+        import_from: None,
         labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
     };
     let allowed: NamespaceSelector = "export in (yes, all)".parse().unwrap();

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use crate::foreign::Misfit;
+
 /// Why an address is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unusable {
@@ -11,6 +13,8 @@ pub enum Unusable {
     Multicast,
     /// A cluster IP of this cluster: traffic would go in circles.
     ClusterIp,
+    /// Registered by others, in a way that does not fit the service that clusters export.
+    Misfit(Misfit),
 }
 
 impl Unusable {
@@ -21,6 +25,9 @@ impl Unusable {
             Self::LinkLocal => "link-local",
             Self::Multicast => "multicast",
             Self::ClusterIp => "a cluster IP of this cluster",
+            Self::Misfit(Misfit::NoPort) => "registered without a port, which cannot be told by others",
+            Self::Misfit(Misfit::NoSuchPort) => "registered with a port that is none of the service's",
+            Self::Misfit(Misfit::Family) => "of an IP family that the service does not have",
         }
     }
 }

@@ -5,6 +5,7 @@ mod addresses;
 mod apply;
 mod objects;
 mod plan;
+mod registered;
 
 pub use addresses::{Unusable, usable};
 pub use apply::{There, apply, remove};

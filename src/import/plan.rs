@@ -9,13 +9,15 @@ use std::{
 use super::{
     addresses::{Unusable, usable},
     objects::UNNAMED_PORT,
+    registered,
 };
 use crate::{
     api::ServiceImportType,
     cluster::objects::{AddressType, OwnSlice, Service, ServiceImport},
+    foreign::Picture,
     model::{
-        ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, Placement, Proximity, ServiceKey, ServiceType,
-        Slice, SliceEndpoint, merge, pack, packable,
+        ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, PackedEndpoint, Placement, Proximity,
+        ServiceKey, ServiceType, Slice, SliceEndpoint, merge, pack, packable,
     },
 };
 
@@ -45,6 +47,8 @@ pub struct Observed<'a> {
     pub families: &'a [IpFamily],
     /// Clusters that have not been heard of for long, and since when (milliseconds since 1970): what they said last counts.
     pub silent: &'a BTreeMap<ClusterId, u64>,
+    /// What others registered in Cloud Map under the name.
+    pub foreign: &'a Picture,
     pub import: Option<&'a ServiceImport>,
     /// The Service of the derived name, whoever made it.
     pub derived: Option<&'a Service>,
@@ -111,7 +115,12 @@ pub struct Wanted {
 pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Copy) -> Plan {
     let exports: BTreeMap<ClusterId, &Export> =
         observed.sources.iter().map(|(id, source)| (id.clone(), source.export)).collect();
-    let Some(mut service) = merge(&exports) else {
+    let exported = merge(&exports);
+    let is_exported = exported.is_some();
+    let Some(mut service) = exported.or_else(|| registered::service(observed)) else {
+        if registered::stays(observed) && !concerns_unknown(observed) {
+            return without_endpoints(observed);
+        }
         let ours = observed.import.is_some_and(|import| import.managed)
             || observed.derived.is_some_and(|derived| derived.managed)
             || !observed.slices.is_empty();
@@ -131,7 +140,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     service.ip_families = service.families_in(observed.families);
     let silent = observed.silent.iter().filter(|(cluster, _)| service.clusters.contains_key(*cluster));
     let silent = silent.map(|(cluster, since)| (cluster.clone(), *since)).collect();
-    let decided = !import_concerns_unknown(observed);
+    let decided = !import_concerns_unknown(observed) && (is_exported || registered::decides(observed));
     if !decided && observed.import.is_none() {
         return Plan::Keep;
     }
@@ -154,32 +163,40 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         None => service.service_type == ServiceType::Headless,
     };
     let unnamed_alias = (!headless).then_some(UNNAMED_PORT);
+    let proximity = Proximity::of(service.traffic_distribution.as_deref());
     let mut slices = BTreeMap::new();
     let mut skipped = Vec::new();
-    for (cluster, source) in observed.sources {
-        let carried = service.clusters.get(cluster).map_or(&[][..], Vec::as_slice);
-        let placement = Placement {
-            source: cluster,
-            local: cluster == observed.local,
-            families: &service.ip_families,
-            carried,
-            unnamed_alias,
-            proximity: Proximity::of(service.traffic_distribution.as_deref()),
-        };
-        let mut packed = packable(source.endpoints, &placement);
+    let mut place = |source: &ClusterId, endpoints: &[Endpoint], families: &[IpFamily], carried: &[Arc<str>], kept| {
+        let local = source == observed.local;
+        let mut packed = packable(endpoints, &Placement { source, local, families, carried, unnamed_alias, proximity });
         // What the own API server admitted as an endpoint is not checked again.
-        if cluster != observed.local {
+        if !local {
             packed.retain(|candidate| match usable(candidate.endpoint.address, is_cluster_ip) {
                 Ok(()) => true,
                 Err(reason) => {
-                    skipped.push((cluster.clone(), candidate.endpoint.address, reason));
+                    skipped.push((source.clone(), candidate.endpoint.address, reason));
                     false
                 }
             });
         }
-        let existing: Vec<Slice> = of_cluster(observed.slices, cluster).filter_map(slice).collect();
-        slices.insert(cluster.clone(), pack(observed.key, cluster, &packed, &existing));
+        packed.extend(kept);
+        slices.insert(source.clone(), packed_slices(observed, source, &packed));
+    };
+    for (cluster, source) in observed.sources {
+        let carried = service.clusters.get(cluster).map_or(&[][..], Vec::as_slice);
+        place(cluster, source.endpoints, &service.ip_families, carried, Vec::new());
     }
+    let (families, fitted) = registered::fit(observed, decided.then_some(&service));
+    let mut unread = registered::unread(observed);
+    for (source, endpoints) in &fitted.endpoints {
+        let carried = carried_ports(endpoints);
+        place(source, endpoints, &families, &carried, unread.remove(source).unwrap_or_default());
+        service.clusters.insert(source.clone(), carried);
+    }
+    for (source, rows) in unread {
+        place(&source, &[], &[], &[], rows);
+    }
+    skipped.extend(fitted.misfits.into_iter().map(|(source, ip, misfit)| (source, ip, Unusable::Misfit(misfit))));
     let wanted: BTreeSet<&Arc<str>> = slices.values().flatten().map(|slice| &slice.name).collect();
     let stale = observed
         .slices
@@ -190,6 +207,36 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         .collect();
     let service = decided.then_some(service);
     Plan::Want(Box::new(Wanted { service, obstacle: None, silent, slices, stale, skipped }))
+}
+
+/// The import of a name that only others registered, none of whose instances is known to be there.
+fn without_endpoints(observed: &Observed<'_>) -> Plan {
+    let unread = registered::unread(observed).into_iter();
+    let slices: BTreeMap<ClusterId, Vec<Slice>> =
+        unread.map(|(source, rows)| (source.clone(), packed_slices(observed, &source, &rows))).collect();
+    let wanted: BTreeSet<&Arc<str>> = slices.values().flatten().map(|slice| &slice.name).collect();
+    let names = observed.slices.iter().map(|slice| &slice.key.name);
+    let stale = names.filter(|name| !wanted.contains(name)).cloned().collect();
+    Plan::Want(Box::new(Wanted {
+        service: None,
+        obstacle: None,
+        silent: BTreeMap::new(),
+        slices,
+        stale,
+        skipped: Vec::new(),
+    }))
+}
+
+fn packed_slices(observed: &Observed<'_>, source: &ClusterId, endpoints: &[PackedEndpoint]) -> Vec<Slice> {
+    let existing: Vec<Slice> = of_cluster(observed.slices, source).filter_map(slice).collect();
+    pack(observed.key, source, endpoints, &existing)
+}
+
+/// Names of the ports that any of the endpoints serves.
+fn carried_ports(endpoints: &[Endpoint]) -> Vec<Arc<str>> {
+    let names: BTreeSet<&Arc<str>> =
+        endpoints.iter().flat_map(|endpoint| &*endpoint.ports).map(|port| &port.name).collect();
+    names.into_iter().cloned().collect()
 }
 
 /// Whether a cluster that is unknown may still export the name, as far as the objects here tell.
@@ -223,7 +270,10 @@ fn obstacle(observed: &Observed<'_>, service: &ClusterSetService) -> Option<Stri
     })
 }
 
-fn of_cluster<'a>(slices: &'a [Arc<OwnSlice>], cluster: &'a ClusterId) -> impl Iterator<Item = &'a OwnSlice> {
+pub(super) fn of_cluster<'a>(
+    slices: &'a [Arc<OwnSlice>],
+    cluster: &'a ClusterId,
+) -> impl Iterator<Item = &'a OwnSlice> {
     slices
         .iter()
         .filter(|slice| slice.source_cluster.as_deref() == Some(cluster.as_str()) && !slice.deleting)
@@ -231,7 +281,7 @@ fn of_cluster<'a>(slices: &'a [Arc<OwnSlice>], cluster: &'a ClusterId) -> impl I
 }
 
 /// The domain form of a slice that is there.
-fn slice(slice: &OwnSlice) -> Option<Slice> {
+pub(super) fn slice(slice: &OwnSlice) -> Option<Slice> {
     let family = match slice.address_type {
         AddressType::V4 => IpFamily::V4,
         AddressType::V6 => IpFamily::V6,
@@ -260,4 +310,4 @@ fn slice(slice: &OwnSlice) -> Option<Slice> {
 
 #[cfg(test)]
 #[path = "plan_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -14,7 +14,7 @@ fn key() -> ServiceKey {
     ServiceKey::new("ns", "svc")
 }
 
-fn id(name: &str) -> ClusterId {
+pub(in crate::import) fn id(name: &str) -> ClusterId {
     name.parse().unwrap()
 }
 
@@ -39,15 +39,15 @@ fn mk_endpoint(ip: &str) -> Endpoint {
     }
 }
 
-fn mk_import(managed: bool, clusters: &[&str]) -> ServiceImport {
+pub(in crate::import) fn mk_import(managed: bool, clusters: &[&str]) -> ServiceImport {
     ServiceImport {
         key: key(),
         uid: "uid".into(),
         generation: Some(1),
         deleting: false,
         managed,
-        labels: Default::default(),
-        annotations: Default::default(),
+        labels: BTreeMap::default(),
+        annotations: BTreeMap::default(),
         spec: ServiceImportSpec::default(),
         status: ServiceImportStatus {
             clusters: clusters.iter().map(|name| crate::api::ClusterStatus { cluster: (*name).to_owned() }).collect(),
@@ -56,7 +56,7 @@ fn mk_import(managed: bool, clusters: &[&str]) -> ServiceImport {
     }
 }
 
-fn mk_slice(name: &str, source: &str) -> Arc<OwnSlice> {
+pub(in crate::import) fn mk_slice(name: &str, source: &str) -> Arc<OwnSlice> {
     Arc::new(OwnSlice(EndpointSlice {
         key: ObjectKey::new("ns", name),
         uid: "uid".into(),
@@ -81,20 +81,21 @@ fn mk_slice(name: &str, source: &str) -> Arc<OwnSlice> {
     }))
 }
 
-struct Scene {
+pub(in crate::import) struct Scene {
     exports: Vec<(ClusterId, Export, Vec<Endpoint>)>,
-    namespace: bool,
-    unknown: Unknown,
+    pub(in crate::import) namespace: bool,
+    pub(in crate::import) unknown: Unknown,
     settling: bool,
     families: Vec<IpFamily>,
     silent: BTreeMap<ClusterId, u64>,
-    import: Option<ServiceImport>,
+    pub(in crate::import) foreign: Picture,
+    pub(in crate::import) import: Option<ServiceImport>,
     derived: Option<Service>,
-    slices: Vec<Arc<OwnSlice>>,
+    pub(in crate::import) slices: Vec<Arc<OwnSlice>>,
 }
 
 impl Scene {
-    fn new(exports: &[(&str, i64, &[&str])]) -> Self {
+    pub(in crate::import) fn new(exports: &[(&str, i64, &[&str])]) -> Self {
         let export = |(name, created, ips): &(&str, i64, &[&str])| {
             (id(name), mk_export(*created), ips.iter().map(|ip| mk_endpoint(ip)).collect())
         };
@@ -105,6 +106,7 @@ impl Scene {
             settling: false,
             families: vec![IpFamily::V4, IpFamily::V6],
             silent: BTreeMap::new(),
+            foreign: Picture::nothing(),
             import: None,
             derived: None,
             slices: vec![],
@@ -116,7 +118,7 @@ impl Scene {
         self
     }
 
-    fn plan(&self) -> Plan {
+    pub(in crate::import) fn plan(&self) -> Plan {
         let sources =
             self.exports.iter().map(|(id, export, endpoints)| (id.clone(), Source { export, endpoints })).collect();
         plan(
@@ -129,6 +131,7 @@ impl Scene {
                 settling: self.settling,
                 families: &self.families,
                 silent: &self.silent,
+                foreign: &self.foreign,
                 import: self.import.as_ref(),
                 derived: self.derived.as_ref(),
                 slices: &self.slices,

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `AWS_INSTANCE_IPV4`, `AWS_INSTANCE_IPV6` | the endpoint's addresses, one instance for both |
 //! | `AWS_INSTANCE_PORT` | the number that the first port of the Service has on this endpoint |
+//! | `AWS_ALIAS_DNS_NAME`, `AWS_INSTANCE_CNAME` | a host name in place of all of these: a load balancer, or another one |
 //! | `PORT_<name>` | each further port: `<number>/<protocol>`, where `<name>` is the port's name, or its number |
 //! | `AVAILABILITY_ZONE`, `REGION` | as ECS writes them, where they are known |
 //! | `CLOUDMAP_MCS_CLUSTERSET`, `CLOUDMAP_MCS_CLUSTER`, `CLOUDMAP_MCS_CLUSTER_UID` | whose the instance is |
@@ -16,7 +17,10 @@ use std::{
     sync::Arc,
 };
 
-use super::ownership::{Identity, short_hash};
+use super::{
+    host::is_load_balancer,
+    ownership::{Identity, short_hash},
+};
 use crate::{
     cloudmap::{Attributes, Instance, RecordType, Service},
     model::{Endpoint, EndpointPort, ServiceKey, ServicePort},
@@ -25,6 +29,8 @@ use crate::{
 pub const IPV4: &str = "AWS_INSTANCE_IPV4";
 pub const IPV6: &str = "AWS_INSTANCE_IPV6";
 pub const PORT: &str = "AWS_INSTANCE_PORT";
+pub const ALIAS: &str = "AWS_ALIAS_DNS_NAME";
+pub const CNAME: &str = "AWS_INSTANCE_CNAME";
 pub const INIT_HEALTH: &str = "AWS_INIT_HEALTH_STATUS";
 pub const ZONE: &str = "AVAILABILITY_ZONE";
 pub const REGION: &str = "REGION";
@@ -63,41 +69,70 @@ pub struct InstanceSpec {
     ipv6: Option<Ipv6Addr>,
     port: Option<u16>,
     zone: Option<Arc<str>>,
+    /// In place of addresses.
+    host: Option<Arc<str>>,
 }
 
 impl InstanceSpec {
+    pub(super) fn of_host(id: Arc<str>, common: Arc<Attributes>, host: Arc<str>) -> Self {
+        Self { id, common, ipv4: None, ipv6: None, port: None, zone: None, host: Some(host) }
+    }
+
     pub fn id(&self) -> &Arc<str> {
         &self.id
     }
 
+    /// The address, or the host name, for people.
+    pub fn address(&self) -> String {
+        match (self.ipv4, self.ipv6, &self.host) {
+            (Some(ip), _, _) => ip.to_string(),
+            (None, Some(ip), _) => ip.to_string(),
+            (None, None, host) => host.as_deref().unwrap_or_default().to_owned(),
+        }
+    }
+
     /// The instance as `service` takes it.
     pub fn render(&self, service: ServiceTraits) -> Instance {
-        let mut instance = Instance { id: self.id.clone(), attributes: self.attributes() };
+        let mut instance = Instance { id: self.id.clone(), attributes: self.attributes(service) };
         if service.custom_health_check {
             instance.attributes.insert(INIT_HEALTH.to_owned(), "HEALTHY".to_owned());
         }
         instance
     }
 
-    fn attributes(&self) -> Attributes {
-        let Self { id: _, common, ipv4, ipv6, port, zone } = self;
+    fn attributes(&self, service: ServiceTraits) -> Attributes {
+        let Self { id: _, common, ipv4, ipv6, port, zone, host } = self;
         let mut attributes = (**common).clone();
         let mut set = |key: &str, value: Option<String>| value.map(|value| attributes.insert(key.to_owned(), value));
         set(IPV4, ipv4.map(|ip| ip.to_string()));
         set(IPV6, ipv6.map(|ip| ip.to_string()));
         set(PORT, port.map(|port| port.to_string()));
         set(ZONE, zone.as_deref().map(str::to_owned));
+        if let Some(host) = host {
+            let alias = is_load_balancer(host) && !service.records.cname;
+            set(if alias { ALIAS } else { CNAME }, Some((**host).to_owned()));
+        }
         attributes
     }
 
-    /// Equal for equal attributes; see [`digest`].
-    pub fn digest(&self) -> Digest {
-        digest(&self.attributes())
+    /// Equal for equal attributes in one service; see [`digest`].
+    pub fn digest(&self, service: ServiceTraits) -> Digest {
+        digest(&self.attributes(service))
     }
 
     /// What the records of a service require and this endpoint lacks. `None`: it fits.
     pub fn lacks(&self, service: ServiceTraits) -> Option<&'static str> {
         let records = service.records;
+        if let Some(host) = &self.host {
+            let addresses = records.a || records.aaaa;
+            return if records.srv || addresses && !is_load_balancer(host) {
+                Some("a host name needs a service with a CNAME record, or without records")
+            } else if addresses && !service.weighted {
+                Some("the service answers with several addresses (MULTIVALUE), a load balancer needs WEIGHTED")
+            } else {
+                None
+            };
+        }
         if records.cname {
             Some("the service has a CNAME record, which takes host names only")
         } else if records.a && self.ipv4.is_none() {
@@ -116,6 +151,7 @@ impl InstanceSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServiceTraits {
     records: Records,
+    weighted: bool,
     custom_health_check: bool,
 }
 
@@ -140,6 +176,7 @@ impl From<&Service> for ServiceTraits {
                 srv: has(RecordType::Srv),
                 cname: has(RecordType::Cname),
             },
+            weighted: service.dns.as_ref().is_some_and(|dns| dns.weighted),
             custom_health_check: service.custom_health_check,
         }
     }
@@ -154,7 +191,7 @@ pub struct Digest(u64);
 pub fn digest(attributes: &Attributes) -> Digest {
     let mut hasher = DefaultHasher::new();
     for (key, value) in attributes {
-        if !key.starts_with("AWS_") || [IPV4, IPV6, PORT].contains(&key.as_str()) {
+        if !key.starts_with("AWS_") || [IPV4, IPV6, PORT, ALIAS, CNAME].contains(&key.as_str()) {
             (key, value).hash(&mut hasher);
         }
     }
@@ -180,7 +217,7 @@ impl Source<'_> {
     /// of the Python controller (the address with dashes) makes such ids. Endpoints that share an address (pods on the
     /// host network) have their port appended, all but the one with the lowest.
     pub fn instances<'e>(&self, endpoints: impl IntoIterator<Item = &'e Endpoint>) -> Result<Vec<InstanceSpec>, Unfit> {
-        let prefix = format!("k8s-{}", short_hash(&self.identity.cluster_uid, CLUSTER_HASH));
+        let prefix = self.id_prefix();
         let mut ready: Vec<_> = endpoints.into_iter().filter(|endpoint| endpoint.conditions.ready).collect();
         // The address that is in the id, then the port.
         ready.sort_by_key(|endpoint| {
@@ -212,7 +249,7 @@ impl Source<'_> {
                 common
             });
             let (ipv4, ipv6, zone) = (endpoint.ipv4, endpoint.ipv6, endpoint.zone.clone());
-            let spec = InstanceSpec { id, common, ipv4, ipv6, port, zone };
+            let spec = InstanceSpec { id, common, ipv4, ipv6, port, zone, host: None };
             self.check(&spec)?;
             specs.push(spec);
         }
@@ -220,12 +257,17 @@ impl Source<'_> {
         Ok(specs)
     }
 
+    /// What the ids of all instances of this cluster begin with.
+    pub(super) fn id_prefix(&self) -> String {
+        format!("k8s-{}", short_hash(&self.identity.cluster_uid, CLUSTER_HASH))
+    }
+
     /// The number that the first port of the Service has on an endpoint.
     fn first_port(&self, ports: &[EndpointPort]) -> Option<u16> {
         self.ports.first().and_then(|first| resolve(first, ports))
     }
 
-    fn common(&self, ports: &[EndpointPort]) -> Attributes {
+    pub(super) fn common(&self, ports: &[EndpointPort]) -> Attributes {
         let Identity { clusterset, cluster, cluster_uid } = self.identity;
         let mut attributes = Attributes::new();
         let mut set = |key: &str, value: &str| attributes.insert(key.to_owned(), value.to_owned());
@@ -249,8 +291,8 @@ impl Source<'_> {
         attributes
     }
 
-    fn check(&self, spec: &InstanceSpec) -> Result<(), Unfit> {
-        let attributes = spec.attributes();
+    pub(super) fn check(&self, spec: &InstanceSpec) -> Result<(), Unfit> {
+        let attributes = spec.attributes(ServiceTraits::default());
         // One may be added for the health check.
         let count = attributes.len() + 1;
         let characters: usize = attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
@@ -368,7 +410,7 @@ mod tests {
         assert!(!plain.attributes.contains_key(INIT_HEALTH));
         assert_eq!(checked.attributes[INIT_HEALTH], "HEALTHY");
         assert_eq!(digest(&plain.attributes), digest(&checked.attributes));
-        assert_eq!(specs[0].digest(), digest(&plain.attributes));
+        assert_eq!(specs[0].digest(ServiceTraits::default()), digest(&plain.attributes));
         let mut altered = plain.attributes.clone();
         altered.insert(IPV4.to_owned(), "10.0.0.9".to_owned());
         assert_ne!(digest(&altered), digest(&plain.attributes));

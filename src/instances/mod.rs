@@ -1,14 +1,19 @@
 //! Instances: what the rest of AWS reads about our endpoints.
 //!
-//! [`target`] names the Cloud Map service of a Kubernetes Service, [`attributes`] writes its instances, [`ownership`]
-//! says whose things are, [`plan`] compares: all pure. [`sync`] makes Cloud Map so.
+//! [`target`] names the Cloud Map service of a Kubernetes Service, [`attributes`] and [`host`] write its instances,
+//! [`ownership`] says whose things are, [`adopt`] what may be taken over, [`plan`] compares: all pure. [`sync`] makes Cloud
+//! Map so.
 
+pub mod adopt;
 pub mod attributes;
+pub mod host;
 pub mod ownership;
 pub mod plan;
+pub mod records;
 pub mod sync;
 pub mod target;
 
+pub use adopt::Adopt;
 pub use attributes::{InstanceSpec, Source, Unfit};
-pub use ownership::Identity;
+pub use ownership::{Consent, Identity};
 pub use target::{InvalidTarget, Naming};

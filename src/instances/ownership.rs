@@ -7,7 +7,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use sha2::{Digest, Sha256};
 
-use super::attributes::{CLUSTER_UID, CLUSTERSET};
+use super::{
+    Adopt,
+    attributes::{CLUSTER_UID, CLUSTERSET},
+};
 use crate::{
     cloudmap::{Instance, Service},
     model::{ClusterId, ClusterSetId},
@@ -37,19 +40,24 @@ impl Identity {
     pub fn set(&self) -> String {
         match &self.clusterset {
             Some(id) => format!("clusterset/{id}"),
-            None => format!("cluster/{}", self.cluster_uid),
+            None => self.alone(),
         }
+    }
+
+    /// The set of this cluster before it was in any ClusterSet: what it made then is still its own.
+    fn alone(&self) -> String {
+        format!("cluster/{}", self.cluster_uid)
+    }
+
+    fn made(&self, creator: &str) -> bool {
+        [self.set(), self.alone()].iter().any(|set| creator.starts_with(&creator_prefix(set)))
     }
 
     /// The `CreatorRequestId` of something that we make now. The nonce makes it unique, since AWS may answer a
     /// repeated one with what it answered before; the rest is the same for the whole ClusterSet, and proves later that
     /// the thing is ours. 42 characters of the 64 that AWS allows.
     pub fn creator_request_id(&self, nonce: u64) -> String {
-        format!("{}{:012x}", self.creator_prefix(), nonce & 0xffff_ffff_ffff)
-    }
-
-    fn creator_prefix(&self) -> String {
-        format!("{CREATOR}{}:", short_hash(&self.set(), 8))
+        format!("{}{:012x}", creator_prefix(&self.set()), nonce & 0xffff_ffff_ffff)
     }
 
     /// For people, and for whoever lists services, where AWS leaves the `CreatorRequestId` out. At most 1,024
@@ -64,6 +72,10 @@ impl Identity {
     }
 }
 
+fn creator_prefix(set: &str) -> String {
+    format!("{CREATOR}{}:", short_hash(set, 8))
+}
+
 /// The first `bytes` bytes of a SHA-256, in hexadecimal digits.
 pub(super) fn short_hash(text: &str, bytes: usize) -> String {
     let digest = Sha256::digest(text.as_bytes());
@@ -71,11 +83,24 @@ pub(super) fn short_hash(text: &str, bytes: usize) -> String {
     digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }
 
-/// Whether this cluster registered an instance: our attributes name our ClusterSet and this cluster's UID.
+/// Whether this cluster registered an instance: our attributes name this cluster's UID, and our ClusterSet, or none as from
+/// the time before this cluster was in any.
 pub fn is_ours(instance: &Instance, identity: &Identity) -> bool {
     let attribute = |key| instance.attributes.get(key).map(String::as_str);
+    let clusterset = attribute(CLUSTERSET);
     attribute(CLUSTER_UID) == Some(&identity.cluster_uid)
-        && attribute(CLUSTERSET) == identity.clusterset.as_ref().map(ClusterSetId::as_str)
+        && (clusterset.is_none() || clusterset == identity.clusterset.as_ref().map(ClusterSetId::as_str))
+}
+
+/// Whether any cluster of our ClusterSet registered an instance, so that its ledger tells of it.
+pub fn is_of_our_set(instance: &Instance, identity: &Identity) -> bool {
+    match &identity.clusterset {
+        Some(set) => {
+            instance.attributes.contains_key(CLUSTER_UID)
+                && instance.attributes.get(CLUSTERSET).is_some_and(|there| there == set.as_str())
+        }
+        None => is_ours(instance, identity),
+    }
 }
 
 /// Who made, or claims, a service.
@@ -97,7 +122,7 @@ pub enum ServiceOwner {
 /// they were not read).
 pub fn service_owner(service: &Service, tags: &BTreeMap<String, String>, identity: &Identity) -> ServiceOwner {
     if let Some(creator) = service.creator_request_id.as_deref().filter(|creator| creator.starts_with(CREATOR)) {
-        if creator.starts_with(&identity.creator_prefix()) {
+        if identity.made(creator) {
             return ServiceOwner::Ours;
         }
         return ServiceOwner::OtherSet(creator.to_owned());
@@ -106,10 +131,11 @@ pub fn service_owner(service: &Service, tags: &BTreeMap<String, String>, identit
     if let Some(rest) = description.strip_prefix(HERITAGE) {
         let set = rest.split(',').next().unwrap_or_default();
         // A copied description proves nothing where AWS says that somebody else made the service.
-        if set == identity.set() && service.creator_request_id.is_none() {
+        let ours = set == identity.set() || set == identity.alone();
+        if ours && service.creator_request_id.is_none() {
             return ServiceOwner::Ours;
         }
-        if set != identity.set() {
+        if !ours {
             return ServiceOwner::OtherSet(set.to_owned());
         }
     }
@@ -125,7 +151,7 @@ pub fn service_owner(service: &Service, tags: &BTreeMap<String, String>, identit
 
 /// Whether a service was provably made by our ClusterSet, so that it may be deleted: only its creator proves that.
 pub fn made_by_us(service: &Service, identity: &Identity) -> bool {
-    service.creator_request_id.as_deref().is_some_and(|creator| creator.starts_with(&identity.creator_prefix()))
+    service.creator_request_id.as_deref().is_some_and(|creator| identity.made(creator))
 }
 
 /// Whether a namespace's tags prove that our ClusterSet made it.
@@ -133,29 +159,45 @@ pub fn namespace_made_by_us(tags: &BTreeMap<String, String>, identity: &Identity
     tags.get(OWNER_TAG) == Some(&identity.set())
 }
 
+/// What the user said about a target that somebody else made.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Consent {
+    /// The user named the target, or shares it: services that nobody claims are joined. Otherwise the name was only implied,
+    /// and only what our ClusterSet made is used: names coincide in accounts, and production traffic must not move by
+    /// accident.
+    pub named: bool,
+    /// The user shares the target: services that another controller claims are joined as well.
+    pub share: bool,
+    /// The user takes over from this controller.
+    pub adopt: Option<Adopt>,
+}
+
 /// Why a target may not be used, for the user: who owns it and what to do. `None`: it may.
-///
-/// A target that was only implied is used only where our ClusterSet made the service: names coincide in accounts, and
-/// production traffic must not move by accident.
-pub fn refusal(owner: &ServiceOwner, implied: bool) -> Option<String> {
+pub fn refusal(owner: &ServiceOwner, consent: &Consent) -> Option<String> {
+    let Consent { named, share, adopt } = consent;
+    let adopted = adopt.as_ref().is_some_and(|adopt| adopt.covers(owner));
     match owner {
         ServiceOwner::Ours => None,
-        ServiceOwner::Unclaimed if !implied => None,
+        ServiceOwner::Unclaimed if *named || *share || adopted => None,
         ServiceOwner::Unclaimed => Some(
             "a service of this name exists already and was not made by this ClusterSet; to join it, name it in an \
              annotation on the ServiceExport"
                 .to_owned(),
         ),
-        ServiceOwner::OtherSet(set) => Some(format!(
-            "the service was made by the controllers of {set}; choose another name, or remove it there first"
-        )),
-        ServiceOwner::ExternalDns(owner) => Some(format!(
-            "the service belongs to external-dns with owner id {owner:?}, which would fight over it; stop it there or choose another name"
-        )),
         ServiceOwner::ServiceConnect => Some(
             "the service is managed by ECS Service Connect, which only ECS may register in; choose another name"
                 .to_owned(),
         ),
+        _ if *share || adopted => None,
+        ServiceOwner::OtherSet(set) => Some(format!(
+            "the service was made by the controllers of {set}; choose another name, remove it there first, or share it by \
+             the annotation cloudmap-mcs/share"
+        )),
+        ServiceOwner::ExternalDns(owner) => Some(format!(
+            "the service belongs to external-dns with owner id {owner:?}; take it over by the annotation \
+             cloudmap-mcs/adopt: external-dns/{owner} once external-dns is stopped, share it by cloudmap-mcs/share, or \
+             choose another name"
+        )),
     }
 }
 
@@ -193,10 +235,10 @@ mod tests {
     fn only_both_marks_together_make_an_instance_ours() {
         let us = identity(Some("prod"), "uid-1");
         assert!(is_ours(&instance(&[(CLUSTERSET, "prod"), (CLUSTER_UID, "uid-1")]), &us));
+        assert!(is_ours(&instance(&[(CLUSTER_UID, "uid-1")]), &us), "from before it was in a ClusterSet");
         for foreign in [
             &[][..],
             &[(CLUSTERSET, "prod")],
-            &[(CLUSTER_UID, "uid-1")],
             &[(CLUSTERSET, "prod"), (CLUSTER_UID, "uid-2")],
             &[(CLUSTERSET, "test"), (CLUSTER_UID, "uid-1")],
             &[("CLUSTERSET_ID", "prod"), ("CLUSTER_ID", "c1"), ("AWS_INSTANCE_IPV4", "10.0.0.1")],
@@ -219,7 +261,9 @@ mod tests {
             assert!(us.tags().iter().all(|(key, value)| key.len() <= 128 && value.len() <= 256));
             assert!(made_by_us(&service(None, Some(&creator)), &us));
             assert_eq!(made_by_us(&service(None, Some(&creator)), &identity(set, "uid-2")), set.is_some());
-            assert!(!made_by_us(&service(None, Some(&creator)), &identity(Some("other"), "uid-1")));
+            // What a cluster made alone remains its own, whichever ClusterSet it joins.
+            let other = identity(Some("other"), "uid-1");
+            assert_eq!(made_by_us(&service(None, Some(&creator)), &other), set.is_none());
             assert_ne!(creator, us.creator_request_id(7));
         }
     }
@@ -255,11 +299,24 @@ mod tests {
             ServiceOwner::ExternalDns("x".to_owned()),
             ServiceOwner::ServiceConnect,
         ];
-        assert_eq!(refusal(&ServiceOwner::Ours, true), None);
-        assert_eq!(refusal(&ServiceOwner::Unclaimed, false), None);
-        assert!(refusal(&ServiceOwner::Unclaimed, true).unwrap().contains("annotation"));
+        let named = Consent { named: true, ..Consent::default() };
+        let share = Consent { share: true, ..Consent::default() };
+        assert_eq!(refusal(&ServiceOwner::Ours, &Consent::default()), None);
+        assert_eq!(refusal(&ServiceOwner::Unclaimed, &named), None);
+        assert!(refusal(&ServiceOwner::Unclaimed, &Consent::default()).unwrap().contains("annotation"));
         for owner in foreign {
-            assert!(refusal(&owner, true).is_some() && refusal(&owner, false).is_some(), "{owner:?}");
+            assert!(refusal(&owner, &Consent::default()).is_some() && refusal(&owner, &named).is_some(), "{owner:?}");
+            assert_eq!(refusal(&owner, &share).is_some(), owner == ServiceOwner::ServiceConnect, "{owner:?}");
         }
+    }
+
+    #[test]
+    fn who_adopts_one_owner_has_no_right_to_another() {
+        let adopt = |text: &str| Consent { adopt: Some(text.parse().unwrap()), ..Consent::default() };
+        let eks_prod = ServiceOwner::ExternalDns("eks-prod".to_owned());
+        assert_eq!(refusal(&eks_prod, &adopt("external-dns/eks-prod")), None);
+        assert!(refusal(&eks_prod, &adopt("external-dns/eks")).unwrap().contains("cloudmap-mcs/adopt"));
+        assert!(refusal(&eks_prod, &adopt("cloudmap-controller")).is_some());
+        assert_eq!(refusal(&ServiceOwner::Unclaimed, &adopt("cloudmap-controller")), None);
     }
 }

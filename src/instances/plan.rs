@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    Adopt,
     attributes::{Digest, InstanceSpec, ServiceTraits, digest},
     ownership::{Identity, is_ours},
 };
@@ -23,13 +24,16 @@ pub struct Reading {
     pub taken: BTreeSet<Arc<str>>,
     /// All instances that are not ours.
     pub foreign: usize,
+    /// Those of them that the controller registered that the user takes over from.
+    pub adopted: BTreeSet<Arc<str>>,
 }
 
-/// Sorts a complete listing of a service into ours and foreign.
+/// Sorts a complete listing of a service into ours and foreign. `adopt`: who the user takes over from.
 pub fn read<'a>(
     listing: impl IntoIterator<Item = &'a Instance>,
     desired: &[InstanceSpec],
     identity: &Identity,
+    adopt: Option<&Adopt>,
 ) -> Reading {
     let mut reading = Reading::default();
     for instance in listing {
@@ -37,6 +41,9 @@ pub fn read<'a>(
             reading.own.insert(instance.id.clone(), Some(digest(&instance.attributes)));
         } else {
             reading.foreign += 1;
+            if adopt.is_some_and(|adopt| adopt.wrote(instance)) {
+                reading.adopted.insert(instance.id.clone());
+            }
             if find(desired, &instance.id).is_some() {
                 reading.taken.insert(instance.id.clone());
             }
@@ -74,7 +81,7 @@ pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, ser
             plan.refused.push((spec.id().clone(), reason));
         } else {
             wanted.insert(spec.id());
-            if own.get(spec.id()) != Some(&Some(spec.digest())) {
+            if own.get(spec.id()) != Some(&Some(spec.digest(service))) {
                 plan.register.push(spec.id().clone());
             }
         }
@@ -127,7 +134,7 @@ mod tests {
         let desired = specs("uid-1", &[1].into(), "a");
         let mut squatter = desired[0].render(ServiceTraits::default());
         squatter.attributes.clear();
-        let reading = read([&squatter], &desired, &identity("uid-1"));
+        let reading = read([&squatter], &desired, &identity("uid-1"), None);
         let plan = plan(&desired, &reading.own, &reading.taken, ServiceTraits::default());
         assert!(plan.is_empty());
         assert_eq!(plan.refused.len(), 1);
@@ -160,7 +167,7 @@ mod tests {
             };
 
             let desired = specs("uid-1", &after, "a");
-            let reading = read(&listing(&world), &desired, &us);
+            let reading = read(&listing(&world), &desired, &us, None);
             prop_assert_eq!(reading.foreign, foreign.len());
             let steps = plan(&desired, &reading.own, &reading.taken, ServiceTraits::default());
             for id in &steps.deregister {
@@ -176,7 +183,7 @@ mod tests {
             expected.sort_by(|a, b| a.id.cmp(&b.id));
             prop_assert_eq!(listing(&world), expected);
 
-            let reading = read(&listing(&world), &desired, &us);
+            let reading = read(&listing(&world), &desired, &us, None);
             prop_assert!(plan(&desired, &reading.own, &reading.taken, ServiceTraits::default()).is_empty());
         }
     }

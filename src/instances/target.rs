@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use crate::model::{ServiceKey, Target};
 
+/// TTL of the records of services that are made for exports, in seconds, as ECS and the AWS controller have it.
+pub const DEFAULT_TTL: u32 = 60;
+
 /// Longest name of an API-only namespace (Cloud Map `CreateHttpNamespace`).
 const MAX_NAMESPACE: usize = 1024;
 /// Longest name of a service (Cloud Map `CreateService`); `<service>.<namespace>` of Kubernetes just fits.

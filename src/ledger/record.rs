@@ -43,6 +43,23 @@ pub struct Record {
     /// By cluster id.
     #[serde(default)]
     pub accepted: BTreeMap<String, Accepted>,
+    /// Outside a ClusterSet only: where this cluster's annotated Services are registered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub registrations: Vec<StoredRegistration>,
+}
+
+/// A [`Registration`](crate::model::Registration) as people read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredRegistration {
+    /// Cloud Map namespace and service.
+    pub namespace: String,
+    pub service: String,
+    /// Kind, namespace and name of the Kubernetes object.
+    pub owner: [String; 3],
+    /// Seconds since 1970.
+    pub claimed: i64,
+    #[serde(default)]
+    pub retiring: bool,
 }
 
 /// What a stored record is compared by: a Kubernetes `resourceVersion`. `None` where nothing is stored yet.

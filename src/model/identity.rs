@@ -6,6 +6,9 @@ use std::{fmt, str::FromStr, sync::Arc};
 /// and, for headless Services, a part of DNS names.
 const MAX_CLUSTER_ID: usize = 63;
 
+/// How the names of sources begin that are no clusters of the ClusterSet: ECS clusters, and Cloud Map namespaces.
+const FOREIGN: [&str; 2] = ["ecs-", "cloudmap-"];
+
 /// Why a cluster id was refused. The message names the rule and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid cluster id {id:?}: {rule}")]
@@ -17,13 +20,24 @@ pub struct InvalidClusterId {
 /// The id of a cluster in its ClusterSet: the value of its `cluster.clusterset.k8s.io` ClusterProperty (KEP-2149), a
 /// DNS-1123 label, or several joined by dots, of at most 63 characters in all.
 ///
-/// Ids that start with `ecs-` are refused: endpoints of ECS clusters appear under such source-cluster names.
+/// Ids that start with `ecs-` or `cloudmap-` are refused: instances that others registered in Cloud Map appear under such
+/// source-cluster names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId(Arc<str>);
 
 impl ClusterId {
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The name of a source that is no cluster of the ClusterSet. `None` unless it is a DNS label that begins as those do.
+    pub(crate) fn foreign(label: &str) -> Option<Self> {
+        (is_dns_label(label) && Self::is_foreign(label)).then(|| Self(label.into()))
+    }
+
+    /// Whether a source-cluster name stands for no cluster of the ClusterSet.
+    pub fn is_foreign(name: &str) -> bool {
+        FOREIGN.iter().any(|prefix| name.starts_with(prefix))
     }
 
     /// A dotted id is legal (KEP-2149: a DNS subdomain), but stock CoreDNS answers per-pod names of headless Services
@@ -46,8 +60,10 @@ impl FromStr for ClusterId {
                 "it must be a DNS-1123 label: lower-case letters, digits and '-', starting and ending with a letter or digit",
             );
         }
-        if id.starts_with("ecs-") {
-            return refuse("ids that start with \"ecs-\" are reserved for the endpoints of ECS clusters");
+        if Self::is_foreign(id) {
+            return refuse(
+                "ids that start with \"ecs-\" or \"cloudmap-\" are reserved for endpoints that others registered",
+            );
         }
         Ok(Self(id.into()))
     }
@@ -89,7 +105,7 @@ impl fmt::Display for ClusterSetId {
     }
 }
 
-pub(super) fn is_dns_label(label: &str) -> bool {
+pub(crate) fn is_dns_label(label: &str) -> bool {
     let alnum = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
     let bytes = label.as_bytes();
     (1..=63).contains(&bytes.len())
@@ -131,7 +147,7 @@ mod tests {
 
     #[test]
     fn refuses_what_cannot_be_a_label_value_or_a_dns_name() {
-        for id in ["", "-a", "a-", "A", "a_b", "a..b", "ecs-prod", &"a".repeat(64)] {
+        for id in ["", "-a", "a-", "A", "a_b", "a..b", "ecs-prod", "cloudmap-x", &"a".repeat(64)] {
             let error = id.parse::<ClusterId>().unwrap_err().to_string();
             assert!(error.contains(&format!("{id:?}")), "{error}");
         }

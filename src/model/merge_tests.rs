@@ -62,8 +62,9 @@ fn equal_ages_are_decided_by_cluster_id() {
 
 #[test]
 fn every_property_has_its_reason() {
+    type Change = fn(&mut Export);
     let oldest = mk_export(1, &[("http", 80)]);
-    let cases: [(&str, fn(&mut Export)); 8] = [
+    let cases: [(&str, Change); 8] = [
         ("TypeConflict", |e| e.service_type = ServiceType::Headless),
         ("PortConflict", |e| e.ports[0].app_protocol = Some("h2c".into())),
         ("SessionAffinityConflict", |e| e.session_affinity = SessionAffinity::ClientIp { timeout: None }),

@@ -15,6 +15,7 @@ pub use endpoint::{Conditions, Endpoint, EndpointPort};
 pub use export::{
     DEFAULT_AFFINITY_TIMEOUT, Export, IpFamily, Protocol, ServicePort, ServiceType, SessionAffinity, TrafficPolicy,
 };
+pub(crate) use identity::is_dns_label;
 pub use identity::{ClusterId, ClusterSetId, InvalidClusterId, ServiceKey};
 pub use merge::{ClusterSetService, Conflict, ConflictReason, merge};
 pub use slices::{Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, pack, packable};

@@ -208,8 +208,8 @@ fn name_prefix(key: &ServiceKey, source: &ClusterId, group: &Group) -> String {
     for port in group.ports.iter() {
         hash.update(format!("\0{}\0{}\0{}\0{:?}", port.name, port.protocol, port.port, port.app_protocol));
     }
-    let digest: String = hash.finalize()[..6].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}-{digest}", key.name)
+    let digest = hash.finalize()[..6].iter().fold(0_u64, |bits, byte| (bits << 8) | u64::from(*byte));
+    format!("{}-{digest:012x}", key.name)
 }
 
 fn family_of(address: IpAddr) -> IpFamily {

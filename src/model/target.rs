@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use super::ServiceKey;
+
 /// A Cloud Map service that instances are registered in, by names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
@@ -25,6 +27,50 @@ pub struct ClaimOwner {
     pub kind: Arc<str>,
     pub namespace: Arc<str>,
     pub name: Arc<str>,
+}
+
+impl ClaimOwner {
+    const EXPORT: &str = "ServiceExport";
+    const INGRESS: &str = "Ingress";
+
+    pub fn export(key: &ServiceKey) -> Self {
+        Self { kind: Self::EXPORT.into(), namespace: key.namespace.clone(), name: key.name.clone() }
+    }
+
+    /// An annotated Service.
+    pub fn service(key: &ServiceKey) -> Self {
+        Self { kind: "Service".into(), namespace: key.namespace.clone(), name: key.name.clone() }
+    }
+
+    /// An annotated Ingress.
+    pub fn ingress(key: &ServiceKey) -> Self {
+        Self { kind: Self::INGRESS.into(), namespace: key.namespace.clone(), name: key.name.clone() }
+    }
+
+    /// Whether it is an annotated object, not an export.
+    pub fn is_annotated(&self) -> bool {
+        *self.kind != *Self::EXPORT
+    }
+
+    pub fn is_ingress(&self) -> bool {
+        *self.kind == *Self::INGRESS
+    }
+
+    /// Whether two owners mean one Service, exported or annotated.
+    pub fn is_same_service(&self, other: &Self) -> bool {
+        (&self.namespace, &self.name) == (&other.namespace, &other.name) && self.is_ingress() == other.is_ingress()
+    }
+
+    /// Namespace and name.
+    pub fn key(&self) -> ServiceKey {
+        ServiceKey::new(self.namespace.clone(), self.name.clone())
+    }
+}
+
+impl fmt::Display for ClaimOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+    }
 }
 
 /// A registration record: written to the ledger before the first instance is registered under its target, and kept as

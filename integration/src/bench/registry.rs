@@ -199,7 +199,7 @@ mod tests {
                 presence: Presence::Live,
                 root: Root { shards: 1, pages: pages.collect() },
                 delta: Arc::new(Delta::between(&Map::new(), &delta, 6)),
-                lease: Duration::from_secs(300),
+                lease: Duration::from_mins(5),
                 written: 0,
             };
             write(cluster, CLUSTERS, head.to_instance().attributes)

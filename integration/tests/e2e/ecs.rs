@@ -1,10 +1,16 @@
 //! ECS itself, without a controller: if this fails, so does every scenario that has tasks.
 
+mod imports;
+
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::ecs::{Agent, Definition, Ecs, Records, Service};
 use cloudmap_mcs_integration::scenario::{PROPAGATION, eventually, holds};
+
+/// Cloud Map takes 30 s over a change of a custom health status.
+const HEALTH: Duration = Duration::from_secs(90);
 
 /// Names of this run: another may have been here before.
 fn unique(name: &str) -> String {

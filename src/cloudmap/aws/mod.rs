@@ -10,7 +10,7 @@ mod error;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     future::Future,
     sync::Arc,
     time::Duration,
@@ -33,8 +33,8 @@ use aws_sdk_servicediscovery::{
         register_instance::RegisterInstanceError,
     },
     types::{
-        CustomHealthStatus, HealthCheckCustomConfig, HealthStatusFilter, ServiceFilter, ServiceFilterName,
-        ServiceTypeOption, Tag, error::DuplicateRequest,
+        CustomHealthStatus, HealthCheckCustomConfig, HealthStatus, HealthStatusFilter, HttpInstanceSummary,
+        ServiceFilter, ServiceFilterName, ServiceTypeOption, Tag, error::DuplicateRequest,
     },
 };
 use aws_smithy_runtime_api::client::endpoint::EndpointPrefix;
@@ -66,6 +66,13 @@ pub struct AwsSettings {
     /// URL of an emulator or of another stand-in for Cloud Map. Unlike `AWS_ENDPOINT_URL_SERVICEDISCOVERY` (for
     /// PrivateLink, say) it is taken as it is: discovery calls do not get the host prefix `data-`.
     pub endpoint: Option<String>,
+    /// How often a call that was throttled or got no answer is repeated, after a second and more. The controller repeats
+    /// nothing blindly (0): it decides anew. Commands have nobody else to try again.
+    pub repeat: u32,
+}
+
+fn retries(repeat: u32) -> RetryConfig {
+    if repeat == 0 { RetryConfig::disabled() } else { RetryConfig::standard().with_max_attempts(1 + repeat) }
 }
 
 /// Settings that cannot be used.
@@ -117,7 +124,7 @@ impl AwsCloudMap {
             (None, Some(_)) => return Err(ConnectError::ExternalIdWithoutRole),
             (None, None) => {}
         }
-        let mut config = aws_sdk_servicediscovery::config::Builder::from(&sdk).retry_config(RetryConfig::disabled());
+        let mut config = aws_sdk_servicediscovery::config::Builder::from(&sdk).retry_config(retries(settings.repeat));
         if let Some(endpoint) = &settings.endpoint {
             if !is_url(endpoint) {
                 return Err(ConnectError::InvalidEndpoint(endpoint.clone()));
@@ -384,6 +391,28 @@ impl CloudMap for AwsCloudMap {
         .await
     }
 
+    async fn unhealthy_instances(&self, service_id: &str) -> Result<BTreeSet<Arc<str>>, Error> {
+        let operation = Operation::GetInstancesHealthStatus;
+        let pages = self.pages(operation, async |token| {
+            let request = self
+                .client
+                .get_instances_health_status()
+                .service_id(service_id)
+                .max_results(PAGE)
+                .set_next_token(token);
+            let page = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
+            let statuses = page.status.unwrap_or_default().into_iter();
+            let unhealthy = statuses.filter(|(_, status)| *status == HealthStatus::Unhealthy).map(|(id, _)| id.into());
+            Ok((unhealthy.collect::<Vec<Arc<str>>>(), page.next_token))
+        });
+        match pages.await {
+            Ok(ids) => Ok(ids.into_iter().collect()),
+            // As AWS says it of a service without a health check.
+            Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::InvalidInput) => Ok(BTreeSet::new()),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn discover_instances(
         &self,
         http_name: &str,
@@ -403,10 +432,13 @@ impl CloudMap for AwsCloudMap {
             .health_status(HealthStatusFilter::All)
             .set_query_parameters(Some(query).filter(|query: &HashMap<_, _>| !query.is_empty()));
         let answer = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
-        let instances: Vec<_> =
-            answer.instances.unwrap_or_default().into_iter().map(convert::discovered_instance).collect();
+        let discovered = answer.instances.unwrap_or_default();
+        let fails = |instance: &&HttpInstanceSummary| instance.health_status() == Some(&HealthStatus::Unhealthy);
+        let unhealthy = discovered.iter().filter(fails).filter_map(|instance| instance.instance_id());
+        let unhealthy = unhealthy.map(Into::into).collect();
+        let instances: Vec<_> = discovered.into_iter().map(convert::discovered_instance).collect();
         let truncated = instances.len() >= DISCOVERED as usize;
-        Ok(Discovery { instances, truncated })
+        Ok(Discovery { instances, unhealthy, truncated })
     }
 
     async fn set_custom_health(&self, service_id: &str, instance_id: &str, healthy: bool) -> Result<(), Error> {

@@ -194,6 +194,17 @@ async fn a_page_that_fails_fails_the_listing() {
 }
 
 #[tokio::test]
+async fn a_command_repeats_what_is_throttled() {
+    let script =
+        vec![(400, json!({"__type": "ThrottlingException"}).to_string()), (200, json!({"Namespaces": []}).to_string())];
+    let server = serve(script).await;
+    let settings = AwsSettings { endpoint: Some(server.url.clone()), repeat: 2, ..AwsSettings::default() };
+    let cloudmap = AwsCloudMap::configured(&sdk(), &settings, Limits::new(&Rates::default(), None)).await.unwrap();
+    assert_eq!(cloudmap.list_namespaces().await.unwrap(), []);
+    assert_eq!(server.requests.lock().unwrap().len(), 2);
+}
+
+#[tokio::test]
 async fn discovers_at_the_endpoint_as_it_is_and_asks_for_everything() {
     let rows: Vec<_> = (0..1000).map(|i| json!({"InstanceId": format!("i-{i}")})).collect();
     let (cloudmap, server) = answering(200, &json!({"Instances": rows})).await;

@@ -2,6 +2,7 @@
 
 mod cluster_property;
 mod endpoint_slice;
+mod ingress;
 mod intern;
 mod namespace;
 mod service;
@@ -15,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 pub use self::{
     cluster_property::ClusterProperty,
     endpoint_slice::{AddressType, Endpoint, EndpointSlice, ForeignSlice, Hints, OwnSlice, TargetId},
+    ingress::Ingress,
     intern::Interner,
     namespace::Namespace,
     service::{Service, ServiceKind},

@@ -3,17 +3,20 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::core::PartialObjectMeta;
 
-use super::Interner;
-use crate::cluster::cache::Narrow;
+use super::{Interner, uid};
+use crate::{api::names, cluster::cache::Narrow};
 
 /// A namespace: imports appear only where it exists (KEP-1645, namespace sameness).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
     pub name: Arc<str>,
+    pub uid: Box<str>,
     /// Nothing can be created in it any more.
     pub terminating: bool,
     /// Decide whether Services may be exported from it.
     pub labels: BTreeMap<String, String>,
+    /// The annotation [`names::ANNOTATION_IMPORT_FROM`].
+    pub import_from: Option<Box<str>>,
 }
 
 impl Narrow for Namespace {
@@ -28,7 +31,14 @@ impl Narrow for Namespace {
 
     fn narrow(object: Self::Kind, _: &mut Interner) -> Option<Self> {
         let terminating = object.metadata.deletion_timestamp.is_some();
-        let labels = object.metadata.labels.unwrap_or_default();
-        Some(Self { name: object.metadata.name.as_deref()?.into(), terminating, labels })
+        let import_from = object.metadata.annotations.as_ref();
+        let import_from = import_from.and_then(|annotations| annotations.get(names::ANNOTATION_IMPORT_FROM));
+        Some(Self {
+            name: object.metadata.name.as_deref()?.into(),
+            uid: uid(&object.metadata),
+            terminating,
+            import_from: import_from.map(|value| value.as_str().into()),
+            labels: object.metadata.labels.unwrap_or_default(),
+        })
     }
 }

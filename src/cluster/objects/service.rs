@@ -24,6 +24,12 @@ pub struct Service {
     /// Allocated cluster IPs in the order of `ip_families`; empty for headless and ExternalName Services, and for a
     /// moment after creation.
     pub cluster_ips: Box<[IpAddr]>,
+    /// `spec.externalIPs`.
+    pub external_ips: Box<[IpAddr]>,
+    /// `status.loadBalancer.ingress`: addresses and host names.
+    pub load_balancer: Box<[Box<str>]>,
+    /// `spec.externalName`.
+    pub external_name: Option<Box<str>>,
     /// In the order of the Service.
     pub ports: Box<[ServicePort]>,
     pub ip_families: Box<[IpFamily]>,
@@ -93,6 +99,18 @@ impl Narrow for Service {
             },
             headless: cluster_ips.iter().any(|ip| ip == "None"),
             cluster_ips: addresses(&cluster_ips),
+            external_ips: addresses(&spec.external_ips.unwrap_or_default()),
+            load_balancer: object
+                .status
+                .and_then(|status| status.load_balancer?.ingress)
+                .into_iter()
+                .flatten()
+                .flat_map(|ingress| [ingress.ip, ingress.hostname])
+                .flatten()
+                .filter(|text| !text.is_empty())
+                .map(String::into_boxed_str)
+                .collect(),
+            external_name: spec.external_name.filter(|name| !name.is_empty()).map(String::into_boxed_str),
             ports: spec.ports.iter().flatten().filter_map(|port| service_port(port, interner)).collect(),
             ip_families: spec.ip_families.iter().flatten().filter_map(|name| IpFamily::parse(name)).collect(),
             ip_family_policy: spec.ip_family_policy.map(|policy| interner.string(&policy)),

@@ -225,3 +225,31 @@ fn a_terminating_namespace_says_so() {
         narrow(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns", "deletionTimestamp": "1970-01-01T00:00:07Z"}})).unwrap();
     assert!(namespace.terminating);
 }
+
+#[test]
+fn an_ingress_is_kept_only_with_annotations_that_somebody_reads() {
+    let ingress = |annotation: &str| {
+        narrow::<Ingress>(json!({
+            "metadata": {"namespace": "ns", "name": "web", "uid": "u", "annotations": {annotation: "x"}},
+            "spec": {"rules": [{"host": "a.example.org"}, {}], "tls": [{"hosts": ["b.example.org", "a.example.org"]}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}, {"hostname": "lb.example.org"}]}},
+        }))
+    };
+    assert_eq!(ingress("nginx.ingress.kubernetes.io/rewrite-target"), None);
+    let kept = ingress("external-dns.alpha.kubernetes.io/hostname").unwrap();
+    assert_eq!(kept.hosts.iter().map(|host| &**host).collect::<Vec<_>>(), ["a.example.org", "b.example.org"]);
+    assert_eq!(kept.load_balancer.iter().map(|text| &**text).collect::<Vec<_>>(), ["192.0.2.1", "lb.example.org"]);
+}
+
+#[test]
+fn a_service_keeps_what_the_outside_reaches() {
+    let service: Service = narrow(json!({
+        "metadata": {"namespace": "ns", "name": "web"},
+        "spec": {"type": "LoadBalancer", "externalIPs": ["198.51.100.7"], "externalName": "db.example.org"},
+        "status": {"loadBalancer": {"ingress": [{"hostname": "lb.example.org"}, {"ip": "192.0.2.1"}]}},
+    }))
+    .unwrap();
+    assert_eq!(service.external_ips[..], ["198.51.100.7".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(service.load_balancer.iter().map(|text| &**text).collect::<Vec<_>>(), ["lb.example.org", "192.0.2.1"]);
+    assert_eq!(service.external_name.as_deref(), Some("db.example.org"));
+}

@@ -1,6 +1,8 @@
 //! Whole controllers in one process: clusters in memory that meet in one Cloud Map in memory.
 
+mod annotated;
 mod conformance;
 mod faults;
+mod foreign;
 mod sharing;
 mod world;

@@ -12,6 +12,7 @@ use tokio::{task::JoinHandle, time::Instant};
 
 use super::super::*;
 use crate::{
+    annotations,
     api::{self, names},
     cli::Instances,
     cloudmap::{
@@ -19,6 +20,7 @@ use crate::{
         fake::{Fake, Fault},
     },
     cluster::{Caches, memory::MemoryCluster, selector::NamespaceSelector},
+    foreign,
     import::derived_name,
     instances::{self, Naming},
     ledger::{CLUSTERS, driver, head::Head, record::memory::Stored},
@@ -35,6 +37,7 @@ pub(super) fn key(name: &str) -> ServiceKey {
 /// The only replica.
 struct Always;
 
+#[expect(clippy::unnecessary_wraps, reason = "a Lease may not be held; this one always is")]
 fn leads_until() -> Option<Instant> {
     Some(Instant::now() + Duration::from_secs(10))
 }
@@ -80,6 +83,7 @@ impl World {
             export_namespaces: None,
             stale_ttl: None,
             member: true,
+            annotations: annotations::Settings::default(),
         };
         cluster.lead();
         cluster
@@ -172,6 +176,7 @@ pub(super) struct Cluster {
     pub(super) stale_ttl: Option<Duration>,
     /// It has a ClusterSet id.
     pub(super) member: bool,
+    pub(super) annotations: annotations::Settings,
 }
 
 impl Drop for Cluster {
@@ -190,30 +195,36 @@ impl Cluster {
 
     /// Starts a process that leads, as `app` does it.
     pub(super) fn lead(&mut self) {
-        let (cluster, clusterset) = (self.id.parse().unwrap(), "prod".parse().unwrap());
-        let identity =
-            instances::Identity { clusterset: Some(clusterset), cluster, cluster_uid: self.uid.as_str().into() };
+        let cluster = self.id.parse().unwrap();
+        let clusterset = self.member.then(|| "prod".parse().unwrap());
+        let identity = instances::Identity { clusterset, cluster, cluster_uid: self.uid.as_str().into() };
+        let annotations = self.annotations.clone();
         let (objects, caches, fake, record) =
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
         self.leader = Some(tokio::spawn(async move {
-            let clusterset = identity.clusterset.clone().unwrap();
-            let mut settings = driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
-            settings.stale_ttl = stale_ttl;
-            let ledger = member.then(|| driver::spawn(settings, fake.clone(), record, Always, pending()));
-            let permit: Arc<dyn instances::sync::Leadership> = match &ledger {
-                Some(ledger) => Arc::new(ledger.permit(leads_until)),
-                None => Arc::new(leads_until),
+            let (ledger, permit): (_, Arc<dyn instances::sync::Leadership>) = match identity.clusterset.clone() {
+                Some(clusterset) => {
+                    let mut settings =
+                        driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
+                    settings.stale_ttl = stale_ttl;
+                    let ledger = driver::spawn(settings, fake.clone(), record, Always, pending());
+                    let permit = ledger.permit(leads_until);
+                    (ledger, Arc::new(permit))
+                }
+                None => (driver::local::spawn(record, Always), Arc::new(leads_until)),
             };
             let (desired, receiver) = tokio::sync::watch::channel(Arc::default());
             let (_stop, stopped) = tokio::sync::oneshot::channel::<()>();
             let registered = instances::sync::spawn(
                 instances::sync::Settings::new(identity.clone()),
-                fake,
+                fake.clone(),
                 receiver,
                 permit,
                 async move { drop(stopped.await) },
             );
+            let (sought, sought_receiver) = tokio::sync::watch::channel(Arc::default());
+            let read = foreign::spawn(foreign::Settings::new(identity.clone()), fake.clone(), sought_receiver);
             let targets = Targets {
                 policy: Instances::All,
                 naming: Naming::PerNamespace,
@@ -223,21 +234,28 @@ impl Cluster {
             let inputs = Inputs {
                 caches,
                 writer: objects,
-                membership: Membership::Joining(match ledger {
-                    Some(_) => "The controller is starting.".to_owned(),
-                    None => "This cluster is in no ClusterSet.".to_owned(),
+                membership: Membership::Joining(if member {
+                    "The controller is starting.".to_owned()
+                } else {
+                    "This cluster is in no ClusterSet.".to_owned()
                 }),
-                ledger,
+                ledger: Some(ledger),
+                alone: !member,
+                directory: Some(annotations::Directory::spawn(fake)),
                 instances: desired,
                 statuses: registered.status(),
+                sought,
+                found: read.found(),
                 metrics: Metrics::new(&prometheus::Registry::new()).unwrap(),
             };
             let settings = Settings {
                 cluster: identity.cluster,
                 concurrency: 4,
                 targets,
+                annotations,
                 claim_delay: Duration::from_secs(10),
                 export_namespaces,
+                import: ImportRules::default(),
                 families: vec![IpFamily::V4],
             };
             run(settings, inputs).await;
@@ -342,7 +360,7 @@ impl Cluster {
         .await;
     }
 
-    fn slices(&self, name: &str) -> impl Iterator<Item = discovery::EndpointSlice> {
+    pub(super) fn slices(&self, name: &str) -> impl Iterator<Item = discovery::EndpointSlice> {
         let is_of = move |slice: &discovery::EndpointSlice| {
             let labels = slice.metadata.labels.as_ref();
             labels.and_then(|labels| labels.get(names::LABEL_SERVICE_NAME)).is_some_and(|of| of == name)

@@ -7,8 +7,8 @@ use tokio::time::{sleep, timeout_at};
 use super::Leadership;
 use crate::{
     cloudmap::{
-        CloudMap, CreateService, Error, ErrorKind, Instance, Lane, Namespace, NewService, OperationId, OperationState,
-        Service,
+        CloudMap, CreateService, DnsConfig, Error, ErrorKind, Instance, Lane, Namespace, NewService, OperationId,
+        OperationState, Service,
     },
     instances::{Identity, ownership},
     model::Target,
@@ -24,7 +24,7 @@ pub(super) enum Call {
     CreateNamespace { name: Arc<str> },
     DeleteNamespace(Namespace),
     ListServices { namespace_id: Arc<str> },
-    CreateService { target: Target, namespace_id: Arc<str> },
+    CreateService { target: Target, namespace_id: Arc<str>, dns: Option<DnsConfig>, custom_health_check: bool },
     Inspect { target: Target, service_id: Arc<str> },
     Read { target: Target, service_id: Arc<str> },
     Register { target: Target, service_id: Arc<str>, instance: Instance },
@@ -74,14 +74,14 @@ impl Performer {
                 let result = cloudmap.list_services(&namespace_id).await;
                 Event::Services { namespace_id, result }
             }
-            Call::CreateService { target, namespace_id } => {
+            Call::CreateService { target, namespace_id, dns, custom_health_check } => {
                 let new = NewService {
                     namespace_id,
                     name: target.service.clone(),
                     creator_request_id: self.identity.creator_request_id(rand::random()),
                     description: self.identity.description(),
-                    dns: None,
-                    custom_health_check: false,
+                    dns,
+                    custom_health_check,
                     tags: self.identity.tags(),
                 };
                 let result = self.leading("CreateService", cloudmap.create_service(&new)).await;

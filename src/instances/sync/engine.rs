@@ -112,7 +112,7 @@ impl Engine {
             if matches!(state.phase, Phase::Gone) && !wanted.retiring {
                 *state = State::default();
             }
-            let flags = |d: &TargetDesired| (d.active, d.retiring, d.implied);
+            let flags = |d: &TargetDesired| (d.active, d.retiring, d.keep, d.consent.clone(), d.creation.clone());
             if old.is_some_and(|old| flags(old) != flags(wanted)) {
                 state.not_before = None;
                 state.failures = 0;
@@ -120,7 +120,7 @@ impl Engine {
                 // Nothing was registered under these rules yet.
                 state.settled = false;
                 // Found under other rules: looked at again.
-                if old.is_some_and(|old| old.implied != wanted.implied) && !state.busy {
+                if old.is_some_and(|old| old.consent != wanted.consent) && !state.busy {
                     state.phase = Phase::Unresolved;
                 }
             }
@@ -267,7 +267,8 @@ impl Engine {
 
     pub(super) fn gone(&mut self, target: &Target) {
         if let Some(state) = self.targets.get_mut(target) {
-            *state = State { phase: Phase::Gone, ..State::default() };
+            let (found, reached) = (state.found.take(), Some(Arc::default()));
+            *state = State { phase: Phase::Gone, found, reached, ..State::default() };
         }
     }
 
@@ -298,9 +299,9 @@ impl Engine {
                 self.services.entry(namespace_id.clone()).or_default().loading = true;
                 Call::ListServices { namespace_id }
             }
-            Want::CreateService { namespace_id } => {
+            Want::CreateService { namespace_id, dns, custom_health_check } => {
                 busy()?;
-                Call::CreateService { target: target_owned, namespace_id }
+                Call::CreateService { target: target_owned, namespace_id, dns, custom_health_check }
             }
             Want::Inspect { service_id } => {
                 busy()?;

@@ -13,7 +13,12 @@ mod tests;
 mod upkeep;
 mod writes;
 
-use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::{
@@ -23,8 +28,11 @@ use tokio::{
 };
 
 use self::{call::Performer, engine::Engine};
-use super::{Identity, InstanceSpec};
-use crate::{cloudmap::CloudMap, model::Target};
+use super::{Consent, Identity, InstanceSpec};
+use crate::{
+    cloudmap::{CloudMap, DnsConfig},
+    model::Target,
+};
 
 /// How often leadership is looked at while nothing happens, and statuses are published at most.
 const TICK: Duration = Duration::from_millis(250);
@@ -63,17 +71,40 @@ pub struct Desired {
     pub targets: BTreeMap<Target, TargetDesired>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TargetDesired {
     /// The registration record is published and the claim is ours: instances may be registered.
     pub active: bool,
     /// No longer wanted: only deregistrations follow, until [`TargetStatus::own_gone`].
     pub retiring: bool,
-    /// Nobody named the target: it is used only if our ClusterSet made it.
-    pub implied: bool,
+    /// Nothing is deregistered, whatever is in `instances`.
+    pub keep: bool,
+    pub consent: Consent,
+    pub creation: Creation,
     /// Sorted by id, as [`Source::instances`](super::Source::instances) gives them.
     pub instances: Arc<[InstanceSpec]>,
 }
+
+/// What is made for a target where there is nothing. A service that is there is used as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Creation {
+    /// A missing namespace is made, as an API-only one.
+    pub namespace: bool,
+    /// A missing service is made.
+    pub service: bool,
+    /// Its records in namespaces with DNS; `None`: it is found by API only, as it is in all others.
+    pub dns: Option<DnsConfig>,
+    pub custom_health_check: bool,
+}
+
+impl Default for Creation {
+    fn default() -> Self {
+        Self { namespace: true, service: true, dns: None, custom_health_check: false }
+    }
+}
+
+/// Ids of instances.
+pub type Ids = Arc<BTreeSet<Arc<str>>>;
 
 /// Where a target stands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -83,6 +114,10 @@ pub struct TargetStatus {
     pub registered: usize,
     /// Retiring, and no instance of ours was seen there after the last one was deregistered: the record can go.
     pub own_gone: bool,
+    /// Own instances that were there when this leader looked first.
+    pub found: Option<Ids>,
+    /// Own instances when nothing remained to be written the last time.
+    pub reached: Option<Ids>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    Reason, TargetDesired,
+    Creation, Reason, TargetDesired,
     engine::{Engine, LISTING_AGE},
     state::{Place, Seen, Want},
 };
 use crate::{
-    cloudmap::{CreateService, Error, ErrorKind, Namespace, Service},
+    cloudmap::{CreateService, Error, ErrorKind, Namespace, NamespaceKind, Service},
     instances::{
         attributes::ServiceTraits,
         ownership::{self, ServiceOwner, refusal, service_owner},
@@ -46,9 +46,9 @@ impl Engine {
             if self.namespaces.fresh(LISTING_AGE, now).is_none() {
                 return self.want_namespaces(target, now);
             }
-            if !self.settings.create_namespaces {
+            if !(desired.creation.namespace && self.settings.create_namespaces) {
                 let message = format!(
-                    "there is no Cloud Map namespace {:?}, and creating namespaces is switched off; create it, or name another one",
+                    "there is no Cloud Map namespace {:?}, and it is not created for this; create it, or name another one",
                     target.namespace
                 );
                 self.refuse(target, Reason::NoNamespace, message, now);
@@ -62,7 +62,7 @@ impl Engine {
             self.wait_for_listing(target, error, at, now);
             return None;
         };
-        let namespace_id = namespace.id.clone();
+        let (namespace_id, kind) = (namespace.id.clone(), namespace.kind);
         let listing = self.services.entry(namespace_id.clone()).or_default();
         // Something that is not in the listing is created, and then it shows whether somebody else was faster. What
         // is in it and is ours stays so; the rest is looked at again.
@@ -79,10 +79,18 @@ impl Engine {
                 self.gone(target);
                 None
             }
-            None => Some(Want::CreateService { namespace_id }),
+            None => {
+                let Creation { namespace: _, service, dns, custom_health_check } = &desired.creation;
+                service.then(|| Want::CreateService {
+                    namespace_id,
+                    dns: dns.clone().filter(|_| kind != NamespaceKind::Http),
+                    custom_health_check: *custom_health_check,
+                })
+            }
             // What we have there is withdrawn, whoever owns the service.
             Some(listed) if desired.retiring || listed.owner == ServiceOwner::Ours => {
-                let place = Place { service_id: listed.id.clone(), traits: listed.traits, refused_until: None };
+                let adopt = desired.consent.adopt.clone().filter(|adopt| adopt.covers(&listed.owner));
+                let place = Place { service_id: listed.id.clone(), traits: listed.traits, adopt, refused_until: None };
                 self.resolved(target, place);
                 self.want(target, now)
             }
@@ -133,7 +141,9 @@ impl Engine {
                 // instances; AWS deletes no service that has any.)
                 state.seen = Seen::Once;
                 let known = listed(&service, &self.settings.identity);
-                let place = Place { service_id: service.id.clone(), traits: known.traits, refused_until: None };
+                state.found = state.found.take().or_else(|| Some(Arc::default()));
+                let place =
+                    Place { service_id: service.id.clone(), traits: known.traits, adopt: None, refused_until: None };
                 self.remember(&namespace_id, &target.service, known);
                 self.resolved(target, place);
             }
@@ -170,15 +180,17 @@ impl Engine {
         result: Result<(Service, BTreeMap<String, String>), Error>,
         now: Instant,
     ) {
-        let implied = self.desired.targets.get(target).is_some_and(|desired| desired.implied);
+        let consent = self.desired.targets.get(target).map(|desired| desired.consent.clone()).unwrap_or_default();
         let Some(state) = self.targets.get_mut(target) else { return };
         state.busy = false;
         match result {
             Ok((service, tags)) => {
-                let refused = refusal(&service_owner(&service, &tags, &self.settings.identity), implied);
+                let owner = service_owner(&service, &tags, &self.settings.identity);
+                let refused = refusal(&owner, &consent);
+                let adopt = consent.adopt.filter(|adopt| adopt.covers(&owner));
                 let until = refused.is_some().then_some(now + REFUSED_AGAIN);
                 let (service_id, traits) = (service.id.clone(), ServiceTraits::from(&service));
-                self.resolved(target, Place { service_id, traits, refused_until: until });
+                self.resolved(target, Place { service_id, traits, adopt, refused_until: until });
                 if let Some((message, at)) = refused.zip(until) {
                     if let Some(state) = self.targets.get_mut(target) {
                         state.problem = Some((Reason::ForeignOwner, message));

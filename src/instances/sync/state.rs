@@ -8,10 +8,11 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Outcome, Reason, TargetStatus};
+use super::{Ids, Outcome, Reason, TargetStatus};
 use crate::{
-    cloudmap::{Error, ErrorKind, OperationId},
+    cloudmap::{DnsConfig, Error, ErrorKind, OperationId},
     instances::{
+        Adopt,
         attributes::{Digest, ServiceTraits},
         plan::Own,
     },
@@ -54,7 +55,7 @@ pub(super) enum Want {
     Namespaces,
     CreateNamespace,
     Services { namespace_id: Arc<str> },
-    CreateService { namespace_id: Arc<str> },
+    CreateService { namespace_id: Arc<str>, dns: Option<DnsConfig>, custom_health_check: bool },
     Inspect { service_id: Arc<str> },
     Read { service_id: Arc<str> },
     Write { service_id: Arc<str>, id: Arc<str> },
@@ -76,6 +77,8 @@ impl Want {
 pub(super) struct Place {
     pub(super) service_id: Arc<str>,
     pub(super) traits: ServiceTraits,
+    /// Instances that it identifies become ours.
+    pub(super) adopt: Option<Adopt>,
     /// It is somebody else's, as far as is known until then: only what we have there is withdrawn.
     pub(super) refused_until: Option<Instant>,
 }
@@ -125,6 +128,8 @@ pub(super) struct State {
     pub(super) busy: bool,
     pub(super) own: Own,
     pub(super) taken: BTreeSet<Arc<str>>,
+    /// Instances of the controller that is replaced: deregistered when ours are there.
+    pub(super) adopted: BTreeSet<Arc<str>>,
     pub(super) seen: Seen,
     /// A reading is in flight; ids that were written since it began, about which it tells nothing.
     pub(super) reading: Option<BTreeSet<Arc<str>>>,
@@ -142,6 +147,8 @@ pub(super) struct State {
     pub(super) unfit: Option<String>,
     /// All was as desired once: what changes from now on is urgent.
     pub(super) settled: bool,
+    pub(super) found: Option<Ids>,
+    pub(super) reached: Option<Ids>,
     pub(super) queued: Option<(Class, bool)>,
 }
 
@@ -167,6 +174,7 @@ impl State {
         self.phase = Phase::Unresolved;
         self.own.clear();
         self.taken.clear();
+        self.adopted.clear();
         self.seen = Seen::Never;
         self.reading = None;
         self.retry.clear();
@@ -206,7 +214,16 @@ impl State {
             (None, None) if self.settled => Outcome::Registered { count: registered },
             (None, None) => Outcome::Pending,
         };
-        TargetStatus { outcome, registered, own_gone: matches!(self.phase, Phase::Gone) }
+        let own_gone = matches!(self.phase, Phase::Gone);
+        TargetStatus { outcome, registered, own_gone, found: self.found.clone(), reached: self.reached.clone() }
+    }
+
+    /// Notes what is registered now that nothing remains to be written.
+    pub(super) fn reach(&mut self) {
+        let registered = self.own.iter().filter(|(_, said)| said.is_some()).map(|(id, _)| id);
+        if !self.reached.as_ref().is_some_and(|reached| reached.iter().eq(registered.clone())) {
+            self.reached = Some(Arc::new(registered.cloned().collect()));
+        }
     }
 }
 

@@ -55,7 +55,8 @@ impl Engine {
                 format!("{refused} of {all} instances cannot be registered; {id}: {why}")
             });
             // Dead addresses go first.
-            let pending: VecDeque<_> = plan.deregister.into_iter().chain(plan.register).collect();
+            let deregister = if desired.keep { Vec::new() } else { plan.deregister };
+            let pending: VecDeque<_> = deregister.into_iter().chain(plan.register).collect();
             if !state.retry.is_empty() {
                 // What failed and is not wanted any more is forgotten.
                 let wanted: BTreeSet<_> = pending.iter().collect();
@@ -80,6 +81,14 @@ impl Engine {
         let refused = state.place().is_some_and(|place| place.refused_until.is_some());
         if state.at_rest() && !full && !refused {
             state.settled = true;
+            state.reach();
+            // Only now, so that the name is never without an instance while it changes hands.
+            if !state.adopted.is_empty() && desired.active && state.unfit.is_none() {
+                let adopted = std::mem::take(&mut state.adopted);
+                state.own.extend(adopted.into_iter().map(|id| (id, None)));
+                state.pending = None;
+                return self.next_write(target, desired, now);
+            }
         }
         None
     }
@@ -99,7 +108,7 @@ impl Engine {
         let spec = find(wanted(state, desired), &id)
             .filter(|spec| spec.lacks(traits).is_none() && !state.taken.contains(spec.id()));
         let running = Running {
-            effect: spec.map(InstanceSpec::digest),
+            effect: spec.map(|spec| spec.digest(traits)),
             operation: None,
             in_the_way: false,
             polls: 0,
@@ -323,7 +332,12 @@ impl Engine {
                 }
             }
             Ok(listing) => {
-                let reading = plan::read(&listing, &desired.instances, &self.settings.identity);
+                let reading = plan::read(
+                    &listing,
+                    &desired.instances,
+                    &self.settings.identity,
+                    state.place().and_then(|place| place.adopt.as_ref()),
+                );
                 let known = std::mem::take(&mut state.own);
                 let untold = |id: &Arc<str>| written.contains(id) || state.running.contains_key(id);
                 let mut own = reading.own;
@@ -339,6 +353,11 @@ impl Engine {
                 own.extend(known.into_iter().filter(|(id, said)| untold(id) || said.is_none()));
                 state.own = own;
                 state.taken = reading.taken;
+                state.adopted = reading.adopted;
+                state.adopted.retain(|id| !state.own.contains_key(id));
+                if state.found.is_none() {
+                    state.found = Some(Arc::new(state.own.keys().cloned().collect()));
+                }
                 let whole = written.is_empty() && state.running.is_empty();
                 state.seen = if whole { Seen::Since } else { Seen::Once };
                 state.pending = None;

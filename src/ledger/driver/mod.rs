@@ -1,5 +1,6 @@
 //! Runs a [`Term`] against Cloud Map, the record store and tokio's clock.
 
+pub mod local;
 mod registry;
 mod status;
 #[cfg(test)]

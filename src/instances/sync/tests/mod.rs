@@ -52,11 +52,16 @@ fn specs(uid: &str, service: &str, addresses: impl IntoIterator<Item = u32>, zon
 }
 
 fn active(instances: Arc<[InstanceSpec]>) -> TargetDesired {
-    TargetDesired { active: true, retiring: false, implied: true, instances }
+    TargetDesired { active: true, instances, ..TargetDesired::default() }
 }
 
 fn retiring() -> TargetDesired {
-    TargetDesired { active: false, retiring: true, implied: true, instances: Arc::default() }
+    TargetDesired { retiring: true, ..TargetDesired::default() }
+}
+
+/// The user named the target.
+fn named() -> Consent {
+    Consent { named: true, ..Consent::default() }
 }
 
 fn ecs(id: u32) -> Instance {

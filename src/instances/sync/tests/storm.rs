@@ -62,7 +62,7 @@ async fn storm(steps: Vec<Step>) {
     let mut world = World::new(fake.clone());
     let named = |addresses: &BTreeSet<u32>, zone: bool| {
         let instances = specs("uid-1", "web", addresses.iter().copied(), if zone { "a" } else { "b" });
-        TargetDesired { implied: false, ..active(instances) }
+        TargetDesired { consent: named(), ..active(instances) }
     };
     let mut last = named(&BTreeSet::new(), true);
     for step in steps {

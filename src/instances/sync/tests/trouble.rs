@@ -125,7 +125,7 @@ async fn keeps_services_and_namespaces_that_others_made_or_use() {
         registry.add_service(&ns, "empty", "terraform", "");
     }
     let world = World::new(fake);
-    let named = |service| TargetDesired { implied: false, ..active(specs("uid-1", service, 1..=2, "a")) };
+    let named = |service| TargetDesired { consent: named(), ..active(specs("uid-1", service, 1..=2, "a")) };
     let (web, empty) = (target("shop", "web"), target("shop", "empty"));
     world.desire([(web.clone(), named("web")), (empty.clone(), named("empty"))]);
     world.registered(&web, 2).await;
@@ -154,8 +154,8 @@ async fn an_implied_target_is_refused_where_somebody_else_made_the_service() {
     let world = World::new(fake);
     let (web, dns) = (target("shop", "web"), target("shop", "dns"));
     let instances = specs("uid-1", "web", 1..=2, "a");
-    let named = TargetDesired { implied: false, ..active(specs("uid-1", "dns", 1..=2, "a")) };
-    world.desire([(web.clone(), active(instances.clone())), (dns.clone(), named.clone())]);
+    let of_edns = TargetDesired { consent: named(), ..active(specs("uid-1", "dns", 1..=2, "a")) };
+    world.desire([(web.clone(), active(instances.clone())), (dns.clone(), of_edns.clone())]);
     let message = world.refused(&web, Reason::ForeignOwner).await;
     assert!(message.contains("annotation"), "{message}");
     let message = world.refused(&dns, Reason::ForeignOwner).await;
@@ -164,8 +164,8 @@ async fn an_implied_target_is_refused_where_somebody_else_made_the_service() {
     assert_eq!(world.writes(), 0);
 
     // The user says so: it is shared. And takes it back: what we have there is withdrawn.
-    let shared = TargetDesired { implied: false, ..active(instances.clone()) };
-    world.desire([(web.clone(), shared), (dns.clone(), named)]);
+    let shared = TargetDesired { consent: named(), ..active(instances.clone()) };
+    world.desire([(web.clone(), shared), (dns.clone(), of_edns)]);
     world.registered(&web, 2).await;
     world.desire([(web.clone(), active(instances.clone()))]);
     world.refused(&web, Reason::ForeignOwner).await;
@@ -193,7 +193,7 @@ async fn a_target_that_was_refused_is_not_registered_before_its_instances_are() 
     world.refused(&web, Reason::ForeignOwner).await;
     sleep(Duration::from_secs(10)).await;
     status.borrow_and_update();
-    world.desire([(web.clone(), TargetDesired { implied: false, ..active(instances) })]);
+    world.desire([(web.clone(), TargetDesired { consent: named(), ..active(instances) })]);
     loop {
         status.changed().await.unwrap();
         match status.borrow_and_update()[&web].outcome.clone() {

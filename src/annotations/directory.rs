@@ -1,0 +1,123 @@
+//! The Cloud Map namespaces that there are, listed again from time to time while anybody asks for host names.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, sleep, sleep_until},
+};
+use tracing::warn;
+
+use super::Zones;
+use crate::cloudmap::CloudMap;
+
+/// How often namespaces are listed; a new one takes names from then on.
+const PERIOD: Duration = Duration::from_mins(1);
+/// First and longest wait after a failure.
+const RETRY: Duration = Duration::from_secs(2);
+/// Failures in a row that are more than a hiccup.
+const SAID_AFTER: u32 = 3;
+
+/// What is known of the namespaces.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Known {
+    /// The last complete list: `None` until there was one. It stays when a later listing fails.
+    pub zones: Option<Arc<Zones>>,
+    /// Why listing fails, and not just once.
+    pub error: Option<String>,
+}
+
+/// A running listing, one call a minute. Dropping it stops it.
+#[derive(Debug)]
+pub struct Directory {
+    wanted: watch::Sender<bool>,
+    known: watch::Receiver<Known>,
+    task: JoinHandle<()>,
+}
+
+impl Directory {
+    pub fn spawn(cloudmap: Arc<dyn CloudMap>) -> Self {
+        let (wanted, asked) = watch::channel(false);
+        let (sender, known) = watch::channel(Known::default());
+        Self { wanted, known, task: tokio::spawn(follow(cloudmap, asked, sender)) }
+    }
+
+    /// Whether anybody needs the list.
+    pub fn want(&self, wanted: bool) {
+        self.wanted.send_if_modified(|held| std::mem::replace(held, wanted) != wanted);
+    }
+
+    pub fn known(&self) -> watch::Receiver<Known> {
+        self.known.clone()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn follow(cloudmap: Arc<dyn CloudMap>, mut asked: watch::Receiver<bool>, known: watch::Sender<Known>) {
+    let mut failures = 0u32;
+    loop {
+        if asked.wait_for(|wanted| *wanted).await.is_err() {
+            return;
+        }
+        let begun = Instant::now();
+        let listed = cloudmap.list_namespaces().await;
+        failures = if listed.is_ok() { 0 } else { failures + 1 };
+        known.send_if_modified(|known| {
+            let now = match &listed {
+                Ok(namespaces) => Known { zones: Some(Arc::new(Zones::new(namespaces))), error: None },
+                Err(error) => {
+                    let error = (failures >= SAID_AFTER).then(|| error.to_string());
+                    Known { zones: known.zones.clone(), error }
+                }
+            };
+            let changed = *known != now;
+            *known = now;
+            changed
+        });
+        match listed {
+            Ok(_) => sleep_until(begun + PERIOD).await,
+            Err(error) => {
+                warn!(%error, "cannot list the Cloud Map namespaces: annotated host names are left as they are");
+                sleep(RETRY.saturating_mul(1 << failures.min(5)).min(PERIOD)).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cloudmap::{
+        ErrorKind, NamespaceKind, Operation,
+        fake::{Fake, Fault},
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_only_while_it_is_wanted_and_keeps_the_last_list_when_a_listing_fails() {
+        let fake = Fake::new();
+        fake.registry().add_namespace("internal", NamespaceKind::DnsPrivate);
+        let directory = Directory::spawn(Arc::new(fake.clone()));
+        let mut known = directory.known();
+        sleep(PERIOD * 3).await;
+        assert_eq!((fake.registry().count(Operation::ListNamespaces), known.borrow().clone()), (0, Known::default()));
+        directory.want(true);
+        let zones = known.wait_for(|known| known.zones.is_some()).await.unwrap().zones.clone();
+        for _ in 0..SAID_AFTER {
+            fake.fault(Operation::ListNamespaces, Fault::Refused(ErrorKind::AccessDenied));
+        }
+        let failed = known.wait_for(|known| known.error.is_some()).await.unwrap().clone();
+        assert_eq!(failed.zones, zones);
+        known.wait_for(|known| known.error.is_none()).await.unwrap();
+        directory.want(false);
+        sleep(PERIOD).await;
+        let calls = fake.registry().count(Operation::ListNamespaces);
+        sleep(PERIOD * 5).await;
+        assert_eq!(fake.registry().count(Operation::ListNamespaces), calls);
+    }
+}

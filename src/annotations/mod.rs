@@ -1,0 +1,32 @@
+//! Services and Ingresses that ask for registrations by the annotations of the controllers that this one replaces: the Python CloudMap
+//! Kubernetes Controller (`cloudmap.controller/...`) and external-dns with the provider `aws-sd`
+//! (`external-dns.alpha.kubernetes.io/...`, `external-dns.kubernetes.io/...`).
+//!
+//! [`request`] reads the annotations, [`zones`] finds the Cloud Map namespace of a host name, [`plan`] says what belongs
+//! into which target, [`news`] what an Event says about it: all pure. [`directory`] keeps the list of namespaces.
+
+pub mod directory;
+pub mod news;
+pub mod plan;
+pub mod request;
+pub mod zones;
+
+pub use directory::{Directory, Known};
+pub use plan::{Planned, Refusal, Wanted, plan, plan_ingress};
+pub use request::Request;
+pub use zones::{Zone, ZoneKind, Zones};
+
+/// How annotations are read: the flags that external-dns has as well.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// `--domain-filter`: only Cloud Map namespaces of these domains take host names. Empty: all.
+    pub domain_filter: Vec<String>,
+    /// `--aws-zone-type`: only Cloud Map namespaces of this kind take host names. `None`: all, API-only ones included.
+    pub zone_kind: Option<ZoneKind>,
+    /// `--txt-owner-id`: services that external-dns owns by exactly this id are taken over.
+    pub owner_id: Option<String>,
+    /// `--policy=upsert-only`: no name is withdrawn.
+    pub upsert_only: bool,
+    /// `--dry-run`: nothing is registered for annotations, what would be is said in the log.
+    pub dry_run: bool,
+}

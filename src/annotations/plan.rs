@@ -1,0 +1,353 @@
+//! What belongs into which target: the annotations, the Service and its endpoints, and the namespaces that there are.
+//!
+//! | Service | `hostname` | `internal-hostname` | `cloudmap.controller/...` |
+//! |---|---|---|---|
+//! | headless | ready endpoints, and `<pod host name>.<name>` for each that has one | the same | ready endpoints |
+//! | LoadBalancer | external IPs, else the load balancer's addresses and names | cluster IPs | refused |
+//! | ClusterIP | refused | cluster IPs | refused |
+//! | ExternalName | external IPs, else the external name | the same | refused |
+//! | NodePort | refused | refused | refused |
+//!
+//! An Ingress: the addresses and names of its load balancer, for its annotated and its own hosts. `target` replaces all of
+//! these. Records, where the service is made: A, AAAA or both (MULTIVALUE) for addresses, A
+//! (WEIGHTED, an alias) for load balancers of AWS, CNAME (WEIGHTED) for other names.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use super::{
+    Settings, Zones,
+    request::{HostTarget, Hosts, Named, Request},
+};
+use crate::{
+    api::names::ANNOTATION_SHARE,
+    cluster::objects::{Ingress, Pairs, Service, ServiceKind},
+    instances::{
+        Adopt, Consent, InstanceSpec, Source,
+        host::is_load_balancer,
+        records::{Wishes, address_records, host_record},
+        sync::Creation,
+        target::validate,
+    },
+    model::{Conditions, Endpoint, EndpointPort, IpFamily, ServicePort, Target},
+};
+
+/// What an object asks for, as far as it can be done.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Planned {
+    /// `None`: not known yet, because the Cloud Map namespaces are not; nothing may be concluded from that.
+    pub wanted: Option<BTreeMap<Target, Wanted>>,
+    pub refusals: Vec<Refusal>,
+}
+
+/// One target of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Sorted by id.
+    pub instances: Arc<[InstanceSpec]>,
+    pub creation: Creation,
+    pub consent: Consent,
+}
+
+/// Something that is asked for and cannot be done: a Warning on the object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Refusal {
+    /// In CamelCase.
+    pub reason: &'static str,
+    /// What is wrong, and the remedy.
+    pub message: String,
+}
+
+/// What leads to a target, before it becomes instances.
+#[derive(Debug, Default)]
+struct Backends {
+    endpoints: Vec<Endpoint>,
+    hosts: BTreeSet<Arc<str>>,
+    /// Families of the records, also while there are no endpoints.
+    families: BTreeSet<IpFamily>,
+    ttl: u32,
+    adopt: Option<Adopt>,
+}
+
+/// Plans an annotated Service. `source` names the Service and its ports; `endpoints` are those of its EndpointSlices, used
+/// where it is headless. `None`: it asks for nothing.
+pub fn plan(
+    service: &Service,
+    source: &Source<'_>,
+    endpoints: &[Endpoint],
+    zones: Option<&Zones>,
+    settings: &Settings,
+) -> Option<Planned> {
+    let request = Request::read(&service.annotations)?;
+    let origin = Origin::Service(service, endpoints);
+    Some(Planner::new(origin, settings).plan(request, &service.annotations, source, zones))
+}
+
+/// Plans an annotated Ingress: its hosts lead where its load balancer is. `None`: it asks for nothing.
+pub fn plan_ingress(
+    ingress: &Ingress,
+    source: &Source<'_>,
+    zones: Option<&Zones>,
+    settings: &Settings,
+) -> Option<Planned> {
+    let request = Request::read_ingress(&ingress.annotations, &ingress.hosts)?;
+    Some(Planner::new(Origin::Ingress(ingress), settings).plan(request, &ingress.annotations, source, zones))
+}
+
+/// The annotated object.
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    Service(&'a Service, &'a [Endpoint]),
+    Ingress(&'a Ingress),
+}
+
+struct Planner<'a> {
+    origin: Origin<'a>,
+    settings: &'a Settings,
+    refusals: Vec<Refusal>,
+    found: BTreeMap<Target, Backends>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(origin: Origin<'a>, settings: &'a Settings) -> Self {
+        Self { origin, settings, refusals: Vec::new(), found: BTreeMap::new() }
+    }
+
+    fn plan(mut self, request: Request, annotations: &Pairs, source: &Source<'_>, zones: Option<&Zones>) -> Planned {
+        for message in request.complaints {
+            self.refuse("InvalidAnnotation", message);
+        }
+        if let (Some(named), Origin::Service(service, endpoints)) = (request.named, self.origin) {
+            self.named(named, request.adopt.clone(), service, endpoints);
+        }
+        if let Some(hosts) = request.hosts {
+            let Some(zones) = zones else { return Planned { wanted: None, refusals: self.refusals } };
+            let owner = self.settings.owner_id.as_deref().map(|owner| Adopt::ExternalDns(owner.into()));
+            self.hosts(&hosts, request.adopt.or(owner).as_ref(), zones);
+        }
+        let Self { mut refusals, found, .. } = self;
+        let wishes = Wishes::read(annotations).unwrap_or_else(|message| {
+            let message = message.trim_end_matches('.').to_owned();
+            refusals.push(Refusal { reason: "InvalidAnnotation", message });
+            Wishes::default()
+        });
+        let share = annotations.get(ANNOTATION_SHARE).is_some_and(|value| value.trim() == "true");
+        let mut wanted = BTreeMap::new();
+        for (target, backends) in found {
+            match backends.wanted(source, share) {
+                Ok(found) => {
+                    wanted.insert(target, Wanted { creation: wishes.apply(found.creation), ..found });
+                }
+                Err(message) => refusals.push(Refusal { reason: "TooManyPorts", message }),
+            }
+        }
+        refusals.sort();
+        refusals.dedup();
+        Planned { wanted: Some(wanted), refusals }
+    }
+
+    fn refuse(&mut self, reason: &'static str, message: String) {
+        self.refusals.push(Refusal { reason, message });
+    }
+
+    fn named(&mut self, named: Named, adopt: Option<Adopt>, service: &Service, endpoints: &[Endpoint]) {
+        let Named { target, ttl } = named;
+        if !service.headless {
+            let message = format!(
+                "cloudmap.controller/... registers the pods of headless Services only; set clusterIP: None, or export Service \
+                 {} with a ServiceExport that names {target}",
+                service.key
+            );
+            return self.refuse("NotHeadless", message);
+        }
+        let backends = Backends { ttl, adopt, ..pods(service, endpoints) };
+        self.add(target, backends);
+    }
+
+    fn hosts(&mut self, hosts: &Hosts, adopt: Option<&Adopt>, zones: &Zones) {
+        let all = hosts.names.iter().map(|host| (host, false)).chain(hosts.internal.iter().map(|host| (host, true)));
+        for (host, internal) in all {
+            let target = match zones.target(host, self.settings) {
+                Ok(target) => target,
+                Err(message) => {
+                    self.refuse("NoNamespace", message);
+                    continue;
+                }
+            };
+            let backends = match self.backends(&hosts.targets, internal) {
+                Ok(backends) => Backends { ttl: hosts.ttl, adopt: adopt.cloned(), ..backends },
+                Err(message) => {
+                    self.refuse("NoAddress", format!("host name {host:?}: {message}"));
+                    continue;
+                }
+            };
+            if let Origin::Service(Service { headless: true, .. }, endpoints) = self.origin
+                && hosts.targets.is_empty()
+            {
+                self.pod_names(host, endpoints, &backends, zones);
+            }
+            self.add(target, backends);
+        }
+    }
+
+    /// external-dns (from v0.22 on) gives each pod that has a host name a record of its own.
+    fn pod_names(&mut self, host: &str, endpoints: &[Endpoint], all: &Backends, zones: &Zones) {
+        let mut names = BTreeMap::<String, Vec<Endpoint>>::new();
+        for endpoint in endpoints {
+            if let Some(pod) = &endpoint.hostname {
+                names.entry(format!("{pod}.{host}")).or_default().push(endpoint.clone());
+            }
+        }
+        for (name, endpoints) in names {
+            if let Ok(target) = zones.target(&name, self.settings) {
+                let (families, adopt) = (all.families.clone(), all.adopt.clone());
+                self.add(target, Backends { endpoints, families, ttl: all.ttl, adopt, ..Backends::default() });
+            }
+        }
+    }
+
+    /// Two names can mean one target: it gets what belongs to both.
+    fn add(&mut self, target: Target, backends: Backends) {
+        if let Err(invalid) = validate(&target) {
+            return self.refuse("InvalidName", invalid.to_string());
+        }
+        match self.found.entry(target) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(backends);
+            }
+            Entry::Occupied(mut there) => {
+                let there = there.get_mut();
+                there.endpoints.extend(backends.endpoints);
+                there.endpoints.sort();
+                there.endpoints.dedup();
+                there.hosts.extend(backends.hosts);
+                there.families.extend(backends.families);
+                there.adopt = there.adopt.take().or(backends.adopt);
+            }
+        }
+    }
+
+    /// What a host name leads to.
+    fn backends(&self, targets: &[HostTarget], internal: bool) -> Result<Backends, String> {
+        if !targets.is_empty() {
+            return Ok(fixed(targets, &[]));
+        }
+        let (service, endpoints) = match self.origin {
+            Origin::Service(service, endpoints) => (service, endpoints),
+            Origin::Ingress(ingress) => {
+                let targets: Vec<_> = ingress.load_balancer.iter().map(|text| HostTarget::parse(text)).collect();
+                return Ok(fixed(&targets, &[]));
+            }
+        };
+        match &service.kind {
+            _ if service.headless => Ok(pods(service, endpoints)),
+            ServiceKind::LoadBalancer if !internal => {
+                let addresses = service.external_ips.iter().copied().map(HostTarget::Ip).collect::<Vec<_>>();
+                let from_status = || service.load_balancer.iter().map(|text| HostTarget::parse(text)).collect();
+                let targets = if addresses.is_empty() { from_status() } else { addresses };
+                Ok(fixed(&targets, &ports(service)))
+            }
+            ServiceKind::ClusterIp | ServiceKind::LoadBalancer if internal => Ok(cluster_ips(service)),
+            ServiceKind::ExternalName => {
+                let addresses = service.external_ips.iter().copied().map(HostTarget::Ip);
+                let name = service.external_name.as_deref().map(HostTarget::parse);
+                let mut targets: Vec<_> = addresses.collect();
+                if targets.is_empty() {
+                    targets.extend(name);
+                }
+                Ok(fixed(&targets, &[]))
+            }
+            ServiceKind::NodePort => Err(format!(
+                "Service {} is of type NodePort, whose node addresses are not registered; make it headless or a LoadBalancer, \
+                 or add the annotation external-dns.alpha.kubernetes.io/target",
+                service.key
+            )),
+            _ => Err(format!(
+                "Service {} has cluster IPs only, which nobody outside reaches; use the annotation \
+                 external-dns.alpha.kubernetes.io/internal-hostname to register them, make the Service headless to register \
+                 its pods, or export it with a ServiceExport",
+                service.key
+            )),
+        }
+    }
+}
+
+fn pods(service: &Service, endpoints: &[Endpoint]) -> Backends {
+    let families = service.ip_families.iter().copied().collect();
+    Backends { endpoints: endpoints.to_vec(), families, ..Backends::default() }
+}
+
+/// Both families of a dual-stack Service are one instance.
+fn cluster_ips(service: &Service) -> Backends {
+    let targets: Vec<_> = service.cluster_ips.iter().copied().map(HostTarget::Ip).collect();
+    fixed(&targets, &ports(service))
+}
+
+fn ports(service: &Service) -> Vec<EndpointPort> {
+    let port = |port: &ServicePort| EndpointPort {
+        name: port.name.clone(),
+        protocol: port.protocol,
+        port: port.port,
+        app_protocol: port.app_protocol.clone(),
+    };
+    let mut ports: Vec<_> = service.ports.iter().map(port).collect();
+    ports.sort();
+    ports
+}
+
+/// Addresses and names that do not come from EndpointSlices.
+fn fixed(targets: &[HostTarget], ports: &[EndpointPort]) -> Backends {
+    let (mut ipv4, mut ipv6, mut hosts) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for target in targets {
+        match target {
+            HostTarget::Ip(IpAddr::V4(ip)) => ipv4.push(*ip),
+            HostTarget::Ip(IpAddr::V6(ip)) => ipv6.push(*ip),
+            HostTarget::Name(name) => {
+                hosts.insert(name.clone());
+            }
+        }
+    }
+    // Where there are both families, each instance needs both: which ones go together makes no difference.
+    let nth = |n: usize, len: usize| n.min(len.saturating_sub(1));
+    let endpoints = (0..ipv4.len().max(ipv6.len())).map(|n| Endpoint {
+        ipv4: ipv4.get(nth(n, ipv4.len())).copied(),
+        ipv6: ipv6.get(nth(n, ipv6.len())).copied(),
+        ..endpoint(ports)
+    });
+    let endpoints = endpoints.collect();
+    let families = [(IpFamily::V4, ipv4.is_empty()), (IpFamily::V6, ipv6.is_empty())];
+    let families = families.into_iter().filter(|(_, empty)| !empty).map(|(family, _)| family).collect();
+    Backends { endpoints, hosts, families, ..Backends::default() }
+}
+
+fn endpoint(ports: &[EndpointPort]) -> Endpoint {
+    let (conditions, ports) = (Conditions::READY, ports.into());
+    Endpoint { ipv4: None, ipv6: None, ports, conditions, hostname: None, zone: None, node: None }
+}
+
+impl Backends {
+    fn wanted(self, source: &Source<'_>, share: bool) -> Result<Wanted, String> {
+        let Self { endpoints, hosts, families, ttl, adopt } = self;
+        let mut instances = source.instances(&endpoints).map_err(|unfit| unfit.to_string())?;
+        instances.extend(source.hosts(&hosts).map_err(|unfit| unfit.to_string())?);
+        instances.sort_by(|a, b| a.id().cmp(b.id()));
+        let dns = if families.is_empty() && !hosts.is_empty() {
+            Some(host_record(hosts.iter().all(|host| is_load_balancer(host)), ttl))
+        } else {
+            address_records(families, ttl)
+        };
+        Ok(Wanted {
+            instances: instances.into(),
+            // Records cannot be changed later: while nothing tells which, nothing is made.
+            creation: Creation { namespace: false, service: dns.is_some(), dns, custom_health_check: false },
+            consent: Consent { named: true, share, adopt },
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,280 @@
+use k8s_openapi::api::core::v1;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    cloudmap::{Namespace, NamespaceKind, RecordType},
+    cluster::{cache::Narrow, objects::Interner},
+    instances::{Identity, attributes::ServiceTraits},
+    model::ServiceKey,
+};
+
+const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
+const INTERNAL: &str = "external-dns.alpha.kubernetes.io/internal-hostname";
+const TARGET: &str = "external-dns.alpha.kubernetes.io/target";
+const ELB: &str = "web-1.eu-west-1.elb.amazonaws.com";
+
+fn service(annotations: &[(&str, &str)], spec: &Value, load_balancer: &Value) -> Service {
+    let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
+    let object: v1::Service = serde_json::from_value(json!({
+        "metadata": {"namespace": "shop", "name": "web", "uid": "u", "annotations": annotations},
+        "spec": spec,
+        "status": {"loadBalancer": {"ingress": load_balancer}},
+    }))
+    .unwrap();
+    Service::narrow(object, &mut Interner::default()).unwrap()
+}
+
+fn headless(annotations: &[(&str, &str)]) -> Service {
+    let spec = json!({"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv4"],
+        "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]});
+    service(annotations, &spec, &json!([]))
+}
+
+fn pod(ip: &str, ready: bool, hostname: Option<&str>) -> Endpoint {
+    Endpoint {
+        ipv4: ip.parse().ok(),
+        ipv6: ip.parse().ok(),
+        ports: [EndpointPort {
+            name: "http".into(),
+            protocol: crate::model::Protocol::Tcp,
+            port: 8080,
+            app_protocol: None,
+        }]
+        .into(),
+        conditions: Conditions { ready, ..Conditions::READY },
+        hostname: hostname.map(Arc::from),
+        zone: None,
+        node: None,
+    }
+}
+
+fn zones() -> Zones {
+    let namespace = |(name, kind): (&str, NamespaceKind)| Namespace {
+        id: "ns".into(),
+        arn: "arn".into(),
+        name: name.into(),
+        http_name: name.into(),
+        kind,
+        description: None,
+    };
+    let all = [("internal", NamespaceKind::DnsPrivate), ("test-namespace", NamespaceKind::Http)].map(namespace);
+    Zones::new(&all)
+}
+
+fn planned(service: &Service, endpoints: &[Endpoint]) -> Planned {
+    let identity = Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
+    let key = ServiceKey::new("shop", "web");
+    let source = Source { identity: &identity, service: &key, ports: &service.ports, region: None };
+    plan(service, &source, endpoints, Some(&zones()), &Settings::default()).unwrap()
+}
+
+/// One line for each target: addresses, records, TTL.
+fn lines(planned: &Planned) -> Vec<String> {
+    let line = |(target, wanted): (&Target, &Wanted)| {
+        let addresses: Vec<_> = wanted.instances.iter().map(InstanceSpec::address).collect();
+        let dns = wanted.creation.dns.as_ref().map_or("nothing yet".to_owned(), |dns| {
+            let records: Vec<_> =
+                dns.records.iter().map(|record| format!("{:?} {}", record.record_type, record.ttl)).collect();
+            format!("{}{}", records.join("+"), if dns.weighted { " weighted" } else { "" })
+        });
+        format!("{target}: {} ({dns})", addresses.join(" "))
+    };
+    planned.wanted.iter().flatten().map(line).collect()
+}
+
+fn reasons(planned: &Planned) -> Vec<&str> {
+    planned.refusals.iter().map(|refusal| refusal.reason).collect()
+}
+
+/// `example/nginx-service.yaml` of the Python controller, and what it would have made: A, TTL 60, MULTIVALUE.
+#[test]
+fn a_headless_service_of_the_python_controller_gets_its_ready_pods_registered() {
+    let annotations =
+        [("cloudmap.controller/namespace", "test-namespace"), ("cloudmap.controller/hostname", "nginx-service")];
+    let pods = [pod("10.0.0.1", true, None), pod("10.0.0.2", false, None), pod("10.0.0.3", true, Some("nginx-0"))];
+    let found = planned(&headless(&annotations), &pods);
+    assert_eq!(lines(&found), ["test-namespace/nginx-service: 10.0.0.1 10.0.0.3 (A 60)"]);
+    assert_eq!(found.refusals, []);
+    let wanted = found.wanted.unwrap().into_values().next().unwrap();
+    assert!(!wanted.creation.namespace && wanted.consent.named, "namespaces are never created, services are joined");
+
+    let clusterip = service(&annotations, &json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"]}), &json!([]));
+    let found = planned(&clusterip, &pods);
+    assert_eq!((lines(&found).len(), reasons(&found)), (0, vec!["NotHeadless"]));
+    assert!(found.refusals[0].message.contains("clusterIP: None"));
+}
+
+/// The manifest of external-dns' `docs/tutorials/aws-sd.md`, whose fixture shows A records with TTL 300.
+#[test]
+fn a_headless_service_of_external_dns_gets_its_ready_pods_registered() {
+    let found = planned(&headless(&[(HOSTNAME, "nginx.internal")]), &[pod("10.0.0.1", true, None)]);
+    assert_eq!(lines(&found), ["internal/nginx: 10.0.0.1 (A 300)"]);
+    // Nothing is ready yet: the service is made nevertheless, since the Service says which records.
+    assert_eq!(lines(&planned(&headless(&[(HOSTNAME, "nginx.internal")]), &[])), ["internal/nginx:  (A 300)"]);
+}
+
+#[test]
+fn pods_with_host_names_have_names_of_their_own() {
+    let pods = [pod("10.0.0.1", true, Some("db-0")), pod("10.0.0.2", true, Some("db-1"))];
+    let found = planned(&headless(&[(HOSTNAME, "db.internal"), ("external-dns.kubernetes.io/ttl", "30s")]), &pods);
+    assert_eq!(
+        lines(&found),
+        [
+            "internal/db: 10.0.0.1 10.0.0.2 (A 30)",
+            "internal/db-0.db: 10.0.0.1 (A 30)",
+            "internal/db-1.db: 10.0.0.2 (A 30)"
+        ]
+    );
+}
+
+#[test]
+fn records_are_those_of_the_families_of_the_service() {
+    let spec = |families: Value| json!({"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": families});
+    for (families, records) in [
+        (json!(["IPv6"]), "(AAAA 300)".replace("AAAA", "Aaaa")),
+        (json!(["IPv6", "IPv4"]), "(A 300+Aaaa 300)".to_owned()),
+    ] {
+        let service = service(&[(HOSTNAME, "web.internal")], &spec(families), &json!([]));
+        assert!(lines(&planned(&service, &[]))[0].ends_with(&records));
+    }
+    let mut both = pod("10.0.0.1", true, None);
+    both.ipv6 = "fd00::1".parse().ok();
+    let dual = service(&[(HOSTNAME, "web.internal")], &spec(json!(["IPv4", "IPv6"])), &json!([]));
+    let wanted = planned(&dual, &[both]).wanted.unwrap().into_values().next().unwrap();
+    assert_eq!(wanted.instances.len(), 1, "both families of a pod are one instance");
+}
+
+/// Annotations, `spec`, `status.loadBalancer.ingress`; the lines and the reasons of refusals.
+type Case<'a> = (&'a [(&'a str, &'a str)], &'a Value, Value, &'a [&'a str], &'a [&'a str]);
+
+#[test]
+fn each_type_of_service_leads_where_external_dns_leads_it() {
+    let ports = json!([{"name": "http", "port": 80, "protocol": "TCP"}]);
+    let ips =
+        json!({"type": "ClusterIP", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00::96"], "ports": ports});
+    let balanced =
+        json!({"type": "LoadBalancer", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ports": ports});
+    let external_ips = json!({"type": "LoadBalancer", "clusterIP": "10.96.0.1", "externalIPs": ["198.51.100.7"]});
+    let external = json!({"type": "ExternalName", "externalName": "Db.example.org."});
+    let node_port = json!({"type": "NodePort", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"]});
+    let web = (HOSTNAME, "web.internal");
+    let inner = (INTERNAL, "in.internal");
+    let cases: &[Case<'_>] = &[
+        (&[web], &balanced, json!([{"hostname": ELB}]), &[&format!("internal/web: {ELB} (A 300 weighted)")], &[]),
+        (
+            &[web],
+            &balanced,
+            json!([{"hostname": "lb.example.org"}]),
+            &["internal/web: lb.example.org (Cname 300 weighted)"],
+            &[],
+        ),
+        (
+            &[web],
+            &balanced,
+            json!([{"ip": "192.0.2.1"}, {"ip": "192.0.2.2"}]),
+            &["internal/web: 192.0.2.1 192.0.2.2 (A 300)"],
+            &[],
+        ),
+        (&[web], &balanced, json!([]), &["internal/web:  (nothing yet)"], &[]),
+        (
+            &[web, inner],
+            &balanced,
+            json!([{"hostname": ELB}]),
+            &["internal/in: 10.96.0.1 (A 300)", &format!("internal/web: {ELB} (A 300 weighted)")],
+            &[],
+        ),
+        (&[web], &external_ips, json!([{"hostname": ELB}]), &["internal/web: 198.51.100.7 (A 300)"], &[]),
+        (&[inner], &ips, json!([]), &["internal/in: 10.96.0.1 (A 300+Aaaa 300)"], &[]),
+        (&[web], &ips, json!([]), &[], &["NoAddress"]),
+        (&[web], &node_port, json!([]), &[], &["NoAddress"]),
+        (&[web], &external, json!([]), &["internal/web: db.example.org (Cname 300 weighted)"], &[]),
+        (
+            &[web, (TARGET, "192.0.2.9, fd00::9")],
+            &node_port,
+            json!([]),
+            &["internal/web: 192.0.2.9 (A 300+Aaaa 300)"],
+            &[],
+        ),
+        (&[web, (TARGET, ELB)], &ips, json!([]), &[&format!("internal/web: {ELB} (A 300 weighted)")], &[]),
+        (
+            &[(HOSTNAME, "web.internal,www.internal,web.example.com")],
+            &external,
+            json!([]),
+            &["internal/web: db.example.org (Cname 300 weighted)", "internal/www: db.example.org (Cname 300 weighted)"],
+            &["NoNamespace"],
+        ),
+        (&[(HOSTNAME, "-web.internal")], &external, json!([]), &[], &["InvalidName"]),
+    ];
+    for (annotations, spec, load_balancer, expected, refused) in cases {
+        let found = planned(&service(annotations, spec, load_balancer), &[]);
+        assert_eq!(lines(&found), *expected, "{annotations:?} {spec}");
+        assert_eq!(reasons(&found), *refused, "{annotations:?} {spec}");
+    }
+}
+
+/// A service that was made by these records takes the instances, as AWS checks it.
+#[test]
+fn what_is_planned_fits_the_service_that_is_made_for_it() {
+    for (annotations, targets) in [("10.0.0.1", 1), (ELB, 1), ("db.example.org", 1), ("10.0.0.1,10.0.0.2,fd00::1", 2)] {
+        let service =
+            service(&[(HOSTNAME, "web.internal"), (TARGET, annotations)], &json!({"type": "NodePort"}), &json!([]));
+        let wanted = planned(&service, &[]).wanted.unwrap().into_values().next().unwrap();
+        let made = crate::cloudmap::Service {
+            id: "srv".into(),
+            arn: "arn".into(),
+            name: "web".into(),
+            namespace_id: None,
+            description: None,
+            creator_request_id: None,
+            dns: wanted.creation.dns,
+            custom_health_check: false,
+        };
+        let fits = wanted.instances.iter().filter(|spec| spec.lacks(ServiceTraits::from(&made)).is_none()).count();
+        assert_eq!(fits, targets, "{annotations}");
+    }
+}
+
+#[test]
+fn both_tools_on_one_service_add_up_and_a_service_that_asks_for_nothing_is_none() {
+    let annotations = [
+        ("cloudmap.controller/namespace", "internal"),
+        ("cloudmap.controller/hostname", "nginx"),
+        (HOSTNAME, "nginx.internal,www.internal"),
+    ];
+    let found = planned(&headless(&annotations), &[pod("10.0.0.1", true, None)]);
+    assert_eq!(lines(&found), ["internal/nginx: 10.0.0.1 (A 60)", "internal/www: 10.0.0.1 (A 300)"]);
+    let identity = Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
+    let key = ServiceKey::new("shop", "web");
+    let source = Source { identity: &identity, service: &key, ports: &[], region: None };
+    let settings = Settings::default();
+    assert_eq!(plan(&headless(&[]), &source, &[], Some(&zones()), &settings), None);
+    let unknown = plan(&headless(&annotations), &source, &[], None, &settings).unwrap();
+    assert_eq!(unknown.wanted, None, "without the namespaces nothing is concluded");
+    assert!(plan(&headless(&annotations[..2]), &source, &[], None, &settings).unwrap().wanted.is_some());
+}
+
+#[test]
+fn the_owner_that_is_taken_over_comes_from_the_flag_or_the_annotation() {
+    let identity = Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
+    let key = ServiceKey::new("shop", "web");
+    let source = Source { identity: &identity, service: &key, ports: &[], region: None };
+    let settings = Settings { owner_id: Some("eks".to_owned()), ..Settings::default() };
+    let consent = |annotations: &[(&str, &str)]| {
+        let found = plan(&headless(annotations), &source, &[], Some(&zones()), &settings).unwrap();
+        found.wanted.unwrap().into_values().next().unwrap().consent
+    };
+    let eks = Some(Adopt::ExternalDns("eks".into()));
+    assert_eq!(consent(&[(HOSTNAME, "web.internal")]).adopt, eks);
+    let other = consent(&[(HOSTNAME, "web.internal"), ("cloudmap-mcs/adopt", "external-dns/other")]);
+    assert_eq!(other.adopt, Some(Adopt::ExternalDns("other".into())));
+    let python = [("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "web")];
+    assert_eq!(consent(&python).adopt, None, "the flag is about external-dns");
+    assert!(consent(&[(HOSTNAME, "web.internal"), ("cloudmap-mcs/share", "true")]).share);
+}
+
+#[test]
+fn the_records_of_aliases_and_names_are_weighted() {
+    assert!(host_record(true, 60).weighted && host_record(true, 60).records[0].record_type == RecordType::A);
+    assert!(host_record(false, 60).weighted && host_record(false, 60).records[0].record_type == RecordType::Cname);
+}

@@ -1,0 +1,186 @@
+//! Which Cloud Map namespace a host name belongs to.
+
+use std::sync::Arc;
+
+use clap::ValueEnum;
+
+use super::Settings;
+use crate::{
+    cloudmap::{Namespace, NamespaceKind},
+    model::Target,
+};
+
+/// `--aws-zone-type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ZoneKind {
+    /// Public DNS namespaces.
+    Public,
+    /// Private DNS namespaces.
+    Private,
+}
+
+/// A Cloud Map namespace, as far as names matter.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Zone {
+    pub name: Arc<str>,
+    pub kind: NamespaceKind,
+}
+
+/// All namespaces that this account sees, sorted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Zones(Vec<Zone>);
+
+impl Zones {
+    pub fn new(namespaces: &[Namespace]) -> Self {
+        let mut zones: Vec<_> =
+            namespaces.iter().map(|namespace| Zone { name: namespace.name.clone(), kind: namespace.kind }).collect();
+        zones.sort();
+        zones.dedup();
+        Self(zones)
+    }
+
+    /// The target of a host name: the longest namespace that is a suffix of it, at a dot, and the rest as the service's
+    /// name. Names compare without case, as in DNS; the service's name is in lower case.
+    ///
+    /// # Errors
+    /// No namespace takes it: why, and what to do.
+    pub fn target(&self, host: &str, settings: &Settings) -> Result<Target, String> {
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        let service = |zone: &Zone| {
+            let rest = host.strip_suffix(&*zone.name.to_ascii_lowercase())?;
+            rest.strip_suffix('.').filter(|service| !service.is_empty()).map(str::to_owned)
+        };
+        let matching = || self.0.iter().filter_map(|zone| Some((zone, service(zone)?)));
+        let found = matching().filter(|(zone, _)| settings.takes(zone)).max_by_key(|(zone, _)| zone.name.len());
+        if let Some((zone, service)) = found {
+            return Ok(Target { namespace: zone.name.clone(), service: service.into() });
+        }
+        if let Some((zone, _)) = matching().max_by_key(|(zone, _)| zone.name.len()) {
+            return Err(format!(
+                "host name {host:?} belongs to Cloud Map namespace {:?}, which --domain-filter or --aws-zone-type leaves out; \
+                 change these flags of the controller, or the host name",
+                zone.name
+            ));
+        }
+        if self.0.iter().any(|zone| zone.name.eq_ignore_ascii_case(&host)) {
+            return Err(format!(
+                "host name {host:?} is the name of a Cloud Map namespace itself; put the name of a service before it"
+            ));
+        }
+        Err(format!(
+            "host name {host:?} is in no Cloud Map namespace; create a namespace that it ends with, or change the host name \
+             (namespaces with DNS are never created by this controller)"
+        ))
+    }
+}
+
+impl Settings {
+    /// Whether a namespace takes host names, as external-dns decides it: a filter means the domain and all below, one with
+    /// a dot in front only what is below.
+    fn takes(&self, zone: &Zone) -> bool {
+        let kind = match self.zone_kind {
+            None => true,
+            Some(ZoneKind::Public) => zone.kind == NamespaceKind::DnsPublic,
+            Some(ZoneKind::Private) => zone.kind == NamespaceKind::DnsPrivate,
+        };
+        let name = zone.name.to_ascii_lowercase();
+        let within = |filter: &String| {
+            let domain = filter.trim().trim_end_matches('.').to_ascii_lowercase();
+            match domain.strip_prefix('.') {
+                Some(parent) => name.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.')),
+                None => name == domain || name.strip_suffix(&domain).is_some_and(|rest| rest.ends_with('.')),
+            }
+        };
+        let mut filters = self.domain_filter.iter().filter(|filter| !filter.trim().is_empty()).peekable();
+        kind && (filters.peek().is_none() || filters.any(within))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zones(names: &[(&str, NamespaceKind)]) -> Zones {
+        let namespaces: Vec<_> = names
+            .iter()
+            .map(|(name, kind)| Namespace {
+                id: "ns".into(),
+                arn: "arn".into(),
+                name: (*name).into(),
+                http_name: (*name).into(),
+                kind: *kind,
+                description: None,
+            })
+            .collect();
+        Zones::new(&namespaces)
+    }
+
+    fn all() -> Zones {
+        zones(&[
+            ("internal", NamespaceKind::DnsPrivate),
+            ("prod.internal", NamespaceKind::DnsPrivate),
+            ("example.org", NamespaceKind::DnsPublic),
+            ("test-namespace", NamespaceKind::Http),
+        ])
+    }
+
+    #[test]
+    fn the_longest_suffix_at_a_dot_takes_the_name() {
+        let settings = Settings::default();
+        for (host, target) in [
+            ("web.internal", Some("internal/web")),
+            ("web.prod.internal", Some("prod.internal/web")),
+            ("a.b.prod.internal.", Some("prod.internal/a.b")),
+            ("web.xprod.internal", Some("internal/web.xprod")),
+            ("Web.Example.ORG", Some("example.org/web")),
+            // Why people left external-dns: an API-only namespace that is no domain.
+            ("nginx-service.test-namespace", Some("test-namespace/nginx-service")),
+            ("web.example.com", None),
+            ("example.org", None),
+            ("internal", None),
+            ("", None),
+        ] {
+            let found = all().target(host, &settings).ok().map(|target| target.to_string());
+            assert_eq!(found.as_deref(), target, "{host}");
+        }
+        // A namespace is no service of a namespace above it unless that one exists.
+        assert_eq!(all().target("prod.internal", &settings).unwrap().to_string(), "internal/prod");
+    }
+
+    #[test]
+    fn flags_leave_namespaces_out() {
+        let filtered = |filter: &[&str], zone_kind| Settings {
+            domain_filter: filter.iter().map(|&filter| filter.to_owned()).collect(),
+            zone_kind,
+            ..Settings::default()
+        };
+        for (settings, host, target) in [
+            (filtered(&["prod.internal"], None), "web.prod.internal", Some("prod.internal/web")),
+            (filtered(&["internal"], None), "web.prod.internal", Some("prod.internal/web")),
+            (filtered(&[".internal"], None), "web.prod.internal", Some("prod.internal/web")),
+            (filtered(&[".internal"], None), "web.internal", None),
+            (filtered(&["ternal"], None), "web.internal", None),
+            (filtered(&["example.org", " Internal. "], None), "web.internal", Some("internal/web")),
+            (filtered(&[""], None), "web.internal", Some("internal/web")),
+            // What is left out does not take names from a shorter one.
+            (filtered(&[], Some(ZoneKind::Private)), "web.prod.internal", Some("prod.internal/web")),
+            (filtered(&[], Some(ZoneKind::Private)), "web.example.org", None),
+            (filtered(&[], Some(ZoneKind::Public)), "web.example.org", Some("example.org/web")),
+            (filtered(&[], Some(ZoneKind::Private)), "web.test-namespace", None),
+        ] {
+            let found = all().target(host, &settings);
+            assert_eq!(found.as_ref().ok().map(ToString::to_string).as_deref(), target, "{host} {settings:?}");
+            if let Err(message) = found {
+                assert!(message.contains("--domain-filter") || target.is_some(), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_host_and_the_remedy() {
+        let settings = Settings::default();
+        let message = all().target("web.example.com", &settings).unwrap_err();
+        assert!(message.contains("\"web.example.com\"") && message.contains("create a namespace"), "{message}");
+        assert!(all().target("example.org", &settings).unwrap_err().contains("put the name of a service"));
+    }
+}

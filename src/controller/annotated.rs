@@ -1,0 +1,321 @@
+//! The annotated Services and Ingresses of this cluster: what they want, what is registered for them, and what is said on them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use tokio::sync::{mpsc, watch};
+use tracing::info;
+
+use super::{Asks, Knowledge, Membership, Targets, claims::Standing};
+use crate::{
+    annotations::{
+        Directory, Known, Planned, Refusal, Settings, Wanted, Zones,
+        news::{deleted, news},
+        plan, plan_ingress, request,
+    },
+    cli::Instances,
+    cluster::{
+        events::{self, Note, Severity},
+        objects::{Ingress, Service},
+    },
+    instances::sync::{Ids, Outcome, TargetDesired, TargetStatus},
+    model::{ClaimOwner, Endpoint, ServiceKey, Target},
+};
+
+pub(super) struct Annotated {
+    settings: Settings,
+    targets: Targets,
+    /// `None` where nothing is registered anyway.
+    directory: Option<Directory>,
+    objects: HashMap<ClaimOwner, Object>,
+    /// Who wants a target, the losers included.
+    wanting: BTreeMap<Target, BTreeSet<ClaimOwner>>,
+    /// What was said last of a target's instances.
+    said: HashMap<Target, Ids>,
+    /// Why a target is refused, or whose it is, as said last.
+    trouble: HashMap<(ClaimOwner, Target), String>,
+    /// Uids of objects that asked for something once: `kubectl describe` finds Events by them.
+    departed: HashMap<ClaimOwner, Box<str>>,
+    notes: mpsc::UnboundedSender<Note>,
+}
+
+/// An annotated object.
+#[derive(Debug)]
+pub(super) struct Object {
+    uid: Box<str>,
+    planned: Planned,
+}
+
+impl Object {
+    fn asks(&self) -> Asks {
+        match &self.planned.wanted {
+            None => Asks::Unknown,
+            Some(wanted) => Asks::For(wanted.keys().cloned().collect()),
+        }
+    }
+}
+
+/// What a change of an object means.
+pub(super) struct Change {
+    /// As [`Knowledge::annotate`] takes it.
+    pub(super) wanted: Option<Asks>,
+    /// Targets whose instances may be others now.
+    pub(super) touched: BTreeSet<Target>,
+}
+
+impl Annotated {
+    pub(super) fn new(
+        settings: Settings,
+        targets: Targets,
+        directory: Option<Directory>,
+        notes: mpsc::UnboundedSender<Note>,
+    ) -> Self {
+        let (objects, wanting, said, trouble, departed) = Default::default();
+        Self { settings, targets, directory, objects, wanting, said, trouble, departed, notes }
+    }
+
+    /// The namespaces that take host names. Without a directory it never changes.
+    pub(super) fn known(&self) -> watch::Receiver<Known> {
+        self.directory.as_ref().map_or_else(|| watch::channel(Known::default()).1, Directory::known)
+    }
+
+    /// How many objects are annotated, and how many things they ask for are refused.
+    pub(super) fn sizes(&self) -> (usize, usize) {
+        let refusals: usize = self.objects.values().map(|object| object.planned.refusals.len()).sum();
+        (self.objects.len(), refusals + self.trouble.len())
+    }
+
+    /// All annotated objects.
+    pub(super) fn owners(&self) -> Vec<ClaimOwner> {
+        self.objects.keys().cloned().collect()
+    }
+
+    /// Whether a Service asks for anything, so that its endpoints matter.
+    pub(super) fn concerns(&self, key: &ServiceKey) -> bool {
+        self.objects.contains_key(&ClaimOwner::service(key))
+    }
+
+    /// Plans a Service. `None`: it asks for nothing.
+    pub(super) fn plan_service(&self, service: &Service, endpoints: impl FnOnce() -> Vec<Endpoint>) -> Option<Object> {
+        if service.deleting || service.managed {
+            return None;
+        }
+        request::Request::read(&service.annotations)?;
+        let endpoints = if service.headless { endpoints() } else { Vec::new() };
+        let source = self.targets.source(&service.key, &service.ports);
+        self.object(&service.uid, |zones| plan(service, &source, &endpoints, zones, &self.settings))
+    }
+
+    /// Plans an Ingress. `None`: it asks for nothing.
+    pub(super) fn plan_ingress(&self, ingress: &Ingress) -> Option<Object> {
+        if ingress.deleting {
+            return None;
+        }
+        let source = self.targets.source(&ingress.key, &[]);
+        self.object(&ingress.uid, |zones| plan_ingress(ingress, &source, zones, &self.settings))
+    }
+
+    fn object(&self, uid: &str, plan: impl FnOnce(Option<&Zones>) -> Option<Planned>) -> Option<Object> {
+        let Known { zones, error } = self.directory.as_ref()?.known().borrow().clone();
+        let mut planned = plan(zones.as_deref())?;
+        if let (None, Some(error)) = (&planned.wanted, error) {
+            let message =
+                format!("the Cloud Map namespaces, one of which each host name needs, cannot be listed: {error}");
+            planned.refusals.push(Refusal { reason: "NamespacesUnknown", message });
+        }
+        if self.targets.policy == Instances::None {
+            let message = "instances are switched off by --instances=none".to_owned();
+            planned =
+                Planned { wanted: Some(BTreeMap::new()), refusals: vec![Refusal { reason: "Disabled", message }] };
+        }
+        Some(Object { uid: uid.into(), planned })
+    }
+
+    /// Takes in what an object asks for now. `None`: nothing follows from it.
+    pub(super) fn replan(&mut self, owner: &ClaimOwner, planned: Option<Object>) -> Option<Change> {
+        let before = if let Some(object) = planned {
+            self.complain(owner, &object);
+            self.departed.remove(owner);
+            self.objects.insert(owner.clone(), object)
+        } else {
+            let gone = self.objects.remove(owner)?;
+            self.departed.insert(owner.clone(), gone.uid.clone());
+            Some(gone)
+        };
+        if let Some(directory) = &self.directory {
+            directory.want(!self.objects.is_empty());
+        }
+        let (before, wanted) = (before.as_ref().map(Object::asks), self.objects.get(owner).map(Object::asks));
+        let (old, new) =
+            [&before, &wanted].map(|asks| asks.iter().flat_map(Asks::targets).collect::<BTreeSet<_>>()).into();
+        for &target in old.difference(&new) {
+            self.trouble.remove(&(owner.clone(), target.clone()));
+            if let Some(owners) = self.wanting.get_mut(target) {
+                owners.remove(owner);
+                if owners.is_empty() {
+                    self.wanting.remove(target);
+                }
+            }
+        }
+        for &target in new.difference(&old) {
+            self.wanting.entry(target.clone()).or_default().insert(owner.clone());
+        }
+        if self.settings.dry_run {
+            self.tell_dry_run(owner);
+            return None;
+        }
+        let touched = old.union(&new).map(|&target| target.clone()).collect();
+        Some(Change { wanted, touched })
+    }
+
+    fn tell_dry_run(&self, owner: &ClaimOwner) {
+        let wanted = self.objects.get(owner).and_then(|object| object.planned.wanted.as_ref());
+        for (target, Wanted { instances, .. }) in wanted.into_iter().flatten() {
+            let addresses: Vec<_> = instances.iter().map(crate::instances::InstanceSpec::address).collect();
+            info!(object = %owner, %target, ?addresses, "dry run: would register");
+        }
+    }
+
+    /// A registration that is given up is forgotten, and what is registered stays.
+    pub(super) fn forgets(&self, knowledge: &Knowledge, target: &Target) -> bool {
+        let held = knowledge.exports().and_then(|exports| exports.registrations().get(target));
+        let retiring = held.is_some_and(|held| held.owner.is_annotated() && held.retiring);
+        retiring && self.settings.upsert_only && *knowledge.membership() != Membership::Leaving
+    }
+
+    /// What should be registered in a target that an annotated object of this cluster holds. `None`: nothing is to be done there.
+    pub(super) fn desired(&self, knowledge: &Knowledge, target: &Target, standing: Standing) -> Option<TargetDesired> {
+        if self.settings.dry_run {
+            return None;
+        }
+        let registration = knowledge.exports()?.registrations().get(target)?;
+        let object = self.objects.get(&registration.owner);
+        let wanted = match object.map(|object| &object.planned.wanted) {
+            // Not known yet: nothing may be concluded.
+            Some(None) => return None,
+            Some(Some(wanted)) => wanted.get(target),
+            None => None,
+        };
+        let upsert_only = self.settings.upsert_only && *knowledge.membership() != Membership::Leaving;
+        let retiring = standing == Standing::Withdraws || standing == Standing::HandsOver && wanted.is_none();
+        if retiring {
+            return (!upsert_only).then(|| TargetDesired { retiring: true, ..TargetDesired::default() });
+        }
+        let Wanted { instances, creation, consent } = wanted?.clone();
+        let active = match standing {
+            Standing::Holds => knowledge.is_on_record(target),
+            Standing::HandsOver => true,
+            _ => false,
+        };
+        // A name without endpoints is as good as withdrawn.
+        let keep = upsert_only && instances.is_empty();
+        Some(TargetDesired { active, retiring: false, keep, consent, creation, instances })
+    }
+
+    /// Says on the losers of a target whose it is.
+    pub(super) fn tell_conflicts(&mut self, knowledge: &Knowledge, target: &Target) {
+        if self.settings.dry_run {
+            return;
+        }
+        for own in self.wanting.get(target).cloned().unwrap_or_default() {
+            // An export of the same Service registers the same endpoints.
+            let winner = knowledge.claimant(target).filter(|(_, owner)| !owner.is_same_service(&own));
+            let text = winner.map(|(cluster, owner)| {
+                format!(
+                    "Cloud Map service {target} is claimed by {owner} of cluster {cluster}, which was first. Change the \
+                     annotation to another name, or remove it there; then this {} takes over.",
+                    own.kind
+                )
+            });
+            self.tell(&own, target, "DomainConflict", text);
+        }
+    }
+
+    /// A target of an object stands otherwise than before: says what came of it. `present`: the uid of the object, if it is
+    /// there.
+    pub(super) fn tell_status(
+        &mut self,
+        owner: &ClaimOwner,
+        target: &Target,
+        before: Option<&TargetStatus>,
+        status: &TargetStatus,
+        present: Option<&str>,
+    ) {
+        if let Some(now) = &status.reached
+            && let Some(said) = self.said.get(target).or(status.found.as_ref()).cloned()
+            && said != *now
+        {
+            let wanted = self.objects.get(owner).and_then(|object| object.planned.wanted.as_ref()?.get(target));
+            let known = wanted.map(|wanted| Arc::clone(&wanted.instances)).unwrap_or_default();
+            let news = news(target, &said, now, &known);
+            if let Some(text) = news.registered {
+                self.note(owner, present, Severity::Normal, "IPRegistered", text);
+            }
+            match (present, news.removed) {
+                (Some(_), Some(text)) => self.note(owner, present, Severity::Normal, "IPRemoved", text),
+                (None, removed) if status.own_gone => {
+                    let reason = if owner.is_ingress() { "IngressDeleted" } else { "ServiceDeleted" };
+                    let text = deleted(owner, removed.as_deref(), target);
+                    self.note(owner, None, Severity::Normal, reason, text);
+                }
+                _ => {}
+            }
+        }
+        match &status.reached {
+            // What an object that is gone leaves is said when all of it is gone.
+            Some(reached) if !status.own_gone && present.is_some() => {
+                self.said.insert(target.clone(), Arc::clone(reached));
+            }
+            _ if status.own_gone => {
+                self.said.remove(target);
+            }
+            _ => {}
+        }
+        if before.map(|before| &before.outcome) != Some(&status.outcome) && self.objects.contains_key(owner) {
+            let (reason, text) = match &status.outcome {
+                Outcome::Refused { reason, message } => {
+                    (reason.as_str(), Some(format!("Cloud Map service {target}: {message}.")))
+                }
+                Outcome::Registered { .. } => ("Registered", None),
+                Outcome::Pending => return,
+            };
+            self.tell(owner, target, reason, text);
+        }
+    }
+
+    /// Says a Warning about a target once, and forgets it when it is over.
+    fn tell(&mut self, owner: &ClaimOwner, target: &Target, reason: &'static str, text: Option<String>) {
+        let about = (owner.clone(), target.clone());
+        match text {
+            Some(text) if self.trouble.get(&about) != Some(&text) => {
+                self.trouble.insert(about, text.clone());
+                self.note(owner, None, Severity::Warning, reason, text);
+            }
+            Some(_) => {}
+            None => {
+                self.trouble.remove(&about);
+            }
+        }
+    }
+
+    /// Says what cannot be done for an object, as far as that is news.
+    fn complain(&self, owner: &ClaimOwner, object: &Object) {
+        let before = self.objects.get(owner).map(|before| before.planned.refusals.as_slice()).unwrap_or_default();
+        for Refusal { reason, message } in object.planned.refusals.iter().filter(|refusal| !before.contains(refusal)) {
+            let text = format!("Not registered as annotated: {message}.");
+            self.note(owner, Some(&object.uid), Severity::Warning, reason, text);
+        }
+    }
+
+    fn note(&self, owner: &ClaimOwner, present: Option<&str>, severity: Severity, reason: &'static str, text: String) {
+        let known = || self.objects.get(owner).map(|object| &object.uid).or_else(|| self.departed.get(owner));
+        let uid = present.or_else(|| known().map(|uid| &**uid)).unwrap_or_default();
+        let refer = if owner.is_ingress() { events::ingress } else { events::service };
+        let mut regarding = refer(&owner.key(), uid);
+        regarding.uid = regarding.uid.filter(|uid| !uid.is_empty());
+        // The receiver ends with the controller.
+        let _ = self.notes.send(Note { regarding, severity, reason, action: "Register", text });
+    }
+}

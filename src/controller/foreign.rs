@@ -1,0 +1,274 @@
+//! What others registered in Cloud Map, for the Kubernetes namespaces that import it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use crate::{
+    cluster::{
+        events::{self, Note, Severity},
+        objects::Namespace,
+    },
+    foreign::{Backend, Found, ImportFrom, InvalidImportFrom, NamespaceFound, Picture, Rejected, Trouble},
+    model::ServiceKey,
+};
+
+/// Which namespaces import from where.
+#[derive(Debug, Clone, Default)]
+pub struct ImportRules {
+    /// For namespaces without the annotation.
+    pub default: ImportFrom,
+    /// The Cloud Map namespace of our ledger, from which nothing is imported.
+    pub ledger: Option<Arc<str>>,
+}
+
+/// What is known.
+pub(super) struct Foreign {
+    rules: ImportRules,
+    namespaces: BTreeMap<Arc<str>, Importing>,
+    found: Arc<Found>,
+    /// For names that are not completely read: all addresses that were.
+    seen: HashMap<ServiceKey, BTreeSet<IpAddr>>,
+    /// What was said on the Kubernetes namespaces about Cloud Map namespaces.
+    said: BTreeMap<(Arc<str>, Arc<str>), Trouble>,
+}
+
+/// A Kubernetes namespace that imports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Importing {
+    uid: Box<str>,
+    /// Cloud Map namespaces, by name or id.
+    from: Vec<Arc<str>>,
+    /// An annotation names them: one that is missing is worth an Event.
+    named: bool,
+}
+
+/// What a change means.
+#[derive(Debug, Default)]
+pub(super) struct Consequences {
+    /// Names to look at again.
+    pub(super) names: BTreeSet<ServiceKey>,
+    /// Kubernetes namespaces of which all names are to be looked at again.
+    pub(super) namespaces: BTreeSet<Arc<str>>,
+    pub(super) notes: Vec<Note>,
+    /// Names with instances that cannot be endpoints, where that is news.
+    pub(super) rejected: Vec<(ServiceKey, Vec<Rejected>)>,
+}
+
+impl Foreign {
+    pub(super) fn new(rules: ImportRules) -> Self {
+        Self { rules, namespaces: BTreeMap::new(), found: Arc::default(), seen: HashMap::new(), said: BTreeMap::new() }
+    }
+
+    /// A Kubernetes namespace came, changed, or went.
+    pub(super) fn namespace_changed(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) -> Consequences {
+        let mut consequences = Consequences::default();
+        let importing = namespace.filter(|namespace| !namespace.terminating).and_then(|namespace| {
+            let from = match self.rules.of(namespace) {
+                Ok(from) => from,
+                Err(error) => {
+                    let text = format!("Nothing is imported from Cloud Map: {error}.");
+                    consequences.notes.push(note(name, &namespace.uid, "InvalidAnnotation", text));
+                    return None;
+                }
+            };
+            let named = namespace.import_from.is_some();
+            (!from.is_empty()).then(|| Importing { uid: namespace.uid.clone(), from, named })
+        });
+        if self.namespaces.get(name) == importing.as_ref() {
+            return consequences;
+        }
+        match importing {
+            Some(importing) => self.namespaces.insert(name.clone(), importing),
+            None => self.namespaces.remove(name),
+        };
+        self.seen.retain(|key, _| key.namespace != *name);
+        consequences.namespaces.insert(name.clone());
+        consequences.notes.extend(self.troubles());
+        consequences
+    }
+
+    /// The Cloud Map namespaces that are imported from.
+    pub(super) fn sought(&self) -> BTreeSet<Arc<str>> {
+        self.namespaces.values().flat_map(|importing| &importing.from).cloned().collect()
+    }
+
+    /// Takes over what was found.
+    pub(super) fn adopt(&mut self, found: Arc<Found>) -> Consequences {
+        let before = std::mem::replace(&mut self.found, found);
+        let mut consequences = Consequences::default();
+        let none = Arc::new(NamespaceFound::default());
+        for (namespace, importing) in &self.namespaces {
+            for from in &importing.from {
+                let old = before.namespaces.get(from).unwrap_or(&none);
+                let new = self.found.namespaces.get(from).unwrap_or(&none);
+                if Arc::ptr_eq(old, new) {
+                    continue;
+                }
+                if old.listed != new.listed {
+                    consequences.namespaces.insert(namespace.clone());
+                }
+                let changed = changed_services(old, new);
+                consequences.notes.extend(
+                    failing(from, old, new, &changed).map(|text| note(namespace, &importing.uid, "ImportFailed", text)),
+                );
+                for label in changed {
+                    let key = ServiceKey::new(namespace.clone(), label.clone());
+                    let rejected = |found: &NamespaceFound| {
+                        found.services.get(&label).and_then(|service| Some(service.reading.as_ref()?.rejected()))
+                    };
+                    let now = rejected(new).unwrap_or_default();
+                    if !now.is_empty() && now != rejected(old).unwrap_or_default() {
+                        consequences.rejected.push((key.clone(), now));
+                    }
+                    consequences.names.insert(key);
+                }
+            }
+        }
+        consequences.notes.extend(self.troubles());
+        consequences
+    }
+
+    /// Notes about Cloud Map namespaces that cannot be read, on transitions.
+    fn troubles(&mut self) -> Vec<Note> {
+        let mut notes = Vec::new();
+        let mut now = BTreeMap::new();
+        for (namespace, importing) in &self.namespaces {
+            for from in &importing.from {
+                let Some(trouble) = self.found.namespaces.get(from).and_then(|found| found.trouble.clone()) else {
+                    continue;
+                };
+                let (reason, text) = match &trouble {
+                    // By the flag, most namespaces have no counterpart.
+                    Trouble::NotFound if !importing.named => continue,
+                    Trouble::NotFound => (
+                        "NoNamespace",
+                        format!(
+                            "There is no Cloud Map namespace {from} in this account and region. Create it, or correct the \
+                             annotation; what was imported from it stays meanwhile."
+                        ),
+                    ),
+                    Trouble::Failed(error) => (
+                        "ImportFailed",
+                        format!("Cloud Map namespace {from} cannot be read: {error}. What was imported from it stays."),
+                    ),
+                };
+                let place = (namespace.clone(), from.clone());
+                if self.said.get(&place) != Some(&trouble) {
+                    notes.push(note(namespace, &importing.uid, reason, text));
+                }
+                now.insert(place, trouble);
+            }
+        }
+        self.said = now;
+        notes
+    }
+
+    /// What is known of a name.
+    pub(super) fn picture(&mut self, key: &ServiceKey) -> Picture {
+        let mut picture = Picture::nothing();
+        let Some(importing) = self.namespaces.get(&key.namespace) else { return picture };
+        for from in &importing.from {
+            let Some(namespace) = self.found.namespaces.get(from) else {
+                picture.complete = false;
+                continue;
+            };
+            match namespace.services.get(&key.name) {
+                None => picture.complete &= namespace.listed,
+                Some(service) => {
+                    picture.exists = true;
+                    match &service.reading {
+                        Some(reading) => picture.backends.extend(reading.backends().cloned()),
+                        None => picture.complete = false,
+                    }
+                }
+            }
+        }
+        picture.backends.sort();
+        if picture.complete {
+            self.seen.remove(key);
+        } else {
+            let seen = self.seen.entry(key.clone()).or_default();
+            seen.extend(picture.backends.iter().flat_map(Backend::addresses));
+            picture.seen.clone_from(seen);
+        }
+        picture
+    }
+
+    /// All names that others registered.
+    pub(super) fn names(&self) -> impl Iterator<Item = ServiceKey> {
+        self.namespaces.iter().flat_map(|(namespace, importing)| {
+            let found = importing.from.iter().filter_map(|from| self.found.namespaces.get(from));
+            let labels = found.flat_map(|found| found.services.keys());
+            labels.map(|label| ServiceKey::new(namespace.clone(), label.clone()))
+        })
+    }
+
+    /// The note about instances of a name that cannot be endpoints: on the ServiceImport if there is one (by its uid), else
+    /// on the Kubernetes namespace.
+    pub(super) fn rejection(&self, key: &ServiceKey, rejected: &[Rejected], import: Option<&str>) -> Option<Note> {
+        let first = rejected.first()?;
+        let text = format!(
+            "Left out {} instance(s) of Cloud Map service {} that cannot be endpoints, such as {}: it {}.",
+            rejected.len(),
+            key.name,
+            first.instance,
+            first.why.as_str()
+        );
+        let regarding = match import {
+            Some(uid) => events::import(key, uid),
+            None => events::namespace(&key.namespace, &self.namespaces.get(&key.namespace)?.uid),
+        };
+        let (severity, reason, action) = (Severity::Warning, "InstanceSkipped", "Import");
+        Some(Note { regarding, severity, reason, action, text })
+    }
+}
+
+impl ImportRules {
+    fn of(&self, namespace: &Namespace) -> Result<Vec<Arc<str>>, InvalidImportFrom> {
+        let mut from = match &namespace.import_from {
+            Some(annotation) => annotation.parse::<ImportFrom>()?.in_namespace(&namespace.name),
+            None => self.default.in_namespace(&namespace.name),
+        };
+        from.retain(|name| Some(name) != self.ledger.as_ref());
+        Ok(from)
+    }
+}
+
+/// What to say of services of a Cloud Map namespace that cannot be read any more, if there are any.
+fn failing(from: &str, old: &NamespaceFound, new: &NamespaceFound, changed: &BTreeSet<Arc<str>>) -> Option<String> {
+    let error =
+        |found: &NamespaceFound, label: &Arc<str>| found.services.get(label).and_then(|found| found.error.clone());
+    let mut failing = changed.iter().filter(|label| error(old, label).is_none() && error(new, label).is_some());
+    let first = failing.next()?;
+    let why = error(new, first)?;
+    let count = 1 + failing.count();
+    Some(format!(
+        "{count} service(s) of Cloud Map namespace {from} cannot be read, such as {first}: {why}. What was read before \
+         holds."
+    ))
+}
+
+fn changed_services(old: &NamespaceFound, new: &NamespaceFound) -> BTreeSet<Arc<str>> {
+    let differ = |a: &NamespaceFound, b: &NamespaceFound| {
+        let differs =
+            |label: &Arc<str>, service| b.services.get(label).is_none_or(|there| !Arc::ptr_eq(there, service));
+        a.services
+            .iter()
+            .filter(|(label, service)| differs(label, service))
+            .map(|(label, _)| label.clone())
+            .collect::<Vec<_>>()
+    };
+    differ(old, new).into_iter().chain(differ(new, old)).collect()
+}
+
+fn note(namespace: &str, uid: &str, reason: &'static str, text: String) -> Note {
+    let regarding = events::namespace(namespace, uid);
+    Note { regarding, severity: Severity::Warning, reason, action: "Import", text }
+}
+
+#[cfg(test)]
+#[path = "foreign_tests.rs"]
+mod tests;

@@ -1,0 +1,51 @@
+//! The loop's part in importing what others registered.
+
+use std::sync::Arc;
+
+use super::{foreign::Consequences, watch::Watch};
+use crate::{
+    cluster::{Change, objects::Namespace},
+    foreign::Found,
+};
+
+impl Watch {
+    /// Namespaces came, changed or went: other Cloud Map namespaces may be sought.
+    pub(super) fn importers_changed(&self, changes: &[Change<Namespace>]) {
+        for Change { key, new, .. } in changes {
+            let consequences = self.shared.state().foreign.namespace_changed(key, new.as_deref());
+            self.follow(consequences);
+        }
+        let sought = self.shared.state().foreign.sought();
+        self.sought.send_if_modified(|before| {
+            let changed = **before != sought;
+            if changed {
+                *before = Arc::new(sought);
+            }
+            changed
+        });
+    }
+
+    /// Something else is registered.
+    pub(super) fn found_changed(&self, found: Arc<Found>) {
+        let consequences = self.shared.state().foreign.adopt(found);
+        self.follow(consequences);
+    }
+
+    /// Does what a change of what others registered, or of who imports it, entails.
+    fn follow(&self, consequences: Consequences) {
+        let Consequences { names, namespaces, mut notes, rejected } = consequences;
+        for (key, rejected) in rejected {
+            let import = self.shared.caches.imports.get(&key).filter(|import| import.managed);
+            let uid = import.as_ref().map(|import| &*import.uid);
+            notes.extend(self.shared.state().foreign.rejection(&key, &rejected, uid));
+        }
+        for note in notes {
+            // It is received as long as the workers run.
+            let _ = self.notes.send(note);
+        }
+        self.enqueue(names);
+        if !namespaces.is_empty() {
+            self.enqueue(self.names().into_iter().filter(|key| namespaces.contains(&key.namespace)));
+        }
+    }
+}

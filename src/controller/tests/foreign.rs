@@ -1,0 +1,269 @@
+//! What others registered in Cloud Map becomes an import, by itself or beside what clusters export.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::world::{Cluster, World, always, key, until};
+use crate::{
+    api::ServiceImportType,
+    cloudmap::{DnsConfig, DnsRecord, ErrorKind, NamespaceKind, Operation, RecordType, fake::Fault},
+};
+
+impl World {
+    /// A Cloud Map namespace of somebody else, with services.
+    fn foreign(&self, namespace: &str, services: &[&str]) -> Vec<Arc<str>> {
+        let mut registry = self.fake.registry();
+        let id = registry.add_namespace(namespace, NamespaceKind::DnsPrivate);
+        services.iter().map(|name| registry.add_service(&id, name, "terraform", "")).collect()
+    }
+
+    /// Starts an ECS task.
+    fn task(&self, service: &Arc<str>, ip: &str, port: Option<u16>) {
+        let mut attributes: BTreeMap<_, _> = [
+            ("AWS_INSTANCE_IPV4", ip),
+            ("ECS_CLUSTER_NAME", "prod"),
+            ("AVAILABILITY_ZONE", "eu-central-1a"),
+            ("AWS_INIT_HEALTH_STATUS", "HEALTHY"),
+        ]
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .into();
+        attributes.extend(port.map(|port| ("AWS_INSTANCE_PORT".to_owned(), port.to_string())));
+        self.fake.registry().instances.insert((service.clone(), task_id(ip)), attributes);
+    }
+
+    fn stop_task(&self, service: &Arc<str>, ip: &str) {
+        self.fake.registry().instances.remove(&(service.clone(), task_id(ip)));
+    }
+
+    fn set_health(&self, service: &Arc<str>, ip: &str, healthy: bool) {
+        let key = (service.clone(), task_id(ip));
+        let mut registry = self.fake.registry();
+        if healthy {
+            registry.unhealthy.remove(&key);
+        } else {
+            registry.unhealthy.insert(key);
+        }
+    }
+}
+
+fn task_id(ip: &str) -> Arc<str> {
+    format!("task-{ip}").into()
+}
+
+impl Cluster {
+    fn import_from(&self, value: Option<&str>) {
+        let annotation = value.map(|value| ("cloudmap.controller/import-from", value));
+        self.objects.annotate_namespace("shop", annotation.as_slice());
+    }
+
+    /// Source, numbers and readiness of the endpoints of a name, as `<source> <address>:<numbers> <ready>`.
+    fn endpoints(&self, name: &str) -> Vec<String> {
+        let mut rows = Vec::new();
+        for slice in self.slices(name) {
+            let source = &slice.metadata.labels.as_ref().unwrap()["multicluster.kubernetes.io/source-cluster"];
+            // An unnamed port has two names in a slice.
+            let numbers: BTreeSet<_> = slice.ports.iter().flatten().filter_map(|port| port.port).collect();
+            let ports: Vec<_> = numbers.iter().map(|number| format!(":{number}")).collect();
+            for endpoint in &slice.endpoints {
+                let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap();
+                let ready = if ready { "" } else { " unready" };
+                rows.push(format!("{source} {}{}{ready}", endpoint.addresses[0], ports.concat()));
+            }
+        }
+        rows.sort();
+        rows
+    }
+
+    async fn until_endpoints(&self, name: &str, expected: &[&str]) {
+        until(&format!("{name} has {expected:?}"), || {
+            let is = self.endpoints(name);
+            let announced = self.objects.import(&key(name)).is_some_and(|import| import.status.is_some());
+            announced && is == expected
+        })
+        .await;
+    }
+
+    /// Type, ports and sources of an import.
+    fn front(&self, name: &str) -> (ServiceImportType, Vec<i32>, Vec<String>) {
+        let import = self.objects.import(&key(name)).unwrap();
+        let sources = import.status.unwrap_or_default().clusters.into_iter().map(|status| status.cluster).collect();
+        (import.spec.type_, import.spec.ports.iter().map(|port| port.port).collect(), sources)
+    }
+
+    fn notes(&self, reason: &str) -> Vec<String> {
+        let notes = self.objects.take_notes().into_iter().filter(|note| note.reason == reason);
+        notes.map(|note| format!("{}: {}", note.regarding.kind.unwrap(), note.text)).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ecs_tasks_become_an_import_that_follows_them_and_goes_with_their_service() {
+    let world = World::new();
+    let blue = world.cluster("blue");
+    let [orders, jobs] = world.foreign("internal", &["orders", "jobs"]).try_into().unwrap();
+    world.task(&orders, "10.9.0.1", Some(8080));
+    world.task(&orders, "10.9.0.2", None);
+    world.task(&jobs, "10.9.0.3", None);
+    always("nothing is imported unasked", Duration::from_secs(30), || blue.is_clean("orders")).await;
+    blue.import_from(Some("internal"));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080", "ecs-prod 10.9.0.2:8080"]).await;
+    assert_eq!(blue.front("orders"), (ServiceImportType::ClusterSetIp, vec![8080], vec!["ecs-prod".to_owned()]));
+    let ips = blue.derived("orders").unwrap().spec.unwrap().cluster_ips.unwrap();
+    assert_eq!(blue.objects.import(&key("orders")).unwrap().spec.ips, ips);
+    blue.until_endpoints("jobs", &["ecs-prod 10.9.0.3"]).await;
+    assert_eq!(blue.front("jobs").0, ServiceImportType::Headless);
+
+    world.set_health(&orders, "10.9.0.2", false);
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080", "ecs-prod 10.9.0.2:8080 unready"]).await;
+    world.task(&orders, "10.9.0.4", Some(8080));
+    world.stop_task(&orders, "10.9.0.1");
+    world.set_health(&orders, "10.9.0.2", true);
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.2:8080", "ecs-prod 10.9.0.4:8080"]).await;
+
+    // Scaled to nothing, it keeps its address: the tasks come back.
+    for ip in ["10.9.0.2", "10.9.0.4"] {
+        world.stop_task(&orders, ip);
+    }
+    until("no endpoint is left", || blue.endpoints("orders").is_empty()).await;
+    always("the import stays", Duration::from_mins(3), || blue.objects.import(&key("orders")).is_some()).await;
+    world.task(&orders, "10.9.0.5", Some(8080));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.5:8080"]).await;
+    assert_eq!(blue.objects.import(&key("orders")).unwrap().spec.ips, ips);
+
+    world.stop_task(&orders, "10.9.0.5");
+    world.fake.registry().services.remove(&orders);
+    until("it goes with its service", || blue.is_clean("orders")).await;
+    blue.import_from(None);
+    until("the other one goes with the annotation", || blue.is_clean("jobs")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_join_an_export_without_changing_it_and_take_its_name_over() {
+    let world = World::new();
+    let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+    let [web] = world.foreign("internal", &["web"]).try_into().unwrap();
+    world.task(&web, "10.9.0.1", Some(8080));
+    world.task(&web, "10.0.0.1", Some(8080));
+    blue.export("web", 80, &["10.0.0.1"]);
+    blue.until_endpoints("web", &["blue 10.0.0.1:8080"]).await;
+    let before = blue.objects.import(&key("web")).unwrap();
+    blue.import_from(Some("internal"));
+    // The pod that somebody registered as well counts once.
+    blue.until_endpoints("web", &["blue 10.0.0.1:8080", "ecs-prod 10.9.0.1:8080"]).await;
+    assert_eq!(blue.objects.import(&key("web")).unwrap().spec, before.spec);
+    until("its sources are named", || blue.front("web").2 == ["blue", "ecs-prod"]).await;
+    blue.until_says("web", "Conflict", "False", "NoConflicts").await;
+    // Who did not ask gets none.
+    green.until_endpoints("web", &["blue 10.0.0.1:8080"]).await;
+
+    green.export("web", 80, &["10.1.0.1"]);
+    world.stop_task(&web, "10.9.0.1");
+    world.task(&web, "10.9.0.2", Some(3000));
+    blue.until_endpoints("web", &["blue 10.0.0.1:8080", "ecs-prod 10.9.0.2:3000", "green 10.1.0.1:8080"]).await;
+    world.stop_task(&web, "10.0.0.1");
+    blue.objects.remove_export(&key("web"));
+    green.objects.remove_export(&key("web"));
+    blue.until_endpoints("web", &["ecs-prod 10.9.0.2:3000"]).await;
+    until("the name is theirs", || blue.front("web").1 == [3000]).await;
+    until("no cluster has it", || green.is_clean("web")).await;
+
+    blue.export("web", 80, &["10.0.0.1"]);
+    blue.until_endpoints("web", &["blue 10.0.0.1:8080", "ecs-prod 10.9.0.2:3000"]).await;
+    assert_eq!(blue.front("web").1, [80]);
+    world.stop_task(&web, "10.9.0.2");
+    blue.until_endpoints("web", &["blue 10.0.0.1:8080"]).await;
+    blue.objects.remove_export(&key("web"));
+    until("all is gone", || blue.is_clean("web")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_with_ports_of_their_own_are_behind_one_port() {
+    let world = World::new();
+    let blue = world.cluster("blue");
+    let [legacy] = world.foreign("internal", &["legacy"]).try_into().unwrap();
+    let records = vec![DnsRecord { record_type: RecordType::Srv, ttl: 10 }];
+    world.fake.registry().services.get_mut(&legacy).unwrap().dns = Some(DnsConfig { weighted: false, records });
+    world.task(&legacy, "10.9.0.1", Some(32_768));
+    blue.import_from(Some("internal"));
+    blue.until_endpoints("legacy", &["ecs-prod 10.9.0.1:32768"]).await;
+    world.task(&legacy, "10.9.0.2", Some(32_801));
+    blue.until_endpoints("legacy", &["ecs-prod 10.9.0.1:32768", "ecs-prod 10.9.0.2:32801"]).await;
+    world.stop_task(&legacy, "10.9.0.1");
+    blue.until_endpoints("legacy", &["ecs-prod 10.9.0.2:32801"]).await;
+    assert_eq!(blue.front("legacy").1, [80]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_deletes_nothing_before_all_was_read() {
+    let world = World::new();
+    let mut blue = world.cluster("blue");
+    let [orders] = world.foreign("internal", &["orders"]).try_into().unwrap();
+    let [more, gone] = world.foreign("more", &["orders", "gone"]).try_into().unwrap();
+    world.task(&orders, "10.9.0.1", Some(8080));
+    world.task(&more, "10.9.0.2", Some(8080));
+    world.task(&gone, "10.9.0.3", Some(8080));
+    blue.import_from(Some("internal,more"));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080", "ecs-prod 10.9.0.2:8080"]).await;
+    blue.until_endpoints("gone", &["ecs-prod 10.9.0.3:8080"]).await;
+    let uids = |blue: &Cluster| (blue.uids("orders"), blue.uids("gone"));
+    let before = uids(&blue);
+
+    blue.kill();
+    world.stop_task(&gone, "10.9.0.3");
+    world.fake.registry().services.remove(&gone);
+    for operation in [Operation::ListServices, Operation::ListNamespaces] {
+        for _ in 0..10_000 {
+            world.fake.fault(operation, Fault::Refused(ErrorKind::AccessDenied));
+        }
+    }
+    blue.lead();
+    always("all stays while nothing can be read", Duration::from_mins(5), || uids(&blue) == before).await;
+    until("it is said", || blue.notes("ImportFailed").iter().any(|note| note.starts_with("Namespace: "))).await;
+    world.heal();
+    until("what is gone goes", || blue.is_clean("gone")).await;
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080", "ecs-prod 10.9.0.2:8080"]).await;
+    assert_eq!(blue.uids("orders"), before.0);
+
+    // Nothing is written while nothing changes, by this leader or another one.
+    tokio::time::sleep(Duration::from_mins(6)).await;
+    let writes = blue.objects.writes();
+    blue.kill();
+    blue.lead();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!(blue.objects.writes(), writes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_imported_is_said() {
+    let world = World::new();
+    let blue = world.cluster("blue");
+    blue.import_from(Some("later"));
+    until("the namespace is missing", || {
+        blue.notes("NoNamespace").iter().any(|note| note.starts_with("Namespace: ") && note.contains("later"))
+    })
+    .await;
+    let [web, alias] = world.foreign("later", &["web", "alias"]).try_into().unwrap();
+    world.task(&web, "10.9.0.1", Some(80));
+    world.task(&web, "127.0.0.1", Some(80));
+    let name = ("AWS_ALIAS_DNS_NAME".to_owned(), "lb.example.com".to_owned());
+    world.fake.registry().instances.insert((alias, "lb".into()), [name].into());
+    blue.until_endpoints("web", &["ecs-prod 10.9.0.1:80"]).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let notes = blue.objects.take_notes();
+    let said = |reason: &str, text: &str| notes.iter().any(|note| note.reason == reason && note.text.contains(text));
+    assert!(said("InstanceSkipped", "load balancer"), "{notes:?}");
+    assert!(said("AddressSkipped", "127.0.0.1"), "{notes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_none_in_kubernetes_gets_one() {
+    let world = World::new();
+    let blue = world.cluster("blue");
+    let [odd] = world.foreign("internal", &["Order_Service"]).try_into().unwrap();
+    world.task(&odd, "10.9.0.1", Some(80));
+    blue.import_from(Some("internal"));
+    blue.until_endpoints(&crate::foreign::label("Order_Service"), &["ecs-prod 10.9.0.1:80"]).await;
+}

@@ -1,0 +1,158 @@
+//! The registration records of this cluster, and who wants which target.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::model::{ClaimOwner, Registration, Target};
+
+/// The records, which begin as the leader before left them: claims keep their dates, and targets that nobody wants any
+/// more are still known until their instances are seen to be gone.
+#[derive(Debug)]
+pub(super) struct Registrations {
+    held: BTreeMap<Target, Registration>,
+    /// What each owner wants, by what it said last to this leader.
+    wanted: HashMap<ClaimOwner, BTreeSet<Target>>,
+    /// Owners of this cluster that want a target which another one of them holds.
+    waiting: BTreeMap<Target, BTreeSet<ClaimOwner>>,
+}
+
+/// What came of a change.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Changed {
+    /// Targets whose record is another one.
+    pub(super) records: BTreeSet<Target>,
+    /// Owners that may now get a target they waited for.
+    pub(super) freed: BTreeSet<ClaimOwner>,
+}
+
+impl Registrations {
+    pub(super) fn resume(held: BTreeMap<Target, Registration>) -> Self {
+        Self { held, wanted: HashMap::new(), waiting: BTreeMap::new() }
+    }
+
+    pub(super) const fn held(&self) -> &BTreeMap<Target, Registration> {
+        &self.held
+    }
+
+    /// Sets all that an owner wants. `now` is in seconds since 1970: new claims date from it.
+    pub(super) fn set(&mut self, owner: &ClaimOwner, targets: BTreeSet<Target>, now: i64) -> Changed {
+        let mut changed = Changed::default();
+        self.waiting.retain(|target, owners| {
+            if !targets.contains(target) {
+                owners.remove(owner);
+            }
+            !owners.is_empty()
+        });
+        // What an earlier leader recorded counts as well: it may have been other targets.
+        let before = match self.wanted.remove(owner) {
+            Some(before) => before,
+            None => self.held.values().filter(|held| held.owner == *owner).map(|held| held.target.clone()).collect(),
+        };
+        for target in before.difference(&targets) {
+            if let Some(held) = self.held.get_mut(target).filter(|held| held.owner == *owner && !held.retiring) {
+                held.retiring = true;
+                changed.records.insert(target.clone());
+                changed.freed.extend(self.waiting.remove(target).unwrap_or_default());
+            }
+        }
+        for target in &targets {
+            let registration = match self.held.get(target) {
+                Some(held) if held.owner == *owner => Registration { retiring: false, ..held.clone() },
+                Some(held) if !held.retiring => {
+                    self.waiting.entry(target.clone()).or_default().insert(owner.clone());
+                    continue;
+                }
+                _ => Registration { target: target.clone(), owner: owner.clone(), claimed: now, retiring: false },
+            };
+            if self.held.get(target) != Some(&registration) {
+                self.held.insert(target.clone(), registration);
+                changed.records.insert(target.clone());
+            }
+        }
+        if !targets.is_empty() {
+            self.wanted.insert(owner.clone(), targets);
+        }
+        changed
+    }
+
+    /// Retires what an earlier leader recorded for owners that are no more.
+    pub(super) fn retire_unowned(&mut self, is_owner: impl Fn(&ClaimOwner) -> bool) -> BTreeSet<Target> {
+        let unowned = self.held.values_mut().filter(|held| !held.retiring && !is_owner(&held.owner));
+        unowned
+            .map(|held| {
+                held.retiring = true;
+                held.target.clone()
+            })
+            .collect()
+    }
+
+    /// A retired target holds no instance of this cluster any more. `None`: it is not retired.
+    pub(super) fn retired(&mut self, target: &Target) -> Option<BTreeSet<ClaimOwner>> {
+        self.held.get(target).filter(|held| held.retiring)?;
+        self.held.remove(target);
+        Some(self.waiting.remove(target).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(service: &str) -> Target {
+        Target { namespace: "internal".into(), service: service.into() }
+    }
+
+    fn targets(services: &[&str]) -> BTreeSet<Target> {
+        services.iter().map(|service| target(service)).collect()
+    }
+
+    fn owner(kind: &str, name: &str) -> ClaimOwner {
+        ClaimOwner { kind: kind.into(), namespace: "shop".into(), name: name.into() }
+    }
+
+    fn state(registrations: &Registrations) -> Vec<String> {
+        let held = registrations.held.values();
+        held.map(|r| format!("{}={}{}", r.target.service, r.owner.name, if r.retiring { "!" } else { "" })).collect()
+    }
+
+    #[test]
+    fn an_owner_has_as_many_targets_as_it_wants_and_leaves_those_it_wants_no_more() {
+        let mut registrations = Registrations::resume(BTreeMap::new());
+        let web = owner("Service", "web");
+        assert_eq!(registrations.set(&web, targets(&["a", "b"]), 1).records, targets(&["a", "b"]));
+        assert_eq!(registrations.set(&web, targets(&["a", "b"]), 2), Changed::default());
+        assert_eq!(registrations.set(&web, targets(&["b", "c"]), 3).records, targets(&["a", "c"]));
+        assert_eq!(state(&registrations), ["a=web!", "b=web", "c=web"]);
+        assert_eq!(registrations.held()[&target("b")].claimed, 1);
+        assert_eq!(registrations.retired(&target("b")), None);
+        assert_eq!(registrations.retired(&target("a")), Some(BTreeSet::new()));
+        assert_eq!(state(&registrations), ["b=web", "c=web"]);
+    }
+
+    #[test]
+    fn what_an_earlier_leader_recorded_is_left_as_well() {
+        let mut before = Registrations::resume(BTreeMap::new());
+        let (web, api) = (owner("Service", "web"), owner("Service", "api"));
+        before.set(&web, targets(&["a", "b"]), 1);
+        before.set(&api, targets(&["c"]), 1);
+        let mut registrations = Registrations::resume(before.held.clone());
+        assert_eq!(registrations.retire_unowned(|owner| *owner == web), targets(&["c"]));
+        registrations.set(&web, targets(&["b"]), 2);
+        assert_eq!(state(&registrations), ["a=web!", "b=web", "c=api!"]);
+    }
+
+    #[test]
+    fn who_waits_gets_the_target_when_it_is_free_whatever_else_it_has() {
+        let mut registrations = Registrations::resume(BTreeMap::new());
+        let (web, api) = (owner("ServiceExport", "web"), owner("Service", "api"));
+        registrations.set(&web, targets(&["a"]), 1);
+        assert_eq!(registrations.set(&api, targets(&["a", "b"]), 2).records, targets(&["b"]));
+        assert_eq!(state(&registrations), ["a=web", "b=api"]);
+        assert_eq!(registrations.set(&web, targets(&[]), 3).freed, [api.clone()].into());
+        registrations.set(&api, targets(&["a", "b"]), 4);
+        assert_eq!(state(&registrations), ["a=api", "b=api"]);
+        // One that waits no more is not told.
+        registrations.set(&web, targets(&["a"]), 5);
+        registrations.set(&web, targets(&[]), 6);
+        assert_eq!(registrations.set(&api, targets(&[]), 7).freed, BTreeSet::new());
+    }
+}

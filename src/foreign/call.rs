@@ -1,0 +1,86 @@
+//! The calls that the engine asks for.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    engine::{Call, Event, Look, ServiceKey},
+    reading::Reading,
+};
+use crate::{
+    cloudmap::{CloudMap, Discovery, Error, Instance, Lane},
+    instances::Identity,
+};
+
+/// Instances per page of a listing.
+const PAGE: usize = 100;
+
+/// Makes a call. Reads only.
+pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, identity: Arc<Identity>, call: Call) -> Event {
+    match call {
+        Call::Namespaces => Event::Namespaces(cloudmap.list_namespaces().await),
+        Call::Services { namespace, id } => Event::Services { result: cloudmap.list_services(&id).await, namespace },
+        Call::Instances(key, look) => {
+            let mut further_calls = 0;
+            let result = look_at(&*cloudmap, &identity, &key, &look, &mut further_calls).await;
+            Event::Instances { key, further_calls, result }
+        }
+    }
+}
+
+/// Reads one service.
+///
+/// The discovery plane answers from replicas, may cut an answer short, and has no second page: that an instance is gone
+/// is believed only when the control plane, which costs nothing but is slow, does not list it either. The first look asks
+/// both.
+async fn look_at(
+    cloudmap: &dyn CloudMap,
+    identity: &Identity,
+    (namespace, _): &ServiceKey,
+    look: &Look,
+    further_calls: &mut u32,
+) -> Result<Reading, Error> {
+    let Look { http_name, service, previous } = look;
+    let previous = previous.reading.as_ref();
+    let none = BTreeMap::new();
+    let Discovery { instances, mut unhealthy, truncated } =
+        cloudmap.discover_instances(http_name, &service.name, &none, Lane::Instances).await?;
+    let mut instances: BTreeMap<Arc<str>, Instance> =
+        instances.into_iter().map(|instance| (instance.id.clone(), instance)).collect();
+    let reading = |instances: &BTreeMap<Arc<str>, Instance>, unhealthy: &_| {
+        let instances: Vec<Instance> = instances.values().cloned().collect();
+        Reading::of(&instances, unhealthy, service, namespace, identity)
+    };
+    let seen_all = previous.is_some_and(|previous| previous.ids().all(|id| instances.contains_key(id)));
+    if seen_all && !truncated {
+        return Ok(reading(&instances, &unhealthy));
+    }
+    *further_calls += 1;
+    let listed = match (cloudmap.list_instances(&service.id).await, previous) {
+        (Ok(listed), _) => listed,
+        (Err(error), None) => return Err(error),
+        (Err(error), Some(previous)) => {
+            tracing::debug!(%namespace, service = %service.name, %error, "keeping what was not seen");
+            let mut partial = reading(&instances, &unhealthy);
+            partial.keep(previous);
+            return Ok(partial);
+        }
+    };
+    *further_calls += pages(listed.len()) - 1;
+    let before = instances.len();
+    for instance in listed {
+        instances.entry(instance.id.clone()).or_insert(instance);
+    }
+    if instances.len() > before {
+        *further_calls += pages(instances.len());
+        match cloudmap.unhealthy_instances(&service.id).await {
+            Ok(failing) => unhealthy.extend(failing),
+            Err(_) => unhealthy.extend(previous.into_iter().flat_map(Reading::unhealthy)),
+        }
+    }
+    Ok(reading(&instances, &unhealthy))
+}
+
+/// Calls that a listing of so many instances takes.
+fn pages(instances: usize) -> u32 {
+    u32::try_from(instances.div_ceil(PAGE)).unwrap_or(u32::MAX).max(1)
+}

@@ -1,0 +1,368 @@
+//! What is read of the Cloud Map namespaces that are sought, and which call comes next. Calls nothing and reads no clock.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    backend::NoEndpoint,
+    name,
+    reader::{Figures, Settings},
+    reading::{Found, NamespaceFound, Reading, ServiceFound, Trouble},
+    schedule::Schedule,
+};
+use crate::cloudmap::{Error, ErrorKind, Namespace, Service};
+
+/// How often the namespaces are listed, while all that are sought are there.
+const NAMESPACES: Duration = Duration::from_mins(1);
+/// The same while one is missing: a user who creates it waits no longer.
+const MISSING: Duration = Duration::from_secs(15);
+/// The second listing of a namespace's services: only what two in a row lack does not exist.
+const SECOND_LISTING: Duration = Duration::from_secs(5);
+/// Shortest time between two listings of a namespace's services.
+const LISTING: Duration = Duration::from_secs(10);
+/// Pages of services listed per second at most: a quarter of the rate of `ListServices`, which the instances need, too.
+const LISTED_PAGES_PER_SECOND: f64 = 0.5;
+/// Services on a page.
+const PAGE: usize = 100;
+/// Waits after failed listings: the first, doubling to the last.
+const RETRY: Duration = Duration::from_secs(5);
+const LAST_RETRY: Duration = Duration::from_mins(2);
+/// Looks at services in flight at once.
+const IN_FLIGHT: usize = 64;
+/// Looks in a row that fail, until it is said: what passes is not worth an Event.
+const FAILURES: u32 = 3;
+/// Listings in a row that lack a service, until it counts as gone.
+const LISTINGS: u32 = 2;
+
+/// A service: by the name under which its namespace is sought, and the name of the ServiceImport.
+pub(super) type ServiceKey = (Arc<str>, Arc<str>);
+
+#[derive(Debug)]
+pub(super) enum Call {
+    Namespaces,
+    Services { namespace: Arc<str>, id: Arc<str> },
+    Instances(ServiceKey, Look),
+}
+
+/// A look at one service.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub(super) http_name: Arc<str>,
+    pub(super) service: Arc<Service>,
+    pub(super) previous: Arc<ServiceFound>,
+}
+
+#[derive(Debug)]
+pub(super) enum Event {
+    Namespaces(Result<Vec<Namespace>, Error>),
+    Services { namespace: Arc<str>, result: Result<Vec<Service>, Error> },
+    Instances { key: ServiceKey, further_calls: u32, result: Result<Reading, Error> },
+}
+
+pub(super) struct Engine {
+    namespaces: BTreeMap<Arc<str>, Entry>,
+    namespaces_due: Instant,
+    namespaces_failed: u32,
+    /// A listing, of namespaces or services, is under way: one at a time.
+    listing: bool,
+    looking: usize,
+    schedule: Schedule<ServiceKey>,
+    found: Found,
+    /// Namespaces that `found` does not show as they are.
+    changed: BTreeSet<Arc<str>>,
+}
+
+/// A Cloud Map namespace that is sought.
+struct Entry {
+    namespace: Option<Namespace>,
+    trouble: Option<Trouble>,
+    listings: u32,
+    pages: usize,
+    due: Instant,
+    failed: u32,
+    services: BTreeMap<Arc<str>, Held>,
+}
+
+struct Held {
+    service: Arc<Service>,
+    missing: u32,
+    /// Looks that failed in a row.
+    failed: u32,
+    found: Arc<ServiceFound>,
+}
+
+impl Engine {
+    pub(super) fn new(settings: &Settings, now: Instant) -> Self {
+        Self {
+            namespaces: BTreeMap::new(),
+            namespaces_due: now,
+            namespaces_failed: 0,
+            listing: false,
+            looking: 0,
+            schedule: Schedule::new(settings.calls_per_second, now),
+            found: Found::default(),
+            changed: BTreeSet::new(),
+        }
+    }
+
+    /// The namespaces that are sought from now on, by name or id.
+    pub(super) fn seek(&mut self, sought: &BTreeSet<Arc<str>>, now: Instant) {
+        for (name, entry) in self.namespaces.extract_if(.., |name, _| !sought.contains(name)) {
+            for label in entry.services.into_keys() {
+                self.schedule.remove(&(name.clone(), label));
+            }
+            self.changed.insert(name);
+        }
+        for name in sought {
+            if !self.namespaces.contains_key(name) {
+                self.namespaces.insert(
+                    name.clone(),
+                    Entry {
+                        namespace: None,
+                        trouble: None,
+                        listings: 0,
+                        pages: 1,
+                        due: now,
+                        failed: 0,
+                        services: BTreeMap::new(),
+                    },
+                );
+                self.namespaces_due = now;
+                self.changed.insert(name.clone());
+            }
+        }
+    }
+
+    /// The next call, if one is due.
+    pub(super) fn next(&mut self, now: Instant) -> Option<Call> {
+        if let Some(call) = self.next_listing(now) {
+            self.listing = true;
+            return Some(call);
+        }
+        while self.looking < IN_FLIGHT {
+            let key = self.schedule.next(now)?;
+            let entry = self.namespaces.get(&key.0);
+            let namespace = entry.and_then(|entry| entry.namespace.as_ref());
+            let held = entry.and_then(|entry| entry.services.get(&key.1));
+            let Some((namespace, held)) = namespace.zip(held) else {
+                // The namespace is not there (any more): that is found out by listing.
+                self.schedule.failed(&key, 0, now);
+                continue;
+            };
+            self.looking += 1;
+            let look = Look {
+                http_name: namespace.http_name.clone(),
+                service: held.service.clone(),
+                previous: held.found.clone(),
+            };
+            return Some(Call::Instances(key, look));
+        }
+        None
+    }
+
+    fn next_listing(&self, now: Instant) -> Option<Call> {
+        if self.listing || self.namespaces.is_empty() {
+            return None;
+        }
+        if self.namespaces_due <= now {
+            return Some(Call::Namespaces);
+        }
+        let due = |entry: &Entry| entry.namespace.as_ref().filter(|_| entry.due <= now).map(|there| there.id.clone());
+        let due = self.namespaces.iter().filter_map(|(name, entry)| Some((entry.due, name, due(entry)?)));
+        let (_, name, id) = due.min()?;
+        Some(Call::Services { namespace: name.clone(), id })
+    }
+
+    /// When to ask for the next call at the latest, unless something happens before.
+    pub(super) fn wake(&self, now: Instant) -> Option<Instant> {
+        let listed = self.namespaces.values().filter(|entry| entry.namespace.is_some()).map(|entry| entry.due);
+        let sought = (!self.namespaces.is_empty()).then_some(self.namespaces_due);
+        let listing = listed.chain(sought).min().filter(|_| !self.listing);
+        let look = self.schedule.wake(now).filter(|_| self.looking < IN_FLIGHT);
+        listing.into_iter().chain(look).min()
+    }
+
+    pub(super) fn done(&mut self, event: Event, now: Instant) {
+        match event {
+            Event::Namespaces(result) => {
+                self.listing = false;
+                self.namespaces_listed(result, now);
+            }
+            Event::Services { namespace, result } => {
+                self.listing = false;
+                self.services_listed(&namespace, result, now);
+            }
+            Event::Instances { key, further_calls, result } => {
+                self.looking -= 1;
+                self.looked(key, further_calls, result, now);
+            }
+        }
+    }
+
+    fn namespaces_listed(&mut self, result: Result<Vec<Namespace>, Error>, now: Instant) {
+        let all = match result {
+            Ok(all) => all,
+            Err(error) => {
+                self.namespaces_due = now + retry(self.namespaces_failed);
+                self.namespaces_failed = self.namespaces_failed.saturating_add(1);
+                for (name, entry) in self.namespaces.iter_mut().filter(|(_, entry)| entry.namespace.is_none()) {
+                    entry.trouble = Some(Trouble::Failed(error.to_string()));
+                    self.changed.insert(name.clone());
+                }
+                return;
+            }
+        };
+        self.namespaces_failed = 0;
+        for (name, entry) in &mut self.namespaces {
+            // Two private namespaces may have one name: the choice must stay the same.
+            let of_name = all.iter().filter(|there| there.name == *name || there.id == *name);
+            let found = of_name.min_by_key(|there| &there.id).cloned();
+            let trouble = match &found {
+                None => Some(Trouble::NotFound),
+                Some(_) if entry.namespace.is_none() => None,
+                Some(_) => entry.trouble.clone(),
+            };
+            let id = |namespace: &Option<Namespace>| namespace.as_ref().map(|namespace| namespace.id.clone());
+            if id(&found) != id(&entry.namespace) {
+                (entry.listings, entry.due, entry.failed) = (0, now, 0);
+            }
+            if (id(&found), &trouble) != (id(&entry.namespace), &entry.trouble) {
+                self.changed.insert(name.clone());
+            }
+            (entry.namespace, entry.trouble) = (found, trouble);
+        }
+        let missing = self.namespaces.values().any(|entry| entry.namespace.is_none());
+        self.namespaces_due = now + if missing { MISSING } else { NAMESPACES };
+    }
+
+    fn services_listed(&mut self, name: &Arc<str>, result: Result<Vec<Service>, Error>, now: Instant) {
+        let pages: usize = self.namespaces.values().map(|entry| entry.pages).sum();
+        let period = LISTING.max(Duration::from_secs_f64(pages as f64 / LISTED_PAGES_PER_SECOND));
+        let Some(entry) = self.namespaces.get_mut(name) else { return };
+        let services = match result {
+            Ok(services) => services,
+            Err(error) => {
+                entry.due = now + retry(entry.failed);
+                entry.failed = entry.failed.saturating_add(1);
+                if error.kind == ErrorKind::NotFound {
+                    self.namespaces_due = self.namespaces_due.min(now + RETRY);
+                }
+                let trouble = Some(Trouble::Failed(error.to_string()));
+                if entry.trouble != trouble {
+                    entry.trouble = trouble;
+                    self.changed.insert(name.clone());
+                }
+                return;
+            }
+        };
+        if entry.trouble.take().is_some() || entry.listings < LISTINGS {
+            self.changed.insert(name.clone());
+        }
+        (entry.failed, entry.pages) = (0, services.len().div_ceil(PAGE).max(1));
+        entry.listings = entry.listings.saturating_add(1);
+        entry.due = now + if entry.listings < LISTINGS { SECOND_LISTING } else { period };
+        let mut listed = BTreeSet::new();
+        for service in services {
+            let label: Arc<str> = name::label(&service.name).into();
+            listed.insert(label.clone());
+            let key = (name.clone(), label.clone());
+            let held = entry.services.entry(label).or_insert_with(|| {
+                self.schedule.insert(key, now);
+                self.changed.insert(name.clone());
+                let found = ServiceFound { name: service.name.clone(), reading: None, error: None };
+                Held { service: Arc::new(service.clone()), missing: 0, failed: 0, found: Arc::new(found) }
+            });
+            held.missing = 0;
+            if *held.service != service {
+                held.service = Arc::new(service);
+            }
+        }
+        for (label, held) in entry.services.iter_mut().filter(|(label, _)| !listed.contains(*label)) {
+            held.missing += 1;
+            if held.missing >= LISTINGS {
+                self.schedule.remove(&(name.clone(), label.clone()));
+                self.changed.insert(name.clone());
+            }
+        }
+        entry.services.retain(|_, held| held.missing < LISTINGS);
+    }
+
+    fn looked(&mut self, key: ServiceKey, further_calls: u32, result: Result<Reading, Error>, now: Instant) {
+        let entry = self.namespaces.get_mut(&key.0);
+        let Some(held) = entry.and_then(|entry| entry.services.get_mut(&key.1)) else { return };
+        let before = &held.found;
+        let found = match result {
+            Ok(reading) => {
+                held.failed = 0;
+                let changed = before.reading.as_ref().is_some_and(|before| *before != reading);
+                self.schedule.done(&key, changed, further_calls, now);
+                ServiceFound { name: before.name.clone(), reading: Some(reading), error: None }
+            }
+            Err(error) => {
+                self.schedule.failed(&key, further_calls, now);
+                held.failed = held.failed.saturating_add(1);
+                let lasts = held.failed >= FAILURES || error.kind == ErrorKind::AccessDenied;
+                let error = before.error.clone().or_else(|| lasts.then(|| error.to_string()));
+                ServiceFound { name: before.name.clone(), reading: before.reading.clone(), error }
+            }
+        };
+        if **before != found {
+            held.found = Arc::new(found);
+            self.changed.insert(key.0);
+        }
+    }
+
+    pub(super) fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// What was found, if that changed since the last call of this.
+    pub(super) fn take_changed(&mut self) -> Option<Found> {
+        if self.changed.is_empty() {
+            return None;
+        }
+        for name in std::mem::take(&mut self.changed) {
+            let Some(entry) = self.namespaces.get(&name) else {
+                self.found.namespaces.remove(&name);
+                continue;
+            };
+            let services = entry.services.iter().map(|(label, held)| (label.clone(), held.found.clone())).collect();
+            let (listed, trouble) = (entry.listings >= LISTINGS, entry.trouble.clone());
+            self.found.namespaces.insert(name, Arc::new(NamespaceFound { services, listed, trouble }));
+        }
+        Some(self.found.clone())
+    }
+
+    pub(super) fn figures(&self, now: Instant) -> Figures {
+        let periods = self.schedule.periods(now);
+        let mut figures = Figures {
+            namespaces: self.namespaces.len(),
+            unreadable_namespaces: self.namespaces.values().filter(|entry| entry.trouble.is_some()).count(),
+            idle_period: periods.idle,
+            active_period: periods.active,
+            calls_per_second: periods.per_second,
+            ..Figures::default()
+        };
+        for held in self.namespaces.values().flat_map(|entry| entry.services.values()) {
+            figures.services += 1;
+            figures.unreadable_services += usize::from(held.found.error.is_some());
+            if let Some(reading) = &held.found.reading {
+                figures.instances += reading.backends().count();
+                for rejected in reading.rejected() {
+                    let index = NoEndpoint::ALL.iter().position(|why| *why == rejected.why).unwrap_or_default();
+                    figures.rejected[index] += 1;
+                }
+            }
+        }
+        figures
+    }
+}
+
+fn retry(failed: u32) -> Duration {
+    RETRY.saturating_mul(1 << failed.min(8)).min(LAST_RETRY)
+}

@@ -1,0 +1,197 @@
+//! How foreign endpoints come under a Service.
+//!
+//! A name that Kubernetes exports keeps its type and ports, whatever others registered; a name that only others
+//! registered is a service of its own, with one port at most, because an instance has one port at most.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use super::backend::Backend;
+use crate::model::{
+    ClusterId, ClusterSetService, Conditions, Endpoint, EndpointPort, IpFamily, Protocol, ServicePort, ServiceType,
+    SessionAffinity, TrafficPolicy,
+};
+
+/// The port of a name whose instances have different ones.
+const STABLE_PORT: u16 = 80;
+
+/// What endpoints must fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Front {
+    pub service_type: ServiceType,
+    pub ports: Vec<ServicePort>,
+    /// The primary one first.
+    pub ip_families: Vec<IpFamily>,
+}
+
+impl Front {
+    pub fn of(service: &ClusterSetService) -> Self {
+        Self {
+            service_type: service.service_type,
+            ports: service.ports.clone(),
+            ip_families: service.ip_families.clone(),
+        }
+    }
+}
+
+/// Why a backend does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Misfit {
+    /// It has no port, and which one it listens on cannot be told by the others.
+    NoPort,
+    /// It has a port that none of the service's ports stands for.
+    NoSuchPort,
+    /// Its address is of no family of the service.
+    Family,
+}
+
+/// The endpoints of each source, and what did not fit.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fitted {
+    pub endpoints: BTreeMap<ClusterId, Vec<Endpoint>>,
+    pub misfits: Vec<(ClusterId, IpAddr, Misfit)>,
+}
+
+/// What a name is that only `backends` have: `None` without any.
+///
+/// Without ports it is headless. All on one port: that is its port. Where ports differ, or a container runtime chose them,
+/// it keeps the one port that it has at `present`, and is given port 80 otherwise.
+pub fn service(backends: &[Backend], present: Option<&Front>) -> Option<ClusterSetService> {
+    if backends.is_empty() {
+        return None;
+    }
+    let numbers: BTreeSet<u16> = backends.iter().filter_map(|backend| backend.port).collect();
+    let dynamic = backends.iter().any(|backend| backend.dynamic);
+    let number = match (numbers.first(), numbers.len(), dynamic) {
+        (None, ..) => None,
+        (Some(only), 1, false) => Some(*only),
+        _ => Some(present.and_then(only_port).unwrap_or(STABLE_PORT)),
+    };
+    let port = |port| ServicePort { name: "".into(), protocol: Protocol::Tcp, port, app_protocol: None };
+    let families = [
+        (IpFamily::V4, backends.iter().any(|backend| backend.ipv4.is_some())),
+        (IpFamily::V6, backends.iter().any(|backend| backend.ipv6.is_some())),
+    ];
+    let mut ip_families: Vec<IpFamily> =
+        families.into_iter().filter(|(_, has)| *has).map(|(family, _)| family).collect();
+    // A Service keeps its primary family, and with it its address.
+    let primary = present.and_then(|front| front.ip_families.first());
+    ip_families.sort_by_key(|family| Some(family) != primary);
+    Some(ClusterSetService {
+        service_type: if number.is_some() { ServiceType::ClusterSetIp } else { ServiceType::Headless },
+        ports: number.map(port).into_iter().collect(),
+        session_affinity: SessionAffinity::None,
+        internal_traffic_policy: TrafficPolicy::Cluster,
+        traffic_distribution: None,
+        ip_families,
+        other_families: Vec::new(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        clusters: BTreeMap::new(),
+        conflicts: Vec::new(),
+    })
+}
+
+fn only_port(front: &Front) -> Option<u16> {
+    match front.ports.as_slice() {
+        [only] if front.service_type == ServiceType::ClusterSetIp => Some(only.port),
+        _ => None,
+    }
+}
+
+/// Brings backends under a front. `exported` are the endpoints that Kubernetes clusters export under the name: what they
+/// have already counts once, and the numbers they listen on tell which port of the service a backend's number is.
+///
+/// A backend's number belongs to the only port of the service. Where it has several, to the one whose exported endpoints
+/// listen on that number, else to the one of that number. A backend without a number listens, under the only port, on
+/// what the other backends listen on, else on what the exported endpoints listen on, else on the number of the port.
+pub fn fit<'a>(front: &Front, exported: impl IntoIterator<Item = &'a Endpoint>, backends: &[Backend]) -> Fitted {
+    let mut known: BTreeSet<IpAddr> = BTreeSet::new();
+    let mut listens: HashMap<Arc<str>, BTreeSet<u16>> = HashMap::new();
+    for endpoint in exported {
+        known.extend(endpoint.ipv4.map(IpAddr::V4));
+        known.extend(endpoint.ipv6.map(IpAddr::V6));
+        for port in endpoint.ports.iter() {
+            listens.entry(port.name.clone()).or_default().insert(port.port);
+        }
+    }
+    let numbers: BTreeSet<u16> = backends.iter().filter_map(|backend| backend.port).collect();
+    let mut fitted = Fitted::default();
+    let mut taken: BTreeSet<(IpAddr, Option<u16>)> = BTreeSet::new();
+    for backend in backends {
+        let serves = |family: &IpFamily| match family {
+            IpFamily::V4 => backend.ipv4.is_some(),
+            IpFamily::V6 => backend.ipv6.is_some(),
+        };
+        let Some(address) = backend.addresses().next() else { continue };
+        if backend.addresses().any(|address| known.contains(&address)) {
+            continue;
+        }
+        if !front.ip_families.iter().any(serves) {
+            fitted.misfits.push((backend.source.clone(), address, Misfit::Family));
+            continue;
+        }
+        match ports(front, &listens, &numbers, backend.port) {
+            Err(misfit) => fitted.misfits.push((backend.source.clone(), address, misfit)),
+            Ok(ports) => {
+                // Two writers may register one process.
+                let number = ports.first().map(|port| port.port);
+                if !backend.addresses().map(|address| taken.insert((address, number))).fold(false, |any, new| any | new)
+                {
+                    continue;
+                }
+                let endpoint = Endpoint {
+                    ipv4: backend.ipv4,
+                    ipv6: backend.ipv6,
+                    ports,
+                    conditions: Conditions { ready: backend.healthy, serving: backend.healthy, terminating: false },
+                    hostname: None,
+                    zone: backend.zone.clone(),
+                    node: None,
+                };
+                fitted.endpoints.entry(backend.source.clone()).or_default().push(endpoint);
+            }
+        }
+    }
+    fitted
+}
+
+/// The ports of the service that a backend serves.
+fn ports(
+    front: &Front,
+    listens: &HashMap<Arc<str>, BTreeSet<u16>>,
+    numbers: &BTreeSet<u16>,
+    number: Option<u16>,
+) -> Result<Arc<[EndpointPort]>, Misfit> {
+    let serve = |port: &ServicePort, number| {
+        let ServicePort { name, protocol, port: _, app_protocol } = port.clone();
+        Arc::from([EndpointPort { name, protocol, port: number, app_protocol }])
+    };
+    let listening = |port: &ServicePort| listens.get(&port.name);
+    match (front.ports.as_slice(), number) {
+        ([], _) => Ok(Arc::from([])),
+        ([only], Some(number)) => Ok(serve(only, number)),
+        ([only], None) => {
+            let of_exported = listening(only).filter(|_| numbers.is_empty());
+            let told: Vec<u16> = numbers.iter().chain(of_exported.into_iter().flatten()).copied().collect();
+            match told.as_slice() {
+                [] => Ok(serve(only, only.port)),
+                [number] => Ok(serve(only, *number)),
+                _ => Err(Misfit::NoPort),
+            }
+        }
+        (_, None) => Err(Misfit::NoPort),
+        (several, Some(number)) => {
+            let by_target = several.iter().find(|port| listening(port).is_some_and(|on| on.contains(&number)));
+            let port = by_target.or_else(|| several.iter().find(|port| port.port == number));
+            port.map(|port| serve(port, number)).ok_or(Misfit::NoSuchPort)
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "fit_tests.rs"]
+mod tests;

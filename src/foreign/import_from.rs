@@ -1,0 +1,82 @@
+//! Which Cloud Map namespaces a Kubernetes namespace imports from.
+
+use std::{str::FromStr, sync::Arc};
+
+/// What stands for the Kubernetes namespace's own name.
+const OWN_NAME: &str = "{namespace}";
+/// Longest name of a Cloud Map namespace.
+const MAX_NAME: usize = 1024;
+
+/// Names, or ids, of Cloud Map namespaces, separated by commas; `{namespace}` stands for the name of the Kubernetes
+/// namespace. Empty: none.
+///
+/// The value of the annotation `cloudmap.controller/import-from`, and of the flag `--import-from` for namespaces that do
+/// not have it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ImportFrom(Vec<String>);
+
+/// Why a list of Cloud Map namespaces cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{name:?} cannot be a Cloud Map namespace: write names separated by commas, each of at most 1,024 printable characters \
+     without blanks, such as internal or shop.internal or {{namespace}}"
+)]
+pub struct InvalidImportFrom {
+    name: String,
+}
+
+impl ImportFrom {
+    /// The Cloud Map namespaces for a Kubernetes namespace, each once, in the order in which they are written.
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<str>> {
+        let mut names: Vec<Arc<str>> = Vec::new();
+        for name in &self.0 {
+            let name = name.replace(OWN_NAME, namespace);
+            if !names.iter().any(|there| **there == *name) {
+                names.push(name.into());
+            }
+        }
+        names
+    }
+}
+
+impl FromStr for ImportFrom {
+    type Err = InvalidImportFrom;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.trim().is_empty() {
+            return Ok(Self::default());
+        }
+        let name = |name: &str| {
+            let name = name.trim();
+            let valid = (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
+            if valid { Ok(name.to_owned()) } else { Err(InvalidImportFrom { name: name.to_owned() }) }
+        };
+        Ok(Self(text.split(',').map(name).collect::<Result<_, _>>()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Vec<String> {
+        let names = text.parse::<ImportFrom>().unwrap().in_namespace("shop");
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn takes_several_names_and_the_namespaces_own() {
+        assert_eq!(names("internal"), ["internal"]);
+        assert_eq!(names(" internal , ns-abc,internal"), ["internal", "ns-abc"]);
+        assert_eq!(names("{namespace},{namespace}.internal"), ["shop", "shop.internal"]);
+        assert_eq!(names(""), [""; 0], "an empty annotation opts out");
+    }
+
+    #[test]
+    fn says_what_cannot_be_a_name() {
+        for text in ["a,,b", "a b", "é", ",", &"a".repeat(1025)] {
+            let error = text.parse::<ImportFrom>().unwrap_err().to_string();
+            assert!(error.contains("separated by commas") && error.contains("{namespace}"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What was read.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use super::backend::{self, Backend, NoEndpoint};
+use crate::{
+    cloudmap::{Instance, Service},
+    instances::Identity,
+};
+
+/// The foreign instances of one Cloud Map service, by id.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reading {
+    foreign: BTreeMap<Arc<str>, Result<Backend, NoEndpoint>>,
+    /// Ids of the instances that our ClusterSet registered, which the ledger tells of.
+    own: BTreeSet<Arc<str>>,
+}
+
+/// An instance that cannot be an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    pub instance: Arc<str>,
+    pub why: NoEndpoint,
+}
+
+impl Reading {
+    /// Sorts out the instances of `service`, found in the Cloud Map namespace `namespace`.
+    pub(crate) fn of(
+        instances: &[Instance],
+        unhealthy: &BTreeSet<Arc<str>>,
+        service: &Service,
+        namespace: &str,
+        identity: &Identity,
+    ) -> Self {
+        let mut reading = Self::default();
+        for instance in instances {
+            if backend::is_foreign(instance, identity) {
+                let healthy = !unhealthy.contains(&instance.id);
+                let backend = Backend::read(instance, healthy, service, namespace);
+                reading.foreign.insert(instance.id.clone(), backend);
+            } else {
+                reading.own.insert(instance.id.clone());
+            }
+        }
+        reading
+    }
+
+    pub fn backends(&self) -> impl Iterator<Item = &Backend> {
+        self.foreign.values().filter_map(|instance| instance.as_ref().ok())
+    }
+
+    pub fn rejected(&self) -> Vec<Rejected> {
+        let rejected = self.foreign.iter().filter_map(|(id, instance)| Some((id, instance.as_ref().err()?)));
+        rejected.map(|(id, why)| Rejected { instance: id.clone(), why: *why }).collect()
+    }
+
+    /// All instances that it knows, whosever they are.
+    pub(super) fn ids(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.foreign.keys().chain(&self.own)
+    }
+
+    /// Ids of the foreign instances that fail their health check.
+    pub(super) fn unhealthy(&self) -> BTreeSet<Arc<str>> {
+        let fails = |instance: &Result<Backend, NoEndpoint>| instance.as_ref().is_ok_and(|backend| !backend.healthy);
+        self.foreign.iter().filter(|(_, instance)| fails(instance)).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Adds what an earlier reading knew and this one did not see.
+    pub(super) fn keep(&mut self, earlier: &Self) {
+        for (id, instance) in &earlier.foreign {
+            if !self.own.contains(id) {
+                self.foreign.entry(id.clone()).or_insert_with(|| instance.clone());
+            }
+        }
+        for id in earlier.own.iter().filter(|id| !self.foreign.contains_key(*id)).cloned().collect::<Vec<_>>() {
+            self.own.insert(id);
+        }
+    }
+}
+
+/// Everything that was read, by the name (or id) of the Cloud Map namespace by which it is sought.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Found {
+    pub namespaces: BTreeMap<Arc<str>, Arc<NamespaceFound>>,
+}
+
+/// What was read of one Cloud Map namespace.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct NamespaceFound {
+    /// By the name of the ServiceImport.
+    pub services: BTreeMap<Arc<str>, Arc<ServiceFound>>,
+    /// All services were listed, twice: one that is not in `services` does not exist.
+    pub listed: bool,
+    pub trouble: Option<Trouble>,
+}
+
+/// Why a namespace, or a part of it, could not be read at the last attempt. What was read before holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// This account and region has no such namespace.
+    NotFound,
+    /// AWS refused; in its words.
+    Failed(String),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServiceFound {
+    /// The name in Cloud Map.
+    pub name: Arc<str>,
+    /// `None`: it was not read yet.
+    pub reading: Option<Reading>,
+    /// Why it cannot be read, if that lasts; `reading` is an older one then.
+    pub error: Option<String>,
+}
+
+/// What is known of the foreign instances of one name in one Kubernetes namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Picture {
+    pub backends: Vec<Backend>,
+    /// At least one Cloud Map service of the name exists, be it empty.
+    pub exists: bool,
+    /// All of it was read at least once: what is missing does not exist.
+    pub complete: bool,
+    /// Until it is complete: all addresses that were read so far. What is in the name's slices and was never read stays.
+    pub seen: BTreeSet<IpAddr>,
+}
+
+impl Picture {
+    /// Nothing is imported from anywhere.
+    pub const fn nothing() -> Self {
+        Self { backends: Vec::new(), exists: false, complete: true, seen: BTreeSet::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(id: &str, attributes: &[(&str, &str)]) -> Instance {
+        let attributes = attributes.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Instance { id: id.into(), attributes }
+    }
+
+    fn read(instances: &[Instance], unhealthy: &[&str]) -> Reading {
+        let identity = Identity {
+            clusterset: Some("prod".parse().unwrap()),
+            cluster: "c1".parse().unwrap(),
+            cluster_uid: "u".into(),
+        };
+        let service = Service {
+            id: "srv".into(),
+            arn: "arn".into(),
+            name: "web".into(),
+            namespace_id: None,
+            description: None,
+            creator_request_id: None,
+            dns: None,
+            custom_health_check: true,
+        };
+        Reading::of(instances, &unhealthy.iter().map(|id| Arc::from(*id)).collect(), &service, "shop", &identity)
+    }
+
+    /// Decided per instance: half of a service may be ours.
+    #[test]
+    fn what_our_clusterset_wrote_is_left_out_and_nothing_else() {
+        let ours = |uid| {
+            [("AWS_INSTANCE_IPV4", "10.0.0.1"), ("CLOUDMAP_MCS_CLUSTERSET", "prod"), ("CLOUDMAP_MCS_CLUSTER_UID", uid)]
+        };
+        let reading = read(
+            &[
+                instance("own", &ours("u")),
+                instance("other-cluster", &ours("v")),
+                instance("task", &[("AWS_INSTANCE_IPV4", "10.0.0.2"), ("ECS_CLUSTER_NAME", "prod")]),
+                instance(
+                    "other-set",
+                    &[
+                        ("AWS_INSTANCE_IPV4", "10.0.0.3"),
+                        ("CLOUDMAP_MCS_CLUSTERSET", "test"),
+                        ("CLOUDMAP_MCS_CLUSTER_UID", "u"),
+                    ],
+                ),
+                instance(
+                    "tcp-10_0_0_4-80",
+                    &[("AWS_INSTANCE_IPV4", "10.0.0.4"), ("CLUSTERSET_ID", "prod"), ("CLUSTER_ID", "c2")],
+                ),
+                instance("10.0.0.5", &[("AWS_INSTANCE_IPV4", "10.0.0.5")]),
+                instance("alias", &[("AWS_ALIAS_DNS_NAME", "lb.example.com")]),
+            ],
+            &["10.0.0.5"],
+        );
+        let backends: Vec<_> =
+            reading.backends().map(|b| (b.ipv4.unwrap().octets()[3], b.source.to_string(), b.healthy)).collect();
+        let shop = || "cloudmap-shop".to_owned();
+        assert_eq!(
+            backends,
+            [(5, shop(), false), (3, shop(), true), (2, "ecs-prod".to_owned(), true), (4, shop(), true)]
+        );
+        assert_eq!(reading.rejected(), [Rejected { instance: "alias".into(), why: NoEndpoint::Alias }]);
+        assert_eq!(reading.ids().count(), 7);
+        assert_eq!(reading.unhealthy(), [Arc::from("10.0.0.5")].into());
+    }
+
+    #[test]
+    fn what_a_truncated_reading_did_not_see_is_kept() {
+        let at = |id: &str, ip: &str| instance(id, &[("AWS_INSTANCE_IPV4", ip)]);
+        let earlier = read(&[at("a", "10.0.0.1"), at("b", "10.0.0.2")], &[]);
+        let mut later = read(&[at("b", "10.0.0.3")], &[]);
+        later.keep(&earlier);
+        let ips: Vec<_> = later.backends().map(|backend| backend.ipv4.unwrap().octets()[3]).collect();
+        assert_eq!(ips, [1, 3]);
+    }
+}

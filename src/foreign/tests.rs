@@ -1,0 +1,311 @@
+//! The reader against a Cloud Map in memory, under simulated time.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{sync::watch, time::Instant};
+
+use super::*;
+use crate::{
+    cloudmap::{
+        ErrorKind, NamespaceKind, Operation,
+        fake::{Fake, Fault},
+    },
+    instances::Identity,
+};
+
+struct World {
+    sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    handle: Handle,
+}
+
+fn set(names: &[&str]) -> Arc<BTreeSet<Arc<str>>> {
+    Arc::new(names.iter().map(|name| Arc::from(*name)).collect())
+}
+
+impl World {
+    fn start(fake: Fake, sought: &[&str]) -> Self {
+        let identity = Identity {
+            clusterset: Some("prod".parse().unwrap()),
+            cluster: "c1".parse().unwrap(),
+            cluster_uid: "u".into(),
+        };
+        let (sender, receiver) = watch::channel(set(sought));
+        let handle = spawn(Settings::new(identity), Arc::new(fake), receiver);
+        Self { sought: sender, handle }
+    }
+
+    fn found(&self) -> Arc<Found> {
+        self.handle.found().borrow().clone()
+    }
+
+    /// The last octets of the addresses found in a service, or nothing where it was not read.
+    fn octets(&self, namespace: &str, service: &str) -> Option<Vec<u8>> {
+        let found = self.found();
+        let service = found.namespaces.get(namespace)?.services.get(service)?;
+        let mut octets: Vec<u8> =
+            service.reading.as_ref()?.backends().map(|backend| backend.ipv4.unwrap().octets()[3]).collect();
+        octets.sort_unstable();
+        Some(octets)
+    }
+
+    async fn until(&self, what: &str, within: Duration, holds: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + within;
+        while !holds(self) {
+            assert!(Instant::now() < deadline, "{what}: {:?}", self.found());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn trouble(&self, namespace: &str) -> Option<Trouble> {
+        self.found().namespaces.get(namespace)?.trouble.clone()
+    }
+}
+
+fn add_instance(fake: &Fake, service: &Arc<str>, id: &str, ip: &str) {
+    let attributes: BTreeMap<_, _> =
+        [("AWS_INSTANCE_IPV4", ip), ("ECS_CLUSTER_NAME", "prod")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    fake.registry().instances.insert((service.clone(), id.into()), attributes);
+}
+
+fn remove_instance(fake: &Fake, service: &Arc<str>, id: &str) {
+    fake.registry().instances.remove(&(service.clone(), id.into()));
+}
+
+fn add_service(fake: &Fake, namespace: &Arc<str>, name: &str) -> Arc<str> {
+    fake.registry().add_service(namespace, name, "terraform", "")
+}
+
+fn add_namespace(fake: &Fake, name: &str) -> Arc<str> {
+    fake.registry().add_namespace(name, NamespaceKind::DnsPrivate)
+}
+
+const SOON: Duration = Duration::from_secs(5);
+
+#[tokio::test(start_paused = true)]
+async fn reads_a_namespace_by_its_name_whatever_its_http_name_and_follows_it() {
+    let fake = Fake::new();
+    let internal = add_namespace(&fake, "internal");
+    fake.registry().namespaces[0].http_name = "internal-8f3a".into();
+    let orders = add_service(&fake, &internal, "orders");
+    let legacy = add_service(&fake, &internal, "Legacy_1");
+    add_instance(&fake, &orders, "a", "10.0.0.1");
+    let world = World::start(fake.clone(), &["internal"]);
+    world.until("orders", SOON, |world| world.octets("internal", "orders") == Some(vec![1])).await;
+    let renamed = label("Legacy_1");
+    world.until("an empty service", SOON, |world| world.octets("internal", &renamed) == Some(vec![])).await;
+    world.until("all are listed twice", SOON * 2, |world| world.found().namespaces["internal"].listed).await;
+
+    add_instance(&fake, &legacy, "b", "10.0.0.2");
+    remove_instance(&fake, &orders, "a");
+    world.until("an instance came", SOON, |world| world.octets("internal", &renamed) == Some(vec![2])).await;
+    world.until("an instance went", SOON, |world| world.octets("internal", "orders") == Some(vec![])).await;
+    fake.registry().unhealthy.insert((legacy.clone(), "b".into()));
+    let healthy = |world: &World| {
+        let found = world.found();
+        let reading = found.namespaces["internal"].services[&*renamed].reading.clone().unwrap();
+        reading.backends().all(|backend| backend.healthy)
+    };
+    assert!(healthy(&world));
+    world.until("it is unhealthy", SOON, |world| !healthy(world)).await;
+
+    let later = add_service(&fake, &internal, "later");
+    add_instance(&fake, &later, "c", "10.0.0.3");
+    world.until("a new service", SOON * 4, |world| world.octets("internal", "later") == Some(vec![3])).await;
+    world.sought.send_replace(set(&[]));
+    world.until("nothing is sought", SOON, |world| world.found().namespaces.is_empty()).await;
+    tokio::time::sleep(SOON).await;
+    let calls = fake.registry().calls.len();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(fake.registry().calls.len(), calls, "and nothing is asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_two_hundred_services_are_seen_within_five_seconds_and_cost_what_the_figures_say() {
+    let fake = Fake::new();
+    let namespace = add_namespace(&fake, "internal");
+    let services: Vec<_> = (0..200).map(|n| add_service(&fake, &namespace, &format!("s{n}"))).collect();
+    for service in &services {
+        add_instance(&fake, service, "a", "10.0.0.1");
+    }
+    let world = World::start(fake.clone(), &["internal"]);
+    let all = |world: &World, wanted: &[u8]| {
+        (0..200).all(|n| world.octets("internal", &format!("s{n}")).as_deref() == Some(wanted))
+    };
+    world.until("all are read", Duration::from_secs(20), |world| all(world, &[1])).await;
+    for round in 2..5 {
+        tokio::time::sleep(Duration::from_millis(u64::from(round) * 7_919)).await;
+        for service in &services {
+            remove_instance(&fake, service, "a");
+            add_instance(&fake, service, "a", &format!("10.0.0.{round}"));
+        }
+        world.until("all changes are seen", SOON, |world| all(world, &[round])).await;
+    }
+    // Until all of them count as idle.
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    let looks = || fake.registry().count(Operation::DiscoverInstances);
+    let (before, listed) = (looks(), fake.registry().count(Operation::ListInstances));
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let figures = *world.handle.figures().borrow();
+    assert_eq!((figures.services, figures.instances, figures.namespaces), (200, 200, 1));
+    assert_eq!(figures.idle_period, Duration::from_secs(4));
+    let rate = (looks() - before) as f64 / 60.0;
+    assert!((rate - figures.calls_per_second).abs() < 2.0, "{rate} {figures:?}");
+    assert_eq!(fake.registry().count(Operation::ListInstances), listed, "nothing else while nothing changes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_a_thousand_instances_are_read_page_by_page() {
+    let fake = Fake::new();
+    let namespace = add_namespace(&fake, "internal");
+    let wide = add_service(&fake, &namespace, "wide");
+    for n in 0..1_300_u32 {
+        add_instance(&fake, &wide, &format!("{n:05}"), &std::net::Ipv4Addr::from(0x0a00_0000 + n).to_string());
+        if n % 2 == 0 {
+            fake.registry().unhealthy.insert((wide.clone(), format!("{n:05}").into()));
+        }
+    }
+    let world = World::start(fake.clone(), &["internal"]);
+    let counts = |world: &World| {
+        let found = world.found();
+        let reading = found.namespaces.get("internal")?.services.get("wide")?.reading.clone()?;
+        Some((reading.backends().count(), reading.backends().filter(|backend| backend.healthy).count()))
+    };
+    world.until("all are read", SOON, |world| counts(world) == Some((1_300, 650))).await;
+    // While they cannot be listed, those beyond the first thousand stay.
+    for _ in 0..200 {
+        fake.fault(Operation::ListInstances, Fault::Refused(ErrorKind::Throttled));
+    }
+    remove_instance(&fake, &wide, "01299");
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while Instant::now() < deadline {
+        assert_eq!(counts(&world), Some((1_300, 650)));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    fake.registry().faults.clear();
+    world.until("it went", Duration::from_mins(2), |world| counts(world) == Some((1_299, 649))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_is_gone_only_when_the_control_plane_says_so_too() {
+    let fake = Fake::new();
+    let namespace = add_namespace(&fake, "internal");
+    let orders = add_service(&fake, &namespace, "orders");
+    for (id, ip) in [("a", "10.0.0.1"), ("b", "10.0.0.2")] {
+        add_instance(&fake, &orders, id, ip);
+    }
+    // Also at the first look, before anything is known.
+    fake.registry().undiscovered.insert((orders.clone(), "a".into()));
+    let world = World::start(fake.clone(), &["internal"]);
+    world.until("both are read", SOON, |world| world.octets("internal", "orders").is_some()).await;
+    fake.registry().undiscovered.insert((orders.clone(), "b".into()));
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while Instant::now() < deadline {
+        assert_eq!(world.octets("internal", "orders"), Some(vec![1, 2]));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    remove_instance(&fake, &orders, "a");
+    world.until("it went", SOON, |world| world.octets("internal", "orders") == Some(vec![2])).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_fails_what_was_read_stays() {
+    let fake = Fake::new();
+    let namespace = add_namespace(&fake, "internal");
+    let (orders, bad) = (add_service(&fake, &namespace, "orders"), add_service(&fake, &namespace, "bad"));
+    for service in [&orders, &bad] {
+        add_instance(&fake, service, "a", "10.0.0.1");
+    }
+    let world = World::start(fake.clone(), &["internal"]);
+    let both =
+        |world: &World| ["orders", "bad"].map(|name| world.octets("internal", name)) == [Some(vec![1]), Some(vec![1])];
+    world.until("both are read", SOON, both).await;
+    for operation in
+        [Operation::ListNamespaces, Operation::ListServices, Operation::ListInstances, Operation::DiscoverInstances]
+    {
+        for kind in [ErrorKind::AccessDenied, ErrorKind::NotFound, ErrorKind::Unknown] {
+            for _ in 0..30 {
+                fake.fault(operation, Fault::Refused(kind.clone()));
+            }
+        }
+    }
+    remove_instance(&fake, &orders, "a");
+    let deadline = Instant::now() + Duration::from_mins(2);
+    while Instant::now() < deadline {
+        assert!(both(&world) || world.octets("internal", "orders") == Some(vec![]), "{:?}", world.found());
+        if !fake.registry().faults[&Operation::DiscoverInstances].is_empty() {
+            assert!(both(&world), "nothing was read that says otherwise");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(matches!(world.trouble("internal"), Some(Trouble::Failed(_))));
+    fake.registry().faults.clear();
+    world
+        .until("it recovers", Duration::from_mins(5), |world| {
+            world.octets("internal", "orders") == Some(vec![]) && world.trouble("internal").is_none()
+        })
+        .await;
+    world.until("the figures say so", SOON, |world| world.handle.figures().borrow().unreadable_namespaces == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_is_gone_after_two_listings_without_it() {
+    let fake = Fake::new();
+    let namespace = add_namespace(&fake, "internal");
+    let orders = add_service(&fake, &namespace, "orders");
+    add_instance(&fake, &orders, "a", "10.0.0.1");
+    let world = World::start(fake.clone(), &["internal"]);
+    world
+        .until("all are listed", SOON * 3, |world| {
+            world.octets("internal", "orders").is_some() && world.found().namespaces["internal"].listed
+        })
+        .await;
+    let service = fake.registry().services.remove(&orders).unwrap();
+    let listings = fake.registry().count(Operation::ListServices);
+    world.until("it is missed once", SOON * 4, |_| fake.registry().count(Operation::ListServices) > listings).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(world.octets("internal", "orders"), Some(vec![1]));
+    fake.registry().services.insert(orders.clone(), service);
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(world.octets("internal", "orders"), Some(vec![1]), "it was a slip of the listing");
+    fake.registry().services.remove(&orders);
+    world.until("it is gone", Duration::from_mins(1), |world| world.octets("internal", "orders").is_none()).await;
+    assert!(world.found().namespaces["internal"].listed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_namespace_is_said_and_found_when_it_comes_and_stops_no_other() {
+    let fake = Fake::new();
+    let there = add_namespace(&fake, "there");
+    let orders = add_service(&fake, &there, "orders");
+    add_instance(&fake, &orders, "a", "10.0.0.1");
+    let world = World::start(fake.clone(), &["later", "there"]);
+    world.until("the other is read", SOON, |world| world.octets("there", "orders") == Some(vec![1])).await;
+    assert_eq!(world.trouble("later"), Some(Trouble::NotFound));
+    assert_eq!(world.trouble("there"), None);
+    let later = add_namespace(&fake, "later");
+    let web = add_service(&fake, &later, "web");
+    add_instance(&fake, &web, "b", "10.0.0.2");
+    world.until("it is found", Duration::from_secs(20), |world| world.octets("later", "web") == Some(vec![2])).await;
+    assert_eq!(world.trouble("later"), None);
+    // It goes again, as one does whose region or account is another one by mistake.
+    fake.registry().namespaces.retain(|namespace| *namespace.name != *"later");
+    world
+        .until("it is missed", Duration::from_mins(2), |world| world.trouble("later") == Some(Trouble::NotFound))
+        .await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert_eq!(world.octets("later", "web"), Some(vec![2]), "what was read stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_may_be_named_by_its_id() {
+    let fake = Fake::new();
+    let id = add_namespace(&fake, "internal");
+    let orders = add_service(&fake, &id, "orders");
+    add_instance(&fake, &orders, "a", "10.0.0.1");
+    let world = World::start(fake.clone(), &[&id]);
+    world.until("it is read", SOON, |world| world.octets(&id, "orders") == Some(vec![1])).await;
+}

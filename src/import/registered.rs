@@ -1,0 +1,83 @@
+//! What others registered in Cloud Map under a name, beside what Kubernetes clusters export.
+
+use std::collections::BTreeMap;
+
+use super::plan::{Observed, of_cluster, slice};
+use crate::{
+    api::ServiceImportType,
+    cluster::objects::ServiceImport,
+    foreign::{self, Fitted, Front},
+    model::{ClusterId, ClusterSetService, IpFamily, PackedEndpoint, Protocol, ServicePort, ServiceType},
+};
+
+/// What a name is that no cluster exports.
+pub(super) fn service(observed: &Observed<'_>) -> Option<ClusterSetService> {
+    foreign::service(&observed.foreign.backends, present(observed).as_ref())
+}
+
+/// Whether the import of a name that nobody exports any more stays: others registered it, and either a service of that
+/// name is still there, be it empty, or that is not known.
+pub(super) fn stays(observed: &Observed<'_>) -> bool {
+    let of_others = |import: &&ServiceImport| {
+        import.managed && import.status.clusters.iter().any(|status| ClusterId::is_foreign(&status.cluster))
+    };
+    observed.import.as_ref().is_some_and(of_others) && (observed.foreign.exists || !observed.foreign.complete)
+}
+
+/// Whether what others registered tells what the name is: if not, an import that is there stays as it is.
+pub(super) fn decides(observed: &Observed<'_>) -> bool {
+    observed.foreign.complete || present(observed).is_none()
+}
+
+/// The endpoints that fit under the service, and the families that it has: as it is decided, or else as the import says it.
+pub(super) fn fit(observed: &Observed<'_>, decided: Option<&ClusterSetService>) -> (Vec<IpFamily>, Fitted) {
+    let Some(front) = decided.map(Front::of).or_else(|| present(observed)) else { return Default::default() };
+    let exported = observed.sources.values().flat_map(|source| source.endpoints);
+    let fitted = foreign::fit(&front, exported, &observed.foreign.backends);
+    (front.ip_families, fitted)
+}
+
+/// What is in the slices of others' sources and was never read, as long as not all was read.
+pub(super) fn unread(observed: &Observed<'_>) -> BTreeMap<ClusterId, Vec<PackedEndpoint>> {
+    let mut kept: BTreeMap<ClusterId, Vec<PackedEndpoint>> = BTreeMap::new();
+    if observed.foreign.complete {
+        return kept;
+    }
+    let sources = observed.slices.iter().filter_map(|slice| ClusterId::foreign(slice.source_cluster.as_deref()?));
+    for source in sources {
+        if kept.contains_key(&source) {
+            continue;
+        }
+        let slices = of_cluster(observed.slices, &source).filter_map(slice);
+        let rows = slices.flat_map(|slice| {
+            let ports = slice.ports;
+            slice.endpoints.into_iter().map(move |endpoint| PackedEndpoint { endpoint, ports: ports.clone() })
+        });
+        let rows = rows.filter(|row| !observed.foreign.seen.contains(&row.endpoint.address)).collect();
+        kept.insert(source, rows);
+    }
+    kept
+}
+
+/// What the import says.
+fn present(observed: &Observed<'_>) -> Option<Front> {
+    let spec = &observed.import.filter(|import| import.managed)?.spec;
+    let port = |port: &crate::api::ServiceImportPort| {
+        Some(ServicePort {
+            name: port.name.as_deref().unwrap_or_default().into(),
+            protocol: Protocol::parse(port.protocol.as_deref())?,
+            port: u16::try_from(port.port).ok()?,
+            app_protocol: port.app_protocol.as_deref().map(Into::into),
+        })
+    };
+    let headless = spec.type_ == ServiceImportType::Headless;
+    Some(Front {
+        service_type: if headless { ServiceType::Headless } else { ServiceType::ClusterSetIp },
+        ports: spec.ports.iter().filter_map(port).collect(),
+        ip_families: spec.ip_families.iter().filter_map(|family| IpFamily::parse(family)).collect(),
+    })
+}
+
+#[cfg(test)]
+#[path = "registered_tests.rs"]
+mod tests;

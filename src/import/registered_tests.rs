@@ -1,0 +1,131 @@
+//! What others registered, in the plan of a name.
+
+use super::super::plan::tests::*;
+use super::super::plan::{Plan, Unknown};
+use crate::{
+    api::{ServiceImportPort, ServiceImportType},
+    foreign::{Backend, Picture},
+    model::{ClusterId, ServiceType},
+};
+
+fn backend(ip: &str, port: u16) -> Backend {
+    Backend {
+        source: ClusterId::foreign("ecs-prod").unwrap(),
+        ipv4: Some(ip.parse().unwrap()),
+        ipv6: None,
+        port: Some(port),
+        dynamic: false,
+        zone: None,
+        healthy: true,
+    }
+}
+
+fn picture(backends: &[Backend]) -> Picture {
+    Picture { backends: backends.to_vec(), exists: true, ..Picture::nothing() }
+}
+
+fn addresses(plan: &Plan, source: &str) -> Vec<String> {
+    let Plan::Want(wanted) = plan else { panic!("{plan:?}") };
+    let slices = wanted.slices.iter().filter(|(id, _)| id.as_str() == source).flat_map(|(_, slices)| slices);
+    slices.flat_map(|slice| &slice.endpoints).map(|endpoint| endpoint.address.to_string()).collect()
+}
+
+/// A scene with an import that others' instances made.
+fn imported() -> Scene {
+    let mut scene = Scene::new(&[]);
+    let mut import = mk_import(true, &["ecs-prod"]);
+    import.spec.type_ = ServiceImportType::ClusterSetIp;
+    import.spec.ip_families = vec!["IPv4".to_owned()];
+    import.spec.ports =
+        vec![ServiceImportPort { name: None, protocol: Some("TCP".to_owned()), app_protocol: None, port: 9000 }];
+    scene.import = Some(import);
+    scene.slices = vec![mk_slice("svc-1", "ecs-prod")];
+    scene
+}
+
+#[test]
+fn alone_it_is_a_service_of_its_own() {
+    let mut scene = Scene::new(&[]);
+    scene.foreign = picture(&[backend("10.9.0.1", 8080), backend("127.0.0.1", 8080)]);
+    let plan = scene.plan();
+    assert_eq!(addresses(&plan, "ecs-prod"), ["10.9.0.1"]);
+    let Plan::Want(wanted) = plan else { panic!() };
+    let service = wanted.service.unwrap();
+    assert_eq!((service.service_type, service.ports[0].port), (ServiceType::ClusterSetIp, 8080));
+    assert_eq!(service.clusters.keys().map(ClusterId::as_str).collect::<Vec<_>>(), ["ecs-prod"]);
+    assert_eq!(wanted.skipped.len(), 1);
+    // An older export may be found any moment, or the namespace not be there at all.
+    scene.unknown = Unknown::All;
+    assert_eq!(scene.plan(), Plan::Keep);
+    scene.unknown = Unknown::Only([].into());
+    scene.namespace = false;
+    assert_eq!(scene.plan(), Plan::Keep);
+}
+
+#[test]
+fn an_export_stays_as_it_is_and_is_joined() {
+    let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);
+    let Plan::Want(alone) = scene.plan() else { panic!() };
+    scene.foreign = picture(&[backend("10.9.0.1", 3000), backend("10.0.0.1", 8080)]);
+    let plan = scene.plan();
+    assert_eq!(addresses(&plan, "ecs-prod"), ["10.9.0.1"], "the other one is the exported endpoint");
+    let Plan::Want(joined) = plan else { panic!() };
+    let (alone, joined) = (alone.service.unwrap(), joined.service.unwrap());
+    assert_eq!(
+        (&alone.ports, alone.service_type, &alone.conflicts),
+        (&joined.ports, joined.service_type, &joined.conflicts)
+    );
+    assert_eq!(joined.clusters.keys().map(ClusterId::as_str).collect::<Vec<_>>(), ["ecs-prod", "there"]);
+}
+
+#[test]
+fn an_empty_service_keeps_its_import_without_endpoints_and_only_then() {
+    let mut scene = imported();
+    scene.foreign = picture(&[]);
+    let Plan::Want(wanted) = scene.plan() else { panic!() };
+    assert_eq!((wanted.service, wanted.slices.len()), (None, 0));
+    assert_eq!(wanted.stale.iter().map(|name| &**name).collect::<Vec<_>>(), ["svc-1"]);
+    scene.foreign.exists = false;
+    assert_eq!(scene.plan(), Plan::Remove);
+    // One that clusters exported goes with their exports, whatever is registered there.
+    scene.foreign.exists = true;
+    scene.import = Some(mk_import(true, &["there"]));
+    assert_eq!(scene.plan(), Plan::Remove);
+    scene.import = None;
+    scene.slices = vec![];
+    assert_eq!(scene.plan(), Plan::Keep);
+}
+
+#[test]
+fn what_was_not_read_stays_as_it_is() {
+    let mut scene = imported();
+    scene.foreign = Picture { complete: false, exists: false, ..picture(&[]) };
+    let plan = scene.plan();
+    assert_eq!(addresses(&plan, "ecs-prod"), ["10.0.0.1"]);
+    let Plan::Want(wanted) = plan else { panic!() };
+    assert!(wanted.service.is_none() && wanted.stale.is_empty(), "{wanted:?}");
+    // A part of it was read: its instances come, the rest stays, and so does the port.
+    scene.foreign = Picture { complete: false, ..picture(&[backend("10.9.0.1", 3000)]) };
+    let plan = scene.plan();
+    assert_eq!(addresses(&plan, "ecs-prod").into_iter().collect::<std::collections::BTreeSet<_>>().len(), 2);
+    let Plan::Want(wanted) = plan else { panic!() };
+    assert_eq!(wanted.service, None);
+    // What was read once and is no more goes.
+    scene.foreign.seen = ["10.0.0.1".parse().unwrap()].into();
+    assert_eq!(addresses(&scene.plan(), "ecs-prod"), ["10.9.0.1"]);
+    scene.foreign.complete = true;
+    let Plan::Want(wanted) = scene.plan() else { panic!() };
+    assert_eq!(wanted.service.unwrap().ports[0].port, 3000);
+}
+
+#[test]
+fn while_an_exporter_is_not_known_endpoints_follow_and_the_import_stays() {
+    let mut scene = imported();
+    scene.import.as_mut().unwrap().status.clusters = mk_import(true, &["ecs-prod", "there"]).status.clusters;
+    scene.unknown = Unknown::Only([id("there")].into());
+    scene.foreign = picture(&[backend("10.9.0.1", 3000)]);
+    let plan = scene.plan();
+    assert_eq!(addresses(&plan, "ecs-prod"), ["10.9.0.1"]);
+    let Plan::Want(wanted) = plan else { panic!() };
+    assert_eq!(wanted.service, None);
+}
