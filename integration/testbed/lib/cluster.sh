@@ -41,9 +41,20 @@ cluster_boot() {
 		await "$cluster" 240 "CoreDNS available" "$(echo "$(cluster_folder "$cluster")"/node-*/log/{containerd,kubelet}.log)" coredns_available "$cluster"
 		await "$cluster" 240 "the default service account" "$(node_folder "$cluster" 1)/log/kube-controller-manager.log" \
 			kube "$cluster" get serviceaccount default
+		zones_tell "$cluster"
 	fi
 	cluster_key >"$(cluster_folder "$cluster")/booted"
 	say "cluster $cluster is up: context $(context "$cluster"), $(server "$cluster")"
+}
+
+# zones_tell CLUSTER: has every kube-proxy hear of its node's zone. kube-proxy 1.34 may take the labels in before whoever
+# wants to know of them is registered, and then tells of no label that stays the same: hints by zone would mean nothing there.
+zones_tell() {
+	local node
+	for node in $(nodes "$1"); do
+		kube "$1" label node "node-$node" topology.kubernetes.io/zone- >/dev/null
+		kube "$1" label node "node-$node" "topology.kubernetes.io/zone=$(zone "$1" "$node")" >/dev/null
+	done
 }
 
 coredns_apply() {

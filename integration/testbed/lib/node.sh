@@ -85,6 +85,8 @@ cgroupsPerQOS: false
 enforceNodeAllocatable: []
 failCgroupV1: false
 failSwapOn: false
+# Resizing needs a cgroup per pod: without, kubelet 1.34 takes a pod that is deleted while it starts for one to resize, and dies.
+featureGates: {InPlacePodVerticalScaling: false}
 localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 maxPods: 200
