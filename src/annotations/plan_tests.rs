@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    cloudmap::{Namespace, NamespaceKind, RecordType},
+    cloudmap::{Namespace, NamespaceKind, RecordType, fake::mk_service},
     cluster::{cache::Narrow, objects::Interner},
     instances::{Identity, attributes::ServiceTraits},
     model::ServiceKey,
@@ -220,16 +220,7 @@ fn what_is_planned_fits_the_service_that_is_made_for_it() {
         let service =
             service(&[(HOSTNAME, "web.internal"), (TARGET, annotations)], &json!({"type": "NodePort"}), &json!([]));
         let wanted = planned(&service, &[]).wanted.unwrap().into_values().next().unwrap();
-        let made = crate::cloudmap::Service {
-            id: "srv".into(),
-            arn: "arn".into(),
-            name: "web".into(),
-            namespace_id: None,
-            description: None,
-            creator_request_id: None,
-            dns: wanted.creation.dns,
-            custom_health_check: false,
-        };
+        let made = crate::cloudmap::Service { dns: wanted.creation.dns, ..mk_service() };
         let fits = wanted.instances.iter().filter(|spec| spec.lacks(ServiceTraits::from(&made)).is_none()).count();
         assert_eq!(fits, targets, "{annotations}");
     }

@@ -402,3 +402,17 @@ impl CloudMap for Fake {
         Ok(())
     }
 }
+
+/// A service that is found by API only, and that nobody claims.
+pub(crate) fn mk_service() -> Service {
+    Service {
+        id: "srv".into(),
+        arn: "arn".into(),
+        name: "web".into(),
+        namespace_id: None,
+        description: None,
+        creator_request_id: None,
+        dns: None,
+        custom_health_check: false,
+    }
+}

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    cloudmap::{Instance, Service},
+    cloudmap::{Instance, fake::mk_service},
     foreign::{NoEndpoint, Reading, ServiceFound},
     instances,
 };
@@ -21,16 +21,7 @@ fn reading(instances: &[(&str, &str)]) -> Reading {
         attributes: [("AWS_INSTANCE_IPV4".to_owned(), (*ip).to_owned())].into(),
     };
     let identity = instances::Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "u".into() };
-    let service = Service {
-        id: "srv".into(),
-        arn: "arn".into(),
-        name: "web".into(),
-        namespace_id: None,
-        description: None,
-        creator_request_id: None,
-        dns: None,
-        custom_health_check: false,
-    };
+    let service = mk_service();
     let instances: Vec<_> = instances.iter().map(instance).collect();
     Reading::of(&instances, &BTreeSet::new(), &service, "internal", &identity)
 }

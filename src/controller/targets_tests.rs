@@ -8,7 +8,7 @@ use crate::{
         record::Position,
         remote::{Remote, Remotes},
     },
-    model::{Conditions, Endpoint, Export, ServiceType, SessionAffinity, TrafficPolicy},
+    model::{Export, ServiceType, SessionAffinity, TrafficPolicy, fixtures},
 };
 
 pub(in crate::controller) fn key(name: &str) -> ServiceKey {
@@ -39,15 +39,7 @@ fn mk_export(annotations: &[(&str, &str)]) -> ServiceExport {
 }
 
 fn mk_local() -> Local {
-    let endpoint = Endpoint {
-        ipv4: Some([10, 0, 0, 1].into()),
-        ipv6: None,
-        ports: [].into(),
-        conditions: Conditions::READY,
-        hostname: None,
-        zone: None,
-        node: None,
-    };
+    let endpoint = fixtures::mk_endpoint([10, 0, 0, 1]);
     Local {
         export: Export {
             uid: "uid".into(),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{Conditions, Endpoint, Export, fixtures};
+use crate::model::{Export, fixtures};
 
 fn key(name: &str) -> ServiceKey {
     ServiceKey::new("ns", name)
@@ -12,17 +12,7 @@ fn target(service: &str) -> Target {
 fn mk_local(endpoints: u8, target: Option<Target>) -> Arc<Local> {
     Arc::new(Local {
         export: Export { target, ..fixtures::mk_export(1) },
-        endpoints: (0..endpoints)
-            .map(|n| Endpoint {
-                ipv4: Some([10, 0, 0, n].into()),
-                ipv6: None,
-                ports: [].into(),
-                conditions: Conditions::READY,
-                hostname: None,
-                zone: None,
-                node: None,
-            })
-            .collect(),
+        endpoints: (0..endpoints).map(|n| fixtures::mk_endpoint([10, 0, 0, n])).collect(),
     })
 }
 

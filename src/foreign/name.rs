@@ -4,9 +4,10 @@
 //! have, cut, and with `-x` and ten hexadecimal digits of its SHA-256 at its end. A name that happens to end so already is
 //! mapped likewise, so that two names never become one, but for equal hashes of 40 bits.
 
-use sha2::{Digest, Sha256};
-
-use crate::model::{ClusterId, is_dns_label};
+use crate::{
+    instances::ownership::short_hash,
+    model::{ClusterId, is_dns_label},
+};
 
 /// Longest DNS label.
 const MAX: usize = 63;
@@ -32,8 +33,7 @@ fn map(name: &str) -> String {
     if is_dns_label(name) && !is_mapped(name) {
         return name.to_owned();
     }
-    let hash = format!("{:x}", Sha256::digest(name));
-    let hash = &hash[..DIGITS];
+    let hash = short_hash(name, DIGITS / 2);
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let stem: String = name.chars().map(plain).collect();
     let stem = stem.trim_matches('-');

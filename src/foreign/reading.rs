@@ -139,6 +139,7 @@ impl Picture {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cloudmap::fake::mk_service;
 
     fn instance(id: &str, attributes: &[(&str, &str)]) -> Instance {
         let attributes = attributes.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
@@ -151,16 +152,7 @@ mod tests {
             cluster: "c1".parse().unwrap(),
             cluster_uid: "u".into(),
         };
-        let service = Service {
-            id: "srv".into(),
-            arn: "arn".into(),
-            name: "web".into(),
-            namespace_id: None,
-            description: None,
-            creator_request_id: None,
-            dns: None,
-            custom_health_check: true,
-        };
+        let service = Service { custom_health_check: true, ..mk_service() };
         Reading::of(instances, &unhealthy.iter().map(|id| Arc::from(*id)).collect(), &service, "shop", &identity)
     }
 

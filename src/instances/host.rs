@@ -47,7 +47,7 @@ impl Source<'_> {
 mod tests {
     use super::*;
     use crate::{
-        cloudmap::{DnsConfig, DnsRecord, RecordType, Service},
+        cloudmap::{DnsConfig, DnsRecord, RecordType, Service, fake::mk_service},
         instances::{
             Identity,
             attributes::{ALIAS, CNAME, ServiceTraits},
@@ -71,16 +71,7 @@ mod tests {
 
     fn traits(record: Option<RecordType>, weighted: bool) -> ServiceTraits {
         let dns = record.map(|record_type| DnsConfig { weighted, records: vec![DnsRecord { record_type, ttl: 60 }] });
-        ServiceTraits::from(&Service {
-            id: "srv".into(),
-            arn: "arn".into(),
-            name: "web".into(),
-            namespace_id: None,
-            description: None,
-            creator_request_id: None,
-            dns,
-            custom_health_check: false,
-        })
+        ServiceTraits::from(&Service { dns, ..mk_service() })
     }
 
     #[test]

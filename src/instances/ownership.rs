@@ -77,10 +77,10 @@ fn creator_prefix(set: &str) -> String {
 }
 
 /// The first `bytes` bytes of a SHA-256, in hexadecimal digits.
-pub(super) fn short_hash(text: &str, bytes: usize) -> String {
-    let digest = Sha256::digest(text.as_bytes());
-    let digits = digest.iter().take(bytes).flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
+pub(crate) fn short_hash(text: &str, bytes: usize) -> String {
+    let mut hash = format!("{:x}", Sha256::digest(text));
+    hash.truncate(2 * bytes);
+    hash
 }
 
 /// Whether this cluster registered an instance: our attributes name this cluster's UID, and our ClusterSet, or none as from

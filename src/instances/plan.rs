@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use crate::{
         instances::attributes::Source,
-        model::{Conditions, Endpoint, ServiceKey},
+        model::{Endpoint, ServiceKey, fixtures},
     };
 
     fn identity(uid: &str) -> Identity {
@@ -110,15 +110,7 @@ mod tests {
     }
 
     fn specs(uid: &str, addresses: &BTreeSet<u8>, zone: &str) -> Vec<InstanceSpec> {
-        let endpoint = |&last: &u8| Endpoint {
-            ipv4: Some([10, 0, 0, last].into()),
-            ipv6: None,
-            ports: [].into(),
-            conditions: Conditions::READY,
-            hostname: None,
-            zone: Some(zone.into()),
-            node: None,
-        };
+        let endpoint = |&last: &u8| Endpoint { zone: Some(zone.into()), ..fixtures::mk_endpoint([10, 0, 0, last]) };
         let endpoints: Vec<_> = addresses.iter().map(endpoint).collect();
         let service = ServiceKey::new("shop", "web");
         let identity = identity(uid);

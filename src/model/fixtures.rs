@@ -1,8 +1,8 @@
 //! What tests of several modules start from.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
-use super::{Export, IpFamily, ServiceType, SessionAffinity, TrafficPolicy};
+use super::{Conditions, Endpoint, Export, IpFamily, ServiceType, SessionAffinity, TrafficPolicy};
 
 /// An export of a ClusterIP Service without ports, IPv4 only, created at second `created`.
 pub(crate) fn mk_export(created: i64) -> Export {
@@ -19,5 +19,18 @@ pub(crate) fn mk_export(created: i64) -> Export {
         annotations: BTreeMap::new(),
         publish_not_ready_addresses: false,
         target: None,
+    }
+}
+
+/// A ready endpoint with an IPv4 address and nothing else.
+pub(crate) fn mk_endpoint(ipv4: impl Into<Ipv4Addr>) -> Endpoint {
+    Endpoint {
+        ipv4: Some(ipv4.into()),
+        ipv6: None,
+        ports: [].into(),
+        conditions: Conditions::READY,
+        hostname: None,
+        zone: None,
+        node: None,
     }
 }

@@ -22,7 +22,7 @@ use crate::{
         fake::{Fake, Fault},
     },
     instances::{Source, ownership::is_ours},
-    model::{Conditions, Endpoint, ServiceKey},
+    model::{Endpoint, ServiceKey, fixtures},
 };
 
 fn identity(uid: &str) -> Identity {
@@ -36,15 +36,7 @@ fn target(namespace: &str, service: &str) -> Target {
 fn specs(uid: &str, service: &str, addresses: impl IntoIterator<Item = u32>, zone: &str) -> Arc<[InstanceSpec]> {
     let endpoints: Vec<_> = addresses
         .into_iter()
-        .map(|last| Endpoint {
-            ipv4: Some((0x0a00_0000 + last).into()),
-            ipv6: None,
-            ports: [].into(),
-            conditions: Conditions::READY,
-            hostname: None,
-            zone: Some(zone.into()),
-            node: None,
-        })
+        .map(|last| Endpoint { zone: Some(zone.into()), ..fixtures::mk_endpoint(0x0a00_0000 + last) })
         .collect();
     let (identity, service) = (identity(uid), ServiceKey::new("shop", service));
     let source = Source { identity: &identity, service: &service, ports: &[], region: None };
