@@ -37,12 +37,11 @@ async fn only_what_is_exported_is_reached(world: &World) -> Result<()> {
     let exported = facts::pods(world, source, "web").await?;
     let own = facts::pods(world, other, "web").await?;
     for cluster in [source, other] {
-        let import = facts::import_with_ips(world, cluster, "web").await?;
-        holds(
-            facts::clusters_of(&import) == [source.id.clone()].into(),
-            "only the exporter is in its status",
-            &import,
-        )?;
+        facts::import_with_ips(world, cluster, "web").await?;
+        facts::import_where(world, cluster, "web", "only the exporter is in its status", |import| {
+            facts::clusters_of(import) == [source.id.clone()].into()
+        })
+        .await?;
         world.followed(source, "web").await?;
         let url = format!("http://{}/hostname", world.name("web"));
         facts::reaches(cluster, None, &url, &exported).await?;

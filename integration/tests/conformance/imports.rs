@@ -216,7 +216,10 @@ async fn cross_between_single_and_dual_stack_clusters(world: &World) -> Result<(
         let of_ips: Vec<_> = ips.iter().map(|ip| if ip.contains(':') { "IPv6" } else { "IPv4" }).collect();
         holds(of_ips == wanted, &format!("its addresses are of {wanted:?}, in this order"), &import)?;
         holds(facts::strings(&import["spec"]["ipFamilies"]) == wanted, &format!("ipFamilies are {wanted:?}"), &import)?;
-        holds(condition(&import, "Ready")["status"] == "True", "it is Ready", &import)?;
+        facts::import_where(world, cluster, name, "it is Ready", |import| {
+            condition(import, "Ready")["status"] == "True"
+        })
+        .await?;
         facts::answers(cluster, &format!("http://{}/hostname", world.name(name)), &[]).await?;
     }
     facts::import_where(world, single, "lacking", "it says that it cannot be served here", |import| {

@@ -161,7 +161,8 @@ impl AwsCloudMap {
 }
 
 fn deadlines() -> TimeoutConfig {
-    TimeoutConfig::builder().connect_timeout(CONNECT_DEADLINE).operation_timeout(DEADLINE).build()
+    // For each attempt: a command's calls are repeated, and what they wait meanwhile is not a registry that is silent.
+    TimeoutConfig::builder().connect_timeout(CONNECT_DEADLINE).operation_attempt_timeout(DEADLINE).build()
 }
 
 /// Credentials of a role, over the same HTTP stack; STS is asked at its own endpoint.

@@ -2,14 +2,20 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use aws_sdk_servicediscovery::{
     config::{Credentials, http::HttpRequest},
     error::ConnectorError,
 };
-use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn};
+use aws_smithy_runtime_api::client::{
+    http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn},
+    orchestrator::HttpResponse,
+};
 use axum::{
     Router,
     body::Bytes,
@@ -202,6 +208,33 @@ async fn a_command_repeats_what_is_throttled() {
     let cloudmap = AwsCloudMap::configured(&sdk(), &settings, Limits::new(&Rates::default(), None)).await.unwrap();
     assert_eq!(cloudmap.list_namespaces().await.unwrap(), []);
     assert_eq!(server.requests.lock().unwrap().len(), 2);
+}
+
+/// Answers at once: throttled so many times, then with an empty list.
+#[derive(Debug, Clone)]
+struct Throttling(Arc<AtomicU32>);
+
+impl HttpConnector for Throttling {
+    fn call(&self, _: HttpRequest) -> HttpConnectorFuture {
+        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        let (status, body) = match left {
+            Ok(_) => (400_u16, r#"{"__type": "ThrottlingException"}"#),
+            Err(_) => (200, r#"{"Namespaces": []}"#),
+        };
+        HttpConnectorFuture::ready(Ok(HttpResponse::new(status.try_into().unwrap(), body.into())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_repeats_for_longer_than_one_call_may_take() {
+    let left = Arc::new(AtomicU32::new(6));
+    let connector = Throttling(left.clone());
+    let client = http_client_fn(move |_, _| SharedHttpConnector::new(connector.clone()));
+    let sdk = sdk().to_builder().http_client(client).build();
+    let settings = AwsSettings { repeat: 6, ..AwsSettings::default() };
+    let cloudmap = AwsCloudMap::configured(&sdk, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
+    assert_eq!(cloudmap.list_namespaces().await.unwrap(), []);
+    assert_eq!(left.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
