@@ -15,7 +15,7 @@ use super::cluster::{
 };
 use super::manifests::{self, LABEL_SCENARIO};
 use super::registry::Registry;
-use super::wait::{PODS, PROPAGATION, eventually, holds, yaml};
+use super::wait::{PODS, PROPAGATION, eventually, holds};
 
 /// A scenario that takes longer hangs.
 const LIMIT: Duration = Duration::from_mins(8);
@@ -171,21 +171,7 @@ impl World {
         for cluster in &self.clusters {
             for (title, kind) in SHOWN {
                 for object in cluster.list(kind, &self.namespace, "").await.unwrap_or_default() {
-                    match title {
-                        "Event" => eprintln!(
-                            "# {}: {} of {}/{}: {}: {}",
-                            cluster.context,
-                            object["type"],
-                            object["regarding"]["kind"],
-                            object["regarding"]["name"],
-                            object["reason"],
-                            object["note"]
-                        ),
-                        "Pod" => {
-                            eprintln!("# {}: Pod {}\n{}", cluster.context, name_of(&object), yaml(&object["status"]));
-                        }
-                        _ => eprintln!("# {}: {title}\n{}", cluster.context, yaml(&object)),
-                    }
+                    eprintln!("# {}: {title} {}", cluster.context, in_a_line(&object));
                 }
             }
         }
@@ -344,6 +330,17 @@ pub fn name_of(object: &Value) -> &str {
 pub fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
     let conditions = object["status"]["conditions"].as_array();
     conditions.and_then(|all| all.iter().find(|condition| condition["type"] == kind)).unwrap_or(&Value::Null)
+}
+
+/// What an object says, so short that what several scenarios failed of can be read one after the other.
+fn in_a_line(object: &Value) -> String {
+    const LONGEST: usize = 1200;
+    let mut told = object.clone();
+    let name = name_of(object).to_owned();
+    for common in ["apiVersion", "kind", "metadata"] {
+        told.as_object_mut().and_then(|fields| fields.remove(common));
+    }
+    format!("{name} {}", told.to_string().chars().take(LONGEST).collect::<String>())
 }
 
 fn ready_addresses<'a>(slices: impl Iterator<Item = &'a Value>) -> BTreeSet<String> {
