@@ -19,6 +19,7 @@
     clippy::unwrap_used
 )]
 
+mod calls;
 pub mod campaign;
 mod check;
 mod events;

@@ -4,8 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use cloudmap_mcs::ledger::{
     Map, Value as Bytes,
-    call::{Call, CallId, Failure, Ids, Outcome, Pages},
-    head::Head,
+    call::{CallId, Ids, Outcome},
     limits::{Limits, Timing},
     record::Record,
     remote::Remotes,
@@ -15,13 +14,11 @@ use cloudmap_mcs::ledger::{
 
 use super::{
     Sim,
+    calls::{CALL_LIMIT, failed},
     events::Event,
-    registry::{Service, Value, micros},
+    registry::micros,
 };
 
-/// The adapter's deadline, and the margin with which leadership is checked.
-const CALL_LIMIT: f64 = 5.0;
-const OPERATION_LIMIT: f64 = 60.0;
 const LEASE_DURATION: f64 = 15.0;
 const LEASE_RENEWED_FOR: f64 = 10.0;
 const KEYS: usize = 40;
@@ -127,10 +124,6 @@ pub(super) struct Caller {
     pub(super) proc: usize,
     pub(super) incarnation: u32,
     pub(super) term: u64,
-}
-
-fn failed(message: &str, uncertain: bool) -> Outcome {
-    Outcome::Failed(Failure { message: message.to_owned(), uncertain })
 }
 
 impl Sim {
@@ -246,7 +239,7 @@ impl Sim {
         self.pump(proc);
     }
 
-    fn caller(&self, proc: usize) -> Caller {
+    pub(super) fn caller(&self, proc: usize) -> Caller {
         let p = &self.procs[proc];
         Caller { proc, incarnation: p.incarnation, term: p.term_number }
     }
@@ -378,229 +371,6 @@ impl Sim {
         p.paused_until = p.paused_until.max(self.now + micros(seconds));
         p.frozen_until = p.paused_until + stale;
         self.trace(|s| format!("{} pauses for {seconds:.1} s", s.name(proc)));
-    }
-
-    /// A call that leaves the process.
-    pub(super) fn make(&mut self, caller: Caller, id: CallId, call: Call) {
-        let p = &self.procs[caller.proc];
-        if p.incarnation != caller.incarnation {
-            return;
-        }
-        let cluster = p.cluster;
-        let uid = self.clusters[cluster].uid.clone();
-        let own = p.id.clone();
-        let (delay, outcome) = match call {
-            Call::ConfirmLease => {
-                let held = self.clusters[cluster].lease.is_some_and(|(holder, _, _)| holder == caller.proc);
-                (self.kube_latency(), Outcome::Lease { held: held && !self.kube_down(cluster) })
-            }
-            Call::LoadRecord | Call::StoreRecord { .. } => {
-                let delay = self.kube_latency();
-                return self.at(delay, Event::Kube { caller, id, call });
-            }
-            Call::Creator { cluster } => {
-                let creator = self.registry.services.get(&Service::Exports { cluster, shard: 0 });
-                let creator = creator.map(ToString::to_string);
-                let bad = self.throttled(caller, true);
-                let outcome = if bad { failed("throttled", false) } else { Outcome::Creator(creator) };
-                (self.rng.uniform(0.02, 0.5), outcome)
-            }
-            Call::Claim { shard } => self.claim(caller, &own, &uid, shard),
-            Call::ReadPages { cluster, shard, flush } => {
-                (self.rng.uniform(0.02, 0.3), self.read_pages(caller, &cluster, shard, flush.as_deref()))
-            }
-            Call::PutHead { head } => {
-                if self.rng.chance(0.01) {
-                    let read = Head::from_instance(&head.to_instance());
-                    assert_eq!(read.as_ref(), Ok(&*head), "a head survives its attributes");
-                }
-                self.trace(|s| {
-                    let pages: Vec<_> = head.root.pages.iter().map(|page| page.id.to_string()).collect();
-                    let delta = head.delta.changes.len();
-                    format!(
-                        "{} says {} {} {:?} {pages:?} + {delta}",
-                        s.name(caller.proc),
-                        head.cluster,
-                        head.position,
-                        head.presence
-                    )
-                });
-                let key = (Service::Clusters, head.cluster.clone());
-                return self.write(caller, id, key, Some(Value::Head(head)));
-            }
-            Call::PutPage { shard, page } => {
-                let key = (Service::Exports { cluster: own, shard }, page.id.to_string().into());
-                return self.write(caller, id, key, Some(Value::Page(page)));
-            }
-            Call::DeletePage { cluster, shard, page } => {
-                let key = (Service::Exports { cluster, shard }, page.to_string().into());
-                return self.write(caller, id, key, None);
-            }
-        };
-        self.at(delay, Event::Done { caller, id, outcome });
-    }
-
-    fn claim(&mut self, caller: Caller, own: &Arc<str>, uid: &Arc<str>, shard: u32) -> (f64, Outcome) {
-        if self.throttled(caller, true) {
-            return (self.rng.uniform(0.05, 1.0), failed("throttled", false));
-        }
-        let service = Service::Exports { cluster: own.clone(), shard };
-        let created = !self.registry.services.contains_key(&service);
-        let owner = self.registry.services.entry(service).or_insert_with(|| uid.clone()).clone();
-        if !self.calm && self.rng.chance(self.scenario.unknown) {
-            return (1.0, failed("time-out", true));
-        }
-        let exists = |shard: &u32| {
-            self.registry.services.contains_key(&Service::Exports { cluster: own.clone(), shard: *shard })
-        };
-        let shards = (0..u32::MAX).take_while(exists).count() as u32;
-        let outcome = if owner == *uid {
-            Outcome::Claimed { created, shards }
-        } else {
-            Outcome::Taken { owner: owner.to_string() }
-        };
-        (self.rng.uniform(0.02, 0.5), outcome)
-    }
-
-    fn read_pages(&mut self, caller: Caller, cluster: &Arc<str>, shard: u32, flush: Option<&str>) -> Outcome {
-        if self.throttled(caller, false) {
-            return failed("throttled", false);
-        }
-        let service = Service::Exports { cluster: cluster.clone(), shard };
-        let rows = self.registry.discover(self.now, &mut self.rng, &service);
-        let mut pages: Vec<_> = rows
-            .into_iter()
-            .filter_map(|(_, value)| match value {
-                Value::Page(page) if flush.is_none_or(|flush| *page.id.flush == *flush) => Some(page),
-                _ => None,
-            })
-            .collect();
-        let truncated = !self.calm && self.rng.chance(self.scenario.truncate);
-        if truncated {
-            pages.retain(|_| self.rng.chance(0.5));
-        }
-        Outcome::Pages(Arc::new(Pages { pages, truncated }))
-    }
-
-    fn read_heads(&mut self, proc: usize) -> Option<Heads> {
-        let caller = self.caller(proc);
-        if self.throttled(caller, false) || (!self.calm && self.rng.chance(self.scenario.truncate)) {
-            return None;
-        }
-        let rows = self.registry.discover(self.now, &mut self.rng, &Service::Clusters);
-        let heads = rows.into_iter().filter_map(|(id, value)| match value {
-            Value::Head(head) => Some((id, Ok(head))),
-            Value::Page(_) => None,
-        });
-        Some(heads.collect())
-    }
-
-    /// An asynchronous operation.
-    fn write(&mut self, caller: Caller, id: CallId, key: (Service, Arc<str>), value: Option<Value>) {
-        let uid = self.clusters[self.procs[caller.proc].cluster].uid.clone();
-        let owned = match &key.0 {
-            Service::Clusters => Service::Exports { cluster: key.1.clone(), shard: 0 },
-            exports @ Service::Exports { .. } => exports.clone(),
-        };
-        if self.registry.services.get(&owned) != Some(&uid) {
-            self.violate("I5", format!("{} writes {key:?}, which is not its own", self.name(caller.proc)));
-        }
-        self.count(match (&key.0, &value) {
-            (Service::Clusters, _) => "head writes",
-            (_, Some(_)) => "page writes",
-            (_, None) => "page deletions",
-        });
-        let unknown = if self.calm { 0.0 } else { self.scenario.unknown };
-        if self.throttled(caller, true) {
-            let delay = self.rng.uniform(0.05, 1.0);
-            return self.at(delay, Event::Done { caller, id, outcome: failed("throttled", false) });
-        }
-        if self.rng.chance(unknown / 2.0) {
-            return self.at(CALL_LIMIT, Event::Done { caller, id, outcome: failed("time-out", true) });
-        }
-        if !self.registry.in_flight.insert(key.clone()) {
-            return self.at(0.1, Event::Done { caller, id, outcome: failed("another operation is running", false) });
-        }
-        let mut latency = 0.1 + (self.scenario.latency - 0.1) * self.rng.fraction().powi(2);
-        if !self.calm && self.rng.chance(self.scenario.slow) {
-            latency = self.rng.uniform(5.0, 40.0);
-        }
-        if !self.calm && key.0 == Service::Clusters && self.rng.chance(self.scenario.stuck) {
-            latency = self.rng.uniform(40.0, 150.0);
-        }
-        let fails = !self.calm && self.rng.chance(self.scenario.fail);
-        let lost = self.rng.chance(unknown / 2.0);
-        let limit = if lost { CALL_LIMIT } else { OPERATION_LIMIT };
-        let answer = if lost || latency > OPERATION_LIMIT {
-            self.at(limit, Event::Done { caller, id, outcome: failed("time-out", true) });
-            None
-        } else {
-            Some((caller, id))
-        };
-        self.at(latency, Event::Commit { caller, key, value, fails, answer });
-    }
-
-    pub(super) fn commit(
-        &mut self,
-        caller: Caller,
-        key: (Service, Arc<str>),
-        value: Option<Value>,
-        fails: bool,
-        answer: Option<(Caller, CallId)>,
-    ) {
-        self.registry.in_flight.remove(&key);
-        let uid = self.clusters[self.procs[caller.proc].cluster].uid.clone();
-        let fails = fails || (!self.calm && self.write_outage(&uid) && self.rng.chance(0.3));
-        if !fails {
-            self.registry.put(self.now, &mut self.rng, &key, value);
-        }
-        if let Some((caller, id)) = answer {
-            let delay = self.rng.uniform(0.0, 0.5);
-            let outcome = if fails { failed("the operation failed", false) } else { Outcome::Done };
-            self.at(delay, Event::Done { caller, id, outcome });
-        }
-    }
-
-    fn kube_latency(&mut self) -> f64 {
-        if self.scenario.kube && !self.calm && self.rng.chance(0.1) {
-            self.rng.uniform(0.5, 4.0)
-        } else {
-            self.rng.uniform(0.01, 0.2)
-        }
-    }
-
-    /// The call reaches the Kubernetes API server.
-    pub(super) fn kube(&mut self, caller: Caller, id: CallId, call: Call) {
-        let cluster = self.procs[caller.proc].cluster;
-        let down = self.kube_down(cluster);
-        let flaky = self.scenario.kube && !self.calm;
-        let (fails, lost) = (flaky && self.rng.chance(0.05), flaky && self.rng.chance(0.05));
-        let c = &mut self.clusters[cluster];
-        let outcome = match call {
-            _ if down || fails => failed("the API server does not answer", true),
-            Call::StoreRecord { record, expected } => {
-                let stored = c.record.as_ref().map(|(_, version)| version.to_string());
-                if stored == expected {
-                    for (id, accepted) in &record.accepted {
-                        let before = c.record.as_ref().and_then(|(record, _)| record.accepted.get(id));
-                        if before.is_some_and(|before| before.position > accepted.position) {
-                            c.may_go_back.insert(id.as_str().into());
-                        }
-                    }
-                    c.record_version += 1;
-                    c.record = Some((record, c.record_version));
-                    let version = Some(c.record_version.to_string());
-                    if lost { failed("the answer was lost", true) } else { Outcome::Stored { version } }
-                } else {
-                    Outcome::Conflict
-                }
-            }
-            _ => {
-                let (record, version) = c.record.clone().unzip();
-                Outcome::Loaded { record: record.unwrap_or_default(), version: version.map(|v| v.to_string()) }
-            }
-        };
-        self.done(caller, id, outcome);
     }
 
     /// `cloudmap-mcs leave`, and its opposite.
