@@ -59,9 +59,9 @@ pub struct RunArgs {
     /// namespace per Kubernetes namespace.
     #[arg(long, env = "CLOUDMAP_MCS_INSTANCES_NAMESPACE", value_name = "NAME")]
     pub instances_namespace: Option<String>,
-    /// Cloud Map calls a second that drift checks of instances may spend; how often each target is checked follows
-    /// from it and is the metric `cloudmap_mcs_instances_drift_period_seconds`.
-    #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value_t = 5.0)]
+    /// Cloud Map listings a second that drift checks of instances may spend; how often each target is checked (every 50 s
+    /// up to 500 of them) follows from it and is the metric `cloudmap_mcs_instances_drift_period_seconds`.
+    #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value_t = 10.0)]
     pub drift_calls_per_second: f64,
 
     /// Cloud Map namespaces that take the host names of annotated Services: those of this domain and below (with a dot in

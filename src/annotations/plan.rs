@@ -26,7 +26,7 @@ use crate::{
     api::names::ANNOTATION_SHARE,
     cluster::objects::{Ingress, Pairs, Service, ServiceKind},
     instances::{
-        Adopt, Consent, InstanceSpec, Source,
+        Adopt, Consent, Custom, InstanceSpec, Source, custom,
         host::is_load_balancer,
         records::{Wishes, address_records, host_record},
         sync::Creation,
@@ -46,7 +46,7 @@ pub struct Planned {
 /// One target of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Sorted by id.
+    /// Sorted by id; those of pods that are not ready among them.
     pub instances: Arc<[InstanceSpec]>,
     pub creation: Creation,
     pub consent: Consent,
@@ -69,6 +69,7 @@ struct Backends {
     /// Families of the records, also while there are no endpoints.
     families: BTreeSet<IpFamily>,
     ttl: u32,
+    ttl_asked: bool,
     adopt: Option<Adopt>,
 }
 
@@ -134,14 +135,18 @@ impl<'a> Planner<'a> {
             refusals.push(Refusal { reason: "InvalidAnnotation", message });
             Wishes::default()
         });
+        let (service, complaints) = custom::read(annotations);
+        let complaint = |message| Refusal { reason: "InvalidAnnotation", message };
+        refusals.extend(complaints.into_iter().map(complaint));
+        let custom = Custom { service, ..Custom::default() };
         let share = annotations.get(ANNOTATION_SHARE).is_some_and(|value| value.trim() == "true");
         let mut wanted = BTreeMap::new();
         for (target, backends) in found {
-            match backends.wanted(source, share) {
+            match backends.wanted(source, &custom, share) {
                 Ok(found) => {
                     wanted.insert(target, Wanted { creation: wishes.apply(found.creation), ..found });
                 }
-                Err(message) => refusals.push(Refusal { reason: "TooManyPorts", message }),
+                Err(message) => refusals.push(Refusal { reason: "TooManyAttributes", message }),
             }
         }
         refusals.sort();
@@ -154,7 +159,7 @@ impl<'a> Planner<'a> {
     }
 
     fn named(&mut self, named: Named, adopt: Option<Adopt>, service: &Service, endpoints: &[Endpoint]) {
-        let Named { target, ttl } = named;
+        let Named { target, ttl, ttl_asked } = named;
         if !service.headless {
             let message = format!(
                 "cloudmap.controller/... registers the pods of headless Services only; set clusterIP: None, or export Service \
@@ -163,7 +168,7 @@ impl<'a> Planner<'a> {
             );
             return self.refuse("NotHeadless", message);
         }
-        let backends = Backends { ttl, adopt, ..pods(service, endpoints) };
+        let backends = Backends { ttl, ttl_asked, adopt, ..pods(service, endpoints) };
         self.add(target, backends);
     }
 
@@ -178,7 +183,9 @@ impl<'a> Planner<'a> {
                 }
             };
             let backends = match self.backends(&hosts.targets, internal) {
-                Ok(backends) => Backends { ttl: hosts.ttl, adopt: adopt.cloned(), ..backends },
+                Ok(backends) => {
+                    Backends { ttl: hosts.ttl, ttl_asked: hosts.ttl_asked, adopt: adopt.cloned(), ..backends }
+                }
                 Err(message) => {
                     self.refuse("NoAddress", format!("host name {host:?}: {message}"));
                     continue;
@@ -204,7 +211,8 @@ impl<'a> Planner<'a> {
         for (name, endpoints) in names {
             if let Ok(target) = zones.target(&name, self.settings) {
                 let (families, adopt) = (all.families.clone(), all.adopt.clone());
-                self.add(target, Backends { endpoints, families, ttl: all.ttl, adopt, ..Backends::default() });
+                let Backends { ttl, ttl_asked, .. } = *all;
+                self.add(target, Backends { endpoints, families, ttl, ttl_asked, adopt, ..Backends::default() });
             }
         }
     }
@@ -329,10 +337,10 @@ fn endpoint(ports: &[EndpointPort]) -> Endpoint {
 }
 
 impl Backends {
-    fn wanted(self, source: &Source<'_>, share: bool) -> Result<Wanted, String> {
-        let Self { endpoints, hosts, families, ttl, adopt } = self;
-        let mut instances = source.instances(&endpoints).map_err(|unfit| unfit.to_string())?;
-        instances.extend(source.hosts(&hosts).map_err(|unfit| unfit.to_string())?);
+    fn wanted(self, source: &Source<'_>, custom: &Custom, share: bool) -> Result<Wanted, String> {
+        let Self { endpoints, hosts, families, ttl, ttl_asked, adopt } = self;
+        let mut instances = source.instances_with(&endpoints, custom).map_err(|unfit| unfit.to_string())?;
+        instances.extend(source.hosts_with(&hosts, custom).map_err(|unfit| unfit.to_string())?);
         instances.sort_by(|a, b| a.id().cmp(b.id()));
         let dns = if families.is_empty() && !hosts.is_empty() {
             Some(host_record(hosts.iter().all(|host| is_load_balancer(host)), ttl))
@@ -342,7 +350,13 @@ impl Backends {
         Ok(Wanted {
             instances: instances.into(),
             // Records cannot be changed later: while nothing tells which, nothing is made.
-            creation: Creation { namespace: false, service: dns.is_some(), dns, custom_health_check: false },
+            creation: Creation {
+                namespace: false,
+                service: dns.is_some(),
+                dns,
+                custom_health_check: false,
+                ttl: ttl_asked.then_some(ttl),
+            },
             consent: Consent { named: true, share, adopt },
         })
     }

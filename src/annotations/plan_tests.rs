@@ -69,10 +69,11 @@ fn planned(service: &Service, endpoints: &[Endpoint]) -> Planned {
     plan(service, &source, endpoints, Some(&zones()), &Settings::default()).unwrap()
 }
 
-/// One line for each target: addresses, records, TTL.
+/// One line for each target: addresses that are ready, records, TTL.
 fn lines(planned: &Planned) -> Vec<String> {
     let line = |(target, wanted): (&Target, &Wanted)| {
-        let addresses: Vec<_> = wanted.instances.iter().map(InstanceSpec::address).collect();
+        let ready = wanted.instances.iter().filter(|spec| spec.is_ready());
+        let addresses: Vec<_> = ready.map(InstanceSpec::address).collect();
         let dns = wanted.creation.dns.as_ref().map_or("nothing yet".to_owned(), |dns| {
             let records: Vec<_> =
                 dns.records.iter().map(|record| format!("{:?} {}", record.record_type, record.ttl)).collect();
@@ -262,6 +263,33 @@ fn the_owner_that_is_taken_over_comes_from_the_flag_or_the_annotation() {
     let python = [("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "web")];
     assert_eq!(consent(&python).adopt, None, "the flag is about external-dns");
     assert!(consent(&[(HOSTNAME, "web.internal"), ("cloudmap-mcs/share", "true")]).share);
+}
+
+#[test]
+fn attributes_are_added_to_all_instances_and_bad_ones_are_complained_about() {
+    let annotations =
+        [(HOSTNAME, "web.internal"), ("cloudmap-mcs/attributes", "stage=canary,AWS_INSTANCE_IPV4=1.2.3.4")];
+    let found = planned(&headless(&annotations), &[pod("10.0.0.1", true, None)]);
+    assert_eq!(reasons(&found), ["InvalidAnnotation"]);
+    assert!(found.refusals[0].message.contains("AWS_INSTANCE_IPV4"), "{:?}", found.refusals);
+    let wanted = found.wanted.unwrap().into_values().next().unwrap();
+    let attributes = wanted.instances[0].render(ServiceTraits::default()).attributes;
+    assert_eq!((attributes["stage"].as_str(), attributes["AWS_INSTANCE_IPV4"].as_str()), ("canary", "10.0.0.1"));
+}
+
+#[test]
+fn a_ttl_is_asked_for_by_an_annotation_that_can_be_read() {
+    let ttl = "external-dns.alpha.kubernetes.io/ttl";
+    for (annotations, asked, records) in [
+        (&[][..], None, 300),
+        (&[(ttl, "30s")], Some(30), 30),
+        (&[(ttl, "soon")], None, 300),
+        (&[("cloudmap-mcs/dns-ttl", "5")], Some(5), 5),
+    ] {
+        let annotations = [&[(HOSTNAME, "web.internal")], annotations].concat();
+        let creation = planned(&headless(&annotations), &[]).wanted.unwrap().into_values().next().unwrap().creation;
+        assert_eq!((creation.ttl, creation.dns.unwrap().records[0].ttl), (asked, records), "{annotations:?}");
+    }
 }
 
 #[test]

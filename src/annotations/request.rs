@@ -42,6 +42,8 @@ pub struct Named {
     pub target: Target,
     /// Seconds.
     pub ttl: u32,
+    /// An annotation says so.
+    pub ttl_asked: bool,
 }
 
 /// external-dns' request.
@@ -55,6 +57,8 @@ pub struct Hosts {
     pub targets: Vec<HostTarget>,
     /// Seconds.
     pub ttl: u32,
+    /// An annotation says so.
+    pub ttl_asked: bool,
 }
 
 /// An address, or the name of another host.
@@ -122,8 +126,8 @@ fn python(annotations: &Pairs, complaints: &mut Vec<String>) -> Option<Named> {
             return None;
         }
     };
-    let ttl = read_ttl(read("ttl").map(|value| (format!("{PYTHON}ttl"), value)), PYTHON_TTL, complaints);
-    Some(Named { target: Target { namespace: namespace.into(), service: service.into() }, ttl })
+    let (ttl, ttl_asked) = read_ttl(read("ttl").map(|value| (format!("{PYTHON}ttl"), value)), PYTHON_TTL, complaints);
+    Some(Named { target: Target { namespace: namespace.into(), service: service.into() }, ttl, ttl_asked })
 }
 
 fn external_dns(
@@ -178,26 +182,26 @@ fn external_dns(
         complaints
             .push(format!("{key}: {kind:?} is not supported, pod addresses are registered; remove the annotation"));
     }
-    let ttl = read_ttl(read("ttl"), EXTERNAL_DNS_TTL, complaints);
-    Some(Hosts { names, internal, targets, ttl })
+    let (ttl, ttl_asked) = read_ttl(read("ttl"), EXTERNAL_DNS_TTL, complaints);
+    Some(Hosts { names, internal, targets, ttl, ttl_asked })
 }
 
-/// Seconds, or a duration as Go writes it. Zero means the default, as in external-dns.
-fn read_ttl(annotation: Option<(String, &str)>, default: u32, complaints: &mut Vec<String>) -> u32 {
-    let Some((key, text)) = annotation else { return default };
+/// Seconds, or a duration as Go writes it; and whether that was asked for. Zero means the default, as in external-dns.
+fn read_ttl(annotation: Option<(String, &str)>, default: u32, complaints: &mut Vec<String>) -> (u32, bool) {
+    let Some((key, text)) = annotation else { return (default, false) };
     let seconds = text.parse::<u64>().ok().or_else(|| {
         let duration = text.parse::<SignedDuration>().ok()?;
         Duration::try_from(duration).ok().map(|duration| duration.as_secs())
     });
     match seconds {
-        Some(0) => default,
-        Some(seconds) if seconds <= MAX_TTL.into() => u32::try_from(seconds).unwrap_or(default),
+        Some(0) => (default, false),
+        Some(seconds) if seconds <= MAX_TTL.into() => (u32::try_from(seconds).unwrap_or(default), true),
         _ => {
             complaints.push(format!(
                 "{key} is {text:?}: write seconds (\"60\") or a duration (\"1m30s\") of at most {MAX_TTL} seconds; {default} s \
                  are used"
             ));
-            default
+            (default, false)
         }
     }
 }
@@ -238,10 +242,10 @@ mod tests {
             ("cloudmap.controller/ttl", "30"),
         ]);
         let target = Target { namespace: "test-namespace".into(), service: "nginx-service".into() };
-        assert_eq!(request.unwrap().named, Some(Named { target, ttl: 30 }));
+        assert_eq!(request.unwrap().named, Some(Named { target, ttl: 30, ttl_asked: true }));
         let request = read(&[("cloudmap.controller/namespace", "N"), ("cloudmap.controller/hostname", "S.x")]).unwrap();
         let target = Target { namespace: "N".into(), service: "S.x".into() };
-        assert_eq!(request.named, Some(Named { target, ttl: 60 }));
+        assert_eq!(request.named, Some(Named { target, ttl: 60, ttl_asked: false }));
     }
 
     #[test]

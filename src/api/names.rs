@@ -89,6 +89,10 @@ pub const ANNOTATION_TTL: &str = "cloudmap-mcs/dns-ttl";
 /// On a ServiceExport or an annotated Service: `custom` makes the Cloud Map service with a custom health check.
 pub const ANNOTATION_HEALTH_CHECK: &str = "cloudmap-mcs/health-check";
 
+/// On a ServiceExport or an annotated Service or Ingress: attributes for its instances, `key=value` separated by commas
+/// or lines, or a JSON object.
+pub const ANNOTATION_ATTRIBUTES: &str = "cloudmap-mcs/attributes";
+
 /// On a ServiceExport: name or number of the Service port that becomes `AWS_INSTANCE_PORT`, instead of the first.
 pub const ANNOTATION_INSTANCE_PORT: &str = "cloudmap-mcs/instance-port";
 

@@ -11,9 +11,12 @@ use async_trait::async_trait;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Attributes, CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Namespace, NamespaceKind,
-    NewService, Operation, OperationId, OperationState, Service,
+    Attributes, CloudMap, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Namespace,
+    NamespaceKind, NewService, Operation, OperationId, OperationState, Service, ServiceChange,
 };
+
+/// "Cloud Map waits for 30 seconds" before a health that was said takes effect.
+const HEALTH_DELAY: Duration = Duration::from_secs(30);
 
 /// What happens to the next matching call.
 #[derive(Debug, Clone)]
@@ -38,6 +41,12 @@ pub(crate) struct Registry {
     pub(crate) undiscovered: BTreeSet<(Arc<str>, Arc<str>)>,
     pub(crate) tags: BTreeMap<Arc<str>, BTreeMap<String, String>>,
     pub(crate) faults: BTreeMap<Operation, VecDeque<Fault>>,
+    /// Ids of services and namespaces about which every call fails so, for as long as they are in here.
+    pub(crate) failing: BTreeMap<Arc<str>, ErrorKind>,
+    /// Ids of services in which every operation is accepted and fails later, for as long as they are in here.
+    pub(crate) failing_later: BTreeSet<Arc<str>>,
+    /// Healths that were said, and when they take effect.
+    said: Vec<(Instant, (Arc<str>, Arc<str>), bool)>,
     /// All calls: the operation and the id of the instance, service or namespace.
     pub(crate) calls: Vec<(Operation, String)>,
     pub(crate) in_flight: usize,
@@ -99,7 +108,11 @@ impl Fake {
             registry.faults.get_mut(&operation).and_then(VecDeque::pop_front)
         };
         sleep(self.call).await;
-        self.registry().in_flight -= 1;
+        let mut registry = self.registry();
+        registry.in_flight -= 1;
+        if let Some(kind) = registry.failing.get(subject) {
+            return Err(error(operation, kind.clone()));
+        }
         match fault {
             Some(Fault::Refused(kind)) => Err(error(operation, kind)),
             fault => Ok(fault),
@@ -138,16 +151,29 @@ impl Registry {
     fn settle(&mut self) {
         let now = Instant::now();
         for (id, pending) in self.running.extract_if(.., |_, pending| pending.until <= now) {
-            let succeeds = !pending.fails && self.services.contains_key(&pending.key.0);
+            let fails = pending.fails || self.failing_later.contains(&pending.key.0);
+            let succeeds = !fails && self.services.contains_key(&pending.key.0);
             self.over.insert(id, succeeds);
             match pending.effect {
                 _ if !succeeds => {}
                 Some(attributes) => {
+                    match attributes.get("AWS_INIT_HEALTH_STATUS").map(String::as_str) {
+                        Some("UNHEALTHY") => self.unhealthy.insert(pending.key.clone()),
+                        _ => self.unhealthy.remove(&pending.key),
+                    };
                     self.instances.insert(pending.key, attributes);
                 }
                 None => {
+                    self.unhealthy.remove(&pending.key);
                     self.instances.remove(&pending.key);
                 }
+            }
+        }
+        for (_, key, healthy) in self.said.extract_if(.., |(at, _, _)| *at <= now) {
+            if healthy {
+                self.unhealthy.remove(&key);
+            } else if self.instances.contains_key(&key) {
+                self.unhealthy.insert(key);
             }
         }
     }
@@ -186,8 +212,7 @@ impl Registry {
             namespace_id: Some(namespace_id.clone()),
             description: Some(description.to_owned()),
             creator_request_id: Some(creator.to_owned()),
-            dns: None,
-            custom_health_check: false,
+            ..mk_service()
         };
         self.services.insert(id.clone(), service);
         id
@@ -274,6 +299,36 @@ impl CloudMap for Fake {
         Ok(CreateService::Created(registry.services[&id].clone()))
     }
 
+    async fn update_service(&self, id: &str, change: &ServiceChange) -> Result<OperationId, Error> {
+        let fault = self.begin(Operation::UpdateService, id).await?;
+        let mut registry = self.registry();
+        let Some(service) = registry.services.get(id) else {
+            return Err(error(Operation::UpdateService, ErrorKind::NotFound));
+        };
+        let namespace =
+            registry.namespaces.iter().find(|namespace| Some(&namespace.id) == service.namespace_id.as_ref());
+        let kinds = |records: &[DnsRecord]| records.iter().map(|record| record.record_type).collect::<BTreeSet<_>>();
+        let has = service.dns.as_ref().map(|dns| kinds(&dns.records)).unwrap_or_default();
+        let api_only = namespace.is_none_or(|namespace| namespace.kind == NamespaceKind::Http);
+        if api_only || !kinds(&change.records).is_subset(&has) {
+            return Err(error(Operation::UpdateService, ErrorKind::InvalidInput));
+        }
+        let succeeds = !matches!(fault, Some(Fault::FailedLater));
+        if let Some(service) = registry.services.get_mut(id).filter(|_| succeeds) {
+            let ServiceChange { description, records, health_check } = change.clone();
+            service.description = description.or_else(|| service.description.take());
+            // As AWS does it: what it is not told of is gone.
+            service.health_check = health_check;
+            service.dns = service.dns.take().map(|dns| DnsConfig { records, ..dns });
+        }
+        let operation = registry.id("op");
+        registry.over.insert(operation.clone(), succeeds);
+        match fault {
+            Some(Fault::Lost(kind)) => Err(error(Operation::UpdateService, kind)),
+            _ => Ok(OperationId(operation)),
+        }
+    }
+
     async fn delete_service(&self, id: &str) -> Result<(), Error> {
         self.begin(Operation::DeleteService, id).await?;
         let mut registry = self.registry();
@@ -297,6 +352,13 @@ impl CloudMap for Fake {
             if !registry.services.contains_key(service_id) {
                 return Err(error(operation, ErrorKind::NotFound));
             }
+            if let Some(kind) = registry.failing.get(service_id) {
+                return Err(error(operation, kind.clone()));
+            }
+            let checked = registry.services[service_id].custom_health_check;
+            if instance.attributes.contains_key("AWS_INIT_HEALTH_STATUS") && !checked {
+                return Err(error(operation, ErrorKind::InvalidInput));
+            }
             let pending = registry.running.values().filter(|p| p.effect.is_some() && *p.key.0 == *service_id);
             let from = (key.0.clone(), Arc::from(""));
             let there =
@@ -316,6 +378,9 @@ impl CloudMap for Fake {
     ) -> Result<OperationId, Error> {
         let operation = Operation::DeregisterInstance;
         let fault = self.begin(operation, instance_id).await?;
+        if let Some(kind) = self.registry().failing.get(service_id) {
+            return Err(error(operation, kind.clone()));
+        }
         let key: (Arc<str>, Arc<str>) = (service_id.into(), instance_id.into());
         let busy = self.registry().running.values().any(|pending| pending.key == key);
         if !busy && !self.registry().instances.contains_key(&key) {
@@ -380,14 +445,21 @@ impl CloudMap for Fake {
     }
 
     async fn set_custom_health(&self, service_id: &str, instance_id: &str, healthy: bool) -> Result<(), Error> {
-        self.begin(Operation::UpdateInstanceCustomHealthStatus, instance_id).await?;
+        let operation = Operation::UpdateInstanceCustomHealthStatus;
+        self.begin(operation, instance_id).await?;
         let key = (service_id.into(), instance_id.into());
         let mut registry = self.registry();
-        if healthy {
-            registry.unhealthy.remove(&key);
-        } else {
-            registry.unhealthy.insert(key);
+        if let Some(kind) = registry.failing.get(service_id) {
+            return Err(error(operation, kind.clone()));
         }
+        if !registry.instances.contains_key(&key) {
+            return Err(error(operation, ErrorKind::NotFound));
+        }
+        if !registry.services.get(service_id).is_some_and(|service| service.custom_health_check) {
+            return Err(error(operation, ErrorKind::InvalidInput));
+        }
+        let takes_effect = Instant::now() + HEALTH_DELAY;
+        registry.said.push((takes_effect, key, healthy));
         Ok(())
     }
 
@@ -414,5 +486,6 @@ pub(crate) fn mk_service() -> Service {
         creator_request_id: None,
         dns: None,
         custom_health_check: false,
+        health_check: None,
     }
 }

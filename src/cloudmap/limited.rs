@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Metrics, Namespace, NewService,
-    Operation, OperationId, OperationState, Service,
+    Operation, OperationId, OperationState, Service, ServiceChange,
 };
 
 /// Makes every call wait for its turn, and slows the instances lane down where AWS throttles. Retries nothing.
@@ -101,6 +101,11 @@ macro_rules! decorate {
 
             async fn create_service(&self, new: &NewService) -> Result<CreateService, Error> {
                 self.around(Operation::CreateService, Lane::Instances, self.inner.create_service(new)).await
+            }
+
+            async fn update_service(&self, id: &str, change: &ServiceChange) -> Result<OperationId, Error> {
+                let call = self.inner.update_service(id, change);
+                self.around(Operation::UpdateService, Lane::Instances, call).await
             }
 
             async fn delete_service(&self, id: &str) -> Result<(), Error> {

@@ -58,7 +58,7 @@ impl Default for Rates {
         let rate = |operation| match operation {
             Op::ListNamespaces | Op::CreateHttpNamespace | Op::DeleteNamespace => Rate::new(0.5, 5.0, 0.0),
             Op::ListServices => Rate::new(2.0, 10.0, 0.0),
-            Op::CreateService | Op::DeleteService | Op::ListTagsForResource | Op::TagResource => {
+            Op::CreateService | Op::UpdateService | Op::DeleteService | Op::ListTagsForResource | Op::TagResource => {
                 Rate::new(5.0, 50.0, 0.0)
             }
             Op::GetService => Rate::new(20.0, 50.0, 0.0),

@@ -22,8 +22,8 @@ pub use limits::{Limits, Rate, Rates};
 pub use metrics::{Calls, Estimate, Metrics};
 pub use operation::Operation;
 pub use port::{
-    Attributes, CloudMap, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Namespace,
-    NamespaceKind, NewService, OperationId, OperationState, RecordType, Service,
+    Attributes, CloudMap, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, HealthCheck, Instance,
+    Lane, Namespace, NamespaceKind, NewService, OperationId, OperationState, RecordType, Service, ServiceChange,
 };
 
 /// Cloud Map as the product uses it: limited to `rates` and counted in `metrics`.

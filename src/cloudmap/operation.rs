@@ -11,6 +11,7 @@ pub enum Operation {
     ListServices,
     GetService,
     CreateService,
+    UpdateService,
     DeleteService,
     RegisterInstance,
     DeregisterInstance,
@@ -24,13 +25,14 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::ListNamespaces,
         Self::CreateHttpNamespace,
         Self::DeleteNamespace,
         Self::ListServices,
         Self::GetService,
         Self::CreateService,
+        Self::UpdateService,
         Self::DeleteService,
         Self::RegisterInstance,
         Self::DeregisterInstance,
@@ -51,6 +53,7 @@ impl Operation {
             Self::ListServices => "ListServices",
             Self::GetService => "GetService",
             Self::CreateService => "CreateService",
+            Self::UpdateService => "UpdateService",
             Self::DeleteService => "DeleteService",
             Self::RegisterInstance => "RegisterInstance",
             Self::DeregisterInstance => "DeregisterInstance",

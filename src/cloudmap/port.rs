@@ -46,6 +46,11 @@ pub trait CloudMap: Send + Sync + 'static {
     /// Creates a service; the only create-if-absent that Cloud Map has, and so the only claim.
     async fn create_service(&self, new: &NewService) -> Result<CreateService, Error>;
 
+    /// Starts to replace the description, the records' TTLs and the Route 53 health check of a service. AWS deletes what it
+    /// is not told of: all of `change` is what the service has afterwards. Services of API-only namespaces cannot be
+    /// updated, kinds of records and routing policy never.
+    async fn update_service(&self, id: &str, change: &ServiceChange) -> Result<OperationId, Error>;
+
     /// Deletes a service, which must have no instances ([`ErrorKind::InUse`]).
     async fn delete_service(&self, id: &str) -> Result<(), Error>;
 
@@ -136,6 +141,26 @@ pub struct Service {
     /// `None` for a service that is found by API only.
     pub dns: Option<DnsConfig>,
     pub custom_health_check: bool,
+    /// Route 53 checks the instances (public DNS namespaces).
+    pub health_check: Option<HealthCheck>,
+}
+
+/// What a service is to have, whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceChange {
+    pub description: Option<String>,
+    /// The kinds that the service has, with their TTLs.
+    pub records: Vec<DnsRecord>,
+    pub health_check: Option<HealthCheck>,
+}
+
+/// A Route 53 health check, as AWS writes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// `HTTP`, `HTTPS` or `TCP`.
+    pub kind: String,
+    pub path: Option<String>,
+    pub failure_threshold: Option<i32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,6 +183,18 @@ pub enum RecordType {
     Aaaa,
     Srv,
     Cname,
+}
+
+impl RecordType {
+    /// As DNS spells it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::A => "A",
+            Self::Aaaa => "AAAA",
+            Self::Srv => "SRV",
+            Self::Cname => "CNAME",
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

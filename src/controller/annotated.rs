@@ -8,7 +8,7 @@ use std::{
 use tokio::sync::{mpsc, watch};
 use tracing::info;
 
-use super::{Asks, Knowledge, Membership, Targets, claims::Standing};
+use super::{Asks, Knowledge, Membership, Targets, claims::Standing, targets::decides};
 use crate::{
     annotations::{
         Directory, Known, Planned, Refusal, Settings, Wanted, Zones,
@@ -20,7 +20,10 @@ use crate::{
         events::{self, Note, Severity},
         objects::{Ingress, Service},
     },
-    instances::sync::{Ids, Outcome, TargetDesired, TargetStatus},
+    instances::{
+        InstanceSpec,
+        sync::{Ids, Notice, Outcome, TargetDesired, TargetStatus},
+    },
     model::{ClaimOwner, Endpoint, ServiceKey, Target},
 };
 
@@ -36,6 +39,8 @@ pub(super) struct Annotated {
     said: HashMap<Target, Ids>,
     /// Why a target is refused, or whose it is, as said last.
     trouble: HashMap<(ClaimOwner, Target), String>,
+    /// What was said last of limits and the like.
+    noticed: HashMap<(ClaimOwner, Target), Vec<Notice>>,
     /// Uids of objects that asked for something once: `kubectl describe` finds Events by them.
     departed: HashMap<ClaimOwner, Box<str>>,
     notes: mpsc::UnboundedSender<Note>,
@@ -72,8 +77,8 @@ impl Annotated {
         directory: Option<Directory>,
         notes: mpsc::UnboundedSender<Note>,
     ) -> Self {
-        let (objects, wanting, said, trouble, departed) = Default::default();
-        Self { settings, targets, directory, objects, wanting, said, trouble, departed, notes }
+        let (objects, wanting, said, trouble, noticed, departed) = Default::default();
+        Self { settings, targets, directory, objects, wanting, said, trouble, noticed, departed, notes }
     }
 
     /// The namespaces that take host names. Without a directory it never changes.
@@ -152,6 +157,7 @@ impl Annotated {
             [&before, &wanted].map(|asks| asks.iter().flat_map(Asks::targets).collect::<BTreeSet<_>>()).into();
         for &target in old.difference(&new) {
             self.trouble.remove(&(owner.clone(), target.clone()));
+            self.noticed.remove(&(owner.clone(), target.clone()));
             if let Some(owners) = self.wanting.get_mut(target) {
                 owners.remove(owner);
                 if owners.is_empty() {
@@ -173,7 +179,8 @@ impl Annotated {
     fn tell_dry_run(&self, owner: &ClaimOwner) {
         let wanted = self.objects.get(owner).and_then(|object| object.planned.wanted.as_ref());
         for (target, Wanted { instances, .. }) in wanted.into_iter().flatten() {
-            let addresses: Vec<_> = instances.iter().map(crate::instances::InstanceSpec::address).collect();
+            let ready = instances.iter().filter(|spec| spec.is_ready());
+            let addresses: Vec<_> = ready.map(InstanceSpec::address).collect();
             info!(object = %owner, %target, ?addresses, "dry run: would register");
         }
     }
@@ -210,8 +217,9 @@ impl Annotated {
             _ => false,
         };
         // A name without endpoints is as good as withdrawn.
-        let keep = upsert_only && instances.is_empty();
-        Some(TargetDesired { active, retiring: false, keep, consent, creation, instances })
+        let keep = upsert_only && !instances.iter().any(InstanceSpec::is_ready);
+        let decides = decides(knowledge, target);
+        Some(TargetDesired { active, retiring: false, decides, keep, consent, creation, instances })
     }
 
     /// Says on the losers of a target whose it is.
@@ -273,6 +281,9 @@ impl Annotated {
             }
             _ => {}
         }
+        if self.objects.contains_key(owner) {
+            self.tell_notices(owner, target, &status.notices);
+        }
         if before.map(|before| &before.outcome) != Some(&status.outcome) && self.objects.contains_key(owner) {
             let (reason, text) = match &status.outcome {
                 Outcome::Refused { reason, message } => {
@@ -282,6 +293,19 @@ impl Annotated {
                 Outcome::Pending => return,
             };
             self.tell(owner, target, reason, text);
+        }
+    }
+
+    /// Says what the user should know though everything is registered, once.
+    fn tell_notices(&mut self, owner: &ClaimOwner, target: &Target, notices: &[Notice]) {
+        let about = (owner.clone(), target.clone());
+        let before = self.noticed.remove(&about).unwrap_or_default();
+        for Notice { reason, message } in notices.iter().filter(|notice| !before.contains(notice)) {
+            let text = format!("Cloud Map service {target}: {message}.");
+            self.note(owner, None, Severity::Warning, reason, text);
+        }
+        if !notices.is_empty() {
+            self.noticed.insert(about, notices.to_vec());
         }
     }
 

@@ -18,10 +18,11 @@ use crate::{
     },
     cli::Instances,
     cluster::objects::{Pairs, ServiceExport},
+    export::Local,
     instances::{
-        Adopt, Consent, Identity, Naming, Source,
+        Adopt, Consent, Custom, Identity, InstanceSpec, Naming, Source, Unfit, custom,
         records::{Wishes, address_records},
-        sync::{Creation, Outcome, Reason, TargetDesired, TargetStatus},
+        sync::{Creation, Notice, Outcome, Reason, TargetDesired, TargetStatus},
         target::{DEFAULT_TTL, validate},
     },
     model::{ClaimOwner, Registration, ServiceKey, ServicePort, Target},
@@ -127,15 +128,26 @@ impl Targets {
                 if let Some(wishes) = annotations.and_then(|annotations| Wishes::read(annotations).ok()) {
                     creation = wishes.apply(creation);
                 }
-                let ports = instance_ports(object.as_deref(), &local.export.ports);
-                let source = self.source(&key, &ports);
                 // What does not fit is said on the ServiceExport (`registered`); nothing of it is registered.
-                source.instances(&local.endpoints).unwrap_or_default()
+                self.instances(object.as_deref(), &key, local).unwrap_or_default()
             }
             _ => Vec::new(),
         };
         let consent = annotations.map(consent).unwrap_or_default();
-        Some(TargetDesired { active, retiring, keep: false, consent, creation, instances: instances.into() })
+        let instances = instances.into();
+        let decides = decides(knowledge, target);
+        Some(TargetDesired { active, retiring, decides, keep: false, consent, creation, instances })
+    }
+
+    fn instances(
+        &self,
+        export: Option<&ServiceExport>,
+        key: &ServiceKey,
+        local: &Local,
+    ) -> Result<Vec<InstanceSpec>, Unfit> {
+        let ports = instance_ports(export, &local.export.ports);
+        let service = export.map(|export| custom::read(&export.annotations).0).unwrap_or_default();
+        self.source(key, &ports).instances_with(&local.endpoints, &Custom { service, ..Custom::default() })
     }
 
     /// The condition `Registered` of an export: reason and message.
@@ -168,22 +180,26 @@ impl Targets {
                 ),
             ));
         }
-        if let Some(Ok(local)) = knowledge.planned(&export.key) {
-            let source = self.source(&export.key, &local.export.ports);
-            if let Err(unfit) = source.instances(&[]) {
-                return Some((RegisteredReason::Failed, format!("{unfit}.")));
-            }
+        if let Some(Ok(local)) = knowledge.planned(&export.key)
+            && let Err(unfit) = self.instances(Some(export), &export.key, local)
+        {
+            return Some((RegisteredReason::Failed, format!("{unfit}.")));
         }
         // Without the count: a condition that changes with every pod would be written for each.
         let done = format!("The ready endpoints are registered in Cloud Map service {target}.");
-        Some(match statuses.get(&target).map(|status| &status.outcome) {
-            Some(Outcome::Registered { .. }) => (RegisteredReason::Registered, done),
+        let status = statuses.get(&target);
+        Some(match status.map(|status| &status.outcome) {
+            Some(Outcome::Registered { .. }) => {
+                let notices = status.map(|status| status.notices.as_slice()).unwrap_or_default();
+                (RegisteredReason::Registered, with_notes(done, notices, custom::read(&export.annotations).1))
+            }
             Some(Outcome::Refused { reason, message }) => (refusal(*reason), message.clone()),
             // A new leader reads all targets first: what the one before said of this target holds meanwhile.
-            Some(Outcome::Pending) | None if export.conditions.iter().any(|condition| condition.message == done) => {
-                (RegisteredReason::Registered, done)
-            }
             Some(Outcome::Pending) | None => {
+                let said = export.conditions.iter().find(|condition| condition.message.starts_with(&done));
+                if let Some(said) = said {
+                    return Some((RegisteredReason::Registered, said.message.clone()));
+                }
                 let message = match claims.standing(&target) {
                     Some(Standing::AwaitsClusters) => format!(
                         "Waiting until every cluster of the ClusterSet can be read: one may have claimed Cloud Map \
@@ -200,6 +216,17 @@ impl Targets {
             }
         })
     }
+}
+
+/// Whether this cluster's claim to a target is the oldest, so that what it says about the service itself counts.
+pub(super) fn decides(knowledge: &Knowledge, target: &Target) -> bool {
+    knowledge.claimant(target).is_some_and(|(cluster, _)| cluster == *knowledge.local())
+}
+
+/// A message, and behind it what the user should know though all is registered.
+fn with_notes(message: String, notices: &[Notice], complaints: Vec<String>) -> String {
+    let notes = complaints.into_iter().chain(notices.iter().map(|notice| notice.message.clone()));
+    notes.fold(message, |message, note| format!("{message} {note}."))
 }
 
 const fn refusal(reason: Reason) -> RegisteredReason {

@@ -143,19 +143,14 @@ fn has_only_srv(service: &Service) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cloudmap::{DnsConfig, DnsRecord};
+    use crate::cloudmap::{DnsConfig, DnsRecord, fake::mk_service};
 
     fn service(records: &[RecordType]) -> Service {
         let records: Vec<_> = records.iter().map(|&record_type| DnsRecord { record_type, ttl: 60 }).collect();
         Service {
-            id: "srv".into(),
-            arn: "arn".into(),
             name: "orders".into(),
-            namespace_id: None,
-            description: None,
-            creator_request_id: None,
             dns: Some(DnsConfig { weighted: false, records }).filter(|dns| !dns.records.is_empty()),
-            custom_health_check: false,
+            ..mk_service()
         }
     }
 

@@ -9,7 +9,8 @@
 //! | `AVAILABILITY_ZONE`, `REGION` | as ECS writes them, where they are known |
 //! | `CLOUDMAP_MCS_CLUSTERSET`, `CLOUDMAP_MCS_CLUSTER`, `CLOUDMAP_MCS_CLUSTER_UID` | whose the instance is |
 //! | `CLOUDMAP_MCS_NAMESPACE`, `CLOUDMAP_MCS_SERVICE` | the Kubernetes Service, for people |
-//! | `AWS_INIT_HEALTH_STATUS` | `HEALTHY`, only in services with a custom health check |
+//! | `AWS_INIT_HEALTH_STATUS` | `HEALTHY`, or `UNHEALTHY` while the pod is not ready; only in services with a custom health check |
+//! | any other name | what users add ([`Custom`]) |
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -18,6 +19,7 @@ use std::{
 };
 
 use super::{
+    custom::Custom,
     host::is_load_balancer,
     ownership::{Identity, short_hash},
 };
@@ -54,7 +56,7 @@ const CLUSTER_HASH: usize = 5;
 pub enum Unfit {
     #[error(
         "Service {service} has {ports} ports: an instance of it would have {attributes} attributes and {characters} \
-         characters, and Cloud Map allows 30 and 5,000; export fewer ports"
+         characters, and Cloud Map allows 30 and 5,000; export fewer ports, or add fewer attributes of your own"
     )]
     TooLarge { service: ServiceKey, ports: usize, attributes: usize, characters: usize },
 }
@@ -71,15 +73,27 @@ pub struct InstanceSpec {
     zone: Option<Arc<str>>,
     /// In place of addresses.
     host: Option<Arc<str>>,
+    /// Else it is registered only where a health check can say so, and only if it was ready before.
+    ready: bool,
 }
 
 impl InstanceSpec {
     pub(super) fn of_host(id: Arc<str>, common: Arc<Attributes>, host: Arc<str>) -> Self {
-        Self { id, common, ipv4: None, ipv6: None, port: None, zone: None, host: Some(host) }
+        Self { id, common, ipv4: None, ipv6: None, port: None, zone: None, host: Some(host), ready: true }
     }
 
     pub fn id(&self) -> &Arc<str> {
         &self.id
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// Whether it belongs into `service`. One that is not ready does only where it is `registered` already and a custom
+    /// health check takes it out of the answers: the pod comes back more often than not.
+    pub fn belongs(&self, service: ServiceTraits, registered: bool) -> bool {
+        self.ready || service.custom_health_check && registered
     }
 
     /// The address, or the host name, for people.
@@ -95,13 +109,14 @@ impl InstanceSpec {
     pub fn render(&self, service: ServiceTraits) -> Instance {
         let mut instance = Instance { id: self.id.clone(), attributes: self.attributes(service) };
         if service.custom_health_check {
-            instance.attributes.insert(INIT_HEALTH.to_owned(), "HEALTHY".to_owned());
+            let health = if self.ready { "HEALTHY" } else { "UNHEALTHY" };
+            instance.attributes.insert(INIT_HEALTH.to_owned(), health.to_owned());
         }
         instance
     }
 
     fn attributes(&self, service: ServiceTraits) -> Attributes {
-        let Self { id: _, common, ipv4, ipv6, port, zone, host } = self;
+        let Self { id: _, common, ipv4, ipv6, port, zone, host, ready: _ } = self;
         let mut attributes = (**common).clone();
         let mut set = |key: &str, value: Option<String>| value.map(|value| attributes.insert(key.to_owned(), value));
         set(IPV4, ipv4.map(|ip| ip.to_string()));
@@ -125,7 +140,9 @@ impl InstanceSpec {
         let records = service.records;
         if let Some(host) = &self.host {
             let addresses = records.a || records.aaaa;
-            return if records.srv || addresses && !is_load_balancer(host) {
+            return if service.route53_health_check && !(addresses && is_load_balancer(host)) {
+                Some("the service has a Route 53 health check, which asks addresses only")
+            } else if records.srv || addresses && !is_load_balancer(host) {
                 Some("a host name needs a service with a CNAME record, or without records")
             } else if addresses && !service.weighted {
                 Some("the service answers with several addresses (MULTIVALUE), a load balancer needs WEIGHTED")
@@ -141,6 +158,10 @@ impl InstanceSpec {
             Some("the service has an AAAA record, but the endpoint has no IPv6 address")
         } else if records.srv && self.port.is_none() {
             Some("the service has an SRV record, but the endpoint does not serve the first port of the Service")
+        } else if service.route53_health_check && self.port.is_none() {
+            Some(
+                "the service has a Route 53 health check, but the endpoint does not serve the first port of the Service",
+            )
         } else {
             None
         }
@@ -153,6 +174,19 @@ pub struct ServiceTraits {
     records: Records,
     weighted: bool,
     custom_health_check: bool,
+    route53_health_check: bool,
+}
+
+impl ServiceTraits {
+    pub(super) const fn has_custom_health_check(self) -> bool {
+        self.custom_health_check
+    }
+
+    /// Whether DNS answers with at most eight instances.
+    pub(super) fn answers_eight(self) -> bool {
+        let Records { a, aaaa, srv, cname } = self.records;
+        !self.weighted && (a || aaaa || srv || cname)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -178,6 +212,7 @@ impl From<&Service> for ServiceTraits {
             },
             weighted: service.dns.as_ref().is_some_and(|dns| dns.weighted),
             custom_health_check: service.custom_health_check,
+            route53_health_check: service.health_check.is_some(),
         }
     }
 }
@@ -209,26 +244,43 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// One instance for each ready endpoint, sorted by id.
+    /// As [`instances_with`](Self::instances_with) nothing of the user's own.
+    ///
+    /// # Errors
+    /// [`Unfit`].
+    pub fn instances<'e>(&self, endpoints: impl IntoIterator<Item = &'e Endpoint>) -> Result<Vec<InstanceSpec>, Unfit> {
+        self.instances_with(endpoints, &Custom::default())
+    }
+
+    /// One instance for each endpoint that is not about to go, sorted by id; see [`InstanceSpec::belongs`] for those that
+    /// are not ready.
     ///
     /// Ids are stable for an address: `k8s-<hash of the cluster's UID>-<address>`, where dots are dashes and an IPv6
     /// address, used where there is no IPv4, is 32 digits. They are DNS labels, because they become targets of SRV
     /// records, and no scheme of ECS (32 digits), of the AWS controller (`tcp-...`), of external-dns (the address) or
     /// of the Python controller (the address with dashes) makes such ids. Endpoints that share an address (pods on the
     /// host network) have their port appended, all but the one with the lowest.
-    pub fn instances<'e>(&self, endpoints: impl IntoIterator<Item = &'e Endpoint>) -> Result<Vec<InstanceSpec>, Unfit> {
+    ///
+    /// # Errors
+    /// [`Unfit`]: all instances of a Service are refused where one of them would be too large.
+    pub fn instances_with<'e>(
+        &self,
+        endpoints: impl IntoIterator<Item = &'e Endpoint>,
+        custom: &Custom,
+    ) -> Result<Vec<InstanceSpec>, Unfit> {
         let prefix = self.id_prefix();
-        let mut ready: Vec<_> = endpoints.into_iter().filter(|endpoint| endpoint.conditions.ready).collect();
-        // The address that is in the id, then the port.
-        ready.sort_by_key(|endpoint| {
+        let stays = |endpoint: &&Endpoint| endpoint.conditions.ready || !endpoint.conditions.terminating;
+        let mut staying: Vec<_> = endpoints.into_iter().filter(stays).collect();
+        // The address that is in the id, then the port; of doubles the one that is ready counts.
+        staying.sort_by_key(|endpoint| {
             let only_ipv6 = endpoint.ipv6.filter(|_| endpoint.ipv4.is_none());
-            (endpoint.ipv4, only_ipv6, self.first_port(&endpoint.ports))
+            (endpoint.ipv4, only_ipv6, self.first_port(&endpoint.ports), !endpoint.conditions.ready)
         });
 
-        let mut shared: Vec<(&[EndpointPort], Arc<Attributes>)> = Vec::new();
+        let mut shared: Vec<(&[EndpointPort], Attributes, Arc<Attributes>)> = Vec::new();
         let mut last: Option<(String, Option<u16>)> = None;
-        let mut specs = Vec::with_capacity(ready.len());
-        for endpoint in ready {
+        let mut specs = Vec::with_capacity(staying.len());
+        for endpoint in staying {
             let port = self.first_port(&endpoint.ports);
             let base = match (endpoint.ipv4, endpoint.ipv6) {
                 (Some(ip), _) => format!("{prefix}-{}", ip.to_string().replace('.', "-")),
@@ -242,14 +294,18 @@ impl Source<'_> {
                 _ => base.as_str().into(),
             };
             last = Some((base, port));
-            let known = shared.iter().find(|(ports, _)| **ports == *endpoint.ports).map(|(_, common)| common.clone());
+            let added = custom.of(endpoint);
+            let same =
+                |(ports, custom, _): &&(&[EndpointPort], Attributes, _)| **ports == *endpoint.ports && *custom == added;
+            let known = shared.iter().find(same).map(|(_, _, common)| Arc::clone(common));
             let common = known.unwrap_or_else(|| {
-                let common = Arc::new(self.common(&endpoint.ports));
-                shared.push((&endpoint.ports, common.clone()));
+                let common = Arc::new(self.common(&endpoint.ports, &added));
+                shared.push((&endpoint.ports, added, Arc::clone(&common)));
                 common
             });
             let (ipv4, ipv6, zone) = (endpoint.ipv4, endpoint.ipv6, endpoint.zone.clone());
-            let spec = InstanceSpec { id, common, ipv4, ipv6, port, zone, host: None };
+            let ready = endpoint.conditions.ready;
+            let spec = InstanceSpec { id, common, ipv4, ipv6, port, zone, host: None, ready };
             self.check(&spec)?;
             specs.push(spec);
         }
@@ -267,9 +323,9 @@ impl Source<'_> {
         self.ports.first().and_then(|first| resolve(first, ports))
     }
 
-    pub(super) fn common(&self, ports: &[EndpointPort]) -> Attributes {
+    pub(super) fn common(&self, ports: &[EndpointPort], custom: &Attributes) -> Attributes {
         let Identity { clusterset, cluster, cluster_uid } = self.identity;
-        let mut attributes = Attributes::new();
+        let mut attributes = custom.clone();
         let mut set = |key: &str, value: &str| attributes.insert(key.to_owned(), value.to_owned());
         if let Some(clusterset) = clusterset {
             set(CLUSTERSET, clusterset.as_str());
@@ -295,7 +351,7 @@ impl Source<'_> {
         let attributes = spec.attributes(ServiceTraits::default());
         // One may be added for the health check.
         let count = attributes.len() + 1;
-        let characters: usize = attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let characters: usize = attributes.iter().map(|(key, value)| key.chars().count() + value.chars().count()).sum();
         if count > MAX_ATTRIBUTES || characters > MAX_CHARACTERS - INIT_HEALTH.len() - "HEALTHY".len() {
             let (service, ports) = (self.service.clone(), self.ports.len());
             return Err(Unfit::TooLarge { service, ports, attributes: count, characters });
@@ -320,7 +376,7 @@ mod tests {
         *,
     };
     use crate::{
-        cloudmap::{DnsConfig, DnsRecord},
+        cloudmap::{DnsConfig, DnsRecord, fake::mk_service},
         instances::ownership::is_ours,
         model::{Conditions, Protocol},
     };
@@ -382,12 +438,64 @@ mod tests {
     }
 
     #[test]
-    fn only_ready_endpoints_are_registered() {
-        let mut unready = endpoint(Some("10.0.0.2"), None, &[WEB]);
-        unready.conditions.ready = false;
-        let specs = specs(&[], &[endpoint(Some("10.0.0.1"), None, &[WEB]), unready]).unwrap();
-        assert_eq!(specs.len(), 1);
+    fn who_is_not_ready_belongs_only_where_a_health_check_says_so_and_who_goes_nowhere() {
+        let not_ready = |conditions| Endpoint { conditions, ..endpoint(Some("10.0.0.2"), None, &[WEB]) };
+        let waiting = not_ready(Conditions { ready: false, serving: false, terminating: false });
+        let going = not_ready(Conditions { ready: false, serving: true, terminating: true });
+        let [plain, checked] = [false, true]
+            .map(|custom_health_check| ServiceTraits::from(&Service { custom_health_check, ..mk_service() }));
+        assert_eq!(specs(&[], &[going]).unwrap(), []);
+        let specs = specs(&[], &[endpoint(Some("10.0.0.1"), None, &[WEB]), waiting]).unwrap();
         assert_eq!(specs[0].port, None, "a Service without ports has no first one");
+        let belongs = |service, registered| [&specs[0], &specs[1]].map(|spec| spec.belongs(service, registered));
+        assert_eq!((belongs(plain, false), belongs(plain, true)), ([true, false], [true, false]));
+        assert_eq!((belongs(checked, false), belongs(checked, true)), ([true, false], [true, true]));
+        let health = |spec: &InstanceSpec| spec.render(checked).attributes[INIT_HEALTH].clone();
+        assert_eq!([&specs[0], &specs[1]].map(health), ["HEALTHY", "UNHEALTHY"]);
+    }
+
+    #[test]
+    fn what_users_add_is_said_by_every_instance_and_replaces_nothing() {
+        let (identity, service) = (identity("uid-1"), ServiceKey::new("shop", "web"));
+        let source = Source { identity: &identity, service: &service, ports: &[], region: Some("eu-west-1") };
+        let added = |attributes: &[(&str, &str)]| Custom {
+            service: attributes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            ..Custom::default()
+        };
+        let endpoints = [endpoint(Some("10.0.0.1"), None, &[WEB])];
+        let with = |custom: &Custom| source.instances_with(&endpoints, custom);
+        let custom = added(&[("stage", "canary"), (CLUSTER_UID, "somebody else"), (REGION, "moon")]);
+        let attributes = with(&custom).unwrap()[0].render(ServiceTraits::default()).attributes;
+        assert_eq!(attributes["stage"], "canary");
+        assert_eq!((attributes[CLUSTER_UID].as_str(), attributes[REGION].as_str()), ("uid-1", "eu-west-1"));
+        let plain = with(&Custom::default()).unwrap()[0].digest(ServiceTraits::default());
+        assert_ne!(with(&custom).unwrap()[0].digest(ServiceTraits::default()), plain, "a change is written");
+
+        let many: Vec<_> = (0..30).map(|i| format!("key-{i}")).collect();
+        let many: Vec<_> = many.iter().map(|key| (key.as_str(), "x")).collect();
+        let error = with(&added(&many)).unwrap_err().to_string();
+        assert!(error.contains("allows 30") && error.contains("fewer attributes"), "{error}");
+        let value = "x".repeat(1000);
+        let error = with(&added(&["a", "b", "c", "d", "e"].map(|key| (key, value.as_str())))).unwrap_err().to_string();
+        assert!(error.contains("5,000"), "{error}");
+        let hosts = source.hosts_with([&Arc::from("db.example.org")], &added(&[("stage", "canary")])).unwrap();
+        assert_eq!(hosts[0].render(ServiceTraits::default()).attributes["stage"], "canary");
+    }
+
+    /// AWS asks for a port where Route 53 checks the health: in public namespaces.
+    #[test]
+    fn a_route_53_health_check_needs_a_port_and_an_address() {
+        let check = crate::cloudmap::HealthCheck { kind: "TCP".to_owned(), path: None, failure_threshold: Some(1) };
+        let dns = DnsConfig { weighted: false, records: vec![DnsRecord { record_type: A, ttl: 60 }] };
+        let service = ServiceTraits::from(&Service { dns: Some(dns), health_check: Some(check), ..mk_service() });
+        let ports = [port("http", Protocol::Tcp, 80)];
+        let v4 = endpoint(Some("10.0.0.1"), None, &[WEB]);
+        assert_eq!(specs(&ports, std::slice::from_ref(&v4)).unwrap()[0].lacks(service), None);
+        let portless = endpoint(Some("10.0.0.1"), None, &[]);
+        let lacks = specs(&ports, &[portless]).unwrap()[0].lacks(service).unwrap();
+        assert!(lacks.contains("health check"), "{lacks}");
+        let instance = specs(&ports, &[v4]).unwrap()[0].render(service);
+        assert!(!instance.attributes.contains_key(INIT_HEALTH), "only for custom checks");
     }
 
     #[test]
@@ -431,19 +539,11 @@ mod tests {
             (&[Srv], [true, true, true, false]),
             (&[Cname], [false, false, false, false]),
         ] {
-            let service = Service {
-                id: "s".into(),
-                arn: "a".into(),
-                name: "web".into(),
-                namespace_id: None,
-                description: None,
-                creator_request_id: None,
-                dns: Some(DnsConfig {
-                    weighted: false,
-                    records: records.iter().map(|&record_type| DnsRecord { record_type, ttl: 60 }).collect(),
-                }),
-                custom_health_check: false,
+            let dns = DnsConfig {
+                weighted: false,
+                records: records.iter().map(|&record_type| DnsRecord { record_type, ttl: 60 }).collect(),
             };
+            let service = Service { dns: Some(dns), ..mk_service() };
             let traits = ServiceTraits::from(&service);
             let found = [&v4, &v6, &both, &portless]
                 .map(|endpoint| specs(&ports, std::slice::from_ref(endpoint)).unwrap()[0].lacks(traits).is_none());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{
     attributes::{InstanceSpec, Source, Unfit},
+    custom::Custom,
     ownership::short_hash,
 };
 
@@ -29,8 +30,20 @@ impl Source<'_> {
     /// # Errors
     /// [`Unfit`], as for endpoints.
     pub fn hosts<'h>(&self, hosts: impl IntoIterator<Item = &'h Arc<str>>) -> Result<Vec<InstanceSpec>, Unfit> {
+        self.hosts_with(hosts, &Custom::default())
+    }
+
+    /// As [`hosts`](Self::hosts), with attributes of the user's own.
+    ///
+    /// # Errors
+    /// [`Unfit`], as for endpoints.
+    pub fn hosts_with<'h>(
+        &self,
+        hosts: impl IntoIterator<Item = &'h Arc<str>>,
+        custom: &Custom,
+    ) -> Result<Vec<InstanceSpec>, Unfit> {
         let prefix = self.id_prefix();
-        let common = Arc::new(self.common(&[]));
+        let common = Arc::new(self.common(&[], &custom.service));
         let spec = |host: &Arc<str>| {
             let id = format!("{prefix}-h{}", short_hash(host, HOST_HASH)).into();
             let spec = InstanceSpec::of_host(id, Arc::clone(&common), Arc::clone(host));

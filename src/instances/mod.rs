@@ -1,11 +1,12 @@
 //! Instances: what the rest of AWS reads about our endpoints.
 //!
-//! [`target`] names the Cloud Map service of a Kubernetes Service, [`attributes`] and [`host`] write its instances,
-//! [`ownership`] says whose things are, [`adopt`] what may be taken over, [`plan`] compares: all pure. [`sync`] makes Cloud
+//! [`target`] names the Cloud Map service of a Kubernetes Service, [`attributes`], [`custom`] and [`host`] write its
+//! instances, [`ownership`] says whose things are, [`adopt`] what may be taken over, [`plan`] compares: all pure. [`sync`] makes Cloud
 //! Map so.
 
 pub mod adopt;
 pub mod attributes;
+pub mod custom;
 pub mod host;
 pub mod ownership;
 pub mod plan;
@@ -15,5 +16,6 @@ pub mod target;
 
 pub use adopt::Adopt;
 pub use attributes::{InstanceSpec, Source, Unfit};
+pub use custom::Custom;
 pub use ownership::{Consent, Identity};
 pub use target::{InvalidTarget, Naming};

@@ -25,6 +25,10 @@ const HERITAGE: &str = "heritage=cloudmap-mcs,cloudmap-mcs/made-for=";
 /// ECS Service Connect tags the services that it manages; what others register there breaks it.
 const SERVICE_CONNECT_TAG: &str = "AmazonECSManaged";
 
+/// Tag of the services that the Python CloudMap Kubernetes Controller made.
+const PYTHON_TAG: &str = "CreatedBy";
+const PYTHON_CREATOR: &str = "cloudmap-controller";
+
 /// Who we are, as instances say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -154,6 +158,38 @@ pub fn made_by_us(service: &Service, identity: &Identity) -> bool {
     service.creator_request_id.as_deref().is_some_and(|creator| identity.made(creator))
 }
 
+/// Whether what a service itself is, not what is in it, is ours to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Control {
+    /// Our ClusterSet made it.
+    Ours,
+    /// The controller made it that the user takes over from.
+    Adopted,
+    /// It is somebody else's, whoever shares it.
+    Others,
+}
+
+/// Who controls a service, by the same marks as [`service_owner`] and by what the user takes over.
+pub fn control(
+    service: &Service,
+    tags: &BTreeMap<String, String>,
+    identity: &Identity,
+    adopt: Option<&Adopt>,
+) -> Control {
+    let owner = service_owner(service, tags, identity);
+    let made = match adopt.filter(|adopt| adopt.covers(&owner)) {
+        Some(Adopt::ExternalDns(_)) => true,
+        // What it found it used as it was, ECS' services say: those that it made it tagged.
+        Some(Adopt::CloudMapController) => tags.get(PYTHON_TAG).is_some_and(|value| value == PYTHON_CREATOR),
+        None => false,
+    };
+    match owner {
+        ServiceOwner::Ours => Control::Ours,
+        _ if made => Control::Adopted,
+        _ => Control::Others,
+    }
+}
+
 /// Whether a namespace's tags prove that our ClusterSet made it.
 pub fn namespace_made_by_us(tags: &BTreeMap<String, String>, identity: &Identity) -> bool {
     tags.get(OWNER_TAG) == Some(&identity.set())
@@ -204,6 +240,7 @@ pub fn refusal(owner: &ServiceOwner, consent: &Consent) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cloudmap::fake::mk_service;
 
     fn identity(set: Option<&str>, uid: &str) -> Identity {
         Identity {
@@ -220,14 +257,9 @@ mod tests {
 
     fn service(description: Option<&str>, creator: Option<&str>) -> Service {
         Service {
-            id: "srv".into(),
-            arn: "arn".into(),
-            name: "web".into(),
-            namespace_id: None,
             description: description.map(str::to_owned),
             creator_request_id: creator.map(str::to_owned),
-            dns: None,
-            custom_health_check: false,
+            ..mk_service()
         }
     }
 
@@ -307,6 +339,27 @@ mod tests {
         for owner in foreign {
             assert!(refusal(&owner, &Consent::default()).is_some() && refusal(&owner, &named).is_some(), "{owner:?}");
             assert_eq!(refusal(&owner, &share).is_some(), owner == ServiceOwner::ServiceConnect, "{owner:?}");
+        }
+    }
+
+    #[test]
+    fn a_service_that_is_only_shared_is_not_ours_to_change() {
+        let us = identity(Some("prod"), "uid-1");
+        let edns = service(Some("heritage=external-dns,external-dns/owner=eks"), None);
+        let (ours, ecs) = (service(None, Some(&us.creator_request_id(1))), service(None, Some("ecs")));
+        let (none, python) = (BTreeMap::new(), [("CreatedBy".to_owned(), "cloudmap-controller".to_owned())].into());
+        for (service, tags, adopt, expected) in [
+            (&ours, &none, None, Control::Ours),
+            (&ecs, &none, None, Control::Others),
+            (&ecs, &none, Some("cloudmap-controller"), Control::Others),
+            (&ecs, &python, None, Control::Others),
+            (&ecs, &python, Some("cloudmap-controller"), Control::Adopted),
+            (&edns, &none, None, Control::Others),
+            (&edns, &none, Some("external-dns/eks"), Control::Adopted),
+            (&edns, &none, Some("external-dns/eks-prod"), Control::Others),
+        ] {
+            let adopt = adopt.map(|adopt| adopt.parse().unwrap());
+            assert_eq!(control(service, tags, &us, adopt.as_ref()), expected, "{service:?} {adopt:?}");
         }
     }
 

@@ -61,6 +61,8 @@ pub struct Plan {
     pub register: Vec<Arc<str>>,
     /// Wanted instances that cannot be, with the reason.
     pub refused: Vec<(Arc<str>, &'static str)>,
+    /// Wanted instances that can be.
+    pub wanted: usize,
 }
 
 impl Plan {
@@ -74,7 +76,7 @@ impl Plan {
 pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, service: ServiceTraits) -> Plan {
     let mut plan = Plan::default();
     let mut wanted = BTreeSet::new();
-    for spec in desired {
+    for spec in desired.iter().filter(|spec| spec.belongs(service, own.contains_key(spec.id()))) {
         if taken.contains(spec.id()) {
             plan.refused.push((spec.id().clone(), "an instance with this id was registered by somebody else"));
         } else if let Some(reason) = spec.lacks(service) {
@@ -87,7 +89,34 @@ pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, ser
         }
     }
     plan.deregister = own.keys().filter(|id| !wanted.contains(id)).cloned().collect();
+    plan.wanted = wanted.len();
     plan
+}
+
+/// What a wanted instance is to be written as; `None`: it is to go.
+pub fn writable<'a>(
+    desired: &'a [InstanceSpec],
+    id: &Arc<str>,
+    own: &Own,
+    taken: &BTreeSet<Arc<str>>,
+    service: ServiceTraits,
+) -> Option<&'a InstanceSpec> {
+    let fits = |spec: &&InstanceSpec| {
+        spec.belongs(service, own.contains_key(id)) && spec.lacks(service).is_none() && !taken.contains(id)
+    };
+    find(desired, id).filter(fits)
+}
+
+/// Which registered instances do not have the health that their pods have: `told` is what was said of each last. Only for
+/// services with a custom health check.
+pub fn ill_told<'a>(
+    desired: &'a [InstanceSpec],
+    own: &'a Own,
+    told: impl Fn(&str) -> Option<bool>,
+) -> impl Iterator<Item = (Arc<str>, bool)> {
+    let registered = desired.iter().filter(|spec| matches!(own.get(spec.id()), Some(Some(_))));
+    let differ = registered.filter(move |spec| told(spec.id()) != Some(spec.is_ready()));
+    differ.map(|spec| (spec.id().clone(), spec.is_ready()))
 }
 
 /// The instance with an id, in a list sorted by id.

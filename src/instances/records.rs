@@ -95,7 +95,7 @@ impl Wishes {
         if let (Some(dns), Some(ttl)) = (&mut dns, ttl) {
             dns.records.iter_mut().for_each(|record| record.ttl = *ttl);
         }
-        Creation { dns, custom_health_check: *custom_health_check, ..creation }
+        Creation { dns, custom_health_check: *custom_health_check, ttl: ttl.or(creation.ttl), ..creation }
     }
 }
 

@@ -8,7 +8,8 @@ use aws_sdk_servicediscovery::{
 };
 
 use crate::cloudmap::{
-    Attributes, DnsConfig, DnsRecord, Instance, Namespace, NamespaceKind, OperationState, RecordType, Service,
+    Attributes, DnsConfig, DnsRecord, HealthCheck, Instance, Namespace, NamespaceKind, OperationState, RecordType,
+    Service, ServiceChange,
 };
 
 /// Routing when a service with records has none given: up to eight healthy instances, as `CreateService` documents.
@@ -47,6 +48,7 @@ pub(super) fn summarized_service(summary: &types::ServiceSummary) -> Service {
         creator_request_id: None,
         dns: dns(summary.dns_config(), summary.r#type()),
         custom_health_check: summary.health_check_custom_config().is_some(),
+        health_check: summary.health_check_config().map(health_check),
     }
 }
 
@@ -60,6 +62,7 @@ pub(super) fn service(service: &types::Service) -> Service {
         creator_request_id: service.creator_request_id().map(str::to_owned),
         dns: dns(service.dns_config(), service.r#type()),
         custom_health_check: service.health_check_custom_config().is_some(),
+        health_check: service.health_check_config().map(health_check),
     }
 }
 
@@ -82,18 +85,43 @@ fn dns(config: Option<&types::DnsConfig>, kind: Option<&ServiceType>) -> Option<
     })
 }
 
-pub(super) fn dns_request(config: &DnsConfig) -> Result<types::DnsConfig, BuildError> {
-    let record = |record: &DnsRecord| {
-        let record_type = match record.record_type {
-            RecordType::A => types::RecordType::A,
-            RecordType::Aaaa => types::RecordType::Aaaa,
-            RecordType::Srv => types::RecordType::Srv,
-            RecordType::Cname => types::RecordType::Cname,
-        };
-        types::DnsRecord::builder().r#type(record_type).ttl(record.ttl.into()).build()
+fn health_check(config: &types::HealthCheckConfig) -> HealthCheck {
+    HealthCheck {
+        kind: config.r#type().as_str().to_owned(),
+        path: config.resource_path().map(str::to_owned),
+        failure_threshold: config.failure_threshold(),
+    }
+}
+
+fn record_request(record: &DnsRecord) -> Result<types::DnsRecord, BuildError> {
+    let record_type = match record.record_type {
+        RecordType::A => types::RecordType::A,
+        RecordType::Aaaa => types::RecordType::Aaaa,
+        RecordType::Srv => types::RecordType::Srv,
+        RecordType::Cname => types::RecordType::Cname,
     };
+    types::DnsRecord::builder().r#type(record_type).ttl(record.ttl.into()).build()
+}
+
+pub(super) fn service_change(change: &ServiceChange) -> Result<types::ServiceChange, BuildError> {
+    let records = change.records.iter().map(record_request).collect::<Result<_, _>>()?;
+    let check = change.health_check.as_ref().map(|check| {
+        types::HealthCheckConfig::builder()
+            .r#type(check.kind.as_str().into())
+            .set_resource_path(check.path.clone())
+            .set_failure_threshold(check.failure_threshold)
+            .build()
+    });
+    Ok(types::ServiceChange::builder()
+        .set_description(change.description.clone())
+        .dns_config(types::DnsConfigChange::builder().set_dns_records(Some(records)).build()?)
+        .set_health_check_config(check.transpose()?)
+        .build())
+}
+
+pub(super) fn dns_request(config: &DnsConfig) -> Result<types::DnsConfig, BuildError> {
     let policy = if config.weighted { types::RoutingPolicy::Weighted } else { MULTIVALUE };
-    let records = config.records.iter().map(record).collect::<Result<_, _>>()?;
+    let records = config.records.iter().map(record_request).collect::<Result<_, _>>()?;
     types::DnsConfig::builder().routing_policy(policy).set_dns_records(Some(records)).build()
 }
 

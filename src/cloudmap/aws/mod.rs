@@ -30,7 +30,7 @@ use aws_sdk_servicediscovery::{
     operation::{
         create_http_namespace::CreateHttpNamespaceError, create_service::CreateServiceError,
         delete_namespace::DeleteNamespaceError, deregister_instance::DeregisterInstanceError,
-        register_instance::RegisterInstanceError,
+        register_instance::RegisterInstanceError, update_service::UpdateServiceError,
     },
     types::{
         CustomHealthStatus, HealthCheckCustomConfig, HealthStatus, HealthStatusFilter, HttpInstanceSummary,
@@ -41,7 +41,7 @@ use aws_smithy_runtime_api::client::endpoint::EndpointPrefix;
 
 use super::{
     CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Namespace, NewService, Operation,
-    OperationId, OperationState, Service,
+    OperationId, OperationState, Service, ServiceChange,
 };
 
 /// Deadline of one request, from signing to the last byte of the answer.
@@ -326,6 +326,19 @@ impl CloudMap for AwsCloudMap {
                 Err(error::sort(operation, &failed, |_| None))
             }
         }
+    }
+
+    async fn update_service(&self, id: &str, change: &ServiceChange) -> Result<OperationId, Error> {
+        let operation = Operation::UpdateService;
+        let change = convert::service_change(change).map_err(|e| unbuilt(operation, &e))?;
+        let request = self.client.update_service().id(id).service(change);
+        let answer = request.send().await.map_err(|e| {
+            error::sort(operation, &e, |e| match e {
+                UpdateServiceError::DuplicateRequest(e) => Some(duplicate(e)),
+                _ => None,
+            })
+        })?;
+        operation_id(operation, answer.operation_id())
     }
 
     async fn delete_service(&self, id: &str) -> Result<(), Error> {

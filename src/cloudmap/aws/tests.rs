@@ -403,3 +403,39 @@ async fn assumes_a_role_over_the_same_stack() {
     let signed = registry.requests.lock().unwrap()[0].authorization.clone();
     assert!(signed.contains("Credential=ASSUMED/"), "{signed}");
 }
+
+/// An update deletes what it does not repeat.
+#[tokio::test]
+async fn an_update_of_a_service_says_all_of_it() {
+    let described = json!({"Service": {
+        "Id": "srv-1", "Name": "web", "Description": "made by us", "Type": "DNS_HTTP",
+        "DnsConfig": {"DnsRecords": [{"Type": "A", "TTL": 60}, {"Type": "AAAA", "TTL": 60}]},
+        "HealthCheckConfig": {"Type": "HTTP", "ResourcePath": "/up", "FailureThreshold": 3}}});
+    let script = vec![(200, described.to_string()), (200, json!({"OperationId": "op-1"}).to_string())];
+    let server = serve(script).await;
+    let cloudmap = cloudmap(&server.url).await;
+    let Service { description, dns, health_check, .. } = cloudmap.get_service("srv-1").await.unwrap();
+    let records = dns.unwrap().records;
+    let change = ServiceChange { description, records, health_check };
+    assert_eq!(cloudmap.update_service("srv-1", &change).await.unwrap(), OperationId("op-1".into()));
+    let requests = server.requests.lock().unwrap();
+    assert!(requests[1].operation.ends_with(".UpdateService"), "{}", requests[1].operation);
+    let body: Value = serde_json::from_str(&requests[1].body).unwrap();
+    assert_eq!(body["Service"]["Description"], "made by us");
+    let records = json!([{"Type": "A", "TTL": 60}, {"Type": "AAAA", "TTL": 60}]);
+    assert_eq!(body["Service"]["DnsConfig"]["DnsRecords"], records);
+    let check = json!({"Type": "HTTP", "ResourcePath": "/up", "FailureThreshold": 3});
+    assert_eq!(body["Service"]["HealthCheckConfig"], check);
+}
+
+/// A request id that comes again is answered with what was answered before: a pod's address is used again.
+#[tokio::test]
+async fn no_two_registrations_have_the_same_request_id() {
+    let (cloudmap, server) = answering(200, &json!({"OperationId": "op-1"})).await;
+    for _ in 0..2 {
+        cloudmap.register_instance("srv-1", &instance(), Lane::Instances).await.unwrap();
+    }
+    let requests = server.requests.lock().unwrap();
+    let id = |i: usize| serde_json::from_str::<Value>(&requests[i].body).unwrap()["CreatorRequestId"].clone();
+    assert!(id(0).is_string() && id(0) != id(1), "{} {}", id(0), id(1));
+}

@@ -12,22 +12,22 @@ use crate::{
     cluster::events::Severity,
 };
 
-const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
-const PYTHON: [&str; 2] = ["cloudmap.controller/namespace", "cloudmap.controller/hostname"];
+pub(super) const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
+pub(super) const PYTHON: [&str; 2] = ["cloudmap.controller/namespace", "cloudmap.controller/hostname"];
 
 impl World {
-    fn add_namespace(&self, name: &str, kind: NamespaceKind) -> Arc<str> {
+    pub(super) fn add_namespace(&self, name: &str, kind: NamespaceKind) -> Arc<str> {
         self.fake.registry().add_namespace(name, kind)
     }
 
-    fn service(&self, namespace: &str, service: &str) -> Option<Service> {
+    pub(super) fn service(&self, namespace: &str, service: &str) -> Option<Service> {
         let registry = self.fake.registry();
         let namespace = registry.namespaces.iter().find(|there| &*there.name == namespace)?.id.clone();
         registry.services.values().find(|s| &*s.name == service && s.namespace_id.as_ref() == Some(&namespace)).cloned()
     }
 
     /// The addresses or host names in a service, sorted, with the ids for those that are not ours.
-    fn holds(&self, namespace: &str, service: &str) -> Vec<String> {
+    pub(super) fn holds(&self, namespace: &str, service: &str) -> Vec<String> {
         let Some(service) = self.service(namespace, service) else { return vec![] };
         let registry = self.fake.registry();
         let keys = ["AWS_INSTANCE_IPV4", "AWS_ALIAS_DNS_NAME", "AWS_INSTANCE_CNAME"];
@@ -42,14 +42,14 @@ impl World {
         held
     }
 
-    fn add_instance(&self, service_id: &Arc<str>, id: &str, attributes: &[(&str, &str)]) {
+    pub(super) fn add_instance(&self, service_id: &Arc<str>, id: &str, attributes: &[(&str, &str)]) {
         let attributes: Attributes = attributes.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         self.fake.registry().instances.insert((service_id.clone(), id.into()), attributes);
     }
 }
 
 impl Cluster {
-    fn annotate(&self, name: &str, annotations: &[(&str, &str)], spec: &Value) {
+    pub(super) fn annotate(&self, name: &str, annotations: &[(&str, &str)], spec: &Value) {
         let annotations: std::collections::BTreeMap<_, _> = annotations.iter().copied().collect();
         let service: core::Service = serde_json::from_value(json!({
             "metadata": {"namespace": "shop", "name": name, "annotations": annotations},
@@ -60,7 +60,7 @@ impl Cluster {
     }
 
     /// A headless Service with ready pods.
-    fn headless(&self, name: &str, annotations: &[(&str, &str)], addresses: &[&str]) {
+    pub(super) fn headless(&self, name: &str, annotations: &[(&str, &str)], addresses: &[&str]) {
         self.put_endpoints(name, addresses);
         let ports = json!([{"name": "http", "port": 80, "protocol": "TCP"}]);
         let spec = json!({"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv4"], "ports": ports});
@@ -68,7 +68,7 @@ impl Cluster {
     }
 
     /// Waits for an Event on a Service, and returns its text.
-    async fn until_noted(&self, name: &str, reason: &str) -> String {
+    pub(super) async fn until_noted(&self, name: &str, reason: &str) -> String {
         let deadline = tokio::time::Instant::now() + Duration::from_mins(10);
         let mut seen = Vec::new();
         loop {

@@ -4,5 +4,7 @@ mod annotated;
 mod conformance;
 mod faults;
 mod foreign;
+mod registered;
+mod replaced;
 mod sharing;
 mod world;

@@ -292,7 +292,14 @@ impl Cluster {
 
     /// The endpoints of a Service, all ready.
     pub(super) fn put_endpoints(&self, name: &str, addresses: &[&str]) {
-        let endpoints: Vec<_> = addresses.iter().map(|address| json!({"addresses": [address]})).collect();
+        let endpoints: Vec<_> = addresses.iter().map(|&address| (address, true)).collect();
+        self.put_readiness(name, &endpoints);
+    }
+
+    /// The endpoints of a Service, and whether they are ready.
+    pub(super) fn put_readiness(&self, name: &str, endpoints: &[(&str, bool)]) {
+        let row = |(address, ready): &(&str, bool)| json!({"addresses": [address], "conditions": {"ready": ready}});
+        let endpoints: Vec<_> = endpoints.iter().map(row).collect();
         let slice: discovery::EndpointSlice = serde_json::from_value(json!({
             "metadata": {
                 "namespace": "shop", "name": format!("{name}-1"),

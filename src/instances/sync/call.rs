@@ -1,50 +1,150 @@
 //! The calls that the engine asks for, and what came of them.
 
-use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::{sleep, timeout_at};
 
 use super::Leadership;
 use crate::{
     cloudmap::{
-        CloudMap, CreateService, DnsConfig, Error, ErrorKind, Instance, Lane, Namespace, NewService, OperationId,
-        OperationState, Service,
+        CloudMap, CreateService, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Namespace, NewService,
+        OperationId, OperationState, Service, ServiceChange,
     },
-    instances::{Identity, ownership},
+    instances::{
+        Adopt, Identity,
+        ownership::{self, Control},
+    },
     model::Target,
 };
 
-/// Creating a namespace takes AWS seconds; longer than this, the next listing tells.
-const NAMESPACE_POLLS: u32 = 30;
-const NAMESPACE_POLL: Duration = Duration::from_secs(2);
+/// Creating a namespace, or changing a service, takes AWS seconds; longer than this, the next look at it tells.
+const POLLS: u32 = 30;
+const POLL: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) enum Call {
     ListNamespaces,
-    CreateNamespace { name: Arc<str> },
+    CreateNamespace {
+        name: Arc<str>,
+    },
     DeleteNamespace(Namespace),
-    ListServices { namespace_id: Arc<str> },
-    CreateService { target: Target, namespace_id: Arc<str>, dns: Option<DnsConfig>, custom_health_check: bool },
-    Inspect { target: Target, service_id: Arc<str> },
-    Read { target: Target, service_id: Arc<str> },
-    Register { target: Target, service_id: Arc<str>, instance: Instance },
-    Deregister { target: Target, service_id: Arc<str>, id: Arc<str> },
-    Poll { target: Target, id: Arc<str>, operation: OperationId },
-    DeleteService { target: Target, service_id: Arc<str> },
+    ListServices {
+        namespace_id: Arc<str>,
+    },
+    CreateService {
+        target: Target,
+        namespace_id: Arc<str>,
+        dns: Option<DnsConfig>,
+        custom_health_check: bool,
+    },
+    Inspect {
+        target: Target,
+        service_id: Arc<str>,
+    },
+    /// `health`: the service has a custom health check, and it is asked what that says.
+    Read {
+        target: Target,
+        service_id: Arc<str>,
+        health: bool,
+    },
+    Register {
+        target: Target,
+        service_id: Arc<str>,
+        instance: Instance,
+    },
+    Deregister {
+        target: Target,
+        service_id: Arc<str>,
+        id: Arc<str>,
+    },
+    SetHealth {
+        target: Target,
+        service_id: Arc<str>,
+        id: Arc<str>,
+        healthy: bool,
+    },
+    SetTtl {
+        target: Target,
+        service_id: Arc<str>,
+        ttl: u32,
+        adopt: Option<Adopt>,
+    },
+    Poll {
+        target: Target,
+        id: Arc<str>,
+        operation: OperationId,
+    },
+    DeleteService {
+        target: Target,
+        service_id: Arc<str>,
+    },
 }
 
 #[derive(Debug)]
 pub(super) enum Event {
     Namespaces(Result<Vec<Namespace>, Error>),
-    NamespaceCreated { name: Arc<str>, result: Result<(), Error> },
-    NamespaceDeleted { name: Arc<str>, result: Result<(), Error> },
-    Services { namespace_id: Arc<str>, result: Result<Vec<Service>, Error> },
-    ServiceCreated { target: Target, result: Result<CreateService, Error> },
-    Inspected { target: Target, result: Result<(Service, BTreeMap<String, String>), Error> },
-    Read { target: Target, result: Result<Vec<Instance>, Error> },
-    Written { target: Target, id: Arc<str>, result: Result<OperationId, Error> },
-    Polled { target: Target, id: Arc<str>, result: Result<OperationState, Error> },
-    ServiceDeleted { target: Target, result: Result<(), Error> },
+    NamespaceCreated {
+        name: Arc<str>,
+        result: Result<(), Error>,
+    },
+    NamespaceDeleted {
+        name: Arc<str>,
+        result: Result<(), Error>,
+    },
+    Services {
+        namespace_id: Arc<str>,
+        result: Result<Vec<Service>, Error>,
+    },
+    ServiceCreated {
+        target: Target,
+        result: Result<CreateService, Error>,
+    },
+    Inspected {
+        target: Target,
+        result: Result<(Service, BTreeMap<String, String>), Error>,
+    },
+    Read {
+        target: Target,
+        result: Result<Inventory, Error>,
+    },
+    Written {
+        target: Target,
+        id: Arc<str>,
+        result: Result<OperationId, Error>,
+    },
+    HealthSet {
+        target: Target,
+        id: Arc<str>,
+        healthy: bool,
+        result: Result<(), Error>,
+    },
+    /// With the records as they are now; `None`: the service is not ours to change.
+    TtlSet {
+        target: Target,
+        result: Result<Option<Vec<DnsRecord>>, Error>,
+    },
+    Polled {
+        target: Target,
+        id: Arc<str>,
+        result: Result<OperationState, Error>,
+    },
+    ServiceDeleted {
+        target: Target,
+        result: Result<(), Error>,
+    },
+}
+
+/// All instances of a service.
+#[derive(Debug)]
+pub(super) struct Inventory {
+    pub(super) instances: Vec<Instance>,
+    /// Those that fail the custom health check; `None`: not asked, or not told.
+    pub(super) unhealthy: Option<BTreeSet<Arc<str>>>,
 }
 
 pub(super) struct Performer {
@@ -91,9 +191,18 @@ impl Performer {
                 let result = self.inspect(&service_id).await;
                 Event::Inspected { target, result }
             }
-            Call::Read { target, service_id } => {
-                let result = cloudmap.list_instances(&service_id).await;
+            Call::Read { target, service_id, health } => {
+                let result = self.inventory(&service_id, health).await;
                 Event::Read { target, result }
+            }
+            Call::SetHealth { target, service_id, id, healthy } => {
+                let set = cloudmap.set_custom_health(&service_id, &id, healthy);
+                let result = self.leading("UpdateInstanceCustomHealthStatus", set).await;
+                Event::HealthSet { target, id, healthy, result }
+            }
+            Call::SetTtl { target, service_id, ttl, adopt } => {
+                let result = self.set_ttl(&service_id, ttl, adopt.as_ref()).await;
+                Event::TtlSet { target, result }
             }
             Call::Register { target, service_id, instance } => {
                 let register = cloudmap.register_instance(&service_id, &instance, Lane::Instances);
@@ -142,10 +251,15 @@ impl Performer {
             Err(Error { kind: ErrorKind::AlreadyExists { .. }, .. }) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let failed = |kind, message| Err(Error { operation: "CreateHttpNamespace", kind, message });
-        for _ in 0..NAMESPACE_POLLS {
-            match self.cloudmap.operation(&operation, Lane::Instances).await {
-                Ok(OperationState::Running) => sleep(NAMESPACE_POLL).await,
+        self.finished("CreateHttpNamespace", &operation).await
+    }
+
+    /// Waits for the end of an operation.
+    async fn finished(&self, operation: &'static str, id: &OperationId) -> Result<(), Error> {
+        let failed = |kind, message| Err(Error { operation, kind, message });
+        for _ in 0..POLLS {
+            match self.cloudmap.operation(id, Lane::Instances).await {
+                Ok(OperationState::Running) => sleep(POLL).await,
                 Ok(OperationState::Succeeded { .. }) => return Ok(()),
                 Ok(OperationState::Failed { code, message }) => {
                     return failed(ErrorKind::Other, format!("{code}: {message}"));
@@ -154,6 +268,45 @@ impl Performer {
             }
         }
         failed(ErrorKind::Unknown, "AWS has not finished it within a minute".to_owned())
+    }
+
+    /// Health that cannot be read stops nothing: what was said last counts.
+    async fn inventory(&self, service_id: &str, health: bool) -> Result<Inventory, Error> {
+        let instances = self.cloudmap.list_instances(service_id).await?;
+        let unhealthy = if health { self.cloudmap.unhealthy_instances(service_id).await.ok() } else { None };
+        Ok(Inventory { instances, unhealthy })
+    }
+
+    /// Gives the records of a service another TTL, if it is ours to change. AWS deletes what an update does not repeat: all
+    /// records and the health check are read just before.
+    async fn set_ttl(
+        &self,
+        service_id: &str,
+        ttl: u32,
+        adopt: Option<&Adopt>,
+    ) -> Result<Option<Vec<DnsRecord>>, Error> {
+        let (service, tags) = self.inspect(service_id).await?;
+        if ownership::control(&service, &tags, &self.identity, adopt) == Control::Others {
+            return Ok(None);
+        }
+        let before = service.dns.map(|dns| dns.records).unwrap_or_default();
+        let records: Vec<_> = before.iter().map(|record| DnsRecord { ttl, ..*record }).collect();
+        if records != before {
+            let (description, health_check) = (service.description, service.health_check);
+            let change = ServiceChange { description, records: records.clone(), health_check };
+            let update = self.cloudmap.update_service(service_id, &change);
+            let operation = match self.leading("UpdateService", update).await {
+                Ok(operation) => operation,
+                // Somebody's update: what came of it is seen by looking again.
+                Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
+                    self.finished("UpdateService", &operation).await?;
+                    return Ok(Some(before));
+                }
+                Err(error) => return Err(error),
+            };
+            self.finished("UpdateService", &operation).await?;
+        }
+        Ok(Some(records))
     }
 
     /// Deletes a namespace whose tags prove that our ClusterSet made it; one with services in it AWS keeps.

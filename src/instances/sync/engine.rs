@@ -115,6 +115,7 @@ impl Engine {
             let flags = |d: &TargetDesired| (d.active, d.retiring, d.keep, d.consent.clone(), d.creation.clone());
             if old.is_some_and(|old| flags(old) != flags(wanted)) {
                 state.not_before = None;
+                state.ttl.not_before = None;
                 state.failures = 0;
                 state.problem = None;
                 // Nothing was registered under these rules yet.
@@ -235,10 +236,16 @@ impl Engine {
                 if state.seen == Seen::Never {
                     return state.reading.is_none().then_some(Want::Read { service_id });
                 }
+                if let Some((id, healthy)) = self.next_health(target, desired, now) {
+                    return Some(Want::SetHealth { service_id, id, healthy });
+                }
                 if let Some(id) = self.next_write(target, desired, now) {
                     return Some(Want::Write { service_id, id });
                 }
                 let state = self.targets.get(target)?;
+                if let Some(ttl) = state.wanted_ttl(desired, now) {
+                    return Some(Want::SetTtl { service_id, ttl });
+                }
                 let empty = state.at_rest() && state.own.is_empty() && state.reading.is_none();
                 if !(desired.retiring && empty) {
                     return None;
@@ -312,8 +319,22 @@ impl Engine {
                 Call::DeleteService { target: target_owned, service_id }
             }
             Want::Read { service_id } => {
-                self.targets.get_mut(target)?.reading = Some(std::collections::BTreeSet::new());
-                Call::Read { target: target_owned, service_id }
+                let state = self.targets.get_mut(target)?;
+                state.reading = Some(std::collections::BTreeSet::new());
+                let health = state.place().is_some_and(|place| place.traits.has_custom_health_check());
+                Call::Read { target: target_owned, service_id, health }
+            }
+            Want::SetHealth { service_id, id, healthy } => {
+                let state = self.targets.get_mut(target)?;
+                state.untold.pop_front();
+                state.telling.insert(id.clone());
+                Call::SetHealth { target: target_owned, service_id, id, healthy }
+            }
+            Want::SetTtl { service_id, ttl } => {
+                let state = self.targets.get_mut(target)?;
+                state.ttl.in_flight = true;
+                let adopt = state.place().and_then(|place| place.adopt.clone());
+                Call::SetTtl { target: target_owned, service_id, ttl, adopt }
             }
             Want::Write { service_id, id } => return self.issue_write(target, service_id, id, now),
         })
@@ -324,7 +345,8 @@ impl Engine {
         self.changed = true;
         let class = match &event {
             Event::Read { .. } => Class::Read,
-            Event::Written { .. } => Class::Write,
+            Event::Written { .. } | Event::HealthSet { .. } => Class::Write,
+            Event::TtlSet { .. } => Class::Change,
             Event::Polled { .. } => {
                 self.polling -= 1;
                 return self.polled(event, now);
@@ -377,6 +399,8 @@ impl Engine {
             Event::Inspected { target, result } => self.inspected(&target, result, now),
             Event::Read { target, result } => self.was_read(&target, result, now),
             Event::Written { target, id, result } => self.written(&target, &id, result, now),
+            Event::HealthSet { target, id, healthy, result } => self.health_set(&target, &id, healthy, result, now),
+            Event::TtlSet { target, result } => self.ttl_set(&target, result, now),
             Event::ServiceDeleted { target, result } => self.service_deleted(&target, result, now),
             Event::Polled { .. } => {}
         }
@@ -403,12 +427,16 @@ impl Engine {
     }
 
     pub(super) fn statuses(&self) -> BTreeMap<Target, TargetStatus> {
-        let status = |target: &Target| self.targets.get(target).map(State::status).unwrap_or_default();
-        self.desired.targets.keys().map(|target| (target.clone(), status(target))).collect()
+        let status = |(target, desired): (&Target, &TargetDesired)| {
+            let status = self.targets.get(target).map(|state| state.status(desired));
+            (target.clone(), status.unwrap_or_default())
+        };
+        self.desired.targets.iter().map(status).collect()
     }
 
     pub(super) fn figures(&self) -> Figures {
-        let pending = |state: &State| state.pending.as_ref().map_or(0, VecDeque::len) + state.retry.len();
+        let pending =
+            |state: &State| state.pending.as_ref().map_or(0, VecDeque::len) + state.untold.len() + state.retry.len();
         Figures {
             targets: self.targets.len(),
             registered: self.targets.values().map(State::registered).sum(),

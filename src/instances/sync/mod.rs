@@ -6,10 +6,13 @@
 
 mod call;
 mod engine;
+mod health;
+mod notice;
 mod places;
 mod state;
 #[cfg(test)]
 mod tests;
+mod ttl;
 mod upkeep;
 mod writes;
 
@@ -27,6 +30,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+pub use self::notice::Notice;
 use self::{call::Performer, engine::Engine};
 use super::{Consent, Identity, InstanceSpec};
 use crate::{
@@ -43,7 +47,7 @@ const GRACE: Duration = Duration::from_secs(5);
 pub struct Settings {
     pub identity: Identity,
     /// Calls per second that drift checks may use; one call reads up to 100 instances of a target. The period follows
-    /// from it: at 5, sixty seconds up to 300 targets, 200 seconds for 1,000.
+    /// from it: at 10, fifty seconds up to 500 targets, 100 seconds for 1,000.
     pub drift_budget: f64,
     /// Drift checks are never more frequent than this.
     pub drift_period: Duration,
@@ -57,8 +61,8 @@ impl Settings {
     pub fn new(identity: Identity) -> Self {
         Self {
             identity,
-            drift_budget: 5.0,
-            drift_period: Duration::from_mins(1),
+            drift_budget: 10.0,
+            drift_period: Duration::from_secs(50),
             create_namespaces: true,
             delete_empty: true,
         }
@@ -77,6 +81,8 @@ pub struct TargetDesired {
     pub active: bool,
     /// No longer wanted: only deregistrations follow, until [`TargetStatus::own_gone`].
     pub retiring: bool,
+    /// The claim is the oldest of the ClusterSet: what it says of the service itself counts.
+    pub decides: bool,
     /// Nothing is deregistered, whatever is in `instances`.
     pub keep: bool,
     pub consent: Consent,
@@ -85,7 +91,7 @@ pub struct TargetDesired {
     pub instances: Arc<[InstanceSpec]>,
 }
 
-/// What is made for a target where there is nothing. A service that is there is used as it is.
+/// What is made for a target where there is nothing. A service that is there is used as it is, but that ours gets the TTL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Creation {
     /// A missing namespace is made, as an API-only one.
@@ -95,11 +101,13 @@ pub struct Creation {
     /// Its records in namespaces with DNS; `None`: it is found by API only, as it is in all others.
     pub dns: Option<DnsConfig>,
     pub custom_health_check: bool,
+    /// The TTL that was asked for, in seconds: an adopted service gets it, too.
+    pub ttl: Option<u32>,
 }
 
 impl Default for Creation {
     fn default() -> Self {
-        Self { namespace: true, service: true, dns: None, custom_health_check: false }
+        Self { namespace: true, service: true, dns: None, custom_health_check: false, ttl: None }
     }
 }
 
@@ -114,6 +122,8 @@ pub struct TargetStatus {
     pub registered: usize,
     /// Retiring, and no instance of ours was seen there after the last one was deregistered: the record can go.
     pub own_gone: bool,
+    /// What the user should know though everything is registered.
+    pub notices: Vec<Notice>,
     /// Own instances that were there when this leader looked first.
     pub found: Option<Ids>,
     /// Own instances when nothing remained to be written the last time.

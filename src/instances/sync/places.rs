@@ -10,10 +10,10 @@ use super::{
     state::{Place, Seen, Want},
 };
 use crate::{
-    cloudmap::{CreateService, Error, ErrorKind, Namespace, NamespaceKind, Service},
+    cloudmap::{CreateService, DnsRecord, Error, ErrorKind, Namespace, NamespaceKind, Service},
     instances::{
         attributes::ServiceTraits,
-        ownership::{self, ServiceOwner, refusal, service_owner},
+        ownership::{self, Control, ServiceOwner, control, refusal, service_owner},
         target::validate,
     },
     model::Target,
@@ -27,6 +27,7 @@ const REFUSED_AGAIN: Duration = Duration::from_mins(5);
 pub(super) struct Listed {
     id: Arc<str>,
     traits: ServiceTraits,
+    records: Vec<DnsRecord>,
     owner: ServiceOwner,
 }
 
@@ -80,7 +81,7 @@ impl Engine {
                 None
             }
             None => {
-                let Creation { namespace: _, service, dns, custom_health_check } = &desired.creation;
+                let Creation { service, dns, custom_health_check, .. } = &desired.creation;
                 service.then(|| Want::CreateService {
                     namespace_id,
                     dns: dns.clone().filter(|_| kind != NamespaceKind::Http),
@@ -90,7 +91,8 @@ impl Engine {
             // What we have there is withdrawn, whoever owns the service.
             Some(listed) if desired.retiring || listed.owner == ServiceOwner::Ours => {
                 let adopt = desired.consent.adopt.clone().filter(|adopt| adopt.covers(&listed.owner));
-                let place = Place { service_id: listed.id.clone(), traits: listed.traits, adopt, refused_until: None };
+                let control = if listed.owner == ServiceOwner::Ours { Control::Ours } else { Control::Others };
+                let place = Place { adopt, ..listed.place(control) };
                 self.resolved(target, place);
                 self.want(target, now)
             }
@@ -142,14 +144,14 @@ impl Engine {
                 state.seen = Seen::Once;
                 let known = listed(&service, &self.settings.identity);
                 state.found = state.found.take().or_else(|| Some(Arc::default()));
-                let place =
-                    Place { service_id: service.id.clone(), traits: known.traits, adopt: None, refused_until: None };
+                let place = known.place(Control::Ours);
                 self.remember(&namespace_id, &target.service, known);
                 self.resolved(target, place);
             }
             (Ok(CreateService::Exists { id, .. }), Some(namespace_id)) => {
                 // Somebody was faster, or an earlier request of ours: the look that follows tells which.
-                let unclaimed = Listed { id, traits: ServiceTraits::default(), owner: ServiceOwner::Unclaimed };
+                let (traits, records, owner) = (ServiceTraits::default(), Vec::new(), ServiceOwner::Unclaimed);
+                let unclaimed = Listed { id, traits, records, owner };
                 self.remember(&namespace_id, &target.service, unclaimed);
             }
             (Ok(_), None) => {}
@@ -189,8 +191,10 @@ impl Engine {
                 let refused = refusal(&owner, &consent);
                 let adopt = consent.adopt.filter(|adopt| adopt.covers(&owner));
                 let until = refused.is_some().then_some(now + REFUSED_AGAIN);
-                let (service_id, traits) = (service.id.clone(), ServiceTraits::from(&service));
-                self.resolved(target, Place { service_id, traits, adopt, refused_until: until });
+                let identity = &self.settings.identity;
+                let control = control(&service, &tags, identity, adopt.as_ref());
+                let place = Place { adopt, refused_until: until, ..listed(&service, identity).place(control) };
+                self.resolved(target, place);
                 if let Some((message, at)) = refused.zip(until) {
                     if let Some(state) = self.targets.get_mut(target) {
                         state.problem = Some((Reason::ForeignOwner, message));
@@ -218,10 +222,18 @@ impl Engine {
     }
 }
 
+impl Listed {
+    fn place(&self, control: Control) -> Place {
+        let Self { id, traits, records, owner: _ } = self.clone();
+        Place { service_id: id, traits, records, control, adopt: None, refused_until: None }
+    }
+}
+
 pub(super) fn listed(service: &Service, identity: &ownership::Identity) -> Listed {
     Listed {
         id: service.id.clone(),
         traits: ServiceTraits::from(service),
+        records: service.dns.as_ref().map(|dns| dns.records.clone()).unwrap_or_default(),
         owner: service_owner(service, &BTreeMap::new(), identity),
     }
 }

@@ -8,12 +8,16 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Ids, Outcome, Reason, TargetStatus};
+use super::{
+    Creation, Ids, Outcome, Reason, TargetDesired, TargetStatus,
+    notice::{Crowded, Notice},
+};
 use crate::{
-    cloudmap::{DnsConfig, Error, ErrorKind, OperationId},
+    cloudmap::{DnsConfig, DnsRecord, Error, ErrorKind, OperationId, RecordType},
     instances::{
         Adopt,
         attributes::{Digest, ServiceTraits},
+        ownership::Control,
         plan::Own,
     },
 };
@@ -33,16 +37,18 @@ pub(super) enum Class {
     Resolve,
     Read,
     Write,
+    /// Changes of services, which take AWS seconds.
+    Change,
 }
 
 impl Class {
-    pub(super) const ALL: [Self; 3] = [Self::Resolve, Self::Read, Self::Write];
+    pub(super) const ALL: [Self; 4] = [Self::Resolve, Self::Read, Self::Write, Self::Change];
 
     /// Calls in flight. Few, because those who wait for a request rate wait in the order in which they came: what is
     /// urgent overtakes the bulk only here.
     pub(super) const fn places(self) -> usize {
         match self {
-            Self::Resolve => 4,
+            Self::Resolve | Self::Change => 4,
             Self::Read => 8,
             Self::Write => 16,
         }
@@ -59,6 +65,8 @@ pub(super) enum Want {
     Inspect { service_id: Arc<str> },
     Read { service_id: Arc<str> },
     Write { service_id: Arc<str>, id: Arc<str> },
+    SetHealth { service_id: Arc<str>, id: Arc<str>, healthy: bool },
+    SetTtl { service_id: Arc<str>, ttl: u32 },
     DeleteService { service_id: Arc<str> },
 }
 
@@ -66,7 +74,8 @@ impl Want {
     pub(super) fn class(&self) -> Class {
         match self {
             Self::Read { .. } => Class::Read,
-            Self::Write { .. } => Class::Write,
+            Self::Write { .. } | Self::SetHealth { .. } => Class::Write,
+            Self::SetTtl { .. } => Class::Change,
             _ => Class::Resolve,
         }
     }
@@ -77,6 +86,8 @@ impl Want {
 pub(super) struct Place {
     pub(super) service_id: Arc<str>,
     pub(super) traits: ServiceTraits,
+    pub(super) records: Vec<DnsRecord>,
+    pub(super) control: Control,
     /// Instances that it identifies become ours.
     pub(super) adopt: Option<Adopt>,
     /// It is somebody else's, as far as is known until then: only what we have there is withdrawn.
@@ -96,6 +107,8 @@ pub(super) enum Phase {
 pub(super) struct Running {
     /// What the instance says when the operation succeeds; `None`: it is gone then.
     pub(super) effect: Option<Digest>,
+    /// The health that it is registered with.
+    pub(super) healthy: bool,
     /// `None` while the request is on its way.
     pub(super) operation: Option<OperationId>,
     /// Somebody's operation that is in the way of ours.
@@ -108,6 +121,23 @@ pub(super) struct Running {
 pub(super) struct Retry {
     pub(super) failures: u32,
     pub(super) at: Instant,
+}
+
+/// The health that was said of an instance last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Told {
+    pub(super) healthy: bool,
+    /// AWS takes its time: until then a reading may show what was before.
+    pub(super) settles: Instant,
+}
+
+/// How changing the TTL stands.
+#[derive(Debug, Default)]
+pub(super) struct Ttl {
+    pub(super) in_flight: bool,
+    pub(super) failures: u32,
+    pub(super) not_before: Option<Instant>,
+    pub(super) error: Option<String>,
 }
 
 /// When the own instances of a target were read.
@@ -128,6 +158,17 @@ pub(super) struct State {
     pub(super) busy: bool,
     pub(super) own: Own,
     pub(super) taken: BTreeSet<Arc<str>>,
+    /// Instances that are not ours, and how many of them fail their health check.
+    pub(super) foreign: usize,
+    pub(super) foreign_ill: usize,
+    /// In services with a custom health check.
+    pub(super) told: BTreeMap<Arc<str>, Told>,
+    /// Whose health is being said.
+    pub(super) telling: BTreeSet<Arc<str>>,
+    /// Whose health is still to be said; planned with `pending`.
+    pub(super) untold: VecDeque<(Arc<str>, bool)>,
+    pub(super) ttl: Ttl,
+    pub(super) crowded: Crowded,
     /// Instances of the controller that is replaced: deregistered when ours are there.
     pub(super) adopted: BTreeSet<Arc<str>>,
     pub(super) seen: Seen,
@@ -162,7 +203,9 @@ impl State {
 
     /// Nothing is written, waited for or to be tried again.
     pub(super) fn at_rest(&self) -> bool {
-        self.running.is_empty() && self.retry.is_empty() && self.pending.as_ref().is_some_and(VecDeque::is_empty)
+        let written =
+            self.running.is_empty() && self.retry.is_empty() && self.pending.as_ref().is_some_and(VecDeque::is_empty);
+        written && self.telling.is_empty() && self.untold.is_empty()
     }
 
     pub(super) fn registered(&self) -> usize {
@@ -175,6 +218,9 @@ impl State {
         self.own.clear();
         self.taken.clear();
         self.adopted.clear();
+        (self.foreign, self.foreign_ill) = (0, 0);
+        self.told.clear();
+        self.untold.clear();
         self.seen = Seen::Never;
         self.reading = None;
         self.retry.clear();
@@ -206,7 +252,7 @@ impl State {
         }
     }
 
-    pub(super) fn status(&self) -> TargetStatus {
+    pub(super) fn status(&self, desired: &TargetDesired) -> TargetStatus {
         let registered = self.registered();
         let outcome = match (&self.problem, &self.unfit) {
             (Some((reason, message)), _) => Outcome::Refused { reason: *reason, message: message.clone() },
@@ -215,7 +261,51 @@ impl State {
             (None, None) => Outcome::Pending,
         };
         let own_gone = matches!(self.phase, Phase::Gone);
-        TargetStatus { outcome, registered, own_gone, found: self.found.clone(), reached: self.reached.clone() }
+        let notices = if desired.active { self.notices(&desired.creation) } else { Vec::new() };
+        TargetStatus {
+            outcome,
+            registered,
+            own_gone,
+            notices,
+            found: self.found.clone(),
+            reached: self.reached.clone(),
+        }
+    }
+
+    fn notices(&self, creation: &Creation) -> Vec<Notice> {
+        let mut notices: Vec<_> = self.crowded.notices().collect();
+        let place = self.place().filter(|place| place.refused_until.is_none());
+        let kinds = |records: &[DnsRecord]| records.iter().map(|record| record.record_type).collect::<BTreeSet<_>>();
+        if let (Some(place), Some(dns)) = (place, &creation.dns)
+            && place.control == Control::Ours
+            && !place.records.is_empty()
+            && kinds(&place.records) != kinds(&dns.records)
+        {
+            let list = |records: &[DnsRecord]| {
+                kinds(records).into_iter().map(RecordType::as_str).collect::<Vec<_>>().join(" and ")
+            };
+            let message = format!(
+                "The Cloud Map service has {} records, asked for are {}: AWS lets nobody change their kinds; take the Service \
+                 back until its Cloud Map service is gone, or choose another name",
+                list(&place.records),
+                list(&dns.records)
+            );
+            notices.push(Notice { reason: "RecordsDiffer", message });
+        }
+        if let Some(error) = &self.ttl.error {
+            let message = format!("The TTL stays as it is, which is tried again: {error}");
+            notices.push(Notice { reason: "TtlNotChanged", message });
+        }
+        notices
+    }
+
+    /// Sees how many instances there are, now that all of them are known.
+    pub(super) fn count(&mut self) {
+        let Some(place) = self.place().filter(|place| place.refused_until.is_none()) else { return };
+        let traits = place.traits;
+        let ill = self.told.iter().filter(|(id, told)| !told.healthy && self.own.contains_key(*id)).count();
+        let instances = self.own.len() + self.foreign;
+        self.crowded = self.crowded.with(traits, instances, instances.saturating_sub(ill + self.foreign_ill));
     }
 
     /// Notes what is registered now that nothing remains to be written.

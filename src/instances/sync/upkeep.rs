@@ -65,9 +65,10 @@ impl Engine {
     }
 }
 
-/// Calls that reading a target takes, from what we have there: foreign instances are not known before.
+/// Listing calls that reading a target takes, by what was there last. (Health comes from another operation, at a rate of its
+/// own.)
 fn pages_of(state: &State) -> usize {
-    1 + state.own.len() / 100
+    1 + (state.own.len() + state.foreign) / 100
 }
 
 fn first_in(namespace: &Arc<str>) -> Target {

@@ -10,16 +10,16 @@ use tokio::time::Instant;
 
 use super::{
     TargetDesired,
-    call::{Call, Event},
+    call::{Call, Event, Inventory},
     engine::Engine,
-    state::{Retry, Running, Seen, State, back_off, reason},
+    state::{Retry, Running, Seen, State, Told, back_off, reason},
 };
 use crate::{
-    cloudmap::{Error, ErrorKind, Instance, OperationId, OperationState},
+    cloudmap::{Error, ErrorKind, OperationId, OperationState},
     instances::{
         InstanceSpec,
         attributes::Digest,
-        plan::{self, find, plan},
+        plan::{self, find, ill_told, plan, writable},
     },
     model::Target,
 };
@@ -37,7 +37,7 @@ const OPERATION_DEADLINE: Duration = Duration::from_mins(2);
 const FULL: Duration = Duration::from_mins(1);
 
 /// The instances that a target shall have: none when it retires, or when the service is somebody else's.
-fn wanted<'a>(state: &State, desired: &'a TargetDesired) -> &'a [InstanceSpec] {
+pub(super) fn wanted<'a>(state: &State, desired: &'a TargetDesired) -> &'a [InstanceSpec] {
     let refused = state.place().is_some_and(|place| place.refused_until.is_some());
     if desired.retiring || refused { &[] } else { &desired.instances }
 }
@@ -45,29 +45,12 @@ fn wanted<'a>(state: &State, desired: &'a TargetDesired) -> &'a [InstanceSpec] {
 impl Engine {
     /// The next instance to write.
     pub(super) fn next_write(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Arc<str>> {
+        self.plan_writes(target, desired)?;
         let state = self.targets.get_mut(target)?;
-        if state.pending.is_none() {
-            let traits = state.place()?.traits;
-            let instances = wanted(state, desired);
-            let plan = plan(instances, &state.own, &state.taken, traits);
-            state.unfit = plan.refused.first().map(|(id, why)| {
-                let (refused, all) = (plan.refused.len(), instances.len());
-                format!("{refused} of {all} instances cannot be registered; {id}: {why}")
-            });
-            // Dead addresses go first.
-            let deregister = if desired.keep { Vec::new() } else { plan.deregister };
-            let pending: VecDeque<_> = deregister.into_iter().chain(plan.register).collect();
-            if !state.retry.is_empty() {
-                // What failed and is not wanted any more is forgotten.
-                let wanted: BTreeSet<_> = pending.iter().collect();
-                state.retry.retain(|id, _| wanted.contains(id));
-                state.relieve();
-            }
-            state.pending = Some(pending);
-        }
         let full = state.full_until.is_some_and(|until| until > now);
         let blocked = |state: &State, id: &Arc<str>| {
             state.running.contains_key(id)
+                || state.telling.contains(id)
                 || state.retry.get(id).is_some_and(|retry| retry.at > now)
                 || (full && !matches!(state.own.get(id), Some(Some(_))) && find(wanted(state, desired), id).is_some())
         };
@@ -82,6 +65,7 @@ impl Engine {
         if state.at_rest() && !full && !refused {
             state.settled = true;
             state.reach();
+            state.count();
             // Only now, so that the name is never without an instance while it changes hands.
             if !state.adopted.is_empty() && desired.active && state.unfit.is_none() {
                 let adopted = std::mem::take(&mut state.adopted);
@@ -91,6 +75,38 @@ impl Engine {
             }
         }
         None
+    }
+
+    /// Plans what remains to be written, unless that is known.
+    pub(super) fn plan_writes(&mut self, target: &Target, desired: &TargetDesired) -> Option<()> {
+        let state = self.targets.get_mut(target)?;
+        if state.pending.is_some() {
+            return Some(());
+        }
+        let traits = state.place()?.traits;
+        let instances = wanted(state, desired);
+        let plan = plan(instances, &state.own, &state.taken, traits);
+        state.unfit = plan.refused.first().map(|(id, why)| {
+            let (refused, all) = (plan.refused.len(), plan.refused.len() + plan.wanted);
+            format!("{refused} of {all} instances cannot be registered; {id}: {why}")
+        });
+        state.untold = if traits.has_custom_health_check() {
+            let told = |id: &str| state.told.get(id).map(|told| told.healthy);
+            ill_told(instances, &state.own, told).collect()
+        } else {
+            VecDeque::new()
+        };
+        // Dead addresses go first.
+        let deregister = if desired.keep { Vec::new() } else { plan.deregister };
+        let pending: VecDeque<_> = deregister.into_iter().chain(plan.register).collect();
+        if !state.retry.is_empty() {
+            // What failed and is not wanted any more is forgotten.
+            let wanted: BTreeSet<_> = pending.iter().chain(state.untold.iter().map(|(id, _)| id)).collect();
+            state.retry.retain(|id, _| wanted.contains(id));
+            state.relieve();
+        }
+        state.pending = Some(pending);
+        Some(())
     }
 
     pub(super) fn issue_write(
@@ -105,10 +121,10 @@ impl Engine {
         let state = self.targets.get_mut(target)?;
         state.pending.as_mut()?.pop_front();
         let traits = state.place()?.traits;
-        let spec = find(wanted(state, desired), &id)
-            .filter(|spec| spec.lacks(traits).is_none() && !state.taken.contains(spec.id()));
+        let spec = writable(wanted(state, desired), &id, &state.own, &state.taken, traits);
         let running = Running {
             effect: spec.map(|spec| spec.digest(traits)),
+            healthy: spec.is_some_and(InstanceSpec::is_ready),
             operation: None,
             in_the_way: false,
             polls: 0,
@@ -170,10 +186,10 @@ impl Engine {
     }
 
     /// Tries one instance again later, and says so where that is more than a hiccup.
-    fn failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
+    pub(super) fn failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         let failures = state.retry.get(id).map_or(0, |retry| retry.failures) + 1;
-        let hopeless = error.kind == ErrorKind::InvalidInput;
+        let hopeless = matches!(error.kind, ErrorKind::InvalidInput | ErrorKind::AccessDenied);
         if let Some(reason) = reason(error)
             && (failures > 2 || hopeless)
         {
@@ -220,7 +236,9 @@ impl Engine {
         match result {
             Ok(OperationState::Succeeded { .. }) => {
                 let (effect, in_the_way) = (running.effect, running.in_the_way);
+                let told = Told { healthy: running.healthy, settles: now };
                 self.ended(&target, &id);
+                self.registered_as(&target, &id, effect.filter(|_| !in_the_way).map(|_| told));
                 self.succeeded(&target, &id, effect.filter(|_| !in_the_way), in_the_way);
             }
             Ok(OperationState::Failed { code, message }) => {
@@ -314,10 +332,15 @@ impl Engine {
         {
             pending.push_front(id.clone());
         }
+        if traits.has_custom_health_check() {
+            let told = |id: &str| state.told.get(id).map(|told| told.healthy);
+            let ill: Vec<_> = ill_told(spec, &own, told).collect();
+            state.untold.extend(ill);
+        }
     }
 
     /// A complete listing of a target's service, or none.
-    pub(super) fn was_read(&mut self, target: &Target, result: Result<Vec<Instance>, Error>, now: Instant) {
+    pub(super) fn was_read(&mut self, target: &Target, result: Result<Inventory, Error>, now: Instant) {
         let desired = self.desired.clone();
         let Some(state) = self.targets.get_mut(target) else { return };
         let Some(written) = state.reading.take() else { return };
@@ -331,7 +354,7 @@ impl Engine {
                     self.wake_at(target, at);
                 }
             }
-            Ok(listing) => {
+            Ok(Inventory { instances: listing, unhealthy }) => {
                 let reading = plan::read(
                     &listing,
                     &desired.instances,
@@ -358,6 +381,9 @@ impl Engine {
                 if state.found.is_none() {
                     state.found = Some(Arc::new(state.own.keys().cloned().collect()));
                 }
+                state.foreign = reading.foreign;
+                state.health_was_read(&listing, unhealthy.as_ref(), &written, now);
+                state.count();
                 let whole = written.is_empty() && state.running.is_empty();
                 state.seen = if whole { Seen::Since } else { Seen::Once };
                 state.pending = None;

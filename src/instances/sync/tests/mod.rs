@@ -1,9 +1,13 @@
 //! The task against a registry in memory, under simulated time.
 
 mod cost;
+mod drift;
+mod health;
+mod isolation;
 mod lifecycle;
 mod storm;
 mod trouble;
+mod ttl;
 
 use std::{
     collections::BTreeSet,
@@ -18,11 +22,11 @@ use tokio::{sync::oneshot, time::sleep};
 use super::*;
 use crate::{
     cloudmap::{
-        ErrorKind, Instance, Lane, Limited, Limits, NamespaceKind, Operation, Rates,
+        ErrorKind, Instance, Lane, Limited, Limits, NamespaceKind, Operation, Rates, Service,
         fake::{Fake, Fault},
     },
     instances::{Source, ownership::is_ours},
-    model::{Endpoint, ServiceKey, fixtures},
+    model::{Conditions, Endpoint, ServiceKey, fixtures},
 };
 
 fn identity(uid: &str) -> Identity {
@@ -41,6 +45,15 @@ fn specs(uid: &str, service: &str, addresses: impl IntoIterator<Item = u32>, zon
     let (identity, service) = (identity(uid), ServiceKey::new("shop", service));
     let source = Source { identity: &identity, service: &service, ports: &[], region: None };
     source.instances(&endpoints).unwrap().into()
+}
+
+/// Pods in a service, by the last part of their addresses: ready, not ready, or on their way out.
+fn pods(service: &str, pods: &[(u32, Conditions)]) -> Arc<[InstanceSpec]> {
+    let pod =
+        |&(last, conditions): &(u32, Conditions)| Endpoint { conditions, ..fixtures::mk_endpoint(0x0a00_0000 + last) };
+    let endpoints: Vec<_> = pods.iter().map(pod).collect();
+    let (identity, service) = (identity("uid-1"), ServiceKey::new("shop", service));
+    Source { identity: &identity, service: &service, ports: &[], region: None }.instances(&endpoints).unwrap().into()
 }
 
 fn active(instances: Arc<[InstanceSpec]>) -> TargetDesired {
@@ -127,6 +140,11 @@ impl World {
 
     fn count(&self, operation: Operation) -> usize {
         self.fake.registry().count(operation)
+    }
+
+    /// The service of a name in the namespace `shop`.
+    fn service(&self, name: &str) -> Service {
+        self.fake.registry().services.values().find(|service| *service.name == *name).unwrap().clone()
     }
 
     fn writes(&self) -> usize {

@@ -1,0 +1,196 @@
+//! Attributes that users add to their instances: by the annotation on the object, and by labels of pods that the
+//! operator lets through.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use crate::{api::names::ANNOTATION_ATTRIBUTES, cloudmap::Attributes, cluster::objects::Pairs, model::Endpoint};
+
+/// Longest key and value of an attribute (Cloud Map `RegisterInstance`).
+const MAX_KEY: usize = 255;
+const MAX_VALUE: usize = 1024;
+/// Begins of the names that AWS, ECS and this project give a meaning to.
+const RESERVED: [&str; 4] = ["AWS_", "ECS_", "CLOUDMAP_MCS_", "PORT_"];
+/// Whole names of that kind, those by which the AWS Cloud Map MCS Controller knows its instances among them.
+const RESERVED_NAMES: [&str; 5] = ["AVAILABILITY_ZONE", "REGION", "EC2_INSTANCE_ID", "CLUSTER_ID", "CLUSTERSET_ID"];
+
+/// What the instances of a Service say beside what is always said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Custom {
+    /// On each instance.
+    pub service: Attributes,
+    /// On the instances of pods, by address, where the operator lets labels through. The Service's win over them.
+    pub pods: BTreeMap<IpAddr, Arc<Attributes>>,
+}
+
+impl Custom {
+    /// Those of one endpoint.
+    pub(super) fn of(&self, endpoint: &Endpoint) -> Attributes {
+        let addresses = [endpoint.ipv4.map(IpAddr::from), endpoint.ipv6.map(IpAddr::from)];
+        let pod = addresses.into_iter().flatten().find_map(|address| self.pods.get(&address));
+        let mut attributes = pod.map(|pod| (**pod).clone()).unwrap_or_default();
+        attributes.extend(self.service.clone());
+        attributes
+    }
+}
+
+/// Reads the annotation: `key=value` separated by commas or lines, or a JSON object of texts.
+///
+/// What cannot be an attribute is left out; the second part says what, and why.
+pub fn read(annotations: &Pairs) -> (Attributes, Vec<String>) {
+    let Some(text) = annotations.get(ANNOTATION_ATTRIBUTES).map(|text| text.trim()) else {
+        return Default::default();
+    };
+    let complain = |what: String| format!("{ANNOTATION_ATTRIBUTES}: {what}");
+    let pairs: Vec<(String, String)> = if text.starts_with('{') {
+        match serde_json::from_str::<BTreeMap<String, String>>(text) {
+            Ok(pairs) => pairs.into_iter().collect(),
+            Err(error) => {
+                return (Attributes::new(), vec![complain(format!("it is no JSON object of texts ({error})"))]);
+            }
+        }
+    } else {
+        let pair = |item: &str| match item.split_once('=') {
+            Some((key, value)) => (key.trim_end().to_owned(), value.trim().to_owned()),
+            // Refused below, for its spaces.
+            None => (format!("{item} (write key=value)"), String::new()),
+        };
+        text.split([',', '\n']).map(str::trim).filter(|item| !item.is_empty()).map(pair).collect()
+    };
+    let (mut attributes, mut complaints) = (Attributes::new(), Vec::new());
+    for (key, value) in pairs {
+        match check(&key, &value) {
+            Ok(()) => {
+                attributes.insert(key, value);
+            }
+            Err(rule) => complaints.push(complain(format!("{key:?} is left out: {rule}"))),
+        }
+    }
+    (attributes, complaints)
+}
+
+/// Whether users may give an attribute this name.
+///
+/// # Errors
+/// Why not.
+pub fn check_name(key: &str) -> Result<(), &'static str> {
+    let upper = key.to_ascii_uppercase();
+    if RESERVED.iter().any(|begin| upper.starts_with(begin)) || RESERVED_NAMES.contains(&upper.as_str()) {
+        return Err("the name is reserved for AWS, ECS or a controller");
+    }
+    if key.is_empty() || key.len() > MAX_KEY || !key.bytes().all(|c| c.is_ascii_graphic()) {
+        return Err("a name has 1 to 255 printable ASCII characters and no spaces");
+    }
+    Ok(())
+}
+
+fn check(key: &str, value: &str) -> Result<(), &'static str> {
+    check_name(key)?;
+    let printable = value.bytes().all(|c| c.is_ascii_graphic() || c == b' ' || c == b'\t');
+    if value.len() > MAX_VALUE || !printable || value.starts_with([' ', '\t']) {
+        return Err("a value has at most 1,024 printable ASCII characters and does not begin with a space");
+    }
+    Ok(())
+}
+
+/// Keys of pod labels that become attributes (`--instance-labels`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LabelKeys(pub BTreeSet<Box<str>>);
+
+impl std::str::FromStr for LabelKeys {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let keys: BTreeSet<Box<str>> =
+            text.split(',').map(str::trim).filter(|key| !key.is_empty()).map(Box::from).collect();
+        for key in &keys {
+            check_name(key).map_err(|rule| format!("{key:?} cannot be an attribute: {rule}"))?;
+            if !crate::model::labels::is_label_key(key) {
+                return Err(format!("{key:?} is not the key of a label"));
+            }
+        }
+        if keys.is_empty() {
+            return Err("it must be the keys of labels, separated by commas".to_owned());
+        }
+        Ok(Self(keys))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn annotated(text: &str) -> (Attributes, Vec<String>) {
+        read(&[(ANNOTATION_ATTRIBUTES.into(), text.into())].into())
+    }
+
+    fn pairs(pairs: &[(&str, &str)]) -> Attributes {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_list_lines_and_json_say_the_same() {
+        let expected = pairs(&[("stage", "canary"), ("team", "web shop"), ("empty", "")]);
+        for text in [
+            "stage=canary, team=web shop,empty=",
+            "stage = canary\nteam=web shop\n empty=\n",
+            r#"{"stage": "canary", "team": "web shop", "empty": ""}"#,
+        ] {
+            assert_eq!(annotated(text), (expected.clone(), vec![]), "{text}");
+        }
+        assert_eq!(read(&Pairs::new()), Default::default());
+        assert_eq!(annotated(r#"{"list": "a,b=c"}"#).0, pairs(&[("list", "a,b=c")]));
+    }
+
+    #[test]
+    fn what_cannot_be_or_is_reserved_is_left_out_by_name_and_the_rest_stays() {
+        let long = format!("long={}", "x".repeat(1025));
+        for (wrong, word) in [
+            ("AWS_INSTANCE_IPV4=10.0.0.1", "reserved"),
+            ("aws_instance_port=1", "reserved"),
+            ("ECS_CLUSTER_NAME=x", "reserved"),
+            ("CLOUDMAP_MCS_CLUSTER_UID=x", "reserved"),
+            ("PORT_http=80", "reserved"),
+            ("REGION=x", "reserved"),
+            ("CLUSTERSET_ID=x", "reserved"),
+            ("no value", "key=value"),
+            ("=x", "1 to 255"),
+            ("a b=x", "no spaces"),
+            ("grün=x", "ASCII"),
+            ("umlaut=grün", "ASCII"),
+            (long.as_str(), "1,024"),
+        ] {
+            let (attributes, complaints) = annotated(&format!("{wrong},team=web"));
+            assert_eq!(attributes, pairs(&[("team", "web")]), "{wrong}");
+            assert!(complaints.len() == 1 && complaints[0].contains(word), "{wrong}: {complaints:?}");
+        }
+        let (attributes, complaints) = annotated(r#"{"team": 7}"#);
+        assert!(attributes.is_empty() && complaints[0].contains("JSON"), "{complaints:?}");
+    }
+
+    #[test]
+    fn a_pod_is_found_by_either_address_and_the_service_wins() {
+        let mut endpoint = crate::model::fixtures::mk_endpoint([10, 0, 0, 1]);
+        endpoint.ipv6 = "fd00::1".parse().ok();
+        let pod = Arc::new(pairs(&[("version", "2"), ("team", "pod")]));
+        for address in ["10.0.0.1", "fd00::1"] {
+            let pods = [(address.parse().unwrap(), Arc::clone(&pod))].into();
+            let custom = Custom { service: pairs(&[("team", "web")]), pods };
+            assert_eq!(custom.of(&endpoint), pairs(&[("version", "2"), ("team", "web")]));
+        }
+    }
+
+    #[test]
+    fn the_labels_that_are_let_through_are_named_one_by_one() {
+        let keys = "version, app.kubernetes.io/name".parse::<LabelKeys>().unwrap();
+        assert_eq!(keys.0.iter().map(|key| &**key).collect::<Vec<_>>(), ["app.kubernetes.io/name", "version"]);
+        for (wrong, word) in [("", "separated by commas"), ("REGION", "reserved"), ("a/b/c", "not the key of a label")]
+        {
+            let error = wrong.parse::<LabelKeys>().unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

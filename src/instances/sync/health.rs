@@ -1,0 +1,99 @@
+//! Mirrors the readiness of pods in the health of their instances, where the service has a custom health check.
+//!
+//! A pod that is not ready keeps its instance, which says so; one that never was gets none, and one that terminates loses
+//! it. AWS waits about 30 s before an instance that is said to be unhealthy is out of the answers.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    TargetDesired,
+    engine::Engine,
+    state::{State, Told},
+};
+use crate::{
+    cloudmap::{Error, Instance},
+    model::Target,
+};
+
+/// After a health was said, a reading may show the one before for so long.
+const SETTLES: Duration = Duration::from_secs(45);
+
+impl Engine {
+    /// The next instance whose health is to be said.
+    pub(super) fn next_health(
+        &mut self,
+        target: &Target,
+        desired: &TargetDesired,
+        now: Instant,
+    ) -> Option<(Arc<str>, bool)> {
+        self.plan_writes(target, desired)?;
+        let state = self.targets.get_mut(target)?;
+        // What is blocked is planned again when what is in its way ends, or its time comes.
+        while let Some((id, healthy)) = state.untold.front().cloned() {
+            let busy = state.running.contains_key(&id) || state.telling.contains(&id);
+            if !busy && state.retry.get(&id).is_none_or(|retry| retry.at <= now) {
+                return Some((id, healthy));
+            }
+            state.untold.pop_front();
+        }
+        None
+    }
+
+    pub(super) fn health_set(
+        &mut self,
+        target: &Target,
+        id: &Arc<str>,
+        healthy: bool,
+        result: Result<(), Error>,
+        now: Instant,
+    ) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        state.telling.remove(id);
+        state.pending = None;
+        match result {
+            Ok(()) => {
+                state.told.insert(Arc::clone(id), Told { healthy, settles: now + SETTLES });
+                state.retry.remove(id);
+                state.relieve();
+            }
+            // One that is not there (yet) as well: the next reading tells more.
+            Err(error) => self.failed(target, id, &error, now),
+        }
+        self.wake_target(target, now);
+    }
+
+    /// What a finished write of an instance says about its health; `None`: nothing.
+    pub(super) fn registered_as(&mut self, target: &Target, id: &Arc<str>, told: Option<Told>) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        match told {
+            Some(told) => state.told.insert(Arc::clone(id), told),
+            None => state.told.remove(id),
+        };
+    }
+}
+
+impl State {
+    /// Takes in which instances fail their check, as far as that was told. `written`: those about which the listing says
+    /// nothing.
+    pub(super) fn health_was_read(
+        &mut self,
+        listing: &[Instance],
+        unhealthy: Option<&BTreeSet<Arc<str>>>,
+        written: &BTreeSet<Arc<str>>,
+        now: Instant,
+    ) {
+        let Self { told, own, running, .. } = self;
+        told.retain(|id, _| own.contains_key(id));
+        let Some(unhealthy) = unhealthy else { return };
+        let untold = |id: &Arc<str>| written.contains(id) || running.contains_key(id);
+        for Instance { id, .. } in listing.iter().filter(|instance| own.contains_key(&instance.id)) {
+            let settling = told.get(id).is_some_and(|told| told.settles > now);
+            if !settling && !untold(id) {
+                told.insert(Arc::clone(id), Told { healthy: !unhealthy.contains(id), settles: now });
+            }
+        }
+        self.foreign_ill = unhealthy.iter().filter(|id| !self.own.contains_key(*id)).count();
+    }
+}

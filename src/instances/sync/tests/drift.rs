@@ -1,0 +1,94 @@
+//! What somebody else changed is put right, in a time that follows from a budget of calls.
+
+use super::*;
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("s-{i}")).collect()
+}
+
+async fn registered(count: usize) -> (World, Vec<String>) {
+    let (world, services) = (World::new(Fake::new()), names(count));
+    world.desire(services.iter().map(|s| (target("shop", s), active(specs("uid-1", s, 1..=2, "a")))));
+    for service in &services {
+        world.registered(&target("shop", service), 2).await;
+    }
+    (world, services)
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_five_hundred_services_drift_is_repaired_within_a_minute() {
+    let (world, services) = registered(500).await;
+    assert_eq!(world.handle.figures().borrow().drift_period, Duration::from_secs(50));
+    // From any moment on: the round may have just passed, or be about to come.
+    for pause in [0, 17, 34] {
+        sleep(Duration::from_secs(pause)).await;
+        let (reads, since) = (world.count(Operation::ListInstances), Instant::now());
+        let before: Vec<_> = services.iter().map(|service| world.instances(service)).collect();
+        {
+            let mut registry = world.fake.registry();
+            let ids: BTreeMap<_, _> = registry.services.values().map(|s| (s.name.clone(), s.id.clone())).collect();
+            for (n, (service, there)) in services.iter().zip(&before).enumerate() {
+                let (id, first) = (ids[service.as_str()].clone(), there[0].id.clone());
+                match n % 3 {
+                    0 => drop(registry.instances.remove(&(id, first))),
+                    1 => {
+                        drop(registry.instances.get_mut(&(id, first)).unwrap().insert("PORT_x".into(), "1/TCP".into()))
+                    }
+                    _ => {
+                        let extra = &specs("uid-1", service, [9], "a")[0];
+                        let instance = extra.render(crate::instances::attributes::ServiceTraits::default());
+                        registry.instances.insert((id, instance.id), instance.attributes);
+                    }
+                }
+            }
+        }
+        loop {
+            let repaired = services.iter().zip(&before).all(|(service, there)| world.instances(service) == *there);
+            if repaired {
+                break;
+            }
+            assert!(since.elapsed() < Duration::from_mins(1), "not within a minute");
+            sleep(Duration::from_secs(1)).await;
+        }
+        let calls = (world.count(Operation::ListInstances) - reads) as f64;
+        let allowed = 10.0 * since.elapsed().as_secs_f64() + 1.0;
+        assert!(calls <= allowed, "{calls} listings, where the budget allows {allowed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn beyond_five_hundred_the_period_grows_and_the_calls_do_not() {
+    let (world, _) = registered(1000).await;
+    assert_eq!(world.handle.figures().borrow().drift_period, Duration::from_secs(100));
+    let (reads, since) = (world.count(Operation::ListInstances), Instant::now());
+    sleep(Duration::from_mins(5)).await;
+    let rate = (world.count(Operation::ListInstances) - reads) as f64 / since.elapsed().as_secs_f64();
+    assert!((9.0..=10.1).contains(&rate), "{rate} calls a second");
+}
+
+/// What others have in a service costs pages as well.
+#[tokio::test(start_paused = true)]
+async fn a_service_full_of_foreign_instances_counts_for_the_pages_that_it_takes() {
+    let fake = Fake::new();
+    {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::Http);
+        let web = registry.add_service(&ns, "web", "ecs", "");
+        for id in 0..950 {
+            registry.instances.insert((web.clone(), ecs(id).id), ecs(id).attributes);
+        }
+    }
+    let mut settings = Settings::new(identity("uid-1"));
+    settings.drift_budget = 0.1;
+    let world = World::with(fake, &Rates::default(), settings);
+    let web = target("shop", "web");
+    world.desire([(web.clone(), TargetDesired { consent: named(), ..active(specs("uid-1", "web", 1..=2, "a")) })]);
+    world.registered(&web, 2).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(
+        world.handle.figures().borrow().drift_period,
+        Duration::from_secs(100),
+        "ten pages at one in ten seconds"
+    );
+    assert_eq!(world.status(&web).notices[0].reason, "NearlyFull");
+}

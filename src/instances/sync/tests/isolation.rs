@@ -1,0 +1,120 @@
+//! One service or namespace that fails, in whatever way and for however long, says so and stops no other.
+
+use super::*;
+
+/// A service that somebody made in a namespace of its own, so that everything about it has an id to fail by.
+fn bad_service(fake: &Fake) -> (Arc<str>, Arc<str>) {
+    let mut registry = fake.registry();
+    registry.add_namespace("shop", NamespaceKind::Http);
+    let ns = registry.add_namespace("bad", NamespaceKind::Http);
+    let service = registry.add_service(&ns, "bad", "somebody", "");
+    (ns, service)
+}
+
+/// Registers in the bad service and in twenty good ones, whose pods then change, while the bad one fails.
+async fn others_go_on(world: &World) {
+    let bad =
+        || (target("bad", "bad"), TargetDesired { consent: named(), ..active(specs("uid-1", "bad", 1..=30, "a")) });
+    let good = |i: u32, pods: std::ops::Range<u32>| {
+        let name = format!("good-{i}");
+        (target("shop", &name), active(specs("uid-1", &name, pods, "a")))
+    };
+    world.desire((0..20).map(|i| good(i, 1..4)).chain([bad()]));
+    for i in 0..20 {
+        world.registered(&target("shop", &format!("good-{i}")), 3).await;
+    }
+    sleep(Duration::from_mins(5)).await;
+    world.desire((0..20).map(|i| good(i, 3..8)).chain([bad()]));
+    for i in 0..20 {
+        world.registered(&target("shop", &format!("good-{i}")), 5).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_in_which_every_operation_fails_later() {
+    let fake = Fake::new();
+    let (_, service) = bad_service(&fake);
+    fake.registry().failing_later.insert(service.clone());
+    let world = World::new(fake);
+    let since = Instant::now();
+    others_go_on(&world).await;
+    assert!(since.elapsed() < Duration::from_mins(7), "{:?}", since.elapsed());
+    let message = world.refused(&target("bad", "bad"), Reason::Failed).await;
+    assert!(message.contains("INTERNAL_FAILURE"), "{message}");
+    world.fake.registry().failing_later.remove(&service);
+    world.registered(&target("bad", "bad"), 30).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_to_which_every_write_is_refused() {
+    for (kind, reason) in [
+        (ErrorKind::AccessDenied, Reason::AccessDenied),
+        (ErrorKind::InvalidInput, Reason::Failed),
+        (ErrorKind::LimitExceeded, Reason::LimitExceeded),
+        (ErrorKind::Other, Reason::Failed),
+        (ErrorKind::Unknown, Reason::Failed),
+    ] {
+        let fake = Fake::new();
+        let (_, service) = bad_service(&fake);
+        let world = World::new(fake);
+        world.desire([]);
+        world.fake.registry().failing.insert(service.clone(), kind.clone());
+        let since = Instant::now();
+        others_go_on(&world).await;
+        assert!(since.elapsed() < Duration::from_mins(7), "{kind:?}: {:?}", since.elapsed());
+        world.refused(&target("bad", "bad"), reason).await;
+        world.fake.registry().failing.remove(&service);
+        world.registered(&target("bad", "bad"), 30).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_is_denied() {
+    let fake = Fake::new();
+    let (ns, _) = bad_service(&fake);
+    fake.registry().failing.insert(ns.clone(), ErrorKind::AccessDenied);
+    let world = World::new(fake);
+    others_go_on(&world).await;
+    let message = world.refused(&target("bad", "bad"), Reason::AccessDenied).await;
+    assert!(message.contains("ListServices"), "{message}");
+    world.fake.registry().failing.remove(&ns);
+    world.registered(&target("bad", "bad"), 30).await;
+}
+
+/// The others become slow, because AWS' rates are of the account, but none stops.
+#[tokio::test(start_paused = true)]
+async fn a_service_whose_writes_are_always_throttled() {
+    let fake = Fake::new();
+    let (_, service) = bad_service(&fake);
+    let world = World::new(fake);
+    world.fake.registry().failing.insert(service.clone(), ErrorKind::Throttled);
+    others_go_on(&world).await;
+    world.fake.registry().failing.remove(&service);
+    world.registered(&target("bad", "bad"), 30).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_that_keeps_one_service_or_namespace_from_being_made() {
+    for operation in [Operation::CreateService, Operation::CreateHttpNamespace] {
+        let fake = Fake::new();
+        fake.registry().add_namespace("shop", NamespaceKind::Http);
+        let world = World::new(fake);
+        world.fake.fault(operation, Fault::Refused(ErrorKind::LimitExceeded));
+        let late = target("late", "late");
+        world.desire([(late.clone(), active(specs("uid-1", "late", 1..=2, "a")))]);
+        let message = world.refused(&late, Reason::LimitExceeded).await;
+        assert!(message.contains(operation.name()), "{message}");
+        others_in_shop(&world, &late).await;
+        world.registered(&late, 2).await;
+    }
+}
+
+async fn others_in_shop(world: &World, late: &Target) {
+    let (web, since) = (target("shop", "web"), Instant::now());
+    world.desire([
+        (late.clone(), active(specs("uid-1", "late", 1..=2, "a"))),
+        (web.clone(), active(specs("uid-1", "web", 1..=2, "a"))),
+    ]);
+    world.registered(&web, 2).await;
+    assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
+}

@@ -1,0 +1,155 @@
+//! The TTL of services: ours follow what is asked for, and lose nothing by it.
+
+use super::*;
+use crate::{
+    cloudmap::{DnsRecord, HealthCheck, RecordType},
+    instances::records::address_records,
+    model::IpFamily,
+};
+
+fn dns(families: &[IpFamily], ttl: u32) -> Option<DnsConfig> {
+    address_records(families.iter().copied().collect(), ttl)
+}
+
+/// A target whose TTL counts; `asked`: by an annotation.
+fn with_ttl(instances: Arc<[InstanceSpec]>, ttl: u32, asked: bool) -> TargetDesired {
+    let creation = Creation { dns: dns(&[IpFamily::V4], ttl), ttl: asked.then_some(ttl), ..Creation::default() };
+    TargetDesired { creation, decides: true, ..active(instances) }
+}
+
+fn ttls(service: &Service) -> Vec<(RecordType, u32)> {
+    service.dns.iter().flat_map(|dns| &dns.records).map(|record| (record.record_type, record.ttl)).collect()
+}
+
+fn reasons(world: &World, target: &Target) -> Vec<&'static str> {
+    world.status(target).notices.iter().map(|notice| notice.reason).collect()
+}
+
+/// external-dns lost both when a TTL changed: an update deletes what it does not repeat.
+#[tokio::test(start_paused = true)]
+async fn a_ttl_that_changes_keeps_the_second_record_and_the_health_check() {
+    let fake = Fake::new();
+    fake.registry().add_namespace("shop", NamespaceKind::DnsPublic);
+    let world = World::new(fake);
+    let web = target("shop", "web");
+    let both = |ttl| {
+        let creation = Creation { dns: dns(&[IpFamily::V4, IpFamily::V6], ttl), ..Creation::default() };
+        let instances: Arc<[InstanceSpec]> = [].into();
+        TargetDesired { creation, decides: true, ..active(instances) }
+    };
+    world.desire([(web.clone(), both(60))]);
+    world.registered(&web, 0).await;
+    assert_eq!(ttls(&world.service("web")), [(RecordType::A, 60), (RecordType::Aaaa, 60)]);
+    let check = HealthCheck { kind: "HTTP".to_owned(), path: Some("/up".to_owned()), failure_threshold: Some(2) };
+    let id = world.service("web").id;
+    world.fake.registry().services.get_mut(&id).unwrap().health_check = Some(check.clone());
+    let description = world.service("web").description;
+
+    world.desire([(web.clone(), both(20))]);
+    sleep(Duration::from_secs(10)).await;
+    let now = world.service("web");
+    assert_eq!(ttls(&now), [(RecordType::A, 20), (RecordType::Aaaa, 20)]);
+    assert_eq!((now.health_check, now.description), (Some(check), description));
+    sleep(Duration::from_mins(20)).await;
+    assert_eq!(world.count(Operation::UpdateService), 1, "once is enough");
+}
+
+/// With external-dns a TTL annotation adopted such a service, tasks and all, and ended in a crash loop.
+#[tokio::test(start_paused = true)]
+async fn the_ttl_of_a_service_that_is_shared_or_found_by_api_only_is_never_changed() {
+    let fake = Fake::new();
+    {
+        let mut registry = fake.registry();
+        let shop = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
+        registry.add_namespace("api", NamespaceKind::Http);
+        for (name, description) in
+            [("bare", ""), ("text", "made by Terraform"), ("edns", "heritage=external-dns,external-dns/owner=eks")]
+        {
+            let id = registry.add_service(&shop, name, "theirs", description);
+            registry.services.get_mut(&id).unwrap().dns = dns(&[IpFamily::V4], 10);
+            registry.instances.insert((id, ecs(1).id), ecs(1).attributes);
+        }
+    }
+    let world = World::new(fake);
+    let share = Consent { named: true, share: true, ..Consent::default() };
+    let shared =
+        |name: &str| TargetDesired { consent: share.clone(), ..with_ttl(specs("uid-1", name, [1], "a"), 30, true) };
+    let api = (target("api", "web"), with_ttl(specs("uid-1", "web", [1], "a"), 30, true));
+    let names = ["bare", "text", "edns"];
+    world.desire(names.map(|name| (target("shop", name), shared(name))).into_iter().chain([api]));
+    for name in names {
+        world.registered(&target("shop", name), 1).await;
+    }
+    world.registered(&target("api", "web"), 1).await;
+    sleep(Duration::from_mins(10)).await;
+    assert_eq!(world.count(Operation::UpdateService), 0);
+    for name in names {
+        assert_eq!(ttls(&world.service(name)), [(RecordType::A, 10)]);
+        assert!(world.instances(name).contains(&ecs(1)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adopted_service_gets_the_ttl_that_is_asked_for_and_no_other() {
+    let fake = Fake::new();
+    let heritage = "heritage=external-dns,external-dns/owner=eks,external-dns/resource=service/shop/web";
+    {
+        let mut registry = fake.registry();
+        let shop = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
+        let id = registry.add_service(&shop, "web", "random", heritage);
+        registry.services.get_mut(&id).unwrap().dns = dns(&[IpFamily::V4], 300);
+    }
+    let world = World::new(fake);
+    let web = target("shop", "web");
+    let adopted = |asked, decides| {
+        let consent = Consent { named: true, adopt: Some("external-dns/eks".parse().unwrap()), ..Consent::default() };
+        TargetDesired { consent, decides, ..with_ttl(specs("uid-1", "web", [1], "a"), 60, asked) }
+    };
+    for (asked, decides, expected) in [(false, true, 300), (true, false, 300), (true, true, 60)] {
+        world.desire([(web.clone(), adopted(asked, decides))]);
+        world.registered(&web, 1).await;
+        sleep(Duration::from_mins(2)).await;
+        assert_eq!(ttls(&world.service("web")), [(RecordType::A, expected)], "asked {asked}, decides {decides}");
+    }
+    assert_eq!(world.service("web").description.as_deref(), Some(heritage), "it can still go back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ttl_that_cannot_be_changed_is_said_and_tried_again_and_stops_no_instance() {
+    let fake = Fake::new();
+    fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
+    let world = World::new(fake);
+    let web = target("shop", "web");
+    world.desire([(web.clone(), with_ttl(specs("uid-1", "web", 1..=2, "a"), 60, true))]);
+    world.registered(&web, 2).await;
+    for fault in [Fault::Refused(ErrorKind::AccessDenied), Fault::FailedLater, Fault::Lost(ErrorKind::Unknown)] {
+        world.fake.fault(Operation::UpdateService, fault);
+    }
+    world.desire([(web.clone(), with_ttl(specs("uid-1", "web", 1..=3, "a"), 30, true))]);
+    let status = world.until(&web, |status| !status.notices.is_empty()).await;
+    assert_eq!(status.notices[0].reason, "TtlNotChanged");
+    assert!(status.notices[0].message.contains("UpdateService"), "{:?}", status.notices);
+    world.registered(&web, 3).await;
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(ttls(&world.service("web")), [(RecordType::A, 30)]);
+    assert_eq!(reasons(&world, &web), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_of_another_kind_than_asked_for_are_said() {
+    let fake = Fake::new();
+    fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
+    let world = World::new(fake);
+    let web = target("shop", "web");
+    world.desire([(web.clone(), with_ttl(specs("uid-1", "web", [1], "a"), 60, false))]);
+    world.registered(&web, 1).await;
+    assert_eq!(reasons(&world, &web), [""; 0]);
+    let mut srv = with_ttl(specs("uid-1", "web", [1], "a"), 60, false);
+    let records = vec![DnsRecord { record_type: RecordType::Srv, ttl: 60 }];
+    srv.creation.dns = Some(DnsConfig { weighted: false, records });
+    world.desire([(web.clone(), srv)]);
+    let status = world.until(&web, |status| !status.notices.is_empty()).await;
+    let message = &status.notices[0].message;
+    assert!(message.contains("has A records") && message.contains("asked for are SRV"), "{message}");
+    assert_eq!(world.count(Operation::UpdateService), 0);
+}
