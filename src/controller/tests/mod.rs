@@ -4,6 +4,7 @@ mod annotated;
 mod conformance;
 mod faults;
 mod foreign;
+mod iam;
 mod registered;
 mod replaced;
 mod sharing;

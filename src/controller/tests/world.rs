@@ -84,6 +84,7 @@ impl World {
             stale_ttl: None,
             member: true,
             annotations: annotations::Settings::default(),
+            instances: Instances::All,
         };
         cluster.lead();
         cluster
@@ -177,6 +178,7 @@ pub(super) struct Cluster {
     /// It has a ClusterSet id.
     pub(super) member: bool,
     pub(super) annotations: annotations::Settings,
+    pub(super) instances: Instances,
 }
 
 impl Drop for Cluster {
@@ -198,7 +200,7 @@ impl Cluster {
         let cluster = self.id.parse().unwrap();
         let clusterset = self.member.then(|| "prod".parse().unwrap());
         let identity = instances::Identity { clusterset, cluster, cluster_uid: self.uid.as_str().into() };
-        let annotations = self.annotations.clone();
+        let (annotations, policy) = (self.annotations.clone(), self.instances);
         let (objects, caches, fake, record) =
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
@@ -225,12 +227,7 @@ impl Cluster {
             );
             let (sought, sought_receiver) = tokio::sync::watch::channel(Arc::default());
             let read = foreign::spawn(foreign::Settings::new(identity.clone()), fake.clone(), sought_receiver);
-            let targets = Targets {
-                policy: Instances::All,
-                naming: Naming::PerNamespace,
-                identity: identity.clone(),
-                region: None,
-            };
+            let targets = Targets { policy, naming: Naming::PerNamespace, identity: identity.clone(), region: None };
             let inputs = Inputs {
                 caches,
                 writer: objects,

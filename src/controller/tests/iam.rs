@@ -1,0 +1,185 @@
+//! Holds the policies in `docs/iam.md` to the calls that the controller makes.
+
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+
+use serde_json::Value;
+
+use super::{
+    annotated::{HOSTNAME, PYTHON},
+    world::{World, key, until},
+};
+use crate::{
+    annotations,
+    api::names,
+    cli::Instances,
+    cloudmap::{DnsConfig, DnsRecord, NamespaceKind, Operation, RecordType},
+};
+
+const LEDGER: &str = "Ledger only (`--instances=none`)";
+const INSTANCES: &str = "Ledger and instances (default)";
+const IMPORTING: &str = "Importing what others registered";
+const ANNOTATED: &str = "Annotated Services";
+const JOINING: &str = "Joining services of others";
+const PEOPLE: &str = "People: `purge`, `forget`";
+
+fn document() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/iam.md")).unwrap()
+}
+
+/// All actions that the policies in a part of the document allow.
+fn actions(part: &str) -> BTreeSet<String> {
+    let policies = part.split("```json").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let statements = policies.flat_map(|text| {
+        let policy: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        policy["Statement"].as_array().cloned().unwrap_or_else(|| vec![policy["Statement"].clone()])
+    });
+    let listed = statements.flat_map(|statement| match statement["Action"].clone() {
+        Value::Array(actions) => actions,
+        one => vec![one],
+    });
+    listed.map(|action| action.as_str().unwrap().to_owned()).collect()
+}
+
+/// The Cloud Map operations that the policies of these sections allow.
+fn allowed(sections: &[&str]) -> BTreeSet<String> {
+    let document = document();
+    let section = |title: &&str| {
+        let found = document.split("\n## ").find(|section| section.lines().next() == Some(*title));
+        actions(found.unwrap_or_else(|| panic!("no section {title}")))
+    };
+    let all = sections.iter().flat_map(section);
+    all.filter_map(|action| action.strip_prefix("servicediscovery:").map(str::to_owned)).collect()
+}
+
+fn called(world: &World) -> BTreeSet<String> {
+    world.fake.registry().calls.iter().map(|(operation, _)| operation.name().to_owned()).collect()
+}
+
+fn check(world: &World, sections: &[&str]) -> BTreeSet<String> {
+    let (called, allowed) = (called(world), allowed(sections));
+    let refused: Vec<_> = called.difference(&allowed).collect();
+    assert!(refused.is_empty(), "{sections:?} do not allow {refused:?}");
+    called
+}
+
+#[test]
+fn the_policies_allow_what_can_be_called_and_nothing_else() {
+    let operations: BTreeSet<_> = Operation::ALL.iter().map(|operation| operation.name().to_owned()).collect();
+    let document = document();
+    let every = actions(&document);
+    assert!(every.iter().all(|action| !action.contains('*')), "{every:?}");
+    let policies: BTreeSet<_> = every.iter().filter_map(|action| action.strip_prefix("servicediscovery:")).collect();
+    assert_eq!(policies, operations.iter().map(String::as_str).collect(), "in the policies, and in the port");
+    for operation in &operations {
+        assert!(document.contains(&format!("\n| `{operation}`")), "{operation} is not in the table of calls");
+    }
+    assert!(!allowed(&[LEDGER, INSTANCES, IMPORTING, ANNOTATED, JOINING]).is_empty() && !allowed(&[PEOPLE]).is_empty());
+}
+
+/// An export that comes, changes and goes; `instances` is what is registered of it.
+async fn exporting(world: &World, instances: Instances) {
+    let mut blue = world.cluster("blue");
+    blue.kill();
+    blue.instances = instances;
+    blue.lead();
+    blue.export("web", 80, &["10.0.0.1", "10.0.0.2"]);
+    blue.until_says("web", "Ready", "True", "Exported").await;
+    let registered = if instances == Instances::None { 0 } else { 2 };
+    until("it is registered", || world.instances("web").len() == registered).await;
+    blue.put_endpoints("web", &["10.0.0.1"]);
+    blue.until_imports("web", &["10.0.0.1"]).await;
+    // Until the ledger is flushed and its garbage collected.
+    tokio::time::sleep(Duration::from_mins(6)).await;
+    blue.objects.remove_export(&key("web"));
+    until("it is gone", || blue.is_clean("web") && world.instances("web").is_empty()).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_mode_makes_the_calls_that_its_policies_allow_and_together_they_make_all() {
+    let mut all = BTreeSet::new();
+    let world = World::new();
+    exporting(&world, Instances::None).await;
+    all.extend(check(&world, &[LEDGER]));
+
+    let world = World::new();
+    exporting(&world, Instances::All).await;
+    all.extend(check(&world, &[LEDGER, INSTANCES]));
+
+    // Imports alone.
+    let world = World::new();
+    let internal = world.add_namespace("internal", NamespaceKind::DnsPrivate);
+    let orders = world.fake.registry().add_service(&internal, "orders", "ecs", "");
+    world.add_instance(&orders, "task", &[("AWS_INSTANCE_IPV4", "10.9.0.1")]);
+    let mut blue = world.cluster("blue");
+    blue.kill();
+    blue.instances = Instances::None;
+    blue.lead();
+    blue.objects.annotate_namespace("shop", &[(names::ANNOTATION_IMPORT_FROM, "internal")]);
+    blue.until_imports("orders", &["10.9.0.1"]).await;
+    world.fake.registry().instances.clear();
+    until("it follows", || blue.imported("orders").is_empty()).await;
+    all.extend(check(&world, &[LEDGER, IMPORTING]));
+    drop(blue);
+
+    // Annotations alone, in no ClusterSet: made in a namespace with DNS, with a health check, and another TTL later.
+    let world = World::new();
+    world.add_namespace("internal", NamespaceKind::DnsPrivate);
+    let mut blue = world.cluster("blue");
+    blue.kill();
+    blue.member = false;
+    world.fake.registry().calls.clear();
+    blue.lead();
+    let host = (HOSTNAME, "web.internal");
+    blue.headless("web", &[host, (names::ANNOTATION_HEALTH_CHECK, "custom")], &["10.0.0.1", "10.0.0.2"]);
+    until("it is registered", || world.holds("internal", "web").len() == 2).await;
+    let ttl = ("external-dns.alpha.kubernetes.io/ttl", "5");
+    blue.headless("web", &[host, (names::ANNOTATION_HEALTH_CHECK, "custom"), ttl], &["10.0.0.1", "10.0.0.2"]);
+    blue.put_readiness("web", &[("10.0.0.1", true), ("10.0.0.2", false)]);
+    until("it is unhealthy", || world.fake.registry().unhealthy.len() == 1).await;
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    blue.objects.remove_service(&key("web"));
+    until("it is withdrawn", || world.service("internal", "web").is_none()).await;
+    let called = check(&world, &[ANNOTATED]);
+    assert!(called.contains("UpdateService"));
+    all.extend(called);
+    drop(blue);
+
+    // Only in services of others, one of which external-dns owned.
+    let world = World::new();
+    let internal = world.add_namespace("internal", NamespaceKind::DnsPrivate);
+    let edns = "heritage=external-dns,external-dns/owner=eks,external-dns/resource=service/shop/web";
+    for (name, description) in [("web", edns), ("orders", "")] {
+        let id = world.fake.registry().add_service(&internal, name, "theirs", description);
+        let mut registry = world.fake.registry();
+        let service = registry.services.get_mut(&id).unwrap();
+        service.custom_health_check = true;
+        let records = vec![DnsRecord { record_type: RecordType::A, ttl: 300 }];
+        service.dns = Some(DnsConfig { weighted: false, records });
+    }
+    let mut blue = world.cluster("blue");
+    blue.kill();
+    blue.member = false;
+    blue.annotations = annotations::Settings { owner_id: Some("eks".to_owned()), ..annotations::Settings::default() };
+    world.fake.registry().calls.clear();
+    blue.lead();
+    blue.headless("web", &[(HOSTNAME, "web.internal")], &["10.0.0.1"]);
+    blue.headless("orders", &[(PYTHON[0], "internal"), (PYTHON[1], "orders")], &["10.0.0.1", "10.0.0.2"]);
+    until("both are", || world.holds("internal", "web").len() == 1 && world.holds("internal", "orders").len() == 2)
+        .await;
+    blue.put_readiness("orders", &[("10.0.0.1", true), ("10.0.0.2", false)]);
+    until("it is unhealthy", || world.fake.registry().unhealthy.len() == 1).await;
+    for name in ["web", "orders"] {
+        blue.objects.remove_service(&key(name));
+        until("it is withdrawn", || world.holds("internal", name).is_empty()).await;
+    }
+    all.extend(check(&world, &[JOINING]));
+
+    // Creating with tags is authorized by it.
+    all.insert("TagResource".to_owned());
+    assert_eq!(
+        all,
+        allowed(&[LEDGER, INSTANCES, IMPORTING, ANNOTATED, JOINING]),
+        "nothing that is allowed is not needed"
+    );
+}
