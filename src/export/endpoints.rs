@@ -132,6 +132,28 @@ mod tests {
         assert_eq!(endpoints[1].ipv6, None);
     }
 
+    /// The Endpoints API, which the replaced controllers read, stops at 1,000 and knows one family.
+    #[test]
+    fn endpoints_of_many_slices_and_both_families_all_count() {
+        let slices: Vec<_> = (0..12)
+            .map(|n| {
+                let (family, base) = if n < 6 { (AddressType::V4, "10.0") } else { (AddressType::V6, "fd00::") };
+                let address = |m: usize| match family {
+                    AddressType::V4 => format!("{base}.{n}.{m}"),
+                    _ => format!("{base}{n:x}:{m:x}"),
+                };
+                let rows = (0..200).map(|m| mk_row(&address(m), None)).collect();
+                mk_slice(&format!("s-{n}"), family, &[("http", 80)], rows)
+            })
+            .collect();
+        let endpoints = join(&slices);
+        let families = (
+            endpoints.iter().filter(|e| e.ipv4.is_some()).count(),
+            endpoints.iter().filter(|e| e.ipv6.is_some()).count(),
+        );
+        assert_eq!((endpoints.len(), families), (2400, (1200, 1200)));
+    }
+
     #[test]
     fn a_pod_is_ready_when_both_its_slices_say_so() {
         let v4 = mk_slice("a", AddressType::V4, &[], vec![mk_row("10.0.0.1", Some("p"))]);

@@ -189,6 +189,20 @@ async fn follows_empty_pages_to_the_end() {
 }
 
 #[tokio::test]
+async fn namespaces_are_listed_to_the_last_page_with_the_names_that_discovery_takes() {
+    let script = [
+        json!({"Namespaces": [{"Id": "ns-1", "Name": "shop", "Type": "HTTP",
+            "Properties": {"HttpProperties": {"HttpName": "shop-1a2b"}}}], "NextToken": "a"}),
+        json!({"NextToken": "b"}),
+        json!({"Namespaces": [{"Id": "ns-2", "Name": "internal", "Type": "DNS_PRIVATE"}]}),
+    ];
+    let server = serve(script.iter().map(|page| (200, page.to_string())).collect()).await;
+    let namespaces = cloudmap(&server.url).await.list_namespaces().await.unwrap();
+    let names: Vec<_> = namespaces.iter().map(|namespace| (&*namespace.name, &*namespace.http_name)).collect();
+    assert_eq!(names, [("shop", "shop-1a2b"), ("internal", "internal")]);
+}
+
+#[tokio::test]
 async fn a_page_that_fails_fails_the_listing() {
     let script = vec![
         (200, json!({"Instances": [{"Id": "one"}], "NextToken": "a"}).to_string()),

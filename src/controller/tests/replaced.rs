@@ -58,6 +58,12 @@ async fn pods_live_beside_ecs_tasks_whatever_the_services_description_and_ttl_ar
     for (name, description) in descriptions {
         blue.put_endpoints(name, &["10.0.0.2", "10.0.0.3"]);
         until("pods are followed", || holds(name, &["10.0.0.2", "10.0.0.3"])).await;
+        // ECS leaves, and comes back.
+        let service = world.service("internal", name).unwrap().id;
+        let attributes = world.fake.registry().instances.remove(&(service.clone(), TASK.into())).unwrap();
+        blue.put_endpoints(name, &["10.0.0.3"]);
+        until("also alone", || world.holds("internal", name) == ["10.0.0.3"]).await;
+        world.fake.registry().instances.insert((service, TASK.into()), attributes);
         blue.objects.remove_service(&key(name));
         until("pods go with the Service", || holds(name, &[])).await;
         let service = world.service("internal", name).unwrap();
@@ -169,4 +175,41 @@ async fn what_fails_in_one_service_or_namespace_is_said_on_its_object_and_stops_
     for (namespace, service) in [("denied", "a"), ("internal", "later"), ("internal", "refused")] {
         until("it gets over it", || world.holds(namespace, service).len() == 2).await;
     }
+}
+
+/// A document that names a test that was renamed proves nothing.
+#[test]
+fn every_test_that_the_documents_name_exists() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = String::new();
+    let mut folders = vec![root.join("src"), root.join("integration")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            if path.is_dir() && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                sources.push_str(&std::fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+    let mut named = 0;
+    let documents =
+        [("docs/testing.md", "## Known defects"), ("docs/architecture.md", "## Invariants and their tests")];
+    for (file, heading) in documents {
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        let section = text.split(heading).nth(1).unwrap();
+        let quoted =
+            section.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('`').skip(1).step_by(2));
+        // Names of tests have several words, and neither dots nor paths.
+        for name in quoted.filter(|name| {
+            name.matches('_').count() > 2
+                && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == ':')
+        }) {
+            named += 1;
+            let function = name.rsplit("::").next().unwrap();
+            assert!(sources.contains(&format!("fn {function}(")), "{file} names {name}, which there is not");
+        }
+    }
+    assert!(named > 60, "{named}");
 }
