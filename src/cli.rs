@@ -10,6 +10,7 @@ use crate::{
     annotations::ZoneKind,
     cluster::selector::NamespaceSelector,
     foreign::ImportFrom,
+    instances::custom::LabelKeys,
     model::{ClusterId, ClusterSetId},
 };
 
@@ -59,6 +60,10 @@ pub struct RunArgs {
     /// namespace per Kubernetes namespace.
     #[arg(long, env = "CLOUDMAP_MCS_INSTANCES_NAMESPACE", value_name = "NAME")]
     pub instances_namespace: Option<String>,
+    /// Keys of pod labels, separated by commas, that become attributes of the pods' instances, under the same names. Needs the
+    /// permission to read pods (config/components/instance-labels) and memory for each pod that has one of them.
+    #[arg(long, env = "CLOUDMAP_MCS_INSTANCE_LABELS", value_name = "KEYS", value_parser = parsed::<LabelKeys>)]
+    pub instance_labels: Option<LabelKeys>,
     /// Cloud Map listings a second that drift checks of instances may spend; how often each target is checked (every 50 s
     /// up to 500 of them) follows from it and is the metric `cloudmap_mcs_instances_drift_period_seconds`.
     #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value_t = 10.0)]
@@ -321,6 +326,7 @@ mod tests {
             ("--aws-zone-type", "http", "private"),
             ("--export-namespaces", "env in prod", "key in (a, b)"),
             ("--import-from", "a b", "separated by commas"),
+            ("--instance-labels", "AWS_INSTANCE_IPV4", "reserved"),
             ("--import-calls-per-second", "0", "0.1"),
         ] {
             let error = Cli::try_parse_from(["cloudmap-mcs", "run", flag, value]).unwrap_err().to_string();

@@ -26,7 +26,8 @@ use crate::{
     api::names::ANNOTATION_SHARE,
     cluster::objects::{Ingress, Pairs, Service, ServiceKind},
     instances::{
-        Adopt, Consent, Custom, InstanceSpec, Source, custom,
+        Adopt, Consent, Custom, InstanceSpec, Source,
+        custom::{self, ByAddress},
         host::is_load_balancer,
         records::{Wishes, address_records, host_record},
         sync::Creation,
@@ -74,17 +75,18 @@ struct Backends {
 }
 
 /// Plans an annotated Service. `source` names the Service and its ports; `endpoints` are those of its EndpointSlices, used
-/// where it is headless. `None`: it asks for nothing.
+/// where it is headless, and `pods` are labels of pods. `None`: it asks for nothing.
 pub fn plan(
     service: &Service,
     source: &Source<'_>,
     endpoints: &[Endpoint],
+    pods: &Arc<ByAddress>,
     zones: Option<&Zones>,
     settings: &Settings,
 ) -> Option<Planned> {
     let request = Request::read(&service.annotations)?;
     let origin = Origin::Service(service, endpoints);
-    Some(Planner::new(origin, settings).plan(request, &service.annotations, source, zones))
+    Some(Planner::new(origin, settings, pods).plan(request, &service.annotations, source, zones))
 }
 
 /// Plans an annotated Ingress: its hosts lead where its load balancer is. `None`: it asks for nothing.
@@ -95,7 +97,8 @@ pub fn plan_ingress(
     settings: &Settings,
 ) -> Option<Planned> {
     let request = Request::read_ingress(&ingress.annotations, &ingress.hosts)?;
-    Some(Planner::new(Origin::Ingress(ingress), settings).plan(request, &ingress.annotations, source, zones))
+    let planner = Planner::new(Origin::Ingress(ingress), settings, &Arc::default());
+    Some(planner.plan(request, &ingress.annotations, source, zones))
 }
 
 /// The annotated object.
@@ -108,13 +111,14 @@ enum Origin<'a> {
 struct Planner<'a> {
     origin: Origin<'a>,
     settings: &'a Settings,
+    pods: Arc<ByAddress>,
     refusals: Vec<Refusal>,
     found: BTreeMap<Target, Backends>,
 }
 
 impl<'a> Planner<'a> {
-    fn new(origin: Origin<'a>, settings: &'a Settings) -> Self {
-        Self { origin, settings, refusals: Vec::new(), found: BTreeMap::new() }
+    fn new(origin: Origin<'a>, settings: &'a Settings, pods: &Arc<ByAddress>) -> Self {
+        Self { origin, settings, pods: Arc::clone(pods), refusals: Vec::new(), found: BTreeMap::new() }
     }
 
     fn plan(mut self, request: Request, annotations: &Pairs, source: &Source<'_>, zones: Option<&Zones>) -> Planned {
@@ -129,7 +133,7 @@ impl<'a> Planner<'a> {
             let owner = self.settings.owner_id.as_deref().map(|owner| Adopt::ExternalDns(owner.into()));
             self.hosts(&hosts, request.adopt.or(owner).as_ref(), zones);
         }
-        let Self { mut refusals, found, .. } = self;
+        let Self { mut refusals, found, pods, .. } = self;
         let wishes = Wishes::read(annotations).unwrap_or_else(|message| {
             let message = message.trim_end_matches('.').to_owned();
             refusals.push(Refusal { reason: "InvalidAnnotation", message });
@@ -138,7 +142,7 @@ impl<'a> Planner<'a> {
         let (service, complaints) = custom::read(annotations);
         let complaint = |message| Refusal { reason: "InvalidAnnotation", message };
         refusals.extend(complaints.into_iter().map(complaint));
-        let custom = Custom { service, ..Custom::default() };
+        let custom = Custom { service, pods };
         let share = annotations.get(ANNOTATION_SHARE).is_some_and(|value| value.trim() == "true");
         let mut wanted = BTreeMap::new();
         for (target, backends) in found {

@@ -66,7 +66,7 @@ fn planned(service: &Service, endpoints: &[Endpoint]) -> Planned {
     let identity = Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
     let key = ServiceKey::new("shop", "web");
     let source = Source { identity: &identity, service: &key, ports: &service.ports, region: None };
-    plan(service, &source, endpoints, Some(&zones()), &Settings::default()).unwrap()
+    plan(service, &source, endpoints, &Arc::default(), Some(&zones()), &Settings::default()).unwrap()
 }
 
 /// One line for each target: addresses that are ready, records, TTL.
@@ -240,10 +240,12 @@ fn both_tools_on_one_service_add_up_and_a_service_that_asks_for_nothing_is_none(
     let key = ServiceKey::new("shop", "web");
     let source = Source { identity: &identity, service: &key, ports: &[], region: None };
     let settings = Settings::default();
-    assert_eq!(plan(&headless(&[]), &source, &[], Some(&zones()), &settings), None);
-    let unknown = plan(&headless(&annotations), &source, &[], None, &settings).unwrap();
+    assert_eq!(plan(&headless(&[]), &source, &[], &Arc::default(), Some(&zones()), &settings), None);
+    let unknown = plan(&headless(&annotations), &source, &[], &Arc::default(), None, &settings).unwrap();
     assert_eq!(unknown.wanted, None, "without the namespaces nothing is concluded");
-    assert!(plan(&headless(&annotations[..2]), &source, &[], None, &settings).unwrap().wanted.is_some());
+    assert!(
+        plan(&headless(&annotations[..2]), &source, &[], &Arc::default(), None, &settings).unwrap().wanted.is_some()
+    );
 }
 
 #[test]
@@ -253,7 +255,7 @@ fn the_owner_that_is_taken_over_comes_from_the_flag_or_the_annotation() {
     let source = Source { identity: &identity, service: &key, ports: &[], region: None };
     let settings = Settings { owner_id: Some("eks".to_owned()), ..Settings::default() };
     let consent = |annotations: &[(&str, &str)]| {
-        let found = plan(&headless(annotations), &source, &[], Some(&zones()), &settings).unwrap();
+        let found = plan(&headless(annotations), &source, &[], &Arc::default(), Some(&zones()), &settings).unwrap();
         found.wanted.unwrap().into_values().next().unwrap().consent
     };
     let eks = Some(Adopt::ExternalDns("eks".into()));

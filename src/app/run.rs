@@ -58,7 +58,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
     };
 
     let mut watches = JoinSet::new();
-    let caches = Caches::start(&client, &cluster_metrics, &mut watches);
+    let caches = Caches::start(&client, &cluster_metrics, args.instance_labels.as_ref(), &mut watches);
     let (known, identity) = watch::channel(None);
     watches.spawn(identity::follow(
         caches.properties.clone(),

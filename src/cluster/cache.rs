@@ -103,6 +103,14 @@ impl<T: Narrow> Cache<T> {
         (cache, writer)
     }
 
+    /// A cache of what is not watched: synced, and empty for ever.
+    pub fn without_objects() -> Self {
+        let (cache, mut writer) = Self::new();
+        writer.apply(Event::Init);
+        writer.apply(Event::InitDone);
+        cache
+    }
+
     pub fn get(&self, key: &T::Key) -> Option<Arc<T>> {
         self.read(|objects| objects.get(key).cloned())
     }

@@ -61,6 +61,7 @@ impl MemoryCluster {
         sync(&mut writers.namespaces);
         sync(&mut writers.imports);
         sync(&mut writers.properties);
+        sync(&mut writers.pods);
         let state = State {
             writers,
             imports: BTreeMap::new(),
@@ -211,6 +212,19 @@ impl MemoryCluster {
 
     pub(crate) fn remove_ingress(&self, ingress: networking::Ingress) {
         self.state().writers.ingresses.apply(Event::Delete(Ok(ingress)));
+    }
+
+    /// A pod with the labels that the watch lets through.
+    pub(crate) fn put_pod(&self, namespace: &str, uid: &str, labels: &[(&str, &str)]) {
+        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let metadata = ObjectMeta {
+            namespace: Some(namespace.to_owned()),
+            uid: Some(uid.to_owned()),
+            labels: Some(labels),
+            ..ObjectMeta::default()
+        };
+        let object = PartialObjectMeta { metadata, ..PartialObjectMeta::default() };
+        self.state().writers.pods.apply(Event::Apply(Ok(object)));
     }
 
     pub(crate) fn put_slice(&self, mut slice: discovery::EndpointSlice) {

@@ -171,7 +171,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     identity::ip_families(&client, OWN).await.unwrap();
 
     let mut tasks = JoinSet::new();
-    let caches = Caches::start(&client, &metrics, &mut tasks);
+    let caches = Caches::start(&client, &metrics, None, &mut tasks);
     caches.synced().await;
     let watches = || api.requests().iter().filter(|request| request.query.contains("watch=true")).count();
     while watches() < 8 {
@@ -196,4 +196,23 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     let missing: Vec<_> = needed.difference(&granted_here).filter(|needed| !everywhere(needed)).collect();
     let superfluous: Vec<_> = granted_here.difference(&needed).collect();
     assert!(missing.is_empty() && superfluous.is_empty(), "missing {missing:#?}, superfluous {superfluous:#?}");
+}
+
+/// What `--instance-labels` needs more is a part of its own, so that nobody grants it in vain.
+#[tokio::test]
+async fn pods_are_read_only_where_their_labels_are_asked_for() {
+    let api = FakeApi::start().await;
+    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+    let mut tasks = JoinSet::new();
+    let keys = "version".parse().unwrap();
+    let caches = Caches::start(&api.client(), &metrics, Some(&keys), &mut tasks);
+    caches.synced().await;
+    let of_pods =
+        || -> Vec<Request> { api.requests().into_iter().filter(|request| request.path.ends_with("/pods")).collect() };
+    while !of_pods().iter().any(|request| request.query.contains("watch=true")) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tasks.shutdown().await;
+    let role: ClusterRole = manifest("../components/instance-labels/cluster_role.yaml");
+    assert_eq!(needed(&of_pods()), granted(false, role.rules.unwrap()));
 }

@@ -1,9 +1,10 @@
 //! Which objects are watched, and how.
 
 use futures::{FutureExt, Stream, StreamExt, future::BoxFuture};
+use k8s_openapi::api::core::v1;
 use kube::{
     Api, Client, Resource,
-    core::DeserializeGuard,
+    core::{DeserializeGuard, PartialObjectMeta},
     runtime::{
         WatchStreamExt,
         watcher::{self, Event, watcher},
@@ -16,9 +17,11 @@ use tracing::{Instrument, info_span};
 use super::{
     cache::{Cache, Narrow, WatchItem},
     metrics::Metrics,
-    objects::{ClusterProperty, ForeignSlice, Ingress, Namespace, OwnSlice, Service, ServiceExport, ServiceImport},
+    objects::{
+        ClusterProperty, ForeignSlice, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport,
+    },
 };
-use crate::api::names;
+use crate::{api::names, instances::custom::LabelKeys};
 
 /// Seconds after which a watch is renewed. A connection that died silently is noticed 5 s later; kube's default of 290 s
 /// is too long for endpoints that have gone.
@@ -42,6 +45,8 @@ pub struct Caches {
     pub namespaces: Cache<Namespace>,
     pub imports: Cache<ServiceImport>,
     pub properties: Cache<ClusterProperty>,
+    /// Those with labels that instances say; none without `--instance-labels`.
+    pub pods: Cache<Pod>,
 }
 
 impl Caches {
@@ -50,7 +55,13 @@ impl Caches {
     ///
     /// The two watches of EndpointSlices are divided by the API server, so that neither the slices of this project wake
     /// the exports, nor those of all the others the imports.
-    pub fn start(client: &Client, metrics: &Metrics, tasks: &mut JoinSet<()>) -> Self {
+    /// Pods are watched, their metadata alone, only where labels of theirs are asked for: `instance_labels`.
+    pub fn start(
+        client: &Client,
+        metrics: &Metrics,
+        instance_labels: Option<&LabelKeys>,
+        tasks: &mut JoinSet<()>,
+    ) -> Self {
         let own = format!("{}={}", names::LABEL_SLICE_MANAGED_BY, names::MANAGED_BY);
         let foreign = format!("{}!={}", names::LABEL_SLICE_MANAGED_BY, names::MANAGED_BY);
         Self {
@@ -62,6 +73,10 @@ impl Caches {
             namespaces: follow(builtin(client, config()), metrics, tasks),
             imports: follow(custom(client, config()), metrics, tasks),
             properties: follow(custom(client, config()), metrics, tasks),
+            pods: match instance_labels {
+                Some(keys) => follow(pods(client, keys.clone()), metrics, tasks),
+                None => Cache::without_objects(),
+            },
         }
     }
 
@@ -75,8 +90,9 @@ impl Caches {
         let (namespaces, namespaces_writer) = Cache::new();
         let (imports, imports_writer) = Cache::new();
         let (properties, properties_writer) = Cache::new();
+        let (pods, pods_writer) = Cache::new();
         (
-            Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties },
+            Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods },
             Writers {
                 exports: exports_writer,
                 services: services_writer,
@@ -86,6 +102,7 @@ impl Caches {
                 namespaces: namespaces_writer,
                 imports: imports_writer,
                 properties: properties_writer,
+                pods: pods_writer,
             },
         )
     }
@@ -93,8 +110,9 @@ impl Caches {
     /// Waits until every cache has seen a complete list. Before that, nothing may act on any of them: an EndpointSlice
     /// cache that is still empty reads as "no endpoints".
     pub async fn synced(&self) {
-        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties } = self;
-        let all: [BoxFuture<'_, ()>; 8] = [
+        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods } =
+            self;
+        let all: [BoxFuture<'_, ()>; 9] = [
             exports.synced().boxed(),
             services.synced().boxed(),
             ingresses.synced().boxed(),
@@ -103,12 +121,14 @@ impl Caches {
             namespaces.synced().boxed(),
             imports.synced().boxed(),
             properties.synced().boxed(),
+            pods.synced().boxed(),
         ];
         futures::future::join_all(all).await;
     }
 
     pub fn are_synced(&self) -> bool {
-        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties } = self;
+        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods } =
+            self;
         exports.is_synced()
             && services.is_synced()
             && ingresses.is_synced()
@@ -117,11 +137,13 @@ impl Caches {
             && namespaces.is_synced()
             && imports.is_synced()
             && properties.is_synced()
+            && pods.is_synced()
     }
 
     /// What each cache that may be out of date, or not yet complete, suffers from: for readiness and for people.
     pub fn degraded(&self) -> Vec<std::sync::Arc<str>> {
-        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties } = self;
+        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods } =
+            self;
         [
             exports.degraded(),
             services.degraded(),
@@ -131,6 +153,7 @@ impl Caches {
             namespaces.degraded(),
             imports.degraded(),
             properties.degraded(),
+            pods.degraded(),
         ]
         .into_iter()
         .flatten()
@@ -149,6 +172,7 @@ pub struct Writers {
     pub namespaces: super::cache::Writer<Namespace>,
     pub imports: super::cache::Writer<ServiceImport>,
     pub properties: super::cache::Writer<ClusterProperty>,
+    pub pods: super::cache::Writer<Pod>,
 }
 
 fn config() -> watcher::Config {
@@ -186,6 +210,20 @@ where
 {
     let api: Api<K> = Api::all(client.clone());
     watcher(api, config).default_backoff().map(|item| item.map(|event| map(event, Ok)))
+}
+
+/// The metadata of pods, with the labels that are let through and no others.
+fn pods(
+    client: &Client,
+    keys: LabelKeys,
+) -> impl Stream<Item = WatchItem<PartialObjectMeta<v1::Pod>>> + Send + 'static {
+    let narrowed = move |mut pod: PartialObjectMeta<v1::Pod>| {
+        if let Some(labels) = &mut pod.metadata.labels {
+            labels.retain(|key, _| keys.0.contains(key.as_str()));
+        }
+        pod
+    };
+    builtin(client, config()).map(move |item| item.map(|event| map(event, |pod| pod.map(&narrowed))))
 }
 
 fn map<A, B>(event: Event<A>, f: impl FnOnce(A) -> B) -> Event<B> {

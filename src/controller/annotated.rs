@@ -22,6 +22,7 @@ use crate::{
     },
     instances::{
         InstanceSpec,
+        custom::ByAddress,
         sync::{Ids, Notice, Outcome, TargetDesired, TargetStatus},
     },
     model::{ClaimOwner, Endpoint, ServiceKey, Target},
@@ -103,14 +104,19 @@ impl Annotated {
     }
 
     /// Plans a Service. `None`: it asks for nothing.
-    pub(super) fn plan_service(&self, service: &Service, endpoints: impl FnOnce() -> Vec<Endpoint>) -> Option<Object> {
+    pub(super) fn plan_service(
+        &self,
+        service: &Service,
+        endpoints: impl FnOnce() -> Vec<Endpoint>,
+        pods: &Arc<ByAddress>,
+    ) -> Option<Object> {
         if service.deleting || service.managed {
             return None;
         }
         request::Request::read(&service.annotations)?;
         let endpoints = if service.headless { endpoints() } else { Vec::new() };
         let source = self.targets.source(&service.key, &service.ports);
-        self.object(&service.uid, |zones| plan(service, &source, &endpoints, zones, &self.settings))
+        self.object(&service.uid, |zones| plan(service, &source, &endpoints, pods, zones, &self.settings))
     }
 
     /// Plans an Ingress. `None`: it asks for nothing.

@@ -11,6 +11,7 @@ mod knowledge;
 mod membership;
 mod metrics;
 mod pending;
+mod pods;
 mod reconcile;
 mod register;
 mod shared;

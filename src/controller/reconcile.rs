@@ -187,7 +187,13 @@ impl Reconciler {
                 left_out: export::left_out(&export),
                 publication,
                 conflicts: conflicts.as_deref(),
-                registered: self.shared.targets.registered(knowledge, &export, &state.claims, &state.statuses),
+                registered: self.shared.targets.registered(
+                    knowledge,
+                    &export,
+                    &state.claims,
+                    &state.statuses,
+                    &state.pods,
+                ),
             })
         };
         let unsaid = export.conditions.iter().filter(|there| {

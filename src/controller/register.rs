@@ -26,8 +26,11 @@ impl Watch {
             let planned = if owner.is_ingress() {
                 caches.ingresses.get(&key).and_then(|ingress| self.annotated.plan_ingress(&ingress))
             } else {
-                let endpoints = || export::join(&self.slices.get(&key));
-                caches.services.get(&key).and_then(|service| self.annotated.plan_service(&service, endpoints))
+                let slices = self.slices.get(&key);
+                self.shared.state().pods.update(&key, &slices, &self.shared.caches.pods);
+                let pods = self.shared.state().pods.of(&key);
+                let endpoints = || export::join(&slices);
+                caches.services.get(&key).and_then(|service| self.annotated.plan_service(&service, endpoints, &pods))
             };
             let Some(change) = self.annotated.replan(&owner, planned) else { continue };
             self.touched.extend(change.touched);
@@ -128,7 +131,7 @@ impl Watch {
         let mut owners = BTreeSet::new();
         {
             let mut state = self.shared.state();
-            let State { knowledge, claims, .. } = &mut *state;
+            let State { knowledge, claims, pods, .. } = &mut *state;
             let targets = &self.shared.targets;
             for target in touched {
                 let exports = &self.shared.caches.exports;
@@ -144,7 +147,7 @@ impl Watch {
                     if annotated {
                         self.annotated.desired(knowledge, &target, standing)
                     } else {
-                        targets.desired(knowledge, &target, standing, |key| exports.get(key))
+                        targets.desired(knowledge, &target, standing, |key| exports.get(key), pods)
                     }
                 });
                 match desired {

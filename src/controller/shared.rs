@@ -7,7 +7,8 @@ use std::{
 };
 
 use super::{
-    Knowledge, Metrics, Targets, claims::Claims, foreign::Foreign, index::SliceIndex, pending::Pending, targets::Asked,
+    Knowledge, Metrics, Targets, claims::Claims, foreign::Foreign, index::SliceIndex, pending::Pending,
+    pods::PodLabels, targets::Asked,
 };
 use crate::{
     cluster::{
@@ -45,6 +46,7 @@ pub(super) struct State {
     pub(super) statuses: Arc<BTreeMap<Target, TargetStatus>>,
     pub(super) pending: Pending,
     pub(super) foreign: Foreign,
+    pub(super) pods: PodLabels,
 }
 
 impl Shared {

@@ -7,6 +7,7 @@ use k8s_openapi::jiff::SignedDuration;
 use super::{
     Knowledge,
     claims::{Claims, Standing},
+    pods::PodLabels,
 };
 use crate::{
     api::{
@@ -107,6 +108,7 @@ impl Targets {
         target: &Target,
         standing: Standing,
         export: impl Fn(&ServiceKey) -> Option<Arc<ServiceExport>>,
+        pods: &PodLabels,
     ) -> Option<TargetDesired> {
         let registration = knowledge.exports()?.registrations().get(target)?;
         let key = registration.owner.key();
@@ -129,7 +131,7 @@ impl Targets {
                     creation = wishes.apply(creation);
                 }
                 // What does not fit is said on the ServiceExport (`registered`); nothing of it is registered.
-                self.instances(object.as_deref(), &key, local).unwrap_or_default()
+                self.instances(object.as_deref(), &key, local, pods).unwrap_or_default()
             }
             _ => Vec::new(),
         };
@@ -144,10 +146,11 @@ impl Targets {
         export: Option<&ServiceExport>,
         key: &ServiceKey,
         local: &Local,
+        pods: &PodLabels,
     ) -> Result<Vec<InstanceSpec>, Unfit> {
         let ports = instance_ports(export, &local.export.ports);
         let service = export.map(|export| custom::read(&export.annotations).0).unwrap_or_default();
-        self.source(key, &ports).instances_with(&local.endpoints, &Custom { service, ..Custom::default() })
+        self.source(key, &ports).instances_with(&local.endpoints, &Custom { service, pods: pods.of(key) })
     }
 
     /// The condition `Registered` of an export: reason and message.
@@ -157,6 +160,7 @@ impl Targets {
         export: &ServiceExport,
         claims: &Claims,
         statuses: &BTreeMap<Target, TargetStatus>,
+        pods: &PodLabels,
     ) -> Option<(RegisteredReason, String)> {
         let target = match self.asked(export) {
             Asked::Target(target) => target,
@@ -181,7 +185,7 @@ impl Targets {
             ));
         }
         if let Some(Ok(local)) = knowledge.planned(&export.key)
-            && let Err(unfit) = self.instances(Some(export), &export.key, local)
+            && let Err(unfit) = self.instances(Some(export), &export.key, local, pods)
         {
             return Some((RegisteredReason::Failed, format!("{unfit}.")));
         }

@@ -114,7 +114,7 @@ fn the_standing_of_a_claim_decides_what_is_registered() {
     let targets = mk_targets(Instances::All);
     let knowledge = mk_knowledge(&[]);
     let desired = |standing| {
-        let desired = targets.desired(&knowledge, &target(), standing, |_| None).unwrap();
+        let desired = targets.desired(&knowledge, &target(), standing, |_| None, &PodLabels::default()).unwrap();
         (desired.active, desired.retiring, desired.instances.len())
     };
     assert_eq!(desired(Standing::Holds), (true, false, 1));
@@ -127,10 +127,12 @@ fn the_standing_of_a_claim_decides_what_is_registered() {
     // The record is written anew, as after a change of leaders: until then nothing is registered.
     let mut knowledge = mk_knowledge(&[]);
     knowledge.adopt_published(None);
-    assert!(!targets.desired(&knowledge, &target(), Standing::Holds, |_| None).unwrap().active);
+    assert!(!targets.desired(&knowledge, &target(), Standing::Holds, |_| None, &PodLabels::default()).unwrap().active);
     // An export that is gone hands nothing over.
     knowledge.replan(&key("web"), None, 6);
-    assert!(targets.desired(&knowledge, &target(), Standing::HandsOver, |_| None).unwrap().retiring);
+    assert!(
+        targets.desired(&knowledge, &target(), Standing::HandsOver, |_| None, &PodLabels::default()).unwrap().retiring
+    );
 }
 
 #[test]
@@ -138,8 +140,9 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
     let targets = mk_targets(Instances::All);
     let named = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);
     let mut claims = Claims::new(std::time::Duration::from_secs(10));
-    let (reason, message) =
-        targets.registered(&mk_knowledge(&[("older", 3)]), &named, &claims, &BTreeMap::new()).unwrap();
+    let (reason, message) = targets
+        .registered(&mk_knowledge(&[("older", 3)]), &named, &claims, &BTreeMap::new(), &PodLabels::default())
+        .unwrap();
     assert!(reason == RegisteredReason::NameConflict && message.contains("shop/older"), "{message}");
 
     let knowledge = mk_knowledge(&[]);
@@ -147,7 +150,8 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
     for (verified, words) in [(false, "every cluster"), (true, "after 10s")] {
         claims.set_clusters(false, verified);
         claims.judge(&knowledge, &target(), |_| false, tokio::time::Instant::now());
-        let (reason, message) = targets.registered(&knowledge, &named, &claims, &BTreeMap::new()).unwrap();
+        let (reason, message) =
+            targets.registered(&knowledge, &named, &claims, &BTreeMap::new(), &PodLabels::default()).unwrap();
         assert!(reason == RegisteredReason::Pending && message.contains(words), "{message}");
     }
 }
@@ -160,7 +164,7 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     let mut export = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);
     let registered = |export: &ServiceExport, outcome: Outcome| {
         let status = TargetStatus { outcome, ..TargetStatus::default() };
-        targets.registered(&knowledge, export, &claims, &[(target(), status)].into()).unwrap()
+        targets.registered(&knowledge, export, &claims, &[(target(), status)].into(), &PodLabels::default()).unwrap()
     };
     assert_eq!(registered(&export, Outcome::Pending).0, RegisteredReason::Pending);
     let (reason, message) = registered(&export, Outcome::Registered { count: 1 });
@@ -171,6 +175,6 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     let refused = Outcome::Refused { reason: Reason::LimitExceeded, message: "full".to_owned() };
     assert_eq!(registered(&export, refused).0, RegisteredReason::LimitExceeded);
     export.annotations = mk_export(&[]).annotations;
-    let elsewhere = targets.registered(&knowledge, &export, &claims, &BTreeMap::new()).unwrap();
+    let elsewhere = targets.registered(&knowledge, &export, &claims, &BTreeMap::new(), &PodLabels::default()).unwrap();
     assert_eq!(elsewhere.0, RegisteredReason::Pending, "another target is not that one");
 }

@@ -26,6 +26,7 @@ use super::{
     membership::membership,
     metrics::Metrics,
     pending::Pending,
+    pods::{self, PodLabels},
     reconcile::Reconciler,
     shared::{Shared, State},
 };
@@ -34,7 +35,7 @@ use crate::{
     cluster::{
         Caches, Change, ClusterWriter,
         events::Note,
-        objects::{ForeignSlice, Ingress, Namespace, OwnSlice, Service, ServiceExport, ServiceImport},
+        objects::{ForeignSlice, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport},
         selector::NamespaceSelector,
     },
     foreign::Found,
@@ -121,6 +122,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
             statuses: Arc::default(),
             pending: Pending::default(),
             foreign: Foreign::new(import),
+            pods: PodLabels::default(),
         }),
     });
     let mut workers = JoinSet::new();
@@ -178,6 +180,7 @@ impl Watch {
         let mut imported = caches.imported_slices.subscribe();
         let mut namespaces = caches.namespaces.subscribe();
         let mut imports = caches.imports.subscribe();
+        let mut pods = caches.pods.subscribe();
         // Without a ledger these never change.
         let closed = (
             watch::channel(None).1,
@@ -217,6 +220,7 @@ impl Watch {
                 changes = exports.next() => self.exports_changed(&changes),
                 changes = services.next() => self.services_changed(&changes),
                 changes = ingresses.next() => self.ingresses_changed(changes),
+                changes = pods.next() => self.pods_changed(&changes),
                 Ok(()) = own.changed() => {
                     let map = own.borrow_and_update().clone();
                     if let Some(map) = map {
@@ -407,6 +411,18 @@ impl Watch {
         self.replan(keys);
     }
 
+    /// Pods say other labels now, or are seen only now: instances may say so.
+    fn pods_changed(&mut self, changes: &[Change<Pod>]) {
+        let (pods, namespaces) = pods::changed(changes);
+        let within = self.slices.names().filter(|key| namespaces.contains(&key.namespace)).cloned();
+        let of_them = |key: &ServiceKey| self.slices.get(key).iter().any(|slice| pods::concerns(slice, &pods));
+        let keys: Vec<_> = within.filter(of_them).collect();
+        let annotated: Vec<_> =
+            keys.iter().filter(|key| self.annotated.concerns(key)).map(ClaimOwner::service).collect();
+        self.annotate(annotated);
+        self.replan(keys);
+    }
+
     fn namespaces_changed(&mut self, changes: &[Change<Namespace>]) {
         self.importers_changed(changes);
         let changed: BTreeSet<&Arc<str>> = changes.iter().map(|change| &change.key).collect();
@@ -429,9 +445,14 @@ impl Watch {
         let mut publish = false;
         while let Some(key) = work.pop() {
             let export = self.shared.caches.exports.get(&key).filter(|export| !export.deleting);
-            let plan = export.and_then(|export| self.shared.plan(&export, &self.slices.get(&key)));
+            let slices = self.slices.get(&key);
+            let exported = export.is_some();
+            let plan = export.and_then(|export| self.shared.plan(&export, &slices));
             let mut state = self.shared.state();
             let before = target_of(&state.knowledge, &key);
+            if exported && state.pods.update(&key, &slices, &self.shared.caches.pods) {
+                self.touched.extend(before.clone());
+            }
             let (freed, changed) = state.knowledge.replan(&key, plan, seconds());
             if changed {
                 publish = true;

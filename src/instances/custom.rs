@@ -23,8 +23,11 @@ pub struct Custom {
     /// On each instance.
     pub service: Attributes,
     /// On the instances of pods, by address, where the operator lets labels through. The Service's win over them.
-    pub pods: BTreeMap<IpAddr, Arc<Attributes>>,
+    pub pods: Arc<ByAddress>,
 }
+
+/// Attributes by the address of the pod.
+pub type ByAddress = BTreeMap<IpAddr, Arc<Attributes>>;
 
 impl Custom {
     /// Those of one endpoint.
@@ -177,7 +180,7 @@ mod tests {
         endpoint.ipv6 = "fd00::1".parse().ok();
         let pod = Arc::new(pairs(&[("version", "2"), ("team", "pod")]));
         for address in ["10.0.0.1", "fd00::1"] {
-            let pods = [(address.parse().unwrap(), Arc::clone(&pod))].into();
+            let pods = Arc::new([(address.parse().unwrap(), Arc::clone(&pod))].into());
             let custom = Custom { service: pairs(&[("team", "web")]), pods };
             assert_eq!(custom.of(&endpoint), pairs(&[("version", "2"), ("team", "web")]));
         }

@@ -79,6 +79,12 @@ impl TargetId {
     }
 }
 
+impl std::fmt::Display for TargetId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
 impl EndpointSlice {
     /// Equal but for what the API server assigns: writing one over the other would change nothing.
     pub fn says_the_same(&self, other: &Self) -> bool {

@@ -5,6 +5,7 @@ mod endpoint_slice;
 mod ingress;
 mod intern;
 mod namespace;
+mod pod;
 mod service;
 mod service_export;
 mod service_import;
@@ -19,6 +20,7 @@ pub use self::{
     ingress::Ingress,
     intern::Interner,
     namespace::Namespace,
+    pod::Pod,
     service::{Service, ServiceKind},
     service_export::ServiceExport,
     service_import::ServiceImport,

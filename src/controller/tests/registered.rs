@@ -258,3 +258,44 @@ async fn both_families_of_a_pod_are_one_instance_in_a_service_with_both_records(
     );
     assert_eq!(attributes["AVAILABILITY_ZONE"], "eu-west-1a", "as ECS writes it");
 }
+
+#[tokio::test(start_paused = true)]
+async fn labels_of_pods_that_are_let_through_are_on_their_instances_and_follow_them() {
+    let world = World::new();
+    world.add_namespace("internal", NamespaceKind::DnsPrivate);
+    let blue = world.cluster("blue");
+    let pod = |service: &str, uid: &str, address: &str| {
+        let slice = serde_json::from_value(json!({
+            "metadata": {"namespace": "shop", "name": format!("{service}-1"), "labels": {names::LABEL_KUBERNETES_SERVICE_NAME: service}},
+            "addressType": "IPv4", "ports": [{"name": "http", "port": 8080}],
+            "endpoints": [{"addresses": [address], "targetRef": {"kind": "Pod", "name": service, "uid": uid}}],
+        }));
+        blue.objects.put_slice(slice.unwrap());
+    };
+    let version = |namespace: &str, service: &str| -> Option<String> {
+        let id = world.service(namespace, service)?.id;
+        let registry = world.fake.registry();
+        let (_, attributes) = registry.instances.iter().find(|((service, _), _)| *service == id)?;
+        Some(attributes.get("version").cloned().unwrap_or_default())
+    };
+    // A pod that is seen before its endpoint, and one that is seen after it.
+    blue.objects.put_pod("shop", "pod-a", &[("version", "1")]);
+    blue.put_service("web", 80);
+    pod("web", "pod-a", "10.0.0.1");
+    blue.put_export("web", &[]);
+    until("the instance has the label", || version("shop", "web").as_deref() == Some("1")).await;
+    let spec = json!({"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv4"],
+        "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]});
+    pod("api", "pod-b", "10.0.0.2");
+    blue.annotate("api", &[(HOSTNAME, "api.internal")], &spec);
+    until("it is registered", || version("internal", "api").as_deref() == Some("")).await;
+    blue.objects.put_pod("shop", "pod-b", &[("version", "2")]);
+    until("the label follows", || version("internal", "api").as_deref() == Some("2")).await;
+    blue.objects.put_pod("shop", "pod-a", &[("version", "3")]);
+    until("a label that changes, too", || version("shop", "web").as_deref() == Some("3")).await;
+    // The annotation was written for the instances, the label was not.
+    blue.put_export("web", &[(names::ANNOTATION_ATTRIBUTES, "version=canary")]);
+    until("the annotation wins", || version("shop", "web").as_deref() == Some("canary")).await;
+    blue.objects.put_pod("shop", "pod-b", &[]);
+    until("a label that goes", || version("internal", "api").as_deref() == Some("")).await;
+}

@@ -1,0 +1,34 @@
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::core::PartialObjectMeta;
+
+use super::{Interner, TargetId};
+use crate::cluster::cache::Narrow;
+
+/// A pod with labels that its instances say (`--instance-labels`). Others are as good as absent; without the flag no pod is
+/// watched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    pub namespace: Arc<str>,
+    /// Those that are let through: the watch drops all others.
+    pub labels: Arc<BTreeMap<String, String>>,
+}
+
+impl Narrow for Pod {
+    type Kind = PartialObjectMeta<v1::Pod>;
+    /// As `targetRef` of an EndpointSlice names it.
+    type Key = TargetId;
+
+    const CACHE: &'static str = "Pod";
+
+    fn key(metadata: &ObjectMeta) -> Option<TargetId> {
+        TargetId::new(metadata.uid.as_deref()?)
+    }
+
+    fn narrow(object: Self::Kind, interner: &mut Interner) -> Option<Self> {
+        let labels = object.metadata.labels.filter(|labels| !labels.is_empty())?;
+        let namespace = interner.string(object.metadata.namespace.as_deref()?);
+        Some(Self { namespace, labels: Arc::new(labels) })
+    }
+}
