@@ -9,7 +9,7 @@ use prometheus::Registry;
 use crate::{
     api::ClusterProperty as PropertyObject,
     cli::{AwsArgs, IdentityArgs, KubeArgs},
-    cloudmap::{self, AwsSettings, CloudMap, Rates},
+    cloudmap::{self, AwsSettings, CloudMap, Connected, Rates},
     cluster::{
         cache::Narrow,
         client::{self, Options},
@@ -39,7 +39,7 @@ fn settings(args: &AwsArgs) -> AwsSettings {
     }
 }
 
-pub(super) async fn registry(args: &AwsArgs, metrics: cloudmap::Metrics) -> anyhow::Result<Arc<dyn CloudMap>> {
+pub(super) async fn registry(args: &AwsArgs, metrics: cloudmap::Metrics) -> anyhow::Result<Connected> {
     Ok(cloudmap::connect(&settings(args), &Rates::default(), metrics).await?)
 }
 
@@ -48,7 +48,7 @@ pub(super) async fn registry(args: &AwsArgs, metrics: cloudmap::Metrics) -> anyh
 pub(super) async fn registry_for_command(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
     let settings = AwsSettings { repeat: REPEAT, ..settings(args) };
     let metrics = cloudmap::Metrics::new(&Registry::new())?;
-    Ok(cloudmap::connect(&settings, &Rates::default(), metrics).await?)
+    Ok(cloudmap::connect(&settings, &Rates::default(), metrics).await?.cloudmap)
 }
 
 pub(super) fn flags(args: &IdentityArgs) -> Flags {

@@ -29,6 +29,7 @@ pub(super) struct Leader {
     pub(super) writer: Arc<dyn ClusterWriter>,
     pub(super) record: Arc<RecordObject>,
     pub(super) cloudmap: Arc<dyn CloudMap>,
+    pub(super) region: Option<String>,
     pub(super) leadership: Leadership,
     pub(super) identity: watch::Receiver<Known>,
     pub(super) uid: Arc<str>,
@@ -132,7 +133,6 @@ impl Leader {
             Some(namespace) => Naming::OneNamespace(namespace.as_str().into()),
             None => Naming::PerNamespace,
         };
-        let region = self.args.place.aws.region.clone().or_else(|| std::env::var("AWS_REGION").ok());
         let import = ImportRules {
             default: self.args.import_from.clone().unwrap_or_default(),
             ledger: identity.clusterset.as_ref().map(|set| ledger::namespace_name(set.as_str()).into()),
@@ -141,7 +141,7 @@ impl Leader {
             import,
             cluster: identity.cluster.clone(),
             concurrency: usize::from(self.args.concurrency),
-            targets: Targets { policy: self.args.instances, naming, identity, region },
+            targets: Targets { policy: self.args.instances, naming, identity, region: self.region.clone() },
             annotations: annotations::Settings {
                 domain_filter: self.args.domain_filter.clone(),
                 zone_kind: self.args.aws_zone_type,

@@ -13,7 +13,8 @@ use super::{connect, figures::Figures, lead::Leader};
 use crate::{
     admin::Admin,
     cli::RunArgs,
-    cloudmap, cluster,
+    cloudmap::{self, Connected},
+    cluster,
     cluster::{
         Caches, KubernetesWriter,
         events::Publisher,
@@ -43,7 +44,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
     });
 
     let client = connect::kubernetes(&args.place.kube).await?;
-    let cloudmap = connect::registry(&args.place.aws, cloudmap_metrics).await?;
+    let Connected { cloudmap, region } = connect::registry(&args.place.aws, cloudmap_metrics).await?;
     let mut stopping = stop.clone();
     let ask = || async {
         let uid = identity::kube_system_uid(&client).await?;
@@ -91,6 +92,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
         record: Arc::new(RecordObject::new(client, &args.place.kube.namespace)),
         caches,
         cloudmap,
+        region,
         leadership,
         identity,
         uid,

@@ -26,16 +26,21 @@ pub use port::{
     Lane, Namespace, NamespaceKind, NewService, OperationId, OperationState, RecordType, Service, ServiceChange,
 };
 
+/// Cloud Map, and where it is.
+#[expect(missing_debug_implementations, reason = "the port is a trait object")]
+pub struct Connected {
+    pub cloudmap: Arc<dyn CloudMap>,
+    /// As the flag, the environment, a profile or instance metadata gave it.
+    pub region: Option<String>,
+}
+
 /// Cloud Map as the product uses it: limited to `rates` and counted in `metrics`.
 ///
 /// # Errors
 /// If the settings cannot be used; no call is made yet.
-pub async fn connect(
-    settings: &AwsSettings,
-    rates: &Rates,
-    metrics: Metrics,
-) -> Result<Arc<dyn CloudMap>, ConnectError> {
+pub async fn connect(settings: &AwsSettings, rates: &Rates, metrics: Metrics) -> Result<Connected, ConnectError> {
     let limits = Limits::new(rates, Some(metrics.clone()));
     let aws = AwsCloudMap::connect(settings, limits.clone()).await?;
-    Ok(Arc::new(Limited::new(Counted::new(aws, metrics), limits)))
+    let region = aws.region();
+    Ok(Connected { cloudmap: Arc::new(Limited::new(Counted::new(aws, metrics), limits)), region })
 }

@@ -134,6 +134,11 @@ impl AwsCloudMap {
         Ok(Self { client: Client::from_conf(config.build()), limits })
     }
 
+    /// The region that calls go to.
+    pub fn region(&self) -> Option<String> {
+        self.client.config().region().map(ToString::to_string)
+    }
+
     /// Follows a listing to its end. Pages may be empty and have a next one: AWS filters after paging.
     async fn pages<T, F>(
         &self,

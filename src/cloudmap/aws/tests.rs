@@ -382,6 +382,8 @@ async fn refuses_settings_that_cannot_work() {
     }
     let settings = AwsSettings { external_id: Some("x".to_owned()), ..AwsSettings::default() };
     assert_eq!(connect(sdk(), settings).await, ConnectError::ExternalIdWithoutRole);
+    let here = AwsCloudMap::configured(&sdk(), &AwsSettings::default(), Limits::new(&Rates::default(), None)).await;
+    assert_eq!(here.unwrap().region().as_deref(), Some("eu-west-1"), "for the attribute REGION");
     let nowhere = SdkConfig::builder().behavior_version(BehaviorVersion::latest()).build();
     assert_eq!(connect(nowhere, AwsSettings::default()).await, ConnectError::NoRegion);
 }
