@@ -134,11 +134,12 @@ impl<'a> Planner<'a> {
             self.hosts(&hosts, request.adopt.or(owner).as_ref(), zones);
         }
         let Self { mut refusals, found, pods, .. } = self;
-        let wishes = Wishes::read(annotations).unwrap_or_else(|message| {
-            let message = message.trim_end_matches('.').to_owned();
-            refusals.push(Refusal { reason: "InvalidAnnotation", message });
-            Wishes::default()
-        });
+        let wishes = Wishes::read(annotations)
+            .map_err(|message| {
+                let message = message.trim_end_matches('.').to_owned();
+                refusals.push(Refusal { reason: "InvalidAnnotation", message });
+            })
+            .ok();
         let (service, complaints) = custom::read(annotations);
         let complaint = |message| Refusal { reason: "InvalidAnnotation", message };
         refusals.extend(complaints.into_iter().map(complaint));
@@ -148,7 +149,13 @@ impl<'a> Planner<'a> {
         for (target, backends) in found {
             match backends.wanted(source, &custom, share) {
                 Ok(found) => {
-                    wanted.insert(target, Wanted { creation: wishes.apply(found.creation), ..found });
+                    // What cannot be understood decides nothing: the service is neither made nor changed.
+                    let unknown = |creation| Creation { service: false, ..creation };
+                    let creation = match &wishes {
+                        Some(wishes) => wishes.apply(found.creation),
+                        None => unknown(found.creation),
+                    };
+                    wanted.insert(target, Wanted { creation, ..found });
                 }
                 Err(message) => refusals.push(Refusal { reason: "TooManyAttributes", message }),
             }

@@ -73,14 +73,6 @@ impl Targets {
         if !wanted {
             return Asked::None;
         }
-        if let Some(text) = annotation(annotations, ANNOTATION_ADOPT)
-            && let Err(error) = text.parse::<Adopt>()
-        {
-            return Asked::Invalid(format!("The annotation {ANNOTATION_ADOPT} is {text:?}: {error}."));
-        }
-        if let Err(message) = Wishes::read(annotations) {
-            return Asked::Invalid(message);
-        }
         let implied = self.naming.implied(&export.key);
         let target = Target {
             namespace: annotation(annotations, ANNOTATION_TARGET_NAMESPACE).map_or(implied.namespace, Arc::from),
@@ -127,8 +119,10 @@ impl Targets {
         let instances = match planned {
             Some(local) if !retiring => {
                 creation.dns = address_records(local.export.ip_families.iter().copied().collect(), DEFAULT_TTL);
-                if let Some(wishes) = annotations.and_then(|annotations| Wishes::read(annotations).ok()) {
-                    creation = wishes.apply(creation);
+                match annotations.map(Wishes::read) {
+                    Some(Ok(wishes)) => creation = wishes.apply(creation),
+                    Some(Err(_)) => creation.service = false,
+                    None => {}
                 }
                 // What does not fit is said on the ServiceExport (`registered`); nothing of it is registered.
                 self.instances(object.as_deref(), &key, local, pods).unwrap_or_default()
@@ -184,6 +178,9 @@ impl Targets {
                 ),
             ));
         }
+        if let Err(message) = understood(&export.annotations) {
+            return Some((RegisteredReason::InvalidAnnotation, message));
+        }
         if let Some(Ok(local)) = knowledge.planned(&export.key)
             && let Err(unfit) = self.instances(Some(export), &export.key, local, pods)
         {
@@ -220,6 +217,17 @@ impl Targets {
             }
         })
     }
+}
+
+/// Annotations that do not say where instances belong, only how: while one cannot be understood, what is registered stays,
+/// and nothing is made.
+fn understood(annotations: &Pairs) -> Result<(), String> {
+    if let Some(text) = annotation(annotations, ANNOTATION_ADOPT)
+        && let Err(error) = text.parse::<Adopt>()
+    {
+        return Err(format!("The annotation {ANNOTATION_ADOPT} is {text:?}: {error}."));
+    }
+    Wishes::read(annotations).map(|_| ())
 }
 
 /// Whether this cluster's claim to a target is the oldest, so that what it says about the service itself counts.

@@ -190,8 +190,10 @@ async fn more_healthy_instances_than_dns_answers_with_are_said_and_registered() 
     blue.until_says("web", "Registered", "True", "Registered").await;
     let says = |words: &str| blue.condition("web", "Registered").unwrap().message.contains(words);
     assert!(!says("DNS answer"));
+    let since = tokio::time::Instant::now();
     blue.put_endpoints("web", &pods);
     until("it is said", || says("each DNS answer has 8 of them")).await;
+    assert!(since.elapsed() < Duration::from_secs(20), "not only at the next reading");
     assert_eq!((world.instances("web").len(), blue.says("web", "Registered").0), (9, "True".to_owned()));
 
     blue.headless("api", &[(HOSTNAME, "api.internal")], &pods);
@@ -298,4 +300,41 @@ async fn labels_of_pods_that_are_let_through_are_on_their_instances_and_follow_t
     until("the annotation wins", || version("shop", "web").as_deref() == Some("canary")).await;
     blue.objects.put_pod("shop", "pod-b", &[]);
     until("a label that goes", || version("internal", "api").as_deref() == Some("")).await;
+}
+
+/// A typo in how to register takes nothing away, and makes nothing that could not be changed again.
+#[tokio::test(start_paused = true)]
+async fn an_annotation_that_cannot_be_understood_is_said_and_what_is_registered_stays() {
+    let world = World::new();
+    world.add_namespace("shop", NamespaceKind::DnsPrivate);
+    world.add_namespace("internal", NamespaceKind::DnsPrivate);
+    let blue = world.cluster("blue");
+    blue.put_service("web", 80);
+    blue.put_endpoints("web", &["10.0.0.1"]);
+    blue.put_export("web", &[(names::ANNOTATION_TTL, "30")]);
+    blue.until_says("web", "Registered", "True", "Registered").await;
+    let hosted = |ttl| [(HOSTNAME, "api.internal"), (names::ANNOTATION_TTL, ttl)];
+    blue.headless("api", &hosted("30"), &["10.0.0.1"]);
+    until("it is registered", || world.holds("internal", "api").len() == 1).await;
+
+    blue.put_export("web", &[(names::ANNOTATION_TTL, "30s")]);
+    blue.headless("api", &hosted("soon"), &["10.0.0.1"]);
+    blue.until_says("web", "Registered", "False", "InvalidAnnotation").await;
+    blue.until_noted("api", "InvalidAnnotation").await;
+    let stays = || {
+        let ttls = [world.ttl("shop", "web"), world.ttl("internal", "api")];
+        world.instances("web").len() == 1 && world.holds("internal", "api").len() == 1 && ttls == [Some(30); 2]
+    };
+    always("all of it stays", Duration::from_mins(2), stays).await;
+    blue.put_endpoints("web", &["10.0.0.2"]);
+    until("endpoints are followed", || world.instances("web").iter().any(|id| id.ends_with("-2"))).await;
+    blue.put_export("web", &[(names::ANNOTATION_TTL, "20")]);
+    until("and the TTL again", || world.ttl("shop", "web") == Some(20)).await;
+    blue.until_says("web", "Registered", "True", "Registered").await;
+
+    blue.put_service("new", 80);
+    blue.put_endpoints("new", &["10.0.0.3"]);
+    blue.put_export("new", &[(names::ANNOTATION_RECORDS, "A,SRV")]);
+    blue.until_says("new", "Registered", "False", "InvalidAnnotation").await;
+    always("nothing is made", Duration::from_mins(1), || world.service("shop", "new").is_none()).await;
 }

@@ -96,7 +96,7 @@ pub struct TargetDesired {
 pub struct Creation {
     /// A missing namespace is made, as an API-only one.
     pub namespace: bool,
-    /// A missing service is made.
+    /// A missing service is made, and one that is ours gets the TTL: what it should be is known.
     pub service: bool,
     /// Its records in namespaces with DNS; `None`: it is found by API only, as it is in all others.
     pub dns: Option<DnsConfig>,

@@ -1,13 +1,18 @@
 //! What somebody else changed is put right, in a time that follows from a budget of calls.
 
 use super::*;
+use crate::cloudmap::Rate;
 
 fn names(count: usize) -> Vec<String> {
     (0..count).map(|i| format!("s-{i}")).collect()
 }
 
 async fn registered(count: usize) -> (World, Vec<String>) {
-    let (world, services) = (World::new(Fake::new()), names(count));
+    // Only reading is to take its time here.
+    let quick = Rate::new(1000.0, 1000.0, 10.0);
+    let rates = Rates::default().with(Operation::CreateService, quick).with(Operation::RegisterInstance, quick);
+    let settings = Settings::new(identity("uid-1"));
+    let (world, services) = (World::with(Fake::new(), &rates, settings), names(count));
     world.desire(services.iter().map(|s| (target("shop", s), active(specs("uid-1", s, 1..=2, "a")))));
     for service in &services {
         world.registered(&target("shop", service), 2).await;
@@ -23,30 +28,24 @@ async fn in_five_hundred_services_drift_is_repaired_within_a_minute() {
     for pause in [0, 17, 34] {
         sleep(Duration::from_secs(pause)).await;
         let (reads, since) = (world.count(Operation::ListInstances), Instant::now());
-        let before: Vec<_> = services.iter().map(|service| world.instances(service)).collect();
+        let before = world.fake.registry().instances.clone();
         {
             let mut registry = world.fake.registry();
             let ids: BTreeMap<_, _> = registry.services.values().map(|s| (s.name.clone(), s.id.clone())).collect();
-            for (n, (service, there)) in services.iter().zip(&before).enumerate() {
-                let (id, first) = (ids[service.as_str()].clone(), there[0].id.clone());
+            for (n, service) in services.iter().enumerate() {
+                let first = (ids[service.as_str()].clone(), specs("uid-1", service, [1], "a")[0].id().clone());
                 match n % 3 {
-                    0 => drop(registry.instances.remove(&(id, first))),
-                    1 => {
-                        drop(registry.instances.get_mut(&(id, first)).unwrap().insert("PORT_x".into(), "1/TCP".into()))
-                    }
+                    0 => drop(registry.instances.remove(&first)),
+                    1 => drop(registry.instances.get_mut(&first).unwrap().insert("PORT_x".into(), "1/TCP".into())),
                     _ => {
                         let extra = &specs("uid-1", service, [9], "a")[0];
                         let instance = extra.render(crate::instances::attributes::ServiceTraits::default());
-                        registry.instances.insert((id, instance.id), instance.attributes);
+                        registry.instances.insert((first.0, instance.id), instance.attributes);
                     }
                 }
             }
         }
-        loop {
-            let repaired = services.iter().zip(&before).all(|(service, there)| world.instances(service) == *there);
-            if repaired {
-                break;
-            }
+        while world.fake.registry().instances != before {
             assert!(since.elapsed() < Duration::from_mins(1), "not within a minute");
             sleep(Duration::from_secs(1)).await;
         }
