@@ -69,7 +69,7 @@ impl Engine {
     pub(super) fn new(settings: Arc<Settings>, now: Instant) -> Self {
         Self {
             started: now,
-            drift_next: now + settings.drift_period,
+            drift_next: now,
             settings,
             desired: Arc::default(),
             targets: BTreeMap::new(),

@@ -147,6 +147,7 @@ impl Engine {
                 let place = known.place(Control::Ours);
                 self.remember(&namespace_id, &target.service, known);
                 self.resolved(target, place);
+                self.drift_check_soon(now);
             }
             (Ok(CreateService::Exists { id, .. }), Some(namespace_id)) => {
                 // Somebody was faster, or an earlier request of ours: the look that follows tells which.

@@ -11,6 +11,9 @@ use super::{
 };
 use crate::{cloudmap::NamespaceKind, model::Target};
 
+/// When to look for targets to check again where there are none, as at the start of a term.
+const NOTHING_YET: Duration = Duration::from_secs(1);
+
 impl Engine {
     /// Deletes namespaces of ours that no target needs any more. AWS keeps those with services in them.
     pub(super) fn tidy_namespaces(&mut self, now: Instant) -> Option<Call> {
@@ -46,7 +49,7 @@ impl Engine {
         let after = (last.as_ref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let next = self.targets.range(after).find(idle).or_else(|| self.targets.iter().find(idle));
         let Some((target, state)) = next else {
-            self.drift_next = now + self.settings.drift_period;
+            self.drift_next = now + NOTHING_YET;
             return None;
         };
         let (target, cost) = (target.clone(), pages_of(state));
@@ -55,6 +58,11 @@ impl Engine {
         let service_id = self.targets.get(&target)?.place()?.service_id.clone();
         *self.in_flight.entry(Class::Read).or_default() += 1;
         self.issue(&target, Want::Read { service_id }, now)
+    }
+
+    /// There is one target more than the pause before the next check was made for.
+    pub(super) fn drift_check_soon(&mut self, now: Instant) {
+        self.drift_next = self.drift_next.min(now + NOTHING_YET);
     }
 
     /// The period of the drift checks and the calls that one round takes.

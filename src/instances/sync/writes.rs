@@ -385,9 +385,13 @@ impl Engine {
                 state.health_was_read(&listing, unhealthy.as_ref(), &written, now);
                 state.count();
                 let whole = written.is_empty() && state.running.is_empty();
+                let first = state.seen == Seen::Never;
                 state.seen = if whole { Seen::Since } else { Seen::Once };
                 state.pending = None;
                 state.relieve();
+                if first {
+                    self.drift_check_soon(now);
+                }
             }
         }
         self.wake_target(target, now);

@@ -24,7 +24,7 @@ async fn registered(count: usize) -> (World, Vec<String>) {
 async fn in_five_hundred_services_drift_is_repaired_within_a_minute() {
     let (world, services) = registered(500).await;
     assert_eq!(world.handle.figures().borrow().drift_period, Duration::from_secs(50));
-    // From any moment on: the round may have just passed, or be about to come.
+    // From any moment on, the first after all are registered among them: the round may have just passed, or be about to come.
     for pause in [0, 17, 34] {
         sleep(Duration::from_secs(pause)).await;
         let (reads, since) = (world.count(Operation::ListInstances), Instant::now());
