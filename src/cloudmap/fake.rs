@@ -46,7 +46,7 @@ pub(crate) struct Registry {
     /// Ids of services in which every operation is accepted and fails later, for as long as they are in here.
     pub(crate) failing_later: BTreeSet<Arc<str>>,
     /// Healths that were said, and when they take effect.
-    said: Vec<(Instant, (Arc<str>, Arc<str>), bool)>,
+    said: Vec<Said>,
     /// All calls: the operation and the id of the instance, service or namespace.
     pub(crate) calls: Vec<(Operation, String)>,
     pub(crate) in_flight: usize,
@@ -57,6 +57,9 @@ pub(crate) struct Registry {
     over: BTreeMap<Arc<str>, bool>,
     next: u64,
 }
+
+/// When a health takes effect, on which instance of which service, and whether it is a good one.
+type Said = (Instant, (Arc<str>, Arc<str>), bool);
 
 #[derive(Debug)]
 struct Pending {

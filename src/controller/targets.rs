@@ -247,7 +247,7 @@ const fn refusal(reason: Reason) -> RegisteredReason {
         Reason::NoNamespace => RegisteredReason::NoNamespace,
         Reason::LimitExceeded => RegisteredReason::LimitExceeded,
         Reason::UnfitEndpoints => RegisteredReason::AddressFamilyMissing,
-        Reason::AccessDenied | Reason::Failed => RegisteredReason::Failed,
+        Reason::AccessDenied | Reason::Throttled | Reason::Failed => RegisteredReason::Failed,
     }
 }
 

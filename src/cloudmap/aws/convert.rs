@@ -93,7 +93,7 @@ fn health_check(config: &types::HealthCheckConfig) -> HealthCheck {
     }
 }
 
-fn record_request(record: &DnsRecord) -> Result<types::DnsRecord, BuildError> {
+fn record_request(record: DnsRecord) -> Result<types::DnsRecord, BuildError> {
     let record_type = match record.record_type {
         RecordType::A => types::RecordType::A,
         RecordType::Aaaa => types::RecordType::Aaaa,
@@ -104,7 +104,7 @@ fn record_request(record: &DnsRecord) -> Result<types::DnsRecord, BuildError> {
 }
 
 pub(super) fn service_change(change: &ServiceChange) -> Result<types::ServiceChange, BuildError> {
-    let records = change.records.iter().map(record_request).collect::<Result<_, _>>()?;
+    let records = change.records.iter().copied().map(record_request).collect::<Result<_, _>>()?;
     let check = change.health_check.as_ref().map(|check| {
         types::HealthCheckConfig::builder()
             .r#type(check.kind.as_str().into())
@@ -121,7 +121,7 @@ pub(super) fn service_change(change: &ServiceChange) -> Result<types::ServiceCha
 
 pub(super) fn dns_request(config: &DnsConfig) -> Result<types::DnsConfig, BuildError> {
     let policy = if config.weighted { types::RoutingPolicy::Weighted } else { MULTIVALUE };
-    let records = config.records.iter().map(record_request).collect::<Result<_, _>>()?;
+    let records = config.records.iter().copied().map(record_request).collect::<Result<_, _>>()?;
     types::DnsConfig::builder().routing_policy(policy).set_dns_records(Some(records)).build()
 }
 

@@ -76,6 +76,7 @@ pub struct Desired {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct TargetDesired {
     /// The registration record is published and the claim is ours: instances may be registered.
     pub active: bool,
@@ -150,6 +151,8 @@ pub enum Reason {
     /// An AWS quota is reached: 1,000 instances per service, namespaces per region, ...
     LimitExceeded,
     AccessDenied,
+    /// AWS throttles, and not just for a moment.
+    Throttled,
     /// Endpoints that lack what the service's records require, or whose id somebody else uses.
     UnfitEndpoints,
     /// AWS refused, or failed the operation later; it is tried again.
@@ -164,6 +167,7 @@ impl Reason {
             Self::NoNamespace => "NoNamespace",
             Self::LimitExceeded => "LimitExceeded",
             Self::AccessDenied => "AccessDenied",
+            Self::Throttled => "Throttled",
             Self::UnfitEndpoints => "UnfitEndpoints",
             Self::Failed => "Failed",
         }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     Creation, Reason, TargetDesired,
     engine::{Engine, LISTING_AGE},
-    state::{Place, Seen, Want},
+    state::{Place, Seen, Trouble, Want},
 };
 use crate::{
     cloudmap::{CreateService, DnsRecord, Error, ErrorKind, Namespace, NamespaceKind, Service},
@@ -59,7 +59,7 @@ impl Engine {
             if creating.may_load(now) {
                 return Some(Want::CreateNamespace);
             }
-            let (error, at) = (creating.error.clone(), creating.not_before());
+            let (error, at) = (creating.trouble(), creating.not_before());
             self.wait_for_listing(target, error, at, now);
             return None;
         };
@@ -71,7 +71,7 @@ impl Engine {
             if listing.may_load(now) {
                 return Some(Want::Services { namespace_id });
             }
-            let (error, at) = (listing.error.clone(), listing.not_before());
+            let (error, at) = (listing.trouble(), listing.not_before());
             self.wait_for_listing(target, error, at, now);
             return None;
         };
@@ -104,18 +104,18 @@ impl Engine {
         if self.namespaces.may_load(now) {
             return Some(Want::Namespaces);
         }
-        let (error, at) = (self.namespaces.error.clone(), self.namespaces.not_before());
+        let (error, at) = (self.namespaces.trouble(), self.namespaces.not_before());
         self.wait_for_listing(target, error, at, now);
         None
     }
 
     /// A listing that a target needs failed, or is on its way.
-    fn wait_for_listing(&mut self, target: &Target, error: Option<Error>, at: Option<Instant>, now: Instant) {
+    fn wait_for_listing(&mut self, target: &Target, trouble: Option<Trouble>, at: Option<Instant>, now: Instant) {
         // One that is on its way again wakes the target itself.
-        let Some((error, at)) = error.zip(at.filter(|at| *at > now)) else { return };
+        let Some((trouble, at)) = trouble.zip(at.filter(|at| *at > now)) else { return };
         if let Some(state) = self.targets.get_mut(target) {
-            if let Some(reason) = super::state::reason(&error) {
-                state.problem = Some((reason, error.to_string()));
+            if trouble.is_some() {
+                state.problem = trouble;
             }
             state.not_before = Some(at);
         }

@@ -235,7 +235,7 @@ impl State {
             if matches!(reason, Reason::AccessDenied | Reason::LimitExceeded) {
                 wait = RETRY_LAST;
             }
-            if reason != Reason::Failed || self.failures > 2 {
+            if self.failures > reason.hiccups() {
                 self.problem = Some((reason, error.to_string()));
             }
         }
@@ -317,15 +317,31 @@ impl State {
     }
 }
 
+impl Reason {
+    /// So many failures in a row are no news.
+    pub(super) const fn hiccups(self) -> u32 {
+        match self {
+            Self::Failed => 2,
+            // Half a minute: several clusters share the rates of an account.
+            Self::Throttled => 5,
+            _ => 0,
+        }
+    }
+}
+
 /// What a failed call says to the user; `None`: nothing, it is only a matter of time.
 pub(super) fn reason(error: &Error) -> Option<Reason> {
     match error.kind {
         ErrorKind::LimitExceeded => Some(Reason::LimitExceeded),
         ErrorKind::AccessDenied => Some(Reason::AccessDenied),
-        ErrorKind::Throttled | ErrorKind::Duplicate { .. } | ErrorKind::NotFound => None,
+        ErrorKind::Throttled => Some(Reason::Throttled),
+        ErrorKind::Duplicate { .. } | ErrorKind::NotFound => None,
         _ => Some(Reason::Failed),
     }
 }
+
+/// What a failure says to the user, if anything yet.
+pub(super) type Trouble = Option<(Reason, String)>;
 
 /// A listing that many targets need: read once, by one call at a time.
 #[derive(Debug)]
@@ -334,7 +350,7 @@ pub(super) struct Listing<T> {
     pub(super) loading: bool,
     failures: u32,
     not_before: Option<Instant>,
-    pub(super) error: Option<Error>,
+    error: Option<Error>,
 }
 
 impl<T> Default for Listing<T> {
@@ -355,6 +371,13 @@ impl<T> Listing<T> {
 
     pub(super) fn not_before(&self) -> Option<Instant> {
         self.not_before
+    }
+
+    /// Whether the last reading failed, and what is to be said of it.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        let error = self.error.as_ref()?;
+        let reason = reason(error).filter(|reason| *reason == Reason::Failed || self.failures > reason.hiccups());
+        Some(reason.map(|reason| (reason, error.to_string())))
     }
 
     /// A failed reading leaves the rows as they were.

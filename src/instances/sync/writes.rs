@@ -191,7 +191,7 @@ impl Engine {
         let failures = state.retry.get(id).map_or(0, |retry| retry.failures) + 1;
         let hopeless = matches!(error.kind, ErrorKind::InvalidInput | ErrorKind::AccessDenied);
         if let Some(reason) = reason(error)
-            && (failures > 2 || hopeless)
+            && (failures > reason.hiccups() || hopeless)
         {
             state.problem = Some((reason, format!("instance {id}: {error}")));
         }

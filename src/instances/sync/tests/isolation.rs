@@ -89,6 +89,8 @@ async fn a_service_whose_writes_are_always_throttled() {
     let world = World::new(fake);
     world.fake.registry().failing.insert(service.clone(), ErrorKind::Throttled);
     others_go_on(&world).await;
+    let message = world.refused(&target("bad", "bad"), Reason::Throttled).await;
+    assert!(message.contains("throttled"), "{message}");
     world.fake.registry().failing.remove(&service);
     world.registered(&target("bad", "bad"), 30).await;
 }

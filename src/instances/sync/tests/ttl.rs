@@ -103,7 +103,7 @@ async fn an_adopted_service_gets_the_ttl_that_is_asked_for_and_no_other() {
     let web = target("shop", "web");
     let adopted = |asked, decides| {
         let consent = Consent { named: true, adopt: Some("external-dns/eks".parse().unwrap()), ..Consent::default() };
-        TargetDesired { consent, decides, ..with_ttl(specs("uid-1", "web", [1], "a"), 60, asked) }
+        TargetDesired { decides, consent, ..with_ttl(specs("uid-1", "web", [1], "a"), 60, asked) }
     };
     for (asked, decides, expected) in [(false, true, 300), (true, false, 300), (true, true, 60)] {
         world.desire([(web.clone(), adopted(asked, decides))]);
