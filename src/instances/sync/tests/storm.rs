@@ -8,6 +8,8 @@ use super::*;
 #[derive(Debug, Clone)]
 enum Step {
     Desire(BTreeSet<u32>, bool),
+    /// These are not ready, all others are.
+    Unready(BTreeSet<u32>),
     Retire,
     Fault(Operation, u8),
     Foreign(u32),
@@ -18,6 +20,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let addresses = proptest::collection::btree_set(1_u32..12, 0..8);
+    let unready = proptest::collection::btree_set(1_u32..12, 0..4);
     let operation = prop::sample::select(vec![
         Operation::RegisterInstance,
         Operation::DeregisterInstance,
@@ -26,9 +29,12 @@ fn step() -> impl Strategy<Value = Step> {
         Operation::ListServices,
         Operation::CreateService,
         Operation::DeleteService,
+        Operation::UpdateInstanceCustomHealthStatus,
+        Operation::GetInstancesHealthStatus,
     ]);
     prop_oneof![
         4 => (addresses, any::<bool>()).prop_map(|(addresses, zone)| Step::Desire(addresses, zone)),
+        3 => unready.prop_map(Step::Unready),
         1 => Just(Step::Retire),
         3 => (operation, 0_u8..6).prop_map(|(operation, kind)| Step::Fault(operation, kind)),
         2 => (0_u32..20).prop_map(Step::Foreign),
@@ -49,25 +55,42 @@ fn fault(kind: u8) -> Fault {
     }
 }
 
-/// Foreign instances in a service that both sides use, and every write watched.
-async fn storm(steps: Vec<Step>) {
+/// Foreign instances in a service that both sides use, and every write watched. `checked`: it has a custom health check.
+async fn storm(steps: Vec<Step>, checked: bool) {
     let fake = Fake::new();
     let web = target("shop", "web");
     let service = {
         let mut registry = fake.registry();
         let ns = registry.add_namespace("shop", NamespaceKind::Http);
-        registry.add_service(&ns, "web", "terraform", "")
+        let web = registry.add_service(&ns, "web", "terraform", "");
+        registry.services.get_mut(&web).unwrap().custom_health_check = checked;
+        web
     };
     let foreign: Mutex<BTreeSet<Arc<str>>> = Mutex::default();
     let mut world = World::new(fake.clone());
-    let named = |addresses: &BTreeSet<u32>, zone: bool| {
-        let instances = specs("uid-1", "web", addresses.iter().copied(), if zone { "a" } else { "b" });
-        TargetDesired { consent: named(), ..active(instances) }
+    let named = |(addresses, zone, unready): &(BTreeSet<u32>, bool, BTreeSet<u32>)| {
+        let pod = |&last: &u32| Endpoint {
+            zone: Some(if *zone { "a" } else { "b" }.into()),
+            conditions: Conditions { ready: !unready.contains(&last), ..Conditions::READY },
+            ..fixtures::mk_endpoint(0x0a00_0000 + last)
+        };
+        let endpoints: Vec<_> = addresses.iter().map(pod).collect();
+        let (identity, service) = (identity("uid-1"), ServiceKey::new("shop", "web"));
+        let source = Source { identity: &identity, service: &service, ports: &[], region: None };
+        TargetDesired { consent: named(), ..active(source.instances(&endpoints).unwrap().into()) }
     };
-    let mut last = named(&BTreeSet::new(), true);
+    let mut pods = (BTreeSet::new(), true, BTreeSet::new());
+    let mut last = named(&pods);
     for step in steps {
         match step {
-            Step::Desire(addresses, zone) => last = named(&addresses, zone),
+            Step::Desire(addresses, zone) => {
+                pods = (addresses, zone, pods.2);
+                last = named(&pods);
+            }
+            Step::Unready(unready) => {
+                pods.2 = unready;
+                last = named(&pods);
+            }
             Step::Retire => last = retiring(),
             Step::Fault(operation, kind) => fake.fault(operation, fault(kind)),
             Step::Foreign(id) => {
@@ -90,10 +113,15 @@ async fn storm(steps: Vec<Step>) {
     fake.registry().faults.clear();
     sleep(Duration::from_mins(10)).await;
 
-    let ids = |instances: Vec<Instance>| instances.into_iter().map(|i| i.id).collect::<BTreeSet<_>>();
-    let expected: BTreeSet<_> =
-        last.instances.iter().map(|spec| spec.id().clone()).chain(foreign.lock().unwrap().clone()).collect();
-    assert_eq!(ids(world.instances("web")), expected);
+    let mut there: BTreeSet<_> = world.instances("web").into_iter().map(|instance| instance.id).collect();
+    let foreign = foreign.into_inner().unwrap();
+    assert!(foreign.is_subset(&there), "{foreign:?} of {there:?}");
+    there.retain(|id| !foreign.contains(id));
+    let wanted = |only_ready: bool| -> BTreeSet<_> {
+        last.instances.iter().filter(|spec| spec.is_ready() || !only_ready).map(|spec| spec.id().clone()).collect()
+    };
+    // Those that are not ready stay where a health check says so, if they were ready once.
+    assert!(wanted(true).is_subset(&there) && there.is_subset(&wanted(!checked)), "{there:?} of {:?}", last.instances);
     let registry = fake.registry();
     for (operation, id) in &registry.calls {
         let write = [Operation::RegisterInstance, Operation::DeregisterInstance].contains(operation);
@@ -107,22 +135,29 @@ async fn storm(steps: Vec<Step>) {
         .collect();
     for ((_, id), attributes) in said {
         let spec = last.instances.iter().find(|spec| spec.id() == id).unwrap();
-        assert_eq!(*attributes, spec.render(crate::instances::attributes::ServiceTraits::default()).attributes);
+        let mut attributes = attributes.clone();
+        assert_eq!(attributes.remove("AWS_INIT_HEALTH_STATUS").is_some(), checked);
+        assert_eq!(attributes, spec.render(crate::instances::attributes::ServiceTraits::default()).attributes);
+        let healthy = !registry.unhealthy.contains(&(service.clone(), id.clone()));
+        assert_eq!(healthy, spec.is_ready(), "{id}");
     }
     drop(registry);
     let status = world.status(&web);
     if last.retiring {
         assert!(status.own_gone, "{status:?}");
     } else {
-        assert_eq!(status.outcome, Outcome::Registered { count: last.instances.len() });
+        assert_eq!(status.outcome, Outcome::Registered { count: there.len() });
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
     #[test]
-    fn converges_after_any_storm_and_never_touches_what_is_foreign(steps in proptest::collection::vec(step(), 1..30)) {
+    fn converges_after_any_storm_and_never_touches_what_is_foreign(
+        steps in proptest::collection::vec(step(), 1..30),
+        checked in any::<bool>(),
+    ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        runtime.block_on(storm(steps));
+        runtime.block_on(storm(steps, checked));
     }
 }
