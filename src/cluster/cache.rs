@@ -356,7 +356,10 @@ fn diagnose(error: &watcher::Error) -> Diagnosis {
     let (reason, remedy) = match code {
         0 => ("connection", ""),
         404 => ("not_found", ": is the CustomResourceDefinition installed (kubectl apply -k config/crd)?"),
-        403 => ("forbidden", ": does the service account have the permissions of config/rbac?"),
+        403 => (
+            "forbidden",
+            ": does the service account have the permissions of config/rbac (for pods: config/components/instance-labels)?",
+        ),
         401 => ("unauthorized", ""),
         410 => ("expired", ""),
         429 => ("throttled", ""),
