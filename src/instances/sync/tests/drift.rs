@@ -60,7 +60,7 @@ async fn beyond_five_hundred_the_period_grows_and_the_calls_do_not() {
     let (world, _) = registered(1000).await;
     assert_eq!(world.handle.figures().borrow().drift_period, Duration::from_secs(100));
     let (reads, since) = (world.count(Operation::ListInstances), Instant::now());
-    sleep(Duration::from_mins(5)).await;
+    sleep(Duration::from_mins(2)).await;
     let rate = (world.count(Operation::ListInstances) - reads) as f64 / since.elapsed().as_secs_f64();
     assert!((9.0..=10.1).contains(&rate), "{rate} calls a second");
 }
