@@ -20,7 +20,7 @@ use super::{
     writes::OPERATIONS,
 };
 use crate::{
-    cloudmap::{Error, ErrorKind, Namespace},
+    cloudmap::{Error, ErrorKind, Namespace, NamespaceKind},
     model::Target,
 };
 
@@ -428,7 +428,9 @@ impl Engine {
 
     pub(super) fn statuses(&self) -> BTreeMap<Target, TargetStatus> {
         let status = |(target, desired): (&Target, &TargetDesired)| {
-            let status = self.targets.get(target).map(|state| state.status(desired));
+            let namespace = self.namespaces.rows.as_ref().and_then(|(_, rows)| rows.get(&target.namespace));
+            let dns = namespace.is_some_and(|namespace| namespace.kind != NamespaceKind::Http);
+            let status = self.targets.get(target).map(|state| state.status(desired, dns));
             (target.clone(), status.unwrap_or_default())
         };
         self.desired.targets.iter().map(status).collect()

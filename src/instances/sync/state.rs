@@ -252,7 +252,8 @@ impl State {
         }
     }
 
-    pub(super) fn status(&self, desired: &TargetDesired) -> TargetStatus {
+    /// `dns`: the namespace is one with DNS.
+    pub(super) fn status(&self, desired: &TargetDesired, dns: bool) -> TargetStatus {
         let registered = self.registered();
         let outcome = match (&self.problem, &self.unfit) {
             (Some((reason, message)), _) => Outcome::Refused { reason: *reason, message: message.clone() },
@@ -261,7 +262,7 @@ impl State {
             (None, None) => Outcome::Pending,
         };
         let own_gone = matches!(self.phase, Phase::Gone);
-        let notices = if desired.active { self.notices(&desired.creation) } else { Vec::new() };
+        let notices = if desired.active { self.notices(&desired.creation, dns) } else { Vec::new() };
         TargetStatus {
             outcome,
             registered,
@@ -272,23 +273,26 @@ impl State {
         }
     }
 
-    fn notices(&self, creation: &Creation) -> Vec<Notice> {
+    fn notices(&self, creation: &Creation, dns: bool) -> Vec<Notice> {
         let mut notices: Vec<_> = self.crowded.notices().collect();
         let place = self.place().filter(|place| place.refused_until.is_none());
         let kinds = |records: &[DnsRecord]| records.iter().map(|record| record.record_type).collect::<BTreeSet<_>>();
-        if let (Some(place), Some(dns)) = (place, &creation.dns)
-            && place.control == Control::Ours
-            && !place.records.is_empty()
-            && kinds(&place.records) != kinds(&dns.records)
+        let asked = creation.dns.as_ref().map(|dns| dns.records.as_slice()).unwrap_or_default();
+        if let Some(place) = place.filter(|place| place.control == Control::Ours)
+            && dns
+            && creation.service
+            && kinds(&place.records) != kinds(asked)
         {
-            let list = |records: &[DnsRecord]| {
-                kinds(records).into_iter().map(RecordType::as_str).collect::<Vec<_>>().join(" and ")
-            };
+            let list =
+                |records: &[DnsRecord]| match kinds(records).into_iter().map(RecordType::as_str).collect::<Vec<_>>() {
+                    kinds if kinds.is_empty() => "none".to_owned(),
+                    kinds => kinds.join(" and "),
+                };
             let message = format!(
-                "The Cloud Map service has {} records, asked for are {}: AWS lets nobody change their kinds; take the Service \
-                 back until its Cloud Map service is gone, or choose another name",
+                "The records of the Cloud Map service are {}, asked for are {}: AWS lets nobody change their kinds; take the \
+                 Service back until its Cloud Map service is gone, or choose another name",
                 list(&place.records),
-                list(&dns.records)
+                list(asked)
             );
             notices.push(Notice { reason: "RecordsDiffer", message });
         }

@@ -144,12 +144,14 @@ async fn records_of_another_kind_than_asked_for_are_said() {
     world.desire([(web.clone(), with_ttl(specs("uid-1", "web", [1], "a"), 60, false))]);
     world.registered(&web, 1).await;
     assert_eq!(reasons(&world, &web), [""; 0]);
-    let mut srv = with_ttl(specs("uid-1", "web", [1], "a"), 60, false);
     let records = vec![DnsRecord { record_type: RecordType::Srv, ttl: 60 }];
-    srv.creation.dns = Some(DnsConfig { weighted: false, records });
-    world.desire([(web.clone(), srv)]);
-    let status = world.until(&web, |status| !status.notices.is_empty()).await;
-    let message = &status.notices[0].message;
-    assert!(message.contains("has A records") && message.contains("asked for are SRV"), "{message}");
+    for (dns, asked) in [(Some(DnsConfig { weighted: false, records }), "SRV"), (None, "none")] {
+        let mut other = with_ttl(specs("uid-1", "web", [1], "a"), 60, false);
+        other.creation.dns = dns;
+        world.desire([(web.clone(), other)]);
+        let words = format!("are A, asked for are {asked}");
+        let said = |status: &TargetStatus| status.notices.iter().any(|notice| notice.message.contains(&words));
+        world.until(&web, said).await;
+    }
     assert_eq!(world.count(Operation::UpdateService), 0);
 }
