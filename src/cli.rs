@@ -109,6 +109,12 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_IMPORT_CALLS_PER_SECOND", value_name = "N", default_value = "60", value_parser = rate)]
     pub import_calls_per_second: f64,
 
+    /// Other clusters of this ClusterSet still have the AWS Cloud Map MCS Controller for K8s. Every export is registered with its
+    /// instance ids and attributes, one instance for each endpoint and port, and what it exports there is imported here.
+    /// It must not run in this cluster. See docs/moving-from-aws-mcs-controller.md.
+    #[arg(long, env = "CLOUDMAP_MCS_AWS_MCS_COMPAT", conflicts_with = "instances_namespace")]
+    pub aws_mcs_compat: bool,
+
     /// How often the ledger is read.
     #[arg(long, env = "CLOUDMAP_MCS_LEDGER_TICK", value_name = "DURATION", default_value = "1s", value_parser = duration)]
     pub ledger_tick: Duration,
@@ -332,6 +338,13 @@ mod tests {
             let error = Cli::try_parse_from(["cloudmap-mcs", "run", flag, value]).unwrap_err().to_string();
             assert!(error.contains(flag) && error.contains(hint), "{error}");
         }
+    }
+
+    #[test]
+    fn the_aws_controller_knows_no_namespace_for_all() {
+        let flags = ["cloudmap-mcs", "run", "--aws-mcs-compat", "--instances-namespace", "internal"];
+        let error = Cli::try_parse_from(flags).unwrap_err().to_string();
+        assert!(error.contains("--instances-namespace") && error.contains("--aws-mcs-compat"), "{error}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod admin;
 pub mod annotations;
 pub mod api;
 pub mod app;
+pub mod awsmcs;
 pub mod cli;
 pub mod cloudmap;
 pub mod cluster;

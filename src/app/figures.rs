@@ -177,8 +177,8 @@ impl Scrape {
         for (services, period) in [("idle", figures.idle_period), ("active", figures.active_period)] {
             self.import_period.with_label_values(&[services]).set(period.as_secs_f64());
         }
-        for (why, count) in NoEndpoint::ALL.iter().zip(figures.rejected) {
-            self.rejected.with_label_values(&[why.category()]).set(count as f64);
+        for (category, count) in NoEndpoint::CATEGORIES.iter().zip(figures.rejected) {
+            self.rejected.with_label_values(&[category]).set(count as f64);
         }
         let estimate = Estimate::of_discovery(figures.calls_per_second);
         self.month.with_label_values(&["import_calls"]).set(estimate.calls);

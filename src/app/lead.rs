@@ -125,8 +125,9 @@ impl Leader {
                 while stopped.changed().await.is_ok() {}
             });
         let (sought, sought_receiver) = watch::channel(Arc::default());
-        let reader =
-            foreign::Settings { identity: identity.clone(), calls_per_second: self.args.import_calls_per_second };
+        let aws_mcs = self.args.aws_mcs_compat && identity.clusterset.is_some();
+        let calls_per_second = self.args.import_calls_per_second;
+        let reader = foreign::Settings { identity: identity.clone(), calls_per_second, aws_mcs };
         let read = foreign::spawn(reader, Arc::clone(&self.cloudmap), sought_receiver);
         self.figures.follow(ledger.as_ref().filter(|_| !alone), registered.figures(), read.figures());
         let naming = match &self.args.instances_namespace {
@@ -141,7 +142,7 @@ impl Leader {
             import,
             cluster: identity.cluster.clone(),
             concurrency: usize::from(self.args.concurrency),
-            targets: Targets { policy: self.args.instances, naming, identity, region: self.region.clone() },
+            targets: Targets { policy: self.args.instances, naming, identity, region: self.region.clone(), aws_mcs },
             annotations: annotations::Settings {
                 domain_filter: self.args.domain_filter.clone(),
                 zone_kind: self.args.aws_zone_type,

@@ -207,7 +207,7 @@ impl Foreign {
     }
 
     /// The note about instances of a name that cannot be endpoints: on the ServiceImport if there is one (by its uid), else
-    /// on the Kubernetes namespace.
+    /// on the Kubernetes namespace if that imports.
     pub(super) fn rejection(&self, key: &ServiceKey, rejected: &[Rejected], import: Option<&str>) -> Option<Note> {
         let first = rejected.first()?;
         let text = format!(
@@ -215,7 +215,7 @@ impl Foreign {
             rejected.len(),
             key.name,
             first.instance,
-            first.why.as_str()
+            first.why
         );
         let regarding = match import {
             Some(uid) => events::import(key, uid),
@@ -251,7 +251,7 @@ fn failing(from: &str, old: &NamespaceFound, new: &NamespaceFound, changed: &BTr
     ))
 }
 
-fn changed_services(old: &NamespaceFound, new: &NamespaceFound) -> BTreeSet<Arc<str>> {
+pub(super) fn changed_services(old: &NamespaceFound, new: &NamespaceFound) -> BTreeSet<Arc<str>> {
     let differ = |a: &NamespaceFound, b: &NamespaceFound| {
         let differs =
             |label: &Arc<str>, service| b.services.get(label).is_none_or(|there| !Arc::ptr_eq(there, service));

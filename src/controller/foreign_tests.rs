@@ -23,7 +23,7 @@ fn reading(instances: &[(&str, &str)]) -> Reading {
     let identity = instances::Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "u".into() };
     let service = mk_service();
     let instances: Vec<_> = instances.iter().map(instance).collect();
-    Reading::of(&instances, &BTreeSet::new(), &service, "internal", &identity)
+    Reading::of(&instances, &BTreeSet::new(), &service, "internal", &identity, None)
 }
 
 fn found_in(namespaces: &[(&str, NamespaceFound)]) -> Arc<Found> {

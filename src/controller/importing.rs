@@ -12,10 +12,16 @@ impl Watch {
     /// Namespaces came, changed or went: other Cloud Map namespaces may be sought.
     pub(super) fn importers_changed(&self, changes: &[Change<Namespace>]) {
         for Change { key, new, .. } in changes {
-            let consequences = self.shared.state().foreign.namespace_changed(key, new.as_deref());
+            let mut state = self.shared.state();
+            state.peers.namespace_changed(key, new.as_deref());
+            let consequences = state.foreign.namespace_changed(key, new.as_deref());
+            drop(state);
             self.follow(consequences);
         }
-        let sought = self.shared.state().foreign.sought();
+        let state = self.shared.state();
+        let mut sought = state.foreign.sought();
+        sought.extend(state.peers.sought().iter().cloned());
+        drop(state);
         self.sought.send_if_modified(|before| {
             let changed = **before != sought;
             if changed {
@@ -27,8 +33,12 @@ impl Watch {
 
     /// Something else is registered.
     pub(super) fn found_changed(&self, found: Arc<Found>) {
-        let consequences = self.shared.state().foreign.adopt(found);
-        self.follow(consequences);
+        let mut state = self.shared.state();
+        let of_peers = state.peers.adopt(Arc::clone(&found));
+        let of_others = state.foreign.adopt(found);
+        drop(state);
+        self.follow(of_peers);
+        self.follow(of_others);
     }
 
     /// Does what a change of what others registered, or of who imports it, entails.

@@ -12,6 +12,7 @@ use tracing::{info, warn};
 use crate::{
     export::{Exports, Local, Publication, Refusal},
     import::Unknown,
+    instances::Naming,
     ledger::{Map, records, remote::Remotes},
     model::{ClaimOwner, ClusterId, Endpoint, Registration, ServiceKey, Target},
 };
@@ -64,6 +65,8 @@ pub struct Rules {
     pub alone: bool,
     /// `--dry-run`: what is recorded for annotated objects stays as it is.
     pub frozen: bool,
+    /// Every export has the target of its own name, beside the one that it asks for.
+    pub own_targets: bool,
 }
 
 /// What is known.
@@ -95,6 +98,8 @@ struct Remote {
     silent: Option<u64>,
     /// Nothing is heard of it for longer than the TTL: what it exported is withdrawn here.
     expired: bool,
+    /// It has left or expired.
+    gone: bool,
 }
 
 impl Knowledge {
@@ -216,7 +221,12 @@ impl Knowledge {
             return self.annotated(owner).cloned().collect();
         }
         let planned = self.planned.get(&owner.key()).and_then(|plan| plan.as_ref().ok());
-        planned.and_then(|local| local.export.target.clone()).into_iter().collect()
+        planned.map(|local| self.targets_for(&owner.key(), local)).unwrap_or_default().into_iter().collect()
+    }
+
+    fn targets_for(&self, key: &ServiceKey, local: &Local) -> BTreeSet<Target> {
+        let own = self.rules.own_targets.then(|| Naming::PerNamespace.implied(key));
+        local.export.target.iter().cloned().chain(own).collect()
     }
 
     /// Brings the map to publish up to date with what a name exports; also asks again for a target that has become free.
@@ -227,7 +237,8 @@ impl Knowledge {
             _ if self.rules.alone => None,
             (_, Some(Ok(local))) => Some(Arc::clone(local)),
         };
-        self.exports.as_mut().map(|exports| exports.set(key, local, now)).unwrap_or_default()
+        let targets = local.as_ref().map(|local| self.targets_for(key, local)).unwrap_or_default();
+        self.exports.as_mut().map(|exports| exports.set(key, local, targets, now)).unwrap_or_default()
     }
 
     /// Starts from the own ledger as the leader before left it; what is exported no more is removed from it.
@@ -278,6 +289,7 @@ impl Knowledge {
             let gone = remote.left || remote.expired;
             let state = if gone { Some(Arc::default()) } else { remote.state.clone() };
             let entry = self.remotes.entry(id.clone()).or_default();
+            entry.gone = gone;
             let silent = remote.stale.filter(|_| !gone);
             if std::mem::replace(&mut entry.silent, silent) != silent {
                 concerned.names.extend(entry.exports.keys().cloned());
@@ -316,11 +328,13 @@ impl Knowledge {
             concerned.names.extend(gone.exports.into_keys());
             concerned.targets.extend(gone.registrations.into_keys());
         }
-        let wants = |plan: &Result<Arc<Local>, Refusal>| {
-            let target = plan.as_ref().ok().and_then(|local| local.export.target.as_ref());
-            target.is_some_and(|target| concerned.targets.contains(target))
+        let wants = |key: &ServiceKey, plan: &Result<Arc<Local>, Refusal>| {
+            let targets = plan.as_ref().map(|local| self.targets_for(key, local)).unwrap_or_default();
+            targets.iter().any(|target| concerned.targets.contains(target))
         };
-        concerned.names.extend(self.planned.iter().filter(|(_, plan)| wants(plan)).map(|(key, _)| key.clone()));
+        let wanting: Vec<_> =
+            self.planned.iter().filter(|(key, plan)| wants(key, plan)).map(|(key, _)| key.clone()).collect();
+        concerned.names.extend(wanting);
         concerned
     }
 
@@ -408,6 +422,23 @@ impl Knowledge {
     /// All names that any known cluster exports.
     pub fn names(&self) -> BTreeSet<ServiceKey> {
         self.remotes.values().flat_map(|remote| remote.exports.keys()).chain(self.planned.keys()).cloned().collect()
+    }
+
+    /// The cluster is in the ledger, has not left, and is heard of.
+    pub fn is_live(&self, cluster: &ClusterId) -> bool {
+        self.remotes.get(cluster).is_some_and(|remote| !remote.gone)
+    }
+
+    /// The cluster is in the ledger, but what it says is not known (yet).
+    pub fn is_unread(&self, cluster: &ClusterId) -> bool {
+        self.remotes.get(cluster).is_some_and(|remote| remote.map.is_none())
+    }
+
+    /// The clusters of which all that they export by the ledger is known, this one included. Only worth asking when the ledger was
+    /// read.
+    pub fn known(&self) -> BTreeSet<ClusterId> {
+        let remotes = self.remotes.iter().filter(|(_, remote)| remote.map.is_some()).map(|(id, _)| id.clone());
+        remotes.chain([self.local.clone()]).collect()
     }
 
     pub fn unknown(&self) -> Unknown {

@@ -22,7 +22,9 @@ fn mk_local(target: Option<&str>) -> Local {
 fn mk_map(exports: &[(&str, Option<&str>, i64)]) -> Arc<Map> {
     let mut state = Exports::resume(&Map::new());
     for (name, target, claimed) in exports {
-        state.set(&key(name), Some(Arc::new(mk_local(*target))), *claimed);
+        let local = mk_local(*target);
+        let targets = local.export.target.iter().cloned().collect();
+        state.set(&key(name), Some(Arc::new(local)), targets, *claimed);
     }
     state.map()
 }

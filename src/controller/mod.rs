@@ -10,6 +10,7 @@ mod index;
 mod knowledge;
 mod membership;
 mod metrics;
+mod peers;
 mod pending;
 mod pods;
 mod reconcile;

@@ -111,7 +111,7 @@ impl Reconciler {
         let sources = match state.knowledge.membership() {
             Membership::Leaving => BTreeMap::new(),
             Membership::Refused(_) => return (Plan::Keep, there),
-            Membership::Member { .. } | Membership::Joining(_) | Membership::Failing(_) => state.knowledge.sources(key),
+            Membership::Member { .. } | Membership::Joining(_) | Membership::Failing(_) => state.sources(key),
         };
         let sources: BTreeMap<ClusterId, Source<'_>> = sources
             .iter()
@@ -119,7 +119,7 @@ impl Reconciler {
             .collect();
         let unknown = match state.knowledge.membership() {
             Membership::Leaving => import::Unknown::Only(BTreeSet::new()),
-            _ => state.knowledge.unknown(),
+            _ => state.unknown(key),
         };
         let silent = state.knowledge.silent();
         let foreign = match state.knowledge.membership() {
@@ -132,7 +132,7 @@ impl Reconciler {
             namespace: caches.namespaces.get(&key.namespace).is_some_and(|namespace| !namespace.terminating),
             sources: &sources,
             unknown: &unknown,
-            settling: state.knowledge.settling(),
+            settling: state.settling(),
             families: &self.shared.families,
             silent: &silent,
             foreign: &foreign,
@@ -174,17 +174,17 @@ impl Reconciler {
                 self.shared.queue.add_after(key.clone(), rest);
                 return Ok(());
             }
-            let conflicts = match knowledge.unknown() {
+            let conflicts = match state.unknown(key) {
                 import::Unknown::All => None,
-                import::Unknown::Only(unknown) => {
+                unknown => {
                     // Who is not known may disagree: what was said of it holds meanwhile.
-                    Some(conflicts(&knowledge.sources(key))).filter(|known| unknown.is_empty() || !known.is_empty())
+                    Some(conflicts(&state.sources(key))).filter(|known| unknown.is_none() || !known.is_empty())
                 }
             };
             verdicts(&Facts {
                 local: knowledge.local(),
                 refusal,
-                left_out: export::left_out(&export),
+                remarks: export::remarks(&export),
                 publication,
                 conflicts: conflicts.as_deref(),
                 registered: self.shared.targets.registered(

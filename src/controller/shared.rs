@@ -7,18 +7,20 @@ use std::{
 };
 
 use super::{
-    Knowledge, Metrics, Targets, claims::Claims, foreign::Foreign, index::SliceIndex, pending::Pending,
+    Knowledge, Metrics, Targets, claims::Claims, foreign::Foreign, index::SliceIndex, peers::Peers, pending::Pending,
     pods::PodLabels, targets::Asked,
 };
 use crate::{
+    awsmcs,
     cluster::{
         Caches,
         objects::{ForeignSlice, OwnSlice, ServiceExport},
         selector::NamespaceSelector,
     },
     export::{self, Local, Refusal},
+    import::Unknown,
     instances::sync::TargetStatus,
-    model::{IpFamily, ServiceKey, Target},
+    model::{ClusterId, IpFamily, ServiceKey, Target},
     queue::Queue,
 };
 
@@ -47,6 +49,31 @@ pub(super) struct State {
     pub(super) pending: Pending,
     pub(super) foreign: Foreign,
     pub(super) pods: PodLabels,
+    pub(super) peers: Peers,
+}
+
+impl State {
+    /// What every known cluster says about a name, by the ledger or by the instances of its AWS controller.
+    pub(super) fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Local>> {
+        let mut sources = self.knowledge.sources(key);
+        let knowledge = &self.knowledge;
+        let told = self.peers.told(key, |cluster| knowledge.is_live(cluster));
+        awsmcs::join(&mut sources, told.exports, |cluster| knowledge.is_unread(cluster));
+        sources
+    }
+
+    /// The clusters of which it is not known what they say about a name.
+    pub(super) fn unknown(&self, key: &ServiceKey) -> Unknown {
+        match self.knowledge.unknown() {
+            Unknown::Only(_) if !self.peers.is_complete(key) => Unknown::AllBut(self.knowledge.known()),
+            unknown => unknown,
+        }
+    }
+
+    /// New imports wait for the first reading.
+    pub(super) fn settling(&self) -> bool {
+        self.knowledge.settling() || !self.peers.is_settled()
+    }
 }
 
 impl Shared {
@@ -62,6 +89,8 @@ impl Shared {
             Asked::None | Asked::Invalid(_) => None,
         };
         let plan = export::plan(export, service.as_deref(), slices, target);
+        let plan =
+            if self.targets.aws_mcs { plan.and_then(|local| export::hand_over(export).map(|()| local)) } else { plan };
         let Some(allowed) = &self.export_namespaces else { return Some(plan) };
         let namespace = self.caches.namespaces.get(&export.key.namespace)?;
         Some(plan.and_then(|local| export::permit(&namespace, allowed).map(|()| local)))

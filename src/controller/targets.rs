@@ -17,6 +17,7 @@ use crate::{
             ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE,
         },
     },
+    awsmcs::Exported,
     cli::Instances,
     cluster::objects::{Pairs, ServiceExport},
     export::Local,
@@ -26,7 +27,7 @@ use crate::{
         sync::{Creation, Notice, Outcome, Reason, TargetDesired, TargetStatus},
         target::{DEFAULT_TTL, validate},
     },
-    model::{ClaimOwner, Registration, ServiceKey, ServicePort, Target},
+    model::{ClaimOwner, Export, Registration, ServiceKey, ServicePort, Target},
 };
 
 /// The rules by which this cluster's exports get their targets.
@@ -37,6 +38,8 @@ pub struct Targets {
     pub identity: Identity,
     /// Becomes the attribute `REGION`.
     pub region: Option<String>,
+    /// Every export is registered for AWS Cloud Map MCS Controllers as well, whatever else is asked for (`--aws-mcs-compat`).
+    pub aws_mcs: bool,
 }
 
 /// What a ServiceExport asks for.
@@ -84,6 +87,25 @@ impl Targets {
         }
     }
 
+    /// Where the AWS controllers in other clusters look for an export, if there are any.
+    pub(super) fn for_aws_mcs(&self, key: &ServiceKey) -> Option<Target> {
+        self.aws_mcs.then(|| Naming::PerNamespace.implied(key))
+    }
+
+    /// What the annotations, and `--aws-mcs-compat`, say about a target that somebody else made.
+    fn consent(&self, key: &ServiceKey, target: &Target, annotations: &Pairs) -> Consent {
+        let mut consent = consent(annotations);
+        if self.for_aws_mcs(key).as_ref() == Some(target)
+            && let Some(clusterset) = self.identity.clusterset.clone()
+        {
+            // An AWS controller marks neither services nor namespaces as its own.
+            consent.named = true;
+            let cluster = self.identity.cluster.clone();
+            consent.adopt.get_or_insert(Adopt::AwsMcsController { cluster, clusterset });
+        }
+        consent
+    }
+
     pub(super) fn source<'a>(&'a self, service: &'a ServiceKey, ports: &'a [ServicePort]) -> Source<'a> {
         Source { identity: &self.identity, service, ports, region: self.region.as_deref() }
     }
@@ -125,18 +147,20 @@ impl Targets {
                     None => {}
                 }
                 // What does not fit is said on the ServiceExport (`registered`); nothing of it is registered.
-                self.instances(object.as_deref(), &key, local, pods).unwrap_or_default()
+                self.instances(target, object.as_deref(), &key, local, pods).unwrap_or_default()
             }
             _ => Vec::new(),
         };
-        let consent = annotations.map(consent).unwrap_or_default();
+        let consent = annotations.map(|annotations| self.consent(&key, target, annotations)).unwrap_or_default();
         let instances = instances.into();
         let decides = decides(knowledge, target);
         Some(TargetDesired { active, retiring, decides, keep: false, consent, creation, instances })
     }
 
+    /// The instances of an export in a target.
     fn instances(
         &self,
+        target: &Target,
         export: Option<&ServiceExport>,
         key: &ServiceKey,
         local: &Local,
@@ -144,7 +168,15 @@ impl Targets {
     ) -> Result<Vec<InstanceSpec>, Unfit> {
         let ports = instance_ports(export, &local.export.ports);
         let service = export.map(|export| custom::read(&export.annotations).0).unwrap_or_default();
-        self.source(key, &ports).instances_with(&local.endpoints, &Custom { service, pods: pods.of(key) })
+        let (source, custom) = (self.source(key, &ports), Custom { service, pods: pods.of(key) });
+        if self.for_aws_mcs(key).as_ref() == Some(target)
+            && let Some(clusterset) = &self.identity.clusterset
+        {
+            let (cluster, Export { created, service_type, .. }) = (&self.identity.cluster, &local.export);
+            let exported = Exported { cluster, clusterset, created: *created, service_type: *service_type };
+            return source.instances_per_port(exported, &local.endpoints, &custom);
+        }
+        source.instances_with(&local.endpoints, &custom)
     }
 
     /// The condition `Registered` of an export: reason and message.
@@ -156,40 +188,60 @@ impl Targets {
         statuses: &BTreeMap<Target, TargetStatus>,
         pods: &PodLabels,
     ) -> Option<(RegisteredReason, String)> {
-        let target = match self.asked(export) {
-            Asked::Target(target) => target,
-            Asked::None if self.policy == Instances::None => return None,
-            Asked::None => {
+        let for_aws_mcs = self.for_aws_mcs(&export.key);
+        let target = match (self.asked(export), for_aws_mcs) {
+            // Of two targets the one that needs attention.
+            (Asked::Target(target), Some(other)) if other != target => {
+                let standings =
+                    [target, other].map(|at| self.registered_in(&at, knowledge, export, claims, statuses, pods));
+                let [first, second] = standings;
+                return Some(if first.0 == RegisteredReason::Registered { second } else { first });
+            }
+            (Asked::Target(target), _) | (Asked::None, Some(target)) => target,
+            (Asked::None, None) if self.policy == Instances::None => return None,
+            (Asked::None, None) => {
                 return Some((
                     RegisteredReason::Disabled,
                     format!("Not asked for: see the annotation {ANNOTATION_INSTANCES} and the flag --instances."),
                 ));
             }
-            Asked::Invalid(message) => return Some((RegisteredReason::InvalidAnnotation, message)),
+            (Asked::Invalid(message), _) => return Some((RegisteredReason::InvalidAnnotation, message)),
         };
-        if let Some((cluster, owner)) = knowledge.claimant(&target)
+        Some(self.registered_in(&target, knowledge, export, claims, statuses, pods))
+    }
+
+    fn registered_in(
+        &self,
+        target: &Target,
+        knowledge: &Knowledge,
+        export: &ServiceExport,
+        claims: &Claims,
+        statuses: &BTreeMap<Target, TargetStatus>,
+        pods: &PodLabels,
+    ) -> (RegisteredReason, String) {
+        if let Some((cluster, owner)) = knowledge.claimant(target)
             && !owner.is_same_service(&ClaimOwner::export(&export.key))
         {
-            return Some((
+            return (
                 RegisteredReason::NameConflict,
                 format!(
                     "Cloud Map service {target} is claimed by {owner} of cluster {cluster}, which was first. Choose \
                      another one by the annotation {ANNOTATION_TARGET_SERVICE}, or delete that export."
                 ),
-            ));
+            );
         }
         if let Err(message) = understood(&export.annotations) {
-            return Some((RegisteredReason::InvalidAnnotation, message));
+            return (RegisteredReason::InvalidAnnotation, message);
         }
         if let Some(Ok(local)) = knowledge.planned(&export.key)
-            && let Err(unfit) = self.instances(Some(export), &export.key, local, pods)
+            && let Err(unfit) = self.instances(target, Some(export), &export.key, local, pods)
         {
-            return Some((RegisteredReason::Failed, format!("{unfit}.")));
+            return (RegisteredReason::Failed, format!("{unfit}."));
         }
         // Without the count: a condition that changes with every pod would be written for each.
         let done = format!("The ready endpoints are registered in Cloud Map service {target}.");
-        let status = statuses.get(&target);
-        Some(match status.map(|status| &status.outcome) {
+        let status = statuses.get(target);
+        match status.map(|status| &status.outcome) {
             Some(Outcome::Registered { .. }) => {
                 let notices = status.map(|status| status.notices.as_slice()).unwrap_or_default();
                 (RegisteredReason::Registered, with_notes(done, notices, custom::read(&export.annotations).1))
@@ -199,9 +251,9 @@ impl Targets {
             Some(Outcome::Pending) | None => {
                 let said = export.conditions.iter().find(|condition| condition.message.starts_with(&done));
                 if let Some(said) = said {
-                    return Some((RegisteredReason::Registered, said.message.clone()));
+                    return (RegisteredReason::Registered, said.message.clone());
                 }
-                let message = match claims.standing(&target) {
+                let message = match claims.standing(target) {
                     Some(Standing::AwaitsClusters) => format!(
                         "Waiting until every cluster of the ClusterSet can be read: one may have claimed Cloud Map \
                          service {target} before."
@@ -215,7 +267,7 @@ impl Targets {
                 };
                 (RegisteredReason::Pending, message)
             }
-        })
+        }
     }
 }
 

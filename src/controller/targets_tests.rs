@@ -21,7 +21,7 @@ pub(in crate::controller) fn target() -> Target {
 
 fn mk_targets(policy: Instances) -> Targets {
     let identity = Identity { clusterset: None, cluster: "here".parse().unwrap(), cluster_uid: "uid".into() };
-    Targets { policy, naming: Naming::PerNamespace, identity, region: None }
+    Targets { policy, naming: Naming::PerNamespace, identity, region: None, aws_mcs: false }
 }
 
 fn mk_export(annotations: &[(&str, &str)]) -> ServiceExport {
@@ -31,6 +31,7 @@ fn mk_export(annotations: &[(&str, &str)]) -> ServiceExport {
         created: 1,
         generation: Some(1),
         deleting: false,
+        aws_mcs_finalizer: false,
         exported_labels: BTreeMap::new(),
         exported_annotations: BTreeMap::new(),
         annotations: annotations.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
@@ -73,7 +74,7 @@ pub(in crate::controller) fn mk_knowledge(others: &[(&str, i64)]) -> Knowledge {
 pub(in crate::controller) fn adopt(knowledge: &mut Knowledge, others: &[(&str, i64)]) {
     let mut exports = Exports::resume(&Map::new());
     for (name, claimed) in others {
-        exports.set(&key(name), Some(Arc::new(mk_local())), *claimed);
+        exports.set(&key(name), Some(Arc::new(mk_local())), [target()].into(), *claimed);
     }
     let there = Remote {
         uid: "uid".into(),

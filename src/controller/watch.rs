@@ -25,6 +25,7 @@ use super::{
     knowledge::Rules,
     membership::membership,
     metrics::Metrics,
+    peers::Peers,
     pending::Pending,
     pods::{self, PodLabels},
     reconcile::Reconciler,
@@ -100,12 +101,13 @@ pub async fn run(settings: Settings, inputs: Inputs) {
     let Inputs { caches, writer, ledger, alone, directory, membership, instances, statuses, sought, found, metrics } =
         inputs;
     let (notes, mut said) = mpsc::unbounded_channel();
-    let rules = Rules { alone, frozen: annotations.dry_run };
+    let rules = Rules { alone, frozen: annotations.dry_run, own_targets: targets.aws_mcs };
     let annotated = Annotated::new(annotations, targets.clone(), directory, notes.clone());
     let mut claims = Claims::new(claim_delay);
     if alone {
         claims.set_clusters(true, true);
     }
+    let peers = Peers::new(targets.aws_mcs && !alone);
     let shared = Arc::new(Shared {
         caches,
         queue: Queue::default(),
@@ -123,6 +125,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
             pending: Pending::default(),
             foreign: Foreign::new(import),
             pods: PodLabels::default(),
+            peers,
         }),
     });
     let mut workers = JoinSet::new();
@@ -275,7 +278,12 @@ impl Watch {
                     if self.shared.ledger {
                         self.membership_changed(&status.borrow(), young);
                     }
-                    if self.shared.state().knowledge.settle() {
+                    let settled_now = {
+                        let mut state = self.shared.state();
+                        // Both: what waits for either waits no longer.
+                        state.knowledge.settle() | state.peers.settle()
+                    };
+                    if settled_now {
                         info!("not all clusters could be read: their objects are kept, new imports wait no longer");
                         self.enqueue(self.names());
                         self.touched.extend(self.shared.state().claims.waiting().cloned());
@@ -320,6 +328,7 @@ impl Watch {
         let mut names = state.knowledge.names();
         names.extend(state.imported.names().cloned());
         names.extend(state.foreign.names());
+        names.extend(state.peers.names());
         drop(state);
         caches.imports.read(|imports| {
             names.extend(imports.values().filter(|import| import.managed).map(|import| import.key.clone()));
@@ -335,7 +344,7 @@ impl Watch {
         self.replan(changes.iter().map(|change| change.key.clone()));
         for Change { key, .. } in changes {
             // Annotations decide about instances that the plan, which other clusters see, does not tell.
-            self.touched.extend(target_of(&self.shared.state().knowledge, key));
+            self.touched.extend(self.shared.state().knowledge.targets_of(&ClaimOwner::export(key)));
             self.shared.queue.add(key.clone());
         }
     }
@@ -449,7 +458,8 @@ impl Watch {
             let exported = export.is_some();
             let plan = export.and_then(|export| self.shared.plan(&export, &slices));
             let mut state = self.shared.state();
-            let before = target_of(&state.knowledge, &key);
+            let owner = ClaimOwner::export(&key);
+            let before = state.knowledge.targets_of(&owner);
             if exported && state.pods.update(&key, &slices, &self.shared.caches.pods) {
                 self.touched.extend(before.clone());
             }
@@ -457,7 +467,7 @@ impl Watch {
             if changed {
                 publish = true;
                 self.touched.extend(before);
-                self.touched.extend(target_of(&state.knowledge, &key));
+                self.touched.extend(state.knowledge.targets_of(&owner));
                 drop(state);
                 self.freed(freed);
                 self.shared.queue.add(key);
@@ -487,10 +497,6 @@ impl Watch {
             self.shared.queue.add(name);
         }
     }
-}
-
-pub(super) fn target_of(knowledge: &Knowledge, key: &ServiceKey) -> Option<Target> {
-    knowledge.planned(key)?.as_ref().ok()?.export.target.clone()
 }
 
 pub(super) fn seconds() -> i64 {

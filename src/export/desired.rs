@@ -59,12 +59,18 @@ impl Exports {
         self.registrations.held()
     }
 
-    /// Sets what a name exports (`None`: nothing). Returns the owners that may now get a target they waited for.
+    /// Sets what a name exports (`None`: nothing), and the targets that it wants. Returns the owners that may now get a target they
+    /// waited for.
     ///
     /// `now` is in seconds since 1970: new claims date from it.
-    pub fn set(&mut self, key: &ServiceKey, local: Option<Arc<Local>>, now: i64) -> BTreeSet<ClaimOwner> {
-        let wanted = local.as_ref().and_then(|local| local.export.target.clone());
-        let freed = self.claim(&ClaimOwner::export(key), wanted.into_iter().collect(), now);
+    pub fn set(
+        &mut self,
+        key: &ServiceKey,
+        local: Option<Arc<Local>>,
+        targets: BTreeSet<Target>,
+        now: i64,
+    ) -> BTreeSet<ClaimOwner> {
+        let freed = self.claim(&ClaimOwner::export(key), targets, now);
         let Some(local) = local else {
             self.refused.remove(key);
             self.remove_service(key);

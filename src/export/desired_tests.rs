@@ -16,25 +16,31 @@ fn mk_local(endpoints: u8, target: Option<Target>) -> Arc<Local> {
     })
 }
 
+/// Sets an export, with the target that it names.
+fn set(exports: &mut Exports, name: &str, local: Option<Arc<Local>>, now: i64) -> BTreeSet<ClaimOwner> {
+    let target = local.as_ref().and_then(|local| local.export.target.clone());
+    exports.set(&key(name), local, target.into_iter().collect(), now)
+}
+
 #[test]
 fn what_is_set_is_what_a_reader_decodes() {
     let mut exports = Exports::resume(&Map::new());
-    exports.set(&key("a"), Some(mk_local(40, None)), 7);
+    set(&mut exports, "a", Some(mk_local(40, None)), 7);
     let read = records::decode_service(&exports.map(), &key("a"), &mut Vec::new()).unwrap();
     assert_eq!(read, *mk_local(40, None));
-    exports.set(&key("a"), None, 8);
+    set(&mut exports, "a", None, 8);
     assert_eq!(*exports.map(), Map::new());
 }
 
 #[test]
 fn one_endpoint_changes_one_record_also_after_a_restart() {
     let mut exports = Exports::resume(&Map::new());
-    exports.set(&key("a"), Some(mk_local(40, None)), 7);
+    set(&mut exports, "a", Some(mk_local(40, None)), 7);
     let before = exports.map();
     let mut exports = Exports::resume(&before);
     let mut local = (*mk_local(40, None)).clone();
     local.endpoints.remove(3);
-    exports.set(&key("a"), Some(Arc::new(local)), 8);
+    set(&mut exports, "a", Some(Arc::new(local)), 8);
     let after = exports.map();
     let changed = before.iter().filter(|(key, value)| after.get(*key) != Some(value)).count();
     assert_eq!((changed, after.len()), (1, before.len()));
@@ -43,29 +49,29 @@ fn one_endpoint_changes_one_record_also_after_a_restart() {
 #[test]
 fn what_is_too_large_leaves_the_last_good_record() {
     let mut exports = Exports::resume(&Map::new());
-    exports.set(&key("a"), Some(mk_local(1, None)), 7);
+    set(&mut exports, "a", Some(mk_local(1, None)), 7);
     let good = exports.map();
     let mut large = (*mk_local(1, None)).clone();
     large.export.labels = (0..200).map(|n| (format!("label-{n}"), "x".repeat(30))).collect();
-    exports.set(&key("a"), Some(Arc::new(large)), 8);
+    set(&mut exports, "a", Some(Arc::new(large)), 8);
     assert_eq!(exports.map(), good);
     assert!(exports.refusal(&key("a")).is_some());
-    exports.set(&key("a"), Some(mk_local(1, None)), 9);
+    set(&mut exports, "a", Some(mk_local(1, None)), 9);
     assert!(exports.refusal(&key("a")).is_none());
 }
 
 #[test]
 fn a_claim_keeps_its_date_over_restarts_and_retires_until_its_instances_are_gone() {
     let mut exports = Exports::resume(&Map::new());
-    exports.set(&key("a"), Some(mk_local(1, Some(target("t")))), 7);
+    set(&mut exports, "a", Some(mk_local(1, Some(target("t")))), 7);
     assert_eq!(exports.registrations()[&target("t")].claimed, 7);
 
     let mut exports = Exports::resume(&exports.map());
-    exports.set(&key("a"), Some(mk_local(2, Some(target("t")))), 9);
+    set(&mut exports, "a", Some(mk_local(2, Some(target("t")))), 9);
     assert_eq!(exports.registrations()[&target("t")].claimed, 7);
 
     let mut exports = Exports::resume(&exports.map());
-    exports.set(&key("a"), None, 10);
+    set(&mut exports, "a", None, 10);
     let registration = &exports.registrations()[&target("t")];
     assert!(registration.retiring, "a leader that knows only the ledger retires it, too");
     assert!(exports.map().contains_key(&records::registration_key(&target("t"))));
@@ -76,7 +82,7 @@ fn a_claim_keeps_its_date_over_restarts_and_retires_until_its_instances_are_gone
 #[test]
 fn an_active_target_is_never_dropped_as_retired() {
     let mut exports = Exports::resume(&Map::new());
-    exports.set(&key("a"), Some(mk_local(1, Some(target("t")))), 7);
+    set(&mut exports, "a", Some(mk_local(1, Some(target("t")))), 7);
     exports.retired(&target("t"));
     assert!(exports.registrations().contains_key(&target("t")));
 }
@@ -84,12 +90,12 @@ fn an_active_target_is_never_dropped_as_retired() {
 #[test]
 fn the_older_claim_of_two_names_holds_until_it_is_released() {
     let mut exports = Exports::resume(&Map::new());
-    exports.set(&key("a"), Some(mk_local(1, Some(target("t")))), 7);
-    exports.set(&key("b"), Some(mk_local(1, Some(target("t")))), 8);
+    set(&mut exports, "a", Some(mk_local(1, Some(target("t")))), 7);
+    set(&mut exports, "b", Some(mk_local(1, Some(target("t")))), 8);
     assert_eq!(&*exports.registrations()[&target("t")].owner.name, "a");
-    let freed = exports.set(&key("a"), None, 9);
+    let freed = set(&mut exports, "a", None, 9);
     assert_eq!(freed, [ClaimOwner::export(&key("b"))].into());
-    exports.set(&key("b"), Some(mk_local(1, Some(target("t")))), 10);
+    set(&mut exports, "b", Some(mk_local(1, Some(target("t")))), 10);
     let held = &exports.registrations()[&target("t")];
     assert_eq!((&*held.owner.name, held.claimed, held.retiring), ("b", 10, false));
 }
@@ -97,8 +103,8 @@ fn the_older_claim_of_two_names_holds_until_it_is_released() {
 #[test]
 fn another_target_retires_the_first() {
     let mut exports = Exports::resume(&Map::new());
-    exports.set(&key("a"), Some(mk_local(1, Some(target("t")))), 7);
-    exports.set(&key("a"), Some(mk_local(1, Some(target("u")))), 8);
+    set(&mut exports, "a", Some(mk_local(1, Some(target("t")))), 7);
+    set(&mut exports, "a", Some(mk_local(1, Some(target("u")))), 8);
     assert!(exports.registrations()[&target("t")].retiring);
     assert!(!exports.registrations()[&target("u")].retiring);
 }

@@ -8,5 +8,5 @@ mod status;
 
 pub use desired::{Exports, Local};
 pub(crate) use endpoints::join;
-pub use plan::{Refusal, left_out, permit, plan};
+pub use plan::{Refusal, hand_over, permit, plan, remarks};
 pub use status::{Facts, Publication, verdicts};

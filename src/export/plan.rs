@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Local, endpoints};
 use crate::{
     api::{conditions::ValidReason, names::is_reserved},
+    awsmcs::FINALIZER,
     cluster::{
         objects::{ForeignSlice, Namespace, Service, ServiceExport, ServiceKind},
         selector::NamespaceSelector,
@@ -90,16 +91,48 @@ pub fn permit(namespace: &Namespace, allowed: &NamespaceSelector) -> Result<(), 
     )))
 }
 
-/// The exported labels and annotations that are left out, because no object could have them or because they have a meaning
-/// of their own: one import with an impossible label would be refused whole.
-pub fn left_out(request: &ServiceExport) -> Option<String> {
+/// Whether a ServiceExport is free of the AWS Cloud Map MCS Controller (`--aws-mcs-compat`). One that this controller exports already
+/// goes on ([`remarks`]): what is told to other clusters must not stop because somebody starts that one.
+///
+/// # Errors
+/// It is not: its finalizer says that the AWS controller exports it, or did until it was stopped.
+pub fn hand_over(request: &ServiceExport) -> Result<(), Refusal> {
+    if !request.aws_mcs_finalizer || is_ours(request) {
+        return Ok(());
+    }
+    Err(Refusal::NotAllowed(format!(
+        "The AWS Cloud Map MCS Controller runs in this cluster, or left its finalizer {FINALIZER} here: its instances are \
+         left to it. Scale it to zero, then remove the finalizer: kubectl patch serviceexport -n {} {} --type merge -p \
+         '{{\"metadata\":{{\"finalizers\":null}}}}'.",
+        request.key.namespace, request.key.name
+    )))
+}
+
+/// Whether this controller said that it exports this.
+fn is_ours(request: &ServiceExport) -> bool {
+    request.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// What to say of an export that is valid: exported labels and annotations that are left out, because no object could have them
+/// or because they have a meaning of their own (one import with an impossible label would be refused whole), and the finalizer of
+/// a controller that is not to run here.
+pub fn remarks(request: &ServiceExport) -> Option<String> {
     let labels = request.exported_labels.iter().filter(|pair| !admitted_label(pair));
     let annotations = request.exported_annotations.iter().filter(|pair| !admitted_annotation(pair));
     let named: Vec<_> = labels
         .map(|(key, value)| format!("exportedLabels {key:?}: {value:?}"))
         .chain(annotations.map(|(key, _)| format!("exportedAnnotations {key:?}")))
         .collect();
-    (!named.is_empty()).then(|| format!("Left out, since they are reserved or malformed: {}.", named.join(", ")))
+    let left_out =
+        (!named.is_empty()).then(|| format!("Left out, since they are reserved or malformed: {}.", named.join(", ")));
+    let finalizer = (request.aws_mcs_finalizer && is_ours(request)).then(|| {
+        format!(
+            "It has the finalizer {FINALIZER} of the AWS Cloud Map MCS Controller, which must not run in this cluster, too; remove the \
+             finalizer, or nobody can delete this ServiceExport."
+        )
+    });
+    let remarks: Vec<_> = left_out.into_iter().chain(finalizer).collect();
+    (!remarks.is_empty()).then(|| remarks.join(" "))
 }
 
 fn admitted_label((key, value): &(&String, &String)) -> bool {

@@ -64,11 +64,11 @@ fn only_the_spec_exports_labels_and_only_what_an_object_may_have() {
     let export = planned(&request, &json!({"clusterIP": "10.0.0.1"})).unwrap().export;
     assert_eq!(export.labels, [("team".to_owned(), "a".to_owned())].into());
     assert_eq!(export.annotations, [("note".to_owned(), "any text".to_owned())].into());
-    let message = left_out(&request).unwrap();
+    let message = remarks(&request).unwrap();
     for named in ["\"bad value\"", "\"b\": \"no value\"", "cloudmap-mcs/managed-by", "no/t/so", "derived-service"] {
         assert!(message.contains(named), "{named}: {message}");
     }
-    assert_eq!(left_out(&mk_export(&json!({"exportedLabels": {"team": "a"}}))), None);
+    assert_eq!(remarks(&mk_export(&json!({"exportedLabels": {"team": "a"}}))), None);
 }
 
 #[test]

@@ -13,8 +13,8 @@ pub struct Facts<'a> {
     pub local: &'a ClusterId,
     /// Why nothing is exported, if so.
     pub refusal: Option<&'a Refusal>,
-    /// What of the ServiceExport is not exported.
-    pub left_out: Option<String>,
+    /// What is to be said of a valid one.
+    pub remarks: Option<String>,
     pub publication: Publication,
     /// Of the merge over all clusters; `None` while it is not known.
     pub conflicts: Option<&'a [Conflict]>,
@@ -45,7 +45,7 @@ pub fn verdicts(facts: &Facts<'_>) -> Vec<Verdict> {
         Some(Refusal::Invalid { reason, message }) => valid(false, *reason, message.clone()),
         None | Some(Refusal::NotAllowed(_)) => {
             let all = "The Service can be exported.";
-            let message = facts.left_out.as_ref().map_or_else(|| all.to_owned(), |rest| format!("{all} {rest}"));
+            let message = facts.remarks.as_ref().map_or_else(|| all.to_owned(), |rest| format!("{all} {rest}"));
             valid(true, ValidReason::Valid, message)
         }
     });
@@ -100,7 +100,7 @@ mod tests {
         let mut facts = Facts {
             local: &here,
             refusal: None,
-            left_out: None,
+            remarks: None,
             publication: Publication::Published,
             conflicts: Some(&[]),
             registered: None,
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_said() {
-        let verdicts = said(|facts| facts.left_out = Some("Left out: x.".to_owned()));
+        let verdicts = said(|facts| facts.remarks = Some("Left out: x.".to_owned()));
         assert_eq!(verdicts[0].message, "The Service can be exported. Left out: x.");
     }
 

@@ -1,12 +1,14 @@
 //! One instance that somebody else registered, as an endpoint.
 
 use std::{
+    fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
 };
 
 use super::name;
 use crate::{
+    awsmcs,
     cloudmap::{Instance, RecordType, Service},
     instances::{Identity, attributes, ownership},
     model::{ClusterId, labels::is_label_value},
@@ -48,34 +50,50 @@ pub enum NoEndpoint {
     NoAddress,
     InvalidAddress,
     InvalidPort,
+    /// It is of an AWS Cloud Map MCS Controller of our ClusterSet, but lacks what tells its export.
+    AwsMcs(awsmcs::Invalid),
 }
 
 impl NoEndpoint {
-    pub const ALL: [Self; 6] =
-        [Self::Alias, Self::Cname, Self::Ec2WithoutAddress, Self::NoAddress, Self::InvalidAddress, Self::InvalidPort];
+    pub const CATEGORIES: [&'static str; 7] = [
+        "alias",
+        "cname",
+        "ec2_without_address",
+        "no_address",
+        "invalid_address",
+        "invalid_port",
+        "invalid_aws_mcs_controller",
+    ];
 
-    /// A word for metrics.
+    /// A word for metrics: one of [`CATEGORIES`](Self::CATEGORIES).
     pub const fn category(self) -> &'static str {
-        match self {
-            Self::Alias => "alias",
-            Self::Cname => "cname",
-            Self::Ec2WithoutAddress => "ec2_without_address",
-            Self::NoAddress => "no_address",
-            Self::InvalidAddress => "invalid_address",
-            Self::InvalidPort => "invalid_port",
-        }
+        let index = match self {
+            Self::Alias => 0,
+            Self::Cname => 1,
+            Self::Ec2WithoutAddress => 2,
+            Self::NoAddress => 3,
+            Self::InvalidAddress => 4,
+            Self::InvalidPort => 5,
+            Self::AwsMcs(_) => 6,
+        };
+        Self::CATEGORIES[index]
     }
+}
 
-    /// What is wrong, to follow "it".
-    pub const fn as_str(self) -> &'static str {
-        match self {
+/// What is wrong, to follow "it".
+impl fmt::Display for NoEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Self::Alias => "has only the name of a load balancer (AWS_ALIAS_DNS_NAME)",
             Self::Cname => "has only a host name (AWS_INSTANCE_CNAME)",
             Self::Ec2WithoutAddress => "has only the id of an EC2 instance (AWS_EC2_INSTANCE_ID)",
             Self::NoAddress => "has neither AWS_INSTANCE_IPV4 nor AWS_INSTANCE_IPV6",
             Self::InvalidAddress => "has an address that is none (AWS_INSTANCE_IPV4, AWS_INSTANCE_IPV6)",
             Self::InvalidPort => "has a port that is none (AWS_INSTANCE_PORT)",
-        }
+            Self::AwsMcs(invalid) => {
+                return write!(f, "is of the AWS Cloud Map MCS Controller, and {invalid}");
+            }
+        })
     }
 }
 
@@ -208,8 +226,8 @@ mod tests {
         ] {
             assert_eq!(read(attributes, &[]), Err(expected), "{attributes:?}");
         }
-        let categories: std::collections::BTreeSet<_> = NoEndpoint::ALL.map(NoEndpoint::category).into();
-        assert_eq!(categories.len(), NoEndpoint::ALL.len());
+        let categories: std::collections::BTreeSet<_> = NoEndpoint::CATEGORIES.into();
+        assert_eq!(categories.len(), NoEndpoint::CATEGORIES.len());
     }
 
     #[test]

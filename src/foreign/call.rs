@@ -4,24 +4,22 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     engine::{Call, Event, Look, ServiceKey},
+    reader::Settings,
     reading::Reading,
 };
-use crate::{
-    cloudmap::{CloudMap, Discovery, Error, Instance, Lane},
-    instances::Identity,
-};
+use crate::cloudmap::{CloudMap, Discovery, Error, Instance, Lane};
 
 /// Instances per page of a listing.
 const PAGE: usize = 100;
 
 /// Makes a call. Reads only.
-pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, identity: Arc<Identity>, call: Call) -> Event {
+pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, settings: Arc<Settings>, call: Call) -> Event {
     match call {
         Call::Namespaces => Event::Namespaces(cloudmap.list_namespaces().await),
         Call::Services { namespace, id } => Event::Services { result: cloudmap.list_services(&id).await, namespace },
         Call::Instances(key, look) => {
             let mut further_calls = 0;
-            let result = look_at(&*cloudmap, &identity, &key, &look, &mut further_calls).await;
+            let result = look_at(&*cloudmap, &settings, &key, &look, &mut further_calls).await;
             Event::Instances { key, further_calls, result }
         }
     }
@@ -34,7 +32,7 @@ pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, identity: Arc<Identity>
 /// both.
 async fn look_at(
     cloudmap: &dyn CloudMap,
-    identity: &Identity,
+    settings: &Settings,
     (namespace, _): &ServiceKey,
     look: &Look,
     further_calls: &mut u32,
@@ -48,7 +46,7 @@ async fn look_at(
         instances.into_iter().map(|instance| (instance.id.clone(), instance)).collect();
     let reading = |instances: &BTreeMap<Arc<str>, Instance>, unhealthy: &_| {
         let instances: Vec<Instance> = instances.values().cloned().collect();
-        Reading::of(&instances, unhealthy, service, namespace, identity)
+        Reading::of(&instances, unhealthy, service, namespace, &settings.identity, settings.aws_mcs())
     };
     let seen_all = previous.is_some_and(|previous| previous.ids().all(|id| instances.contains_key(id)));
     if seen_all && !truncated {

@@ -352,9 +352,12 @@ impl Engine {
             figures.services += 1;
             figures.unreadable_services += usize::from(held.found.error.is_some());
             if let Some(reading) = &held.found.reading {
-                figures.instances += reading.backends().count();
+                figures.instances += reading.backends().count() + reading.exported().count();
                 for rejected in reading.rejected() {
-                    let index = NoEndpoint::ALL.iter().position(|why| *why == rejected.why).unwrap_or_default();
+                    let index = NoEndpoint::CATEGORIES
+                        .iter()
+                        .position(|category| *category == rejected.why.category())
+                        .unwrap_or_default();
                     figures.rejected[index] += 1;
                 }
             }

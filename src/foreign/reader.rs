@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{backend::NoEndpoint, call, engine::Engine, reading::Found};
-use crate::{cloudmap::CloudMap, instances::Identity};
+use crate::{cloudmap::CloudMap, instances::Identity, model::ClusterSetId};
 
 /// Calls a second that reading may spend by default: enough to look at 200 services every 4 s.
 pub(crate) const CALLS_PER_SECOND: f64 = 60.0;
@@ -26,11 +26,18 @@ pub struct Settings {
     pub identity: Identity,
     /// Greater than 0. Listings of namespaces and services are not part of it: at most one call in two seconds.
     pub calls_per_second: f64,
+    /// The instances of AWS controllers of our ClusterSet are exports (`--aws-mcs-compat`).
+    pub aws_mcs: bool,
 }
 
 impl Settings {
     pub const fn new(identity: Identity) -> Self {
-        Self { identity, calls_per_second: CALLS_PER_SECOND }
+        Self { identity, calls_per_second: CALLS_PER_SECOND, aws_mcs: false }
+    }
+
+    /// The ClusterSet whose AWS controllers' instances are exports.
+    pub(super) fn aws_mcs(&self) -> Option<&ClusterSetId> {
+        self.identity.clusterset.as_ref().filter(|_| self.aws_mcs)
     }
 }
 
@@ -43,10 +50,10 @@ pub struct Figures {
     /// Services in them, and those of them whose last look failed.
     pub services: usize,
     pub unreadable_services: usize,
-    /// Foreign instances that can be endpoints.
+    /// Instances of others that can be endpoints.
     pub instances: usize,
-    /// Those that cannot, by the reasons of [`NoEndpoint::ALL`].
-    pub rejected: [usize; NoEndpoint::ALL.len()],
+    /// Those that cannot, by [`NoEndpoint::CATEGORIES`].
+    pub rejected: [usize; NoEndpoint::CATEGORIES.len()],
     /// From one look at a service that does not change to the next.
     pub idle_period: Duration,
     /// The same for one that changed within the last minute.
@@ -92,7 +99,7 @@ async fn run(
     found: watch::Sender<Arc<Found>>,
     figures: watch::Sender<Figures>,
 ) {
-    let identity = Arc::new(settings.identity.clone());
+    let settings = Arc::new(settings);
     let mut engine = Engine::new(&settings, Instant::now());
     engine.seek(&sought.borrow_and_update().clone(), Instant::now());
     let mut calls = FuturesUnordered::new();
@@ -100,7 +107,7 @@ async fn run(
     loop {
         let now = Instant::now();
         while let Some(call) = engine.next(now) {
-            calls.push(call::perform(cloudmap.clone(), identity.clone(), call));
+            calls.push(call::perform(cloudmap.clone(), settings.clone(), call));
         }
         if now >= publish
             && let Some(changed) = engine.take_changed()

@@ -8,15 +8,20 @@ use std::{
 
 use super::backend::{self, Backend, NoEndpoint};
 use crate::{
+    awsmcs::{self, Registered},
     cloudmap::{Instance, Service},
     instances::Identity,
+    model::ClusterSetId,
 };
 
 /// The foreign instances of one Cloud Map service, by id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reading {
     foreign: BTreeMap<Arc<str>, Result<Backend, NoEndpoint>>,
-    /// Ids of the instances that our ClusterSet registered, which the ledger tells of.
+    /// Those for the AWS controllers of our ClusterSet, where they are the exports of other clusters.
+    exported: BTreeMap<Arc<str>, Registered>,
+    /// Ids of the instances that our ClusterSet registered, which the ledger tells of, and of those that the AWS controller of this
+    /// cluster left.
     own: BTreeSet<Arc<str>>,
 }
 
@@ -28,18 +33,33 @@ pub struct Rejected {
 }
 
 impl Reading {
-    /// Sorts out the instances of `service`, found in the Cloud Map namespace `namespace`.
+    /// Sorts out the instances of `service`, found in the Cloud Map namespace `namespace`. Those of the AWS controllers of the ClusterSet
+    /// `aws_mcs` are exports.
     pub(crate) fn of(
         instances: &[Instance],
         unhealthy: &BTreeSet<Arc<str>>,
         service: &Service,
         namespace: &str,
         identity: &Identity,
+        aws_mcs: Option<&ClusterSetId>,
     ) -> Self {
         let mut reading = Self::default();
         for instance in instances {
-            if backend::is_foreign(instance, identity) {
-                let healthy = !unhealthy.contains(&instance.id);
+            let healthy = !unhealthy.contains(&instance.id);
+            if aws_mcs.is_some_and(|set| awsmcs::is_of_set(instance, set)) {
+                let moved = !backend::is_foreign(instance, identity);
+                match Registered::read(instance, healthy) {
+                    Ok(registered) if registered.cluster != identity.cluster => {
+                        reading.exported.insert(instance.id.clone(), Registered { moved, ..registered });
+                    }
+                    Ok(_) => {
+                        reading.own.insert(instance.id.clone());
+                    }
+                    Err(invalid) => {
+                        reading.foreign.insert(instance.id.clone(), Err(NoEndpoint::AwsMcs(invalid)));
+                    }
+                }
+            } else if backend::is_foreign(instance, identity) {
                 let backend = Backend::read(instance, healthy, service, namespace);
                 reading.foreign.insert(instance.id.clone(), backend);
             } else {
@@ -58,27 +78,33 @@ impl Reading {
         rejected.map(|(id, why)| Rejected { instance: id.clone(), why: *why }).collect()
     }
 
-    /// All instances that it knows, whosever they are.
-    pub(super) fn ids(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.foreign.keys().chain(&self.own)
+    /// What the instances for AWS controllers tell of other clusters' exports.
+    pub fn exported(&self) -> impl Iterator<Item = &Registered> {
+        self.exported.values()
     }
 
-    /// Ids of the foreign instances that fail their health check.
+    /// All instances that it knows, whosever they are.
+    pub(super) fn ids(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.foreign.keys().chain(self.exported.keys()).chain(&self.own)
+    }
+
+    /// Ids of the instances of others that fail their health check.
     pub(super) fn unhealthy(&self) -> BTreeSet<Arc<str>> {
         let fails = |instance: &Result<Backend, NoEndpoint>| instance.as_ref().is_ok_and(|backend| !backend.healthy);
-        self.foreign.iter().filter(|(_, instance)| fails(instance)).map(|(id, _)| id.clone()).collect()
+        let foreign = self.foreign.iter().filter(|(_, instance)| fails(instance)).map(|(id, _)| id);
+        let exported = self.exported.iter().filter(|(_, registered)| !registered.healthy).map(|(id, _)| id);
+        foreign.chain(exported).cloned().collect()
     }
 
     /// Adds what an earlier reading knew and this one did not see.
     pub(super) fn keep(&mut self, earlier: &Self) {
-        for (id, instance) in &earlier.foreign {
-            if !self.own.contains(id) {
-                self.foreign.entry(id.clone()).or_insert_with(|| instance.clone());
-            }
-        }
-        for id in earlier.own.iter().filter(|id| !self.foreign.contains_key(*id)).cloned().collect::<Vec<_>>() {
-            self.own.insert(id);
-        }
+        let seen: BTreeSet<Arc<str>> = self.ids().cloned().collect();
+        let unseen = |id: &Arc<str>| !seen.contains(id);
+        let foreign = earlier.foreign.iter().filter(|(id, _)| unseen(id));
+        self.foreign.extend(foreign.map(|(id, instance)| (id.clone(), instance.clone())));
+        let exported = earlier.exported.iter().filter(|(id, _)| unseen(id));
+        self.exported.extend(exported.map(|(id, registered)| (id.clone(), registered.clone())));
+        self.own.extend(earlier.own.iter().filter(|id| unseen(id)).cloned());
     }
 }
 
@@ -153,7 +179,7 @@ mod tests {
             cluster_uid: "u".into(),
         };
         let service = Service { custom_health_check: true, ..mk_service() };
-        Reading::of(instances, &unhealthy.iter().map(|id| Arc::from(*id)).collect(), &service, "shop", &identity)
+        Reading::of(instances, &unhealthy.iter().map(|id| Arc::from(*id)).collect(), &service, "shop", &identity, None)
     }
 
     /// Decided per instance: half of a service may be ours.

@@ -63,13 +63,17 @@ pub enum Unknown {
     All,
     /// All but these are known.
     Only(BTreeSet<ClusterId>),
+    /// These alone are known: clusters that are not in the ledger may export the name as well.
+    AllBut(BTreeSet<ClusterId>),
 }
 
 impl Unknown {
     pub fn contains(&self, cluster: &str) -> bool {
+        let among = |clusters: &BTreeSet<ClusterId>| clusters.iter().any(|one| one.as_str() == cluster);
         match self {
             Self::All => true,
-            Self::Only(clusters) => clusters.iter().any(|unknown| unknown.as_str() == cluster),
+            Self::Only(clusters) => among(clusters),
+            Self::AllBut(clusters) => !ClusterId::is_foreign(cluster) && !among(clusters),
         }
     }
 

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | external-dns (provider `aws-sd`) | `heritage=external-dns` with exactly this owner | one attribute, whose value in lower case is the id; longer ones by their SHA-256 |
 //! | the Python CloudMap Kubernetes Controller | any that it could use | `AWS_INSTANCE_IPV4` alone, and the address with dashes as id |
+//! | the AWS Cloud Map MCS Controller that ran in this cluster, by `--aws-mcs-compat` | any that it could use | all of its attributes, `CLUSTERSET_ID` and `CLUSTER_ID` being ours, and protocol, address and port as id |
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -11,7 +12,11 @@ use super::{
     attributes::{ALIAS, CNAME, IPV4, IPV6},
     ownership::{ServiceOwner, short_hash},
 };
-use crate::cloudmap::Instance;
+use crate::{
+    awsmcs,
+    cloudmap::Instance,
+    model::{ClusterId, ClusterSetId},
+};
 
 /// Longest id of an instance (Cloud Map `RegisterInstance`).
 const MAX_ID: usize = 64;
@@ -27,6 +32,8 @@ pub enum Adopt {
     ExternalDns(Arc<str>),
     /// The Python CloudMap Kubernetes Controller, which has no ids of its own.
     CloudMapController,
+    /// The AWS Cloud Map MCS Controller under this cluster's id; no annotation says so.
+    AwsMcsController { cluster: ClusterId, clusterset: ClusterSetId },
 }
 
 /// A value that names no controller.
@@ -51,6 +58,7 @@ impl fmt::Display for Adopt {
         match self {
             Self::ExternalDns(owner) => write!(f, "{EXTERNAL_DNS}{owner}"),
             Self::CloudMapController => f.write_str(CLOUDMAP_CONTROLLER),
+            Self::AwsMcsController { cluster, .. } => write!(f, "aws-cloud-map-mcs-controller/{cluster}"),
         }
     }
 }
@@ -60,12 +68,17 @@ impl Adopt {
     pub fn covers(&self, owner: &ServiceOwner) -> bool {
         match self {
             Self::ExternalDns(id) => matches!(owner, ServiceOwner::ExternalDns(other) if **other == **id),
-            Self::CloudMapController => matches!(owner, ServiceOwner::Unclaimed | ServiceOwner::Ours),
+            Self::CloudMapController | Self::AwsMcsController { .. } => {
+                matches!(owner, ServiceOwner::Unclaimed | ServiceOwner::Ours)
+            }
         }
     }
 
     /// Whether the id scheme identifies an instance, in a service that [`covers`](Self::covers) says yes to.
     pub fn wrote(&self, instance: &Instance) -> bool {
+        if let Self::AwsMcsController { cluster, clusterset } = self {
+            return awsmcs::wrote(instance, cluster, clusterset);
+        }
         let mut attributes = instance.attributes.iter();
         let (Some((key, value)), None) = (attributes.next(), attributes.next()) else { return false };
         match self {
@@ -75,6 +88,7 @@ impl Adopt {
                     && *instance.id == *if target.len() > MAX_ID { short_hash(&target, 32) } else { target }
             }
             Self::CloudMapController => key == IPV4 && *instance.id == *value.replace('.', "-"),
+            Self::AwsMcsController { .. } => false,
         }
     }
 }

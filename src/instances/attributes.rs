@@ -14,7 +14,7 @@
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
 };
 
@@ -82,8 +82,18 @@ impl InstanceSpec {
         Self { id, common, ipv4: None, ipv6: None, port: None, zone: None, host: Some(host), ready: true }
     }
 
+    /// One port of an endpoint.
+    pub(super) fn of_port(id: Arc<str>, common: Arc<Attributes>, endpoint: &Endpoint, number: u16) -> Self {
+        let Endpoint { ipv4, ipv6, zone, .. } = endpoint;
+        Self { id, common, ipv4: *ipv4, ipv6: *ipv6, port: Some(number), zone: zone.clone(), host: None, ready: true }
+    }
+
     pub fn id(&self) -> &Arc<str> {
         &self.id
+    }
+
+    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.ipv4.map(IpAddr::V4).into_iter().chain(self.ipv6.map(IpAddr::V6))
     }
 
     pub fn is_ready(&self) -> bool {
@@ -361,7 +371,7 @@ impl Source<'_> {
 }
 
 /// The number of a Service port on an endpoint: EndpointSlices link the two by name and protocol.
-fn resolve(port: &ServicePort, ports: &[EndpointPort]) -> Option<u16> {
+pub(super) fn resolve(port: &ServicePort, ports: &[EndpointPort]) -> Option<u16> {
     ports.iter().find(|p| p.name == port.name && p.protocol == port.protocol).map(|p| p.port)
 }
 

@@ -1,7 +1,7 @@
 //! Instances: what the rest of AWS reads about our endpoints.
 //!
-//! [`target`] names the Cloud Map service of a Kubernetes Service, [`attributes`], [`custom`] and [`host`] write its
-//! instances, [`ownership`] says whose things are, [`adopt`] what may be taken over, [`plan`] compares: all pure. [`sync`] makes Cloud
+//! [`target`] names the Cloud Map service of a Kubernetes Service, [`attributes`], [`custom`], [`host`] and [`per_port`] write
+//! its instances, [`ownership`] says whose things are, [`adopt`] what may be taken over, [`plan`] compares: all pure. [`sync`] makes Cloud
 //! Map so.
 
 pub mod adopt;
@@ -9,6 +9,7 @@ pub mod attributes;
 pub mod custom;
 pub mod host;
 pub mod ownership;
+mod per_port;
 pub mod plan;
 pub mod records;
 pub mod sync;

@@ -181,7 +181,8 @@ pub fn control(
         Some(Adopt::ExternalDns(_)) => true,
         // What it found it used as it was, ECS' services say: those that it made it tagged.
         Some(Adopt::CloudMapController) => tags.get(PYTHON_TAG).is_some_and(|value| value == PYTHON_CREATOR),
-        None => false,
+        // It marks nothing that it makes.
+        Some(Adopt::AwsMcsController { .. }) | None => false,
     };
     match owner {
         ServiceOwner::Ours => Control::Ours,

@@ -1,13 +1,15 @@
 //! What to write so that a target has the instances that it should have: pure.
 
 use std::{
+    cell::LazyCell,
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     sync::Arc,
 };
 
 use super::{
     Adopt,
-    attributes::{Digest, InstanceSpec, ServiceTraits, digest},
+    attributes::{Digest, IPV4, IPV6, InstanceSpec, ServiceTraits, digest},
     ownership::{Identity, is_ours},
 };
 use crate::cloudmap::Instance;
@@ -24,7 +26,8 @@ pub struct Reading {
     pub taken: BTreeSet<Arc<str>>,
     /// All instances that are not ours.
     pub foreign: usize,
-    /// Those of them that the controller registered that the user takes over from.
+    /// What goes when all else is there: those of them that the controller registered that the user takes over from, and own
+    /// ones of endpoints that go on under other ids.
     pub adopted: BTreeSet<Arc<str>>,
 }
 
@@ -36,20 +39,30 @@ pub fn read<'a>(
     adopt: Option<&Adopt>,
 ) -> Reading {
     let mut reading = Reading::default();
+    let wanted_addresses: LazyCell<BTreeSet<IpAddr>, _> =
+        LazyCell::new(|| desired.iter().flat_map(InstanceSpec::addresses).collect());
+    // The endpoint is there still, though under another id: as after a change of `--aws-mcs-compat`.
+    let goes_on = |instance| addresses(instance).any(|address| wanted_addresses.contains(&address));
     for instance in listing {
-        if is_ours(instance, identity) {
+        let ours = is_ours(instance, identity);
+        let adopted = !ours && adopt.is_some_and(|adopt| adopt.wrote(instance));
+        let wanted = find(desired, &instance.id).is_some();
+        reading.foreign += usize::from(!ours);
+        if wanted && !ours && !adopted {
+            reading.taken.insert(instance.id.clone());
+        } else if adopted && !wanted || ours && !wanted && goes_on(instance) {
+            reading.adopted.insert(instance.id.clone());
+        } else if ours || adopted {
+            // One with an id that we use is written over in its place.
             reading.own.insert(instance.id.clone(), Some(digest(&instance.attributes)));
-        } else {
-            reading.foreign += 1;
-            if adopt.is_some_and(|adopt| adopt.wrote(instance)) {
-                reading.adopted.insert(instance.id.clone());
-            }
-            if find(desired, &instance.id).is_some() {
-                reading.taken.insert(instance.id.clone());
-            }
         }
     }
     reading
+}
+
+/// The addresses that an instance says.
+fn addresses(instance: &Instance) -> impl Iterator<Item = IpAddr> {
+    [IPV4, IPV6].into_iter().filter_map(|key| instance.attributes.get(key)?.parse().ok())
 }
 
 /// What remains to be written.

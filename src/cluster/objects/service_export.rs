@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 
 use super::{Interner, Pairs, created, known_annotations, service_key, uid};
-use crate::{api, cluster::cache::Narrow, model::ServiceKey};
+use crate::{api, awsmcs, cluster::cache::Narrow, model::ServiceKey};
 
 /// A ServiceExport.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +16,8 @@ pub struct ServiceExport {
     pub generation: Option<i64>,
     /// It has a deletion timestamp: somebody's finalizer keeps it, but it is no longer wanted.
     pub deleting: bool,
+    /// It has the finalizer of the AWS Cloud Map MCS Controller, which runs in this cluster or did.
+    pub aws_mcs_finalizer: bool,
     pub exported_labels: BTreeMap<String, String>,
     pub exported_annotations: BTreeMap<String, String>,
     /// Annotations with one of [`crate::api::names::ANNOTATION_PREFIXES`].
@@ -42,6 +44,7 @@ impl Narrow for ServiceExport {
             created: created(metadata),
             generation: metadata.generation,
             deleting: metadata.deletion_timestamp.is_some(),
+            aws_mcs_finalizer: metadata.finalizers.iter().flatten().any(|finalizer| finalizer == awsmcs::FINALIZER),
             annotations: known_annotations(metadata),
             exported_labels: object.spec.exported_labels,
             exported_annotations: object.spec.exported_annotations,

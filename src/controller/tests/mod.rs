@@ -1,6 +1,7 @@
 //! Whole controllers in one process: clusters in memory that meet in one Cloud Map in memory.
 
 mod annotated;
+mod aws_mcs;
 mod conformance;
 mod faults;
 mod foreign;

@@ -85,6 +85,7 @@ impl World {
             member: true,
             annotations: annotations::Settings::default(),
             instances: Instances::All,
+            aws_mcs: false,
         };
         cluster.lead();
         cluster
@@ -179,6 +180,8 @@ pub(super) struct Cluster {
     pub(super) member: bool,
     pub(super) annotations: annotations::Settings,
     pub(super) instances: Instances,
+    /// `--aws-mcs-compat`
+    pub(super) aws_mcs: bool,
 }
 
 impl Drop for Cluster {
@@ -204,6 +207,7 @@ impl Cluster {
         let (objects, caches, fake, record) =
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
+        let aws_mcs = self.aws_mcs;
         self.leader = Some(tokio::spawn(async move {
             let (ledger, permit): (_, Arc<dyn instances::sync::Leadership>) = match identity.clusterset.clone() {
                 Some(clusterset) => {
@@ -226,8 +230,10 @@ impl Cluster {
                 async move { drop(stopped.await) },
             );
             let (sought, sought_receiver) = tokio::sync::watch::channel(Arc::default());
-            let read = foreign::spawn(foreign::Settings::new(identity.clone()), fake.clone(), sought_receiver);
-            let targets = Targets { policy, naming: Naming::PerNamespace, identity: identity.clone(), region: None };
+            let reader = foreign::Settings { aws_mcs, ..foreign::Settings::new(identity.clone()) };
+            let read = foreign::spawn(reader, fake.clone(), sought_receiver);
+            let (naming, of) = (Naming::PerNamespace, identity.clone());
+            let targets = Targets { policy, naming, identity: of, region: None, aws_mcs };
             let inputs = Inputs {
                 caches,
                 writer: objects,

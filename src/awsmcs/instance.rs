@@ -1,0 +1,176 @@
+//! One instance: an address and a port of an export.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
+
+use super::attributes as names;
+use crate::{
+    api::names::CONTROLLER,
+    cloudmap::{Attributes, Instance},
+    instances::attributes::{CLUSTER_UID, IPV4, IPV6, PORT},
+    model::{ClusterId, ClusterSetId, Endpoint, EndpointPort, Protocol, ServicePort, ServiceType, is_dns_label},
+};
+
+/// What all instances of an export say of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exported<'a> {
+    pub cluster: &'a ClusterId,
+    pub clusterset: &'a ClusterSetId,
+    /// Creation of the ServiceExport, seconds since 1970.
+    pub created: i64,
+    pub service_type: ServiceType,
+}
+
+/// A port of the Service as one endpoint serves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortOf<'a> {
+    pub service: &'a ServicePort,
+    /// What the endpoint listens on.
+    pub number: u16,
+}
+
+impl PortOf<'_> {
+    /// The id that the AWS controller would give the instance: `tcp-10_1_2_3-8080`. At most 50 characters.
+    pub fn id(self, address: IpAddr) -> String {
+        id(self.service.protocol, address, self.number)
+    }
+
+    /// The attributes that tell the AWS controller of an endpoint's port, without address and number
+    /// (`AWS_INSTANCE_...`).
+    ///
+    /// Only ready endpoints are registered. The name of the `targetPort` is not told to other clusters: its number does as well, because
+    /// the Service that is made of it has no selector.
+    pub fn attributes(self, exported: Exported<'_>, endpoint: &Endpoint) -> Attributes {
+        let ServicePort { name, protocol, port, app_protocol: _ } = self.service;
+        let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
+        [
+            (names::CLUSTER_ID, exported.cluster.to_string()),
+            (names::CLUSTERSET_ID, exported.clusterset.to_string()),
+            (names::SERVICE_TYPE, exported.service_type.to_string()),
+            (names::CREATED, exported.created.saturating_mul(1000).to_string()),
+            (names::ENDPOINT_PORT_NAME, name.to_string()),
+            (names::ENDPOINT_PROTOCOL, protocol.to_string()),
+            (names::SERVICE_PORT_NAME, name.to_string()),
+            (names::SERVICE_PORT, port.to_string()),
+            (names::SERVICE_TARGET_PORT, self.number.to_string()),
+            (names::SERVICE_PROTOCOL, protocol.to_string()),
+            (names::READY, "true".to_owned()),
+            (names::HOSTNAME, text(&endpoint.hostname)),
+            (names::NODENAME, text(&endpoint.node)),
+            (names::CONTROLLER, CONTROLLER.to_owned()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into()
+    }
+}
+
+fn id(protocol: Protocol, address: IpAddr, number: u16) -> String {
+    let address = address.to_string().replace(['.', ':'], "_");
+    format!("{}-{address}-{number}", protocol.as_str().to_ascii_lowercase())
+}
+
+/// Whether an instance is for the AWS controllers of our ClusterSet, whichever controller wrote it.
+pub fn is_of_set(instance: &Instance, clusterset: &ClusterSetId) -> bool {
+    instance.attributes.get(names::CLUSTERSET_ID).is_some_and(|set| set == clusterset.as_str())
+        && instance.attributes.contains_key(names::CLUSTER_ID)
+}
+
+/// Whether the AWS controller of this very cluster registered an instance, so that whoever follows it there may take it
+/// over: by both ids, and by the id that it gives such an instance.
+pub fn wrote(instance: &Instance, cluster: &ClusterId, clusterset: &ClusterSetId) -> bool {
+    is_of_set(instance, clusterset)
+        && !instance.attributes.contains_key(CLUSTER_UID)
+        && Registered::read(instance, true).is_ok_and(|told| {
+            told.cluster == *cluster && *instance.id == *id(told.served.protocol, told.address, told.served.port)
+        })
+}
+
+/// What an instance says of the export of another cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    pub cluster: ClusterId,
+    /// Milliseconds since 1970.
+    pub created: i64,
+    pub service_type: ServiceType,
+    pub port: ServicePort,
+    pub address: IpAddr,
+    /// What the endpoint listens on, under the name of the Service's port.
+    pub served: EndpointPort,
+    pub ready: bool,
+    /// `false` only where the Cloud Map service has a health check that the instance fails.
+    pub healthy: bool,
+    pub hostname: Option<Arc<str>>,
+    /// Our own controller wrote it: the cluster has moved over.
+    pub moved: bool,
+}
+
+/// An instance that says it is the AWS controller's, and that cannot be an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[error("the attribute {0} is missing or invalid")]
+pub struct Invalid(pub &'static str);
+
+impl Registered {
+    /// Reads what that controller requires ([`is_of_set`] has been asked). IPv6 addresses, which later releases of it write, are
+    /// taken as well.
+    ///
+    /// # Errors
+    /// If an attribute is missing or cannot be understood; that controller skips such instances, too.
+    pub fn read(instance: &Instance, healthy: bool) -> Result<Self, Invalid> {
+        let text = |name: &'static str| instance.attributes.get(name).map(|value| value.trim()).ok_or(Invalid(name));
+        let number = |name| text(name)?.parse::<u16>().ok().filter(|number| *number > 0).ok_or(Invalid(name));
+        let protocol = |name| Protocol::parse(Some(text(name)?)).ok_or(Invalid(name));
+        let address = match text(IPV4) {
+            Ok(ipv4) => ipv4.parse::<Ipv4Addr>().map_err(|_| Invalid(IPV4))?.into(),
+            Err(missing) => text(IPV6).map_err(|_| missing)?.parse::<Ipv6Addr>().map_err(|_| Invalid(IPV6))?.into(),
+        };
+        let service_type = match text(names::SERVICE_TYPE)? {
+            "ClusterSetIP" => ServiceType::ClusterSetIp,
+            "Headless" => ServiceType::Headless,
+            _ => return Err(Invalid(names::SERVICE_TYPE)),
+        };
+        let name: Arc<str> = text(names::SERVICE_PORT_NAME)?.into();
+        if !name.is_empty() && !is_dns_label(&name) {
+            return Err(Invalid(names::SERVICE_PORT_NAME));
+        }
+        text(names::ENDPOINT_PORT_NAME)?;
+        text(names::SERVICE_TARGET_PORT)?;
+        let hostname = text(names::HOSTNAME).ok().filter(|name| is_dns_label(name));
+        Ok(Self {
+            cluster: text(names::CLUSTER_ID)?.parse().map_err(|_| Invalid(names::CLUSTER_ID))?,
+            created: text(names::CREATED)?.parse().map_err(|_| Invalid(names::CREATED))?,
+            service_type,
+            port: ServicePort {
+                name: name.clone(),
+                protocol: protocol(names::SERVICE_PROTOCOL)?,
+                port: number(names::SERVICE_PORT)?,
+                app_protocol: None,
+            },
+            address,
+            served: EndpointPort {
+                name,
+                protocol: protocol(names::ENDPOINT_PROTOCOL)?,
+                port: number(PORT)?,
+                app_protocol: None,
+            },
+            ready: boolean(text(names::READY)?).ok_or(Invalid(names::READY))?,
+            healthy,
+            hostname: hostname.map(Arc::from),
+            moved: false,
+        })
+    }
+}
+
+/// As Go's `strconv.ParseBool` has it.
+fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+#[path = "instance_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,140 @@
+//! Clusters of the ClusterSet that have the AWS Cloud Map MCS Controller (`--aws-mcs-compat`): what they export, by their
+//! instances.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::foreign::{Consequences, changed_services};
+use crate::{
+    awsmcs,
+    cluster::objects::Namespace,
+    export::Local,
+    foreign::{Found, NamespaceFound, NoEndpoint, Reading, Rejected, ServiceFound, Trouble, label},
+    model::{ClusterId, ServiceKey},
+};
+
+/// What is known. As that controller does it, every Kubernetes namespace reads the Cloud Map namespace of its name.
+pub(super) struct Peers {
+    enabled: bool,
+    namespaces: BTreeSet<Arc<str>>,
+    found: Arc<Found>,
+    /// What could not be read yet had the time to be.
+    settled: bool,
+}
+
+/// What the instances tell of a name.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Told {
+    pub(super) exports: BTreeMap<ClusterId, Local>,
+    /// All was read: what is missing does not exist.
+    pub(super) complete: bool,
+}
+
+impl Peers {
+    pub(super) fn new(enabled: bool) -> Self {
+        Self { enabled, namespaces: BTreeSet::new(), found: Arc::default(), settled: !enabled }
+    }
+
+    /// A Kubernetes namespace came, changed, or went.
+    pub(super) fn namespace_changed(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) {
+        if self.enabled && namespace.is_some_and(|namespace| !namespace.terminating) {
+            self.namespaces.insert(name.clone());
+        } else {
+            self.namespaces.remove(name);
+        }
+    }
+
+    /// The Cloud Map namespaces that are read.
+    pub(super) const fn sought(&self) -> &BTreeSet<Arc<str>> {
+        &self.namespaces
+    }
+
+    /// Takes over what was found.
+    pub(super) fn adopt(&mut self, found: Arc<Found>) -> Consequences {
+        let before = std::mem::replace(&mut self.found, found);
+        let mut consequences = Consequences::default();
+        let none = Arc::new(NamespaceFound::default());
+        for namespace in &self.namespaces {
+            let old = before.namespaces.get(namespace).unwrap_or(&none);
+            let new = self.found.namespaces.get(namespace).unwrap_or(&none);
+            if Arc::ptr_eq(old, new) {
+                continue;
+            }
+            if is_listed(old) != is_listed(new) {
+                consequences.namespaces.insert(namespace.clone());
+            }
+            for label in changed_services(old, new) {
+                let key = ServiceKey::new(namespace.clone(), label.clone());
+                let rejected = |found: &NamespaceFound| found.services.get(&label).map(rejected).unwrap_or_default();
+                let now = rejected(new);
+                if !now.is_empty() && now != rejected(old) {
+                    consequences.rejected.push((key.clone(), now));
+                }
+                consequences.names.insert(key);
+            }
+        }
+        consequences
+    }
+
+    /// Whether all that instances tell of a name was read.
+    pub(super) fn is_complete(&self, key: &ServiceKey) -> bool {
+        self.told(key, |_| false).complete
+    }
+
+    /// What the instances tell of a name. `is_live` says whether a cluster has a live ledger: while it moves over, its ledger may
+    /// not be seen yet to have what its instances, already taken over, say still.
+    pub(super) fn told(&self, key: &ServiceKey, is_live: impl Fn(&ClusterId) -> bool) -> Told {
+        let nothing = |complete| Told { exports: BTreeMap::new(), complete };
+        if !self.namespaces.contains(&key.namespace) {
+            return nothing(true);
+        }
+        let Some(namespace) = self.found.namespaces.get(&key.namespace) else { return nothing(false) };
+        match namespace.services.get(&*label(&key.name)) {
+            None => nothing(is_listed(namespace)),
+            Some(service) => match &service.reading {
+                Some(reading) => {
+                    let told = reading.exported().filter(|told| !told.moved || is_live(&told.cluster));
+                    Told { exports: awsmcs::exports(told), complete: true }
+                }
+                None => nothing(false),
+            },
+        }
+    }
+
+    /// New imports do not wait (any longer) for what was not read.
+    pub(super) const fn is_settled(&self) -> bool {
+        self.settled
+    }
+
+    /// What was not read had its time. Returns whether that is news.
+    pub(super) fn settle(&mut self) -> bool {
+        !std::mem::replace(&mut self.settled, true)
+    }
+
+    /// All names that have such instances.
+    pub(super) fn names(&self) -> impl Iterator<Item = ServiceKey> {
+        let found = self.namespaces.iter().filter_map(|name| Some((name, self.found.namespaces.get(name)?)));
+        found.flat_map(|(namespace, found)| {
+            let exports = |service: &ServiceFound| service.reading.iter().flat_map(Reading::exported).next().is_some();
+            let exported = found.services.iter().filter(move |(_, service)| exports(service));
+            exported.map(|(_, service)| ServiceKey::new(namespace.clone(), service.name.clone()))
+        })
+    }
+}
+
+/// Whether the namespace has no other services than those that were found; one that does not exist has none.
+fn is_listed(namespace: &NamespaceFound) -> bool {
+    namespace.listed || namespace.trouble == Some(Trouble::NotFound)
+}
+
+/// Those instances of AWS controllers that cannot be endpoints: what else is there concerns nobody here.
+fn rejected(service: &Arc<ServiceFound>) -> Vec<Rejected> {
+    let rejected = service.reading.iter().flat_map(Reading::rejected);
+    rejected.filter(|rejected| matches!(rejected.why, NoEndpoint::AwsMcs(_))).collect()
+}
+
+#[cfg(test)]
+#[path = "peers_tests.rs"]
+mod tests;

@@ -1,0 +1,275 @@
+//! A ClusterSet in which other clusters have the AWS Cloud Map MCS Controller (`--aws-mcs-compat`).
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::world::{Cluster, World, always, key, until};
+use crate::{
+    api::ServiceImportType,
+    awsmcs::FINALIZER,
+    cloudmap::{Attributes, ErrorKind, NamespaceKind, Operation, fake::Fault},
+};
+
+/// Written by the AWS controller of a cluster for the port `http` of a Service.
+fn attributes(cluster: &str, ip: &str, port: u16, created: i64) -> Attributes {
+    [
+        ("AWS_INSTANCE_IPV4", ip.to_owned()),
+        ("AWS_INSTANCE_PORT", "8080".to_owned()),
+        ("CLUSTERSET_ID", "prod".to_owned()),
+        ("CLUSTER_ID", cluster.to_owned()),
+        ("ENDPOINT_PORT_NAME", "http".to_owned()),
+        ("ENDPOINT_PROTOCOL", "TCP".to_owned()),
+        ("HOSTNAME", String::new()),
+        ("K8S_CONTROLLER", "aws-cloud-map-mcs-controller-for-k8s 0.3.1 (887737e)".to_owned()),
+        ("NODENAME", "node".to_owned()),
+        ("READY", "true".to_owned()),
+        ("SERVICE_EXPORT_CREATION_TIMESTAMP", (created * 1000).to_string()),
+        ("SERVICE_PORT", port.to_string()),
+        ("SERVICE_PORT_NAME", "http".to_owned()),
+        ("SERVICE_PROTOCOL", "TCP".to_owned()),
+        ("SERVICE_TARGET_PORT", "8080".to_owned()),
+        ("SERVICE_TYPE", "ClusterSetIP".to_owned()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}
+
+fn id(ip: &str) -> Arc<str> {
+    format!("tcp-{}-8080", ip.replace('.', "_")).into()
+}
+
+impl World {
+    /// The API-only namespace `shop` with services, as an AWS controller makes them: without any mark.
+    fn of_aws_controllers(&self, services: &[&str]) -> Vec<Arc<str>> {
+        let mut registry = self.fake.registry();
+        let namespace = registry.add_namespace("shop", NamespaceKind::Http);
+        services.iter().map(|name| registry.add_service(&namespace, name, "a-random-uuid", "")).collect()
+    }
+
+    fn register(&self, service: &Arc<str>, ip: &str, attributes: Attributes) {
+        self.fake.registry().instances.insert((service.clone(), id(ip)), attributes);
+    }
+
+    fn deregister(&self, service: &Arc<str>, ip: &str) {
+        self.fake.registry().instances.remove(&(service.clone(), id(ip)));
+    }
+
+    /// All instances of a service, by id.
+    fn registered(&self, service: &Arc<str>) -> BTreeMap<Arc<str>, Attributes> {
+        let registry = self.fake.registry();
+        let of = registry.instances.iter().filter(|((of, _), _)| of == service);
+        of.map(|((_, id), attributes)| (id.clone(), attributes.clone())).collect()
+    }
+
+    /// A cluster with the flag.
+    fn compatible(&self, id: &str) -> Cluster {
+        let mut cluster = self.cluster(id);
+        cluster.set_compatible(true);
+        cluster
+    }
+}
+
+impl Cluster {
+    /// Starts its controller anew with or without the flag.
+    fn set_compatible(&mut self, compatible: bool) {
+        self.kill();
+        self.aws_mcs = compatible;
+        self.lead();
+    }
+
+    /// A ServiceExport as the AWS controller of this cluster left it.
+    fn put_export_with_finalizer(&self, name: &str, finalizer: bool) {
+        let mut export = self.objects.export(&key(name)).unwrap_or_else(|| {
+            self.put_export(name, &[]);
+            self.objects.export(&key(name)).unwrap()
+        });
+        export.metadata.finalizers = finalizer.then(|| vec![FINALIZER.to_owned()]);
+        self.objects.put_export(export);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_aws_controller_exports_is_an_export_of_its_cluster() {
+    let world = World::new();
+    let blue = world.compatible("blue");
+    let [web] = world.of_aws_controllers(&["web"]).try_into().unwrap();
+    world.register(&web, "10.2.0.1", attributes("c2", "10.2.0.1", 80, 1_000));
+    blue.until_imports("web", &["10.2.0.1"]).await;
+    let import = blue.objects.import(&key("web")).unwrap();
+    assert_eq!((import.spec.type_, import.spec.ports[0].port), (ServiceImportType::ClusterSetIp, 80));
+    assert_eq!(blue.sources("web"), [["c2".to_owned()].into(), ["c2".to_owned()].into()]);
+
+    world.register(&web, "10.2.0.2", attributes("c2", "10.2.0.2", 80, 1_000));
+    world.register(&web, "10.3.0.1", attributes("c3", "10.3.0.1", 80, 1_000));
+    blue.until_imports("web", &["10.2.0.1", "10.2.0.2", "10.3.0.1"]).await;
+    world.deregister(&web, "10.2.0.1");
+    blue.until_imports("web", &["10.2.0.2", "10.3.0.1"]).await;
+
+    // A younger export of this cluster with another port disagrees with the older ones, and joins them.
+    blue.export("web", 81, &["10.1.0.1"]);
+    blue.until_imports("web", &["10.1.0.1", "10.2.0.2", "10.3.0.1"]).await;
+    blue.until_says("web", "Conflict", "True", "PortConflict").await;
+    blue.put_service("web", 80);
+    blue.until_says("web", "Conflict", "False", "NoConflicts").await;
+    blue.objects.remove_export(&key("web"));
+    blue.until_imports("web", &["10.2.0.2", "10.3.0.1"]).await;
+
+    world.deregister(&web, "10.2.0.2");
+    world.deregister(&web, "10.3.0.1");
+    until("it goes with its last endpoint, as that controller has it", || blue.is_clean("web")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn exports_are_registered_for_aws_controllers_and_theirs_are_left_to_them() {
+    let world = World::new();
+    let [web] = world.of_aws_controllers(&["web"]).try_into().unwrap();
+    let theirs = attributes("c2", "10.2.0.1", 80, 1_000);
+    world.register(&web, "10.2.0.1", theirs.clone());
+    // Under an id that this cluster would use, too.
+    world.register(&web, "10.1.0.2", attributes("c3", "10.1.0.2", 80, 1_000));
+    let blue = world.compatible("blue");
+    blue.export("web", 80, &["10.1.0.1", "10.1.0.2"]);
+    blue.until_says("web", "Registered", "False", "AddressFamilyMissing").await;
+    let registered = world.registered(&web);
+    assert_eq!(registered.keys().collect::<Vec<_>>(), [&id("10.1.0.1"), &id("10.1.0.2"), &id("10.2.0.1")]);
+    let mut ours = registered[&id("10.1.0.1")].clone();
+    ours.retain(|key, _| !key.starts_with("CLOUDMAP_MCS_"));
+    let expected = attributes(
+        "blue",
+        "10.1.0.1",
+        80,
+        blue.objects.export(&key("web")).unwrap().metadata.creation_timestamp.unwrap().0.as_second(),
+    );
+    let differing: Vec<_> =
+        expected.iter().filter(|(key, value)| ours.get(*key) != Some(value)).map(|(key, _)| &**key).collect();
+    assert_eq!((differing, ours.len()), (vec!["K8S_CONTROLLER", "NODENAME"], expected.len()));
+
+    blue.put_endpoints("web", &["10.1.0.3"]);
+    until("it follows", || {
+        world.registered(&web).contains_key(&id("10.1.0.3")) && !world.registered(&web).contains_key(&id("10.1.0.1"))
+    })
+    .await;
+    blue.objects.remove_export(&key("web"));
+    until("it is withdrawn", || world.registered(&web).len() == 2).await;
+    always("theirs stay", Duration::from_mins(5), || world.registered(&web).get(&id("10.2.0.1")) == Some(&theirs))
+        .await;
+    let of_theirs = [id("10.2.0.1"), id("10.1.0.2")];
+    let writes = world.writes();
+    assert!(writes.iter().all(|(_, changed)| !of_theirs.iter().any(|id| **id == **changed)), "{writes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_moves_over_without_a_gap_and_counts_once() {
+    let world = World::new();
+    let blue = world.compatible("blue");
+    let [web] = world.of_aws_controllers(&["web"]).try_into().unwrap();
+    for ip in ["10.2.0.1", "10.2.0.2"] {
+        world.register(&web, ip, attributes("green", ip, 80, 1_000));
+    }
+    // A pod that ended while nobody watched.
+    world.register(&web, "10.2.0.9", attributes("green", "10.2.0.9", 80, 1_000));
+    blue.until_imports("web", &["10.2.0.1", "10.2.0.2", "10.2.0.9"]).await;
+    let uids = blue.uids("web");
+
+    let stays = || {
+        let imported = blue.imported("web");
+        ["10.2.0.1", "10.2.0.2"].iter().all(|ip| imported.iter().filter(|there| there == ip).count() == 1)
+    };
+    // The AWS controller was stopped, ours starts in its place, and the finalizer is still there.
+    let green = world.compatible("green");
+    green.put_service("web", 80);
+    green.put_endpoints("web", &["10.2.0.1", "10.2.0.2"]);
+    green.put_export_with_finalizer("web", true);
+    green.until_says("web", "Ready", "False", "Failed").await;
+    let message = green.condition("web", "Ready").unwrap().message;
+    assert!(message.contains(FINALIZER) && message.contains("kubectl patch serviceexport -n shop web"), "{message}");
+    always("nothing changes until it is removed", Duration::from_mins(3), || {
+        stays()
+            && world.registered(&web).values().all(|attributes| !attributes.contains_key("CLOUDMAP_MCS_CLUSTER_UID"))
+    })
+    .await;
+    green.put_export_with_finalizer("web", false);
+    let moved = async {
+        green.until_says("web", "Ready", "True", "Exported").await;
+        green.until_says("web", "Registered", "True", "Registered").await;
+        until("its instances are taken over, and what is left of it goes", || {
+            let registered = world.registered(&web);
+            registered.len() == 2
+                && registered.values().all(|told| told.get("CLOUDMAP_MCS_CLUSTER").is_some_and(|of| of == "green"))
+        })
+        .await;
+        blue.until_imports("web", &["10.2.0.1", "10.2.0.2"]).await;
+        tokio::time::sleep(Duration::from_mins(2)).await;
+    };
+    tokio::select! {
+        () = moved => {}
+        () = always("every endpoint stays, once", Duration::from_hours(1), stays) => {}
+    }
+    assert_eq!(blue.uids("web"), uids, "nothing was made anew");
+    assert_eq!(blue.sources("web")[0], ["green".to_owned()].into());
+    // The AWS controller of a third cluster never missed the name.
+    green.objects.remove_export(&key("web"));
+    until("un-exported, it is gone", || blue.is_clean("web") && world.registered(&web).is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_that_cannot_read_keeps_what_aws_controllers_exported() {
+    let world = World::new();
+    let mut blue = world.compatible("blue");
+    let [web] = world.of_aws_controllers(&["web"]).try_into().unwrap();
+    world.register(&web, "10.2.0.1", attributes("c2", "10.2.0.1", 80, 1_000));
+    blue.export("web", 80, &["10.1.0.1"]);
+    blue.until_imports("web", &["10.1.0.1", "10.2.0.1"]).await;
+    blue.kill();
+    for _ in 0..20_000 {
+        world.fake.fault(Operation::ListServices, Fault::Refused(ErrorKind::AccessDenied));
+    }
+    blue.lead();
+    // Endpoints of this cluster follow nevertheless.
+    blue.put_endpoints("web", &["10.1.0.2"]);
+    blue.until_imports("web", &["10.1.0.2", "10.2.0.1"]).await;
+    always("nothing is deleted", Duration::from_mins(10), || blue.imported("web") == ["10.1.0.2", "10.2.0.1"]).await;
+    world.deregister(&web, "10.2.0.1");
+    world.heal();
+    blue.until_imports("web", &["10.1.0.2"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_flag_comes_and_goes_and_the_name_is_never_empty() {
+    let world = World::new();
+    let mut blue = world.cluster("blue");
+    blue.export("web", 80, &["10.1.0.1"]);
+    blue.until_says("web", "Registered", "True", "Registered").await;
+    let all = |prefix: &str| {
+        let ids = world.instances("web");
+        ids.len() == 1 && ids[0].starts_with(prefix)
+    };
+    assert!(all("k8s-"));
+    for (compatible, prefix) in [(true, "tcp-"), (false, "k8s-")] {
+        blue.set_compatible(compatible);
+        tokio::select! {
+            () = until("the instances have the other form", || all(prefix)) => {}
+            () = always("there is one", Duration::from_hours(1), || !world.instances("web").is_empty()) => {}
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_export_with_another_target_is_registered_for_aws_controllers_as_well() {
+    let world = World::new();
+    let blue = world.compatible("blue");
+    blue.put_service("web", 80);
+    blue.put_endpoints("web", &["10.1.0.1"]);
+    blue.put_export("web", &[("cloudmap-mcs/service", "www")]);
+    until("it is in both", || {
+        world.instances("web") == ["tcp-10_1_0_1-8080"]
+            && world.instances("www").len() == 1
+            && world.instances("www")[0].starts_with("k8s-")
+    })
+    .await;
+    blue.until_says("web", "Registered", "True", "Registered").await;
+    blue.put_export("web", &[("cloudmap-mcs/instances", "false")]);
+    until("the other one is withdrawn", || world.instances("www").is_empty()).await;
+    assert_eq!(world.instances("web"), ["tcp-10_1_0_1-8080"]);
+    blue.objects.remove_export(&key("web"));
+    until("both are", || world.instances("web").is_empty()).await;
+}

@@ -1,0 +1,82 @@
+//! Instances for the AWS Cloud Map MCS Controller in other clusters: one for each endpoint and port.
+//!
+//! They have all attributes that the default ones have, but for the further ports, which are instances of their own: so
+//! they serve ECS tasks as well, and nothing else needs to be registered.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use super::{
+    Custom,
+    attributes::{InstanceSpec, Source, Unfit, resolve},
+};
+use crate::{
+    awsmcs::{Exported, PortOf},
+    cloudmap::Attributes,
+    model::Endpoint,
+};
+
+/// Instances that differ in nothing but addresses: those of all pods of a node, unless they have host names or attributes of
+/// their own.
+#[derive(PartialEq, Eq, Hash)]
+struct Alike<'a> {
+    port: usize,
+    number: u16,
+    hostname: Option<&'a str>,
+    node: Option<&'a str>,
+    custom: Attributes,
+}
+
+impl Source<'_> {
+    /// One instance for each port of the Service that a ready endpoint serves, sorted by id, with the ids and attributes
+    /// of the AWS controller ([`crate::awsmcs`]) and what users add. Where two ports of the Service are one number on an endpoint, its
+    /// id has room for the first only. A Service without ports has the default instances, which that controller does not
+    /// see.
+    ///
+    /// One that is not ready is never registered, not even where a health check could say so: that controller heeds none.
+    ///
+    /// # Errors
+    /// [`Unfit`], as for [`instances_with`](Self::instances_with).
+    pub fn instances_per_port<'e>(
+        &self,
+        exported: Exported<'_>,
+        endpoints: impl IntoIterator<Item = &'e Endpoint>,
+        custom: &Custom,
+    ) -> Result<Vec<InstanceSpec>, Unfit> {
+        if self.ports.is_empty() {
+            return self.instances_with(endpoints, custom);
+        }
+        let mut shared: HashMap<Alike<'_>, Arc<Attributes>> = HashMap::new();
+        let mut specs = BTreeMap::new();
+        for endpoint in endpoints.into_iter().filter(|endpoint| endpoint.conditions.ready) {
+            let Some(address) = endpoint.ipv4.map(IpAddr::V4).or(endpoint.ipv6.map(IpAddr::V6)) else { continue };
+            for (at, service) in self.ports.iter().enumerate() {
+                let Some(number) = resolve(service, &endpoint.ports) else { continue };
+                let port = PortOf { service, number };
+                let id: Arc<str> = port.id(address).into();
+                if specs.contains_key(&id) {
+                    continue;
+                }
+                let added = custom.of(endpoint);
+                let (hostname, node) = (endpoint.hostname.as_deref(), endpoint.node.as_deref());
+                let alike = Alike { port: at, number, hostname, node, custom: added };
+                let common = shared.entry(alike).or_insert_with_key(|alike| {
+                    let mut attributes = self.common(&[], &alike.custom);
+                    attributes.extend(port.attributes(exported, endpoint));
+                    Arc::new(attributes)
+                });
+                let spec = InstanceSpec::of_port(id.clone(), common.clone(), endpoint, number);
+                self.check(&spec)?;
+                specs.insert(id, spec);
+            }
+        }
+        Ok(specs.into_values().collect())
+    }
+}
+
+#[cfg(test)]
+#[path = "per_port_tests.rs"]
+mod tests;
