@@ -9,6 +9,9 @@ use crate::{
     cloudmap::{Attributes, ErrorKind, NamespaceKind, Operation, fake::Fault},
 };
 
+/// Before any ServiceExport in the clusters in memory was created.
+const OLDER: i64 = -1;
+
 /// Written by the AWS controller of a cluster for the port `http` of a Service.
 fn attributes(cluster: &str, ip: &str, port: u16, created: i64) -> Attributes {
     [
@@ -92,24 +95,25 @@ async fn what_an_aws_controller_exports_is_an_export_of_its_cluster() {
     let world = World::new();
     let blue = world.compatible("blue");
     let [web] = world.of_aws_controllers(&["web"]).try_into().unwrap();
-    world.register(&web, "10.2.0.1", attributes("c2", "10.2.0.1", 80, 1_000));
+    world.register(&web, "10.2.0.1", attributes("c2", "10.2.0.1", 80, OLDER));
     blue.until_imports("web", &["10.2.0.1"]).await;
     let import = blue.objects.import(&key("web")).unwrap();
     assert_eq!((import.spec.type_, import.spec.ports[0].port), (ServiceImportType::ClusterSetIp, 80));
     assert_eq!(blue.sources("web"), [["c2".to_owned()].into(), ["c2".to_owned()].into()]);
 
-    world.register(&web, "10.2.0.2", attributes("c2", "10.2.0.2", 80, 1_000));
-    world.register(&web, "10.3.0.1", attributes("c3", "10.3.0.1", 80, 1_000));
+    world.register(&web, "10.2.0.2", attributes("c2", "10.2.0.2", 80, OLDER));
+    world.register(&web, "10.3.0.1", attributes("c3", "10.3.0.1", 80, OLDER));
     blue.until_imports("web", &["10.2.0.1", "10.2.0.2", "10.3.0.1"]).await;
     world.deregister(&web, "10.2.0.1");
     blue.until_imports("web", &["10.2.0.2", "10.3.0.1"]).await;
 
-    // A younger export of this cluster with another port disagrees with the older ones, and joins them.
+    // A younger export of this cluster must agree with the older ones.
     blue.export("web", 81, &["10.1.0.1"]);
-    blue.until_imports("web", &["10.1.0.1", "10.2.0.2", "10.3.0.1"]).await;
     blue.until_says("web", "Conflict", "True", "PortConflict").await;
+    blue.until_imports("web", &["10.2.0.2", "10.3.0.1"]).await;
     blue.put_service("web", 80);
     blue.until_says("web", "Conflict", "False", "NoConflicts").await;
+    blue.until_imports("web", &["10.1.0.1", "10.2.0.2", "10.3.0.1"]).await;
     blue.objects.remove_export(&key("web"));
     blue.until_imports("web", &["10.2.0.2", "10.3.0.1"]).await;
 
@@ -129,6 +133,7 @@ async fn exports_are_registered_for_aws_controllers_and_theirs_are_left_to_them(
     let blue = world.compatible("blue");
     blue.export("web", 80, &["10.1.0.1", "10.1.0.2"]);
     blue.until_says("web", "Registered", "False", "AddressFamilyMissing").await;
+    until("it is registered", || world.registered(&web).len() == 3).await;
     let registered = world.registered(&web);
     assert_eq!(registered.keys().collect::<Vec<_>>(), [&id("10.1.0.1"), &id("10.1.0.2"), &id("10.2.0.1")]);
     let mut ours = registered[&id("10.1.0.1")].clone();
