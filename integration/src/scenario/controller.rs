@@ -79,6 +79,29 @@ impl Controller<'_> {
         Ok(before)
     }
 
+    /// Stops all its replicas, and waits until they are gone.
+    pub async fn stop(&self) -> Result<()> {
+        let patch = json!({"spec": {"replicas": 0}});
+        self.cluster.merge(DEPLOYMENT, &system_namespace(), NAME, &patch).await?;
+        eventually("no pod of the controller is left", PODS, async || {
+            let pods = self.cluster.list(POD, &system_namespace(), &format!("app.kubernetes.io/name={NAME}")).await?;
+            holds(pods.is_empty(), "there is none", &pods.len())
+        })
+        .await
+    }
+
+    /// Runs so many replicas with a value of an environment variable, and waits until they run.
+    pub async fn run(&self, replicas: u32, variable: &str, value: &str) -> Result<()> {
+        let deployment = self.cluster.expect(DEPLOYMENT, &system_namespace(), NAME).await?;
+        let mut containers = deployment["spec"]["template"]["spec"]["containers"].clone();
+        let environment = containers[0]["env"].as_array_mut().context("the container has no environment")?;
+        environment.retain(|there| there["name"] != variable);
+        environment.push(json!({"name": variable, "value": value}));
+        let patch = json!({"spec": {"replicas": replicas, "template": {"spec": {"containers": containers}}}});
+        self.cluster.merge(DEPLOYMENT, &system_namespace(), NAME, &patch).await?;
+        self.settle().await
+    }
+
     /// Puts its containers back, and waits until they run.
     pub async fn restore(&self, containers: Value) -> Result<()> {
         let patch = json!({"spec": {"template": {"spec": {"containers": containers}}}});
