@@ -55,7 +55,7 @@ async fn a_cluster_with_the_aws_controller_shares_services_and_moves_over() {
         for cluster in [ours, theirs] {
             cluster.controller().settle().await?;
         }
-        let outcome = tokio::time::timeout(LIMIT, begin(world, &ecs)).await;
+        let outcome = tokio::time::timeout(LIMIT, Box::pin(begin(world, &ecs))).await;
         let outcome = outcome.unwrap_or_else(|_| Err(anyhow!("it did not end within {LIMIT:?}")));
         // Whatever came of it: everything is put back.
         for export in theirs.list(SERVICE_EXPORT, &world.namespace, "").await? {
@@ -79,7 +79,7 @@ async fn begin(world: &World, ecs: &Ecs) -> Result<()> {
     theirs.controller().stop().await?;
     run(ours, true).await?;
     let (peer, kubeconfig) = start(ecs, theirs).await?;
-    let outcome = play(world, ecs, &peer).await;
+    let outcome = Box::pin(play(world, ecs, &peer)).await;
     let log = peer.log().await;
     // It has been stopped before, if the scenario came so far.
     let _ = ecs.agent().stop(&peer.id, Duration::from_secs(5)).await;
@@ -159,8 +159,8 @@ async fn play(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
 
     let web = format!("http://{}/hostname", world.name("web"));
     let api = format!("http://{}/hostname", world.name("api"));
-    let moving = async { theirs.load(&api, move_over(world, ecs, peer)).await };
-    let (((), there), here) = ours.load(&web, moving).await?;
+    let moving = async { theirs.load(&api, Box::pin(move_over(world, ecs, peer))).await };
+    let (((), there), here) = ours.load(&web, Box::pin(moving)).await?;
     for (load, whose) in [(here, "of what moves"), (there, "in what moves")] {
         let Load { answers, failures } = &load;
         holds(failures.is_empty() && *answers > 0, &format!("no request {whose} fails"), &load)?;
