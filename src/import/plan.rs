@@ -12,7 +12,7 @@ use super::{
     registered,
 };
 use crate::{
-    api::ServiceImportType,
+    api::{ServiceImportType, names},
     cluster::objects::{AddressType, OwnSlice, Service, ServiceImport},
     foreign::Picture,
     model::{
@@ -136,9 +136,13 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     }
     if observed.import.is_some_and(|import| !import.managed) {
         return Plan::Blocked(format!(
-            "ServiceImport {} was not made by cloudmap-mcs and is in the way of the import. Delete it, or stop whatever \
-             makes it.",
-            observed.key
+            "ServiceImport {} was not made by cloudmap-mcs and is in the way of the import. Stop whatever makes it, then \
+             delete it, or hand it over: kubectl label serviceimport -n {} {} {}={}",
+            observed.key,
+            observed.key.namespace,
+            observed.key.name,
+            names::LABEL_MANAGED_BY,
+            names::MANAGED_BY,
         ));
     }
     service.ip_families = service.families_in(observed.families);
@@ -246,20 +250,28 @@ fn carried_ports(endpoints: &[Endpoint]) -> Vec<Arc<str>> {
 /// Whether a cluster that is unknown may still export the name, as far as the objects here tell.
 fn concerns_unknown(observed: &Observed<'_>) -> bool {
     import_concerns_unknown(observed)
+        || tells_no_cluster(observed) && !observed.unknown.is_none()
         || observed
             .slices
             .iter()
             .any(|slice| observed.unknown.contains(slice.source_cluster.as_deref().unwrap_or_default()))
 }
 
-/// An import that does not exist yet waits for the first reading of all clusters, because an older export may be among
-/// them, but not for a cluster that cannot be read at all: one bad cluster never stops the others.
+/// An import that does not exist yet, or that somebody handed over, waits for the first reading of all clusters, because an older
+/// export may be among them, but not for a cluster that cannot be read at all: one bad cluster never stops the others.
 fn import_concerns_unknown(observed: &Observed<'_>) -> bool {
     match (observed.import.filter(|import| import.managed), observed.unknown) {
         (_, Unknown::All) => true,
-        (None, unknown) => observed.settling && !unknown.is_none(),
-        (Some(import), unknown) => import.status.clusters.iter().any(|status| unknown.contains(&status.cluster)),
+        (Some(import), unknown) if !tells_no_cluster(observed) => {
+            import.status.clusters.iter().any(|status| unknown.contains(&status.cluster))
+        }
+        (_, unknown) => observed.settling && !unknown.is_none(),
     }
+}
+
+/// The import is there, but does not say where from: another controller made it, and somebody gave it this project's label.
+fn tells_no_cluster(observed: &Observed<'_>) -> bool {
+    observed.import.is_some_and(|import| import.managed && import.status.clusters.is_empty())
 }
 
 /// A Service with the name of the derived one that is not ours.

@@ -220,12 +220,49 @@ fn a_new_import_waits_for_the_first_reading_but_not_for_a_broken_cluster() {
     assert_eq!(scene.plan(), Plan::Keep);
 }
 
+/// What another controller made has no status of ours: which clusters it is of, nobody knows until all were read.
+#[test]
+fn an_import_that_was_handed_over_is_not_removed_before_all_clusters_were_read() {
+    let mut scene = Scene::new(&[]);
+    scene.import = Some(mk_import(true, &[]));
+    for unknown in [Unknown::All, Unknown::Only([id("there")].into()), Unknown::AllBut([id("here")].into())] {
+        scene.unknown = unknown;
+        assert_eq!(scene.plan(), Plan::Keep);
+    }
+    scene.unknown = Unknown::Only(BTreeSet::new());
+    assert_eq!(scene.plan(), Plan::Remove);
+
+    let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]).unknown(&["broken"]);
+    scene.import = Some(mk_import(true, &[]));
+    scene.settling = true;
+    assert_eq!(scene.wanted().service, None, "an older export may be among them");
+    scene.settling = false;
+    assert!(scene.wanted().service.is_some(), "one bad cluster never stops the others");
+}
+
+/// Where the AWS Cloud Map MCS Controller may be, exports are not only in the ledger.
+#[test]
+fn who_is_not_known_at_all_may_export_as_well() {
+    let mut scene = Scene::new(&[("there", 1, &["10.2.0.1"])]);
+    scene.unknown = Unknown::AllBut([id("here"), id("there"), id("left")].into());
+    scene.import = Some(mk_import(true, &["elsewhere", "there"]));
+    scene.slices = vec![mk_slice("e", "elsewhere"), mk_slice("l", "left"), mk_slice("x", "ecs-prod")];
+    let wanted = scene.wanted();
+    assert_eq!((wanted.service, wanted.stale), (None, vec!["l".into(), "x".into()]));
+    scene.import = Some(mk_import(true, &["there"]));
+    assert!(scene.wanted().service.is_some(), "all that it comes from is known");
+}
+
 #[test]
 fn a_foreign_import_in_the_way_is_refused_by_name() {
     let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);
     scene.import = Some(mk_import(false, &[]));
     let Plan::Blocked(message) = scene.plan() else { panic!() };
     assert!(message.contains("ServiceImport ns/svc"), "{message}");
+    assert!(
+        message.contains("kubectl label serviceimport -n ns svc cloudmap-mcs/managed-by=cloudmap-mcs"),
+        "{message}"
+    );
 }
 
 #[test]
