@@ -6,6 +6,8 @@ use std::{
     sync::Arc,
 };
 
+use k8s_openapi::api::core::v1::ObjectReference;
+
 use crate::{
     cluster::{
         events::{self, Note, Severity},
@@ -150,10 +152,7 @@ impl Foreign {
                              annotation; what was imported from it stays meanwhile."
                         ),
                     ),
-                    Trouble::Failed(error) => (
-                        "ImportFailed",
-                        format!("Cloud Map namespace {from} cannot be read: {error}. What was imported from it stays."),
-                    ),
+                    Trouble::Failed(error) => ("ImportFailed", unreadable(from, error)),
                 };
                 let place = (namespace.clone(), from.clone());
                 if self.said.get(&place) != Some(&trouble) {
@@ -205,25 +204,6 @@ impl Foreign {
             labels.map(|label| ServiceKey::new(namespace.clone(), label.clone()))
         })
     }
-
-    /// The note about instances of a name that cannot be endpoints: on the ServiceImport if there is one (by its uid), else
-    /// on the Kubernetes namespace if that imports.
-    pub(super) fn rejection(&self, key: &ServiceKey, rejected: &[Rejected], import: Option<&str>) -> Option<Note> {
-        let first = rejected.first()?;
-        let text = format!(
-            "Left out {} instance(s) of Cloud Map service {} that cannot be endpoints, such as {}: it {}.",
-            rejected.len(),
-            key.name,
-            first.instance,
-            first.why
-        );
-        let regarding = match import {
-            Some(uid) => events::import(key, uid),
-            None => events::namespace(&key.namespace, &self.namespaces.get(&key.namespace)?.uid),
-        };
-        let (severity, reason, action) = (Severity::Warning, "InstanceSkipped", "Import");
-        Some(Note { regarding, severity, reason, action, text })
-    }
 }
 
 impl ImportRules {
@@ -237,8 +217,32 @@ impl ImportRules {
     }
 }
 
+/// What to say of a Cloud Map namespace that AWS does not let us read.
+pub(super) fn unreadable(from: &str, error: &str) -> String {
+    format!("Cloud Map namespace {from} cannot be read: {error}. What was imported from it stays.")
+}
+
+/// The note about instances of a name that cannot be endpoints.
+pub(super) fn rejection(key: &ServiceKey, rejected: &[Rejected], regarding: ObjectReference) -> Option<Note> {
+    let first = rejected.first()?;
+    let text = format!(
+        "Left out {} instance(s) of Cloud Map service {} that cannot be endpoints, such as {}: it {}.",
+        rejected.len(),
+        key.name,
+        first.instance,
+        first.why
+    );
+    let (severity, reason, action) = (Severity::Warning, "InstanceSkipped", "Import");
+    Some(Note { regarding, severity, reason, action, text })
+}
+
 /// What to say of services of a Cloud Map namespace that cannot be read any more, if there are any.
-fn failing(from: &str, old: &NamespaceFound, new: &NamespaceFound, changed: &BTreeSet<Arc<str>>) -> Option<String> {
+pub(super) fn failing(
+    from: &str,
+    old: &NamespaceFound,
+    new: &NamespaceFound,
+    changed: &BTreeSet<Arc<str>>,
+) -> Option<String> {
     let error =
         |found: &NamespaceFound, label: &Arc<str>| found.services.get(label).and_then(|found| found.error.clone());
     let mut failing = changed.iter().filter(|label| error(old, label).is_none() && error(new, label).is_some());
@@ -264,7 +268,7 @@ pub(super) fn changed_services(old: &NamespaceFound, new: &NamespaceFound) -> BT
     differ(old, new).into_iter().chain(differ(new, old)).collect()
 }
 
-fn note(namespace: &str, uid: &str, reason: &'static str, text: String) -> Note {
+pub(super) fn note(namespace: &str, uid: &str, reason: &'static str, text: String) -> Note {
     let regarding = events::namespace(namespace, uid);
     Note { regarding, severity: Severity::Warning, reason, action: "Import", text }
 }

@@ -98,10 +98,8 @@ fn what_changed_concerns_the_names_in_every_namespace_that_imports_it() {
     assert!(second.rejected.contains(&(key("web"), rejected.clone())));
     let third = foreign.adopt(web(reading(&[("a", "10.0.0.2"), ("b", "none")])));
     assert_eq!((third.rejected.len(), third.names.len()), (0, 2), "it is not said again");
-    let note = |import| foreign.rejection(&key("web"), &rejected, import).unwrap();
-    assert_eq!(note(Some("uid")).regarding.kind.as_deref(), Some("ServiceImport"));
-    assert_eq!(note(None).regarding.kind.as_deref(), Some("Namespace"));
-    assert!(note(None).text.contains("1 instance(s) of Cloud Map service web"), "{}", note(None).text);
+    let note = rejection(&key("web"), &rejected, events::import(&key("web"), "uid")).unwrap();
+    assert!(note.text.contains("1 instance(s) of Cloud Map service web"), "{}", note.text);
     let listed = foreign.adopt(found_in(&[("internal", services(true, &[("web", None)]))]));
     assert_eq!(listed.namespaces.len(), 2, "what is missing is gone now");
 }

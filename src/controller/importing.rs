@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{foreign::Consequences, watch::Watch};
+use super::{
+    foreign::{Consequences, rejection},
+    watch::Watch,
+};
 use crate::{
-    cluster::{Change, objects::Namespace},
+    cluster::{Change, events, objects::Namespace},
     foreign::Found,
 };
 
@@ -20,7 +23,7 @@ impl Watch {
         }
         let state = self.shared.state();
         let mut sought = state.foreign.sought();
-        sought.extend(state.peers.sought().iter().cloned());
+        sought.extend(state.peers.sought().cloned());
         drop(state);
         self.sought.send_if_modified(|before| {
             let changed = **before != sought;
@@ -45,9 +48,13 @@ impl Watch {
     fn follow(&self, consequences: Consequences) {
         let Consequences { names, namespaces, mut notes, rejected } = consequences;
         for (key, rejected) in rejected {
+            // On the ServiceImport if there is one.
             let import = self.shared.caches.imports.get(&key).filter(|import| import.managed);
-            let uid = import.as_ref().map(|import| &*import.uid);
-            notes.extend(self.shared.state().foreign.rejection(&key, &rejected, uid));
+            let namespace = self.shared.caches.namespaces.get(&key.namespace);
+            let regarding = import
+                .map(|import| events::import(&key, &import.uid))
+                .or_else(|| Some(events::namespace(&key.namespace, &namespace?.uid)));
+            notes.extend(regarding.and_then(|regarding| rejection(&key, &rejected, regarding)));
         }
         for note in notes {
             // It is received as long as the workers run.

@@ -1,12 +1,9 @@
 //! Clusters of the ClusterSet that have the AWS Cloud Map MCS Controller (`--aws-mcs-compat`): what they export, by their
 //! instances.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
-use super::foreign::{Consequences, changed_services};
+use super::foreign::{Consequences, changed_services, failing, note, unreadable};
 use crate::{
     awsmcs,
     cluster::objects::Namespace,
@@ -18,7 +15,8 @@ use crate::{
 /// What is known. As that controller does it, every Kubernetes namespace reads the Cloud Map namespace of its name.
 pub(super) struct Peers {
     enabled: bool,
-    namespaces: BTreeSet<Arc<str>>,
+    /// Their UIDs, by name.
+    namespaces: BTreeMap<Arc<str>, Box<str>>,
     found: Arc<Found>,
     /// What could not be read yet had the time to be.
     settled: bool,
@@ -34,21 +32,20 @@ pub(super) struct Told {
 
 impl Peers {
     pub(super) fn new(enabled: bool) -> Self {
-        Self { enabled, namespaces: BTreeSet::new(), found: Arc::default(), settled: !enabled }
+        Self { enabled, namespaces: BTreeMap::new(), found: Arc::default(), settled: !enabled }
     }
 
     /// A Kubernetes namespace came, changed, or went.
     pub(super) fn namespace_changed(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) {
-        if self.enabled && namespace.is_some_and(|namespace| !namespace.terminating) {
-            self.namespaces.insert(name.clone());
-        } else {
-            self.namespaces.remove(name);
-        }
+        match namespace.filter(|namespace| self.enabled && !namespace.terminating) {
+            Some(namespace) => self.namespaces.insert(name.clone(), namespace.uid.clone()),
+            None => self.namespaces.remove(name),
+        };
     }
 
     /// The Cloud Map namespaces that are read.
-    pub(super) const fn sought(&self) -> &BTreeSet<Arc<str>> {
-        &self.namespaces
+    pub(super) fn sought(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.namespaces.keys()
     }
 
     /// Takes over what was found.
@@ -56,7 +53,7 @@ impl Peers {
         let before = std::mem::replace(&mut self.found, found);
         let mut consequences = Consequences::default();
         let none = Arc::new(NamespaceFound::default());
-        for namespace in &self.namespaces {
+        for (namespace, uid) in &self.namespaces {
             let old = before.namespaces.get(namespace).unwrap_or(&none);
             let new = self.found.namespaces.get(namespace).unwrap_or(&none);
             if Arc::ptr_eq(old, new) {
@@ -65,7 +62,13 @@ impl Peers {
             if is_listed(old) != is_listed(new) {
                 consequences.namespaces.insert(namespace.clone());
             }
-            for label in changed_services(old, new) {
+            if let Some(Trouble::Failed(error)) = new.trouble.as_ref().filter(|_| new.trouble != old.trouble) {
+                consequences.notes.push(note(namespace, uid, "ImportFailed", unreadable(namespace, error)));
+            }
+            let changed = changed_services(old, new);
+            let failing = failing(namespace, old, new, &changed);
+            consequences.notes.extend(failing.map(|text| note(namespace, uid, "ImportFailed", text)));
+            for label in changed {
                 let key = ServiceKey::new(namespace.clone(), label.clone());
                 let rejected = |found: &NamespaceFound| found.services.get(&label).map(rejected).unwrap_or_default();
                 let now = rejected(new);
@@ -87,7 +90,7 @@ impl Peers {
     /// not be seen yet to have what its instances, already taken over, say still.
     pub(super) fn told(&self, key: &ServiceKey, is_live: impl Fn(&ClusterId) -> bool) -> Told {
         let nothing = |complete| Told { exports: BTreeMap::new(), complete };
-        if !self.namespaces.contains(&key.namespace) {
+        if !self.namespaces.contains_key(&key.namespace) {
             return nothing(true);
         }
         let Some(namespace) = self.found.namespaces.get(&key.namespace) else { return nothing(false) };
@@ -115,7 +118,7 @@ impl Peers {
 
     /// All names that have such instances.
     pub(super) fn names(&self) -> impl Iterator<Item = ServiceKey> {
-        let found = self.namespaces.iter().filter_map(|name| Some((name, self.found.namespaces.get(name)?)));
+        let found = self.namespaces.keys().filter_map(|name| Some((name, self.found.namespaces.get(name)?)));
         found.flat_map(|(namespace, found)| {
             let exports = |service: &ServiceFound| service.reading.iter().flat_map(Reading::exported).next().is_some();
             let exported = found.services.iter().filter(move |(_, service)| exports(service));

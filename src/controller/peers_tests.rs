@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::{
     cloudmap::{Instance, Service, fake::mk_service},
@@ -55,7 +57,7 @@ fn mk_peers() -> Peers {
         import_from: None,
     };
     peers.namespace_changed(&"shop".into(), Some(&shop));
-    assert_eq!(*peers.sought(), ["shop".into()].into());
+    assert_eq!(peers.sought().map(|name| &**name).collect::<Vec<_>>(), ["shop"]);
     peers
 }
 
@@ -93,7 +95,11 @@ fn nothing_follows_from_what_was_not_read() {
     assert!(!peers.is_settled() && peers.settle() && !peers.settle() && peers.is_settled());
     peers.adopt(found(&[("web", None)], false, None));
     assert!(!peers.is_complete(&key("web")) && !peers.is_complete(&key("api")));
-    peers.adopt(found(&[("web", Some(reading(&[])))], false, Some(Trouble::Failed("denied".to_owned()))));
+    let denied = || found(&[("web", Some(reading(&[])))], false, Some(Trouble::Failed("denied".to_owned())));
+    let notes = peers.adopt(denied()).notes;
+    assert!(notes.len() == 1 && notes[0].text.contains("denied"), "{notes:?}");
+    assert_eq!(notes[0].regarding.kind.as_deref(), Some("Namespace"));
+    assert!(peers.adopt(denied()).notes.is_empty(), "it is said once");
     assert!(peers.is_complete(&key("web")) && !peers.is_complete(&key("api")));
     let consequences = peers.adopt(found(&[], true, None));
     assert!(peers.is_complete(&key("web")) && consequences.namespaces.contains("shop"));
@@ -113,5 +119,5 @@ fn without_the_flag_nothing_is_read() {
         import_from: None,
     };
     peers.namespace_changed(&"shop".into(), Some(&shop));
-    assert!(peers.sought().is_empty() && peers.is_settled() && peers.is_complete(&key("web")));
+    assert!(peers.sought().next().is_none() && peers.is_settled() && peers.is_complete(&key("web")));
 }

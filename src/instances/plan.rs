@@ -143,8 +143,9 @@ mod tests {
 
     use super::*;
     use crate::{
+        awsmcs::Exported,
         instances::attributes::Source,
-        model::{Endpoint, ServiceKey, fixtures},
+        model::{Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, ServiceType, fixtures},
     };
 
     fn identity(uid: &str) -> Identity {
@@ -172,6 +173,65 @@ mod tests {
         let plan = plan(&desired, &reading.own, &reading.taken, ServiceTraits::default());
         assert!(plan.is_empty());
         assert_eq!(plan.refused.len(), 1);
+    }
+
+    /// While another controller's instances, or those of another form, become ours, the name must not be without any.
+    #[test]
+    fn what_is_taken_over_is_written_in_its_place_and_what_is_renamed_goes_last() {
+        let us = identity("uid-1");
+        let here = Adopt::AwsMcsController { cluster: "c1".parse().unwrap(), clusterset: "prod".parse().unwrap() };
+        let theirs = |ip: &str, cluster: &str| Instance {
+            id: format!("tcp-{}-80", ip.replace('.', "_")).into(),
+            attributes: [
+                ("AWS_INSTANCE_IPV4", ip),
+                ("AWS_INSTANCE_PORT", "80"),
+                ("CLUSTERSET_ID", "prod"),
+                ("CLUSTER_ID", cluster),
+                ("ENDPOINT_PORT_NAME", ""),
+                ("ENDPOINT_PROTOCOL", "TCP"),
+                ("READY", "true"),
+                ("SERVICE_EXPORT_CREATION_TIMESTAMP", "0"),
+                ("SERVICE_PORT", "80"),
+                ("SERVICE_PORT_NAME", ""),
+                ("SERVICE_PROTOCOL", "TCP"),
+                ("SERVICE_TARGET_PORT", "80"),
+                ("SERVICE_TYPE", "Headless"),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        };
+        // Ours, in the form that is wanted now, with the ids that it has.
+        let port = EndpointPort { name: "".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None };
+        let endpoint = |last| Endpoint { ports: [port.clone()].into(), ..fixtures::mk_endpoint([10, 0, 0, last]) };
+        let service = ServiceKey::new("shop", "web");
+        let ports = [ServicePort { name: "".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None }];
+        let source = Source { identity: &us, service: &service, ports: &ports, region: None };
+        let exported = Exported {
+            cluster: &us.cluster,
+            clusterset: us.clusterset.as_ref().unwrap(),
+            created: 0,
+            service_type: ServiceType::Headless,
+        };
+        let desired = source.instances_per_port(exported, &[endpoint(1), endpoint(2), endpoint(3)]).unwrap();
+
+        let renamed = rendered("uid-1", &[2].into(), "a").remove(0);
+        let dead = rendered("uid-1", &[9].into(), "a").remove(0);
+        let listing = [
+            theirs("10.0.0.1", "c1"),
+            theirs("10.0.0.7", "c1"),
+            theirs("10.0.0.3", "c2"),
+            renamed.clone(),
+            dead.clone(),
+        ];
+        let reading = read(&listing, &desired, &us, Some(&here));
+        assert_eq!(reading.adopted, [renamed.id, "tcp-10_0_0_7-80".into()].into());
+        assert_eq!(reading.taken, ["tcp-10_0_0_3-80".into()].into(), "another cluster's is left alone");
+        let steps = plan(&desired, &reading.own, &reading.taken, ServiceTraits::default());
+        assert_eq!(steps.deregister, [dead.id]);
+        assert_eq!(steps.register, ["tcp-10_0_0_1-80".into(), "tcp-10_0_0_2-80".into()]);
+        // Without the flag they are anybody's.
+        let reading = read(&listing, &desired, &us, None);
+        assert_eq!(reading.taken.len(), 2);
     }
 
     proptest! {

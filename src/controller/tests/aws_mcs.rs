@@ -258,6 +258,24 @@ async fn the_flag_comes_and_goes_and_the_name_is_never_empty() {
     }
 }
 
+/// The last step of the move, in a service that an AWS controller made.
+#[tokio::test(start_paused = true)]
+async fn without_the_flag_a_service_of_theirs_is_kept_by_saying_so() {
+    let world = World::new();
+    let [web] = world.of_aws_controllers(&["web"]).try_into().unwrap();
+    let mut blue = world.compatible("blue");
+    blue.export("web", 80, &["10.1.0.1"]);
+    until("it is registered", || world.registered(&web).contains_key(&id("10.1.0.1"))).await;
+    blue.put_export("web", &[("cloudmap-mcs/share", "true")]);
+    blue.set_compatible(false);
+    let renamed = || world.registered(&web).keys().all(|id| id.starts_with("k8s-"));
+    tokio::select! {
+        () = until("it has the other form", renamed) => {}
+        () = always("there is one", Duration::from_hours(1), || !world.registered(&web).is_empty()) => {}
+    }
+    blue.until_says("web", "Registered", "True", "Registered").await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_export_with_another_target_is_registered_for_aws_controllers_as_well() {
     let world = World::new();

@@ -1,9 +1,9 @@
 //! The real AWS Cloud Map MCS Controller for K8s in one cluster of the ClusterSet, this one in another (`--aws-mcs-compat`), and
-//! the first one's cluster moving over as docs/moving-from-aws-mcs-controller.md says. It runs as a task outside the clusters:
+//! the first one's cluster moving over and back as docs/moving-from-aws-mcs-controller.md says. It runs as a task outside the clusters:
 //! `testbed peer aws-mcs-controller`.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
@@ -17,6 +17,10 @@ use serde_json::{Value, json};
 /// What it is known as in the emulator's books.
 const CALLER: &str = "aws-mcs-controller";
 const FLAG: &str = "CLOUDMAP_MCS_AWS_MCS_COMPAT";
+/// On the Services that it makes for imports.
+const SOURCE_CLUSTER: &str = "multicluster.kubernetes.io/source-cluster";
+/// What the cluster of the AWS controller exports.
+const EXPORTS: [&str; 3] = ["web", "both", "db"];
 const FINALIZER: &str = "multicluster.k8s.aws/service-export-finalizer";
 /// Shorter than the limit of scenarios, so that all is put back.
 const LIMIT: Duration = Duration::from_mins(7);
@@ -24,31 +28,27 @@ const LIMIT: Duration = Duration::from_mins(7);
 const DNS_TTL: Duration = Duration::from_secs(10);
 
 /// Starts it for a cluster, as a task, since that ends with the tests whatever happens.
-async fn start(ecs: &Ecs, cluster: &Cluster) -> Result<(Task, PathBuf)> {
+async fn start(ecs: &Ecs, kubeconfig: &Path) -> Result<Task> {
     let program = std::env::var("MCS_E2E_AWS_MCS_CONTROLLER")
         .context("MCS_E2E_AWS_MCS_CONTROLLER is not set: it takes what `testbed peer aws-mcs-controller` prints")?;
-    let kubeconfig = std::env::temp_dir().join(format!("cloudmap-mcs-e2e-{:016x}.kubeconfig", rand::random::<u64>()));
-    tokio::fs::write(&kubeconfig, cluster.kubeconfig().await?).await.context("failed to write a kubeconfig")?;
     let port = ecs.cloud_map().endpoint().rsplit(':').next().context("the emulator's endpoint has no port")?;
-    let task = ecs
-        .run_task(&[
-            "env",
-            &format!("KUBECONFIG={}", kubeconfig.display()),
-            &format!("AWS_ENDPOINT_URL=http://servicediscovery.testbed:{port}"),
-            &format!("AWS_ACCESS_KEY_ID={CALLER}"),
-            "AWS_SECRET_ACCESS_KEY=none",
-            "AWS_REGION=eu-central-1",
-            "AWS_EC2_METADATA_DISABLED=true",
-            "AWS_CONFIG_FILE=/dev/null",
-            "AWS_SHARED_CREDENTIALS_FILE=/dev/null",
-            &program,
-        ])
-        .await?;
-    Ok((task, kubeconfig))
+    ecs.run_task(&[
+        "env",
+        &format!("KUBECONFIG={}", kubeconfig.display()),
+        &format!("AWS_ENDPOINT_URL=http://servicediscovery.testbed:{port}"),
+        &format!("AWS_ACCESS_KEY_ID={CALLER}"),
+        "AWS_SECRET_ACCESS_KEY=none",
+        "AWS_REGION=eu-central-1",
+        "AWS_EC2_METADATA_DISABLED=true",
+        "AWS_CONFIG_FILE=/dev/null",
+        "AWS_SHARED_CREDENTIALS_FILE=/dev/null",
+        &program,
+    ])
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_with_the_aws_controller_shares_services_and_moves_over() {
+async fn a_cluster_with_the_aws_controller_shares_services_moves_over_and_back() {
     World::run_alone_in(3, "aws-mcs", async |world| {
         let [ours, _, theirs] = world.three();
         let ecs = Ecs::from_env().await?;
@@ -64,26 +64,41 @@ async fn a_cluster_with_the_aws_controller_shares_services_and_moves_over() {
         for cluster in [ours, theirs] {
             run(cluster, false).await?;
         }
-        outcome
+        outcome?;
+        // A cluster that was forgotten comes back by itself.
+        world.export_condition(theirs, "web", "Ready", "True", "Exported").await?;
+        imported_from(world, ours, "web", theirs).await
     })
     .await;
 }
 
 /// Has a cluster run this controller, with the flag or without it.
 async fn run(cluster: &Cluster, compatible: bool) -> Result<()> {
-    cluster.controller().run(2, FLAG, if compatible { "true" } else { "false" }).await
+    cluster.controller().run(2, FLAG, compatible.then_some("true")).await
 }
 
 async fn begin(world: &World, ecs: &Ecs) -> Result<()> {
     let [ours, _, theirs] = world.three();
     theirs.controller().stop().await?;
     run(ours, true).await?;
-    let (peer, kubeconfig) = start(ecs, theirs).await?;
-    let outcome = Box::pin(play(world, ecs, &peer)).await;
-    let log = peer.log().await;
-    // It has been stopped before, if the scenario came so far.
-    let _ = ecs.agent().stop(&peer.id, Duration::from_secs(5)).await;
+    let kubeconfig = std::env::temp_dir().join(format!("cloudmap-mcs-e2e-{:016x}.kubeconfig", rand::random::<u64>()));
+    tokio::fs::write(&kubeconfig, theirs.kubeconfig().await?).await.context("failed to write a kubeconfig")?;
+    let before = started(ecs, &kubeconfig, async |peer| play(world, ecs, peer).await).await;
+    let outcome = match before {
+        Ok(()) => started(ecs, &kubeconfig, async |_| Box::pin(go_back(world)).await).await,
+        Err(error) => Err(error),
+    };
     let _ = tokio::fs::remove_file(kubeconfig).await;
+    outcome
+}
+
+/// Plays something with the AWS controller running, which it may stop.
+async fn started(ecs: &Ecs, kubeconfig: &Path, scene: impl AsyncFnOnce(&Task) -> Result<()>) -> Result<()> {
+    let peer = start(ecs, kubeconfig).await?;
+    let outcome = Box::pin(scene(&peer)).await;
+    let log = peer.log().await;
+    // It has been stopped before, if the scene came so far.
+    let _ = ecs.agent().stop(&peer.id, Duration::from_secs(5)).await;
     outcome.map_err(|error| {
         let log = log.unwrap_or_else(|error| explained(&error));
         error.context(format!("what the AWS controller said last:\n{log}"))
@@ -130,6 +145,7 @@ async fn play(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
     holds(import["spec"]["type"] == "ClusterSetIP", "it has an address", &import)?;
     holds(import["spec"]["ports"][0]["port"] == 80, "it has the port", &import)?;
     imported_from(world, ours, "web", theirs).await?;
+    pods_have_names(world).await?;
     answered_by(world, ours, "web", &world.pods(theirs, "web").await?).await?;
 
     // What ours exports, the AWS controller imports.
@@ -168,7 +184,22 @@ async fn play(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
     answered_by(world, ours, "web", &world.pods(theirs, "web").await?).await?;
     answered_by(world, theirs, "api", &world.pods(ours, "api").await?).await?;
     answered_by(world, theirs, "both", &all).await?;
-    Ok(())
+    theirs.controller().stop().await
+}
+
+/// The pods of a headless Service that the AWS controller exports have names of their own.
+async fn pods_have_names(world: &World) -> Result<()> {
+    let [ours, _, theirs] = world.three();
+    world.apply(theirs, manifests::stateful_set("db", 1)).await?;
+    let headless = manifests::single_stack("db", &[manifests::http(8080)]);
+    world.apply(theirs, manifests::with_spec(headless, &json!({"clusterIP": "None"}))).await?;
+    world.apply(theirs, manifests::export("db")).await?;
+    let pod = format!("db-0.{}.{}", theirs.id, world.name("db"));
+    eventually("the pod has a name", PODS, async || {
+        let answered = ours.curl(&format!("http://{pod}:8080/hostname"), &[]).await?;
+        holds(answered == "db-0", "it answers", &answered)
+    })
+    .await
 }
 
 /// Waits until a cluster has exactly the ready addresses of a Service in another one, each once.
@@ -215,12 +246,12 @@ async fn move_over(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
     ecs.agent().stop(&peer.id, Duration::from_secs(10)).await?;
     let exports = theirs.list(SERVICE_EXPORT, ns, "").await?;
     let held = exports.iter().all(|export| export["metadata"]["finalizers"] == json!([FINALIZER]));
-    holds(held && exports.len() == 2, "its finalizer is on the exports", &exports)?;
+    holds(held && exports.len() == EXPORTS.len(), "its finalizer is on the exports", &exports)?;
     // 2. This controller is started in its place. Until it is told to it takes nothing over.
     run(theirs, true).await?;
     world.export_condition(theirs, "web", "Ready", "False", "Failed").await?;
     // 3. The exports and the imports are handed over.
-    for name in ["web", "both"] {
+    for name in EXPORTS {
         release(world, theirs, name).await?;
     }
     for import in theirs.list(SERVICE_IMPORT, ns, "").await? {
@@ -230,7 +261,7 @@ async fn move_over(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
         }});
         theirs.merge(SERVICE_IMPORT, ns, name_of(&import), &patch).await?;
     }
-    for name in ["web", "both"] {
+    for name in EXPORTS {
         world.export_condition(theirs, name, "Ready", "True", "Exported").await?;
         world.export_condition(theirs, name, "Registered", "True", "Registered").await?;
         eventually("its instances are this controller's", PODS, async || {
@@ -255,7 +286,7 @@ async fn move_over(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
         .await?;
     }
     tokio::time::sleep(DNS_TTL).await;
-    let old = theirs.list(SERVICE, ns, "multicluster.kubernetes.io/source-cluster").await?;
+    let old = theirs.list(SERVICE, ns, SOURCE_CLUSTER).await?;
     holds(old.len() >= 3, "the AWS controller left a Service for each name and cluster", &old.len())?;
     for service in old {
         theirs.delete(SERVICE, ns, name_of(&service)).await?;
@@ -273,6 +304,51 @@ async fn move_over(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The runbook's way back, with the AWS controller started again, while the service is called.
+async fn go_back(world: &World) -> Result<()> {
+    let [ours, _, theirs] = world.three();
+    let ns = &world.namespace;
+    let back = async {
+        for name in EXPORTS {
+            eventually("its instances are the AWS controller's again", NAMES, async || {
+                let found = discover(world, name).await?;
+                let mut of_cluster = found.values().filter(|told| told.get("CLUSTER_ID") == Some(&theirs.id));
+                let written = |told: &std::collections::BTreeMap<String, String>| {
+                    told.get("K8S_CONTROLLER").is_some_and(|by| by.starts_with("aws-cloud-map-mcs-controller-for-k8s"))
+                };
+                holds(of_cluster.all(written), "all of them are", &found)
+            })
+            .await?;
+        }
+        ours.controller().command(&["forget", &theirs.id]).await?;
+        world.deploy(theirs, "web", 2).await?;
+        imported_from(world, ours, "web", theirs).await
+    };
+    let web = format!("http://{}/hostname", world.name("web"));
+    let ((), Load { answers, failures }) = ours.load(&web, Box::pin(back)).await?;
+    holds(failures.is_empty() && answers > 0, "no request fails on the way back", &failures)?;
+    for name in ["web", "api", "both"] {
+        eventually("the AWS controller's Services are there", NAMES, async || {
+            let import = theirs.expect(SERVICE_IMPORT, ns, name).await?;
+            let selector = format!("multicluster.kubernetes.io/service-name={name},{SOURCE_CLUSTER}");
+            let services = theirs.list(SERVICE, ns, &selector).await?;
+            let ips: BTreeSet<_> = services.iter().map(|service| text(&service["spec"]["clusterIP"])).collect();
+            let told: BTreeSet<_> = import["spec"]["ips"].as_array().into_iter().flatten().map(text).collect();
+            holds(ips == told && !ips.is_empty(), &format!("the import has their addresses, {ips:?}"), &import)
+        })
+        .await?;
+    }
+    for service in theirs.list(SERVICE, ns, "cloudmap-mcs/managed-by=cloudmap-mcs").await? {
+        theirs.delete(SERVICE, ns, name_of(&service)).await?;
+    }
+    for import in theirs.list(SERVICE_IMPORT, ns, "").await? {
+        let patch = json!({"metadata": {"labels": {"cloudmap-mcs/managed-by": null}}});
+        theirs.merge(SERVICE_IMPORT, ns, name_of(&import), &patch).await?;
+    }
+    answered_by(world, theirs, "api", &world.pods(ours, "api").await?).await?;
+    answered_by(world, ours, "web", &world.pods(theirs, "web").await?).await
 }
 
 fn text(value: &Value) -> String {
