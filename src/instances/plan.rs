@@ -144,6 +144,7 @@ mod tests {
     use super::*;
     use crate::{
         awsmcs::Exported,
+        instances::Custom,
         instances::attributes::Source,
         model::{Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, ServiceType, fixtures},
     };
@@ -212,7 +213,8 @@ mod tests {
             created: 0,
             service_type: ServiceType::Headless,
         };
-        let desired = source.instances_per_port(exported, &[endpoint(1), endpoint(2), endpoint(3)]).unwrap();
+        let desired =
+            source.instances_per_port(exported, &[endpoint(1), endpoint(2), endpoint(3)], &Custom::default()).unwrap();
 
         let renamed = rendered("uid-1", &[2].into(), "a").remove(0);
         let dead = rendered("uid-1", &[9].into(), "a").remove(0);
