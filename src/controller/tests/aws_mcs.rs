@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::world::{Cluster, World, always, key, until};
+use super::{
+    iam::{BESIDE_AWS_MCS, INSTANCES, LEDGER, check},
+    world::{Cluster, World, always, key, until},
+};
 use crate::{
     api::ServiceImportType,
     awsmcs::FINALIZER,
@@ -211,9 +214,9 @@ async fn a_cluster_moves_over_without_a_gap_and_counts_once() {
     }
     assert_eq!(blue.uids("web"), uids, "nothing was made anew");
     assert_eq!(blue.sources("web")[0], ["green".to_owned()].into());
-    // The AWS controller of a third cluster never missed the name.
     green.objects.remove_export(&key("web"));
     until("un-exported, it is gone", || blue.is_clean("web") && world.registered(&web).is_empty()).await;
+    check(&world, &[LEDGER, INSTANCES, BESIDE_AWS_MCS]);
 }
 
 #[tokio::test(start_paused = true)]

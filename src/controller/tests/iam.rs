@@ -15,11 +15,12 @@ use crate::{
     cloudmap::{DnsConfig, DnsRecord, NamespaceKind, Operation, RecordType},
 };
 
-const LEDGER: &str = "Ledger only (`--instances=none`)";
-const INSTANCES: &str = "Ledger and instances (default)";
+pub(super) const LEDGER: &str = "Ledger only (`--instances=none`)";
+pub(super) const INSTANCES: &str = "Ledger and instances (default)";
 const IMPORTING: &str = "Importing what others registered";
 const ANNOTATED: &str = "Annotated Services";
 const JOINING: &str = "Joining services of others";
+pub(super) const BESIDE_AWS_MCS: &str = "Beside the AWS controller";
 const PEOPLE: &str = "People: `purge`, `forget`";
 
 fn document() -> String {
@@ -55,7 +56,8 @@ fn called(world: &World) -> BTreeSet<String> {
     world.fake.registry().calls.iter().map(|(operation, _)| operation.name().to_owned()).collect()
 }
 
-fn check(world: &World, sections: &[&str]) -> BTreeSet<String> {
+/// The calls that were made, all of which these sections allow.
+pub(super) fn check(world: &World, sections: &[&str]) -> BTreeSet<String> {
     let (called, allowed) = (called(world), allowed(sections));
     let refused: Vec<_> = called.difference(&allowed).collect();
     assert!(refused.is_empty(), "{sections:?} do not allow {refused:?}");
