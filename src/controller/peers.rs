@@ -83,26 +83,27 @@ impl Peers {
 
     /// Whether all that instances tell of a name was read.
     pub(super) fn is_complete(&self, key: &ServiceKey) -> bool {
-        self.told(key, |_| false).complete
+        self.reading(key).1
     }
 
-    /// What the instances tell of a name. `is_live` says whether a cluster has a live ledger: while it moves over, its ledger may
-    /// not be seen yet to have what its instances, already taken over, say still.
+    /// What the instances tell of a name. `is_live` says whether a cluster has a live ledger: while it moves over, its
+    /// ledger may not be seen yet to have what its instances, already taken over, say still.
     pub(super) fn told(&self, key: &ServiceKey, is_live: impl Fn(&ClusterId) -> bool) -> Told {
-        let nothing = |complete| Told { exports: BTreeMap::new(), complete };
+        let (reading, complete) = self.reading(key);
+        let told = reading.into_iter().flat_map(Reading::exported);
+        let exports = awsmcs::exports(told.filter(|told| !told.moved || is_live(&told.cluster)));
+        Told { exports, complete }
+    }
+
+    /// What was read of a name, if it has a Cloud Map service, and whether that is all.
+    fn reading(&self, key: &ServiceKey) -> (Option<&Reading>, bool) {
         if !self.namespaces.contains_key(&key.namespace) {
-            return nothing(true);
+            return (None, true);
         }
-        let Some(namespace) = self.found.namespaces.get(&key.namespace) else { return nothing(false) };
+        let Some(namespace) = self.found.namespaces.get(&key.namespace) else { return (None, false) };
         match namespace.services.get(&*label(&key.name)) {
-            None => nothing(is_listed(namespace)),
-            Some(service) => match &service.reading {
-                Some(reading) => {
-                    let told = reading.exported().filter(|told| !told.moved || is_live(&told.cluster));
-                    Told { exports: awsmcs::exports(told), complete: true }
-                }
-                None => nothing(false),
-            },
+            None => (None, is_listed(namespace)),
+            Some(service) => (service.reading.as_ref(), service.reading.is_some()),
         }
     }
 
