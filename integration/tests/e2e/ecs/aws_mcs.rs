@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use cloudmap_mcs_integration::ecs::{Ecs, Task};
 use cloudmap_mcs_integration::scenario::{
-    Cluster, ENDPOINT_SLICE, Instances, Load, NAMES, PODS, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT, World, eventually,
-    explained, holds, manifests, name_of,
+    Cluster, ENDPOINT_SLICE, Instances, Load, NAMES, PODS, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT, World, condition,
+    eventually, explained, holds, manifests, name_of,
 };
 use serde_json::{Value, json};
 
@@ -255,10 +255,13 @@ async fn move_over(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
         release(world, theirs, name).await?;
     }
     for import in theirs.list(SERVICE_IMPORT, ns, "").await? {
-        let patch = json!({"metadata": {
+        let mut patch = json!({"metadata": {
             "labels": {"cloudmap-mcs/managed-by": "cloudmap-mcs"},
             "annotations": {"multicluster.k8s.aws/derived-service": null},
         }});
+        if import["spec"]["ips"] == json!(["None"]) {
+            patch["spec"] = json!({"ips": null});
+        }
         theirs.merge(SERVICE_IMPORT, ns, name_of(&import), &patch).await?;
     }
     for name in EXPORTS {
@@ -273,6 +276,12 @@ async fn move_over(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
         })
         .await?;
     }
+    eventually("the headless import is as the standard has it", NAMES, async || {
+        let import = theirs.expect(SERVICE_IMPORT, ns, "db").await?;
+        let ready = condition(&import, "Ready")["status"] == "True";
+        holds(ready && import["spec"]["ips"].is_null(), "it is ready, and has no addresses", &import)
+    })
+    .await?;
     // 4. When names lead to the new Services, and nobody remembers the old ones, those go.
     for name in ["web", "api", "both"] {
         eventually("the name leads to the Service that this controller made", NAMES, async || {
