@@ -25,6 +25,7 @@ usage: ecs.sh COMMAND [ARGUMENTS]
   stop TASK [SECONDS]  SIGTERM, and after so many seconds (5) SIGKILL; a host without tasks goes
   kill TASK            SIGKILL, and the task stays in the list
   exec TASK -- CMD...  runs CMD on the task's host, with its resolver
+  log TASK             what the task printed last
   list                 one line for each task: TASK, HOST, IPv4, IPv6, PORT, running|ended, owned|orphaned, LABEL, by tabs
   reap                 stops the tasks whose owners have ended
   down                 stops all tasks
@@ -98,6 +99,8 @@ host_make() {
 	host_routes "$network"
 	printf 'nameserver %s\noptions timeout:2 attempts:2\n' "${ECS_RESOLVER:-$HOST_IP}" >"$folder/resolv.conf"
 	echo 'hosts: files dns' >"$folder/nsswitch.conf"
+	# What listens on the testbed's host as AWS has it: the SDKs put `data-` before the name for discovery.
+	printf '127.0.0.1 localhost\n%s servicediscovery.testbed data-servicediscovery.testbed\n' "$HOST_IP" >"$folder/hosts"
 	touch "$folder/ready"
 }
 
@@ -129,6 +132,7 @@ on_host() {
 	# shellcheck disable=SC2016 # the inner shell's variables
 	ON_HOST=(nsenter --net="/run/netns/$(host_network "$1")" unshare --mount --uts --propagation slave
 		sh -c 'hostname "$1"; mount --no-mtab --bind "$2/resolv.conf" /etc/resolv.conf
+			mount --no-mtab --bind "$2/hosts" /etc/hosts
 			[ ! -e /etc/nsswitch.conf ] || mount --no-mtab --bind "$2/nsswitch.conf" /etc/nsswitch.conf
 			shift 2; exec "$@"' sh "$2" "$folder")
 }
@@ -214,6 +218,11 @@ ecs_exec() {
 	exec "${ON_HOST[@]}" $(clean_environment) "$@"
 }
 
+ecs_log() {
+	[ $# -eq 1 ] || fail "log takes a task"
+	tail -n 40 "$(task_folder "$1")/log"
+}
+
 # tasks: all of them.
 tasks() { find "$STATE/ecs" -mindepth 3 -maxdepth 3 -path '*/tasks/*' -type d -printf '%f\n' 2>/dev/null | sort; }
 
@@ -259,7 +268,7 @@ ecs_down() {
 command=${1:-help}
 [ $# -eq 0 ] || shift
 case $command in
-host | run | stop | kill | exec | list | reap | down)
+host | run | stop | kill | exec | log | list | reap | down)
 	[ "$(id -u)" -eq 0 ] || fail "hosts outside the clusters need root"
 	if [ -n "${TESTBED_SLOT:-}" ] && [ -f "$REGISTRY/slot-$TESTBED_SLOT" ]; then
 		slot_use "$TESTBED_SLOT"

@@ -47,10 +47,26 @@ impl Agent {
 
     /// Starts an HTTP and UDP server whose `/hostname` answers the name of the task. Gives the addresses of its host.
     pub async fn run(&self, host: &str, task: &str, port: u16, label: &str) -> Result<(Ipv4Addr, Ipv6Addr)> {
+        self.run_command(host, task, port, label, &[]).await
+    }
+
+    /// Starts a command, or without one the server of [`Agent::run`].
+    pub async fn run_command(
+        &self,
+        host: &str,
+        task: &str,
+        port: u16,
+        label: &str,
+        command: &[&str],
+    ) -> Result<(Ipv4Addr, Ipv6Addr)> {
         let (port, owner) = (port.to_string(), self.owner.map(|owner| owner.to_string()));
         let mut arguments = vec!["run", host, task, &port, "--label", label];
         if let Some(owner) = &owner {
             arguments.extend(["--owner", owner]);
+        }
+        if !command.is_empty() {
+            arguments.push("--");
+            arguments.extend(command);
         }
         let output = self.call(&arguments).await?;
         let (ipv4, ipv6) = output.trim().split_once(' ').context("the agent gave no addresses")?;
@@ -74,6 +90,11 @@ impl Agent {
     pub async fn exec(&self, task: &str, command: &[&str]) -> Result<String> {
         let arguments: Vec<_> = ["exec", task, "--"].into_iter().chain(command.iter().copied()).collect();
         self.call(&arguments).await
+    }
+
+    /// What a task printed last.
+    pub async fn log(&self, task: &str) -> Result<String> {
+        self.call(&["log", task]).await
     }
 
     /// All tasks of this testbed, whoever started them.

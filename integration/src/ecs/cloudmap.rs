@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use aws_sdk_servicediscovery::Client;
 use aws_sdk_servicediscovery::error::SdkError;
-use aws_sdk_servicediscovery::operation::create_private_dns_namespace::CreatePrivateDnsNamespaceError;
 use aws_sdk_servicediscovery::operation::create_service::CreateServiceError;
 use aws_sdk_servicediscovery::operation::deregister_instance::DeregisterInstanceError;
 use aws_sdk_servicediscovery::types::{
     CustomHealthStatus, DnsConfig, DnsRecord, HealthCheckCustomConfig, OperationStatus, OperationTargetType,
-    PrivateDnsNamespaceProperties, PrivateDnsPropertiesMutable, RecordType, RoutingPolicy, Soa,
+    PrivateDnsNamespaceProperties, PrivateDnsPropertiesMutable, PublicDnsNamespaceProperties,
+    PublicDnsPropertiesMutable, RecordType, RoutingPolicy, Soa,
 };
+use aws_sdk_servicediscovery::{Client, Error};
 
 use crate::emulator::sdk_config;
 
@@ -71,9 +71,24 @@ impl CloudMap {
         let dns = PrivateDnsPropertiesMutable::builder().soa(soa).build();
         let properties = PrivateDnsNamespaceProperties::builder().dns_properties(dns).build();
         let request = self.client.create_private_dns_namespace().name(name).vpc("vpc-testbed").properties(properties);
-        match request.send().await.map_err(SdkError::into_service_error) {
-            Ok(created) => self.done(created.operation_id()).await,
-            Err(CreatePrivateDnsNamespaceError::NamespaceAlreadyExists(there)) => {
+        let created = request.send().await.map_err(Error::from);
+        self.namespace_id(name, created.map(|created| created.operation_id)).await
+    }
+
+    /// [`CloudMap::private_namespace`] of a public one.
+    pub async fn public_namespace(&self, name: &str, absence: i64) -> Result<String> {
+        let soa = Soa::builder().ttl(absence).build()?;
+        let dns = PublicDnsPropertiesMutable::builder().soa(soa).build();
+        let properties = PublicDnsNamespaceProperties::builder().dns_properties(dns).build();
+        let request = self.client.create_public_dns_namespace().name(name).properties(properties);
+        let created = request.send().await.map_err(Error::from);
+        self.namespace_id(name, created.map(|created| created.operation_id)).await
+    }
+
+    async fn namespace_id(&self, name: &str, created: Result<Option<String>, Error>) -> Result<String> {
+        match created {
+            Ok(operation) => self.done(operation.as_deref()).await,
+            Err(Error::NamespaceAlreadyExists(there)) => {
                 there.namespace_id.context("NamespaceAlreadyExists without the namespace's id")
             }
             Err(error) => Err(error).with_context(|| format!("failed to create the namespace {name}")),

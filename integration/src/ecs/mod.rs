@@ -35,7 +35,7 @@ pub use cloudmap::{CloudMap, Records};
 pub use service::Service;
 pub use task::{Definition, Launch, Network, Task};
 
-use task::Label;
+use task::{Label, new_task_id};
 
 /// Tasks of earlier processes are looked for once.
 static CLEAN: OnceCell<()> = OnceCell::const_new();
@@ -85,6 +85,15 @@ impl Ecs {
     /// A service, with those of its tasks that run already.
     pub async fn service(&self, definition: Definition) -> Result<Service> {
         Service::open(self.agent.clone(), self.cloud_map.clone(), definition).await
+    }
+
+    /// A task of no service, as `RunTask` starts them, on a host of its own: not registered anywhere. Without a command it is the
+    /// server that others are, on port 8080.
+    pub async fn run_task(&self, command: &[&str]) -> Result<Task> {
+        let (id, port) = (new_task_id(), 8080);
+        let (ipv4, ipv6) = self.agent.run_command(&id, &id, port, "", command).await?;
+        let (agent, endpoint) = (self.agent.clone(), self.cloud_map.endpoint().to_owned());
+        Ok(Task { host: id.clone(), id, ipv4, ipv6, port, zone: String::new(), agent, endpoint })
     }
 
     /// Stops and deregisters the tasks of processes that have ended.

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::agent::Agent;
+use crate::scenario::reach;
 
 /// Dynamic host ports begin here, as the ephemeral range of Linux.
 pub(crate) const FIRST_DYNAMIC_PORT: u16 = 32768;
@@ -130,6 +132,22 @@ impl Task {
             attributes.insert("EC2_INSTANCE_ID".to_owned(), ec2_instance_id(&self.host));
         }
         attributes
+    }
+
+    /// Ends a task that [`Ecs::run_task`](super::Ecs::run_task) started.
+    pub async fn stop(self) -> Result<()> {
+        self.agent.stop(&self.id, Duration::from_secs(1)).await
+    }
+
+    /// What it printed last.
+    pub async fn log(&self) -> Result<String> {
+        self.agent.log(&self.id).await
+    }
+
+    /// Who answers at each address of a name: see [`reach`].
+    pub async fn reach(&self, name: &str, port: u16) -> Result<BTreeSet<String>> {
+        let output = self.exec(&["sh", "-c", &reach(name, port)]).await?;
+        Ok(output.lines().map(ToOwned::to_owned).collect())
     }
 
     /// Runs a command on the task's host, with its resolver, and gives what it printed.

@@ -1,5 +1,6 @@
 //! One cluster, as kubectl would use it.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -33,6 +34,7 @@ const fn kind(group: &'static str, version: &'static str, kind: &'static str, pl
 pub const NAMESPACE: Kind = kind("", "v1", "Namespace", "namespaces");
 pub const POD: Kind = kind("", "v1", "Pod", "pods");
 pub const SERVICE: Kind = kind("", "v1", "Service", "services");
+pub const INGRESS: Kind = kind("networking.k8s.io", "v1", "Ingress", "ingresses");
 pub const CONFIG_MAP: Kind = kind("", "v1", "ConfigMap", "configmaps");
 pub const EVENT: Kind = kind("events.k8s.io", "v1", "Event", "events");
 pub const DEPLOYMENT: Kind = kind("apps", "v1", "Deployment", "deployments");
@@ -50,10 +52,11 @@ pub const CUSTOM_RESOURCE_DEFINITION: Kind =
 pub const ROLE_BINDING: Kind = kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
 const SUBJECT_ACCESS_REVIEW: Kind = kind("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews");
 
-const EVERY_KIND: [Kind; 14] = [
+const EVERY_KIND: [Kind; 15] = [
     NAMESPACE,
     POD,
     SERVICE,
+    INGRESS,
     CONFIG_MAP,
     EVENT,
     DEPLOYMENT,
@@ -201,6 +204,40 @@ impl Cluster {
             .with_context(|| format!("failed to patch {} {namespace}/{name} in {}", kind.name, self.context))?;
         changed();
         Ok(())
+    }
+
+    /// `kubectl patch --subresource status --type merge`: what other controllers say of an object.
+    pub async fn merge_status(&self, kind: Kind, namespace: &str, name: &str, patch: &Value) -> Result<()> {
+        self.api(kind, namespace)
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .with_context(|| {
+                format!("failed to patch the status of {} {namespace}/{name} in {}", kind.name, self.context)
+            })?;
+        changed();
+        Ok(())
+    }
+
+    /// What `kubectl describe` prints.
+    pub async fn describe(&self, kind: Kind, namespace: &str, name: &str) -> Result<String> {
+        self.kubectl(&["--namespace", namespace, "describe", kind.plural, name]).await
+    }
+
+    /// A kubeconfig of this context alone.
+    pub async fn kubeconfig(&self) -> Result<String> {
+        self.kubectl(&["config", "view", "--raw", "--minify", "--flatten"]).await
+    }
+
+    async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let what = || format!("failed to run kubectl {} in {}", arguments.join(" "), self.context);
+        let mut command = tokio::process::Command::new("kubectl");
+        command.args(["--context", &self.context]).args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+        let output = tokio::time::timeout(COMMAND, command.output())
+            .await
+            .with_context(|| format!("{}: it did not end within {COMMAND:?}", what()))?
+            .with_context(what)?;
+        ensure!(output.status.success(), "{}: {}", what(), String::from_utf8_lossy(&output.stderr).trim());
+        Ok(String::from_utf8(output.stdout)?)
     }
 
     /// Deletes an object; that it is gone already is fine.

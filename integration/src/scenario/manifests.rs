@@ -58,6 +58,15 @@ pub fn stateful_set(name: &str, replicas: u32) -> Value {
     })
 }
 
+/// A Deployment or StatefulSet whose pods serve HTTP on another port.
+#[must_use]
+pub fn on_port(mut manifest: Value, port: u16) -> Value {
+    let container = &mut manifest["spec"]["template"]["spec"]["containers"][0];
+    container["args"][1] = format!("--http-port={port}").into();
+    container["readinessProbe"]["httpGet"]["port"] = port.into();
+    manifest
+}
+
 /// The port of the HTTP server.
 pub fn http(port: u16) -> Value {
     json!({"name": "http", "port": port, "targetPort": 8080, "protocol": "TCP"})
@@ -93,6 +102,12 @@ pub fn on_node(mut manifest: Value, node: &str) -> Value {
     manifest
 }
 
+/// A headless Service for the pods of the Deployment of its name, which asks for a name in Cloud Map by annotations.
+pub fn named(name: &str, namespace: &str, hostname: &str) -> Value {
+    let headless = with_spec(service(name, &[http(8080)]), &json!({"clusterIP": "None"}));
+    annotated(headless, &json!({"cloudmap.controller/namespace": namespace, "cloudmap.controller/hostname": hostname}))
+}
+
 /// A Service whose endpoints are written by hand.
 pub fn service_without_selector(name: &str, ports: &[Value]) -> Value {
     let mut manifest = service(name, ports);
@@ -118,6 +133,13 @@ pub fn endpoint_slice_of(name: &str, service: &str, endpoints: &Value) -> Value 
         "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
         "endpoints": endpoints,
     })
+}
+
+/// An object with annotations.
+#[must_use]
+pub fn annotated(mut manifest: Value, annotations: &Value) -> Value {
+    manifest["metadata"]["annotations"] = annotations.clone();
+    manifest
 }
 
 /// A ServiceExport.

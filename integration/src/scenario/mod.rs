@@ -7,25 +7,29 @@
 //! |---|---|
 //! | `MCS_E2E_CONTEXTS` | two or three contexts of the kubeconfig: `a,b,c` |
 //! | `MCS_E2E_EMULATOR` | the emulator that the controllers use, if they do, as this process reaches it: `http://...` |
+//! | `MCS_E2E_DNS_HOST` | the address where that emulator answers DNS: the zones at port 5300, the resolver at port 53 |
 //! | `MCS_E2E_AGNHOST_IMAGE` | the image of servers and clients; by default the public one |
 //! | `MCS_E2E_SYSTEM_NAMESPACE` | where the controller is installed; by default `cloudmap-mcs-system` |
 
 mod cluster;
 mod controller;
 pub mod manifests;
+mod names;
 mod network;
 mod registry;
 mod wait;
 mod world;
 
 pub use cluster::{
-    CLUSTER_PROPERTY, CONFIG_MAP, CUSTOM_RESOURCE_DEFINITION, Cluster, DEPLOYMENT, ENDPOINT_SLICE, EVENT, Kind, LEASE,
-    NAMESPACE, NODE, POD, ROLE_BINDING, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT, SERVICE_IMPORT_V1ALPHA1, STATEFUL_SET,
+    CLUSTER_PROPERTY, CONFIG_MAP, CUSTOM_RESOURCE_DEFINITION, Cluster, DEPLOYMENT, ENDPOINT_SLICE, EVENT, INGRESS,
+    Kind, LEASE, NAMESPACE, NODE, POD, ROLE_BINDING, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT, SERVICE_IMPORT_V1ALPHA1,
+    STATEFUL_SET,
 };
 pub use controller::Controller;
-pub use network::Load;
+pub use names::Names;
+pub use network::{Load, reach};
 pub use registry::{Instances, Registry};
-pub use wait::{PODS, PROPAGATION, eventually, holds, holds_for, measured, yaml};
+pub use wait::{NAMES, PODS, PROPAGATION, eventually, holds, holds_for, measured, yaml};
 pub use world::{Deviation, Skip, World, condition, contexts, explained, name_of};
 
 /// The image of servers and clients: it has dig, curl and a shell beside its servers.

@@ -70,6 +70,12 @@ impl Cluster {
         Ok(output.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect())
     }
 
+    /// Who answers at each address of a name, in the client pod: see [`reach`].
+    pub async fn reach(&self, name: &str, port: u16) -> Result<BTreeSet<String>> {
+        let output = self.ask(CLIENT, &["sh", "-c", &reach(name, port)]).await?;
+        Ok(output.lines().map(ToOwned::to_owned).collect())
+    }
+
     /// Requests the URL about ten times a second, each over a new connection, while `during` runs. Gives the number of
     /// answers, and what went wrong with each request that failed.
     pub async fn load<T>(&self, url: &str, during: impl Future<Output = Result<T>>) -> Result<(T, Load)> {
@@ -111,6 +117,18 @@ impl Cluster {
         let command = ["/agnhost", "connect", "--protocol", "udp", "--timeout", "3s", address];
         self.ask(CLIENT, &command).await.map(drop)
     }
+}
+
+/// A shell script that prints who answers `/hostname` at each IPv4 address that the resolver has for a name, and then at the
+/// name itself. It fails if one of them does not answer, or there is none.
+///
+/// The name alone would not do: the C library prefers addresses that are near its own (RFC 6724), so that some are never used.
+pub fn reach(name: &str, port: u16) -> String {
+    let curl = "curl --silent --show-error --fail --ipv4 --max-time 5";
+    format!(
+        "addresses=$(dig +short +tries=1 +time=3 {name} A) && [ -n \"$addresses\" ] || {{ echo no addresses >&2; exit 1; }}; \
+         for address in $addresses {name}; do {curl} http://$address:{port}/hostname && echo || exit 1; done"
+    )
 }
 
 /// What became of the requests of [`Cluster::load`].

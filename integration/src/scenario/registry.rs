@@ -42,12 +42,21 @@ impl Registry {
 
     /// What `DiscoverInstances` answers; nothing where the namespace or the service is not there.
     pub async fn discover(&self, namespace: &str, service: &str) -> Result<Instances> {
+        self.discover_by(HealthStatusFilter::All, namespace, service).await
+    }
+
+    /// [`Registry::discover`] of the healthy instances alone.
+    pub async fn discover_healthy(&self, namespace: &str, service: &str) -> Result<Instances> {
+        self.discover_by(HealthStatusFilter::Healthy, namespace, service).await
+    }
+
+    async fn discover_by(&self, health: HealthStatusFilter, namespace: &str, service: &str) -> Result<Instances> {
         let answer = self
             .client
             .discover_instances()
             .namespace_name(namespace)
             .service_name(service)
-            .health_status(HealthStatusFilter::All)
+            .health_status(health)
             .max_results(1000)
             .send()
             .await
@@ -69,18 +78,23 @@ impl Registry {
         }
     }
 
-    /// Makes an API-only namespace with one service, as somebody else would have. Gives the service's id.
-    pub async fn create_service(&self, namespace: &str, service: &str) -> Result<String> {
+    /// Makes an API-only namespace, as somebody else would have. Gives its id.
+    pub async fn create_namespace(&self, namespace: &str) -> Result<String> {
         let operation = self.client.create_http_namespace().name(namespace).send().await?;
         let operation = operation.operation_id().context("no operation")?;
-        let id = eventually("the namespace is created", PROPAGATION, async || {
+        eventually("the namespace is created", PROPAGATION, async || {
             let operation = self.client.get_operation().operation_id(operation).send().await?;
             let operation = operation.operation().context("no operation")?;
             ensure!(operation.status() == Some(&OperationStatus::Success), "{operation:?}");
             let targets = operation.targets().context("no targets")?;
             targets.values().next().cloned().context("no target")
         })
-        .await?;
+        .await
+    }
+
+    /// Makes an API-only namespace with one service, as somebody else would have. Gives the service's id.
+    pub async fn create_service(&self, namespace: &str, service: &str) -> Result<String> {
+        let id = self.create_namespace(namespace).await?;
         // ECS keeps the health of its tasks itself.
         let health = HealthCheckCustomConfig::builder().build();
         let created = self
@@ -120,6 +134,13 @@ impl Registry {
             self.discover(namespace, name).await?.remove(id).with_context(|| format!("{id} is not there"))
         })
         .await
+    }
+
+    /// Gives a load balancer addresses, for instances with its name as `AWS_ALIAS_DNS_NAME`.
+    pub async fn set_load_balancer(&self, name: &str, addresses: &[String]) -> Result<()> {
+        let settings = serde_json::json!({"load_balancers": {name: addresses}});
+        let _: serde_json::Value = self.control("PUT", "settings", serde_json::to_vec(&settings)?.into()).await?;
+        Ok(())
     }
 
     /// The emulator's counters of calls.

@@ -9,6 +9,9 @@ use serde::Serialize;
 
 /// For a change to cross from one cluster into the other.
 pub const PROPAGATION: Duration = Duration::from_secs(20);
+/// For a name in Cloud Map to come, to go or to change hands: a new claim to one waits for 10 s, the loser of one keeps its
+/// endpoints for 20 s, and resolvers keep what they have heard.
+pub const NAMES: Duration = Duration::from_secs(75);
 /// For pods to start or to go.
 pub const PODS: Duration = Duration::from_mins(2);
 

@@ -14,8 +14,9 @@ use super::cluster::{
     Cluster, DEPLOYMENT, ENDPOINT_SLICE, EVENT, Kind, NAMESPACE, POD, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT,
 };
 use super::manifests::{self, LABEL_SCENARIO};
+use super::names::Names;
 use super::registry::Registry;
-use super::wait::{PODS, PROPAGATION, eventually, holds};
+use super::wait::{NAMES, PODS, PROPAGATION, eventually, holds};
 
 /// A scenario that takes longer hangs.
 const LIMIT: Duration = Duration::from_mins(8);
@@ -135,6 +136,12 @@ impl World {
         self.registry.as_ref().ok_or_else(|| Skip("needs the emulator (MCS_E2E_EMULATOR)".to_owned()).into())
     }
 
+    /// # Errors
+    /// Where the emulator need not answer DNS.
+    pub fn names(&self) -> Result<Names> {
+        Names::from_env()
+    }
+
     /// Makes the scenario's namespace in one cluster.
     pub async fn create_namespace(&self, cluster: &Cluster) -> Result<()> {
         cluster.apply("", manifests::namespace(&self.namespace, &[(LABEL_SCENARIO, &RUN)])).await?;
@@ -188,14 +195,21 @@ impl World {
 
     /// Applies a Deployment and waits until its pods are ready and in EndpointSlices.
     pub async fn deploy(&self, cluster: &Cluster, name: &str, replicas: u32) -> Result<()> {
-        self.apply(cluster, manifests::deployment(name, replicas)).await?;
+        self.roll_out(cluster, manifests::deployment(name, replicas)).await
+    }
+
+    /// Applies a Deployment, whose pods have the label `app` with its name, and waits until they are ready and in EndpointSlices.
+    pub async fn roll_out(&self, cluster: &Cluster, deployment: Value) -> Result<()> {
+        let name = name_of(&deployment).to_owned();
+        let replicas = deployment["spec"]["replicas"].as_u64().unwrap_or(1);
+        self.apply(cluster, deployment).await?;
         eventually("the pods are ready, and no others are left", PODS, async || {
-            let deployment = cluster.expect(DEPLOYMENT, &self.namespace, name).await?;
+            let deployment = cluster.expect(DEPLOYMENT, &self.namespace, &name).await?;
             let ready = deployment["status"]["readyReplicas"].as_u64().unwrap_or(0);
-            holds(ready == u64::from(replicas), "all replicas are ready", &deployment["status"])?;
+            holds(ready == replicas, "all replicas are ready", &deployment["status"])?;
             let pods = cluster.list(POD, &self.namespace, &format!("app={name}")).await?;
             holds(
-                pods.len() == replicas as usize,
+                pods.len() as u64 == replicas,
                 "there are no other pods",
                 &pods.iter().map(name_of).collect::<Vec<_>>(),
             )
@@ -239,6 +253,24 @@ impl World {
             let derived: Vec<_> =
                 services.iter().map(name_of).filter(|service| service.starts_with("derived-")).collect();
             holds(derived.is_empty(), "the derived Service is gone", &derived)
+        })
+        .await
+    }
+
+    /// The names of a Deployment's pods, which are what they answer.
+    pub async fn pods(&self, cluster: &Cluster, name: &str) -> Result<BTreeSet<String>> {
+        let pods = cluster.list(POD, &self.namespace, &format!("app={name}")).await?;
+        Ok(pods.iter().map(|pod| name_of(pod).to_owned()).collect())
+    }
+
+    /// Waits until `kubectl describe` prints an Event of this reason for an object; gives all that it prints.
+    pub async fn described(&self, cluster: &Cluster, kind: Kind, name: &str, reason: &str) -> Result<String> {
+        let what = format!("kubectl describe tells of {reason} on {name} in {}", cluster.context);
+        eventually(&what, NAMES, async || {
+            let text = cluster.describe(kind, &self.namespace, name).await?;
+            let events = text.split_once("\nEvents:").map_or("", |(_, events)| events);
+            holds(events.split_whitespace().any(|word| word == reason), &what, &text)?;
+            Ok(text)
         })
         .await
     }

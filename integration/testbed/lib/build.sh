@@ -13,13 +13,14 @@ build() {
 	exec 7>&-
 }
 
-# into FOLDER CMD: has CMD fill a folder beside FOLDER and renames it into place when it is complete.
+# into FOLDER CMD...: has CMD fill a folder beside FOLDER and renames it into place when it is complete.
 into() {
-	local partial
-	partial=$(dirname "$1")/.partial
+	local folder=$1 partial
+	partial=$(dirname "$folder")/.partial
 	mkdir -p "$partial"
-	"$2" "$partial"
-	mv "$partial" "$1"
+	shift
+	"$@" "$partial"
+	mv "$partial" "$folder"
 }
 
 # go_build MODULE OUT PACKAGE LDFLAGS

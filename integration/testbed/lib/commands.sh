@@ -20,6 +20,13 @@ one_at_a_time() {
 	flock -n 9 || { say "waiting for another command of this checkout"; flock 9; }
 }
 
+command_peer() {
+	[ $# -eq 1 ] && [[ " ${PEERS[*]} " == *" $1 "* ]] || fail "peer takes one of: ${PEERS[*]}"
+	require_prerequisites
+	peer_build "$1"
+	echo "$(peer_folder "$1")/$1"
+}
+
 # raise_limits: of the kernel, for which there is no namespace, and only upwards.
 raise_limits() {
 	local setting least

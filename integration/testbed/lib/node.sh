@@ -65,8 +65,8 @@ kubelet_start() {
 	folder=$(node_folder "$1" "$2")
 	pki=$(cluster_folder "$1")/pki
 	components=$(components_folder)
-	# CoreDNS' upstream: the node refuses at once (ICMP is not rate-limited there), so names from outside fail quickly.
-	echo "nameserver $(node_ip "$1" "$2")" >"$folder/resolv.conf"
+	# CoreDNS' upstream: what the resolver of a VPC is to nodes, the Cloud Map emulator can be here (--resolver-listen).
+	echo "nameserver $HOST_IP" >"$folder/resolv.conf"
 	cat >"$folder/kubelet.yaml" <<EOF
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -1,6 +1,7 @@
 # What is built and where it is kept.
 
-# The Go versions of Kubernetes, etcd and CoreDNS are in go/*/go.mod; these must name the same.
+# The Go versions of Kubernetes, etcd and CoreDNS are in go/*/go.mod; these must name the same. Those of peers (peers.sh) are
+# there alone.
 readonly KUBERNETES_VERSION=v1.34.4
 readonly COREDNS_VERSION=v1.14.7
 
@@ -24,8 +25,8 @@ digest() { cat "$@" | sha256sum | cut -c1-16; }
 
 # The folders of compiled components and of images, keyed by everything that goes into them.
 components_folder() {
-	echo "$CACHE/components/$(uname -m)-$(digest "$TESTBED_DIR"/go/*/{go.mod,go.sum,main.go} "$TESTBED_DIR"/lib/{versions,build}.sh)"
+	echo "$CACHE/components/$(uname -m)-$(digest "$TESTBED_DIR"/go/{kubernetes,coredns}/{go.mod,go.sum,main.go} "$TESTBED_DIR"/lib/{versions,build}.sh)"
 }
 images_folder() {
-	echo "$CACHE/images/$(uname -m)-$(digest "$TESTBED_DIR"/go/*/{go.mod,go.sum,main.go} "$TESTBED_DIR"/lib/{versions,build,image}.sh)"
+	echo "$CACHE/images/$(uname -m)-$(digest "$TESTBED_DIR"/go/{kubernetes,coredns}/{go.mod,go.sum,main.go} "$TESTBED_DIR"/lib/{versions,build,image}.sh)"
 }

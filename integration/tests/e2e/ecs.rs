@@ -1,5 +1,6 @@
 //! ECS itself, without a controller: if this fails, so does every scenario that has tasks.
 
+mod exports;
 mod imports;
 
 use std::collections::BTreeSet;
