@@ -263,14 +263,14 @@ impl World {
         Ok(pods.iter().map(|pod| name_of(pod).to_owned()).collect())
     }
 
-    /// Waits until `kubectl describe` prints an Event of this reason for an object; gives all that it prints.
-    pub async fn described(&self, cluster: &Cluster, kind: Kind, name: &str, reason: &str) -> Result<String> {
-        let what = format!("kubectl describe tells of {reason} on {name} in {}", cluster.context);
+    /// Waits until `kubectl describe` prints an Event of this reason for an object, with these words in its message.
+    pub async fn described(&self, cluster: &Cluster, kind: Kind, name: &str, reason: &str, words: &str) -> Result<()> {
+        let what = format!("kubectl describe tells of {reason} on {name} in {}: {words}", cluster.context);
         eventually(&what, NAMES, async || {
             let text = cluster.describe(kind, &self.namespace, name).await?;
             let events = text.split_once("\nEvents:").map_or("", |(_, events)| events);
-            holds(events.split_whitespace().any(|word| word == reason), &what, &text)?;
-            Ok(text)
+            let told = |line: &str| line.split_whitespace().any(|word| word == reason) && line.contains(words);
+            holds(events.lines().any(told), &what, &text)
         })
         .await
     }

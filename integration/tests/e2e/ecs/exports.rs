@@ -41,7 +41,8 @@ async fn found(world: &World, task: &Task) -> Result<()> {
     .await?;
     for cluster in &world.clusters {
         eventually("they answer pods by the same name", NAMES, async || {
-            let answered = cluster.reach(&name, 8080).await?;
+            // With a dot at its end: else the pods' search path finds the Service of this name and namespace in their cluster.
+            let answered = cluster.reach(&format!("{name}."), 8080).await?;
             holds(answered == pods, &what, &answered)
         })
         .await?;
@@ -121,7 +122,7 @@ async fn scale(world: &World, namespace: &str, orders: &mut Service) -> Result<(
             world.deploy(here, "orders", pods).await?;
         } else {
             world.deploy(here, "orders", pods).await?;
-            both(world, namespace, orders, tasks.max(orders.tasks().len())).await?;
+            both(world, namespace, orders, orders.tasks().len()).await?;
             orders.scale(tasks).await?;
         }
         both(world, namespace, orders, tasks).await?;
@@ -159,7 +160,9 @@ async fn a_service_half_tasks_half_pods_is_scaled_both_ways_and_never_without_a_
         .await?;
 
         world.apply(here, manifests::service("orders", &[manifests::http(80)])).await?;
-        let export = manifests::annotated(manifests::export("orders"), &json!({"cloudmap-mcs/namespace": namespace}));
+        // Naming the service is consent to share it with those who made it.
+        let target = json!({"cloudmap-mcs/namespace": namespace, "cloudmap-mcs/service": "orders"});
+        let export = manifests::annotated(manifests::export("orders"), &target);
         world.apply(here, export).await?;
         tokio::select! {
             lost = stays(world, &namespace) => lost,

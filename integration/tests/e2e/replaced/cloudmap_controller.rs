@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::ecs::{Definition, Ecs, Records};
-use cloudmap_mcs_integration::scenario::{NAMES, SERVICE, World, eventually, holds};
+use cloudmap_mcs_integration::scenario::{EVENT, NAMES, SERVICE, World, eventually, holds};
 use serde_json::{Value, json};
 
 use super::{leads_to, serve};
@@ -32,6 +32,11 @@ fn dns(hostname: &str) -> String {
     format!("{hostname}.{NAMESPACE}")
 }
 
+/// The Cloud Map service as Events name it.
+fn registered_in(hostname: &str) -> String {
+    format!("{NAMESPACE}/{hostname}")
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_examples_of_the_python_controller_work_unchanged() {
     World::run("python", async |world| {
@@ -57,8 +62,7 @@ async fn the_examples_of_the_python_controller_work_unchanged() {
         );
         deployed?;
         others?;
-        let outcome = beside_tasks(world, tasks.tasks().first().context("no task")?).await;
-        outcome?;
+        beside_tasks(world, tasks.tasks().first().context("no task")?).await?;
 
         // Two of its examples want one name: there the one that was seen first has it until the controller restarts.
         world.apply(here, example("nginx-2", "nginx-service-2", Some("30"))).await?;
@@ -67,12 +71,19 @@ async fn the_examples_of_the_python_controller_work_unchanged() {
         let answer = world.names()?.ask(&dns("nginx-service-2"), "A").await?;
         holds(answer.records().iter().all(|record| record.ttl == 30), "the TTL is the annotation's", &answer.data())?;
         world.apply(here, example("nginx-3", "nginx-service-2", Some("30"))).await?;
-        let text = world.described(here, SERVICE, "nginx-3", "DomainConflict").await?;
-        holds(text.contains(&format!("{}/nginx-2", world.namespace)), "it names the winner", &text)?;
+        let winner = format!("{}/nginx-2", world.namespace);
+        world.described(here, SERVICE, "nginx-3", "DomainConflict", &winner).await?;
+        world.described(here, SERVICE, "nginx-2", "IPRegistered", &registered_in("nginx-service-2")).await?;
         world.names()?.have(&dns("nginx-service-2"), "A", &wanted).await?;
         here.delete(SERVICE, &world.namespace, "nginx-2").await?;
         world.names()?.have(&dns("nginx-service-2"), "A", &world.local_addresses(here, "nginx-3").await?).await?;
-        world.described(here, SERVICE, "nginx-3", "IPRegistered").await?;
+        world.described(here, SERVICE, "nginx-3", "IPRegistered", &registered_in("nginx-service-2")).await?;
+        eventually("it is said that the Service was deleted", NAMES, async || {
+            let events = here.list(EVENT, &world.namespace, "").await?;
+            let told = |event: &&Value| event["reason"] == "ServiceDeleted" && event["regarding"]["name"] == "nginx-2";
+            holds(events.iter().any(|event| told(&event)), "an Event says so", &events.len())
+        })
+        .await?;
 
         // The example without a TTL, renamed and then no longer annotated.
         world.apply(here, example("nginx-test", "nginx-test-service", None)).await?;
@@ -80,14 +91,19 @@ async fn the_examples_of_the_python_controller_work_unchanged() {
         world.names()?.have(&dns("nginx-test-service"), "A", &wanted).await?;
         let answer = world.names()?.ask(&dns("nginx-test-service"), "A").await?;
         holds(answer.records().iter().all(|record| record.ttl == 60), "the TTL is the controller's", &answer.data())?;
+        // One that was taken back before it was said that it was done would not be mentioned at all.
+        world.described(here, SERVICE, "nginx-test", "IPRegistered", &registered_in("nginx-test-service")).await?;
         world.apply(here, example("nginx-test", "nginx-renamed", None)).await?;
         world.names()?.have(&dns("nginx-renamed"), "A", &wanted).await?;
         world.names()?.have_not(&dns("nginx-test-service")).await?;
         leads_to(there, &dns("nginx-renamed"), &world.pods(here, "nginx-test").await?).await?;
+        world.described(here, SERVICE, "nginx-test", "IPRegistered", &registered_in("nginx-renamed")).await?;
         let none = json!({"cloudmap.controller/namespace": null, "cloudmap.controller/hostname": null});
         here.merge(SERVICE, &world.namespace, "nginx-test", &json!({"metadata": {"annotations": none}})).await?;
         world.names()?.have_not(&dns("nginx-renamed")).await?;
-        world.described(here, SERVICE, "nginx-test", "IPRemoved").await?;
+        for hostname in ["nginx-test-service", "nginx-renamed"] {
+            world.described(here, SERVICE, "nginx-test", "IPRemoved", &registered_in(hostname)).await?;
+        }
 
         here.delete(SERVICE, &world.namespace, "nginx-3").await?;
         world.names()?.have_not(&dns("nginx-service-2")).await?;
@@ -114,9 +130,9 @@ async fn beside_tasks(world: &World, task: &cloudmap_mcs_integration::ecs::Task)
         holds(answered == all, &format!("they are {all:?}"), &answered)
     })
     .await?;
-    let text = world.described(here, SERVICE, "nginx-ecs-service", "IPRegistered").await?;
-    holds(text.contains(&format!("{NAMESPACE}/nginx-ecs-service")), "the Event names the Cloud Map service", &text)?;
-    world.described(here, SERVICE, "nginx-ecs-service", "IPRemoved").await?;
+    for reason in ["IPRegistered", "IPRemoved"] {
+        world.described(here, SERVICE, "nginx-ecs-service", reason, &registered_in("nginx-ecs-service")).await?;
+    }
     here.delete(SERVICE, &world.namespace, "nginx-ecs-service").await?;
     world.names()?.have(&name, "A", &[task.ipv4.to_string()].into()).await?;
     let writes = world.registry()?.writes().await?;
