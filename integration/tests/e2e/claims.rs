@@ -157,11 +157,11 @@ async fn a_name_goes_from_claim_to_claim_and_exports_wait_like_services() {
         // The export itself is none the worse for it.
         world.export_condition(there, "third", "Ready", "True", "Exported").await?;
 
-        let third = pods(world, there, "third").await?;
+        let (nobody, third) = (BTreeSet::new(), pods(world, there, "third").await?);
         here.delete(SERVICE, &world.namespace, "first").await?;
         // The next oldest, although its cluster has no other claim to show than that of the first.
         tokio::select! {
-            lost = stays(world, &BTreeSet::new(), &third) => lost,
+            lost = stays(world, &nobody, &third) => lost,
             done = held_by(world, here, "second") => done.map(drop),
         }?;
         conflicts(world, there, "third", "second").await?;
