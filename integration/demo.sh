@@ -70,7 +70,7 @@ two() { kubectl --context "$CONTEXT_2" "$@"; }
 in_client() { two -n "$NAMESPACE" exec deployment/client -- "$@"; }
 
 # ECS, which a program of this repository plays, with its tasks in the Cloud Map namespace that the pods are in.
-ecs() { "$TESTBED_STATE/ecs" --endpoint "$CLOUDMAP_ENDPOINT" --namespace "$NAMESPACE" --ttl 2 "$@"; }
+ecs() { "$TESTBED_STATE/bin/ecs" --endpoint "$CLOUDMAP_ENDPOINT" --namespace "$NAMESPACE" --ttl 2 "$@"; }
 
 condition_is() {
 	[ "$(one -n "$NAMESPACE" get serviceexport "$SERVICE" -o "jsonpath={.status.conditions[?(@.type==\"$1\")].status}")" = "$2" ]
@@ -137,7 +137,7 @@ look_around() {
 		"The ledger:   kubectl --context $CONTEXT_1 -n $SYSTEM_NAMESPACE exec deployment/cloudmap-mcs -- cloudmap-mcs ledger show" \
 		"Logs:         kubectl --context $CONTEXT_1 -n $SYSTEM_NAMESPACE logs -l app.kubernetes.io/name=cloudmap-mcs --prefix -f"
 	if [ -z "$GIVEN_CONTEXTS" ]; then
-		tell "ECS:          $TESTBED_STATE/ecs --endpoint $CLOUDMAP_ENDPOINT --namespace $NAMESPACE scale orders 2" \
+		tell "ECS:          $TESTBED_STATE/bin/ecs --endpoint $CLOUDMAP_ENDPOINT --namespace $NAMESPACE scale orders 2" \
 			"Cloud Map:    AWS_ENDPOINT_URL=$CLOUDMAP_ENDPOINT (any credentials); its books: curl $CLOUDMAP_ENDPOINT/_emulator/counters" \
 			"Stop it all:  make testbed-down"
 	else
@@ -179,7 +179,7 @@ if [ -z "$GIVEN_CONTEXTS" ]; then
 	registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --call-latency 20ms --operation-latency 100ms
 	image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
 	# Another checkout may build another one meanwhile.
-	cp "$CARGO_TARGET_DIR/release/ecs" "$TESTBED_STATE/ecs"
+	install -D "$CARGO_TARGET_DIR/release/ecs" "$TESTBED_STATE/bin/ecs"
 fi
 
 INSTALLING=yes
@@ -189,6 +189,17 @@ tell "Two ClusterProperties name the cluster and the set it belongs to; kubectl 
 controller_install "$CONTEXT_1" cluster-1
 controller_install "$CONTEXT_2" cluster-2
 CLUSTER_1=$(one get clusterproperty cluster.clusterset.k8s.io -o 'jsonpath={.spec.value}')
+
+if [ -z "$GIVEN_CONTEXTS" ]; then
+	step "A service in ECS"
+	tell "Not everything runs in Kubernetes: 'orders' is a service in ECS. Its one task is a process on a host outside the" \
+		"clusters, with an address of its own, and ECS registers it in the Cloud Map namespace '$NAMESPACE', a private DNS" \
+		"namespace. (A program plays ECS here. It registers what ECS registers.) The task's id, addresses, port and zone:"
+	show ecs scale orders 1
+	TASK=$(ecs tasks orders | cut -d' ' -f1)
+	[ -n "$TASK" ] || fail "ECS should have started a task"
+	ok "the task runs and is registered"
+fi
 
 step "A Service in cluster 1, and a client in cluster 2"
 tell "An ordinary Deployment, an ordinary Service, and a ServiceExport of the Service's name, which says: this one is" \
@@ -200,17 +211,6 @@ within 180 "the pods of $SERVICE run" one -n "$NAMESPACE" rollout status "deploy
 within 180 "the client pod runs" two -n "$NAMESPACE" rollout status deployment/client --timeout 1s
 show one -n "$NAMESPACE" get pods -o wide
 ok "the pods run"
-
-if [ -z "$GIVEN_CONTEXTS" ]; then
-	step "An ECS service, in the same Cloud Map"
-	tell "Not everything runs in Kubernetes: 'orders' is a service in ECS. Its one task is a process on a host outside the" \
-		"clusters, with an address of its own, and ECS has registered it in the Cloud Map namespace '$NAMESPACE', which has DNS." \
-		"(A program plays ECS here. It registers what ECS registers.) The task's id, addresses, port and zone:"
-	show ecs scale orders 1
-	TASK=$(ecs tasks orders | cut -d' ' -f1)
-	[ -n "$TASK" ] || fail "ECS should have started a task"
-	ok "the task runs and is registered"
-fi
 
 step "Cluster 1 exports it"
 tell "The controller says on the ServiceExport itself what became of it:"
