@@ -26,6 +26,9 @@ use crate::{
 
 /// How long a listing that does not show something is believed: people create namespaces and services, too.
 pub(super) const LISTING_AGE: Duration = Duration::from_secs(30);
+/// The same before a namespace is made: one of the same name, with DNS perhaps, that was made a moment before would never
+/// be used.
+pub(super) const CREATION_AGE: Duration = Duration::from_secs(2);
 /// A namespace of ours that nothing needs is kept this long: deleting it is not free of consequences, since AWS gives
 /// a namespace that is made again another `HttpName`.
 const NAMESPACE_LINGERS: Duration = Duration::from_mins(2);

@@ -216,3 +216,17 @@ async fn without_leave_to_create_namespaces_the_remedy_is_said() {
     world.registered(&web, 2).await;
     assert_eq!(world.count(Operation::CreateHttpNamespace), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_somebody_made_just_before_is_used_and_not_shadowed_by_another() {
+    let world = World::new(Fake::new());
+    let (other, web) = (target("other", "web"), target("shop", "web"));
+    world.desire([(other.clone(), active(specs("uid-1", "web", [1], "a")))]);
+    world.registered(&other, 1).await;
+    // The listing that the other one needed is not old.
+    sleep(Duration::from_secs(5)).await;
+    world.fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
+    world.desire([&other, &web].map(|target| (target.clone(), active(specs("uid-1", "web", [1], "a")))));
+    world.registered(&web, 1).await;
+    assert_eq!(world.count(Operation::CreateHttpNamespace), 1);
+}
