@@ -23,17 +23,11 @@ async fn registered(world: &World) -> Result<BTreeSet<String>> {
     Ok(instances.values().filter_map(|attributes| attributes.get("AWS_INSTANCE_IPV4").cloned()).collect())
 }
 
-/// The IPv4 addresses of a Service's pods.
-async fn pods(world: &World, cluster: &Cluster, name: &str) -> Result<BTreeSet<String>> {
-    let addresses = world.local_addresses(cluster, name).await?;
-    Ok(addresses.into_iter().filter(|address| !address.contains(':')).collect())
-}
-
 /// Waits until exactly the pods of a Service are registered under the name.
 async fn held_by(world: &World, cluster: &Cluster, name: &str) -> Result<BTreeSet<String>> {
     let what = format!("the pods of {name} in {} have the name", cluster.context);
     eventually(&what, NAMES, async || {
-        let (found, wanted) = (registered(world).await?, pods(world, cluster, name).await?);
+        let (found, wanted) = (registered(world).await?, world.pod_ipv4s(cluster, name).await?);
         holds(!wanted.is_empty() && found == wanted, &format!("{what}, which are {wanted:?}"), &found)?;
         Ok(found)
     })
@@ -89,7 +83,7 @@ async fn the_oldest_claim_keeps_its_name_through_restarts_and_is_taken_over_when
         let first = held_by(world, here, "first").await?;
         claim(world, there, "second").await?;
         loses_to(world, there, "second", (here, "first")).await?;
-        let second = pods(world, there, "second").await?;
+        let second = world.pod_ipv4s(there, "second").await?;
         eventually("the Service that goes is registered", NAMES, async || {
             let instances = world.registry()?.discover(&namespace(world), "passing").await?;
             holds(instances.len() == 1, "its pod is", &instances)
@@ -124,7 +118,8 @@ async fn the_oldest_claim_keeps_its_name_through_restarts_and_is_taken_over_when
             .writes()
             .await?
             .into_iter()
-            .filter(|write| write.sequence > before && (&write.namespace, &write.service) == (&target.0, &target.1))
+            .filter(|write| write.sequence > before && write.result == "ok")
+            .filter(|write| (&write.namespace, &write.service) == (&target.0, &target.1))
             .collect();
         holds(
             writes.len() == 1 && writes[0].operation == "RegisterInstance",
@@ -157,7 +152,7 @@ async fn a_name_goes_from_claim_to_claim_and_exports_wait_like_services() {
         // The export itself is none the worse for it.
         world.export_condition(there, "third", "Ready", "True", "Exported").await?;
 
-        let (nobody, third) = (BTreeSet::new(), pods(world, there, "third").await?);
+        let (nobody, third) = (BTreeSet::new(), world.pod_ipv4s(there, "third").await?);
         here.delete(SERVICE, &world.namespace, "first").await?;
         // The next oldest, although its cluster has no other claim to show than that of the first.
         tokio::select! {

@@ -19,12 +19,12 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// Waits until the pods of all clusters, and nobody else, are found in every way.
 async fn found(world: &World, task: &Task) -> Result<()> {
     let name = format!("web.{}", world.namespace);
-    let (mut pods, mut addresses) = (BTreeSet::new(), BTreeSet::new());
+    let (mut pods, mut four, mut six) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for cluster in &world.clusters {
         pods.extend(world.pods(cluster, "web").await?);
-        addresses.extend(world.local_addresses(cluster, "web").await?);
+        four.extend(world.pod_ipv4s(cluster, "web").await?);
+        six.extend(world.pod_ipv6s(cluster, "web").await?);
     }
-    let (six, four): (BTreeSet<_>, BTreeSet<_>) = addresses.into_iter().partition(|address| address.contains(':'));
     world.names()?.have(&name, "A", &four).await?;
     world.names()?.have(&name, "AAAA", &six).await?;
     let what = format!("{pods:?} answer");
@@ -135,8 +135,7 @@ async fn both(world: &World, namespace: &str, orders: &Service, tasks: usize) ->
     let here = &world.clusters[0];
     let mut wanted: BTreeSet<_> = orders.tasks().iter().map(|task| task.ipv4.to_string()).collect();
     holds(wanted.len() == tasks, "the tasks run", &wanted)?;
-    let pods = world.local_addresses(here, "orders").await?;
-    wanted.extend(pods.into_iter().filter(|address| !address.contains(':')));
+    wanted.extend(world.pod_ipv4s(here, "orders").await?);
     world.names()?.have(&format!("orders.{namespace}"), "A", &wanted).await
 }
 

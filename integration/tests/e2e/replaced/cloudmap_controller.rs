@@ -66,7 +66,7 @@ async fn the_examples_of_the_python_controller_work_unchanged() {
 
         // Two of its examples want one name: there the one that was seen first has it until the controller restarts.
         world.apply(here, example("nginx-2", "nginx-service-2", Some("30"))).await?;
-        let wanted = world.local_addresses(here, "nginx-2").await?;
+        let wanted = world.pod_ipv4s(here, "nginx-2").await?;
         world.names()?.have(&dns("nginx-service-2"), "A", &wanted).await?;
         let answer = world.names()?.ask(&dns("nginx-service-2"), "A").await?;
         holds(answer.records().iter().all(|record| record.ttl == 30), "the TTL is the annotation's", &answer.data())?;
@@ -76,7 +76,7 @@ async fn the_examples_of_the_python_controller_work_unchanged() {
         world.described(here, SERVICE, "nginx-2", "IPRegistered", &registered_in("nginx-service-2")).await?;
         world.names()?.have(&dns("nginx-service-2"), "A", &wanted).await?;
         here.delete(SERVICE, &world.namespace, "nginx-2").await?;
-        world.names()?.have(&dns("nginx-service-2"), "A", &world.local_addresses(here, "nginx-3").await?).await?;
+        world.names()?.have(&dns("nginx-service-2"), "A", &world.pod_ipv4s(here, "nginx-3").await?).await?;
         world.described(here, SERVICE, "nginx-3", "IPRegistered", &registered_in("nginx-service-2")).await?;
         eventually("it is said that the Service was deleted", NAMES, async || {
             let events = here.list(EVENT, &world.namespace, "").await?;
@@ -87,7 +87,7 @@ async fn the_examples_of_the_python_controller_work_unchanged() {
 
         // The example without a TTL, renamed and then no longer annotated.
         world.apply(here, example("nginx-test", "nginx-test-service", None)).await?;
-        let wanted = world.local_addresses(here, "nginx-test").await?;
+        let wanted = world.pod_ipv4s(here, "nginx-test").await?;
         world.names()?.have(&dns("nginx-test-service"), "A", &wanted).await?;
         let answer = world.names()?.ask(&dns("nginx-test-service"), "A").await?;
         holds(answer.records().iter().all(|record| record.ttl == 60), "the TTL is the controller's", &answer.data())?;
@@ -118,7 +118,7 @@ async fn beside_tasks(world: &World, task: &cloudmap_mcs_integration::ecs::Task)
     let name = dns("nginx-ecs-service");
     for replicas in [2, 3, 1] {
         serve(world, here, "nginx-ecs-service", replicas).await?;
-        let mut addresses = world.local_addresses(here, "nginx-ecs-service").await?;
+        let mut addresses = world.pod_ipv4s(here, "nginx-ecs-service").await?;
         addresses.insert(task.ipv4.to_string());
         world.names()?.have(&name, "A", &addresses).await?;
     }

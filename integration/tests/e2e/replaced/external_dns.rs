@@ -104,16 +104,16 @@ async fn headless(world: &World, here: &Cluster, there: &Cluster) -> Result<()> 
     annotations[format!("{}ttl", PREFIXES[1])] = "60".into();
     let spec = nginx(&json!({"clusterIP": "None"}));
     world.apply(here, service("nginx-headless", &annotations, &spec)).await?;
-    let addresses = world.local_addresses(here, "nginx-headless").await?;
+    let addresses = world.pod_ipv4s(here, "nginx").await?;
     world.names()?.have(&name, "A", &addresses).await?;
     let answer = world.names()?.ask(&name, "A").await?;
     holds(answer.records().iter().all(|record| record.ttl == 60), "the TTL is the annotation's", &answer.data())?;
     leads_to(there, &name, &world.pods(here, "nginx").await?).await?;
     for replicas in [3, 1] {
         serve(world, here, "nginx", replicas).await?;
-        world.names()?.have(&name, "A", &world.local_addresses(here, "nginx-headless").await?).await?;
+        world.names()?.have(&name, "A", &world.pod_ipv4s(here, "nginx").await?).await?;
     }
-    let addresses = world.local_addresses(here, "nginx-headless").await?;
+    let addresses = world.pod_ipv4s(here, "nginx").await?;
     // The prefix of the tutorials, several names, and one that is in no namespace.
     let other = format!("nginx-other.{ZONE}");
     let list = format!("{other}, nginx-third.{ZONE}, nginx.my-org.net");

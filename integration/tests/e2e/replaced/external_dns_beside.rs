@@ -81,7 +81,7 @@ fn headless(name: &str, annotations: &Value) -> Value {
 async fn followed(world: &World, domain: &str, name: &str, id: impl Fn(&str) -> String) -> Result<()> {
     let what = format!("the pods of {name} are registered in {domain}, and nothing else is");
     eventually(&what, PODS, async || {
-        let wanted = world.local_addresses(&world.clusters[0], name).await?;
+        let wanted = world.pod_ipv4s(&world.clusters[0], name).await?;
         let found = world.registry()?.discover(domain, name).await?;
         let matches = |address: &String| {
             found.iter().any(|(key, attributes)| {
@@ -140,7 +140,7 @@ async fn side_by_side(world: &World, domain: &str) -> Result<()> {
     world.apply(here, headless("ours", &annotations)).await?;
     followed_by_theirs(world, domain).await?;
     followed_by_ours(world, domain).await?;
-    let addresses = world.local_addresses(here, "theirs").await?;
+    let addresses = world.pod_ipv4s(here, "theirs").await?;
     world.names()?.have(&format!("theirs.{domain}"), "A", &addresses).await?;
 
     // Now both want it. Another owner is no consent.
@@ -179,7 +179,7 @@ async fn adopt(world: &World, domain: &str) -> Result<()> {
         annotate(world, "theirs", &json!({"cloudmap-mcs/adopt": format!("external-dns/{OWNER}")})).await?;
         for replicas in [1, 3, 2] {
             world.deploy(here, "theirs", replicas).await?;
-            let addresses = world.local_addresses(here, "theirs").await?;
+            let addresses = world.pod_ipv4s(here, "theirs").await?;
             eventually("the pods are ours, and what was registered by hand is there", NAMES, async || {
                 let mut found = world.registry()?.discover(domain, "theirs").await?;
                 let kept = found.remove("by-hand");
