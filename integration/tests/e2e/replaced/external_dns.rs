@@ -86,7 +86,7 @@ async fn load_balancer(world: &World, here: &Cluster, there: &Cluster) -> Result
     let pod = world.pods(here, "nginx").await?.into_iter().next().context("no pod")?;
     let address = pod_ip(world, here, &pod).await?;
     let balancer = format!("{}.elb.eu-central-1.amazonaws.com", world.namespace);
-    world.registry()?.set_load_balancer(&balancer, &[address.clone()]).await?;
+    world.registry()?.set_load_balancer(&balancer, std::slice::from_ref(&address)).await?;
     let status = json!({"status": {"loadBalancer": {"ingress": [{"hostname": balancer}]}}});
     here.merge_status(SERVICE, &world.namespace, "nginx", &status).await?;
     world.names()?.have(&name, "A", &[address].into()).await?;
