@@ -45,7 +45,8 @@ impl Engine {
                 return None;
             }
             let creates = desired.creation.namespace && self.settings.create_namespaces;
-            let age = if creates { CREATION_AGE } else { LISTING_AGE };
+            let refused = self.targets.get(target).is_some_and(|state| state.problem.is_some());
+            let age = if creates || !refused { CREATION_AGE } else { LISTING_AGE };
             if self.namespaces.fresh(age, now).is_none() {
                 return self.want_namespaces(target, now);
             }
