@@ -102,6 +102,7 @@ controllers_install() {
 # tests_environment: what the tests on clusters want to know; see integration/src/scenario/mod.rs.
 tests_environment() {
 	export MCS_E2E_CONTEXTS=$CONTEXTS MCS_E2E_EMULATOR=${CLOUDMAP_ENDPOINT:-} MCS_E2E_AGNHOST_IMAGE=${TESTBED_AGNHOST_IMAGE:-}
+	export MCS_E2E_DNS_HOST=${TESTBED_HOST_IP:-}
 }
 
 # clusters_logs: what the controllers and the emulator said last, for whoever looks into a failure.

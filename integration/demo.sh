@@ -3,7 +3,8 @@
 #
 #   KEEP=1               leave everything running at the end
 #   CONTEXTS=a,b         two clusters one has (kind, EKS) instead of two on this machine; see clusters.sh for the
-#                        settings that go with it (IMAGE, CLOUDMAP_ENDPOINT or AWS_REGION)
+#                        settings that go with it (IMAGE, CLOUDMAP_ENDPOINT or AWS_REGION). Without the steps in which an
+#                        ECS task takes part: its host is a part of the machine's network
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
@@ -67,6 +68,9 @@ two() { kubectl --context "$CONTEXT_2" "$@"; }
 
 # Inside a pod of cluster 2.
 in_client() { two -n "$NAMESPACE" exec deployment/client -- "$@"; }
+
+# ECS, which a program of this repository plays, with its tasks in the Cloud Map namespace that the pods are in.
+ecs() { "$TESTBED_STATE/bin/ecs" --endpoint "$CLOUDMAP_ENDPOINT" --namespace "$NAMESPACE" --ttl 2 "$@"; }
 
 condition_is() {
 	[ "$(one -n "$NAMESPACE" get serviceexport "$SERVICE" -o "jsonpath={.status.conditions[?(@.type==\"$1\")].status}")" = "$2" ]
@@ -133,7 +137,8 @@ look_around() {
 		"The ledger:   kubectl --context $CONTEXT_1 -n $SYSTEM_NAMESPACE exec deployment/cloudmap-mcs -- cloudmap-mcs ledger show" \
 		"Logs:         kubectl --context $CONTEXT_1 -n $SYSTEM_NAMESPACE logs -l app.kubernetes.io/name=cloudmap-mcs --prefix -f"
 	if [ -z "$GIVEN_CONTEXTS" ]; then
-		tell "Cloud Map:    AWS_ENDPOINT_URL=$CLOUDMAP_ENDPOINT (any credentials); its books: curl $CLOUDMAP_ENDPOINT/_emulator/counters" \
+		tell "ECS:          $TESTBED_STATE/bin/ecs --endpoint $CLOUDMAP_ENDPOINT --namespace $NAMESPACE scale orders 2" \
+			"Cloud Map:    AWS_ENDPOINT_URL=$CLOUDMAP_ENDPOINT (any credentials); its books: curl $CLOUDMAP_ENDPOINT/_emulator/counters" \
 			"Stop it all:  make testbed-down"
 	else
 		tell "Remove it:    kubectl delete -k config/controller and the namespace $NAMESPACE, in both clusters"
@@ -173,6 +178,8 @@ if [ -z "$GIVEN_CONTEXTS" ]; then
 	stage "A Cloud Map emulator, and an image of the controller on every node"
 	registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --call-latency 20ms --operation-latency 100ms
 	image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
+	# Another checkout may build another one meanwhile.
+	install -D "$CARGO_TARGET_DIR/release/ecs" "$TESTBED_STATE/bin/ecs"
 fi
 
 INSTALLING=yes
@@ -182,6 +189,17 @@ tell "Two ClusterProperties name the cluster and the set it belongs to; kubectl 
 controller_install "$CONTEXT_1" cluster-1
 controller_install "$CONTEXT_2" cluster-2
 CLUSTER_1=$(one get clusterproperty cluster.clusterset.k8s.io -o 'jsonpath={.spec.value}')
+
+if [ -z "$GIVEN_CONTEXTS" ]; then
+	step "A service in ECS"
+	tell "Not everything runs in Kubernetes: 'orders' is a service in ECS. Its one task is a process on a host outside the" \
+		"clusters, with an address of its own, and ECS registers it in the Cloud Map namespace '$NAMESPACE', a private DNS" \
+		"namespace. (A program plays ECS here. It registers what ECS registers.) The task's id, addresses, port and zone:"
+	show ecs scale orders 1
+	TASK=$(ecs tasks orders | cut -d' ' -f1)
+	[ -n "$TASK" ] || fail "ECS should have started a task"
+	ok "the task runs and is registered"
+fi
 
 step "A Service in cluster 1, and a client in cluster 2"
 tell "An ordinary Deployment, an ordinary Service, and a ServiceExport of the Service's name, which says: this one is" \
@@ -273,6 +291,39 @@ if [ -n "${CLOUDMAP_ENDPOINT:-}" ] || command -v aws >/dev/null; then
 	ok "four pods are four instances"
 else
 	tell "(skipped: the aws command is not here)"
+fi
+
+if [ -z "$GIVEN_CONTEXTS" ]; then
+	step "An ECS task calls a pod"
+	tell "Where the Cloud Map namespace has DNS, no SDK is needed: on the host of the ECS task, the network's resolver knows the" \
+		"pods as $SERVICE.$NAMESPACE. Port 8080 is the pods' own; nothing is between task and pod."
+	from_task() { ecs exec orders -- curl --silent --show-error --fail --max-time 5 "http://$SERVICE.$NAMESPACE:8080/hostname"; }
+	within 30 "http://$SERVICE.$NAMESPACE:8080/hostname answers the ECS task" from_task
+	show ecs exec orders -- dig +short "$SERVICE.$NAMESPACE" A
+	show ecs exec orders -- curl --silent "http://$SERVICE.$NAMESPACE:8080/hostname"
+	SERVER=$(from_task)
+	one -n "$NAMESPACE" get pod "$SERVER" >/dev/null || fail "'$SERVER' answered the ECS task, and cluster 1 has no such pod"
+	ok "$SERVER answered, which runs in cluster 1"
+
+	step "A pod calls an ECS task"
+	tell "The other way round, one annotation on a Kubernetes namespace imports what others registered in a Cloud Map namespace." \
+		"'orders' becomes a ServiceImport in cluster 2, and pods call it like any Service of the ClusterSet:"
+	show two annotate namespace "$NAMESPACE" "cloudmap.controller/import-from=$NAMESPACE"
+	orders_imported() { [ -n "$(two -n "$NAMESPACE" get serviceimport orders -o 'jsonpath={.spec.ips[0]}')" ]; }
+	within 30 "cluster 2 imports orders" orders_imported
+	show two -n "$NAMESPACE" get endpointslices -l multicluster.kubernetes.io/service-name=orders -L multicluster.kubernetes.io/source-cluster
+	ORDERS=http://orders.$NAMESPACE.svc.clusterset.local:8080/hostname
+	answer_is_task() { [ "$(in_client curl --silent --fail --max-time 5 "$ORDERS")" = "$TASK" ]; }
+	within 30 "the ECS task answers at $ORDERS" answer_is_task
+	show two -n "$NAMESPACE" exec deployment/client -- curl --silent "$ORDERS"
+	ok "that is the id of the ECS task, which runs in no cluster"
+	tell "" "Without the annotation it is gone again; ECS and its task never notice:"
+	show two annotate namespace "$NAMESPACE" cloudmap.controller/import-from-
+	orders_gone() { [ -z "$(two -n "$NAMESPACE" get serviceimports orders --ignore-not-found -o name)" ]; }
+	within 30 "cluster 2 has no import of orders" orders_gone
+	ok "cluster 2 has no import of orders"
+else
+	tell "" "(The demo on this machine's own clusters also calls from pods to an ECS task and back; here there is no ECS.)"
 fi
 
 step "What the clusters tell each other"

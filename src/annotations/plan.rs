@@ -186,28 +186,30 @@ impl<'a> Planner<'a> {
     fn hosts(&mut self, hosts: &Hosts, adopt: Option<&Adopt>, zones: &Zones) {
         let all = hosts.names.iter().map(|host| (host, false)).chain(hosts.internal.iter().map(|host| (host, true)));
         for (host, internal) in all {
-            let target = match zones.target(host, self.settings) {
-                Ok(target) => target,
-                Err(message) => {
-                    self.refuse("NoNamespace", message);
-                    continue;
-                }
-            };
+            let target = zones.target(host, self.settings);
             let backends = match self.backends(&hosts.targets, internal) {
                 Ok(backends) => {
                     Backends { ttl: hosts.ttl, ttl_asked: hosts.ttl_asked, adopt: adopt.cloned(), ..backends }
                 }
                 Err(message) => {
-                    self.refuse("NoAddress", format!("host name {host:?}: {message}"));
+                    let no_address = format!("host name {host:?}: {message}");
+                    match target {
+                        Ok(_) => self.refuse("NoAddress", no_address),
+                        Err(message) => self.refuse("NoNamespace", message),
+                    }
                     continue;
                 }
             };
             if let Origin::Service(Service { headless: true, .. }, endpoints) = self.origin
                 && hosts.targets.is_empty()
             {
+                // Also where the name is a domain itself, which is no service: the pods' names are below it.
                 self.pod_names(host, endpoints, &backends, zones);
             }
-            self.add(target, backends);
+            match target {
+                Ok(target) => self.add(target, backends),
+                Err(message) => self.refuse("NoNamespace", message),
+            }
         }
     }
 

@@ -106,6 +106,16 @@ fn a_headless_service_of_the_python_controller_gets_its_ready_pods_registered() 
     assert!(found.refusals[0].message.contains("clusterIP: None"));
 }
 
+/// The tutorial of external-dns for headless Services: `kafka-0.example.org` from the host name `example.org`.
+#[test]
+fn pods_have_names_below_a_domain_that_is_no_service_itself() {
+    let pods =
+        [pod("10.0.0.1", true, Some("kafka-0")), pod("10.0.0.2", true, Some("kafka-1")), pod("10.0.0.3", true, None)];
+    let planned = planned(&headless(&[(HOSTNAME, "internal")]), &pods);
+    assert_eq!(lines(&planned), ["internal/kafka-0: 10.0.0.1 (A 300)", "internal/kafka-1: 10.0.0.2 (A 300)"]);
+    assert_eq!(reasons(&planned), ["NoNamespace"]);
+}
+
 /// The manifest of external-dns' `docs/tutorials/aws-sd.md`, whose fixture shows A records with TTL 300.
 #[test]
 fn a_headless_service_of_external_dns_gets_its_ready_pods_registered() {

@@ -36,8 +36,8 @@ pub(super) struct Annotated {
     objects: HashMap<ClaimOwner, Object>,
     /// Who wants a target, the losers included.
     wanting: BTreeMap<Target, BTreeSet<ClaimOwner>>,
-    /// What was said last of a target's instances.
-    said: HashMap<Target, Ids>,
+    /// What was said last of a target's instances, and on whom.
+    said: HashMap<Target, (ClaimOwner, Ids)>,
     /// Why a target is refused, or whose it is, as said last.
     trouble: HashMap<(ClaimOwner, Target), String>,
     /// What was said last of limits and the like.
@@ -247,7 +247,7 @@ impl Annotated {
         }
     }
 
-    /// A target of an object stands otherwise than before: says what came of it. `present`: the uid of the object, if it is
+    /// A target of an object stands otherwise than before: says what came of it. `presence`: the uid of an object, if it is
     /// there.
     pub(super) fn tell_status(
         &mut self,
@@ -255,10 +255,13 @@ impl Annotated {
         target: &Target,
         before: Option<&TargetStatus>,
         status: &TargetStatus,
-        present: Option<&str>,
+        presence: impl Fn(&ClaimOwner) -> Option<Box<str>>,
     ) {
+        let present = presence(owner);
+        let present = present.as_deref();
         if let Some(now) = &status.reached
-            && let Some(said) = self.said.get(target).or(status.found.as_ref()).cloned()
+            && let Some((former, said)) =
+                self.said.get(target).cloned().or_else(|| Some((owner.clone(), status.found.clone()?)))
             && said != *now
         {
             let wanted = self.objects.get(owner).and_then(|object| object.planned.wanted.as_ref()?.get(target));
@@ -268,19 +271,27 @@ impl Annotated {
                 self.note(owner, present, Severity::Normal, "IPRegistered", text);
             }
             match (present, news.removed) {
-                (Some(_), Some(text)) => self.note(owner, present, Severity::Normal, "IPRemoved", text),
-                (None, removed) if status.own_gone => {
-                    let reason = if owner.is_ingress() { "IngressDeleted" } else { "ServiceDeleted" };
-                    let text = deleted(owner, removed.as_deref(), target);
-                    self.note(owner, None, Severity::Normal, reason, text);
+                // It took the target over: what is gone was the former owner's.
+                (_, Some(text)) if former != *owner => {
+                    let uid = presence(&former);
+                    if uid.is_some() {
+                        self.note(&former, uid.as_deref(), Severity::Normal, "IPRemoved", text);
+                    } else {
+                        self.tell_deleted(&former, target, Some(&text));
+                    }
                 }
+                (Some(_), Some(text)) => self.note(owner, present, Severity::Normal, "IPRemoved", text),
+                (None, removed) if status.own_gone => self.tell_deleted(owner, target, removed.as_deref()),
                 _ => {}
             }
         }
+        // Until a new owner's own are there, what was reached is the former one's.
+        let settled = matches!(status.outcome, Outcome::Registered { .. });
+        let reached_by_it = settled || self.said.get(target).is_none_or(|(said, _)| said == owner);
         match &status.reached {
             // What an object that is gone leaves is said when all of it is gone.
-            Some(reached) if !status.own_gone && present.is_some() => {
-                self.said.insert(target.clone(), Arc::clone(reached));
+            Some(reached) if !status.own_gone && present.is_some() && reached_by_it => {
+                self.said.insert(target.clone(), (owner.clone(), Arc::clone(reached)));
             }
             _ if status.own_gone => {
                 self.said.remove(target);
@@ -313,6 +324,11 @@ impl Annotated {
         if !notices.is_empty() {
             self.noticed.insert(about, notices.to_vec());
         }
+    }
+
+    fn tell_deleted(&self, owner: &ClaimOwner, target: &Target, removed: Option<&str>) {
+        let reason = if owner.is_ingress() { "IngressDeleted" } else { "ServiceDeleted" };
+        self.note(owner, None, Severity::Normal, reason, deleted(owner, removed, target));
     }
 
     /// Says a Warning about a target once, and forgets it when it is over.

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::Knowledge;
 use crate::{
     ledger::{Map, records},
-    model::{Registration, Target},
+    model::{ClaimOwner, Registration, Target},
 };
 
 /// What this cluster may do in a target.
@@ -56,7 +56,8 @@ pub(super) struct Claims {
     visible_since: BTreeMap<Target, (i64, Instant)>,
     /// Until when targets that were lost are kept.
     kept_until: BTreeMap<Target, Instant>,
-    standings: BTreeMap<Target, Standing>,
+    /// How this cluster stands, and for whom that was judged.
+    standings: BTreeMap<Target, (ClaimOwner, Standing)>,
     /// When to judge again where time alone changes the judgement.
     due: BTreeMap<Target, Instant>,
 }
@@ -99,12 +100,12 @@ impl Claims {
     }
 
     pub(super) fn standing(&self, target: &Target) -> Option<Standing> {
-        self.standings.get(target).copied()
+        self.standings.get(target).map(|(_, standing)| *standing)
     }
 
     /// Targets that are not held: what the registry shows of the own claims, or of other clusters, may change that.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Target> {
-        self.standings.iter().filter(|(_, standing)| **standing != Standing::Holds).map(|(target, _)| target)
+        self.standings.iter().filter(|(_, (_, standing))| *standing != Standing::Holds).map(|(target, _)| target)
     }
 
     /// When the next target must be judged again.
@@ -136,7 +137,7 @@ impl Claims {
         self.note_visibility(own, now);
         let claimant = knowledge.claimant(target).map(|(_, owner)| owner);
         let standing = if own.retiring || claimant.as_ref() != Some(&own.owner) {
-            self.lose(target, claimant.is_some_and(|owner| owner != own.owner), now)
+            self.lose(own, claimant.is_some_and(|owner| owner != own.owner), now)
         } else {
             self.kept_until.remove(target);
             let shared = || {
@@ -146,7 +147,7 @@ impl Claims {
             let free = self.alone || self.established.contains(target) || implied(own) || shared();
             self.hold(knowledge, own, free, now)
         };
-        self.standings.insert(target.clone(), standing);
+        self.standings.insert(target.clone(), (own.owner.clone(), standing));
         Some(standing)
     }
 
@@ -163,9 +164,11 @@ impl Claims {
     }
 
     /// A claim that was released, or turned out to be the younger one.
-    fn lose(&mut self, target: &Target, rivalled: bool, now: Instant) -> Standing {
+    fn lose(&mut self, own: &Registration, rivalled: bool, now: Instant) -> Standing {
+        let target = &own.target;
         self.established.remove(target);
-        let held = matches!(self.standing(target), Some(Standing::Holds | Standing::HandsOver));
+        // Who only follows in this cluster, and not first of all clusters, has nothing there to hand over.
+        let held = matches!(self.standings.get(target), Some((owner, Standing::Holds | Standing::HandsOver)) if *owner == own.owner);
         let until = *self.kept_until.entry(target.clone()).or_insert(now + 2 * self.delay);
         if held && rivalled && now < until {
             self.due.insert(target.clone(), until);

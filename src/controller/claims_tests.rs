@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    controller::targets::tests::{adopt, key, mk_knowledge, target},
+    controller::targets::tests::{adopt, key, mk_knowledge, mk_local, target},
     export::Exports,
 };
 
@@ -99,6 +99,22 @@ fn what_is_released_is_kept_only_for_another_name_that_waits() {
         knowledge.retired(&target());
         assert_eq!(claims.judge(&knowledge, &target(), |_| false, held + DELAY), None);
         assert_eq!((claims.waiting().count(), claims.wake()), (0, None));
+    }
+}
+
+/// Another name of this cluster, which waited less long than one elsewhere: it never held anything.
+#[test]
+fn who_only_follows_in_its_cluster_hands_nothing_over() {
+    for (since, standing) in [(8, Standing::Holds), (12, Standing::Withdraws)] {
+        let (mut knowledge, start) = (mk_knowledge(&[("other", 9)]), Instant::now());
+        let mut claims = mk_claims(&knowledge);
+        judge(&mut claims, &knowledge, start);
+        assert_eq!(judge(&mut claims, &knowledge, start + DELAY), Standing::Holds);
+        knowledge.replan(&key("next"), Some(Ok(mk_local())), since);
+        for owner in knowledge.replan(&key("web"), None, 20).0 {
+            knowledge.claim_again(&owner, 20);
+        }
+        assert_eq!(judge(&mut claims, &knowledge, start + DELAY), standing, "since {since}");
     }
 }
 

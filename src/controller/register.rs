@@ -8,7 +8,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    shared::State,
+    shared::{Shared, State},
     watch::{Watch, seconds},
 };
 use crate::{
@@ -44,8 +44,8 @@ impl Watch {
     }
 
     /// The uid of an annotated object, if it is there.
-    fn present(&self, owner: &ClaimOwner) -> Option<Box<str>> {
-        let (key, caches) = (owner.key(), &self.shared.caches);
+    fn present(shared: &Shared, owner: &ClaimOwner) -> Option<Box<str>> {
+        let (key, caches) = (owner.key(), &shared.caches);
         if owner.is_ingress() {
             return caches.ingresses.get(&key).filter(|ingress| !ingress.deleting).map(|ingress| ingress.uid.clone());
         }
@@ -83,8 +83,8 @@ impl Watch {
             drop(state);
             match owner {
                 Some(owner) if owner.is_annotated() => {
-                    let present = self.present(&owner);
-                    self.annotated.tell_status(&owner, target, before.get(target), status, present.as_deref());
+                    let presence = |owner: &ClaimOwner| Self::present(&self.shared, owner);
+                    self.annotated.tell_status(&owner, target, before.get(target), status, presence);
                 }
                 Some(owner) => self.shared.queue.add(owner.key()),
                 None => {}

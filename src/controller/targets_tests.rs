@@ -39,7 +39,7 @@ fn mk_export(annotations: &[(&str, &str)]) -> ServiceExport {
     }
 }
 
-fn mk_local() -> Local {
+pub(in crate::controller) fn mk_local() -> Local {
     let endpoint = fixtures::mk_endpoint([10, 0, 0, 1]);
     Local {
         export: Export {

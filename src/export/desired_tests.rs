@@ -97,7 +97,7 @@ fn the_older_claim_of_two_names_holds_until_it_is_released() {
     assert_eq!(freed, [ClaimOwner::export(&key("b"))].into());
     set(&mut exports, "b", Some(mk_local(1, Some(target("t")))), 10);
     let held = &exports.registrations()[&target("t")];
-    assert_eq!((&*held.owner.name, held.claimed, held.retiring), ("b", 10, false));
+    assert_eq!((&*held.owner.name, held.claimed, held.retiring), ("b", 8, false));
 }
 
 #[test]

@@ -11,8 +11,8 @@ pub(super) struct Registrations {
     held: BTreeMap<Target, Registration>,
     /// What each owner wants, by what it said last to this leader.
     wanted: HashMap<ClaimOwner, BTreeSet<Target>>,
-    /// Owners of this cluster that want a target which another one of them holds.
-    waiting: BTreeMap<Target, BTreeSet<ClaimOwner>>,
+    /// Owners of this cluster that want a target which another one of them holds, and since when, in seconds since 1970.
+    waiting: BTreeMap<Target, BTreeMap<ClaimOwner, i64>>,
 }
 
 /// What came of a change.
@@ -33,7 +33,8 @@ impl Registrations {
         &self.held
     }
 
-    /// Sets all that an owner wants. `now` is in seconds since 1970: new claims date from it.
+    /// Sets all that an owner wants. `now` is in seconds since 1970: new claims date from it. Who waits for a target claims it
+    /// with the date since when; who waits longest is the first.
     pub(super) fn set(&mut self, owner: &ClaimOwner, targets: BTreeSet<Target>, now: i64) -> Changed {
         let mut changed = Changed::default();
         self.waiting.retain(|target, owners| {
@@ -51,17 +52,22 @@ impl Registrations {
             if let Some(held) = self.held.get_mut(target).filter(|held| held.owner == *owner && !held.retiring) {
                 held.retiring = true;
                 changed.records.insert(target.clone());
-                changed.freed.extend(self.waiting.remove(target).unwrap_or_default());
+                changed.freed.extend(self.waiting_for(target));
             }
         }
         for target in &targets {
             let registration = match self.held.get(target) {
                 Some(held) if held.owner == *owner => Registration { retiring: false, ..held.clone() },
-                Some(held) if !held.retiring => {
-                    self.waiting.entry(target.clone()).or_default().insert(owner.clone());
-                    continue;
+                held => {
+                    let waiting = self.waiting.entry(target.clone()).or_default();
+                    let claimed = *waiting.entry(owner.clone()).or_insert(now);
+                    let first = waiting.iter().map(|(owner, since)| (since, owner)).min();
+                    if held.is_some_and(|held| !held.retiring) || first.is_some_and(|(_, first)| first != owner) {
+                        continue;
+                    }
+                    waiting.remove(owner);
+                    Registration { target: target.clone(), owner: owner.clone(), claimed, retiring: false }
                 }
-                _ => Registration { target: target.clone(), owner: owner.clone(), claimed: now, retiring: false },
             };
             if self.held.get(target) != Some(&registration) {
                 self.held.insert(target.clone(), registration);
@@ -89,7 +95,11 @@ impl Registrations {
     pub(super) fn retired(&mut self, target: &Target) -> Option<BTreeSet<ClaimOwner>> {
         self.held.get(target).filter(|held| held.retiring)?;
         self.held.remove(target);
-        Some(self.waiting.remove(target).unwrap_or_default())
+        Some(self.waiting_for(target))
+    }
+
+    fn waiting_for(&self, target: &Target) -> BTreeSet<ClaimOwner> {
+        self.waiting.get(target).into_iter().flat_map(BTreeMap::keys).cloned().collect()
     }
 }
 
@@ -150,9 +160,34 @@ mod tests {
         assert_eq!(registrations.set(&web, targets(&[]), 3).freed, [api.clone()].into());
         registrations.set(&api, targets(&["a", "b"]), 4);
         assert_eq!(state(&registrations), ["a=api", "b=api"]);
+        assert_eq!(registrations.held()[&target("a")].claimed, 2, "claims date from when they were first wanted");
         // One that waits no more is not told.
         registrations.set(&web, targets(&["a"]), 5);
         registrations.set(&web, targets(&[]), 6);
         assert_eq!(registrations.set(&api, targets(&[]), 7).freed, BTreeSet::new());
+    }
+
+    #[test]
+    fn of_several_that_wait_the_one_that_waits_longest_is_the_first() {
+        let mut registrations = Registrations::resume(BTreeMap::new());
+        let [first, second, third] = ["first", "z-second", "a-third"].map(|name| owner("Service", name));
+        for (now, owner) in [(1, &first), (2, &second), (3, &third)] {
+            registrations.set(owner, targets(&["a"]), now);
+        }
+        let freed = registrations.set(&first, targets(&[]), 4).freed;
+        assert_eq!(freed, [second.clone(), third.clone()].into());
+        for owner in &freed {
+            registrations.set(owner, targets(&["a"]), 4);
+        }
+        assert_eq!(
+            (state(&registrations), registrations.held()[&target("a")].claimed),
+            (vec!["a=z-second".to_owned()], 2)
+        );
+        assert_eq!(registrations.set(&second, targets(&[]), 5).freed, [third.clone()].into());
+        registrations.set(&third, targets(&["a"]), 5);
+        assert_eq!(
+            (state(&registrations), registrations.held()[&target("a")].claimed),
+            (vec!["a=a-third".to_owned()], 3)
+        );
     }
 }

@@ -202,12 +202,12 @@ impl World {
         cluster.apply(&self.namespace, manifest).await
     }
 
-    /// Applies a Deployment and waits until its pods are ready and in EndpointSlices.
+    /// Applies a Deployment and waits until its pods are ready, and others are gone.
     pub async fn deploy(&self, cluster: &Cluster, name: &str, replicas: u32) -> Result<()> {
         self.roll_out(cluster, manifests::deployment(name, replicas)).await
     }
 
-    /// Applies a Deployment, whose pods have the label `app` with its name, and waits until they are ready and in EndpointSlices.
+    /// Applies a Deployment, whose pods have the label `app` with its name, and waits until they are ready, and others are gone.
     pub async fn roll_out(&self, cluster: &Cluster, deployment: Value) -> Result<()> {
         let name = name_of(&deployment).to_owned();
         let replicas = deployment["spec"]["replicas"].as_u64().unwrap_or(1);
@@ -272,14 +272,36 @@ impl World {
         Ok(pods.iter().map(|pod| name_of(pod).to_owned()).collect())
     }
 
-    /// Waits until `kubectl describe` prints an Event of this reason for an object; gives all that it prints.
-    pub async fn described(&self, cluster: &Cluster, kind: Kind, name: &str, reason: &str) -> Result<String> {
-        let what = format!("kubectl describe tells of {reason} on {name} in {}", cluster.context);
+    /// The IPv4 addresses of a Deployment's pods, as the pods have them: EndpointSlices may still be on their way.
+    pub async fn pod_ipv4s(&self, cluster: &Cluster, name: &str) -> Result<BTreeSet<String>> {
+        self.pod_addresses(cluster, name, |address| !address.contains(':')).await
+    }
+
+    /// The IPv6 addresses of a Deployment's pods: see [`World::pod_ipv4s`].
+    pub async fn pod_ipv6s(&self, cluster: &Cluster, name: &str) -> Result<BTreeSet<String>> {
+        self.pod_addresses(cluster, name, |address| address.contains(':')).await
+    }
+
+    async fn pod_addresses(
+        &self,
+        cluster: &Cluster,
+        name: &str,
+        of_family: impl Fn(&str) -> bool,
+    ) -> Result<BTreeSet<String>> {
+        let pods = cluster.list(POD, &self.namespace, &format!("app={name}")).await?;
+        let addresses = pods.iter().flat_map(|pod| pod["status"]["podIPs"].as_array().into_iter().flatten());
+        let addresses = addresses.filter_map(|address| address["ip"].as_str()).filter(|address| of_family(address));
+        Ok(addresses.map(ToOwned::to_owned).collect())
+    }
+
+    /// Waits until `kubectl describe` prints an Event of this reason for an object, with these words in its message.
+    pub async fn described(&self, cluster: &Cluster, kind: Kind, name: &str, reason: &str, words: &str) -> Result<()> {
+        let what = format!("kubectl describe tells of {reason} on {name} in {}: {words}", cluster.context);
         eventually(&what, NAMES, async || {
             let text = cluster.describe(kind, &self.namespace, name).await?;
             let events = text.split_once("\nEvents:").map_or("", |(_, events)| events);
-            holds(events.split_whitespace().any(|word| word == reason), &what, &text)?;
-            Ok(text)
+            let told = |line: &str| line.split_whitespace().any(|word| word == reason) && line.contains(words);
+            holds(events.lines().any(told), &what, &text)
         })
         .await
     }

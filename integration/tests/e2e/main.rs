@@ -2,7 +2,9 @@
 //! Multi-Cluster Services API asks for is in the conformance suite (`tests/conformance`). `make test` provides the clusters
 //! and runs both; how to run them on other clusters is in `cloudmap_mcs_integration::scenario`.
 
+mod claims;
 mod ecs;
 mod instances;
 mod load;
 mod operation;
+mod replaced;

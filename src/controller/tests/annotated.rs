@@ -192,11 +192,17 @@ async fn of_two_services_that_want_one_name_the_older_claim_wins_through_restart
     blue.kill();
     blue.lead();
     always("nobody evicts anybody", Duration::from_mins(5), || world.holds("internal", "web") == ["10.0.0.1"]).await;
-    // The claim is released: the next one takes over.
+    // The claim is released: the next oldest takes over, in whichever cluster it is, and never a younger one meanwhile.
+    blue.objects.take_notes();
+    green.objects.take_notes();
     blue.objects.remove_service(&key("a"));
-    until("it is taken over", || world.holds("internal", "web").iter().all(|ip| ip == "10.0.0.2" || ip == "10.1.0.3"))
-        .await;
-    until("by one of them", || world.holds("internal", "web").len() == 1).await;
+    let text = blue.until_noted("a", "ServiceDeleted").await;
+    assert!(text.contains("Removed 10.0.0.1 "), "{text}");
+    always("the next one has it", Duration::from_mins(2), || world.holds("internal", "web") == ["10.0.0.2"]).await;
+    let text = green.until_noted("c", "DomainConflict").await;
+    assert!(text.contains("Service shop/b of cluster blue"), "{text}");
+    blue.headless("b", &[], &["10.0.0.2"]);
+    until("the last one takes over", || world.holds("internal", "web") == ["10.1.0.3"]).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Desired, Figures, Settings, TargetDesired, TargetStatus,
+    Desired, Figures, Reason, Settings, TargetDesired, TargetStatus,
     call::{Call, Event},
     places::{Listed, by_name, listed},
     state::{Class, Listing, Phase, Place, Seen, State, Want},
@@ -26,6 +26,9 @@ use crate::{
 
 /// How long a listing that does not show something is believed: people create namespaces and services, too.
 pub(super) const LISTING_AGE: Duration = Duration::from_secs(30);
+/// The same before a namespace is made or first missed: one of the same name, with DNS perhaps, that was made a moment before
+/// would never be used, or only after minutes.
+pub(super) const CREATION_AGE: Duration = Duration::from_secs(2);
 /// A namespace of ours that nothing needs is kept this long: deleting it is not free of consequences, since AWS gives
 /// a namespace that is made again another `HttpName`.
 const NAMESPACE_LINGERS: Duration = Duration::from_mins(2);
@@ -364,6 +367,14 @@ impl Engine {
                     let ours = self.settings.identity.description();
                     for namespace in rows.values().filter(|n| n.description.as_ref() == Some(&ours)) {
                         self.superfluous.entry(namespace.name.clone()).or_insert(now + NAMESPACE_LINGERS);
+                    }
+                }
+                if let Some((_, rows)) = &self.namespaces.rows {
+                    let missed = |state: &State| matches!(state.problem, Some((Reason::NoNamespace, _)));
+                    for (_, state) in
+                        self.targets.iter_mut().filter(|(t, s)| missed(s) && rows.contains_key(&t.namespace))
+                    {
+                        state.not_before = None;
                     }
                 }
                 self.wake_unresolved(now);

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     Creation, Reason, TargetDesired,
-    engine::{Engine, LISTING_AGE},
+    engine::{CREATION_AGE, Engine, LISTING_AGE},
     state::{Place, Seen, Trouble, Want},
 };
 use crate::{
@@ -44,10 +44,13 @@ impl Engine {
                 self.gone(target);
                 return None;
             }
-            if self.namespaces.fresh(LISTING_AGE, now).is_none() {
+            let creates = desired.creation.namespace && self.settings.create_namespaces;
+            let refused = self.targets.get(target).is_some_and(|state| state.problem.is_some());
+            let age = if creates || !refused { CREATION_AGE } else { LISTING_AGE };
+            if self.namespaces.fresh(age, now).is_none() {
                 return self.want_namespaces(target, now);
             }
-            if !(desired.creation.namespace && self.settings.create_namespaces) {
+            if !creates {
                 let message = format!(
                     "there is no Cloud Map namespace {:?}, and it is not created for this; create it, or name another one",
                     target.namespace

@@ -1,7 +1,7 @@
 //! Writing instances: one operation on each at a time, awaited, and tried again where it failed.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -61,6 +61,7 @@ impl Engine {
             }
             state.pending.as_mut()?.pop_front();
         }
+        state.pending = Some(VecDeque::new());
         let refused = state.place().is_some_and(|place| place.refused_until.is_some());
         if state.at_rest() && !full && !refused {
             state.settled = true;
@@ -269,6 +270,10 @@ impl Engine {
         let Some(state) = self.targets.get_mut(target) else { return };
         if state.running.remove(id).is_some() {
             self.running -= 1;
+        }
+        if state.running.is_empty() {
+            // An emptied map keeps its room, and there are many targets.
+            state.running = BTreeMap::new();
         }
         state.seen = state.seen.min(Seen::Once);
         touch(state, id);

@@ -5,20 +5,18 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use aws_sdk_servicediscovery::types::CustomHealthStatus;
-use cloudmap_mcs_integration::ecs::{Definition, Ecs, Records, Service};
+use cloudmap_mcs_integration::ecs::{Definition, Ecs, Records};
 use cloudmap_mcs_integration::scenario::{
     Cluster, NAMESPACE, POD, PROPAGATION, SERVICE_EXPORT, World, eventually, holds, manifests, name_of,
 };
 use serde_json::json;
 
+use super::ids;
+
 /// Lets the scenario's namespace import from Cloud Map namespaces, or from none.
 async fn import_from(world: &World, cluster: &Cluster, namespaces: Option<&str>) -> Result<()> {
     let annotations = json!({"metadata": {"annotations": {"cloudmap.controller/import-from": namespaces}}});
     cluster.merge(NAMESPACE, "", &world.namespace, &annotations).await
-}
-
-fn ids(service: &Service) -> BTreeSet<String> {
-    service.tasks().iter().map(|task| task.id.clone()).collect()
 }
 
 /// Waits until all of these answer at a URL, and nobody else.

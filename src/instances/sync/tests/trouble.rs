@@ -216,3 +216,37 @@ async fn without_leave_to_create_namespaces_the_remedy_is_said() {
     world.registered(&web, 2).await;
     assert_eq!(world.count(Operation::CreateHttpNamespace), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_somebody_made_just_before_is_used_and_not_shadowed_by_another() {
+    let world = World::new(Fake::new());
+    let (other, web) = (target("other", "web"), target("shop", "web"));
+    world.desire([(other.clone(), active(specs("uid-1", "web", [1], "a")))]);
+    world.registered(&other, 1).await;
+    // The listing that the other one needed is not old.
+    sleep(Duration::from_secs(5)).await;
+    world.fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
+    world.desire([&other, &web].map(|target| (target.clone(), active(specs("uid-1", "web", [1], "a")))));
+    world.registered(&web, 1).await;
+    assert_eq!(world.count(Operation::CreateHttpNamespace), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_was_missed_is_found_as_soon_as_any_listing_has_it() {
+    let mut settings = Settings::new(identity("uid-1"));
+    settings.create_namespaces = false;
+    let world = World::with(Fake::new(), &Rates::default(), settings);
+    let (web, other) = (target("shop", "web"), target("other", "web"));
+    let desired = |target: &Target| (target.clone(), active(specs("uid-1", "web", [1], "a")));
+    world.desire([desired(&web)]);
+    world.refused(&web, Reason::NoNamespace).await;
+    // No listing that is older than the wish says that a namespace is not there.
+    world.fake.registry().add_namespace("other", NamespaceKind::DnsPrivate);
+    world.fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
+    sleep(Duration::from_secs(5)).await;
+    let start = Instant::now();
+    world.desire([desired(&web), desired(&other)]);
+    world.registered(&other, 1).await;
+    world.registered(&web, 1).await;
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+}
