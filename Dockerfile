@@ -24,8 +24,8 @@ ENV CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=x86_64-linux-gnu-gcc \
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/source/target,sharing=locked \
-    cargo build --release --locked --package cloudmap-mcs --bin cloudmap-mcs --target "$(cat /target)" \
-    && cp "target/$(cat /target)/release/cloudmap-mcs" /cloudmap-mcs
+    cargo build --profile dist --locked --package cloudmap-mcs --bin cloudmap-mcs --target "$(cat /target)" \
+    && cp "target/$(cat /target)/dist/cloudmap-mcs" /cloudmap-mcs
 
 # glibc, libgcc and CA certificates, no shell; user 65532.
 FROM gcr.io/distroless/cc-debian12:nonroot

@@ -38,12 +38,12 @@ lint: ## Formatting, clippy, dependencies and shell scripts
 bench: ## Measure propagation, idle cost and memory; prints one JSON line per figure
 	@$(STAGES) use_target; integration/bench.sh
 
-build: ## The release binary
-	@$(STAGES) use_target; build_release; echo "built: $$CARGO_TARGET_DIR/release/cloudmap-mcs"
+build: ## The binary as images have it (some minutes)
+	@$(STAGES) use_target; build_dist; echo "built: $$CARGO_TARGET_DIR/dist/cloudmap-mcs"
 
 image: ## A container image of it as a file (IMAGE=name:tag, IMAGE_TAR=file); with Docker, use the Dockerfile instead
-	@$(STAGES) use_target; build_release; \
-		$(TESTBED) image "$(IMAGE)" "$(IMAGE_TAR)" "$$CARGO_TARGET_DIR/release/cloudmap-mcs"
+	@$(STAGES) use_target; build_dist; \
+		$(TESTBED) image "$(IMAGE)" "$(IMAGE_TAR)" "$$CARGO_TARGET_DIR/dist/cloudmap-mcs"
 
 testbed-up: ## Two empty clusters on this machine (CLUSTERS=3: three); prints how to use them
 	@$(TESTBED) up --clusters "$(CLUSTERS)"; $(TESTBED) env

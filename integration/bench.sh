@@ -62,7 +62,9 @@ main() {
 	export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}
 	local built=$CARGO_TARGET_DIR/release
 	(cd "$ROOT" && cargo build --release --workspace --bins >&2)
-	CONTROLLER=${CONTROLLER:-$built/cloudmap-mcs}
+	# As users get it.
+	[ -n "${CONTROLLER:-}" ] || (cd "$ROOT" && cargo build --profile dist --package cloudmap-mcs --bin cloudmap-mcs >&2)
+	CONTROLLER=${CONTROLLER:-$CARGO_TARGET_DIR/dist/cloudmap-mcs}
 	WORK=$(mktemp -d)
 	trap finish EXIT
 	trap 'exit 130' INT

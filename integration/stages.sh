@@ -40,6 +40,9 @@ need() {
 # cargo would compile the dependencies again, for other features.
 build_release() { (cd "$ROOT" && cargo build --release --workspace --bins); }
 
+# build_dist: the controller as images for users have it.
+build_dist() { (cd "$ROOT" && cargo build --profile dist --package cloudmap-mcs --bin cloudmap-mcs); }
+
 # use_target: sets CARGO_TARGET_DIR, unless it is set, to a folder of the cache for this compiler, which clones share.
 #
 # Cargo does not tell two checkouts of one workspace apart: it compares file times only, and would take what another
@@ -56,7 +59,7 @@ use_target() {
 	mkdir -p "$CARGO_TARGET_DIR"
 	owner=$CARGO_TARGET_DIR/.checkout
 	if [ -f "$owner" ] && [ "$(cat "$owner")" != "$ROOT" ]; then
-		for profile in dev release; do
+		for profile in dev release dist; do
 			for package in cloudmap-mcs cloudmap-mcs-integration; do
 				(cd "$ROOT" && cargo clean --quiet --profile "$profile" --package "$package")
 			done
