@@ -235,8 +235,19 @@ impl World {
         status: &str,
         reason: &str,
     ) -> Result<Value> {
+        self.export_condition_within(PROPAGATION, cluster, export, [kind, status, reason]).await
+    }
+
+    /// For a controller that has just begun to lead, and shares what AWS lets it list with others.
+    pub async fn export_condition_within(
+        &self,
+        deadline: Duration,
+        cluster: &Cluster,
+        export: &str,
+        [kind, status, reason]: [&str; 3],
+    ) -> Result<Value> {
         let what = format!("{}: the export {export} has {kind}={status}, {reason}", cluster.context);
-        eventually(&what, PROPAGATION, async || {
+        eventually(&what, deadline, async || {
             let export = cluster.expect(SERVICE_EXPORT, &self.namespace, export).await?;
             let condition = condition(&export, kind);
             holds(condition["status"] == status && condition["reason"] == reason, &what, &export)?;

@@ -66,7 +66,7 @@ async fn a_cluster_with_the_aws_controller_shares_services_moves_over_and_back()
         }
         outcome?;
         // A cluster that was forgotten comes back by itself.
-        world.export_condition(theirs, "web", "Ready", "True", "Exported").await?;
+        world.export_condition_within(NAMES, theirs, "web", ["Ready", "True", "Exported"]).await?;
         imported_from(world, ours, "web", theirs).await
     })
     .await;
@@ -163,7 +163,7 @@ async fn play(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
     imported_from(world, ours, "both", theirs).await?;
     imported_from(world, ours, "both", ours).await?;
     answered_by(world, ours, "both", &all).await?;
-    world.export_condition(ours, "both", "Conflict", "False", "NoConflicts").await?;
+    world.export_condition_within(NAMES, ours, "both", ["Conflict", "False", "NoConflicts"]).await?;
     // Both ways endpoints come and go.
     for (cluster, name, other) in [(theirs, "web", ours), (ours, "api", theirs)] {
         world.deploy(cluster, name, 3).await?;
@@ -249,7 +249,7 @@ async fn move_over(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
     holds(held && exports.len() == EXPORTS.len(), "its finalizer is on the exports", &exports)?;
     // 2. This controller is started in its place. Until it is told to it takes nothing over.
     run(theirs, true).await?;
-    world.export_condition(theirs, "web", "Ready", "False", "Failed").await?;
+    world.export_condition_within(NAMES, theirs, "web", ["Ready", "False", "Failed"]).await?;
     // 3. The exports and the imports are handed over.
     for name in EXPORTS {
         release(world, theirs, name).await?;
@@ -265,8 +265,8 @@ async fn move_over(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
         theirs.merge(SERVICE_IMPORT, ns, name_of(&import), &patch).await?;
     }
     for name in EXPORTS {
-        world.export_condition(theirs, name, "Ready", "True", "Exported").await?;
-        world.export_condition(theirs, name, "Registered", "True", "Registered").await?;
+        world.export_condition_within(NAMES, theirs, name, ["Ready", "True", "Exported"]).await?;
+        world.export_condition_within(NAMES, theirs, name, ["Registered", "True", "Registered"]).await?;
         eventually("its instances are this controller's", PODS, async || {
             let found = discover(world, name).await?;
             let left = found.values().filter(|told| {
