@@ -106,7 +106,7 @@ impl Bed {
 async fn a_life_from_the_namespace_to_its_end() {
     let bed = bed(quick()).await;
     let namespace = bed.namespace("shop").await;
-    let listed = bed.cloudmap.list_namespaces().await.unwrap();
+    let listed = bed.cloudmap.list_namespaces(Lane::Instances).await.unwrap();
     assert_eq!((&*listed[0].id, &*listed[0].name, &*listed[0].http_name), (&*namespace, "shop", "shop"));
     assert_eq!(bed.cloudmap.list_tags(&listed[0].arn).await.unwrap()["team"], "shop");
 
@@ -135,7 +135,7 @@ async fn a_life_from_the_namespace_to_its_end() {
     bed.cloudmap.delete_service(&service).await.unwrap();
     let operation = bed.cloudmap.delete_namespace(&namespace).await.unwrap();
     assert!(matches!(bed.finish(operation).await, OperationState::Succeeded { .. }));
-    assert!(bed.cloudmap.list_namespaces().await.unwrap().is_empty());
+    assert!(bed.cloudmap.list_namespaces(Lane::Instances).await.unwrap().is_empty());
 
     let calls = bed.metrics.snapshot();
     assert_eq!(calls.total(), bed.emulator.control().counters().total(), "every request is counted");

@@ -10,7 +10,7 @@ use tokio::{
 use tracing::warn;
 
 use super::Zones;
-use crate::cloudmap::CloudMap;
+use crate::cloudmap::{CloudMap, Lane};
 
 /// How often namespaces are listed; a new one takes names from then on.
 const PERIOD: Duration = Duration::from_mins(1);
@@ -66,7 +66,7 @@ async fn follow(cloudmap: Arc<dyn CloudMap>, mut asked: watch::Receiver<bool>, k
             return;
         }
         let begun = Instant::now();
-        let listed = cloudmap.list_namespaces().await;
+        let listed = cloudmap.list_namespaces(Lane::Instances).await;
         failures = if listed.is_ok() { 0 } else { failures + 1 };
         known.send_if_modified(|known| {
             let now = match &listed {

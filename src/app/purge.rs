@@ -118,7 +118,7 @@ impl Remains {
             cluster_uid: "".into(),
         };
         let ledger_name = ledger::namespace_name(clusterset.as_str());
-        for namespace in cloudmap.list_namespaces().await? {
+        for namespace in cloudmap.list_namespaces(Lane::Instances).await? {
             let services = cloudmap.list_services(&namespace.id).await?;
             if *namespace.name == *ledger_name {
                 let removed: BTreeSet<&str> = self.ledger.iter().map(|belonging| &*belonging.service_id).collect();

@@ -233,7 +233,7 @@ impl Registry {
 
 #[async_trait]
 impl CloudMap for Fake {
-    async fn list_namespaces(&self) -> Result<Vec<Namespace>, Error> {
+    async fn list_namespaces(&self, _lane: Lane) -> Result<Vec<Namespace>, Error> {
         self.begin(Operation::ListNamespaces, "").await?;
         Ok(self.registry().namespaces.clone())
     }

@@ -72,8 +72,8 @@ macro_rules! decorate {
     ($decorator:ident) => {
         #[async_trait]
         impl<C: CloudMap> CloudMap for $decorator<C> {
-            async fn list_namespaces(&self) -> Result<Vec<Namespace>, Error> {
-                self.around(Operation::ListNamespaces, Lane::Instances, self.inner.list_namespaces()).await
+            async fn list_namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error> {
+                self.around(Operation::ListNamespaces, lane, self.inner.list_namespaces(lane)).await
             }
 
             async fn create_http_namespace(

@@ -56,7 +56,8 @@ impl Default for Rates {
     fn default() -> Self {
         use Operation as Op;
         let rate = |operation| match operation {
-            Op::ListNamespaces | Op::CreateHttpNamespace | Op::DeleteNamespace => Rate::new(0.5, 5.0, 0.0),
+            Op::ListNamespaces => Rate::new(0.5, 5.0, 1.0),
+            Op::CreateHttpNamespace | Op::DeleteNamespace => Rate::new(0.5, 5.0, 0.0),
             Op::ListServices => Rate::new(2.0, 10.0, 0.0),
             Op::CreateService | Op::UpdateService | Op::DeleteService | Op::ListTagsForResource | Op::TagResource => {
                 Rate::new(5.0, 50.0, 0.0)
@@ -293,6 +294,20 @@ mod tests {
             limits.acquire(WRITE, Lane::Ledger).await;
         }
         assert!(since.elapsed() <= Duration::from_millis(2_100), "{:?}", since.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_ledger_finds_its_namespace_whoever_else_lists() {
+        let limits = Limits::new(&Rates::default(), None);
+        let listing = async {
+            loop {
+                limits.acquire(Operation::ListNamespaces, Lane::Instances).await;
+            }
+        };
+        let _: Result<(), _> = tokio::time::timeout(Duration::from_mins(1), listing).await;
+        let since = Instant::now();
+        limits.acquire(Operation::ListNamespaces, Lane::Ledger).await;
+        assert_eq!(since.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]

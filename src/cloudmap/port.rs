@@ -23,8 +23,8 @@ pub type Attributes = BTreeMap<String, String>;
 /// still happen later.
 #[async_trait]
 pub trait CloudMap: Send + Sync + 'static {
-    /// All namespaces that this account sees.
-    async fn list_namespaces(&self) -> Result<Vec<Namespace>, Error>;
+    /// All namespaces that this account sees. AWS allows few such calls: whoever cannot do without goes first.
+    async fn list_namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error>;
 
     /// Starts to create an API-only namespace. The returned operation is asynchronous.
     async fn create_http_namespace(

@@ -15,7 +15,7 @@ const PAGE: usize = 100;
 /// Makes a call. Reads only.
 pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, settings: Arc<Settings>, call: Call) -> Event {
     match call {
-        Call::Namespaces => Event::Namespaces(cloudmap.list_namespaces().await),
+        Call::Namespaces => Event::Namespaces(cloudmap.list_namespaces(Lane::Instances).await),
         Call::Services { namespace, id } => Event::Services { result: cloudmap.list_services(&id).await, namespace },
         Call::Instances(key, look) => {
             let mut further_calls = 0;

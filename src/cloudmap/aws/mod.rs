@@ -230,7 +230,7 @@ fn unbuilt(operation: Operation, error: &aws_sdk_servicediscovery::error::BuildE
 
 #[async_trait]
 impl CloudMap for AwsCloudMap {
-    async fn list_namespaces(&self) -> Result<Vec<Namespace>, Error> {
+    async fn list_namespaces(&self, _lane: Lane) -> Result<Vec<Namespace>, Error> {
         let operation = Operation::ListNamespaces;
         self.pages(operation, async |token| {
             let request = self.client.list_namespaces().max_results(PAGE).set_next_token(token);

@@ -197,7 +197,7 @@ async fn namespaces_are_listed_to_the_last_page_with_the_names_that_discovery_ta
         json!({"Namespaces": [{"Id": "ns-2", "Name": "internal", "Type": "DNS_PRIVATE"}]}),
     ];
     let server = serve(script.iter().map(|page| (200, page.to_string())).collect()).await;
-    let namespaces = cloudmap(&server.url).await.list_namespaces().await.unwrap();
+    let namespaces = cloudmap(&server.url).await.list_namespaces(Lane::Instances).await.unwrap();
     let names: Vec<_> = namespaces.iter().map(|namespace| (&*namespace.name, &*namespace.http_name)).collect();
     assert_eq!(names, [("shop", "shop-1a2b"), ("internal", "internal")]);
 }
@@ -220,7 +220,7 @@ async fn a_command_repeats_what_is_throttled() {
     let server = serve(script).await;
     let settings = AwsSettings { endpoint: Some(server.url.clone()), repeat: 2, ..AwsSettings::default() };
     let cloudmap = AwsCloudMap::configured(&sdk(), &settings, Limits::new(&Rates::default(), None)).await.unwrap();
-    assert_eq!(cloudmap.list_namespaces().await.unwrap(), []);
+    assert_eq!(cloudmap.list_namespaces(Lane::Instances).await.unwrap(), []);
     assert_eq!(server.requests.lock().unwrap().len(), 2);
 }
 
@@ -247,7 +247,7 @@ async fn a_command_repeats_for_longer_than_one_call_may_take() {
     let sdk = sdk().to_builder().http_client(client).build();
     let settings = AwsSettings { repeat: 6, ..AwsSettings::default() };
     let cloudmap = AwsCloudMap::configured(&sdk, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
-    assert_eq!(cloudmap.list_namespaces().await.unwrap(), []);
+    assert_eq!(cloudmap.list_namespaces(Lane::Instances).await.unwrap(), []);
     assert_eq!(left.load(Ordering::Relaxed), 0);
 }
 
@@ -287,7 +287,7 @@ async fn the_host_prefix_stays_where_our_own_flag_is_not_set() {
     let limits = Limits::new(&Rates::default(), None);
     let cloudmap = AwsCloudMap::configured(&sdk, &AwsSettings::default(), limits).await.unwrap();
     cloudmap.discover_instances("shop", "web", &BTreeMap::new(), Lane::Ledger).await.unwrap_err();
-    cloudmap.list_namespaces().await.unwrap_err();
+    cloudmap.list_namespaces(Lane::Instances).await.unwrap_err();
     assert_eq!(*noted.0.lock().unwrap(), ["https://data-vpce-1.example/", "https://vpce-1.example/"]);
 }
 
@@ -366,7 +366,7 @@ async fn missing_credentials_are_named_as_such() {
     let sdk = SdkConfig::builder().behavior_version(BehaviorVersion::latest()).region(Region::new("eu-west-1")).build();
     let settings = AwsSettings { endpoint: Some(server.url.clone()), ..AwsSettings::default() };
     let cloudmap = AwsCloudMap::configured(&sdk, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
-    let error = cloudmap.list_namespaces().await.unwrap_err();
+    let error = cloudmap.list_namespaces(Lane::Instances).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::AccessDenied, "{error}");
     assert!(server.requests.lock().unwrap().is_empty());
 }
@@ -413,7 +413,7 @@ async fn assumes_a_role_over_the_same_stack() {
         ..AwsSettings::default()
     };
     let cloudmap = AwsCloudMap::configured(&loaded, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
-    cloudmap.list_namespaces().await.unwrap();
+    cloudmap.list_namespaces(Lane::Instances).await.unwrap();
     let asked = sts.requests.lock().unwrap()[0].body.clone();
     assert!(asked.contains("Action=AssumeRole") && asked.contains("ExternalId=shared-secret"), "{asked}");
     let signed = registry.requests.lock().unwrap()[0].authorization.clone();

@@ -161,7 +161,7 @@ impl Performer {
     pub(super) async fn perform(self: Arc<Self>, call: Call) -> Event {
         let cloudmap = &self.cloudmap;
         match call {
-            Call::ListNamespaces => Event::Namespaces(cloudmap.list_namespaces().await),
+            Call::ListNamespaces => Event::Namespaces(cloudmap.list_namespaces(Lane::Instances).await),
             Call::CreateNamespace { name } => {
                 let result = self.leading("CreateHttpNamespace", self.create_namespace(&name)).await;
                 Event::NamespaceCreated { name, result }

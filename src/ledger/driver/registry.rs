@@ -105,7 +105,7 @@ impl Registry {
         let mut known = self.namespace.lock().await;
         if known.is_none() {
             let name = self.namespace_name();
-            let mut found = self.cloudmap.list_namespaces().await?;
+            let mut found = self.cloudmap.list_namespaces(Lane::Ledger).await?;
             found.retain(|namespace| namespace.kind == NamespaceKind::Http && *namespace.name == *name);
             // Namespaces that other accounts share may have the same name: all clusters must take the same one.
             *known = found.into_iter().min_by(|a, b| a.id.cmp(&b.id));
