@@ -47,8 +47,9 @@ fn found(services: &[(&str, Option<Reading>)], listed: bool, trouble: Option<Tro
     Arc::new(Found { namespaces: [("shop".into(), Arc::new(namespace))].into() })
 }
 
-fn mk_peers() -> Peers {
-    let mut peers = Peers::new(true);
+/// In a cluster with a namespace, with the flag or without it.
+fn mk_with(enabled: bool) -> Peers {
+    let mut peers = Peers::new(enabled);
     let shop = Namespace {
         name: "shop".into(),
         uid: "uid".into(),
@@ -57,6 +58,11 @@ fn mk_peers() -> Peers {
         import_from: None,
     };
     peers.namespace_changed(&"shop".into(), Some(&shop));
+    peers
+}
+
+fn mk_peers() -> Peers {
+    let peers = mk_with(true);
     assert_eq!(peers.sought().map(|name| &**name).collect::<Vec<_>>(), ["shop"]);
     peers
 }
@@ -110,14 +116,6 @@ fn nothing_follows_from_what_was_not_read() {
 
 #[test]
 fn without_the_flag_nothing_is_read() {
-    let mut peers = Peers::new(false);
-    let shop = Namespace {
-        name: "shop".into(),
-        uid: "uid".into(),
-        terminating: false,
-        labels: BTreeMap::new(),
-        import_from: None,
-    };
-    peers.namespace_changed(&"shop".into(), Some(&shop));
+    let peers = mk_with(false);
     assert!(peers.sought().next().is_none() && peers.is_settled() && peers.is_complete(&key("web")));
 }

@@ -122,6 +122,13 @@ impl CloudMap {
         }
     }
 
+    /// The id of a [`CloudMap::service`] in a [`CloudMap::private_namespace`] of this name; resolvers keep for a second what
+    /// either says.
+    pub async fn private_service(&self, namespace: &str, name: &str, records: Records) -> Result<String> {
+        let namespace_id = self.private_namespace(namespace, 1).await?;
+        self.service(&namespace_id, name, records, 1).await
+    }
+
     pub async fn register(&self, service_id: &str, id: &str, attributes: BTreeMap<String, String>) -> Result<()> {
         let mut request = self.client.register_instance().service_id(service_id).instance_id(id);
         for (key, value) in attributes {

@@ -65,8 +65,7 @@ async fn all_answer(service: &Service, name: &str) -> Result<()> {
 async fn tasks_find_each_other_by_the_name_in_cloud_map() -> Result<()> {
     let ecs = Ecs::from_env().await?;
     let namespace = unique("ecs");
-    let namespace_id = ecs.cloud_map().private_namespace(&namespace, 1).await?;
-    let registry = ecs.cloud_map().service(&namespace_id, "orders", Records::DualStack, 1).await?;
+    let registry = ecs.cloud_map().private_service(&namespace, "orders", Records::DualStack).await?;
     let definition =
         Definition { registers_ipv6: true, ..Definition::new(&unique("prod"), "orders-service", &registry) };
     let mut orders = ecs.service(definition.clone()).await?;
@@ -131,8 +130,7 @@ async fn tasks_find_each_other_by_the_name_in_cloud_map() -> Result<()> {
 async fn tasks_in_bridge_mode_share_hosts_and_have_ports_of_their_own() -> Result<()> {
     let ecs = Ecs::from_env().await?;
     let namespace = unique("bridge");
-    let namespace_id = ecs.cloud_map().private_namespace(&namespace, 1).await?;
-    let registry = ecs.cloud_map().service(&namespace_id, "legacy", Records::Srv, 1).await?;
+    let registry = ecs.cloud_map().private_service(&namespace, "legacy", Records::Srv).await?;
     let mut legacy = ecs.service(Definition::new(&unique("bridge"), "legacy", &registry).in_bridge_mode()).await?;
     legacy.scale(3).await?;
     let hosts: BTreeSet<_> = legacy.tasks().iter().map(|task| task.ipv4).collect();

@@ -145,8 +145,7 @@ async fn a_service_half_tasks_half_pods_is_scaled_both_ways_and_never_without_a_
         let here = &world.clusters[0];
         let ecs = Ecs::from_env().await?;
         let namespace = format!("{}-ecs", world.namespace);
-        let namespace_id = ecs.cloud_map().private_namespace(&namespace, 1).await?;
-        let registry = ecs.cloud_map().service(&namespace_id, "orders", Records::A, 1).await?;
+        let registry = ecs.cloud_map().private_service(&namespace, "orders", Records::A).await?;
         let mut orders = ecs.service(Definition::new(&world.namespace, "orders", &registry)).await?;
         orders.scale(2).await?;
         let first = ids(&orders);

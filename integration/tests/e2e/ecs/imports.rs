@@ -43,8 +43,7 @@ async fn pods_reach_tasks_alone_and_beside_pods_by_one_name() {
         let [here, elsewhere] = world.pair();
         let ecs = Ecs::from_env().await?;
         let namespace = format!("{}-ecs", world.namespace);
-        let namespace_id = ecs.cloud_map().private_namespace(&namespace, 1).await?;
-        let registry = ecs.cloud_map().service(&namespace_id, "orders", Records::A, 1).await?;
+        let registry = ecs.cloud_map().private_service(&namespace, "orders", Records::A).await?;
         let mut orders = ecs.service(Definition::new(&world.namespace, "orders", &registry)).await?;
         orders.scale(2).await?;
 
@@ -107,8 +106,7 @@ async fn tasks_with_dynamic_ports_are_behind_one_stable_port() {
         let [here, _] = world.pair();
         let ecs = Ecs::from_env().await?;
         let namespace = format!("{}-ecs", world.namespace);
-        let namespace_id = ecs.cloud_map().private_namespace(&namespace, 1).await?;
-        let registry = ecs.cloud_map().service(&namespace_id, "legacy", Records::Srv, 1).await?;
+        let registry = ecs.cloud_map().private_service(&namespace, "legacy", Records::Srv).await?;
         let definition = Definition::new(&world.namespace, "legacy", &registry).in_bridge_mode();
         let mut legacy = ecs.service(definition).await?;
         legacy.scale(1).await?;

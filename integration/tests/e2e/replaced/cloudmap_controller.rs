@@ -42,9 +42,8 @@ async fn the_examples_of_the_python_controller_work_unchanged() {
     World::run("python", async |world| {
         let [here, there] = world.pair();
         let ecs = Ecs::from_env().await?;
-        let namespace_id = ecs.cloud_map().private_namespace(NAMESPACE, 1).await?;
         // What it was written for: a service of ECS, whose tasks stay until the pods have taken over.
-        let registry = ecs.cloud_map().service(&namespace_id, "nginx-ecs-service", Records::A, 1).await?;
+        let registry = ecs.cloud_map().private_service(NAMESPACE, "nginx-ecs-service", Records::A).await?;
         let definition = Definition { port: 80, ..Definition::new(&world.namespace, "nginx-ecs-service", &registry) };
         let mut tasks = ecs.service(definition).await?;
         tasks.scale(1).await?;
