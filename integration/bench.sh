@@ -13,10 +13,10 @@
 # killed.
 set -euo pipefail
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-readonly ROOT
+# shellcheck source=integration/stages.sh
+. "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
 
-testbed() { "$ROOT/integration/testbed/testbed" "$1" --apiservers-only "${@:2}" >&2; }
+testbed() { "$TESTBED" "$1" --apiservers-only "${@:2}" >&2; }
 
 finish() {
 	local status=$?
@@ -61,9 +61,9 @@ member() {
 main() {
 	export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}
 	local built=$CARGO_TARGET_DIR/release
-	(cd "$ROOT" && cargo build --release --workspace --bins >&2)
+	build_release >&2
 	# As users get it.
-	[ -n "${CONTROLLER:-}" ] || (cd "$ROOT" && cargo build --profile dist --package cloudmap-mcs --bin cloudmap-mcs >&2)
+	[ -n "${CONTROLLER:-}" ] || build_dist >&2
 	CONTROLLER=${CONTROLLER:-$CARGO_TARGET_DIR/dist/cloudmap-mcs}
 	WORK=$(mktemp -d)
 	trap finish EXIT
@@ -71,7 +71,7 @@ main() {
 	trap 'exit 143' TERM
 	testbed down
 	testbed up --clusters 2
-	eval "$("$ROOT/integration/testbed/testbed" env --apiservers-only)"
+	eval "$("$TESTBED" env --apiservers-only)"
 	testbed image cloudmap-mcs:bench "$WORK/image.tar" "$CONTROLLER"
 	gzip --keep "$WORK/image.tar"
 	EMULATOR=http://$TESTBED_HOST_IP:8700
