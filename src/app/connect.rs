@@ -26,7 +26,7 @@ pub(super) async fn kubernetes(args: &KubeArgs) -> anyhow::Result<Client> {
 }
 
 /// Times that a command repeats a call: half a minute or so.
-const REPEAT: u32 = 6;
+const REPEAT: u32 = 24;
 
 fn settings(args: &AwsArgs) -> AwsSettings {
     let AwsArgs { region, assume_role_arn, assume_role_external_id, cloudmap_endpoint } = args;

@@ -55,6 +55,8 @@ pub(crate) struct Registry {
     running: BTreeMap<Arc<str>, Pending>,
     /// Whether those that are over succeeded.
     over: BTreeMap<Arc<str>, bool>,
+    /// Namespaces by the operations that made them.
+    made: BTreeMap<Arc<str>, Arc<str>>,
     next: u64,
 }
 
@@ -238,6 +240,12 @@ impl CloudMap for Fake {
         Ok(self.registry().namespaces.clone())
     }
 
+    async fn get_namespace(&self, id: &str) -> Result<Namespace, Error> {
+        self.begin(Operation::GetNamespace, id).await?;
+        let found = self.registry().namespaces.iter().find(|namespace| &*namespace.id == id).cloned();
+        found.ok_or_else(|| error(Operation::GetNamespace, ErrorKind::NotFound))
+    }
+
     async fn create_http_namespace(
         &self,
         name: &str,
@@ -247,8 +255,9 @@ impl CloudMap for Fake {
     ) -> Result<OperationId, Error> {
         self.begin(Operation::CreateHttpNamespace, name).await?;
         let mut registry = self.registry();
-        if registry.namespaces.iter().any(|namespace| &*namespace.name == name) {
-            return Err(error(Operation::CreateHttpNamespace, ErrorKind::AlreadyExists { id: None }));
+        if let Some(taken) = registry.namespaces.iter().find(|namespace| &*namespace.name == name) {
+            let id = Some(taken.id.to_string());
+            return Err(error(Operation::CreateHttpNamespace, ErrorKind::AlreadyExists { id }));
         }
         let id = registry.add_namespace(name, NamespaceKind::Http);
         registry.tags.insert(format!("arn:{id}").into(), tags.clone());
@@ -257,6 +266,7 @@ impl CloudMap for Fake {
         }
         let operation = registry.id("op");
         registry.over.insert(operation.clone(), true);
+        registry.made.insert(operation.clone(), id);
         Ok(OperationId(operation))
     }
 
@@ -396,7 +406,10 @@ impl CloudMap for Fake {
         self.begin(Operation::GetOperation, &id.0).await?;
         let registry = self.registry();
         match registry.over.get(&id.0) {
-            Some(true) => Ok(OperationState::Succeeded { targets: BTreeMap::new() }),
+            Some(true) => {
+                let made = registry.made.get(&id.0).map(|made| ("NAMESPACE".to_owned(), made.to_string()));
+                Ok(OperationState::Succeeded { targets: made.into_iter().collect() })
+            }
             Some(false) => {
                 Ok(OperationState::Failed { code: "INTERNAL_FAILURE".to_owned(), message: "injected".to_owned() })
             }

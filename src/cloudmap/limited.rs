@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tokio::time::Instant;
+use tokio::{sync::Mutex, time::Instant};
 
 use super::{
     CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Metrics, Namespace, NewService,
@@ -19,11 +19,44 @@ use super::{
 pub struct Limited<C> {
     inner: C,
     limits: Arc<Limits>,
+    /// The last listing of the namespaces for the instances lane: who waited for it takes it, too.
+    namespaces: Mutex<Option<Listing>>,
+}
+
+#[derive(Debug)]
+struct Listing {
+    /// When it had its turn: it shows what was there before.
+    begun: Instant,
+    result: Result<Vec<Namespace>, Error>,
 }
 
 impl<C: CloudMap> Limited<C> {
     pub fn new(inner: C, limits: Arc<Limits>) -> Self {
-        Self { inner, limits }
+        Self { inner, limits, namespaces: Mutex::default() }
+    }
+
+    /// AWS allows a listing every two seconds, and several parts of the controller ask for one: whoever asks before the next
+    /// one has its turn shares that one. The ledger has a reserve, and waits for nobody.
+    async fn namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error> {
+        let operation = Operation::ListNamespaces;
+        if lane == Lane::Ledger {
+            return self.around(operation, lane, self.inner.list_namespaces(lane)).await;
+        }
+        let asked = Instant::now();
+        let mut last = self.namespaces.lock().await;
+        if let Some(Listing { begun, result }) = &*last
+            && *begun >= asked
+        {
+            return result.clone();
+        }
+        let mut begun = asked;
+        let listing = async {
+            begun = Instant::now();
+            self.inner.list_namespaces(lane).await
+        };
+        let result = self.around(operation, lane, listing).await;
+        *last = Some(Listing { begun, result: result.clone() });
+        result
     }
 
     async fn around<T>(
@@ -53,6 +86,10 @@ impl<C: CloudMap> Counted<C> {
         Self { inner, metrics }
     }
 
+    async fn namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error> {
+        self.around(Operation::ListNamespaces, lane, self.inner.list_namespaces(lane)).await
+    }
+
     async fn around<T>(
         &self,
         operation: Operation,
@@ -73,7 +110,11 @@ macro_rules! decorate {
         #[async_trait]
         impl<C: CloudMap> CloudMap for $decorator<C> {
             async fn list_namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error> {
-                self.around(Operation::ListNamespaces, lane, self.inner.list_namespaces(lane)).await
+                self.namespaces(lane).await
+            }
+
+            async fn get_namespace(&self, id: &str) -> Result<Namespace, Error> {
+                self.around(Operation::GetNamespace, Lane::Instances, self.inner.get_namespace(id)).await
             }
 
             async fn create_http_namespace(
@@ -174,3 +215,39 @@ macro_rules! decorate {
 
 decorate!(Limited);
 decorate!(Counted);
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cloudmap::{NamespaceKind, Rates, fake::Fake};
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_listing_of_the_namespaces_shares_it_and_nobody_takes_an_older_one() {
+        let fake = Fake::new();
+        let limited = Arc::new(Limited::new(fake.clone(), Limits::new(&Rates::default(), None)));
+        let calls = || fake.registry().count(Operation::ListNamespaces);
+        // Until the burst is used up.
+        for _ in 0..4 {
+            limited.list_namespaces(Lane::Instances).await.unwrap();
+        }
+        assert_eq!(calls(), 4, "one after the other they are listings of their own");
+        fake.registry().add_namespace("shop", NamespaceKind::Http);
+        let waiting: Vec<_> = (0..10)
+            .map(|_| {
+                let limited = limited.clone();
+                tokio::spawn(async move { limited.list_namespaces(Lane::Instances).await })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        limited.list_namespaces(Lane::Ledger).await.unwrap();
+        assert_eq!(calls(), 5, "the ledger waits for none of them");
+        for waiting in waiting {
+            assert_eq!(waiting.await.unwrap().unwrap().len(), 1);
+        }
+        assert_eq!(calls(), 6);
+        fake.registry().add_namespace("later", NamespaceKind::Http);
+        assert_eq!(limited.list_namespaces(Lane::Instances).await.unwrap().len(), 2);
+    }
+}

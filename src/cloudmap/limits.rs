@@ -21,6 +21,8 @@ use super::{Lane, Metrics, Operation};
 const SLOW_DOWN: f64 = 0.5;
 /// Never slower than this share of the rate: at 50 writes a second still one or two, which is how recovery is noticed.
 const SLOWEST: f64 = 0.03;
+/// Nor fewer calls a second than this, however low the rate: those who wait for a listing of namespaces wait for it alone.
+const FEWEST: f64 = 0.1;
 /// Share of the full rate that comes back each second without a throttled answer: from the slowest to full in 20 s.
 const RECOVERY: f64 = 0.05;
 /// All calls that were in flight together are throttled together: they count as one.
@@ -59,9 +61,12 @@ impl Default for Rates {
             Op::ListNamespaces => Rate::new(0.5, 5.0, 1.0),
             Op::CreateHttpNamespace | Op::DeleteNamespace => Rate::new(0.5, 5.0, 0.0),
             Op::ListServices => Rate::new(2.0, 10.0, 0.0),
-            Op::CreateService | Op::UpdateService | Op::DeleteService | Op::ListTagsForResource | Op::TagResource => {
-                Rate::new(5.0, 50.0, 0.0)
-            }
+            Op::GetNamespace
+            | Op::CreateService
+            | Op::UpdateService
+            | Op::DeleteService
+            | Op::ListTagsForResource
+            | Op::TagResource => Rate::new(5.0, 50.0, 0.0),
             Op::GetService => Rate::new(20.0, 50.0, 0.0),
             Op::RegisterInstance | Op::DeregisterInstance => Rate::new(50.0, 100.0, 40.0),
             Op::GetOperation => Rate::new(100.0, 200.0, 60.0),
@@ -209,7 +214,7 @@ impl Bucket {
         if share < 1.0 && now.duration_since(state.slowed) < SLOW_DOWN_EVERY {
             return;
         }
-        state.share = (share * SLOW_DOWN).max(SLOWEST);
+        state.share = (share * SLOW_DOWN).max(SLOWEST).max((FEWEST / self.rate.per_second).min(1.0));
         state.slowed = now;
         state.next = now + Duration::from_secs_f64(1.0 / (self.rate.per_second * state.share));
         state.level = state.level.min(self.rate.reserve);
@@ -341,6 +346,21 @@ mod tests {
         }
         limits.throttled(WRITE);
         assert!(granted(&limits, Duration::from_secs(5)).await >= 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn throttling_for_long_leaves_a_slow_operation_a_call_in_ten_seconds() {
+        let limits = limits(Rate::new(0.5, 5.0, 1.0));
+        for _ in 0..20 {
+            limits.throttled(WRITE);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        for _ in 0..10 {
+            limits.throttled(WRITE);
+            let since = Instant::now();
+            limits.acquire(WRITE, Lane::Instances).await;
+            assert!(since.elapsed() <= Duration::from_secs(10), "{:?}", since.elapsed());
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
     ListNamespaces,
+    GetNamespace,
     CreateHttpNamespace,
     DeleteNamespace,
     ListServices,
@@ -25,8 +26,9 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::ListNamespaces,
+        Self::GetNamespace,
         Self::CreateHttpNamespace,
         Self::DeleteNamespace,
         Self::ListServices,
@@ -48,6 +50,7 @@ impl Operation {
     pub const fn name(self) -> &'static str {
         match self {
             Self::ListNamespaces => "ListNamespaces",
+            Self::GetNamespace => "GetNamespace",
             Self::CreateHttpNamespace => "CreateHttpNamespace",
             Self::DeleteNamespace => "DeleteNamespace",
             Self::ListServices => "ListServices",

@@ -26,6 +26,8 @@ pub trait CloudMap: Send + Sync + 'static {
     /// All namespaces that this account sees. AWS allows few such calls: whoever cannot do without goes first.
     async fn list_namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error>;
 
+    async fn get_namespace(&self, id: &str) -> Result<Namespace, Error>;
+
     /// Starts to create an API-only namespace. The returned operation is asynchronous.
     async fn create_http_namespace(
         &self,

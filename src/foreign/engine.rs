@@ -208,7 +208,9 @@ impl Engine {
         let all = match result {
             Ok(all) => all,
             Err(error) => {
-                self.namespaces_due = now + retry(self.namespaces_failed);
+                // Where AWS throttles, the next one waits for its turn as it is.
+                let longest = if error.kind == ErrorKind::Throttled { MISSING } else { LAST_RETRY };
+                self.namespaces_due = now + retry(self.namespaces_failed).min(longest);
                 self.namespaces_failed = self.namespaces_failed.saturating_add(1);
                 for (name, entry) in self.namespaces.iter_mut().filter(|(_, entry)| entry.namespace.is_none()) {
                     entry.trouble = Some(Trouble::Failed(error.to_string()));

@@ -90,13 +90,14 @@ impl Controller<'_> {
         .await
     }
 
-    /// Runs so many replicas with an environment variable, or without it, and waits until they run.
-    pub async fn run(&self, replicas: u32, variable: &str, value: Option<&str>) -> Result<()> {
+    /// Runs so many replicas with environment variables, or without them, and waits until they run.
+    pub async fn run(&self, replicas: u32, variables: &[(&str, Option<&str>)]) -> Result<()> {
         let deployment = self.cluster.expect(DEPLOYMENT, &system_namespace(), NAME).await?;
         let mut containers = deployment["spec"]["template"]["spec"]["containers"].clone();
         let environment = containers[0]["env"].as_array_mut().context("the container has no environment")?;
-        environment.retain(|there| there["name"] != variable);
-        environment.extend(value.map(|value| json!({"name": variable, "value": value})));
+        environment.retain(|there| variables.iter().all(|(name, _)| there["name"] != *name));
+        let set = variables.iter().filter_map(|(name, value)| Some(json!({"name": name, "value": (*value)?})));
+        environment.extend(set);
         let patch = json!({"spec": {"replicas": replicas, "template": {"spec": {"containers": containers}}}});
         self.cluster.merge(DEPLOYMENT, &system_namespace(), NAME, &patch).await?;
         self.settle().await

@@ -20,22 +20,42 @@ fn text(value: Option<&str>) -> Arc<str> {
 }
 
 /// `None` for a type of namespace that this release does not know.
-pub(super) fn namespace(summary: &types::NamespaceSummary) -> Option<Namespace> {
-    let kind = match summary.r#type()? {
-        types::NamespaceType::Http => NamespaceKind::Http,
-        types::NamespaceType::DnsPrivate => NamespaceKind::DnsPrivate,
-        types::NamespaceType::DnsPublic => NamespaceKind::DnsPublic,
-        _ => return None,
-    };
-    let http_name = summary.properties().and_then(|p| p.http_properties()).and_then(|p| p.http_name());
+pub(super) fn summarized_namespace(summary: &types::NamespaceSummary) -> Option<Namespace> {
+    let properties = summary.properties();
     Some(Namespace {
         id: text(summary.id()),
         arn: text(summary.arn()),
         name: text(summary.name()),
-        http_name: text(http_name.or(summary.name())),
-        kind,
+        http_name: http_name(properties.and_then(|properties| properties.http_properties()), summary.name()),
+        kind: kind(summary.r#type())?,
         description: summary.description().map(str::to_owned),
     })
+}
+
+/// See [`summarized_namespace`].
+pub(super) fn namespace(namespace: &types::Namespace) -> Option<Namespace> {
+    let properties = namespace.properties();
+    Some(Namespace {
+        id: text(namespace.id()),
+        arn: text(namespace.arn()),
+        name: text(namespace.name()),
+        http_name: http_name(properties.and_then(|properties| properties.http_properties()), namespace.name()),
+        kind: kind(namespace.r#type())?,
+        description: namespace.description().map(str::to_owned),
+    })
+}
+
+fn http_name(properties: Option<&types::HttpProperties>, name: Option<&str>) -> Arc<str> {
+    text(properties.and_then(|properties| properties.http_name()).or(name))
+}
+
+fn kind(kind: Option<&types::NamespaceType>) -> Option<NamespaceKind> {
+    match kind? {
+        types::NamespaceType::Http => Some(NamespaceKind::Http),
+        types::NamespaceType::DnsPrivate => Some(NamespaceKind::DnsPrivate),
+        types::NamespaceType::DnsPublic => Some(NamespaceKind::DnsPublic),
+        _ => None,
+    }
 }
 
 pub(super) fn summarized_service(summary: &types::ServiceSummary) -> Service {

@@ -47,12 +47,16 @@ use super::{
 /// Deadline of one request, from signing to the last byte of the answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
+/// Between two attempts of a command: where others use a rate up, who asks often gets its share.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// Largest pages of the listings (`MaxResults`).
 const PAGE: i32 = 100;
 /// Most instances that `DiscoverInstances` returns; it has no next page, and without `MaxResults` it returns 100.
 const DISCOVERED: i32 = 1000;
 /// No listing is this long: at 100 rows a page it would be a million.
 const MAX_PAGES: usize = 10_000;
+/// Throttled answers to the further pages of a listing, until it is given up.
+const THROTTLED_PAGES: u32 = 5;
 
 /// Where Cloud Map is and who we are there. Whatever is not set comes from the SDK's default chain: environment,
 /// profile, web identity (IRSA), container (EKS Pod Identity), instance metadata.
@@ -72,7 +76,10 @@ pub struct AwsSettings {
 }
 
 fn retries(repeat: u32) -> RetryConfig {
-    if repeat == 0 { RetryConfig::disabled() } else { RetryConfig::standard().with_max_attempts(1 + repeat) }
+    match repeat {
+        0 => RetryConfig::disabled(),
+        _ => RetryConfig::standard().with_max_attempts(1 + repeat).with_max_backoff(LONGEST_PAUSE),
+    }
 }
 
 /// Settings that cannot be used.
@@ -139,7 +146,8 @@ impl AwsCloudMap {
         self.client.config().region().map(ToString::to_string)
     }
 
-    /// Follows a listing to its end. Pages may be empty and have a next one: AWS filters after paging.
+    /// Follows a listing to its end. Pages may be empty and have a next one: AWS filters after paging. A further page that is
+    /// throttled is asked for again, so that what was read before it is not thrown away.
     async fn pages<T, F>(
         &self,
         operation: Operation,
@@ -150,9 +158,17 @@ impl AwsCloudMap {
         T: Send,
     {
         let mut all = Vec::new();
-        let mut token = None;
+        let (mut token, mut throttled) = (None, 0);
         for _ in 0..MAX_PAGES {
-            let (items, next) = page(token).await?;
+            let (items, next) = match page(token.clone()).await {
+                Err(error) if error.kind == ErrorKind::Throttled && token.is_some() && throttled < THROTTLED_PAGES => {
+                    throttled += 1;
+                    self.limits.throttled(operation);
+                    self.limits.acquire_page(operation).await;
+                    continue;
+                }
+                page => page?,
+            };
             all.extend(items);
             token = next.filter(|next| !next.is_empty());
             if token.is_none() {
@@ -235,9 +251,16 @@ impl CloudMap for AwsCloudMap {
         self.pages(operation, async |token| {
             let request = self.client.list_namespaces().max_results(PAGE).set_next_token(token);
             let page = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
-            Ok((page.namespaces().iter().filter_map(convert::namespace).collect(), page.next_token))
+            Ok((page.namespaces().iter().filter_map(convert::summarized_namespace).collect(), page.next_token))
         })
         .await
+    }
+
+    async fn get_namespace(&self, id: &str) -> Result<Namespace, Error> {
+        let operation = Operation::GetNamespace;
+        let answer =
+            self.client.get_namespace().id(id).send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
+        answer.namespace().and_then(convert::namespace).ok_or_else(|| missing(operation, "namespace of a known type"))
     }
 
     async fn create_http_namespace(

@@ -200,17 +200,42 @@ async fn namespaces_are_listed_to_the_last_page_with_the_names_that_discovery_ta
     let namespaces = cloudmap(&server.url).await.list_namespaces(Lane::Instances).await.unwrap();
     let names: Vec<_> = namespaces.iter().map(|namespace| (&*namespace.name, &*namespace.http_name)).collect();
     assert_eq!(names, [("shop", "shop-1a2b"), ("internal", "internal")]);
+    let (cloudmap, _server) = answering(
+        200,
+        &json!({"Namespace": {"Id": "ns-1", "Name": "shop", "Type": "HTTP",
+        "Properties": {"HttpProperties": {"HttpName": "shop-1a2b"}}}}),
+    )
+    .await;
+    assert_eq!(cloudmap.get_namespace("ns-1").await.unwrap(), namespaces[0]);
 }
 
 #[tokio::test]
 async fn a_page_that_fails_fails_the_listing() {
     let script = vec![
         (200, json!({"Instances": [{"Id": "one"}], "NextToken": "a"}).to_string()),
-        (400, json!({"__type": "ThrottlingException"}).to_string()),
+        (400, json!({"__type": "ServiceNotFound"}).to_string()),
     ];
     let server = serve(script).await;
     let error = cloudmap(&server.url).await.list_instances("srv-1").await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_further_page_that_is_throttled_is_asked_for_again_but_not_for_ever() {
+    let throttled = || (400, json!({"__type": "ThrottlingException"}).to_string());
+    let first = (200, json!({"Instances": [{"Id": "one"}], "NextToken": "a"}).to_string());
+    let last = (200, json!({"Instances": [{"Id": "two"}]}).to_string());
+    let server = serve(vec![first.clone(), throttled(), throttled(), last]).await;
+    let listed = cloudmap(&server.url).await.list_instances("srv-1").await.unwrap();
+    assert_eq!(listed.iter().map(|instance| &*instance.id).collect::<Vec<_>>(), ["one", "two"]);
+
+    let server = serve(std::iter::once(first).chain(std::iter::repeat_with(throttled).take(20)).collect()).await;
+    let error = cloudmap(&server.url).await.list_instances("srv-1").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Throttled);
+    // The first page is not: who asked for it decides.
+    let server = serve(vec![throttled(), throttled()]).await;
+    cloudmap(&server.url).await.list_instances("srv-1").await.unwrap_err();
+    assert_eq!(server.requests.lock().unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -241,11 +266,11 @@ impl HttpConnector for Throttling {
 
 #[tokio::test(start_paused = true)]
 async fn a_command_repeats_for_longer_than_one_call_may_take() {
-    let left = Arc::new(AtomicU32::new(6));
+    let left = Arc::new(AtomicU32::new(24));
     let connector = Throttling(left.clone());
     let client = http_client_fn(move |_, _| SharedHttpConnector::new(connector.clone()));
     let sdk = sdk().to_builder().http_client(client).build();
-    let settings = AwsSettings { repeat: 6, ..AwsSettings::default() };
+    let settings = AwsSettings { repeat: 24, ..AwsSettings::default() };
     let cloudmap = AwsCloudMap::configured(&sdk, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
     assert_eq!(cloudmap.list_namespaces(Lane::Instances).await.unwrap(), []);
     assert_eq!(left.load(Ordering::Relaxed), 0);

@@ -25,6 +25,8 @@ use crate::{
 /// Creating a namespace, or changing a service, takes AWS seconds; longer than this, the next look at it tells.
 const POLLS: u32 = 30;
 const POLL: Duration = Duration::from_secs(2);
+/// What operations that make a namespace call it.
+const NAMESPACE: &str = "NAMESPACE";
 
 #[derive(Debug)]
 pub(super) enum Call {
@@ -88,13 +90,15 @@ pub(super) enum Call {
 #[derive(Debug)]
 pub(super) enum Event {
     Namespaces(Result<Vec<Namespace>, Error>),
+    /// With the namespace, unless only a listing tells of it.
     NamespaceCreated {
         name: Arc<str>,
-        result: Result<(), Error>,
+        result: Result<Option<Namespace>, Error>,
     },
+    /// Whether it is gone.
     NamespaceDeleted {
         name: Arc<str>,
-        result: Result<(), Error>,
+        result: Result<bool, Error>,
     },
     Services {
         namespace_id: Arc<str>,
@@ -242,25 +246,29 @@ impl Performer {
         }
     }
 
-    /// Creates a namespace and waits until it is there, so that a listing shows it.
-    async fn create_namespace(&self, name: &Arc<str>) -> Result<(), Error> {
+    /// Creates a namespace, waits until it is there, and looks at it: AWS allows few listings. `None` if only a listing can tell.
+    async fn create_namespace(&self, name: &Arc<str>) -> Result<Option<Namespace>, Error> {
         let (creator, description) = (self.identity.creator_request_id(rand::random()), self.identity.description());
         let created = self.cloudmap.create_http_namespace(name, &creator, &description, &self.identity.tags()).await;
-        let operation = match created {
-            Ok(operation) | Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => operation,
-            Err(Error { kind: ErrorKind::AlreadyExists { .. }, .. }) => return Ok(()),
+        let id = match created {
+            Ok(operation) | Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
+                self.finished("CreateHttpNamespace", &operation).await?.remove(NAMESPACE)
+            }
+            Err(Error { kind: ErrorKind::AlreadyExists { id }, .. }) => id,
             Err(error) => return Err(error),
         };
-        self.finished("CreateHttpNamespace", &operation).await
+        let Some(id) = id else { return Ok(None) };
+        let found = self.cloudmap.get_namespace(&id).await;
+        Ok(found.ok().filter(|found| found.name == *name))
     }
 
-    /// Waits for the end of an operation.
-    async fn finished(&self, operation: &'static str, id: &OperationId) -> Result<(), Error> {
+    /// Waits for the end of an operation. Gives what it was about, by type.
+    async fn finished(&self, operation: &'static str, id: &OperationId) -> Result<BTreeMap<String, String>, Error> {
         let failed = |kind, message| Err(Error { operation, kind, message });
         for _ in 0..POLLS {
             match self.cloudmap.operation(id, Lane::Instances).await {
                 Ok(OperationState::Running) => sleep(POLL).await,
-                Ok(OperationState::Succeeded { .. }) => return Ok(()),
+                Ok(OperationState::Succeeded { targets }) => return Ok(targets),
                 Ok(OperationState::Failed { code, message }) => {
                     return failed(ErrorKind::Other, format!("{code}: {message}"));
                 }
@@ -309,15 +317,19 @@ impl Performer {
         Ok(Some(records))
     }
 
-    /// Deletes a namespace whose tags prove that our ClusterSet made it; one with services in it AWS keeps.
-    async fn delete_namespace(&self, namespace: &Namespace) -> Result<(), Error> {
-        let tags = self.cloudmap.list_tags(&namespace.arn).await?;
-        if !ownership::namespace_made_by_us(&tags, &self.identity) {
-            return Ok(());
-        }
-        match self.cloudmap.delete_namespace(&namespace.id).await {
-            Ok(_) | Err(Error { kind: ErrorKind::InUse | ErrorKind::NotFound, .. }) => Ok(()),
-            Err(error) => Err(error),
+    /// Deletes a namespace whose tags prove that our ClusterSet made it; one with services in it AWS keeps. Whether it is gone.
+    async fn delete_namespace(&self, namespace: &Namespace) -> Result<bool, Error> {
+        let deleted = async {
+            let tags = self.cloudmap.list_tags(&namespace.arn).await?;
+            if !ownership::namespace_made_by_us(&tags, &self.identity) {
+                return Ok(false);
+            }
+            self.cloudmap.delete_namespace(&namespace.id).await.map(|_| true)
+        };
+        match deleted.await {
+            Err(Error { kind: ErrorKind::InUse, .. }) => Ok(false),
+            Err(Error { kind: ErrorKind::NotFound, .. }) => Ok(true),
+            result => result,
         }
     }
 

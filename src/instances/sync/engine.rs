@@ -380,20 +380,27 @@ impl Engine {
                 self.wake_unresolved(now);
             }
             Event::NamespaceCreated { name, result } => {
-                if result.is_ok() {
-                    // Only a listing tells its id and its HttpName.
-                    self.namespaces.rows = None;
-                    self.creating.remove(&name);
-                } else {
-                    self.creating.entry(name).or_default().loaded(result, now);
+                match (result, &mut self.namespaces.rows) {
+                    (Ok(Some(namespace)), Some((_, rows))) => {
+                        self.creating.remove(&name);
+                        rows.insert(name, namespace);
+                    }
+                    (Ok(_), rows) => {
+                        *rows = None;
+                        self.creating.remove(&name);
+                    }
+                    (Err(error), _) => self.creating.entry(name).or_default().loaded(Err(error), now),
                 }
                 self.wake_unresolved(now);
             }
             Event::NamespaceDeleted { name, result } => {
                 self.superfluous.remove(&name);
-                match result {
-                    Ok(()) => self.namespaces.rows = None,
-                    Err(error) => tracing::warn!(namespace = %name, %error, "cannot delete an empty namespace"),
+                match (result, &mut self.namespaces.rows) {
+                    (Ok(true), Some((_, rows))) => drop(rows.remove(&name)),
+                    (Ok(_), _) => {}
+                    (Err(error), _) => {
+                        tracing::warn!(namespace = %name, %error, "cannot delete an empty namespace");
+                    }
                 }
             }
             Event::Services { namespace_id, result } => {

@@ -391,7 +391,9 @@ impl<T> Listing<T> {
             Ok(rows) => *self = Self { rows: Some((now, rows)), ..Self::default() },
             Err(error) => {
                 self.failures += 1;
-                self.not_before = Some(now + back_off(self.failures));
+                // Where AWS throttles, the next one waits for its turn as it is.
+                let counted = if error.kind == ErrorKind::Throttled { self.failures.min(4) } else { self.failures };
+                self.not_before = Some(now + back_off(counted));
                 self.error = Some(error);
             }
         }

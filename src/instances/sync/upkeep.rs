@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     call::Call,
-    engine::{Engine, LISTING_AGE},
+    engine::Engine,
     state::{Class, Seen, State, Want},
 };
 use crate::{cloudmap::NamespaceKind, model::Target};
@@ -21,7 +21,7 @@ impl Engine {
             return None;
         }
         let name = self.superfluous.iter().find(|(_, at)| **at <= now)?.0.clone();
-        if self.namespaces.fresh(LISTING_AGE, now).is_none() {
+        if self.namespaces.rows.is_none() {
             let load = self.namespaces.may_load(now);
             self.namespaces.loading |= load;
             *self.in_flight.entry(Class::Resolve).or_default() += usize::from(load);

@@ -74,7 +74,7 @@ async fn a_cluster_with_the_aws_controller_shares_services_moves_over_and_back()
 
 /// Has a cluster run this controller, with the flag or without it.
 async fn run(cluster: &Cluster, compatible: bool) -> Result<()> {
-    cluster.controller().run(2, FLAG, compatible.then_some("true")).await
+    cluster.controller().run(2, &[(FLAG, compatible.then_some("true"))]).await
 }
 
 async fn begin(world: &World, ecs: &Ecs) -> Result<()> {

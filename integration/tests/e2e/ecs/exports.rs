@@ -151,9 +151,14 @@ async fn a_service_half_tasks_half_pods_is_scaled_both_ways_and_never_without_a_
         let first = ids(&orders);
         both(world, &namespace, &orders, 2).await?;
         // The next query may reach a replica that does not know the tasks yet.
-        eventually("the resolver knows them, too", NAMES, async || {
+        eventually("the resolver and all replicas know them, too", NAMES, async || {
             let addresses = world.names()?.resolve(&format!("orders.{namespace}"), "A").await?;
-            holds(addresses.len() == 2, "it does", &addresses)
+            holds(addresses.len() == 2, "the resolver does", &addresses)?;
+            for _ in 0..20 {
+                let healthy = world.registry()?.discover_healthy(&namespace, "orders").await?;
+                holds(healthy.len() == 2, "a replica does", &healthy)?;
+            }
+            Ok(())
         })
         .await?;
 

@@ -7,9 +7,10 @@ use anyhow::{Context as _, Result};
 use aws_sdk_servicediscovery::types::CustomHealthStatus;
 use cloudmap_mcs_integration::ecs::{Definition, Ecs, Records};
 use cloudmap_mcs_integration::scenario::{
-    Cluster, NAMESPACE, POD, PROPAGATION, SERVICE_EXPORT, World, eventually, holds, manifests, name_of,
+    Cluster, NAMES, NAMESPACE, POD, PROPAGATION, SERVICE_EXPORT, SERVICE_IMPORT, World, eventually, holds, manifests,
+    name_of,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::ids;
 
@@ -17,6 +18,15 @@ use super::ids;
 async fn import_from(world: &World, cluster: &Cluster, namespaces: Option<&str>) -> Result<()> {
     let annotations = json!({"metadata": {"annotations": {"cloudmap.controller/import-from": namespaces}}});
     cluster.merge(NAMESPACE, "", &world.namespace, &annotations).await
+}
+
+/// Waits for the first import from a Cloud Map namespace: that it is there tells a listing, and AWS allows all clusters together
+/// few of those.
+async fn found(world: &World, cluster: &Cluster, name: &str) -> Result<Value> {
+    eventually("what is in the namespace is imported", NAMES, async || {
+        cluster.expect(SERVICE_IMPORT, &world.namespace, name).await
+    })
+    .await
 }
 
 /// Waits until all of these answer at a URL, and nobody else.
@@ -48,7 +58,7 @@ async fn pods_reach_tasks_alone_and_beside_pods_by_one_name() {
         orders.scale(2).await?;
 
         import_from(world, here, Some(&namespace)).await?;
-        let import = world.imported(here, "orders").await?;
+        let import = found(world, here, "orders").await?;
         holds(import["spec"]["type"] == "ClusterSetIP", "it has an address of its own", &import)?;
         holds(import["spec"]["ports"][0]["port"] == 8080, "its port is the tasks'", &import)?;
         let by_port = format!("http://{}:8080/hostname", world.name("orders"));
@@ -112,7 +122,7 @@ async fn tasks_with_dynamic_ports_are_behind_one_stable_port() {
         legacy.scale(1).await?;
         import_from(world, here, Some(&namespace)).await?;
         // Nobody asks for the name before: that it is not there would be remembered.
-        world.imported(here, "legacy").await?;
+        found(world, here, "legacy").await?;
         let url = format!("http://{}/hostname", world.name("legacy"));
         for count in [1, 3, 2] {
             legacy.scale(count).await?;

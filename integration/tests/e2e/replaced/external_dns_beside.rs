@@ -1,4 +1,5 @@
-//! The real external-dns beside this controller in one Cloud Map namespace: `testbed peer external-dns`.
+//! The real external-dns beside this controller in one Cloud Map namespace (`testbed peer external-dns`), and the way over and
+//! back that docs/moving-from-external-dns.md describes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,8 @@ use serde_json::{Value, json};
 /// Its `--txt-owner-id`. Another one begins like it: external-dns itself takes that for its own.
 const OWNER: &str = "eks-prod";
 const NOT_THE_OWNER: &str = "eks";
+const OWNER_FLAG: &str = "CLOUDMAP_MCS_TXT_OWNER_ID";
+const DRY_RUN_FLAG: &str = "CLOUDMAP_MCS_DRY_RUN";
 /// What it is known as in the emulator's books.
 const CALLER: &str = "external-dns";
 /// An instance that somebody registered, with the address of nobody.
@@ -219,4 +222,70 @@ async fn never_without_pods(world: &World, domain: &str) -> Result<()> {
         holds(found.keys().any(|id| id != "by-hand"), "a pod is registered", &found)?;
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
+}
+
+/// The runbook: a dry run beside external-dns, taking all that it owns over by its owner id, and the way back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_external_dns_owns_is_taken_over_by_the_flag_and_given_back() {
+    World::run_alone("from-external-dns", async |world| {
+        let here = &world.clusters[0];
+        let outcome = Box::pin(move_over_and_back(world)).await;
+        here.controller().run(2, &[(DRY_RUN_FLAG, None), (OWNER_FLAG, None)]).await?;
+        outcome
+    })
+    .await;
+}
+
+async fn move_over_and_back(world: &World) -> Result<()> {
+    let here = &world.clusters[0];
+    let ecs = Ecs::from_env().await?;
+    let domain = format!("{}.internal", world.namespace);
+    ecs.cloud_map().private_namespace(&domain, 1).await?;
+    let kubeconfig = Kubeconfig::of(here).await?;
+    let names = ["web", "api"];
+    here.controller().run(2, &[(DRY_RUN_FLAG, Some("true"))]).await?;
+    let peer = start(world, &ecs, &kubeconfig, &domain).await?;
+    for name in names {
+        world.deploy(here, name, 2).await?;
+        let annotations = json!({"external-dns.alpha.kubernetes.io/hostname": format!("{name}.{domain}")});
+        world.apply(here, headless(name, &annotations)).await?;
+    }
+    for name in names {
+        followed(world, &domain, name, ToOwned::to_owned).await?;
+    }
+    writers_are(world, &domain, &[CALLER]).await?;
+    peer.stop().await?;
+
+    here.controller().run(2, &[(DRY_RUN_FLAG, None), (OWNER_FLAG, Some(OWNER))]).await?;
+    for replicas in [2, 3] {
+        world.deploy(here, names[0], replicas).await?;
+        for name in names {
+            followed(world, &domain, name, |address| format!("-{}", address.replace('.', "-"))).await?;
+        }
+    }
+    writers_are(world, &domain, &[CALLER, &here.id]).await?;
+
+    here.controller().run(2, &[(DRY_RUN_FLAG, Some("true")), (OWNER_FLAG, None)]).await?;
+    let peer = start(world, &ecs, &kubeconfig, &domain).await?;
+    eventually("external-dns has registered its own again, beside ours", NAMES, async || {
+        for name in names {
+            let addresses = world.pod_ipv4s(here, name).await?;
+            let found = world.registry()?.discover(&domain, name).await?;
+            let (ours, theirs): (Vec<_>, Vec<_>) = found.keys().cloned().partition(|id| id.starts_with("k8s-"));
+            let all = addresses.iter().eq(&theirs) && ours.len() == addresses.len();
+            holds(all, &format!("both have {addresses:?}"), &found)?;
+        }
+        Ok(())
+    })
+    .await?;
+    peer.stop().await
+}
+
+/// These, and nobody else, have written instances in a Cloud Map namespace.
+async fn writers_are(world: &World, domain: &str, callers: &[&str]) -> Result<()> {
+    let writes = world.registry()?.writes().await?;
+    let wrote = writes.into_iter().filter(|write| write.namespace == domain && !write.instance.is_empty());
+    let wrote: BTreeSet<_> = wrote.map(|write| write.caller).collect();
+    let callers: BTreeSet<_> = callers.iter().map(|&caller| caller.to_owned()).collect();
+    holds(wrote == callers, &format!("{callers:?} wrote, and nobody else"), &wrote)
 }

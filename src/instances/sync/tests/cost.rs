@@ -145,3 +145,22 @@ async fn writes_nothing_while_nothing_changes() {
     let reads = world.count(Operation::ListInstances);
     assert!((22..=26).contains(&reads), "one drift check in fifty seconds, not {reads}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn namespaces_come_and_go_one_by_one_with_a_listing_each_at_most() {
+    let world = World::new(Fake::new());
+    for i in 0..20 {
+        let web = target(&format!("shop-{i}"), "web");
+        world.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
+        world.registered(&web, 2).await;
+        world.desire([(web.clone(), retiring())]);
+        world.until(&web, |status| status.own_gone).await;
+        world.desire([]);
+        sleep(Duration::from_mins(10)).await;
+        assert!(world.fake.registry().namespaces.is_empty(), "nobody needs it any more");
+    }
+    // Before a namespace is made, none of its name may be there; all else that is to be known of it is known already.
+    assert_eq!((world.count(Operation::CreateHttpNamespace), world.count(Operation::DeleteNamespace)), (20, 20));
+    let listings = world.count(Operation::ListNamespaces);
+    assert!(listings <= 20, "{listings}");
+}
