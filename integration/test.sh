@@ -22,10 +22,17 @@ finish() {
 		clusters_logs
 	fi
 	clusters_down || true
-	[ "$status" -ne 0 ] || printf '\n%sall tests passed%s in %s\n' "$BOLD" "$PLAIN" "$(elapsed)"
-	[ "$status" -eq 0 ] || printf '\n%stests failed%s after %s\n' "$BOLD" "$PLAIN" "$(elapsed)"
+	if [ "$status" -eq 0 ]; then
+		printf '\n%sall tests passed%s in %s\n' "$BOLD" "$PLAIN" "$(elapsed)"
+	else
+		[ ! -s "$MCS_E2E_FAILURES" ] || { printf '\n%swhy scenarios failed%s\n\n' "$BOLD" "$PLAIN" && cat "$MCS_E2E_FAILURES"; }
+		printf '\n%stests failed%s after %s\n' "$BOLD" "$PLAIN" "$(elapsed)"
+	fi
+	rm -f "$MCS_E2E_FAILURES"
 	exit "$status"
 }
+MCS_E2E_FAILURES=$(mktemp)
+export MCS_E2E_FAILURES
 trap finish EXIT
 trap 'INTERRUPTED=yes; exit 130' INT
 trap 'INTERRUPTED=yes; exit 143' TERM

@@ -1,6 +1,7 @@
 //! The stage of a scenario: two or three clusters, the registry, and a namespace of its own in each of them.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::panic::AssertUnwindSafe;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -184,10 +185,13 @@ impl World {
     #[expect(clippy::print_stderr, reason = "it is for whoever reads why the test failed")]
     async fn show(&self, failure: &str) {
         eprintln!("# {} failed: {failure}", self.namespace);
+        note(&format!("{}: {failure}", self.namespace));
         for cluster in &self.clusters {
             for (title, kind) in SHOWN {
-                for object in cluster.list(kind, &self.namespace, "").await.unwrap_or_default() {
-                    eprintln!("# {}: {title} {}", cluster.context, in_a_line(&object));
+                let objects = cluster.list(kind, &self.namespace, "").await.unwrap_or_default();
+                // That pods come and go as they should is no news.
+                for object in objects.iter().filter(|object| object["type"] != "Normal") {
+                    eprintln!("# {}: {title} {}", cluster.context, in_a_line(object));
                 }
             }
         }
@@ -407,6 +411,15 @@ pub fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
 }
 
 /// What an object says, so short that what several scenarios failed of can be read one after the other.
+/// Keeps why a scenario failed for the end of the run (`MCS_E2E_FAILURES`), where it is not lost among the objects.
+fn note(failure: &str) {
+    const LONGEST: usize = 1500;
+    let Some(path) = std::env::var_os("MCS_E2E_FAILURES") else { return };
+    let text = failure.chars().take(LONGEST).collect::<String>();
+    let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    let _ = file.and_then(|mut file| writeln!(file, "{text}\n"));
+}
+
 fn in_a_line(object: &Value) -> String {
     const LONGEST: usize = 1200;
     let mut told = object.clone();
