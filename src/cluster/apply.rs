@@ -1,6 +1,14 @@
 //! Writes to the Kubernetes API: domain verbs, each bounded in time, counted, and only while this replica leads.
 
-use std::{error::Error as _, fmt::Debug, time::Duration};
+use std::{
+    error::Error as _,
+    fmt::Debug,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use k8s_openapi::{
@@ -30,6 +38,9 @@ use crate::{
 /// Longest wait for one call, kube's own retries of 429, 503 and 504 included.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How API servers answer a server-side apply with a field that they do not know, as an internal error.
+const UNKNOWN_FIELD: &str = "failed to create typed patch object";
+
 /// What importing and exporting write into this cluster.
 ///
 /// An object is given whole, with all the fields that the import owns; a field left out that was given before is
@@ -53,7 +64,11 @@ pub trait ClusterWriter: Send + Sync + 'static {
     /// The answer carries the cluster IPs that the API server allocated.
     async fn apply_derived_service(&self, service: &v1::Service) -> Result<v1::Service, Error>;
 
+    /// Where the API server refuses node hints, they are left out: see [`ClusterWriter::takes_node_hints`].
     async fn apply_endpoint_slice(&self, slice: &discovery::EndpointSlice) -> Result<discovery::EndpointSlice, Error>;
+
+    /// Whether the API server takes `hints.forNodes`, as far as is known: Kubernetes has them since 1.33.
+    fn takes_node_hints(&self) -> bool;
 
     /// An object that is gone, or replaced by another of that name, is deleted: that is no error.
     async fn delete_service_import(&self, key: &ServiceKey, uid: &str) -> Result<(), Error>;
@@ -76,6 +91,16 @@ pub trait ClusterWriter: Send + Sync + 'static {
 
     /// Publishes an Event on a user's object: on transitions only. Failures are logged and counted.
     async fn publish_event(&self, note: Note);
+}
+
+/// Takes `hints.forNodes` out of a slice.
+pub fn drop_node_hints(slice: &mut discovery::EndpointSlice) {
+    for endpoint in &mut slice.endpoints {
+        if let Some(hints) = &mut endpoint.hints {
+            hints.for_nodes = None;
+        }
+        endpoint.hints.take_if(|hints| hints.for_zones.is_none());
+    }
 }
 
 /// A write that failed: which, and why.
@@ -108,7 +133,8 @@ pub enum Cause {
     NamespaceTerminating(String),
     #[error("{0}: does the service account have the permissions of config/rbac?")]
     Forbidden(String),
-    /// Refused by validation or an admission policy: repeating it cannot help.
+    /// Refused by validation or an admission policy, or with a field that this API server does not know: repeating it cannot
+    /// help.
     #[error("{0}")]
     Invalid(String),
     /// No connection, overload, or an answer that cannot be read: may have taken effect.
@@ -149,7 +175,7 @@ impl From<kube::Error> for Cause {
             Self::Conflict(message)
         } else if status.is_forbidden() {
             Self::Forbidden(message)
-        } else if status.is_invalid() || status.code == 400 {
+        } else if status.is_invalid() || status.code == 400 || message.contains(UNKNOWN_FIELD) {
             Self::Invalid(message)
         } else {
             Self::Unavailable(message)
@@ -182,6 +208,7 @@ pub struct KubernetesWriter {
     leadership: Leadership,
     metrics: Metrics,
     events: Publisher,
+    refuses_node_hints: Arc<AtomicBool>,
 }
 
 impl Debug for KubernetesWriter {
@@ -213,7 +240,7 @@ impl Written for discovery::EndpointSlice {
 
 impl KubernetesWriter {
     pub fn new(client: Client, leadership: Leadership, metrics: Metrics, events: Publisher) -> Self {
-        Self { client, leadership, metrics, events }
+        Self { client, leadership, metrics, events, refuses_node_hints: Arc::default() }
     }
 
     /// Server-side apply of a whole object.
@@ -311,7 +338,19 @@ impl ClusterWriter for KubernetesWriter {
     }
 
     async fn apply_endpoint_slice(&self, slice: &discovery::EndpointSlice) -> Result<discovery::EndpointSlice, Error> {
-        self.apply(slice).await
+        match self.apply(slice).await {
+            Err(Error { cause: Cause::Invalid(message), .. }) if message.contains("forNodes") => {
+                self.refuses_node_hints.store(true, Ordering::Relaxed);
+                let mut slice = slice.clone();
+                drop_node_hints(&mut slice);
+                self.apply(&slice).await
+            }
+            result => result,
+        }
+    }
+
+    fn takes_node_hints(&self) -> bool {
+        !self.refuses_node_hints.load(Ordering::Relaxed)
     }
 
     async fn delete_service_import(&self, key: &ServiceKey, uid: &str) -> Result<(), Error> {

@@ -16,7 +16,7 @@ use kube::{core::PartialObjectMeta, runtime::watcher::Event};
 use serde_json::{Map, Value, json};
 
 use super::{
-    apply::{Cause, ClusterWriter, Error},
+    apply::{Cause, ClusterWriter, Error, drop_node_hints},
     cache::{Narrow, Writer},
     events::Note,
     objects::ObjectKey,
@@ -48,6 +48,7 @@ struct State {
     failures: VecDeque<Option<Cause>>,
     writes: usize,
     serial: u32,
+    refuses_node_hints: bool,
 }
 
 impl MemoryCluster {
@@ -74,6 +75,7 @@ impl MemoryCluster {
             failures: VecDeque::new(),
             writes: 0,
             serial: 0,
+            refuses_node_hints: false,
         };
         (Arc::new(Self { state: Mutex::new(state) }), caches)
     }
@@ -100,6 +102,11 @@ impl MemoryCluster {
     pub(crate) fn fail_after(&self, writes: usize, cause: Cause) {
         let passing = std::iter::repeat_with(|| None).take(writes);
         self.state().failures.extend(passing.chain([Some(cause)]));
+    }
+
+    /// As Kubernetes before 1.33.
+    pub(crate) fn refuse_node_hints(&self) {
+        self.state().refuses_node_hints = true;
     }
 
     pub(crate) fn import(&self, key: &ServiceKey) -> Option<ServiceImport> {
@@ -446,6 +453,9 @@ impl ClusterWriter for MemoryCluster {
     async fn apply_endpoint_slice(&self, slice: &discovery::EndpointSlice) -> Result<discovery::EndpointSlice, Error> {
         let mut state = self.state();
         let (key, mut slice) = (object_key(&slice.metadata), slice.clone());
+        if state.refuses_node_hints {
+            drop_node_hints(&mut slice);
+        }
         let old = state.slices.get(&key).cloned();
         let admitted = match &old {
             Some(old) if old.address_type != slice.address_type => {
@@ -457,6 +467,10 @@ impl ClusterWriter for MemoryCluster {
         state.slices.insert(key, slice.clone());
         state.show_slice(slice.clone());
         Ok(slice)
+    }
+
+    fn takes_node_hints(&self) -> bool {
+        !self.state().refuses_node_hints
     }
 
     async fn delete_service_import(&self, key: &ServiceKey, uid: &str) -> Result<(), Error> {

@@ -15,7 +15,7 @@ use crate::{
     api::{self, ServiceImportStatus, ServiceImportType},
     cluster::{
         ClusterWriter,
-        apply::{Cause, Error},
+        apply::{Cause, Error, drop_node_hints},
         cache::Narrow,
         objects::{Interner, ObjectKey, OwnSlice, Service, ServiceImport},
     },
@@ -53,10 +53,23 @@ pub async fn apply(
     }
     let mut cluster_ips = there.derived.as_ref().map(|derived| derived.cluster_ips.to_vec()).unwrap_or_default();
     let served = async {
+        let mut refused = None;
         if let Some(service) = wanted.service.as_ref().filter(|_| service_type == ServiceType::ClusterSetIp) {
-            cluster_ips = derived_cluster_ips(writer, key, there, service).await?;
+            match derived_cluster_ips(writer, key, there, service).await {
+                Ok(ips) => cluster_ips = ips,
+                // Clients use the one that is there: its endpoints must not stay those of the day when a change was refused.
+                Err(error) if there.derived.is_some() => refused = Some(error),
+                Err(error) => return Err(error),
+            }
         }
-        write_slices(writer, key, there, wanted, service_type).await
+        write_slices(writer, key, there, wanted, service_type).await?;
+        match refused {
+            None => Ok(()),
+            Some(error) => {
+                delete_stale(writer, there, wanted).await?;
+                Err(error)
+            }
+        }
     }
     .await;
     if let Err(error) = served {
@@ -84,6 +97,10 @@ pub async fn apply(
             writer.delete_derived_service(&derived.key, &derived.uid).await?;
         }
     }
+    delete_stale(writer, there, wanted).await
+}
+
+async fn delete_stale(writer: &dyn ClusterWriter, there: &There, wanted: &Wanted) -> Result<(), Error> {
     for slice in there.slices.iter().filter(|slice| wanted.stale.contains(&slice.key.name)) {
         writer.delete_endpoint_slice(&slice.key, &slice.uid).await?;
     }
@@ -100,6 +117,9 @@ async fn write_slices(
     for (source, slices) in &wanted.slices {
         for slice in slices {
             let mut object = endpoint_slice(key, service_type, source, slice);
+            if !writer.takes_node_hints() {
+                drop_node_hints(&mut object);
+            }
             let existing = there.slices.iter().find(|there| there.key.name == slice.name);
             let says = OwnSlice::narrow(object.clone(), &mut Interner::default());
             if existing.zip(says.as_ref()).is_some_and(|(there, wanted)| there.says_the_same(wanted)) {

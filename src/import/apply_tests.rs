@@ -300,6 +300,34 @@ async fn a_traffic_distribution_that_the_api_server_does_not_know_costs_only_the
 }
 
 #[tokio::test]
+async fn node_hints_that_the_api_server_does_not_know_are_left_out_and_nothing_is_written_again_for_them() {
+    let mut scene = Scene::new();
+    scene.cluster.refuse_node_hints();
+    scene.export.as_mut().unwrap().traffic_distribution = Some("PreferSameNode".into());
+    scene.reconcile().await.unwrap();
+    let slices = scene.cluster.slices();
+    let hints = slices.iter().flat_map(|slice| &slice.endpoints).filter_map(|endpoint| endpoint.hints.as_ref());
+    assert!(hints.into_iter().all(|hints| hints.for_nodes.is_none()));
+    assert_eq!((scene.addresses(), scene.writes().await), (250, 0));
+}
+
+#[tokio::test]
+async fn endpoints_follow_while_a_change_of_the_derived_service_is_refused() {
+    for cause in [|| Cause::Invalid("policy".to_owned()), || Cause::Unavailable("failed calling webhook".to_owned())] {
+        let mut scene = Scene::new();
+        scene.reconcile().await.unwrap();
+        let admin = ServicePort { name: "admin".into(), protocol: Protocol::Tcp, port: 9090, app_protocol: None };
+        scene.export.as_mut().unwrap().ports.push(admin);
+        scene.endpoints.truncate(40);
+        scene.cluster.fail_next(cause());
+        scene.reconcile().await.unwrap_err();
+        assert_eq!((scene.addresses(), scene.cluster.slices().len()), (40, 1));
+        scene.reconcile().await.unwrap();
+        assert_eq!((scene.addresses(), scene.writes().await), (40, 0));
+    }
+}
+
+#[tokio::test]
 async fn what_this_cluster_cannot_serve_has_no_derived_service_and_says_so() {
     let mut scene = Scene::new();
     scene.reconcile().await.unwrap();

@@ -26,8 +26,9 @@ use crate::{
 
 /// What the derived Service calls an unnamed port: the API server refuses a Service that has one beside others, and a name that
 /// came with the second port would cut the first one's traffic. The slices have the port by both names, since whoever reads
-/// them with the ServiceImport looks for the one that it has there: none.
-pub(super) const UNNAMED_PORT: &str = "unnamed";
+/// them with the ServiceImport looks for the one that it has there: none. No port of a user is called so: of two ports of one
+/// name, by exports of two clusters, the API server would refuse the Service.
+pub(super) const UNNAMED_PORT: &str = "cloudmap-mcs-unnamed";
 
 /// Name of the derived Service: `derived-` and the first ten characters of base32hex(sha256("<ns>/<name>")), as in
 /// mcs-api and other implementations.

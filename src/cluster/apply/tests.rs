@@ -123,6 +123,30 @@ async fn only_the_object_of_that_uid_is_deleted() {
 }
 
 #[tokio::test]
+async fn a_slice_whose_node_hints_the_api_server_does_not_know_is_written_without_them() {
+    let fixture = Fixture::new().await;
+    let slice: discovery::EndpointSlice = serde_json::from_value(json!({
+        "metadata": {"namespace": "ns", "name": "web-1"}, "addressType": "IPv4",
+        "endpoints": [
+            {"addresses": ["10.0.0.1"], "hints": {"forNodes": [{"name": "n"}]}},
+            {"addresses": ["10.0.0.2"], "hints": {"forZones": [{"name": "z"}], "forNodes": [{"name": "n"}]}},
+        ],
+    }))
+    .unwrap();
+    // The words of Kubernetes 1.32.
+    let words = "failed to create typed patch object (ns/web-1; discovery.k8s.io/v1, Kind=EndpointSlice): \
+                 .endpoints[0].hints.forNodes: field not declared in schema";
+    assert!(fixture.writer.takes_node_hints());
+    fixture.api.refuse(500, "InternalError", words);
+    fixture.writer.apply_endpoint_slice(&slice).await.unwrap();
+    let requests = fixture.api.requests();
+    assert_eq!(requests[0].body["endpoints"][0]["hints"]["forNodes"][0]["name"], "n");
+    assert_eq!(requests[1].body["endpoints"][0].get("hints"), None);
+    assert_eq!(requests[1].body["endpoints"][1]["hints"], json!({"forZones": [{"name": "z"}]}));
+    assert!(!fixture.writer.takes_node_hints());
+}
+
+#[tokio::test]
 async fn refusals_are_sorted_and_keep_the_words_of_the_api_server() {
     let fixture = Fixture::new().await;
     let table = [
@@ -140,6 +164,10 @@ async fn refusals_are_sorted_and_keep_the_words_of_the_api_server() {
         assert!(error.cause.to_string().starts_with("its words"), "{}", error.cause);
         assert!(fixture.metrics.calls.with_label_values(&["apply", "Service", category]).get() > 0);
     }
+    let unknown = "failed to create typed patch object: .spec.trafficDistribution: field not declared in schema";
+    fixture.api.refuse(500, "InternalError", unknown);
+    let error = fixture.writer.apply_derived_service(&service(None)).await.unwrap_err();
+    assert_eq!(error.cause.category(), "invalid");
     fixture.api.prepare(
         403,
         json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "being terminated",

@@ -17,6 +17,8 @@ const OWNER: &str = "eks-prod";
 const NOT_THE_OWNER: &str = "eks";
 const OWNER_FLAG: &str = "CLOUDMAP_MCS_TXT_OWNER_ID";
 const DRY_RUN_FLAG: &str = "CLOUDMAP_MCS_DRY_RUN";
+/// Services that move from external-dns and back.
+const MOVED: [&str; 2] = ["web", "api"];
 /// What it is known as in the emulator's books.
 const CALLER: &str = "external-dns";
 /// An instance that somebody registered, with the address of nobody.
@@ -197,7 +199,7 @@ async fn adopt(world: &World, domain: &str) -> Result<()> {
         anyhow::Ok(())
     };
     tokio::select! {
-        lost = never_without_pods(world, domain) => lost,
+        lost = never_without(world, domain, "theirs") => lost,
         done = taken_over => done,
     }?;
     let writes = world.registry()?.writes().await?;
@@ -215,10 +217,10 @@ async fn adopt(world: &World, domain: &str) -> Result<()> {
     .await
 }
 
-/// Ends only when no pod is registered.
-async fn never_without_pods(world: &World, domain: &str) -> Result<()> {
+/// Ends only when no pod is registered in a service.
+async fn never_without(world: &World, domain: &str, service: &str) -> Result<()> {
     loop {
-        let found = world.registry()?.discover(domain, "theirs").await?;
+        let found = world.registry()?.discover(domain, service).await?;
         holds(found.keys().any(|id| id != "by-hand"), "a pod is registered", &found)?;
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
@@ -242,35 +244,47 @@ async fn move_over_and_back(world: &World) -> Result<()> {
     let domain = format!("{}.internal", world.namespace);
     ecs.cloud_map().private_namespace(&domain, 1).await?;
     let kubeconfig = Kubeconfig::of(here).await?;
-    let names = ["web", "api"];
     here.controller().run(2, &[(DRY_RUN_FLAG, Some("true"))]).await?;
     let peer = start(world, &ecs, &kubeconfig, &domain).await?;
-    for name in names {
+    for name in MOVED {
         world.deploy(here, name, 2).await?;
         let annotations = json!({"external-dns.alpha.kubernetes.io/hostname": format!("{name}.{domain}")});
         world.apply(here, headless(name, &annotations)).await?;
     }
-    for name in names {
+    for name in MOVED {
         followed(world, &domain, name, ToOwned::to_owned).await?;
     }
     writers_are(world, &domain, &[CALLER]).await?;
+    tokio::select! {
+        lost = never_without(world, &domain, MOVED[0]) => lost,
+        lost = never_without(world, &domain, MOVED[1]) => lost,
+        done = Box::pin(over_and_back(world, &ecs, &kubeconfig, &domain, peer)) => done,
+    }
+}
+
+async fn over_and_back(world: &World, ecs: &Ecs, kubeconfig: &Kubeconfig, domain: &str, peer: Task) -> Result<()> {
+    let here = &world.clusters[0];
     peer.stop().await?;
 
     here.controller().run(2, &[(DRY_RUN_FLAG, None), (OWNER_FLAG, Some(OWNER))]).await?;
     for replicas in [2, 3] {
-        world.deploy(here, names[0], replicas).await?;
-        for name in names {
-            followed(world, &domain, name, |address| format!("-{}", address.replace('.', "-"))).await?;
+        world.deploy(here, MOVED[0], replicas).await?;
+        for name in MOVED {
+            followed(world, domain, name, |address| format!("-{}", address.replace('.', "-"))).await?;
         }
     }
-    writers_are(world, &domain, &[CALLER, &here.id]).await?;
+    writers_are(world, domain, &[CALLER, &here.id]).await?;
 
+    // Back: external-dns takes ours for its own, and only a TTL that differs makes it register its own beside them.
     here.controller().run(2, &[(DRY_RUN_FLAG, Some("true")), (OWNER_FLAG, None)]).await?;
-    let peer = start(world, &ecs, &kubeconfig, &domain).await?;
+    for name in MOVED {
+        annotate(world, name, &json!({"external-dns.alpha.kubernetes.io/ttl": "7"})).await?;
+    }
+    let peer = start(world, ecs, kubeconfig, domain).await?;
     eventually("external-dns has registered its own again, beside ours", NAMES, async || {
-        for name in names {
+        for name in MOVED {
             let addresses = world.pod_ipv4s(here, name).await?;
-            let found = world.registry()?.discover(&domain, name).await?;
+            let found = world.registry()?.discover(domain, name).await?;
             let (ours, theirs): (Vec<_>, Vec<_>) = found.keys().cloned().partition(|id| id.starts_with("k8s-"));
             let all = addresses.iter().eq(&theirs) && ours.len() == addresses.len();
             holds(all, &format!("both have {addresses:?}"), &found)?;
@@ -278,6 +292,13 @@ async fn move_over_and_back(world: &World) -> Result<()> {
         Ok(())
     })
     .await?;
+    here.controller().run(2, &[(DRY_RUN_FLAG, None)]).await?;
+    for name in MOVED {
+        followed(world, domain, name, ToOwned::to_owned).await?;
+        world.described(here, SERVICE, name, "ForeignOwner", &format!("\"{OWNER}\"")).await?;
+    }
+    world.deploy(here, MOVED[0], 1).await?;
+    followed(world, domain, MOVED[0], ToOwned::to_owned).await?;
     peer.stop().await
 }
 
