@@ -136,13 +136,14 @@ impl Claims {
         };
         self.note_visibility(own, now);
         let claimant = knowledge.claimant(target).map(|(_, owner)| owner);
-        let standing = if own.retiring || claimant.as_ref() != Some(&own.owner) {
-            self.lose(own, claimant.is_some_and(|owner| owner != own.owner), now)
+        let rivalled = claimant.as_ref().is_some_and(|owner| !owner.is_same_service(&own.owner));
+        let standing = if own.retiring || rivalled {
+            self.lose(own, rivalled, now)
         } else {
             self.kept_until.remove(target);
             let shared = || {
                 let mut others = knowledge.other_claims(target).peekable();
-                others.peek().is_some() && others.all(|owner| *owner == own.owner)
+                others.peek().is_some() && others.all(|owner| owner.is_same_service(&own.owner))
             };
             let free = self.alone || self.established.contains(target) || implied(own) || shared();
             self.hold(knowledge, own, free, now)
@@ -168,7 +169,8 @@ impl Claims {
         let target = &own.target;
         self.established.remove(target);
         // Who only follows in this cluster, and not first of all clusters, has nothing there to hand over.
-        let held = matches!(self.standings.get(target), Some((owner, Standing::Holds | Standing::HandsOver)) if *owner == own.owner);
+        let before = self.standings.get(target).filter(|(owner, _)| owner.is_same_service(&own.owner));
+        let held = matches!(before, Some((_, Standing::Holds | Standing::HandsOver)));
         let until = *self.kept_until.entry(target.clone()).or_insert(now + 2 * self.delay);
         if held && rivalled && now < until {
             self.due.insert(target.clone(), until);

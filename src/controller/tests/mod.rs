@@ -5,6 +5,7 @@ mod aws_mcs;
 mod conformance;
 mod faults;
 mod foreign;
+mod handover;
 mod iam;
 mod registered;
 mod replaced;
