@@ -198,8 +198,15 @@ impl Annotated {
         retiring && self.settings.upsert_only && *knowledge.membership() != Membership::Leaving
     }
 
-    /// What should be registered in a target that an annotated object of this cluster holds. `None`: nothing is to be done there.
-    pub(super) fn desired(&self, knowledge: &Knowledge, target: &Target, standing: Standing) -> Option<TargetDesired> {
+    /// What should be registered in a target that an annotated object of this cluster holds. `None`: nothing is to be done
+    /// there. `presence`: whether an object is there, annotated or not.
+    pub(super) fn desired(
+        &self,
+        knowledge: &Knowledge,
+        target: &Target,
+        standing: Standing,
+        presence: impl Fn(&ClaimOwner) -> bool,
+    ) -> Option<TargetDesired> {
         if self.settings.dry_run {
             return None;
         }
@@ -212,9 +219,14 @@ impl Annotated {
             None => None,
         };
         let upsert_only = self.settings.upsert_only && *knowledge.membership() != Membership::Leaving;
-        let retiring = standing == Standing::Withdraws || standing == Standing::HandsOver && wanted.is_none();
-        if retiring {
+        let moved_away = standing == Standing::HandsOver && wanted.is_none();
+        // An object that is gone hands nothing over.
+        if standing == Standing::Withdraws || moved_away && !presence(&registration.owner) {
             return (!upsert_only).then(|| TargetDesired { retiring: true, ..TargetDesired::default() });
+        }
+        if moved_away {
+            // No annotation says any more what belongs there: all of it stays as it is until the successor had time.
+            return Some(TargetDesired::default());
         }
         let Wanted { instances, creation, consent } = wanted?.clone();
         let active = match standing {

@@ -108,6 +108,14 @@ impl Claims {
         self.standings.iter().filter(|(_, (_, standing))| *standing != Standing::Holds).map(|(target, _)| target)
     }
 
+    /// Targets that an owner has lost, or moved away from, and still keeps.
+    pub(super) fn handed_over_by(&self, owner: &ClaimOwner) -> impl Iterator<Item = &Target> {
+        let standing = |target: &&Target| self.standings.get(*target);
+        self.due.keys().filter(move |target| {
+            standing(target).is_some_and(|(held, standing)| held == owner && *standing == Standing::HandsOver)
+        })
+    }
+
     /// When the next target must be judged again.
     pub(super) fn wake(&self) -> Option<Instant> {
         self.due.values().min().copied()

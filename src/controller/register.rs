@@ -32,7 +32,11 @@ impl Watch {
                 let endpoints = || export::join(&slices);
                 caches.services.get(&key).and_then(|service| self.annotated.plan_service(&service, endpoints, &pods))
             };
-            let Some(change) = self.annotated.replan(&owner, planned) else { continue };
+            let Some(change) = self.annotated.replan(&owner, planned) else {
+                // One that is gone now hands nothing over any more.
+                self.touched.extend(self.shared.state().claims.handed_over_by(&owner).cloned());
+                continue;
+            };
             self.touched.extend(change.touched);
             let (freed, changed) = self.shared.state().knowledge.annotate(&owner, change.wanted, seconds());
             publish |= changed;
@@ -145,7 +149,8 @@ impl Watch {
                 self.annotated.tell_conflicts(knowledge, &target);
                 let desired = standing.and_then(|standing| {
                     if annotated {
-                        self.annotated.desired(knowledge, &target, standing)
+                        let presence = |owner: &ClaimOwner| Self::present(&self.shared, owner).is_some();
+                        self.annotated.desired(knowledge, &target, standing, presence)
                     } else {
                         targets.desired(knowledge, &target, standing, |key| exports.get(key), pods)
                     }

@@ -45,7 +45,7 @@ pub(super) fn wanted<'a>(state: &State, desired: &'a TargetDesired) -> &'a [Inst
 impl Engine {
     /// The next instance to write.
     pub(super) fn next_write(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Arc<str>> {
-        self.plan_writes(target, desired)?;
+        self.plan_writes(target, desired, now)?;
         let state = self.targets.get_mut(target)?;
         let full = state.full_until.is_some_and(|until| until > now);
         let blocked = |state: &State, id: &Arc<str>| {
@@ -79,7 +79,7 @@ impl Engine {
     }
 
     /// Plans what remains to be written, unless that is known.
-    pub(super) fn plan_writes(&mut self, target: &Target, desired: &TargetDesired) -> Option<()> {
+    pub(super) fn plan_writes(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<()> {
         let state = self.targets.get_mut(target)?;
         if state.pending.is_some() {
             return Some(());
@@ -97,8 +97,11 @@ impl Engine {
         } else {
             VecDeque::new()
         };
-        // Dead addresses go first.
-        let deregister = if desired.keep { Vec::new() } else { plan.deregister };
+        // Dead addresses go first. Where no other would be left they wait for the first new one, so that a name that changes
+        // hands is never without an instance; not longer than while nothing but time is in the way of that.
+        let unhindered = state.problem.is_none() && state.full_until.is_none_or(|until| until <= now);
+        state.waits_for_first = plan.present == 0 && !plan.register.is_empty() && unhindered;
+        let deregister = if desired.keep || state.waits_for_first { Vec::new() } else { plan.deregister };
         let pending: VecDeque<_> = deregister.into_iter().chain(plan.register).collect();
         if !state.retry.is_empty() {
             // What failed and is not wanted any more is forgotten.
@@ -276,6 +279,9 @@ impl Engine {
             state.running = BTreeMap::new();
         }
         state.seen = state.seen.min(Seen::Once);
+        if state.waits_for_first {
+            state.pending = None;
+        }
         touch(state, id);
         if !self.desired.targets.contains_key(target) && state.running.is_empty() {
             self.targets.remove(target);
