@@ -322,8 +322,9 @@ fn instance_ports(export: Option<&ServiceExport>, ports: &[ServicePort]) -> Vec<
 fn consent(annotations: &Pairs) -> Consent {
     let share = annotation(annotations, ANNOTATION_SHARE) == Some("true");
     let named = annotation(annotations, ANNOTATION_TARGET_SERVICE).is_some() || share;
-    let adopt = annotation(annotations, ANNOTATION_ADOPT).and_then(|text| text.parse().ok());
-    Consent { named, share, adopt }
+    let adopt = annotation(annotations, ANNOTATION_ADOPT).map(str::parse::<Adopt>);
+    let unclear = matches!(adopt, Some(Err(_)));
+    Consent { named, share, adopt: adopt.and_then(Result::ok), unclear }
 }
 
 #[cfg(test)]

@@ -38,8 +38,13 @@ const FULL: Duration = Duration::from_mins(1);
 
 /// The instances that a target shall have: none when it retires, or when the service is somebody else's.
 pub(super) fn wanted<'a>(state: &State, desired: &'a TargetDesired) -> &'a [InstanceSpec] {
+    if desired.retiring || is_refused(state, desired) { &[] } else { &desired.instances }
+}
+
+/// Whether the service is somebody else's. While it is unclear who it was taken over from, ours that are there tell that it was.
+fn is_refused(state: &State, desired: &TargetDesired) -> bool {
     let refused = state.place().is_some_and(|place| place.refused_until.is_some());
-    if desired.retiring || refused { &[] } else { &desired.instances }
+    refused && (state.own.is_empty() || !desired.consent.unclear)
 }
 
 impl Engine {
@@ -62,8 +67,7 @@ impl Engine {
             state.pending.as_mut()?.pop_front();
         }
         state.pending = Some(VecDeque::new());
-        let refused = state.place().is_some_and(|place| place.refused_until.is_some());
-        if state.at_rest() && !full && !refused {
+        if state.at_rest() && !full && !is_refused(state, desired) {
             state.settled = true;
             state.reach();
             state.count();
