@@ -38,13 +38,22 @@ pub(super) struct Annotated {
     wanting: BTreeMap<Target, BTreeSet<ClaimOwner>>,
     /// What was said last of a target's instances, and on whom.
     said: HashMap<Target, (ClaimOwner, Ids)>,
-    /// Why a target is refused, or whose it is, as said last.
-    trouble: HashMap<(ClaimOwner, Target), String>,
+    /// What keeps a target from being registered, as said last.
+    trouble: HashMap<(ClaimOwner, Target, Topic), String>,
     /// What was said last of limits and the like.
     noticed: HashMap<(ClaimOwner, Target), Vec<Notice>>,
     /// Uids of objects that asked for something once: `kubectl describe` finds Events by them.
     departed: HashMap<ClaimOwner, Box<str>>,
     notes: mpsc::UnboundedSender<Note>,
+}
+
+/// What a Warning is about: each of these comes and goes by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Topic {
+    /// Whose the target is.
+    Claim,
+    /// What came of registering there.
+    Outcome,
 }
 
 /// An annotated object.
@@ -162,7 +171,9 @@ impl Annotated {
         let (old, new) =
             [&before, &wanted].map(|asks| asks.iter().flat_map(Asks::targets).collect::<BTreeSet<_>>()).into();
         for &target in old.difference(&new) {
-            self.trouble.remove(&(owner.clone(), target.clone()));
+            for topic in [Topic::Claim, Topic::Outcome] {
+                self.trouble.remove(&(owner.clone(), target.clone(), topic));
+            }
             self.noticed.remove(&(owner.clone(), target.clone()));
             if let Some(owners) = self.wanting.get_mut(target) {
                 owners.remove(owner);
@@ -248,14 +259,15 @@ impl Annotated {
         for own in self.wanting.get(target).cloned().unwrap_or_default() {
             // An export of the same Service registers the same endpoints.
             let winner = knowledge.claimant(target).filter(|(_, owner)| !owner.is_same_service(&own));
-            let text = winner.map(|(cluster, owner)| {
-                format!(
+            let said = winner.map(|(cluster, owner)| {
+                let text = format!(
                     "Cloud Map service {target} is claimed by {owner} of cluster {cluster}, which was first. Change the \
                      annotation to another name, or remove it there; then this {} takes over.",
                     own.kind
-                )
+                );
+                ("DomainConflict", text)
             });
-            self.tell(&own, target, "DomainConflict", text);
+            self.tell(&own, target, Topic::Claim, said);
         }
     }
 
@@ -314,14 +326,14 @@ impl Annotated {
             self.tell_notices(owner, target, &status.notices);
         }
         if before.map(|before| &before.outcome) != Some(&status.outcome) && self.objects.contains_key(owner) {
-            let (reason, text) = match &status.outcome {
+            let said = match &status.outcome {
                 Outcome::Refused { reason, message } => {
-                    (reason.as_str(), Some(format!("Cloud Map service {target}: {message}.")))
+                    Some((reason.as_str(), format!("Cloud Map service {target}: {message}.")))
                 }
-                Outcome::Registered { .. } => ("Registered", None),
+                Outcome::Registered { .. } => None,
                 Outcome::Pending => return,
             };
-            self.tell(owner, target, reason, text);
+            self.tell(owner, target, Topic::Outcome, said);
         }
     }
 
@@ -343,11 +355,11 @@ impl Annotated {
         self.note(owner, None, Severity::Normal, reason, deleted(owner, removed, target));
     }
 
-    /// Says a Warning about a target once, and forgets it when it is over.
-    fn tell(&mut self, owner: &ClaimOwner, target: &Target, reason: &'static str, text: Option<String>) {
-        let about = (owner.clone(), target.clone());
-        match text {
-            Some(text) if self.trouble.get(&about) != Some(&text) => {
+    /// Says a Warning about a target, with its reason, once, and forgets it when it is over.
+    fn tell(&mut self, owner: &ClaimOwner, target: &Target, topic: Topic, said: Option<(&'static str, String)>) {
+        let about = (owner.clone(), target.clone(), topic);
+        match said {
+            Some((reason, text)) if self.trouble.get(&about) != Some(&text) => {
                 self.trouble.insert(about, text.clone());
                 self.note(owner, None, Severity::Warning, reason, text);
             }
@@ -377,3 +389,7 @@ impl Annotated {
         let _ = self.notes.send(Note { regarding, severity, reason, action: "Register", text });
     }
 }
+
+#[cfg(test)]
+#[path = "annotated_tests.rs"]
+mod tests;
