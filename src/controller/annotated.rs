@@ -1,14 +1,18 @@
 //! The annotated Services and Ingresses of this cluster: what they want, what is registered for them, and what is said on them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
 use tokio::sync::{mpsc, watch};
 use tracing::info;
 
-use super::{Asks, Knowledge, Membership, Targets, claims::Standing, targets::decides};
+use super::{
+    Asks, Knowledge, Membership, Targets,
+    claims::Standing,
+    targets::{awaits_clusters, decides},
+};
 use crate::{
     annotations::{
         Directory, Known, Planned, Refusal, Settings, Wanted, Zones,
@@ -31,7 +35,7 @@ use crate::{
 pub(super) struct Annotated {
     settings: Settings,
     targets: Targets,
-    /// `None` where nothing is registered anyway.
+    /// `None` while the identity of this cluster is not known: nothing is registered then.
     directory: Option<Directory>,
     objects: HashMap<ClaimOwner, Object>,
     /// Who wants a target, the losers included.
@@ -40,6 +44,10 @@ pub(super) struct Annotated {
     said: HashMap<Target, (ClaimOwner, Ids)>,
     /// What keeps a target from being registered, as said last.
     trouble: HashMap<(ClaimOwner, Target, Topic), String>,
+    /// Outside a ClusterSet: why registrations cannot be recorded.
+    unrecorded: Option<String>,
+    /// Who was told that nothing can be registered for it, because of the ledger or the record.
+    held_up: HashSet<ClaimOwner>,
     /// What was said last of limits and the like.
     noticed: HashMap<(ClaimOwner, Target), Vec<Notice>>,
     /// Uids of objects that asked for something once: `kubectl describe` finds Events by them.
@@ -50,7 +58,7 @@ pub(super) struct Annotated {
 /// What a Warning is about: each of these comes and goes by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Topic {
-    /// Whose the target is.
+    /// Whose the target is, or may be.
     Claim,
     /// What came of registering there.
     Outcome,
@@ -88,7 +96,21 @@ impl Annotated {
         notes: mpsc::UnboundedSender<Note>,
     ) -> Self {
         let (objects, wanting, said, trouble, noticed, departed) = Default::default();
-        Self { settings, targets, directory, objects, wanting, said, trouble, noticed, departed, notes }
+        let (unrecorded, held_up) = Default::default();
+        Self {
+            settings,
+            targets,
+            directory,
+            objects,
+            wanting,
+            said,
+            trouble,
+            unrecorded,
+            held_up,
+            noticed,
+            departed,
+            notes,
+        }
     }
 
     /// The namespaces that take host names. Without a directory it never changes.
@@ -99,7 +121,7 @@ impl Annotated {
     /// How many objects are annotated, and how many things they ask for are refused.
     pub(super) fn sizes(&self) -> (usize, usize) {
         let refusals: usize = self.objects.values().map(|object| object.planned.refusals.len()).sum();
-        (self.objects.len(), refusals + self.trouble.len())
+        (self.objects.len(), refusals + self.trouble.len() + self.held_up.len())
     }
 
     /// All annotated objects.
@@ -138,7 +160,7 @@ impl Annotated {
     }
 
     fn object(&self, uid: &str, plan: impl FnOnce(Option<&Zones>) -> Option<Planned>) -> Option<Object> {
-        let Known { zones, error } = self.directory.as_ref()?.known().borrow().clone();
+        let Known { zones, error } = self.known().borrow().clone();
         let mut planned = plan(zones.as_deref())?;
         if let (None, Some(error)) = (&planned.wanted, error) {
             let message =
@@ -162,6 +184,7 @@ impl Annotated {
         } else {
             let gone = self.objects.remove(owner)?;
             self.departed.insert(owner.clone(), gone.uid.clone());
+            self.held_up.remove(owner);
             Some(gone)
         };
         if let Some(directory) = &self.directory {
@@ -251,11 +274,47 @@ impl Annotated {
         Some(TargetDesired { active, retiring: false, decides, keep, consent, creation, instances })
     }
 
-    /// Says on the losers of a target whose it is.
-    pub(super) fn tell_conflicts(&mut self, knowledge: &Knowledge, target: &Target) {
+    /// Outside a ClusterSet: why registrations cannot be recorded, if so.
+    pub(super) fn set_unrecorded(&mut self, error: Option<&str>) {
+        self.unrecorded = error.map(|error| {
+            format!(
+                "Where it is registered cannot be recorded in the ConfigMap cloudmap-mcs-ledger, which is tried again until \
+                 it succeeds: {error}."
+            )
+        });
+    }
+
+    /// Says on an object that nothing can be registered for it because of the ledger, in the words that exports get. Once: on
+    /// exports, too, only the condition says each error.
+    pub(super) fn tell_held_up(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
+        if self.settings.dry_run || !self.objects.contains_key(owner) {
+            return;
+        }
+        let missing = || knowledge.annotated(owner).any(|target| !knowledge.is_on_record(target));
+        let why = match knowledge.membership() {
+            Membership::Refused(why) | Membership::Failing(why) => Some(why),
+            Membership::Member { trouble } => trouble.as_ref().filter(|_| missing()),
+            Membership::Joining(_) => self.unrecorded.as_ref().filter(|_| missing()),
+            Membership::Leaving => None,
+        };
+        match why.cloned() {
+            Some(why) if self.held_up.insert(owner.clone()) => {
+                self.note(owner, None, Severity::Warning, "Failed", why);
+            }
+            Some(_) => {}
+            None => {
+                self.held_up.remove(owner);
+            }
+        }
+    }
+
+    /// Says on those who want a target what they wait for: another one's claim, the ledger, or, with `unread`, clusters that
+    /// cannot be read.
+    pub(super) fn tell_waiting(&mut self, knowledge: &Knowledge, target: &Target, unread: bool) {
         if self.settings.dry_run {
             return;
         }
+        let held = knowledge.exports().and_then(|exports| exports.registrations().get(target));
         for own in self.wanting.get(target).cloned().unwrap_or_default() {
             // An export of the same Service registers the same endpoints.
             let winner = knowledge.claimant(target).filter(|(_, owner)| !owner.is_same_service(&own));
@@ -267,7 +326,12 @@ impl Annotated {
                 );
                 ("DomainConflict", text)
             });
-            self.tell(&own, target, Topic::Claim, said);
+            let waits = || {
+                let waits = unread && held.is_some_and(|held| held.owner == own);
+                waits.then(|| ("AwaitsClusters", awaits_clusters(target)))
+            };
+            self.tell(&own, target, Topic::Claim, said.or_else(waits));
+            self.tell_held_up(knowledge, &own);
         }
     }
 

@@ -16,7 +16,7 @@ fn what_is_refused_counts_until_it_is_not_whatever_else_changes() {
         let wanted = Wanted { instances: [].into(), creation: Creation::default(), consent: Consent::default() };
         let planned = Planned { wanted: Some([(target(), wanted)].into()), refusals: vec![] };
         annotated.replan(&owner, Some(Object { uid: "uid".into(), planned }));
-        annotated.tell_conflicts(&mk_knowledge(others), &target());
+        annotated.tell_waiting(&mk_knowledge(others), &target(), false);
         annotated.sizes()
     };
     let tell = |annotated: &mut Annotated, outcome| {

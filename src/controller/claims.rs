@@ -17,7 +17,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::Knowledge;
+use super::{Knowledge, watch::SETTLE};
 use crate::{
     ledger::{Map, records},
     model::{ClaimOwner, Registration, Target},
@@ -58,7 +58,9 @@ pub(super) struct Claims {
     kept_until: BTreeMap<Target, Instant>,
     /// How this cluster stands, and for whom that was judged.
     standings: BTreeMap<Target, (ClaimOwner, Standing)>,
-    /// When to judge again where time alone changes the judgement.
+    /// Since when targets wait for clusters that cannot be read.
+    unread_since: BTreeMap<Target, Instant>,
+    /// When to judge again where time alone changes the judgement, or what is said of it.
     due: BTreeMap<Target, Instant>,
 }
 
@@ -73,6 +75,7 @@ impl Claims {
             visible_since: BTreeMap::new(),
             kept_until: BTreeMap::new(),
             standings: BTreeMap::new(),
+            unread_since: BTreeMap::new(),
             due: BTreeMap::new(),
         }
     }
@@ -140,6 +143,7 @@ impl Claims {
             self.visible_since.remove(target);
             self.kept_until.remove(target);
             self.standings.remove(target);
+            self.unread_since.remove(target);
             return None;
         };
         self.note_visibility(own, now);
@@ -157,7 +161,20 @@ impl Claims {
             self.hold(knowledge, own, free, now)
         };
         self.standings.insert(target.clone(), (own.owner.clone(), standing));
+        if standing == Standing::AwaitsClusters {
+            let long = *self.unread_since.entry(target.clone()).or_insert(now) + SETTLE;
+            if now < long {
+                self.due.insert(target.clone(), long);
+            }
+        } else {
+            self.unread_since.remove(target);
+        }
         Some(standing)
+    }
+
+    /// Whether a target has waited for clusters that cannot be read for longer than they usually take.
+    pub(super) fn awaits_clusters_long(&self, target: &Target, now: Instant) -> bool {
+        self.unread_since.get(target).is_some_and(|since| now >= *since + SETTLE)
     }
 
     fn note_visibility(&mut self, own: &Registration, now: Instant) {

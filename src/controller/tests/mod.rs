@@ -6,6 +6,7 @@ mod conformance;
 mod faults;
 mod foreign;
 mod handover;
+mod hindered;
 mod iam;
 mod registered;
 mod replaced;

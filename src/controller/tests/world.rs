@@ -281,6 +281,11 @@ impl Cluster {
         *version += 1;
     }
 
+    /// Whether the API server refuses to store the ledger's record.
+    pub(super) fn refuse_record(&self, refuse: bool) {
+        self.record.1.store(refuse, std::sync::atomic::Ordering::SeqCst);
+    }
+
     pub(super) fn put_service(&self, name: &str, port: u16) {
         let service: core::Service = serde_json::from_value(json!({
             "metadata": {"namespace": "shop", "name": name},
