@@ -241,18 +241,20 @@ impl Annotated {
         standing: Standing,
         presence: impl Fn(&ClaimOwner) -> bool,
     ) -> Option<TargetDesired> {
-        if self.settings.dry_run {
+        // Who leaves its ClusterSet takes everything along, what was registered before these flags were set as well.
+        let leaving = *knowledge.membership() == Membership::Leaving;
+        let [dry_run, upsert_only] = [self.settings.dry_run, self.settings.upsert_only].map(|flag| flag && !leaving);
+        if dry_run {
             return None;
         }
         let registration = knowledge.exports()?.registrations().get(target)?;
-        let object = self.objects.get(&registration.owner);
+        let object = self.objects.get(&registration.owner).filter(|_| !self.settings.dry_run);
         let wanted = match object.map(|object| &object.planned.wanted) {
             // Not known yet: nothing may be concluded.
-            Some(None) => return None,
+            Some(None) if !leaving => return None,
             Some(Some(wanted)) => wanted.get(target),
-            None => None,
+            Some(None) | None => None,
         };
-        let upsert_only = self.settings.upsert_only && *knowledge.membership() != Membership::Leaving;
         let moved_away = standing == Standing::HandsOver && wanted.is_none();
         // An object that is gone hands nothing over.
         if standing == Standing::Withdraws || moved_away && !presence(&registration.owner) {

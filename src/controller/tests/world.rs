@@ -137,6 +137,14 @@ impl World {
         *attributes = head.to_instance().attributes;
     }
 
+    /// Whether a cluster's head says that it has left.
+    pub(super) fn has_left(&self, id: &str) -> bool {
+        let registry = self.fake.registry();
+        let heads = registry.services.values().find(|there| *there.name == *CLUSTERS).unwrap().id.clone();
+        let attributes = registry.instances[&(heads, id.into())].clone();
+        !Head::from_instance(&Instance { id: id.into(), attributes }).unwrap().is_live()
+    }
+
     /// Ids of the instances in a service of the Cloud Map namespace `shop`.
     pub(super) fn instances(&self, service: &str) -> Vec<String> {
         let registry = self.fake.registry();
