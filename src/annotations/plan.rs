@@ -145,9 +145,10 @@ impl<'a> Planner<'a> {
         refusals.extend(complaints.into_iter().map(complaint));
         let custom = Custom { service, pods };
         let share = annotations.get(ANNOTATION_SHARE).is_some_and(|value| value.trim() == "true");
+        let consent = Consent { named: true, share, adopt: None, unclear: request.unclear };
         let mut wanted = BTreeMap::new();
         for (target, backends) in found {
-            match backends.wanted(source, &custom, share) {
+            match backends.wanted(source, &custom, &consent) {
                 Ok(found) => {
                     // What cannot be understood decides nothing: the service is neither made nor changed.
                     let unknown = |creation| Creation { service: false, ..creation };
@@ -350,7 +351,7 @@ fn endpoint(ports: &[EndpointPort]) -> Endpoint {
 }
 
 impl Backends {
-    fn wanted(self, source: &Source<'_>, custom: &Custom, share: bool) -> Result<Wanted, String> {
+    fn wanted(self, source: &Source<'_>, custom: &Custom, consent: &Consent) -> Result<Wanted, String> {
         let Self { endpoints, hosts, families, ttl, ttl_asked, adopt } = self;
         let mut instances = source.instances_with(&endpoints, custom).map_err(|unfit| unfit.to_string())?;
         instances.extend(source.hosts_with(&hosts, custom).map_err(|unfit| unfit.to_string())?);
@@ -370,7 +371,7 @@ impl Backends {
                 custom_health_check: false,
                 ttl: ttl_asked.then_some(ttl),
             },
-            consent: Consent { named: true, share, adopt },
+            consent: Consent { adopt, ..consent.clone() },
         })
     }
 }

@@ -32,6 +32,8 @@ pub struct Request {
     pub hosts: Option<Hosts>,
     /// Take over from this controller.
     pub adopt: Option<Adopt>,
+    /// Take over from a controller that cannot be understood.
+    pub unclear: bool,
     /// Annotations that cannot be understood, with the remedy. What remains is asked for nevertheless.
     pub complaints: Vec<String>,
 }
@@ -102,13 +104,12 @@ impl Request {
         if named.is_none() && hosts.is_none() && complaints.is_empty() {
             return None;
         }
-        let adopt = annotations.get(ANNOTATION_ADOPT).and_then(|text| {
-            text.trim()
-                .parse()
-                .map_err(|error| complaints.push(format!("{ANNOTATION_ADOPT} is {text:?}: {error}")))
-                .ok()
+        let adopt = annotations.get(ANNOTATION_ADOPT).map(|text| {
+            let complain = |error| complaints.push(format!("{ANNOTATION_ADOPT} is {text:?}: {error}"));
+            text.trim().parse::<Adopt>().map_err(complain)
         });
-        Some(Self { named, hosts, adopt, complaints })
+        let unclear = matches!(adopt, Some(Err(())));
+        Some(Self { named, hosts, adopt: adopt.and_then(Result::ok), unclear, complaints })
     }
 }
 
@@ -322,7 +323,7 @@ mod tests {
     fn wildcards_and_unknown_owners_are_complained_about_and_the_rest_is_done() {
         let request = read(&[(ALPHA, "*.example.org,a.example.org"), ("cloudmap-mcs/adopt", "eks")]).unwrap();
         assert_eq!(request.hosts.unwrap().names, set(&["a.example.org"]));
-        assert_eq!(request.adopt, None);
+        assert!(request.adopt.is_none() && request.unclear);
         assert!(
             request.complaints[0].contains("wildcards") && request.complaints[1].contains("external-dns/<owner id>")
         );

@@ -1,14 +1,18 @@
 //! The annotated Services and Ingresses of this cluster: what they want, what is registered for them, and what is said on them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
 use tokio::sync::{mpsc, watch};
 use tracing::info;
 
-use super::{Asks, Knowledge, Membership, Targets, claims::Standing, targets::decides};
+use super::{
+    Asks, Knowledge, Membership, Targets,
+    claims::Standing,
+    targets::{awaits_clusters, decides},
+};
 use crate::{
     annotations::{
         Directory, Known, Planned, Refusal, Settings, Wanted, Zones,
@@ -31,20 +35,33 @@ use crate::{
 pub(super) struct Annotated {
     settings: Settings,
     targets: Targets,
-    /// `None` where nothing is registered anyway.
+    /// `None` while the identity of this cluster is not known: nothing is registered then.
     directory: Option<Directory>,
     objects: HashMap<ClaimOwner, Object>,
     /// Who wants a target, the losers included.
     wanting: BTreeMap<Target, BTreeSet<ClaimOwner>>,
     /// What was said last of a target's instances, and on whom.
     said: HashMap<Target, (ClaimOwner, Ids)>,
-    /// Why a target is refused, or whose it is, as said last.
-    trouble: HashMap<(ClaimOwner, Target), String>,
+    /// What keeps a target from being registered, as said last.
+    trouble: HashMap<(ClaimOwner, Target, Topic), String>,
+    /// Outside a ClusterSet: why registrations cannot be recorded.
+    unrecorded: Option<String>,
+    /// Who was told that nothing can be registered for it, because of the ledger or the record.
+    held_up: HashSet<ClaimOwner>,
     /// What was said last of limits and the like.
     noticed: HashMap<(ClaimOwner, Target), Vec<Notice>>,
     /// Uids of objects that asked for something once: `kubectl describe` finds Events by them.
     departed: HashMap<ClaimOwner, Box<str>>,
     notes: mpsc::UnboundedSender<Note>,
+}
+
+/// What a Warning is about: each of these comes and goes by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Topic {
+    /// Whose the target is, or may be.
+    Claim,
+    /// What came of registering there.
+    Outcome,
 }
 
 /// An annotated object.
@@ -79,7 +96,21 @@ impl Annotated {
         notes: mpsc::UnboundedSender<Note>,
     ) -> Self {
         let (objects, wanting, said, trouble, noticed, departed) = Default::default();
-        Self { settings, targets, directory, objects, wanting, said, trouble, noticed, departed, notes }
+        let (unrecorded, held_up) = Default::default();
+        Self {
+            settings,
+            targets,
+            directory,
+            objects,
+            wanting,
+            said,
+            trouble,
+            unrecorded,
+            held_up,
+            noticed,
+            departed,
+            notes,
+        }
     }
 
     /// The namespaces that take host names. Without a directory it never changes.
@@ -90,7 +121,7 @@ impl Annotated {
     /// How many objects are annotated, and how many things they ask for are refused.
     pub(super) fn sizes(&self) -> (usize, usize) {
         let refusals: usize = self.objects.values().map(|object| object.planned.refusals.len()).sum();
-        (self.objects.len(), refusals + self.trouble.len())
+        (self.objects.len(), refusals + self.trouble.len() + self.held_up.len())
     }
 
     /// All annotated objects.
@@ -129,7 +160,7 @@ impl Annotated {
     }
 
     fn object(&self, uid: &str, plan: impl FnOnce(Option<&Zones>) -> Option<Planned>) -> Option<Object> {
-        let Known { zones, error } = self.directory.as_ref()?.known().borrow().clone();
+        let Known { zones, error } = self.known().borrow().clone();
         let mut planned = plan(zones.as_deref())?;
         if let (None, Some(error)) = (&planned.wanted, error) {
             let message =
@@ -153,6 +184,7 @@ impl Annotated {
         } else {
             let gone = self.objects.remove(owner)?;
             self.departed.insert(owner.clone(), gone.uid.clone());
+            self.held_up.remove(owner);
             Some(gone)
         };
         if let Some(directory) = &self.directory {
@@ -162,7 +194,9 @@ impl Annotated {
         let (old, new) =
             [&before, &wanted].map(|asks| asks.iter().flat_map(Asks::targets).collect::<BTreeSet<_>>()).into();
         for &target in old.difference(&new) {
-            self.trouble.remove(&(owner.clone(), target.clone()));
+            for topic in [Topic::Claim, Topic::Outcome] {
+                self.trouble.remove(&(owner.clone(), target.clone(), topic));
+            }
             self.noticed.remove(&(owner.clone(), target.clone()));
             if let Some(owners) = self.wanting.get_mut(target) {
                 owners.remove(owner);
@@ -198,23 +232,37 @@ impl Annotated {
         retiring && self.settings.upsert_only && *knowledge.membership() != Membership::Leaving
     }
 
-    /// What should be registered in a target that an annotated object of this cluster holds. `None`: nothing is to be done there.
-    pub(super) fn desired(&self, knowledge: &Knowledge, target: &Target, standing: Standing) -> Option<TargetDesired> {
-        if self.settings.dry_run {
+    /// What should be registered in a target that an annotated object of this cluster holds. `None`: nothing is to be done
+    /// there. `presence`: whether an object is there, annotated or not.
+    pub(super) fn desired(
+        &self,
+        knowledge: &Knowledge,
+        target: &Target,
+        standing: Standing,
+        presence: impl Fn(&ClaimOwner) -> bool,
+    ) -> Option<TargetDesired> {
+        // Who leaves its ClusterSet takes everything along, what was registered before these flags were set as well.
+        let leaving = *knowledge.membership() == Membership::Leaving;
+        let [dry_run, upsert_only] = [self.settings.dry_run, self.settings.upsert_only].map(|flag| flag && !leaving);
+        if dry_run {
             return None;
         }
         let registration = knowledge.exports()?.registrations().get(target)?;
-        let object = self.objects.get(&registration.owner);
+        let object = self.objects.get(&registration.owner).filter(|_| !self.settings.dry_run);
         let wanted = match object.map(|object| &object.planned.wanted) {
             // Not known yet: nothing may be concluded.
-            Some(None) => return None,
+            Some(None) if !leaving => return None,
             Some(Some(wanted)) => wanted.get(target),
-            None => None,
+            Some(None) | None => None,
         };
-        let upsert_only = self.settings.upsert_only && *knowledge.membership() != Membership::Leaving;
-        let retiring = standing == Standing::Withdraws || standing == Standing::HandsOver && wanted.is_none();
-        if retiring {
+        let moved_away = standing == Standing::HandsOver && wanted.is_none();
+        // An object that is gone hands nothing over.
+        if standing == Standing::Withdraws || moved_away && !presence(&registration.owner) {
             return (!upsert_only).then(|| TargetDesired { retiring: true, ..TargetDesired::default() });
+        }
+        if moved_away {
+            // No annotation says any more what belongs there: all of it stays as it is until the successor had time.
+            return Some(TargetDesired::default());
         }
         let Wanted { instances, creation, consent } = wanted?.clone();
         let active = match standing {
@@ -228,22 +276,64 @@ impl Annotated {
         Some(TargetDesired { active, retiring: false, decides, keep, consent, creation, instances })
     }
 
-    /// Says on the losers of a target whose it is.
-    pub(super) fn tell_conflicts(&mut self, knowledge: &Knowledge, target: &Target) {
+    /// Outside a ClusterSet: why registrations cannot be recorded, if so.
+    pub(super) fn set_unrecorded(&mut self, error: Option<&str>) {
+        self.unrecorded = error.map(|error| {
+            format!(
+                "Where it is registered cannot be recorded in the ConfigMap cloudmap-mcs-ledger, which is tried again until \
+                 it succeeds: {error}."
+            )
+        });
+    }
+
+    /// Says on an object that nothing can be registered for it because of the ledger, in the words that exports get. Once: on
+    /// exports, too, only the condition says each error.
+    pub(super) fn tell_held_up(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
+        if self.settings.dry_run || !self.objects.contains_key(owner) {
+            return;
+        }
+        let missing = || knowledge.annotated(owner).any(|target| !knowledge.is_on_record(target));
+        let why = match knowledge.membership() {
+            Membership::Refused(why) | Membership::Failing(why) => Some(why),
+            Membership::Member { trouble } => trouble.as_ref().filter(|_| missing()),
+            Membership::Joining(_) => self.unrecorded.as_ref().filter(|_| missing()),
+            Membership::Leaving => None,
+        };
+        match why.cloned() {
+            Some(why) if self.held_up.insert(owner.clone()) => {
+                self.note(owner, None, Severity::Warning, "Failed", why);
+            }
+            Some(_) => {}
+            None => {
+                self.held_up.remove(owner);
+            }
+        }
+    }
+
+    /// Says on those who want a target what they wait for: another one's claim, the ledger, or, with `unread`, clusters that
+    /// cannot be read.
+    pub(super) fn tell_waiting(&mut self, knowledge: &Knowledge, target: &Target, unread: bool) {
         if self.settings.dry_run {
             return;
         }
+        let held = knowledge.exports().and_then(|exports| exports.registrations().get(target));
         for own in self.wanting.get(target).cloned().unwrap_or_default() {
             // An export of the same Service registers the same endpoints.
             let winner = knowledge.claimant(target).filter(|(_, owner)| !owner.is_same_service(&own));
-            let text = winner.map(|(cluster, owner)| {
-                format!(
+            let said = winner.map(|(cluster, owner)| {
+                let text = format!(
                     "Cloud Map service {target} is claimed by {owner} of cluster {cluster}, which was first. Change the \
                      annotation to another name, or remove it there; then this {} takes over.",
                     own.kind
-                )
+                );
+                ("DomainConflict", text)
             });
-            self.tell(&own, target, "DomainConflict", text);
+            let waits = || {
+                let waits = unread && held.is_some_and(|held| held.owner == own);
+                waits.then(|| ("AwaitsClusters", awaits_clusters(target)))
+            };
+            self.tell(&own, target, Topic::Claim, said.or_else(waits));
+            self.tell_held_up(knowledge, &own);
         }
     }
 
@@ -302,14 +392,14 @@ impl Annotated {
             self.tell_notices(owner, target, &status.notices);
         }
         if before.map(|before| &before.outcome) != Some(&status.outcome) && self.objects.contains_key(owner) {
-            let (reason, text) = match &status.outcome {
+            let said = match &status.outcome {
                 Outcome::Refused { reason, message } => {
-                    (reason.as_str(), Some(format!("Cloud Map service {target}: {message}.")))
+                    Some((reason.as_str(), format!("Cloud Map service {target}: {message}.")))
                 }
-                Outcome::Registered { .. } => ("Registered", None),
+                Outcome::Registered { .. } => None,
                 Outcome::Pending => return,
             };
-            self.tell(owner, target, reason, text);
+            self.tell(owner, target, Topic::Outcome, said);
         }
     }
 
@@ -331,11 +421,11 @@ impl Annotated {
         self.note(owner, None, Severity::Normal, reason, deleted(owner, removed, target));
     }
 
-    /// Says a Warning about a target once, and forgets it when it is over.
-    fn tell(&mut self, owner: &ClaimOwner, target: &Target, reason: &'static str, text: Option<String>) {
-        let about = (owner.clone(), target.clone());
-        match text {
-            Some(text) if self.trouble.get(&about) != Some(&text) => {
+    /// Says a Warning about a target, with its reason, once, and forgets it when it is over.
+    fn tell(&mut self, owner: &ClaimOwner, target: &Target, topic: Topic, said: Option<(&'static str, String)>) {
+        let about = (owner.clone(), target.clone(), topic);
+        match said {
+            Some((reason, text)) if self.trouble.get(&about) != Some(&text) => {
                 self.trouble.insert(about, text.clone());
                 self.note(owner, None, Severity::Warning, reason, text);
             }
@@ -365,3 +455,7 @@ impl Annotated {
         let _ = self.notes.send(Note { regarding, severity, reason, action: "Register", text });
     }
 }
+
+#[cfg(test)]
+#[path = "annotated_tests.rs"]
+mod tests;

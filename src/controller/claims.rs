@@ -17,7 +17,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::Knowledge;
+use super::{Knowledge, watch::SETTLE};
 use crate::{
     ledger::{Map, records},
     model::{ClaimOwner, Registration, Target},
@@ -58,7 +58,9 @@ pub(super) struct Claims {
     kept_until: BTreeMap<Target, Instant>,
     /// How this cluster stands, and for whom that was judged.
     standings: BTreeMap<Target, (ClaimOwner, Standing)>,
-    /// When to judge again where time alone changes the judgement.
+    /// Since when targets wait for clusters that cannot be read.
+    unread_since: BTreeMap<Target, Instant>,
+    /// When to judge again where time alone changes the judgement, or what is said of it.
     due: BTreeMap<Target, Instant>,
 }
 
@@ -73,6 +75,7 @@ impl Claims {
             visible_since: BTreeMap::new(),
             kept_until: BTreeMap::new(),
             standings: BTreeMap::new(),
+            unread_since: BTreeMap::new(),
             due: BTreeMap::new(),
         }
     }
@@ -108,6 +111,14 @@ impl Claims {
         self.standings.iter().filter(|(_, (_, standing))| *standing != Standing::Holds).map(|(target, _)| target)
     }
 
+    /// Targets that an owner has lost, or moved away from, and still keeps.
+    pub(super) fn handed_over_by(&self, owner: &ClaimOwner) -> impl Iterator<Item = &Target> {
+        let standing = |target: &&Target| self.standings.get(*target);
+        self.due.keys().filter(move |target| {
+            standing(target).is_some_and(|(held, standing)| held == owner && *standing == Standing::HandsOver)
+        })
+    }
+
     /// When the next target must be judged again.
     pub(super) fn wake(&self) -> Option<Instant> {
         self.due.values().min().copied()
@@ -132,23 +143,38 @@ impl Claims {
             self.visible_since.remove(target);
             self.kept_until.remove(target);
             self.standings.remove(target);
+            self.unread_since.remove(target);
             return None;
         };
         self.note_visibility(own, now);
         let claimant = knowledge.claimant(target).map(|(_, owner)| owner);
-        let standing = if own.retiring || claimant.as_ref() != Some(&own.owner) {
-            self.lose(own, claimant.is_some_and(|owner| owner != own.owner), now)
+        let rivalled = claimant.as_ref().is_some_and(|owner| !owner.is_same_service(&own.owner));
+        let standing = if own.retiring || rivalled {
+            self.lose(own, rivalled, now)
         } else {
             self.kept_until.remove(target);
             let shared = || {
                 let mut others = knowledge.other_claims(target).peekable();
-                others.peek().is_some() && others.all(|owner| *owner == own.owner)
+                others.peek().is_some() && others.all(|owner| owner.is_same_service(&own.owner))
             };
             let free = self.alone || self.established.contains(target) || implied(own) || shared();
             self.hold(knowledge, own, free, now)
         };
         self.standings.insert(target.clone(), (own.owner.clone(), standing));
+        if standing == Standing::AwaitsClusters {
+            let long = *self.unread_since.entry(target.clone()).or_insert(now) + SETTLE;
+            if now < long {
+                self.due.insert(target.clone(), long);
+            }
+        } else {
+            self.unread_since.remove(target);
+        }
         Some(standing)
+    }
+
+    /// Whether a target has waited for clusters that cannot be read for longer than they usually take.
+    pub(super) fn awaits_clusters_long(&self, target: &Target, now: Instant) -> bool {
+        self.unread_since.get(target).is_some_and(|since| now >= *since + SETTLE)
     }
 
     fn note_visibility(&mut self, own: &Registration, now: Instant) {
@@ -168,7 +194,8 @@ impl Claims {
         let target = &own.target;
         self.established.remove(target);
         // Who only follows in this cluster, and not first of all clusters, has nothing there to hand over.
-        let held = matches!(self.standings.get(target), Some((owner, Standing::Holds | Standing::HandsOver)) if *owner == own.owner);
+        let before = self.standings.get(target).filter(|(owner, _)| owner.is_same_service(&own.owner));
+        let held = matches!(before, Some((_, Standing::Holds | Standing::HandsOver)));
         let until = *self.kept_until.entry(target.clone()).or_insert(now + 2 * self.delay);
         if held && rivalled && now < until {
             self.due.insert(target.clone(), until);

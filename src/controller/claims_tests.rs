@@ -1,6 +1,9 @@
 use super::*;
 use crate::{
-    controller::targets::tests::{adopt, key, mk_knowledge, mk_local, target},
+    controller::{
+        Asks, Membership,
+        targets::tests::{adopt, key, mk_knowledge, mk_local, target},
+    },
     export::Exports,
 };
 
@@ -49,6 +52,20 @@ fn nobody_waits_where_no_other_name_can_want_the_target() {
     let older = mk_knowledge(&[("older", 3)]);
     for implied in [true, false] {
         assert_eq!(mk_claims(&older).judge(&older, &target(), |_| implied, now), Some(Standing::Withdraws));
+    }
+}
+
+#[test]
+fn a_service_that_is_annotated_here_and_exported_elsewhere_holds_its_target_beside_that() {
+    for exported in [3, 9] {
+        let mut knowledge = Knowledge::new("here".parse().unwrap(), Membership::Member { trouble: None });
+        knowledge.resume(&Map::new(), 5);
+        knowledge.annotate(&ClaimOwner::service(&key("web")), Some(Asks::For([target()].into())), 5);
+        let own = knowledge.desired();
+        knowledge.adopt_published(own);
+        adopt(&mut knowledge, &[("web", exported)]);
+        let now = Instant::now();
+        assert_eq!(judge(&mut mk_claims(&knowledge), &knowledge, now), Standing::Holds, "claimed at {exported}");
     }
 }
 
@@ -133,7 +150,7 @@ fn a_new_leader_goes_on_with_old_claims_once_it_knows_the_other_clusters() {
     let lost = mk_knowledge(&[("older", 3)]);
     assert_eq!(judge(&mut inherit(&lost, 100), &lost, start), Standing::Withdraws);
 
-    let mut unread = Knowledge::new("here".parse().unwrap(), crate::controller::Membership::Member { trouble: None });
+    let mut unread = Knowledge::new("here".parse().unwrap(), Membership::Member { trouble: None });
     unread.resume(&knowledge.desired().unwrap(), 100);
     unread.adopt_published(knowledge.desired());
     unread.replan(&key("web"), knowledge.planned(&key("web")).cloned().map(|plan| plan.map(|p| (*p).clone())), 100);

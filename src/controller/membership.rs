@@ -1,10 +1,37 @@
-//! What the state of the ledger means for the exports of this cluster.
+//! What the state of the ledger means for the exports and the annotated objects of this cluster.
 
-use super::Membership;
+use tracing::info;
+
+use super::{
+    Membership,
+    watch::{Watch, seconds},
+};
 use crate::{
     ledger::{driver::Status, writer::Stage},
     model::ClusterId,
 };
+
+impl Watch {
+    /// The ledger, or outside a ClusterSet the record of registrations, stands otherwise than before.
+    pub(super) fn membership_changed(&mut self, status: &Status, young: bool) {
+        if self.shared.ledger {
+            let membership = membership(status, young, self.shared.state().knowledge.local());
+            if *self.shared.state().knowledge.membership() == membership {
+                return;
+            }
+            info!(?membership, "membership changed");
+            self.shared.state().knowledge.set_membership(membership, seconds());
+            self.touch_all();
+            self.publish();
+            self.enqueue(self.names());
+        } else {
+            self.annotated.set_unrecorded(status.error.as_deref());
+        }
+        for owner in self.annotated.owners() {
+            self.annotated.tell_held_up(&self.shared.state().knowledge, &owner);
+        }
+    }
+}
 
 /// What a status says about this cluster's part in the ClusterSet. A `young` leader's errors count as waiting: one that
 /// passes is not worth a write on every ServiceExport. `cluster` is the own id.

@@ -32,9 +32,16 @@ impl Watch {
                 let endpoints = || export::join(&slices);
                 caches.services.get(&key).and_then(|service| self.annotated.plan_service(&service, endpoints, &pods))
             };
-            let Some(change) = self.annotated.replan(&owner, planned) else { continue };
+            let Some(change) = self.annotated.replan(&owner, planned) else {
+                // One that is gone now hands nothing over any more.
+                self.touched.extend(self.shared.state().claims.handed_over_by(&owner).cloned());
+                continue;
+            };
             self.touched.extend(change.touched);
-            let (freed, changed) = self.shared.state().knowledge.annotate(&owner, change.wanted, seconds());
+            let mut state = self.shared.state();
+            let (freed, changed) = state.knowledge.annotate(&owner, change.wanted, seconds());
+            self.annotated.tell_held_up(&state.knowledge, &owner);
+            drop(state);
             publish |= changed;
             self.freed(freed);
         }
@@ -136,16 +143,18 @@ impl Watch {
             for target in touched {
                 let exports = &self.shared.caches.exports;
                 let before = claims.standing(&target);
-                let standing = claims.judge(knowledge, &target, |own| targets.is_implied(own), Instant::now());
+                let now = Instant::now();
+                let standing = claims.judge(knowledge, &target, |own| targets.is_implied(own), now);
                 let held = knowledge.exports().and_then(|exports| exports.registrations().get(&target));
                 let annotated = held.is_some_and(|held| held.owner.is_annotated());
                 if let Some(held) = held.filter(|_| standing != before && !annotated) {
                     owners.insert(held.owner.key());
                 }
-                self.annotated.tell_conflicts(knowledge, &target);
+                self.annotated.tell_waiting(knowledge, &target, claims.awaits_clusters_long(&target, now));
                 let desired = standing.and_then(|standing| {
                     if annotated {
-                        self.annotated.desired(knowledge, &target, standing)
+                        let presence = |owner: &ClaimOwner| Self::present(&self.shared, owner).is_some();
+                        self.annotated.desired(knowledge, &target, standing, presence)
                     } else {
                         targets.desired(knowledge, &target, standing, |key| exports.get(key), pods)
                     }

@@ -254,10 +254,7 @@ impl Targets {
                     return (RegisteredReason::Registered, said.message.clone());
                 }
                 let message = match claims.standing(target) {
-                    Some(Standing::AwaitsClusters) => format!(
-                        "Waiting until every cluster of the ClusterSet can be read: one may have claimed Cloud Map \
-                         service {target} before."
-                    ),
+                    Some(Standing::AwaitsClusters) => awaits_clusters(target),
                     Some(Standing::AwaitsDelay) => format!(
                         "Claimed Cloud Map service {target}: the endpoints are registered after {}, unless an older \
                          claim appears.",
@@ -280,6 +277,13 @@ fn understood(annotations: &Pairs) -> Result<(), String> {
         return Err(format!("The annotation {ANNOTATION_ADOPT} is {text:?}: {error}."));
     }
     Wishes::read(annotations).map(|_| ())
+}
+
+/// What a claim waits for while not every cluster can be read.
+pub(super) fn awaits_clusters(target: &Target) -> String {
+    format!(
+        "Waiting until every cluster of the ClusterSet can be read: one may have claimed Cloud Map service {target} before."
+    )
 }
 
 /// Whether this cluster's claim to a target is the oldest, so that what it says about the service itself counts.
@@ -322,8 +326,9 @@ fn instance_ports(export: Option<&ServiceExport>, ports: &[ServicePort]) -> Vec<
 fn consent(annotations: &Pairs) -> Consent {
     let share = annotation(annotations, ANNOTATION_SHARE) == Some("true");
     let named = annotation(annotations, ANNOTATION_TARGET_SERVICE).is_some() || share;
-    let adopt = annotation(annotations, ANNOTATION_ADOPT).and_then(|text| text.parse().ok());
-    Consent { named, share, adopt }
+    let adopt = annotation(annotations, ANNOTATION_ADOPT).map(str::parse::<Adopt>);
+    let unclear = matches!(adopt, Some(Err(_)));
+    Consent { named, share, adopt: adopt.and_then(Result::ok), unclear }
 }
 
 #[cfg(test)]

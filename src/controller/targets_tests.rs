@@ -19,7 +19,7 @@ pub(in crate::controller) fn target() -> Target {
     Target { namespace: "shop".into(), service: "www".into() }
 }
 
-fn mk_targets(policy: Instances) -> Targets {
+pub(in crate::controller) fn mk_targets(policy: Instances) -> Targets {
     let identity = Identity { clusterset: None, cluster: "here".parse().unwrap(), cluster_uid: "uid".into() };
     Targets { policy, naming: Naming::PerNamespace, identity, region: None, aws_mcs: false }
 }

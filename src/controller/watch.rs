@@ -23,7 +23,6 @@ use super::{
     foreign::{Foreign, ImportRules},
     index::SliceIndex,
     knowledge::Rules,
-    membership::membership,
     metrics::Metrics,
     peers::Peers,
     pending::Pending,
@@ -41,18 +40,14 @@ use crate::{
     },
     foreign::Found,
     instances::sync::{Desired, TargetDesired, TargetStatus},
-    ledger::{
-        driver::{Handle, Status},
-        records,
-        remote::Remotes,
-    },
+    ledger::{driver::Handle, records, remote::Remotes},
     model::{ClaimOwner, ClusterId, IpFamily, ServiceKey, Target},
     queue::Queue,
 };
 
 /// How long new imports wait for clusters that are there but could not be read since this replica leads, and errors of
-/// the registry for another attempt before the ServiceExports say them.
-const SETTLE: Duration = Duration::from_secs(15);
+/// the registry for another attempt before the objects say them.
+pub(super) const SETTLE: Duration = Duration::from_secs(15);
 
 /// How often the sizes of what is known are measured: counting all names is too much for each change.
 const MEASURE: Duration = Duration::from_secs(1);
@@ -196,9 +191,7 @@ impl Watch {
             Some(ledger) => (ledger.own(), ledger.published(), ledger.read_back(), ledger.remotes(), ledger.status()),
             None => closed,
         };
-        if self.shared.ledger {
-            self.membership_changed(&status.borrow_and_update(), true);
-        }
+        self.membership_changed(&status.borrow_and_update(), true);
         let mut zones = self.annotated.known();
         let settle = tokio::time::sleep(SETTLE);
         tokio::pin!(settle);
@@ -275,9 +268,7 @@ impl Watch {
                 changes = namespaces.next() => self.namespaces_changed(&changes),
                 () = &mut settle, if !settled => {
                     young = false;
-                    if self.shared.ledger {
-                        self.membership_changed(&status.borrow(), young);
-                    }
+                    self.membership_changed(&status.borrow(), young);
                     let settled_now = {
                         let mut state = self.shared.state();
                         // Both: what waits for either waits no longer.
@@ -476,18 +467,6 @@ impl Watch {
         if publish {
             self.publish();
         }
-    }
-
-    fn membership_changed(&mut self, status: &Status, young: bool) {
-        let membership = membership(status, young, self.shared.state().knowledge.local());
-        if *self.shared.state().knowledge.membership() == membership {
-            return;
-        }
-        info!(?membership, "membership changed");
-        self.shared.state().knowledge.set_membership(membership, seconds());
-        self.touch_all();
-        self.publish();
-        self.enqueue(self.names());
     }
 }
 

@@ -207,11 +207,14 @@ pub struct Consent {
     pub share: bool,
     /// The user takes over from this controller.
     pub adopt: Option<Adopt>,
+    /// The user says so of a controller, and it cannot be understood of which one: nothing follows from that for what is
+    /// registered.
+    pub unclear: bool,
 }
 
 /// Why a target may not be used, for the user: who owns it and what to do. `None`: it may.
 pub fn refusal(owner: &ServiceOwner, consent: &Consent) -> Option<String> {
-    let Consent { named, share, adopt } = consent;
+    let Consent { named, share, adopt, unclear: _ } = consent;
     let adopted = adopt.as_ref().is_some_and(|adopt| adopt.covers(owner));
     match owner {
         ServiceOwner::Ours => None,

@@ -76,6 +76,8 @@ pub struct Plan {
     pub refused: Vec<(Arc<str>, &'static str)>,
     /// Wanted instances that can be.
     pub wanted: usize,
+    /// Those of them that are there, whatever they say.
+    pub present: usize,
 }
 
 impl Plan {
@@ -96,6 +98,7 @@ pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, ser
             plan.refused.push((spec.id().clone(), reason));
         } else {
             wanted.insert(spec.id());
+            plan.present += usize::from(matches!(own.get(spec.id()), Some(Some(_))));
             if own.get(spec.id()) != Some(&Some(spec.digest(service))) {
                 plan.register.push(spec.id().clone());
             }

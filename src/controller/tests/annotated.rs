@@ -316,6 +316,16 @@ async fn upsert_only_withdraws_no_name_and_dry_run_registers_none() {
     // The name is free for others.
     blue.headless("api", &[(HOSTNAME, "web.internal")], &["10.0.0.3"]);
     until("another takes it over", || world.holds("internal", "web") == ["10.0.0.3"]).await;
+    // What was registered before stays, and does not hold up who leaves.
+    blue.kill();
+    blue.annotations = annotations::Settings { dry_run: true, ..annotations::Settings::default() };
+    blue.lead();
+    blue.headless("late", &[(HOSTNAME, "late.internal")], &["10.0.0.4"]);
+    always("it stays", Duration::from_mins(2), || world.holds("internal", "web") == ["10.0.0.3"]).await;
+    blue.set_leaving(true);
+    until("it is withdrawn", || world.holds("internal", "web").is_empty()).await;
+    until("the cluster has left", || world.has_left("blue")).await;
+    assert!(world.service("internal", "late").is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,8 @@ mod aws_mcs;
 mod conformance;
 mod faults;
 mod foreign;
+mod handover;
+mod hindered;
 mod iam;
 mod registered;
 mod replaced;

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     annotated::HOSTNAME,
-    world::{World, always, key, until},
+    world::{Cluster, World, always, key, until},
 };
 use crate::{
     api::names,
@@ -337,4 +337,59 @@ async fn an_annotation_that_cannot_be_understood_is_said_and_what_is_registered_
     blue.put_export("new", &[(names::ANNOTATION_RECORDS, "A,SRV")]);
     blue.until_says("new", "Registered", "False", "InvalidAnnotation").await;
     always("nothing is made", Duration::from_mins(1), || world.service("shop", "new").is_none()).await;
+}
+
+/// Who it was taken over from is what allows to register in a service that external-dns made.
+#[tokio::test(start_paused = true)]
+async fn while_it_cannot_be_understood_who_a_service_is_taken_over_from_it_stays_taken_over() {
+    let world = World::new();
+    let internal = world.add_namespace("internal", NamespaceKind::DnsPrivate);
+    let heritage = "heritage=external-dns,external-dns/owner=eks";
+    for (name, ip) in [("web", "10.9.0.1"), ("api", "10.9.0.2"), ("new", "10.9.0.3")] {
+        let theirs = world.fake.registry().add_service(&internal, name, "random", heritage);
+        world.add_instance(&theirs, ip, &[("AWS_INSTANCE_IPV4", ip)]);
+    }
+    let mut blue = world.cluster("blue");
+    blue.put_service("web", 80);
+    let (right, wrong) = ("external-dns/eks", "external-dns");
+    let export = |blue: &Cluster, name, adopt| {
+        let target = [(names::ANNOTATION_TARGET_NAMESPACE, "internal"), (names::ANNOTATION_ADOPT, adopt)];
+        blue.put_export(name, &target);
+    };
+    let annotate = |blue: &Cluster, adopt, addresses: &[&str]| {
+        blue.headless("api", &[(HOSTNAME, "api.internal"), (names::ANNOTATION_ADOPT, adopt)], addresses);
+    };
+    let hold =
+        |web: &str, api: &str| world.holds("internal", "web") == [web] && world.holds("internal", "api") == [api];
+    blue.put_endpoints("web", &["10.0.0.1"]);
+    export(&blue, "web", right);
+    annotate(&blue, right, &["10.0.0.2"]);
+    until("both are taken over", || hold("10.0.0.1", "10.0.0.2")).await;
+    export(&blue, "web", wrong);
+    annotate(&blue, wrong, &["10.0.0.2"]);
+    blue.until_says("web", "Registered", "False", "InvalidAnnotation").await;
+    blue.until_noted("api", "InvalidAnnotation").await;
+    always("they stay", Duration::from_mins(8), || hold("10.0.0.1", "10.0.0.2")).await;
+    blue.put_endpoints("web", &["10.0.0.3"]);
+    annotate(&blue, wrong, &["10.0.0.4"]);
+    until("endpoints are followed", || hold("10.0.0.3", "10.0.0.4")).await;
+
+    // Where nothing of ours is, nothing was allowed.
+    blue.put_service("new", 80);
+    blue.put_endpoints("new", &["10.0.0.5"]);
+    export(&blue, "new", wrong);
+    blue.until_says("new", "Registered", "False", "InvalidAnnotation").await;
+    blue.kill();
+    blue.lead();
+    always("also after a restart", Duration::from_mins(8), || hold("10.0.0.3", "10.0.0.4")).await;
+    blue.put_endpoints("web", &["10.0.0.1"]);
+    annotate(&blue, wrong, &["10.0.0.2"]);
+    until("endpoints are followed", || hold("10.0.0.1", "10.0.0.2")).await;
+    assert_eq!(world.holds("internal", "new"), ["10.9.0.3=10.9.0.3"]);
+    for name in ["web", "new"] {
+        export(&blue, name, right);
+        blue.until_says(name, "Registered", "True", "Registered").await;
+    }
+    until("it is taken over, too", || world.holds("internal", "new") == ["10.0.0.5"]).await;
+    assert!(hold("10.0.0.1", "10.0.0.2"));
 }

@@ -137,6 +137,14 @@ impl World {
         *attributes = head.to_instance().attributes;
     }
 
+    /// Whether a cluster's head says that it has left.
+    pub(super) fn has_left(&self, id: &str) -> bool {
+        let registry = self.fake.registry();
+        let heads = registry.services.values().find(|there| *there.name == *CLUSTERS).unwrap().id.clone();
+        let attributes = registry.instances[&(heads, id.into())].clone();
+        !Head::from_instance(&Instance { id: id.into(), attributes }).unwrap().is_live()
+    }
+
     /// Ids of the instances in a service of the Cloud Map namespace `shop`.
     pub(super) fn instances(&self, service: &str) -> Vec<String> {
         let registry = self.fake.registry();
@@ -279,6 +287,11 @@ impl Cluster {
         let (record, version) = held.as_mut().unwrap();
         record.leaving = leaving;
         *version += 1;
+    }
+
+    /// Whether the API server refuses to store the ledger's record.
+    pub(super) fn refuse_record(&self, refuse: bool) {
+        self.record.1.store(refuse, std::sync::atomic::Ordering::SeqCst);
     }
 
     pub(super) fn put_service(&self, name: &str, port: u16) {

@@ -124,7 +124,8 @@ impl Engine {
                 // Nothing was registered under these rules yet.
                 state.settled = false;
                 // Found under other rules: looked at again.
-                if old.is_some_and(|old| old.consent != wanted.consent) && !state.busy {
+                let other = old.is_some_and(|old| old.consent != wanted.consent);
+                if other && !wanted.consent.unclear && !state.busy {
                     state.phase = Phase::Unresolved;
                 }
             }

@@ -28,7 +28,7 @@ impl Engine {
         desired: &TargetDesired,
         now: Instant,
     ) -> Option<(Arc<str>, bool)> {
-        self.plan_writes(target, desired)?;
+        self.plan_writes(target, desired, now)?;
         let state = self.targets.get_mut(target)?;
         // What is blocked is planned again when what is in its way ends, or its time comes.
         while let Some((id, healthy)) = state.untold.front().cloned() {

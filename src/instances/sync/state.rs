@@ -177,6 +177,8 @@ pub(super) struct State {
     pub(super) running: BTreeMap<Arc<str>, Running>,
     /// Ids that are still to be written; `None`: to be planned.
     pub(super) pending: Option<VecDeque<Arc<str>>>,
+    /// None of the wanted instances is there yet: what is not wanted any more is not among `pending`.
+    pub(super) waits_for_first: bool,
     pub(super) retry: BTreeMap<Arc<str>, Retry>,
     pub(super) failures: u32,
     pub(super) not_before: Option<Instant>,

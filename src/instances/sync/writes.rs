@@ -38,14 +38,19 @@ const FULL: Duration = Duration::from_mins(1);
 
 /// The instances that a target shall have: none when it retires, or when the service is somebody else's.
 pub(super) fn wanted<'a>(state: &State, desired: &'a TargetDesired) -> &'a [InstanceSpec] {
+    if desired.retiring || is_refused(state, desired) { &[] } else { &desired.instances }
+}
+
+/// Whether the service is somebody else's. While it is unclear who it was taken over from, ours that are there tell that it was.
+fn is_refused(state: &State, desired: &TargetDesired) -> bool {
     let refused = state.place().is_some_and(|place| place.refused_until.is_some());
-    if desired.retiring || refused { &[] } else { &desired.instances }
+    refused && (state.own.is_empty() || !desired.consent.unclear)
 }
 
 impl Engine {
     /// The next instance to write.
     pub(super) fn next_write(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Arc<str>> {
-        self.plan_writes(target, desired)?;
+        self.plan_writes(target, desired, now)?;
         let state = self.targets.get_mut(target)?;
         let full = state.full_until.is_some_and(|until| until > now);
         let blocked = |state: &State, id: &Arc<str>| {
@@ -62,8 +67,7 @@ impl Engine {
             state.pending.as_mut()?.pop_front();
         }
         state.pending = Some(VecDeque::new());
-        let refused = state.place().is_some_and(|place| place.refused_until.is_some());
-        if state.at_rest() && !full && !refused {
+        if state.at_rest() && !full && !is_refused(state, desired) {
             state.settled = true;
             state.reach();
             state.count();
@@ -79,7 +83,7 @@ impl Engine {
     }
 
     /// Plans what remains to be written, unless that is known.
-    pub(super) fn plan_writes(&mut self, target: &Target, desired: &TargetDesired) -> Option<()> {
+    pub(super) fn plan_writes(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<()> {
         let state = self.targets.get_mut(target)?;
         if state.pending.is_some() {
             return Some(());
@@ -97,8 +101,11 @@ impl Engine {
         } else {
             VecDeque::new()
         };
-        // Dead addresses go first.
-        let deregister = if desired.keep { Vec::new() } else { plan.deregister };
+        // Dead addresses go first. Where no other would be left they wait for the first new one, so that a name that changes
+        // hands is never without an instance; not longer than while nothing but time is in the way of that.
+        let unhindered = state.problem.is_none() && state.full_until.is_none_or(|until| until <= now);
+        state.waits_for_first = plan.present == 0 && !plan.register.is_empty() && unhindered;
+        let deregister = if desired.keep || state.waits_for_first { Vec::new() } else { plan.deregister };
         let pending: VecDeque<_> = deregister.into_iter().chain(plan.register).collect();
         if !state.retry.is_empty() {
             // What failed and is not wanted any more is forgotten.
@@ -276,6 +283,9 @@ impl Engine {
             state.running = BTreeMap::new();
         }
         state.seen = state.seen.min(Seen::Once);
+        if state.waits_for_first {
+            state.pending = None;
+        }
         touch(state, id);
         if !self.desired.targets.contains_key(target) && state.running.is_empty() {
             self.targets.remove(target);

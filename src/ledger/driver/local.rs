@@ -33,8 +33,8 @@ pub fn spawn(record: Arc<dyn RecordStore>, leadership: impl Leadership) -> Handl
     let (read_back_tx, read_back) = watch::channel(None);
     // Never changes: nobody else is there.
     let (_, remotes) = watch::channel(Arc::default());
-    let (_, status) = watch::channel(Arc::new(Status::default()));
-    let keeper = Keeper { record, leadership, published: published_tx, read_back: read_back_tx };
+    let (status_tx, status) = watch::channel(Arc::default());
+    let keeper = Keeper { record, leadership, published: published_tx, read_back: read_back_tx, status: status_tx };
     let task = tokio::spawn(keeper.run(desired_rx, own_tx));
     Handle { desired, own, published, read_back, remotes, status, task }
 }
@@ -44,6 +44,8 @@ struct Keeper<L> {
     leadership: L,
     published: watch::Sender<Option<Arc<Map>>>,
     read_back: watch::Sender<Option<Arc<Map>>>,
+    /// Only its error is ever set.
+    status: watch::Sender<Arc<Status>>,
 }
 
 impl<L: Leadership> Keeper<L> {
@@ -52,21 +54,24 @@ impl<L: Leadership> Keeper<L> {
         let inherited = Arc::new(decode(&record));
         own.send_replace(Some(Arc::clone(&inherited)));
         self.says(inherited);
+        let mut wait = RETRY_FIRST;
         while desired.changed().await.is_ok() {
             let Some(wanted) = desired.borrow_and_update().clone() else { continue };
-            let mut wait = RETRY_FIRST;
             loop {
                 let next = Record { registrations: encode(&wanted), ..record.clone() };
                 if next == record {
+                    wait = RETRY_FIRST;
                     break self.says(wanted);
                 }
                 match self.store(&next, &version).await {
                     Ok(stored) => {
                         (record, version) = (next, stored);
+                        wait = RETRY_FIRST;
                         break self.says(wanted);
                     }
                     Err(error) => {
                         warn!(%error, "cannot keep the registration records: nothing new is registered until then");
+                        self.fails(&error, wait);
                         sleep(wait).await;
                         wait = (wait * 2).min(RETRY_LAST);
                         (record, version) = self.load().await;
@@ -82,8 +87,16 @@ impl<L: Leadership> Keeper<L> {
     }
 
     fn says(&self, map: Arc<Map>) {
+        self.status.send_if_modified(|status| std::mem::take(status).error.is_some());
         self.published.send_replace(Some(Arc::clone(&map)));
         self.read_back.send_replace(Some(map));
+    }
+
+    /// Says an error, once it is more than a hiccup.
+    fn fails(&self, error: &StoreError, wait: Duration) {
+        if wait > RETRY_FIRST {
+            self.status.send_replace(Arc::new(Status { error: Some(error.to_string()), ..Status::default() }));
+        }
     }
 
     async fn store(&self, record: &Record, version: &Version) -> Result<Version, StoreError> {
@@ -98,7 +111,10 @@ impl<L: Leadership> Keeper<L> {
         loop {
             match self.record.load().await {
                 Ok(loaded) => return loaded.unwrap_or_default(),
-                Err(error) => warn!(%error, "cannot read the registration records: nothing is registered until then"),
+                Err(error) => {
+                    warn!(%error, "cannot read the registration records: nothing is registered until then");
+                    self.fails(&error, wait);
+                }
             }
             sleep(wait).await;
             wait = (wait * 2).min(RETRY_LAST);
@@ -200,5 +216,9 @@ mod tests {
         second.desired().send_replace(Some(map("db", false)));
         tokio::time::sleep(Duration::from_mins(1)).await;
         assert_eq!(*second.published().borrow(), Some(map("api", false)), "who does not lead writes nothing");
+        assert!(second.status().borrow().error.as_ref().is_some_and(|error| error.contains("Lease")));
+        lead.send_replace(true);
+        says(&mut second.published(), &map("db", false)).await;
+        assert_eq!(second.status().borrow().error, None);
     }
 }

@@ -1,14 +1,17 @@
 //! A record store in memory, for tests of this crate.
 
-use std::sync::Mutex;
+use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 
 use async_trait::async_trait;
 
 use super::{Record, RecordStore, StoreError, Version};
 
-/// The ledger's record, with the `resourceVersion` of an API server.
+/// The ledger's record, with the `resourceVersion` of an API server, and whether it refuses to store it.
 #[derive(Default)]
-pub(crate) struct Stored(pub(crate) Mutex<Option<(Record, u64)>>);
+pub(crate) struct Stored(pub(crate) Mutex<Option<(Record, u64)>>, pub(crate) AtomicBool);
 
 #[async_trait]
 impl RecordStore for Stored {
@@ -17,6 +20,9 @@ impl RecordStore for Stored {
     }
 
     async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError> {
+        if self.1.load(Ordering::SeqCst) {
+            return Err(StoreError::Failed("forbidden".to_owned()));
+        }
         let mut held = self.0.lock().unwrap();
         let version = held.as_ref().map(|(_, version)| *version);
         if version.map(|version| version.to_string()) != *expected {

@@ -250,3 +250,51 @@ async fn a_namespace_that_was_missed_is_found_as_soon_as_any_listing_has_it() {
     world.registered(&web, 1).await;
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }
+
+/// As when a name goes from one Service of this cluster to another.
+#[tokio::test(start_paused = true)]
+async fn where_all_instances_are_others_the_last_goes_when_the_first_is_there() {
+    let fake = Fake::new();
+    let web = target("shop", "web");
+    let world = World::new(fake.clone());
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
+    world.registered(&web, 2).await;
+    // A hiccup changes nothing about it.
+    for _ in 0..2 {
+        fake.fault(Operation::RegisterInstance, Fault::Refused(ErrorKind::Throttled));
+    }
+    world.desire([(web.clone(), active(specs("uid-1", "web", 3..=4, "a")))]);
+    let ids = |range| specs("uid-1", "web", range, "a").iter().map(|spec| spec.id().clone()).collect::<Vec<_>>();
+    let there = || world.instances("web").into_iter().map(|instance| instance.id).collect::<Vec<_>>();
+    let filled = || {
+        assert!(!there().is_empty(), "nobody has the name");
+        there()
+    };
+    until_there(filled, &ids(3..=4)).await;
+    // One that is dead goes first as long as others are there.
+    world.registered(&web, 2).await;
+    let before = fake.registry().calls.len();
+    world.desire([(web.clone(), active(specs("uid-1", "web", 4..=5, "a")))]);
+    until_there(there, &ids(4..=5)).await;
+    let writes = [Operation::DeregisterInstance, Operation::RegisterInstance];
+    let mut calls: Vec<_> = fake.registry().calls[before..].iter().map(|(operation, _)| *operation).collect();
+    calls.retain(|operation| writes.contains(operation));
+    assert_eq!(calls, writes);
+
+    // Where none can be registered, the dead ones do not stay.
+    for _ in 0..100 {
+        fake.fault(Operation::RegisterInstance, Fault::Refused(ErrorKind::LimitExceeded));
+    }
+    world.desire([(web.clone(), active(specs("uid-1", "web", 6..=7, "a")))]);
+    until_there(there, &[]).await;
+    fake.registry().faults.clear();
+    until_there(there, &ids(6..=7)).await;
+}
+
+async fn until_there(there: impl Fn() -> Vec<Arc<str>>, wanted: &[Arc<str>]) {
+    let end = Instant::now() + Duration::from_mins(3);
+    while there() != wanted {
+        assert!(Instant::now() < end, "{:?}", there());
+        sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,116 @@
+//! Names that annotated Services share with exports, or give up for others.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{
+    annotated::PYTHON,
+    world::{Cluster, World, key, until},
+};
+use crate::{
+    api::names::{ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE},
+    cloudmap::{NamespaceKind, Operation},
+};
+
+const WANTS: [(&str, &str); 2] = [(PYTHON[0], "internal"), (PYTHON[1], "web")];
+
+async fn pair() -> (World, Cluster, Cluster) {
+    let world = World::new();
+    world.add_namespace("internal", NamespaceKind::Http);
+    let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+    blue.until_knows(&green).await;
+    green.until_knows(&blue).await;
+    (world, blue, green)
+}
+
+impl World {
+    fn web(&self) -> Vec<String> {
+        self.holds("internal", "web")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_one_cluster_exports_and_another_annotates_has_one_name() {
+    // Which of the claims is the older one is decided by the cluster's id where they date from one second.
+    for (first, exports_here) in [("export", true), ("export", false), ("annotation", true), ("annotation", false)] {
+        let (world, blue, green) = pair().await;
+        let (exporting, annotating) = if exports_here { (&blue, &green) } else { (&green, &blue) };
+        let export = || {
+            exporting.put_service("web", 80);
+            exporting.put_endpoints("web", &["10.0.0.1"]);
+            let target = [(ANNOTATION_TARGET_NAMESPACE, "internal"), (ANNOTATION_TARGET_SERVICE, "web")];
+            exporting.put_export("web", &target);
+        };
+        let annotate = || annotating.headless("web", &WANTS, &["10.1.0.1"]);
+        if first == "export" {
+            export();
+            until("the export is registered", || world.web() == ["10.0.0.1"]).await;
+            annotate();
+        } else {
+            annotate();
+            until("the annotated Service is registered", || world.web() == ["10.1.0.1"]).await;
+            export();
+        }
+        until("both are registered", || world.web() == ["10.0.0.1", "10.1.0.1"]).await;
+        exporting.until_says("web", "Registered", "True", "Registered").await;
+        sleep(Duration::from_mins(2)).await;
+        assert_eq!(world.web(), ["10.0.0.1", "10.1.0.1"]);
+        let notes = [&blue, &green].map(|cluster| cluster.objects.take_notes()).concat();
+        assert!(notes.iter().all(|note| !note.reason.ends_with("Conflict")), "{notes:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_an_annotated_service_gives_up_is_never_empty() {
+    for within_one in [false, true] {
+        let (world, blue, green) = pair().await;
+        blue.headless("a", &WANTS, &["10.0.0.1"]);
+        until("the first is registered", || world.web() == ["10.0.0.1"]).await;
+        let (successor, address) = if within_one { (&blue, "10.0.0.2") } else { (&green, "10.1.0.2") };
+        successor.headless("b", &WANTS, &[address]);
+        successor.until_noted("b", "DomainConflict").await;
+        // Until its claim was visible for long enough.
+        sleep(Duration::from_secs(20)).await;
+        let before = world.writes().len();
+        blue.headless("a", &[], &["10.0.0.1"]);
+        let deadline = Instant::now() + Duration::from_mins(10);
+        while world.web() != [address] {
+            assert!(!world.web().is_empty(), "nobody has the name");
+            assert!(Instant::now() < deadline, "{:?}", world.web());
+            sleep(Duration::from_millis(20)).await;
+        }
+        let first = |operation, suffix: &str| {
+            let writes = &world.writes()[before..];
+            writes.iter().position(|(done, id)| *done == operation && id.ends_with(suffix)).unwrap()
+        };
+        let (came, went) = (
+            first(Operation::RegisterInstance, &address.replace('.', "-")),
+            first(Operation::DeregisterInstance, "10-0-0-1"),
+        );
+        assert!(came < went, "the successor is there first");
+        blue.until_noted("a", "IPRemoved").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_deleted_service_had_goes_at_once_whoever_waits_for_its_name() {
+    for gives_up_first in [false, true] {
+        let (world, blue, green) = pair().await;
+        blue.headless("a", &WANTS, &["10.0.0.1"]);
+        until("the first is registered", || world.web() == ["10.0.0.1"]).await;
+        green.headless("b", &WANTS, &["10.1.0.2"]);
+        green.until_noted("b", "DomainConflict").await;
+        sleep(Duration::from_secs(20)).await;
+        if gives_up_first {
+            blue.headless("a", &[], &["10.0.0.1"]);
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(world.web(), ["10.0.0.1"]);
+        }
+        blue.objects.remove_service(&key("a"));
+        let since = Instant::now();
+        until("it goes", || !world.web().contains(&"10.0.0.1".to_owned())).await;
+        assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
+        until("its successor is there", || world.web() == ["10.1.0.2"]).await;
+    }
+}
