@@ -205,8 +205,8 @@ pub struct NewService {
     pub name: Arc<str>,
     /// At most 64 characters. Always set explicitly: the SDK would fill in a random one.
     pub creator_request_id: String,
-    /// At most 1,024 characters.
-    pub description: String,
+    /// At most 1,024 characters, and not empty.
+    pub description: Option<String>,
     /// `None` makes a service that is found by API only (`Type=HTTP` in a DNS namespace).
     pub dns: Option<DnsConfig>,
     pub custom_health_check: bool,
