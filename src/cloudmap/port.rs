@@ -124,11 +124,23 @@ pub struct Namespace {
     pub description: Option<String>,
 }
 
+/// In the order in which they come where several namespaces have one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NamespaceKind {
     Http,
     DnsPrivate,
     DnsPublic,
+}
+
+impl NamespaceKind {
+    /// A word for people.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "API-only",
+            Self::DnsPrivate => "private",
+            Self::DnsPublic => "public",
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -256,7 +256,8 @@ pub(super) fn listed(service: &Service, identity: &ownership::Identity) -> Liste
     }
 }
 
-/// Where several namespaces have one name, API-only ones come before private and public ones, then the smallest id.
+/// Where several namespaces have one name, API-only ones come before private and public ones, then the smallest id. Host names
+/// go by the same order ([`Zones`](crate::annotations::Zones)).
 pub(super) fn by_name(namespaces: Vec<Namespace>) -> BTreeMap<Arc<str>, Namespace> {
     let mut chosen = BTreeMap::<Arc<str>, Namespace>::new();
     for namespace in namespaces {
