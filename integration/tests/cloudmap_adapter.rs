@@ -79,7 +79,7 @@ impl Bed {
             namespace_id: namespace_id.clone(),
             name: name.into(),
             creator_request_id: creator.to_owned(),
-            description: "for tests".to_owned(),
+            description: None,
             dns: None,
             custom_health_check: false,
             tags: BTreeMap::new(),
@@ -113,7 +113,7 @@ async fn a_life_from_the_namespace_to_its_end() {
     let service = bed.service(&namespace, "web").await;
     let found = bed.cloudmap.get_service(&service).await.unwrap();
     assert_eq!(found.creator_request_id.as_deref(), Some("us"));
-    assert_eq!((found.namespace_id.as_deref(), found.dns), (Some(&*namespace), None));
+    assert_eq!((found.namespace_id.as_deref(), found.dns, found.description), (Some(&*namespace), None, None));
     bed.cloudmap.tag(&found.arn, &[("k".to_owned(), "v".to_owned())].into()).await.unwrap();
     assert_eq!(bed.cloudmap.list_tags(&found.arn).await.unwrap()["k"], "v");
 

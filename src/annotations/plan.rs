@@ -214,7 +214,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// external-dns (from v0.22 on) gives each pod that has a host name a record of its own.
+    /// external-dns (from v0.22 on) gives each pod that has a host name a record of its own. It takes that of the pod; pods
+    /// themselves are not read here, and EndpointSlices have it only where the pod's `subdomain` is the Service.
     fn pod_names(&mut self, host: &str, endpoints: &[Endpoint], all: &Backends, zones: &Zones) {
         let mut names = BTreeMap::<String, Vec<Endpoint>>::new();
         for endpoint in endpoints {

@@ -15,7 +15,7 @@ use crate::{
 const PYTHON: &str = "cloudmap.controller/";
 /// external-dns': the first is read where both say something; v0.22 made it the default.
 const EXTERNAL_DNS: [&str; 2] = ["external-dns.kubernetes.io/", "external-dns.alpha.kubernetes.io/"];
-/// On an Ingress: whether the annotation or the rules name the hosts; without it both do.
+/// On an Ingress: whether the annotation or the rules name the hosts, in any case of letters; without it both do.
 const SOURCE: &str = "ingress-hostname-source";
 /// The only value of external-dns' annotation `controller` that means it.
 const DNS_CONTROLLER: &str = "dns-controller";
@@ -164,13 +164,24 @@ fn external_dns(
         None => internal = read("internal-hostname").map(|(key, list)| listed(&key, list)).unwrap_or_default(),
         Some(defined) => {
             let asks = ["hostname", "target", "ttl", "controller", SOURCE].iter().any(|name| read(name).is_some());
-            let source = read(SOURCE).map(|(_, source)| source);
-            if source == Some("defined-hosts-only") {
+            let source = read(SOURCE);
+            let (annotated, own) = match source.as_ref().map(|(_, source)| source.to_ascii_lowercase()).as_deref() {
+                None => (true, asks),
+                Some("annotation-only") => (true, false),
+                Some("defined-hosts-only") => (false, true),
+                Some(_) => (false, false),
+            };
+            if !annotated {
                 names.clear();
             }
-            if asks && source != Some("annotation-only") {
+            if own {
                 let defined = defined.iter().map(|host| &**host).collect::<Vec<_>>().join(",");
                 names.extend(listed("spec.rules", &defined));
+            }
+            if let Some((key, text)) = source.filter(|_| !annotated && !own) {
+                complaints.push(format!(
+                    "{key} is {text:?}, which means no hosts: write \"annotation-only\" or \"defined-hosts-only\", or remove it"
+                ));
             }
         }
     }
@@ -294,8 +305,22 @@ mod tests {
         assert_eq!(read(&[(ALPHA, "a.example.org")]), both);
         assert_eq!(read(&[(ALPHA, "a.example.org"), (source, "annotation-only")]), Some(set(&["a.example.org"])));
         assert_eq!(read(&[(ALPHA, "a.example.org"), (source, "defined-hosts-only")]), Some(set(&["web.example.org"])));
+        assert_eq!(read(&[(ALPHA, "a.example.org"), (source, "Annotation-Only")]), Some(set(&["a.example.org"])));
+        assert_eq!(read(&[(ALPHA, "a.example.org"), (source, "Defined-Hosts-Only")]), Some(set(&["web.example.org"])));
         let inner = ("external-dns.alpha.kubernetes.io/internal-hostname", "in.example.org");
         assert_eq!(read(&[(ALPHA, "a.example.org"), inner]), both, "Ingresses have no inner addresses");
+    }
+
+    /// external-dns says nothing of it.
+    #[test]
+    fn a_source_of_hosts_that_is_none_means_no_hosts_and_is_complained_about() {
+        let source = "external-dns.alpha.kubernetes.io/ingress-hostname-source";
+        let annotations = [(ALPHA, "a.example.org"), (source, "rules-only")];
+        let annotations = annotations.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let request = Request::read_ingress(&annotations, &["web.example.org".into()].into()).unwrap();
+        assert_eq!(request.hosts, None);
+        let [complaint] = request.complaints.as_slice() else { panic!("{:?}", request.complaints) };
+        assert!(complaint.contains("\"rules-only\"") && complaint.contains("annotation-only"), "{complaint}");
     }
 
     #[test]

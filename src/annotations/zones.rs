@@ -26,7 +26,7 @@ pub struct Zone {
     pub kind: NamespaceKind,
 }
 
-/// All namespaces that this account sees, sorted.
+/// All namespaces that this account sees, sorted: of those that share a name, the one that is used is the first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Zones(Vec<Zone>);
 
@@ -53,6 +53,17 @@ impl Zones {
         let matching = || self.0.iter().filter_map(|zone| Some((zone, service(zone)?)));
         let found = matching().filter(|(zone, _)| settings.takes(zone)).max_by_key(|(zone, _)| zone.name.len());
         if let Some((zone, service)) = found {
+            // A target is a name: of namespaces that share one, the first is written to, whichever is meant.
+            let used = self.0.iter().find(|other| other.name == zone.name).unwrap_or(zone);
+            if !settings.takes(used) {
+                return Err(format!(
+                    "host name {host:?} belongs to Cloud Map namespaces that are all named {:?}, of which only the {} one is \
+                     used, and --aws-zone-type leaves that out; delete that namespace, change the host name, or leave this \
+                     host name to external-dns",
+                    used.name,
+                    used.kind.as_str()
+                ));
+            }
             return Ok(Target { namespace: zone.name.clone(), service: service.into() });
         }
         if let Some((zone, _)) = matching().max_by_key(|(zone, _)| zone.name.len()) {
@@ -172,6 +183,31 @@ mod tests {
             assert_eq!(found.as_ref().ok().map(ToString::to_string).as_deref(), target, "{host} {settings:?}");
             if let Err(message) = found {
                 assert!(message.contains("--domain-filter") || target.is_some(), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_namespaces_that_share_a_name_the_one_that_is_used_must_be_of_the_kind_that_is_asked_for() {
+        use NamespaceKind::{DnsPrivate, DnsPublic, Http};
+        let of = |zone_kind| Settings { zone_kind, ..Settings::default() };
+        for (kinds, zone_kind, used) in [
+            (&[DnsPublic, DnsPrivate][..], Some(ZoneKind::Public), Err("private")),
+            (&[DnsPublic, DnsPrivate], Some(ZoneKind::Private), Ok(())),
+            (&[DnsPublic, DnsPrivate], None, Ok(())),
+            (&[DnsPublic, Http], Some(ZoneKind::Public), Err("API-only")),
+            (&[DnsPrivate, Http], Some(ZoneKind::Private), Err("API-only")),
+            (&[DnsPublic, DnsPublic], Some(ZoneKind::Public), Ok(())),
+        ] {
+            let names: Vec<_> = kinds.iter().map(|&kind| ("example.org", kind)).collect();
+            // A shorter name does not take it instead.
+            let zones = zones(&[names, vec![("org", DnsPublic), ("org", DnsPrivate)]].concat());
+            match (zones.target("web.Example.org", &of(zone_kind)), used) {
+                (Ok(target), Ok(())) => assert_eq!(target.to_string(), "example.org/web"),
+                (Err(message), Err(kind)) => {
+                    assert!(message.contains(kind) && message.contains("--aws-zone-type"), "{message}");
+                }
+                (found, _) => panic!("{kinds:?} {zone_kind:?}: {found:?}"),
             }
         }
     }

@@ -304,9 +304,10 @@ impl CloudMap for Fake {
             let (id, creator_request_id) = (taken.id.clone(), taken.creator_request_id.clone());
             return Ok(CreateService::Exists { id, creator_request_id });
         }
-        let id = registry.add_service(&new.namespace_id, &new.name, &new.creator_request_id, &new.description);
+        let id = registry.add_service(&new.namespace_id, &new.name, &new.creator_request_id, "");
         if let Some(service) = registry.services.get_mut(&id) {
             (service.dns, service.custom_health_check) = (new.dns.clone(), new.custom_health_check);
+            service.description = new.description.clone();
         }
         registry.tags.insert(format!("arn:{id}").into(), new.tags.clone());
         Ok(CreateService::Created(registry.services[&id].clone()))

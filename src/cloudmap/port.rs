@@ -124,11 +124,23 @@ pub struct Namespace {
     pub description: Option<String>,
 }
 
+/// In the order in which they come where several namespaces have one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NamespaceKind {
     Http,
     DnsPrivate,
     DnsPublic,
+}
+
+impl NamespaceKind {
+    /// A word for people.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "API-only",
+            Self::DnsPrivate => "private",
+            Self::DnsPublic => "public",
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -205,8 +217,8 @@ pub struct NewService {
     pub name: Arc<str>,
     /// At most 64 characters. Always set explicitly: the SDK would fill in a random one.
     pub creator_request_id: String,
-    /// At most 1,024 characters.
-    pub description: String,
+    /// At most 1,024 characters, and not empty.
+    pub description: Option<String>,
     /// `None` makes a service that is found by API only (`Type=HTTP` in a DNS namespace).
     pub dns: Option<DnsConfig>,
     pub custom_health_check: bool,

@@ -65,7 +65,8 @@ impl Identity {
     }
 
     /// For people, and for whoever lists services, where AWS leaves the `CreatorRequestId` out. At most 1,024
-    /// characters.
+    /// characters. Of namespaces, and of services with records: external-dns (provider `aws-sd`) reads services that have any
+    /// description, and crashes where they have no records.
     pub fn description(&self) -> String {
         format!("{HERITAGE}{},deleted when its last instance is gone", self.set())
     }

@@ -330,7 +330,7 @@ impl CloudMap for AwsCloudMap {
             .namespace_id(&*new.namespace_id)
             .name(&*new.name)
             .creator_request_id(&new.creator_request_id)
-            .description(&new.description)
+            .set_description(new.description.clone())
             .set_tags(Some(request_tags(operation, &new.tags)?).filter(|tags| !tags.is_empty()));
         request = match &new.dns {
             Some(dns) => request.dns_config(convert::dns_request(dns).map_err(|e| unbuilt(operation, &e))?),

@@ -143,7 +143,7 @@ fn new_service() -> NewService {
         namespace_id: "ns-1".into(),
         name: "web".into(),
         creator_request_id: "me".to_owned(),
-        description: "for people".to_owned(),
+        description: None,
         dns: None,
         custom_health_check: false,
         tags: BTreeMap::new(),
@@ -330,12 +330,14 @@ async fn a_service_without_records_is_api_only_and_one_with_records_is_not() {
         dns.records.iter().map(|r| r.record_type).collect::<Vec<_>>(),
         [super::super::RecordType::A, super::super::RecordType::Aaaa]
     );
-    cloudmap.create_service(&NewService { dns: Some(dns), ..new_service() }).await.unwrap();
+    let described = Some("for people".to_owned());
+    cloudmap.create_service(&NewService { dns: Some(dns), description: described, ..new_service() }).await.unwrap();
     let requests = server.requests.lock().unwrap();
     let body = |i: usize| serde_json::from_str::<Value>(&requests[i].body).unwrap();
     assert_eq!((&body(0)["Type"], &body(0)["DnsConfig"]), (&json!("HTTP"), &Value::Null));
     assert_eq!(body(0)["CreatorRequestId"], "me");
-    assert_eq!(body(1)["Type"], Value::Null);
+    assert_eq!(body(0).get("Description"), None, "an empty one would be one");
+    assert_eq!((&body(1)["Type"], &body(1)["Description"]), (&Value::Null, &json!("for people")));
     assert_eq!(body(1)["DnsConfig"]["RoutingPolicy"], "WEIGHTED");
 }
 

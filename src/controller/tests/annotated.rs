@@ -223,6 +223,28 @@ async fn a_name_in_no_namespace_is_refused_on_the_service_until_there_is_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_namespace_of_a_kind_that_is_left_out_is_not_written_to_in_place_of_one_with_the_same_name() {
+    let world = World::new();
+    let private = world.add_namespace("example.org", NamespaceKind::DnsPrivate);
+    world.add_namespace("example.org", NamespaceKind::DnsPublic);
+    let mut blue = world.cluster("blue");
+    blue.kill();
+    let public = Some(annotations::ZoneKind::Public);
+    blue.annotations = annotations::Settings { zone_kind: public, ..annotations::Settings::default() };
+    blue.lead();
+    blue.headless("web", &[(HOSTNAME, "web.example.org")], &["10.0.0.1"]);
+    let text = blue.until_noted("web", "NoNamespace").await;
+    assert!(text.contains("the private one") && text.contains("delete that namespace"), "{text}");
+    let made = || world.fake.registry().services.values().any(|service| &*service.name == "web");
+    always("it is registered in neither", Duration::from_mins(5), || !made()).await;
+
+    world.fake.registry().namespaces.retain(|namespace| namespace.id != private);
+    until("it is registered in the other", || world.holds("example.org", "web") == ["10.0.0.1"]).await;
+    let namespace = world.service("example.org", "web").unwrap().namespace_id;
+    assert!(namespace.is_some_and(|namespace| namespace != private));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_load_balancer_is_an_alias_and_an_ecs_service_is_joined_as_it_is() {
     let world = World::new();
     let internal = world.add_namespace("internal", NamespaceKind::DnsPrivate);

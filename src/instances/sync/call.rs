@@ -183,7 +183,8 @@ impl Performer {
                     namespace_id,
                     name: target.service.clone(),
                     creator_request_id: self.identity.creator_request_id(rand::random()),
-                    description: self.identity.description(),
+                    // external-dns stops at services with a description that have no records.
+                    description: dns.is_some().then(|| self.identity.description()),
                     dns,
                     custom_health_check,
                     tags: self.identity.tags(),

@@ -138,7 +138,9 @@ impl Engine {
         let Some(want) = self.want(target, now) else { return };
         let Some(state) = self.targets.get_mut(target) else { return };
         let withdrawn = self.desired.targets.get(target).is_some_and(|desired| desired.retiring);
-        let place = (want.class(), state.settled || withdrawn);
+        // What is to be written in a service waits until it is known whose that is.
+        let changed = matches!(want, Want::Inspect { .. }) && state.pending.is_some() && !state.at_rest();
+        let place = (want.class(), state.settled || withdrawn || changed);
         if state.queued != Some(place) {
             state.queued = Some(place);
             self.queues.entry(place).or_default().push_back(target.clone());
@@ -236,9 +238,14 @@ impl Engine {
             Phase::Gone => None,
             Phase::Unresolved => self.want_place(target, desired, now),
             Phase::Resolved(place) => {
-                let service_id = place.service_id.clone();
+                let (service_id, unproven) = (place.service_id.clone(), place.unproven);
                 if state.seen == Seen::Never {
                     return state.reading.is_none().then_some(Want::Read { service_id });
+                }
+                // What we have there is withdrawn, whoever owns the service.
+                if unproven && !desired.retiring {
+                    self.plan_writes(target, desired);
+                    return Some(Want::Inspect { service_id });
                 }
                 if let Some((id, healthy)) = self.next_health(target, desired, now) {
                     return Some(Want::SetHealth { service_id, id, healthy });
@@ -348,6 +355,7 @@ impl Engine {
     pub(super) fn done(&mut self, event: Event, now: Instant) {
         self.changed = true;
         let class = match &event {
+            Event::Inspected { .. } => Class::Inspect,
             Event::Read { .. } => Class::Read,
             Event::Written { .. } | Event::HealthSet { .. } => Class::Write,
             Event::TtlSet { .. } => Class::Change,

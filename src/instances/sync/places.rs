@@ -29,6 +29,8 @@ pub(super) struct Listed {
     traits: ServiceTraits,
     records: Vec<DnsRecord>,
     owner: ServiceOwner,
+    /// It is as those are that we make without records: no listing tells whose they are.
+    unmarked: bool,
 }
 
 impl Engine {
@@ -78,6 +80,7 @@ impl Engine {
             self.wait_for_listing(target, error, at, now);
             return None;
         };
+        let unseen = self.targets.get(target).is_some_and(|state| state.seen == Seen::Never);
         match services.get(&target.service) {
             None if desired.retiring => {
                 self.gone(target);
@@ -96,6 +99,14 @@ impl Engine {
                 let adopt = desired.consent.adopt.clone().filter(|adopt| adopt.covers(&listed.owner));
                 let control = if listed.owner == ServiceOwner::Ours { Control::Ours } else { Control::Others };
                 let place = Place { adopt, ..listed.place(control) };
+                self.resolved(target, place);
+                self.want(target, now)
+            }
+            // A leader that begins asks hundreds of services whose they are, and few calls a second are allowed. So it reads
+            // them meanwhile, and asks first where something is to be written. (To know what is adopted, a reading needs the
+            // owner.)
+            Some(listed) if listed.unmarked && unseen && desired.consent.adopt.is_none() => {
+                let place = Place { unproven: true, ..listed.place(Control::Others) };
                 self.resolved(target, place);
                 self.want(target, now)
             }
@@ -155,7 +166,7 @@ impl Engine {
             (Ok(CreateService::Exists { id, .. }), Some(namespace_id)) => {
                 // Somebody was faster, or an earlier request of ours: the look that follows tells which.
                 let (traits, records, owner) = (ServiceTraits::default(), Vec::new(), ServiceOwner::Unclaimed);
-                let unclaimed = Listed { id, traits, records, owner };
+                let unclaimed = Listed { id, traits, records, owner, unmarked: false };
                 self.remember(&namespace_id, &target.service, unclaimed);
             }
             (Ok(_), None) => {}
@@ -197,7 +208,11 @@ impl Engine {
                 let until = refused.is_some().then_some(now + REFUSED_AGAIN);
                 let identity = &self.settings.identity;
                 let control = control(&service, &tags, identity, adopt.as_ref());
-                let place = Place { adopt, refused_until: until, ..listed(&service, identity).place(control) };
+                let known = listed(&service, identity);
+                let place = Place { adopt, refused_until: until, ..known.place(control) };
+                if let Some(namespace_id) = &service.namespace_id {
+                    self.remember(namespace_id, &target.service, known);
+                }
                 self.resolved(target, place);
                 if let Some((message, at)) = refused.zip(until) {
                     if let Some(state) = self.targets.get_mut(target) {
@@ -206,11 +221,9 @@ impl Engine {
                     self.wake_at(target, at);
                 }
             }
+            Err(error) if error.kind == ErrorKind::NotFound => self.lost(target, &error, now),
             Err(error) => {
                 let at = state.fail(&error, now);
-                if error.kind == ErrorKind::NotFound {
-                    self.forget_services(target);
-                }
                 self.wake_at(target, at);
             }
         }
@@ -228,8 +241,8 @@ impl Engine {
 
 impl Listed {
     fn place(&self, control: Control) -> Place {
-        let Self { id, traits, records, owner: _ } = self.clone();
-        Place { service_id: id, traits, records, control, adopt: None, refused_until: None }
+        let Self { id, traits, records, owner: _, unmarked: _ } = self.clone();
+        Place { service_id: id, traits, records, control, unproven: false, adopt: None, refused_until: None }
     }
 }
 
@@ -239,10 +252,12 @@ pub(super) fn listed(service: &Service, identity: &ownership::Identity) -> Liste
         traits: ServiceTraits::from(service),
         records: service.dns.as_ref().map(|dns| dns.records.clone()).unwrap_or_default(),
         owner: service_owner(service, &BTreeMap::new(), identity),
+        unmarked: service.dns.is_none() && service.description.as_deref().is_none_or(str::is_empty),
     }
 }
 
-/// Where several namespaces have one name, API-only ones come before private and public ones, then the smallest id.
+/// Where several namespaces have one name, API-only ones come before private and public ones, then the smallest id. Host names
+/// go by the same order ([`Zones`](crate::annotations::Zones)).
 pub(super) fn by_name(namespaces: Vec<Namespace>) -> BTreeMap<Arc<str>, Namespace> {
     let mut chosen = BTreeMap::<Arc<str>, Namespace>::new();
     for namespace in namespaces {

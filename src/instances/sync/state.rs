@@ -35,6 +35,8 @@ pub(super) fn back_off(failures: u32) -> Duration {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     Resolve,
+    /// Looks at services, to know whose they are: hundreds at the begin of a term, which nothing that is made waits for.
+    Inspect,
     Read,
     Write,
     /// Changes of services, which take AWS seconds.
@@ -42,13 +44,13 @@ pub(super) enum Class {
 }
 
 impl Class {
-    pub(super) const ALL: [Self; 4] = [Self::Resolve, Self::Read, Self::Write, Self::Change];
+    pub(super) const ALL: [Self; 5] = [Self::Resolve, Self::Inspect, Self::Read, Self::Write, Self::Change];
 
     /// Calls in flight. Few, because those who wait for a request rate wait in the order in which they came: what is
     /// urgent overtakes the bulk only here.
     pub(super) const fn places(self) -> usize {
         match self {
-            Self::Resolve | Self::Change => 4,
+            Self::Resolve | Self::Inspect | Self::Change => 4,
             Self::Read => 8,
             Self::Write => 16,
         }
@@ -73,6 +75,7 @@ pub(super) enum Want {
 impl Want {
     pub(super) fn class(&self) -> Class {
         match self {
+            Self::Inspect { .. } => Class::Inspect,
             Self::Read { .. } => Class::Read,
             Self::Write { .. } | Self::SetHealth { .. } => Class::Write,
             Self::SetTtl { .. } => Class::Change,
@@ -88,6 +91,8 @@ pub(super) struct Place {
     pub(super) traits: ServiceTraits,
     pub(super) records: Vec<DnsRecord>,
     pub(super) control: Control,
+    /// Whose it is is still to be asked: before that nothing is registered there.
+    pub(super) unproven: bool,
     /// Instances that it identifies become ours.
     pub(super) adopt: Option<Adopt>,
     /// It is somebody else's, as far as is known until then: only what we have there is withdrawn.

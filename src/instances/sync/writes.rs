@@ -309,7 +309,7 @@ impl Engine {
     }
 
     /// The service of a target was deleted: all that was known about it is worth nothing.
-    fn lost(&mut self, target: &Target, error: &Error, now: Instant) {
+    pub(super) fn lost(&mut self, target: &Target, error: &Error, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         self.running -= state.running.len();
         state.running.clear();

@@ -172,7 +172,8 @@ impl Registry {
             namespace_id: namespace.id,
             name: name.as_str().into(),
             creator_request_id: creator.to_owned(),
-            description: format!("cloudmap-mcs: ledger of the ClusterSet {}", self.clusterset),
+            // external-dns stops at services with a description that have no records.
+            description: None,
             dns: None,
             custom_health_check: false,
             tags: tags(&self.clusterset),

@@ -65,6 +65,9 @@ async fn a_state_reaches_the_other_cluster_and_follows_its_changes() {
     }
     assert_eq!(blue.status().borrow().stage, Stage::Running);
     publish(&blue, &state(0)).await;
+    // external-dns, in whose reach the namespace may be, crashes at services with one that have no records.
+    let registry = cloudmap.registry();
+    assert!(registry.services.len() > 2 && registry.services.values().all(|service| service.description.is_none()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,6 +21,8 @@ const DRY_RUN_FLAG: &str = "CLOUDMAP_MCS_DRY_RUN";
 const MOVED: [&str; 2] = ["web", "api"];
 /// What it is known as in the emulator's books.
 const CALLER: &str = "external-dns";
+/// What this controller alone registers: with records and without, at which external-dns crashes if there is a description.
+const OURS: [&str; 2] = ["ours", "bare"];
 /// An instance that somebody registered, with the address of nobody.
 const BY_HAND: [(&str, &str); 1] = [("AWS_INSTANCE_IPV4", "10.99.9.9")];
 
@@ -105,7 +107,10 @@ async fn followed_by_theirs(world: &World, domain: &str) -> Result<()> {
 }
 
 async fn followed_by_ours(world: &World, domain: &str) -> Result<()> {
-    followed(world, domain, "ours", |address| format!("-{}", address.replace('.', "-"))).await
+    for name in OURS {
+        followed(world, domain, name, |address| format!("-{}", address.replace('.', "-"))).await?;
+    }
+    Ok(())
 }
 
 async fn annotate(world: &World, name: &str, annotations: &Value) -> Result<()> {
@@ -134,17 +139,27 @@ async fn neither_touches_what_is_the_others_until_it_is_adopted() {
 async fn side_by_side(world: &World, domain: &str) -> Result<()> {
     let here = &world.clusters[0];
     world.deploy(here, "theirs", 2).await?;
-    world.deploy(here, "ours", 1).await?;
+    for name in OURS {
+        world.deploy(here, name, 1).await?;
+    }
     // external-dns v0.18 does not know the newer prefix, by which the Service is none of this controller's business.
     let annotations = json!({
         "external-dns.alpha.kubernetes.io/hostname": format!("theirs.{domain}"),
         "external-dns.kubernetes.io/controller": "external-dns",
     });
     world.apply(here, headless("theirs", &annotations)).await?;
-    let annotations = json!({"cloudmap.controller/namespace": domain, "cloudmap.controller/hostname": "ours"});
-    world.apply(here, headless("ours", &annotations)).await?;
-    followed_by_theirs(world, domain).await?;
+    let [ours, bare] = OURS;
+    let annotations = json!({"cloudmap.controller/namespace": domain, "cloudmap.controller/hostname": ours});
+    world.apply(here, headless(ours, &annotations)).await?;
+    let annotations = json!({
+        "cloudmap.controller/namespace": domain,
+        "cloudmap.controller/hostname": bare,
+        "cloudmap-mcs/dns-records": "none",
+    });
+    world.apply(here, headless(bare, &annotations)).await?;
+    // What external-dns then registers shows that it goes on beside both.
     followed_by_ours(world, domain).await?;
+    followed_by_theirs(world, domain).await?;
     let addresses = world.pod_ipv4s(here, "theirs").await?;
     world.names()?.have(&format!("theirs.{domain}"), "A", &addresses).await?;
 
@@ -161,16 +176,18 @@ async fn side_by_side(world: &World, domain: &str) -> Result<()> {
     world.described(here, SERVICE, "theirs", "ForeignOwner", &format!("\"{OWNER}\"")).await?;
     for (theirs, ours) in [(3, 2), (1, 1)] {
         world.deploy(here, "theirs", theirs).await?;
-        world.deploy(here, "ours", ours).await?;
+        for name in OURS {
+            world.deploy(here, name, ours).await?;
+        }
         followed_by_theirs(world, domain).await?;
         followed_by_ours(world, domain).await?;
     }
     let writes = world.registry()?.writes().await?;
     let writes: Vec<_> = writes.iter().filter(|write| write.namespace == domain && !write.service.is_empty()).collect();
-    let own = |write: &Write| if write.caller == CALLER { "theirs" } else { "ours" };
-    let strays: Vec<_> = writes.iter().filter(|write| write.service != own(write)).collect();
-    let both = ["theirs", "ours"].iter().all(|name| writes.iter().any(|write| write.service == *name));
-    holds(strays.is_empty() && both, "each wrote its own alone", &strays)
+    let own = |write: &Write| if write.caller == CALLER { &["theirs"][..] } else { &OURS[..] };
+    let strays: Vec<_> = writes.iter().filter(|write| !own(write).contains(&&*write.service)).collect();
+    let all = OURS.iter().chain(&["theirs"]).all(|name| writes.iter().any(|write| write.service == *name));
+    holds(strays.is_empty() && all, "each wrote its own alone", &strays)
 }
 
 /// external-dns is gone, its instances are not: they become ours, and nothing else does.

@@ -164,3 +164,40 @@ async fn namespaces_come_and_go_one_by_one_with_a_listing_each_at_most() {
     let listings = world.count(Operation::ListNamespaces);
     assert!(listings <= 20, "{listings}");
 }
+
+/// A listing does not tell who made a service without records, and few calls a second tell it.
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_asks_once_whose_each_service_is_and_no_change_waits_for_that() {
+    let fake = Fake::new();
+    let services: Vec<_> = (0..400).map(|i| format!("s-{i:03}")).collect();
+    let wanted = |pods: std::ops::RangeInclusive<u32>| {
+        let of = move |s: &String| {
+            let pods = if s == "s-399" { pods.clone() } else { 1..=1 };
+            (target("shop", s), active(specs("uid-1", s, pods, "a")))
+        };
+        services.iter().map(of).collect::<Vec<_>>()
+    };
+    let former = World::new(fake.clone());
+    former.desire(wanted(1..=1));
+    for service in &services {
+        former.registered(&target("shop", service), 1).await;
+    }
+    drop(former);
+
+    let (next, since) = (World::new(fake), Instant::now());
+    let calls = (next.count(Operation::CreateService), next.writes());
+    let new = target("shop", "t-new");
+    next.desire(wanted(1..=2).into_iter().chain([(new.clone(), active(specs("uid-1", "t-new", 1..=1, "a")))]));
+    next.registered(&new, 1).await;
+    next.registered(&target("shop", "s-399"), 2).await;
+    let changed = since.elapsed();
+    for service in &services {
+        next.until(&target("shop", service), |status| matches!(status.outcome, Outcome::Registered { .. })).await;
+    }
+    let all = since.elapsed();
+    assert!(changed < Duration::from_secs(12), "{changed:?}: 400 readings take 7 s");
+    assert!((Duration::from_secs(16)..Duration::from_secs(22)).contains(&all), "{all:?}: 400 looks take 17.5 s");
+    sleep(Duration::from_mins(30)).await;
+    assert_eq!(next.count(Operation::GetService), 400, "each is asked for once in a term");
+    assert_eq!((next.count(Operation::CreateService), next.writes()), (calls.0 + 1, calls.1 + 2));
+}

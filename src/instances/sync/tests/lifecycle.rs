@@ -1,6 +1,7 @@
 //! From the first instance to the last, and from one leader to the next.
 
 use super::*;
+use crate::cloudmap::{DnsRecord, RecordType};
 
 #[tokio::test(start_paused = true)]
 async fn makes_namespace_and_service_once_and_marks_them() {
@@ -105,4 +106,83 @@ async fn a_former_leaders_record_alone_leads_to_the_remains() {
     next.desire([(web.clone(), retiring())]);
     next.until(&web, |status| status.own_gone).await;
     assert!(next.fake.registry().instances.is_empty());
+}
+
+/// external-dns (provider `aws-sd`) leaves services alone that have no description, and crashes at those that have one and no
+/// records.
+#[tokio::test(start_paused = true)]
+async fn a_service_without_records_has_no_description_and_is_known_by_its_creator() {
+    let fake = Fake::new();
+    fake.registry().add_namespace("internal", NamespaceKind::DnsPrivate);
+    let (api, bare, web) = (target("shop", "api"), target("internal", "bare"), target("internal", "web"));
+    let ipv4 = [(RecordType::A, 60)].map(|(record_type, ttl)| DnsRecord { record_type, ttl });
+    let dns = DnsConfig { weighted: false, records: ipv4.into() };
+    let wanted = |pods: std::ops::RangeInclusive<u32>| {
+        let with = |creation| TargetDesired { creation, ..active(specs("uid-1", "web", pods.clone(), "a")) };
+        let recorded = Creation { dns: Some(dns.clone()), ..Creation::default() };
+        [
+            (api.clone(), with(recorded.clone())),
+            (bare.clone(), with(Creation::default())),
+            (web.clone(), with(recorded)),
+        ]
+    };
+    let former = World::new(fake.clone());
+    former.desire(wanted(1..=3));
+    for target in [&api, &bare, &web] {
+        former.registered(target, 3).await;
+    }
+    let described = identity("uid-1").description();
+    for (service, description) in [("api", None), ("bare", None), ("web", Some(described))] {
+        assert_eq!(former.service(service).description, description, "{service}");
+    }
+    drop(former);
+
+    let next = World::new(fake);
+    next.desire(wanted(2..=4));
+    for target in [&api, &bare, &web] {
+        next.registered(target, 3).await;
+    }
+    assert_eq!((next.count(Operation::CreateService), next.count(Operation::GetService)), (3, 2));
+    assert_eq!(next.count(Operation::ListTagsForResource), 0, "the creator tells enough");
+    next.desire([&api, &bare, &web].map(|target| (target.clone(), retiring())));
+    for target in [&api, &bare, &web] {
+        next.until(target, |status| status.own_gone).await;
+    }
+    assert!(next.fake.registry().services.is_empty() && next.fake.registry().instances.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_service_without_a_description_nothing_is_registered_before_it_is_known_whose_it_is() {
+    let fake = Fake::new();
+    let web = target("shop", "web");
+    {
+        let mut registry = fake.registry();
+        let shop = registry.add_namespace("shop", NamespaceKind::Http);
+        let other = Identity { clusterset: Some("other".parse().unwrap()), ..identity("uid-9") };
+        let service = registry.add_service(&shop, "web", &other.creator_request_id(1), "");
+        registry.services.get_mut(&service).unwrap().description = None;
+        registry.instances.insert((service, ecs(1).id), ecs(1).attributes);
+    }
+    // Gone, as it seems, when it was read already.
+    fake.fault(Operation::GetService, Fault::Refused(ErrorKind::NotFound));
+    fake.fault(Operation::GetService, Fault::Refused(ErrorKind::Unknown));
+    let world = World::new(fake.clone());
+    world.desire([(web.clone(), active(specs("uid-1", "web", 3..=4, "a")))]);
+    let message = world.refused(&web, Reason::ForeignOwner).await;
+    assert!(message.contains("cloudmap-mcs/share"), "{message}");
+    sleep(Duration::from_mins(20)).await;
+    assert!(matches!(world.status(&web).outcome, Outcome::Refused { .. }));
+    assert_eq!((world.writes(), world.count(Operation::CreateService)), (0, 0));
+
+    let share = Consent { share: true, ..Consent::default() };
+    world.desire([(web.clone(), TargetDesired { consent: share, ..active(specs("uid-1", "web", 3..=4, "a")) })]);
+    world.registered(&web, 2).await;
+    // Shared no more while nobody led.
+    drop(world);
+    let next = World::new(fake);
+    next.desire([(web.clone(), active(specs("uid-1", "web", 3..=4, "a")))]);
+    next.refused(&web, Reason::ForeignOwner).await;
+    next.until(&web, |status| status.registered == 0).await;
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(next.instances("web"), [ecs(1)]);
 }

@@ -27,6 +27,7 @@ fn step() -> impl Strategy<Value = Step> {
         Operation::GetOperation,
         Operation::ListInstances,
         Operation::ListServices,
+        Operation::GetService,
         Operation::CreateService,
         Operation::DeleteService,
         Operation::UpdateInstanceCustomHealthStatus,
