@@ -45,6 +45,8 @@ struct Importing {
     from: Vec<Arc<str>>,
     /// An annotation names them: one that is missing is worth an Event.
     named: bool,
+    /// `false`: the annotation cannot be understood, nor is it known what it was before. What was imported by it stays.
+    known: bool,
 }
 
 /// What a change means.
@@ -68,16 +70,17 @@ impl Foreign {
     pub(super) fn namespace_changed(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) -> Consequences {
         let mut consequences = Consequences::default();
         let importing = namespace.filter(|namespace| !namespace.terminating).and_then(|namespace| {
-            let from = match self.rules.of(namespace) {
-                Ok(from) => from,
+            let (uid, named) = (namespace.uid.clone(), namespace.import_from.is_some());
+            match self.rules.of(namespace) {
+                Ok(from) => (!from.is_empty()).then_some(Importing { uid, from, named, known: true }),
                 Err(error) => {
-                    let text = format!("Nothing is imported from Cloud Map: {error}.");
-                    consequences.notes.push(note(name, &namespace.uid, "InvalidAnnotation", text));
-                    return None;
+                    let text = format!("What is imported from Cloud Map stays as it was: {error}.");
+                    consequences.notes.push(note(name, &uid, "InvalidAnnotation", text));
+                    let before = self.namespaces.get(name).cloned();
+                    let unknown = Importing { uid: uid.clone(), from: Vec::new(), named, known: false };
+                    Some(Importing { uid, ..before.unwrap_or(unknown) })
                 }
-            };
-            let named = namespace.import_from.is_some();
-            (!from.is_empty()).then(|| Importing { uid: namespace.uid.clone(), from, named })
+            }
         });
         if self.namespaces.get(name) == importing.as_ref() {
             return consequences;
@@ -169,6 +172,7 @@ impl Foreign {
     pub(super) fn picture(&mut self, key: &ServiceKey) -> Picture {
         let mut picture = Picture::nothing();
         let Some(importing) = self.namespaces.get(&key.namespace) else { return picture };
+        picture.complete = importing.known;
         for from in &importing.from {
             let Some(namespace) = self.found.namespaces.get(from) else {
                 picture.complete = false;

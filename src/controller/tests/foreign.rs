@@ -267,3 +267,29 @@ async fn a_name_that_is_none_in_kubernetes_gets_one() {
     blue.import_from(Some("internal"));
     blue.until_endpoints(&crate::foreign::label("Order_Service"), &["ecs-prod 10.9.0.1:80"]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_annotation_that_cannot_be_understood_changes_nothing() {
+    let world = World::new();
+    let mut blue = world.cluster("blue");
+    let [orders] = world.foreign("internal", &["orders"]).try_into().unwrap();
+    world.task(&orders, "10.9.0.1", Some(8080));
+    blue.import_from(Some("internal"));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080"]).await;
+    let before = blue.uids("orders");
+    blue.import_from(Some("internal,"));
+    always("all stays", Duration::from_mins(2), || blue.uids("orders") == before).await;
+    assert_eq!(blue.notes("InvalidAnnotation").len(), 1);
+    // As long as its leader knows what the annotation was, it is followed.
+    world.task(&orders, "10.9.0.2", Some(8080));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080", "ecs-prod 10.9.0.2:8080"]).await;
+    assert_eq!(blue.uids("orders"), before);
+    blue.kill();
+    blue.lead();
+    always("the next leader keeps it, too", Duration::from_mins(5), || blue.uids("orders") == before).await;
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080", "ecs-prod 10.9.0.2:8080"]).await;
+    world.stop_task(&orders, "10.9.0.1");
+    blue.import_from(Some("internal"));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.2:8080"]).await;
+    assert_eq!(blue.uids("orders"), before);
+}
