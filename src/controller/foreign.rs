@@ -112,7 +112,7 @@ impl Foreign {
                 if Arc::ptr_eq(old, new) {
                     continue;
                 }
-                if old.listed != new.listed {
+                if (old.listed, old.is_absent()) != (new.listed, new.is_absent()) {
                     consequences.namespaces.insert(namespace.clone());
                 }
                 let changed = changed_services(old, new);
@@ -142,19 +142,23 @@ impl Foreign {
         let mut now = BTreeMap::new();
         for (namespace, importing) in &self.namespaces {
             for from in &importing.from {
-                let Some(trouble) = self.found.namespaces.get(from).and_then(|found| found.trouble.clone()) else {
-                    continue;
-                };
+                let Some(found) = self.found.namespaces.get(from) else { continue };
+                let Some(trouble) = found.trouble.clone() else { continue };
                 let (reason, text) = match &trouble {
                     // By the flag, most namespaces have no counterpart.
                     Trouble::NotFound if !importing.named => continue,
-                    Trouble::NotFound => (
-                        "NoNamespace",
-                        format!(
+                    Trouble::NotFound => {
+                        let meanwhile = if found.is_absent() && importing.from.len() > 1 {
+                            "it counts as empty as soon as another one that the annotation names was read"
+                        } else {
+                            "what was imported from it stays meanwhile"
+                        };
+                        let text = format!(
                             "There is no Cloud Map namespace {from} in this account and region. Create it, or correct the \
-                             annotation; what was imported from it stays meanwhile."
-                        ),
-                    ),
+                             annotation; {meanwhile}."
+                        );
+                        ("NoNamespace", text)
+                    }
                     Trouble::Failed(error) => ("ImportFailed", unreadable(from, error)),
                 };
                 let place = (namespace.clone(), from.clone());
@@ -173,13 +177,16 @@ impl Foreign {
         let mut picture = Picture::nothing();
         let Some(importing) = self.namespaces.get(&key.namespace) else { return picture };
         picture.complete = importing.known;
+        let found = |from: &Arc<str>| self.found.namespaces.get(from);
+        // Where none is there, the region or the account may be the wrong one.
+        let is_place_right = importing.from.iter().filter_map(found).any(|namespace| namespace.listed);
         for from in &importing.from {
-            let Some(namespace) = self.found.namespaces.get(from) else {
+            let Some(namespace) = found(from) else {
                 picture.complete = false;
                 continue;
             };
             match namespace.services.get(&key.name) {
-                None => picture.complete &= namespace.listed,
+                None => picture.complete &= namespace.listed || namespace.is_absent() && is_place_right,
                 Some(service) => {
                     picture.exists = true;
                     match &service.reading {

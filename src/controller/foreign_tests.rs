@@ -184,3 +184,25 @@ fn what_was_read_once_is_remembered_until_all_was() {
     foreign.adopt(found_in(&[("a", services(true, &[])), ("b", services(true, &[]))]));
     assert_eq!(seen(&mut foreign), [""; 0]);
 }
+
+#[test]
+fn a_namespace_that_does_not_exist_counts_as_empty_beside_one_that_does() {
+    let mut foreign = importing("a,b");
+    let complete = |foreign: &mut Foreign| foreign.picture(&key("web")).complete;
+    let missing = || trouble(Trouble::NotFound);
+    foreign.adopt(found_in(&[("a", missing()), ("b", missing())]));
+    assert!(!complete(&mut foreign), "it may be the wrong region");
+    let a = services(true, &[("web", Some(reading(&[])))]);
+    foreign.adopt(found_in(&[("a", services(false, &[("web", Some(reading(&[])))])), ("b", missing())]));
+    assert!(!complete(&mut foreign), "one listing is not enough");
+    let news = foreign.adopt(found_in(&[("a", a.clone()), ("b", missing())]));
+    assert!(complete(&mut foreign) && news.namespaces.contains("shop"), "{news:?}");
+    let failed = trouble(Trouble::Failed("access denied".to_owned()));
+    foreign.adopt(found_in(&[("a", a.clone()), ("b", failed)]));
+    assert!(!complete(&mut foreign), "it is not known any more whether it exists");
+    let news = foreign.adopt(found_in(&[("a", a.clone()), ("b", missing())]));
+    assert!(complete(&mut foreign) && news.namespaces.contains("shop"), "{news:?}");
+    let read = NamespaceFound { services: services(true, &[("api", None)]).services, ..missing() };
+    foreign.adopt(found_in(&[("a", a), ("b", read)]));
+    assert!(!complete(&mut foreign), "it was there, and had services");
+}

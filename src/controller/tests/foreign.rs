@@ -293,3 +293,52 @@ async fn an_annotation_that_cannot_be_understood_changes_nothing() {
     blue.until_endpoints("orders", &["ecs-prod 10.9.0.2:8080"]).await;
     assert_eq!(blue.uids("orders"), before);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_does_not_exist_holds_nothing_up() {
+    let world = World::new();
+    let mut blue = world.cluster("blue");
+    let [orders, gone] = world.foreign("internal", &["orders", "gone"]).try_into().unwrap();
+    world.task(&orders, "10.9.0.1", Some(8080));
+    world.task(&orders, "10.9.0.2", Some(8080));
+    world.task(&gone, "10.9.0.3", Some(8080));
+    blue.import_from(Some("internal,missing"));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080", "ecs-prod 10.9.0.2:8080"]).await;
+    blue.until_endpoints("gone", &["ecs-prod 10.9.0.3:8080"]).await;
+    let before = blue.uids("orders");
+    blue.kill();
+    world.stop_task(&orders, "10.9.0.1");
+    world.stop_task(&gone, "10.9.0.3");
+    world.fake.registry().services.remove(&gone);
+    blue.lead();
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.2:8080"]).await;
+    until("a service that is gone goes", || blue.is_clean("gone")).await;
+    assert_eq!(blue.uids("orders"), before);
+    world.task(&orders, "10.9.0.2", Some(9090));
+    until("the port follows", || blue.front("orders").1 == [9090]).await;
+
+    // What this leader read in it stays when it goes.
+    let [late] = world.foreign("missing", &["late"]).try_into().unwrap();
+    world.task(&late, "10.9.0.4", Some(8080));
+    blue.until_endpoints("late", &["ecs-prod 10.9.0.4:8080"]).await;
+    let before = blue.uids("late");
+    world.fake.registry().namespaces.retain(|namespace| *namespace.name != *"missing");
+    always("it stays", Duration::from_mins(5), || blue.uids("late") == before).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_no_namespace_is_there_everything_stays() {
+    let world = World::new();
+    let mut blue = world.cluster("blue");
+    let [orders] = world.foreign("internal", &["orders"]).try_into().unwrap();
+    world.task(&orders, "10.9.0.1", Some(8080));
+    blue.import_from(Some("internal,missing"));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080"]).await;
+    let before = blue.uids("orders");
+    blue.kill();
+    // Another region, by mistake.
+    world.fake.registry().namespaces.retain(|namespace| *namespace.name != *"internal");
+    blue.lead();
+    always("all stays", Duration::from_mins(5), || blue.uids("orders") == before).await;
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080"]).await;
+}
