@@ -243,7 +243,8 @@ impl Engine {
     }
 
     fn services_listed(&mut self, name: &Arc<str>, result: Result<Vec<Service>, Error>, now: Instant) {
-        let pages: usize = self.namespaces.values().map(|entry| entry.pages).sum();
+        let listed = self.namespaces.values().filter(|entry| entry.namespace.is_some());
+        let pages: usize = listed.map(|entry| entry.pages).sum();
         let period = LISTING.max(Duration::from_secs_f64(pages as f64 / LISTED_PAGES_PER_SECOND));
         let Some(entry) = self.namespaces.get_mut(name) else { return };
         let services = match result {

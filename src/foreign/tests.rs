@@ -309,3 +309,18 @@ async fn a_namespace_may_be_named_by_its_id() {
     let world = World::start(fake.clone(), &[&id]);
     world.until("it is read", SOON, |world| world.octets(&id, "orders") == Some(vec![1])).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn namespaces_that_do_not_exist_delay_nothing() {
+    let fake = Fake::new();
+    let internal = add_namespace(&fake, "internal");
+    add_service(&fake, &internal, "orders");
+    let missing: Vec<_> = (0..100).map(|n| format!("missing-{n}")).collect();
+    let sought: Vec<_> = missing.iter().map(String::as_str).chain(["internal"]).collect();
+    let world = World::start(fake.clone(), &sought);
+    let listed = |world: &World| world.found().namespaces.get("internal").is_some_and(|namespace| namespace.listed);
+    world.until("all are listed", SOON * 4, listed).await;
+    let later = add_service(&fake, &internal, "later");
+    add_instance(&fake, &later, "a", "10.0.0.1");
+    world.until("a new service", SOON * 4, |world| world.octets("internal", "later") == Some(vec![1])).await;
+}
