@@ -309,7 +309,12 @@ impl Engine {
             Err(error) => {
                 self.schedule.failed(&key, further_calls, now);
                 held.failed = held.failed.saturating_add(1);
-                let lasts = held.failed >= FAILURES || error.kind == ErrorKind::AccessDenied;
+                let lasts = match error.kind {
+                    ErrorKind::AccessDenied => true,
+                    // It was deleted, most likely, which the next listings tell.
+                    ErrorKind::NotFound => false,
+                    _ => held.failed >= FAILURES,
+                };
                 let error = before.error.clone().or_else(|| lasts.then(|| error.to_string()));
                 ServiceFound { name: before.name.clone(), reading: before.reading.clone(), error }
             }

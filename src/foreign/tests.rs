@@ -324,3 +324,22 @@ async fn namespaces_that_do_not_exist_delay_nothing() {
     add_instance(&fake, &later, "a", "10.0.0.1");
     world.until("a new service", SOON * 4, |world| world.octets("internal", "later") == Some(vec![1])).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_deleted_is_no_failure() {
+    let fake = Fake::new();
+    let namespace = add_namespace(&fake, "internal");
+    let orders = add_service(&fake, &namespace, "orders");
+    add_instance(&fake, &orders, "a", "10.0.0.1");
+    let world = World::start(fake.clone(), &["internal"]);
+    world.until("it is read", SOON, |world| world.octets("internal", "orders") == Some(vec![1])).await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    fake.registry().services.remove(&orders);
+    let there = |world: &World| world.found().namespaces["internal"].services.get("orders").cloned();
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while let Some(service) = there(&world) {
+        assert!(Instant::now() < deadline);
+        assert_eq!(service.error, None);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
