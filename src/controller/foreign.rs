@@ -29,6 +29,8 @@ pub struct ImportRules {
 /// What is known.
 pub(super) struct Foreign {
     rules: ImportRules,
+    /// Why nothing can be imported, whatever the namespaces ask for.
+    barred: Option<String>,
     namespaces: BTreeMap<Arc<str>, Importing>,
     found: Arc<Found>,
     /// For names that are not completely read: all addresses that were.
@@ -63,7 +65,14 @@ pub(super) struct Consequences {
 
 impl Foreign {
     pub(super) fn new(rules: ImportRules) -> Self {
-        Self { rules, namespaces: BTreeMap::new(), found: Arc::default(), seen: HashMap::new(), said: BTreeMap::new() }
+        Self {
+            rules,
+            barred: None,
+            namespaces: BTreeMap::new(),
+            found: Arc::default(),
+            seen: HashMap::new(),
+            said: BTreeMap::new(),
+        }
     }
 
     /// A Kubernetes namespace came, changed, or went.
@@ -86,7 +95,10 @@ impl Foreign {
             return consequences;
         }
         match importing {
-            Some(importing) => self.namespaces.insert(name.clone(), importing),
+            Some(importing) => {
+                consequences.notes.extend(self.in_vain(name, &importing));
+                self.namespaces.insert(name.clone(), importing)
+            }
             None => self.namespaces.remove(name),
         };
         self.seen.retain(|key, _| key.namespace != *name);
@@ -95,8 +107,28 @@ impl Foreign {
         consequences
     }
 
-    /// The Cloud Map namespaces that are imported from.
+    /// Nothing can be imported any more, for this reason; `None`: it can.
+    pub(super) fn bar(&mut self, why: Option<String>) -> Consequences {
+        if self.barred == why {
+            return Consequences::default();
+        }
+        self.barred = why;
+        let notes = self.namespaces.iter().filter_map(|(name, importing)| self.in_vain(name, importing)).collect();
+        Consequences { notes, ..Consequences::default() }
+    }
+
+    /// The note that a namespace asks for what cannot be. By the flag all do.
+    fn in_vain(&self, name: &str, importing: &Importing) -> Option<Note> {
+        let why = self.barred.as_ref().filter(|_| importing.named)?;
+        let text = format!("Nothing is read from Cloud Map for the imports of this namespace: {why}");
+        Some(note(name, &importing.uid, "NoClusterSet", text))
+    }
+
+    /// The Cloud Map namespaces that are to be read.
     pub(super) fn sought(&self) -> BTreeSet<Arc<str>> {
+        if self.barred.is_some() {
+            return BTreeSet::new();
+        }
         self.namespaces.values().flat_map(|importing| &importing.from).cloned().collect()
     }
 
@@ -111,6 +143,10 @@ impl Foreign {
                 let new = self.found.namespaces.get(from).unwrap_or(&none);
                 if Arc::ptr_eq(old, new) {
                     continue;
+                }
+                if !self.found.namespaces.contains_key(from) {
+                    // It is not read any more: that an address is not there says nothing.
+                    self.seen.retain(|key, _| key.namespace != *namespace);
                 }
                 if (old.listed, old.is_absent()) != (new.listed, new.is_absent()) {
                     consequences.namespaces.insert(namespace.clone());

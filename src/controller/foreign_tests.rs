@@ -206,3 +206,33 @@ fn a_namespace_that_does_not_exist_counts_as_empty_beside_one_that_does() {
     foreign.adopt(found_in(&[("a", a), ("b", read)]));
     assert!(!complete(&mut foreign), "it was there, and had services");
 }
+
+#[test]
+fn outside_a_clusterset_nothing_is_sought_and_who_asked_is_told() {
+    let mut foreign = Foreign::new(ImportRules { default: "common".parse().unwrap(), ledger: None });
+    add(&mut foreign, &namespace("implied", None));
+    add(&mut foreign, &namespace("shop", Some("internal")));
+    let why = || Some("There is no ClusterSet.".to_owned());
+    let of = |consequences: Consequences| -> Vec<_> {
+        let named = consequences.notes.into_iter().map(|note| (note.reason, note.regarding.name.unwrap()));
+        named.collect()
+    };
+    assert_eq!(of(foreign.bar(why())), [("NoClusterSet", "shop".to_owned())]);
+    assert_eq!(foreign.sought(), [].into());
+    assert_eq!(of(foreign.bar(why())), [], "no news");
+    assert_eq!(of(add(&mut foreign, &namespace("late", Some("internal")))), [("NoClusterSet", "late".to_owned())]);
+    assert_eq!(of(foreign.bar(None)), []);
+    assert_eq!(foreign.sought().len(), 2);
+}
+
+/// What is not read any more may be there again as soon as it is.
+#[test]
+fn what_was_seen_counts_no_more_when_it_is_not_read_any_more() {
+    let mut foreign = importing("a,b");
+    foreign.adopt(found_in(&[("a", services(true, &[("web", Some(reading(&[("i", "10.0.0.1")])))]))]));
+    assert_eq!(foreign.picture(&key("web")).seen.len(), 1);
+    foreign.bar(Some("There is no ClusterSet.".to_owned()));
+    foreign.adopt(found_in(&[]));
+    foreign.bar(None);
+    assert_eq!(foreign.picture(&key("web")), Picture { complete: false, ..Picture::nothing() });
+}

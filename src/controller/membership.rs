@@ -1,10 +1,34 @@
 //! What the state of the ledger means for the exports of this cluster.
 
-use super::Membership;
+use tracing::info;
+
+use super::{
+    Membership,
+    watch::{Watch, seconds},
+};
 use crate::{
     ledger::{driver::Status, writer::Stage},
     model::ClusterId,
 };
+
+/// What is said while `cloudmap-mcs leave` holds.
+pub(super) const LEAVING: &str = "This cluster leaves its ClusterSet. To come back: cloudmap-mcs leave --undo.";
+
+impl Watch {
+    /// Takes over a status of the ledger.
+    pub(super) fn membership_changed(&mut self, status: &Status, young: bool) {
+        let membership = membership(status, young, self.shared.state().knowledge.local());
+        if *self.shared.state().knowledge.membership() == membership {
+            return;
+        }
+        info!(?membership, "membership changed");
+        self.shared.state().knowledge.set_membership(membership, seconds());
+        self.check_membership();
+        self.touch_all();
+        self.publish();
+        self.enqueue(self.names());
+    }
+}
 
 /// What a status says about this cluster's part in the ClusterSet. A `young` leader's errors count as waiting: one that
 /// passes is not worth a write on every ServiceExport. `cluster` is the own id.

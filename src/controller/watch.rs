@@ -23,7 +23,6 @@ use super::{
     foreign::{Foreign, ImportRules},
     index::SliceIndex,
     knowledge::Rules,
-    membership::membership,
     metrics::Metrics,
     peers::Peers,
     pending::Pending,
@@ -41,11 +40,7 @@ use crate::{
     },
     foreign::Found,
     instances::sync::{Desired, TargetDesired, TargetStatus},
-    ledger::{
-        driver::{Handle, Status},
-        records,
-        remote::Remotes,
-    },
+    ledger::{driver::Handle, records, remote::Remotes},
     model::{ClaimOwner, ClusterId, IpFamily, ServiceKey, Target},
     queue::Queue,
 };
@@ -199,6 +194,7 @@ impl Watch {
         if self.shared.ledger {
             self.membership_changed(&status.borrow_and_update(), true);
         }
+        self.check_membership();
         let mut zones = self.annotated.known();
         let settle = tokio::time::sleep(SETTLE);
         tokio::pin!(settle);
@@ -476,18 +472,6 @@ impl Watch {
         if publish {
             self.publish();
         }
-    }
-
-    fn membership_changed(&mut self, status: &Status, young: bool) {
-        let membership = membership(status, young, self.shared.state().knowledge.local());
-        if *self.shared.state().knowledge.membership() == membership {
-            return;
-        }
-        info!(?membership, "membership changed");
-        self.shared.state().knowledge.set_membership(membership, seconds());
-        self.touch_all();
-        self.publish();
-        self.enqueue(self.names());
     }
 }
 

@@ -342,3 +342,59 @@ async fn where_no_namespace_is_there_everything_stays() {
     always("all stays", Duration::from_mins(5), || blue.uids("orders") == before).await;
     blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080"]).await;
 }
+
+impl World {
+    /// How often a service was looked at.
+    fn looks(&self, service: &str) -> usize {
+        let registry = self.fake.registry();
+        registry.calls.iter().filter(|(op, id)| *op == Operation::DiscoverInstances && id == service).count()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn outside_a_clusterset_nothing_is_read_and_that_is_said() {
+    let world = World::new();
+    let mut blue = world.cluster("blue");
+    blue.kill();
+    blue.member = false;
+    blue.lead();
+    let [orders] = world.foreign("internal", &["orders"]).try_into().unwrap();
+    world.task(&orders, "10.9.0.1", Some(8080));
+    blue.import_from(Some("internal"));
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    assert_eq!(world.looks("orders"), 0);
+    let notes = blue.notes("NoClusterSet");
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].starts_with("Namespace: ") && notes[0].contains("in no ClusterSet"), "{notes:?}");
+    blue.kill();
+    blue.member = true;
+    blue.lead();
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080"]).await;
+    assert!(blue.notes("NoClusterSet").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_whose_id_is_taken_reads_nothing_and_keeps_what_is_there() {
+    let world = World::new();
+    let blue = world.cluster("blue");
+    let [orders] = world.foreign("internal", &["orders"]).try_into().unwrap();
+    world.task(&orders, "10.9.0.1", Some(8080));
+    blue.import_from(Some("internal"));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080"]).await;
+    // What it exports makes its head.
+    blue.export("web", 80, &["10.0.0.1"]);
+    blue.until_says("web", "Ready", "True", "Exported").await;
+    let before = blue.uids("orders");
+    world.rename_creator("exports-0.blue", "uid-of-another");
+    world.rewrite_heads("blue", "uid-of-another");
+    until("it is said", || blue.notes("NoClusterSet").iter().any(|note| note.contains("belongs to another"))).await;
+    // One may be under way.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let looks = world.looks("orders");
+    always("all stays", Duration::from_mins(5), || blue.uids("orders") == before).await;
+    assert_eq!(world.looks("orders"), looks);
+    world.rename_creator("exports-0.blue", "uid-blue");
+    world.task(&orders, "10.9.0.2", Some(8080));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080", "ecs-prod 10.9.0.2:8080"]).await;
+    assert_eq!(blue.uids("orders"), before);
+}
