@@ -97,6 +97,13 @@ impl Foreign {
         match importing {
             Some(importing) => {
                 consequences.notes.extend(self.in_vain(name, &importing));
+                let before = self.namespaces.get(name).map(|before| &*before.from).unwrap_or_default();
+                for from in importing.from.iter().filter(|from| !before.contains(from)) {
+                    // Others may import from it already.
+                    if let Some(found) = self.found.namespaces.get(from) {
+                        consequences.add(name, &importing.uid, from, &NamespaceFound::default(), found);
+                    }
+                }
                 self.namespaces.insert(name.clone(), importing)
             }
             None => self.namespaces.remove(name),
@@ -151,21 +158,7 @@ impl Foreign {
                 if (old.listed, old.is_absent()) != (new.listed, new.is_absent()) {
                     consequences.namespaces.insert(namespace.clone());
                 }
-                let changed = changed_services(old, new);
-                consequences.notes.extend(
-                    failing(from, old, new, &changed).map(|text| note(namespace, &importing.uid, "ImportFailed", text)),
-                );
-                for label in changed {
-                    let key = ServiceKey::new(namespace.clone(), label.clone());
-                    let rejected = |found: &NamespaceFound| {
-                        found.services.get(&label).and_then(|service| Some(service.reading.as_ref()?.rejected()))
-                    };
-                    let now = rejected(new).unwrap_or_default();
-                    if !now.is_empty() && now != rejected(old).unwrap_or_default() {
-                        consequences.rejected.push((key.clone(), now));
-                    }
-                    consequences.names.insert(key);
-                }
+                consequences.add(namespace, &importing.uid, from, old, new);
             }
         }
         consequences.notes.extend(self.troubles());
@@ -250,6 +243,26 @@ impl Foreign {
             let labels = found.flat_map(|found| found.services.keys());
             labels.map(|label| ServiceKey::new(namespace.clone(), label.clone()))
         })
+    }
+}
+
+impl Consequences {
+    /// Adds what is new in the Cloud Map namespace `from`, for the Kubernetes namespace `namespace`, which has the UID `uid`.
+    fn add(&mut self, namespace: &Arc<str>, uid: &str, from: &str, old: &NamespaceFound, new: &NamespaceFound) {
+        let changed = changed_services(old, new);
+        let failing = failing(from, old, new, &changed);
+        self.notes.extend(failing.map(|text| note(namespace, uid, "ImportFailed", text)));
+        for label in changed {
+            let key = ServiceKey::new(namespace.clone(), label.clone());
+            let rejected = |found: &NamespaceFound| {
+                found.services.get(&label).and_then(|service| Some(service.reading.as_ref()?.rejected()))
+            };
+            let now = rejected(new).unwrap_or_default();
+            if !now.is_empty() && now != rejected(old).unwrap_or_default() {
+                self.rejected.push((key.clone(), now));
+            }
+            self.names.insert(key);
+        }
     }
 }
 

@@ -236,3 +236,14 @@ fn what_was_seen_counts_no_more_when_it_is_not_read_any_more() {
     foreign.bar(None);
     assert_eq!(foreign.picture(&key("web")), Picture { complete: false, ..Picture::nothing() });
 }
+
+#[test]
+fn who_imports_later_is_told_of_what_cannot_be_an_endpoint() {
+    let mut foreign = importing("internal");
+    foreign.adopt(found_in(&[("internal", services(true, &[("web", Some(reading(&[("b", "none")])))]))]));
+    let later = add(&mut foreign, &namespace("other", Some("internal")));
+    let rejected = vec![Rejected { instance: "b".into(), why: NoEndpoint::InvalidAddress }];
+    assert_eq!(later.rejected, [(ServiceKey::new("other", "web"), rejected)]);
+    let same = add(&mut foreign, &namespace("other", Some("internal,more")));
+    assert_eq!(same.rejected, [], "it is not said again");
+}
