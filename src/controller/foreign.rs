@@ -29,6 +29,8 @@ pub struct ImportRules {
 /// What is known.
 pub(super) struct Foreign {
     rules: ImportRules,
+    /// Why nothing can be imported, whatever the namespaces ask for.
+    barred: Option<String>,
     namespaces: BTreeMap<Arc<str>, Importing>,
     found: Arc<Found>,
     /// For names that are not completely read: all addresses that were.
@@ -45,6 +47,8 @@ struct Importing {
     from: Vec<Arc<str>>,
     /// An annotation names them: one that is missing is worth an Event.
     named: bool,
+    /// `false`: the annotation cannot be understood, nor is it known what it was before. What was imported by it stays.
+    known: bool,
 }
 
 /// What a change means.
@@ -61,29 +65,47 @@ pub(super) struct Consequences {
 
 impl Foreign {
     pub(super) fn new(rules: ImportRules) -> Self {
-        Self { rules, namespaces: BTreeMap::new(), found: Arc::default(), seen: HashMap::new(), said: BTreeMap::new() }
+        Self {
+            rules,
+            barred: None,
+            namespaces: BTreeMap::new(),
+            found: Arc::default(),
+            seen: HashMap::new(),
+            said: BTreeMap::new(),
+        }
     }
 
     /// A Kubernetes namespace came, changed, or went.
     pub(super) fn namespace_changed(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) -> Consequences {
         let mut consequences = Consequences::default();
         let importing = namespace.filter(|namespace| !namespace.terminating).and_then(|namespace| {
-            let from = match self.rules.of(namespace) {
-                Ok(from) => from,
+            let (uid, named) = (namespace.uid.clone(), namespace.import_from.is_some());
+            match self.rules.of(namespace) {
+                Ok(from) => (!from.is_empty()).then_some(Importing { uid, from, named, known: true }),
                 Err(error) => {
-                    let text = format!("Nothing is imported from Cloud Map: {error}.");
-                    consequences.notes.push(note(name, &namespace.uid, "InvalidAnnotation", text));
-                    return None;
+                    let text = format!("What is imported from Cloud Map stays as it was: {error}.");
+                    consequences.notes.push(note(name, &uid, "InvalidAnnotation", text));
+                    let before = self.namespaces.get(name).cloned();
+                    let unknown = Importing { uid: uid.clone(), from: Vec::new(), named, known: false };
+                    Some(Importing { uid, ..before.unwrap_or(unknown) })
                 }
-            };
-            let named = namespace.import_from.is_some();
-            (!from.is_empty()).then(|| Importing { uid: namespace.uid.clone(), from, named })
+            }
         });
         if self.namespaces.get(name) == importing.as_ref() {
             return consequences;
         }
         match importing {
-            Some(importing) => self.namespaces.insert(name.clone(), importing),
+            Some(importing) => {
+                consequences.notes.extend(self.in_vain(name, &importing));
+                let before = self.namespaces.get(name).map(|before| &*before.from).unwrap_or_default();
+                for from in importing.from.iter().filter(|from| !before.contains(from)) {
+                    // Others may import from it already.
+                    if let Some(found) = self.found.namespaces.get(from) {
+                        consequences.add(name, &importing.uid, from, &NamespaceFound::default(), found);
+                    }
+                }
+                self.namespaces.insert(name.clone(), importing)
+            }
             None => self.namespaces.remove(name),
         };
         self.seen.retain(|key, _| key.namespace != *name);
@@ -92,8 +114,28 @@ impl Foreign {
         consequences
     }
 
-    /// The Cloud Map namespaces that are imported from.
+    /// Nothing can be imported any more, for this reason; `None`: it can.
+    pub(super) fn bar(&mut self, why: Option<String>) -> Consequences {
+        if self.barred == why {
+            return Consequences::default();
+        }
+        self.barred = why;
+        let notes = self.namespaces.iter().filter_map(|(name, importing)| self.in_vain(name, importing)).collect();
+        Consequences { notes, ..Consequences::default() }
+    }
+
+    /// The note that a namespace asks for what cannot be. By the flag all do.
+    fn in_vain(&self, name: &str, importing: &Importing) -> Option<Note> {
+        let why = self.barred.as_ref().filter(|_| importing.named)?;
+        let text = format!("Nothing is read from Cloud Map for the imports of this namespace: {why}");
+        Some(note(name, &importing.uid, "NoClusterSet", text))
+    }
+
+    /// The Cloud Map namespaces that are to be read.
     pub(super) fn sought(&self) -> BTreeSet<Arc<str>> {
+        if self.barred.is_some() {
+            return BTreeSet::new();
+        }
         self.namespaces.values().flat_map(|importing| &importing.from).cloned().collect()
     }
 
@@ -109,24 +151,14 @@ impl Foreign {
                 if Arc::ptr_eq(old, new) {
                     continue;
                 }
-                if old.listed != new.listed {
+                if !self.found.namespaces.contains_key(from) {
+                    // It is not read any more: that an address is not there says nothing.
+                    self.seen.retain(|key, _| key.namespace != *namespace);
+                }
+                if (old.listed, old.is_absent()) != (new.listed, new.is_absent()) {
                     consequences.namespaces.insert(namespace.clone());
                 }
-                let changed = changed_services(old, new);
-                consequences.notes.extend(
-                    failing(from, old, new, &changed).map(|text| note(namespace, &importing.uid, "ImportFailed", text)),
-                );
-                for label in changed {
-                    let key = ServiceKey::new(namespace.clone(), label.clone());
-                    let rejected = |found: &NamespaceFound| {
-                        found.services.get(&label).and_then(|service| Some(service.reading.as_ref()?.rejected()))
-                    };
-                    let now = rejected(new).unwrap_or_default();
-                    if !now.is_empty() && now != rejected(old).unwrap_or_default() {
-                        consequences.rejected.push((key.clone(), now));
-                    }
-                    consequences.names.insert(key);
-                }
+                consequences.add(namespace, &importing.uid, from, old, new);
             }
         }
         consequences.notes.extend(self.troubles());
@@ -139,19 +171,23 @@ impl Foreign {
         let mut now = BTreeMap::new();
         for (namespace, importing) in &self.namespaces {
             for from in &importing.from {
-                let Some(trouble) = self.found.namespaces.get(from).and_then(|found| found.trouble.clone()) else {
-                    continue;
-                };
+                let Some(found) = self.found.namespaces.get(from) else { continue };
+                let Some(trouble) = found.trouble.clone() else { continue };
                 let (reason, text) = match &trouble {
                     // By the flag, most namespaces have no counterpart.
                     Trouble::NotFound if !importing.named => continue,
-                    Trouble::NotFound => (
-                        "NoNamespace",
-                        format!(
+                    Trouble::NotFound => {
+                        let meanwhile = if found.is_absent() && importing.from.len() > 1 {
+                            "it counts as empty as soon as another one that the annotation names was read"
+                        } else {
+                            "what was imported from it stays meanwhile"
+                        };
+                        let text = format!(
                             "There is no Cloud Map namespace {from} in this account and region. Create it, or correct the \
-                             annotation; what was imported from it stays meanwhile."
-                        ),
-                    ),
+                             annotation; {meanwhile}."
+                        );
+                        ("NoNamespace", text)
+                    }
                     Trouble::Failed(error) => ("ImportFailed", unreadable(from, error)),
                 };
                 let place = (namespace.clone(), from.clone());
@@ -169,13 +205,17 @@ impl Foreign {
     pub(super) fn picture(&mut self, key: &ServiceKey) -> Picture {
         let mut picture = Picture::nothing();
         let Some(importing) = self.namespaces.get(&key.namespace) else { return picture };
+        picture.complete = importing.known;
+        let found = |from: &Arc<str>| self.found.namespaces.get(from);
+        // Where none is there, the region or the account may be the wrong one.
+        let is_place_right = importing.from.iter().filter_map(found).any(|namespace| namespace.listed);
         for from in &importing.from {
-            let Some(namespace) = self.found.namespaces.get(from) else {
+            let Some(namespace) = found(from) else {
                 picture.complete = false;
                 continue;
             };
             match namespace.services.get(&key.name) {
-                None => picture.complete &= namespace.listed,
+                None => picture.complete &= namespace.listed || namespace.is_absent() && is_place_right,
                 Some(service) => {
                     picture.exists = true;
                     match &service.reading {
@@ -203,6 +243,26 @@ impl Foreign {
             let labels = found.flat_map(|found| found.services.keys());
             labels.map(|label| ServiceKey::new(namespace.clone(), label.clone()))
         })
+    }
+}
+
+impl Consequences {
+    /// Adds what is new in the Cloud Map namespace `from`, for the Kubernetes namespace `namespace`, which has the UID `uid`.
+    fn add(&mut self, namespace: &Arc<str>, uid: &str, from: &str, old: &NamespaceFound, new: &NamespaceFound) {
+        let changed = changed_services(old, new);
+        let failing = failing(from, old, new, &changed);
+        self.notes.extend(failing.map(|text| note(namespace, uid, "ImportFailed", text)));
+        for label in changed {
+            let key = ServiceKey::new(namespace.clone(), label.clone());
+            let rejected = |found: &NamespaceFound| {
+                found.services.get(&label).and_then(|service| Some(service.reading.as_ref()?.rejected()))
+            };
+            let now = rejected(new).unwrap_or_default();
+            if !now.is_empty() && now != rejected(old).unwrap_or_default() {
+                self.rejected.push((key.clone(), now));
+            }
+            self.names.insert(key);
+        }
     }
 }
 

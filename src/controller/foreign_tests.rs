@@ -184,3 +184,66 @@ fn what_was_read_once_is_remembered_until_all_was() {
     foreign.adopt(found_in(&[("a", services(true, &[])), ("b", services(true, &[]))]));
     assert_eq!(seen(&mut foreign), [""; 0]);
 }
+
+#[test]
+fn a_namespace_that_does_not_exist_counts_as_empty_beside_one_that_does() {
+    let mut foreign = importing("a,b");
+    let complete = |foreign: &mut Foreign| foreign.picture(&key("web")).complete;
+    let missing = || trouble(Trouble::NotFound);
+    foreign.adopt(found_in(&[("a", missing()), ("b", missing())]));
+    assert!(!complete(&mut foreign), "it may be the wrong region");
+    let a = services(true, &[("web", Some(reading(&[])))]);
+    foreign.adopt(found_in(&[("a", services(false, &[("web", Some(reading(&[])))])), ("b", missing())]));
+    assert!(!complete(&mut foreign), "one listing is not enough");
+    let news = foreign.adopt(found_in(&[("a", a.clone()), ("b", missing())]));
+    assert!(complete(&mut foreign) && news.namespaces.contains("shop"), "{news:?}");
+    let failed = trouble(Trouble::Failed("access denied".to_owned()));
+    foreign.adopt(found_in(&[("a", a.clone()), ("b", failed)]));
+    assert!(!complete(&mut foreign), "it is not known any more whether it exists");
+    let news = foreign.adopt(found_in(&[("a", a.clone()), ("b", missing())]));
+    assert!(complete(&mut foreign) && news.namespaces.contains("shop"), "{news:?}");
+    let read = NamespaceFound { services: services(true, &[("api", None)]).services, ..missing() };
+    foreign.adopt(found_in(&[("a", a), ("b", read)]));
+    assert!(!complete(&mut foreign), "it was there, and had services");
+}
+
+#[test]
+fn outside_a_clusterset_nothing_is_sought_and_who_asked_is_told() {
+    let mut foreign = Foreign::new(ImportRules { default: "common".parse().unwrap(), ledger: None });
+    add(&mut foreign, &namespace("implied", None));
+    add(&mut foreign, &namespace("shop", Some("internal")));
+    let why = || Some("There is no ClusterSet.".to_owned());
+    let of = |consequences: Consequences| -> Vec<_> {
+        let named = consequences.notes.into_iter().map(|note| (note.reason, note.regarding.name.unwrap()));
+        named.collect()
+    };
+    assert_eq!(of(foreign.bar(why())), [("NoClusterSet", "shop".to_owned())]);
+    assert_eq!(foreign.sought(), [].into());
+    assert_eq!(of(foreign.bar(why())), [], "no news");
+    assert_eq!(of(add(&mut foreign, &namespace("late", Some("internal")))), [("NoClusterSet", "late".to_owned())]);
+    assert_eq!(of(foreign.bar(None)), []);
+    assert_eq!(foreign.sought().len(), 2);
+}
+
+/// What is not read any more may be there again as soon as it is.
+#[test]
+fn what_was_seen_counts_no_more_when_it_is_not_read_any_more() {
+    let mut foreign = importing("a,b");
+    foreign.adopt(found_in(&[("a", services(true, &[("web", Some(reading(&[("i", "10.0.0.1")])))]))]));
+    assert_eq!(foreign.picture(&key("web")).seen.len(), 1);
+    foreign.bar(Some("There is no ClusterSet.".to_owned()));
+    foreign.adopt(found_in(&[]));
+    foreign.bar(None);
+    assert_eq!(foreign.picture(&key("web")), Picture { complete: false, ..Picture::nothing() });
+}
+
+#[test]
+fn who_imports_later_is_told_of_what_cannot_be_an_endpoint() {
+    let mut foreign = importing("internal");
+    foreign.adopt(found_in(&[("internal", services(true, &[("web", Some(reading(&[("b", "none")])))]))]));
+    let later = add(&mut foreign, &namespace("other", Some("internal")));
+    let rejected = vec![Rejected { instance: "b".into(), why: NoEndpoint::InvalidAddress }];
+    assert_eq!(later.rejected, [(ServiceKey::new("other", "web"), rejected)]);
+    let same = add(&mut foreign, &namespace("other", Some("internal,more")));
+    assert_eq!(same.rejected, [], "it is not said again");
+}

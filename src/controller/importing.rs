@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::{
+    Membership,
     foreign::{Consequences, rejection},
+    membership::LEAVING,
     watch::Watch,
 };
 use crate::{
@@ -21,6 +23,20 @@ impl Watch {
             drop(state);
             self.follow(consequences);
         }
+        self.seek();
+    }
+
+    /// The membership of this cluster may have changed: without one nothing is imported, and nothing is read, which costs.
+    pub(super) fn check_membership(&self) {
+        let mut state = self.shared.state();
+        let why = obstacle(state.knowledge.membership(), self.shared.ledger);
+        let consequences = state.foreign.bar(why);
+        drop(state);
+        self.follow(consequences);
+        self.seek();
+    }
+
+    fn seek(&self) {
         let state = self.shared.state();
         let mut sought = state.foreign.sought();
         sought.extend(state.peers.sought().cloned());
@@ -64,5 +80,15 @@ impl Watch {
         if !namespaces.is_empty() {
             self.enqueue(self.names().into_iter().filter(|key| namespaces.contains(&key.namespace)));
         }
+    }
+}
+
+/// Why nothing can be imported, if so, and the remedy.
+fn obstacle(membership: &Membership, in_clusterset: bool) -> Option<String> {
+    match membership {
+        Membership::Leaving => Some(LEAVING.to_owned()),
+        Membership::Refused(why) => Some(why.clone()),
+        Membership::Joining(why) | Membership::Failing(why) => (!in_clusterset).then(|| why.clone()),
+        Membership::Member { .. } => None,
     }
 }

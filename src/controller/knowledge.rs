@@ -9,6 +9,7 @@ use std::{
 
 use tracing::{info, warn};
 
+use super::membership::LEAVING;
 use crate::{
     export::{Exports, Local, Publication, Refusal},
     import::Unknown,
@@ -461,9 +462,7 @@ impl Knowledge {
                 return Publication::Failed(message.clone());
             }
             Membership::Leaving => {
-                return Publication::Pending(
-                    "This cluster leaves its ClusterSet. To come back: cloudmap-mcs leave --undo.".to_owned(),
-                );
+                return Publication::Pending(LEAVING.to_owned());
             }
             Membership::Member { .. } | Membership::Joining(_) => {}
         }

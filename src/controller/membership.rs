@@ -11,6 +11,9 @@ use crate::{
     model::ClusterId,
 };
 
+/// What is said while `cloudmap-mcs leave` holds.
+pub(super) const LEAVING: &str = "This cluster leaves its ClusterSet. To come back: cloudmap-mcs leave --undo.";
+
 impl Watch {
     /// The ledger, or outside a ClusterSet the record of registrations, stands otherwise than before.
     pub(super) fn membership_changed(&mut self, status: &Status, young: bool) {
@@ -21,6 +24,7 @@ impl Watch {
             }
             info!(?membership, "membership changed");
             self.shared.state().knowledge.set_membership(membership, seconds());
+            self.check_membership();
             self.touch_all();
             self.publish();
             self.enqueue(self.names());

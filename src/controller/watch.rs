@@ -192,6 +192,7 @@ impl Watch {
             None => closed,
         };
         self.membership_changed(&status.borrow_and_update(), true);
+        self.check_membership();
         let mut zones = self.annotated.known();
         let settle = tokio::time::sleep(SETTLE);
         tokio::pin!(settle);

@@ -243,7 +243,8 @@ impl Engine {
     }
 
     fn services_listed(&mut self, name: &Arc<str>, result: Result<Vec<Service>, Error>, now: Instant) {
-        let pages: usize = self.namespaces.values().map(|entry| entry.pages).sum();
+        let listed = self.namespaces.values().filter(|entry| entry.namespace.is_some());
+        let pages: usize = listed.map(|entry| entry.pages).sum();
         let period = LISTING.max(Duration::from_secs_f64(pages as f64 / LISTED_PAGES_PER_SECOND));
         let Some(entry) = self.namespaces.get_mut(name) else { return };
         let services = match result {
@@ -308,7 +309,12 @@ impl Engine {
             Err(error) => {
                 self.schedule.failed(&key, further_calls, now);
                 held.failed = held.failed.saturating_add(1);
-                let lasts = held.failed >= FAILURES || error.kind == ErrorKind::AccessDenied;
+                let lasts = match error.kind {
+                    ErrorKind::AccessDenied => true,
+                    // It was deleted, most likely, which the next listings tell.
+                    ErrorKind::NotFound => false,
+                    _ => held.failed >= FAILURES,
+                };
                 let error = before.error.clone().or_else(|| lasts.then(|| error.to_string()));
                 ServiceFound { name: before.name.clone(), reading: before.reading.clone(), error }
             }

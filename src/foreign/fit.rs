@@ -121,7 +121,9 @@ pub fn fit<'a>(front: &Front, exported: impl IntoIterator<Item = &'a Endpoint>, 
     let numbers: BTreeSet<u16> = backends.iter().filter_map(|backend| backend.port).collect();
     let mut fitted = Fitted::default();
     let mut taken: BTreeSet<(IpAddr, Option<u16>)> = BTreeSet::new();
-    for backend in backends {
+    // An instance that was left behind, unhealthy, hides no healthy one that got its address.
+    let (healthy, unhealthy): (Vec<_>, Vec<_>) = backends.iter().partition(|backend| backend.healthy);
+    for backend in healthy.into_iter().chain(unhealthy) {
         let serves = |family: &IpFamily| match family {
             IpFamily::V4 => backend.ipv4.is_some(),
             IpFamily::V6 => backend.ipv6.is_some(),

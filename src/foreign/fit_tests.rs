@@ -151,6 +151,24 @@ fn an_unhealthy_instance_is_there_and_not_ready() {
     assert_eq!(conditions, Conditions { ready: false, serving: false, terminating: false });
 }
 
+/// ECS leaves an instance behind at times, and its address goes to a new task.
+#[test]
+fn an_unhealthy_twin_hides_no_healthy_instance() {
+    for stale in ["ecs-prod", "cloudmap-shop"] {
+        let sick = Backend { source: source(stale), healthy: false, ..at("10.0.0.1", Some(80)) };
+        let mut backends = [at("10.0.0.1", Some(80)), sick];
+        backends.sort();
+        assert!(!backends[0].healthy);
+        for ports in [&[port("", 80)][..], &[]] {
+            let fitted = fit(&front(ports), [], &backends);
+            let endpoints: Vec<_> =
+                fitted.endpoints.iter().flat_map(|(source, all)| all.iter().map(move |one| (source, one))).collect();
+            let [(of, endpoint)] = endpoints[..] else { panic!("{fitted:?}") };
+            assert_eq!((of.as_str(), endpoint.conditions), ("ecs-prod", Conditions::READY));
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn every_backend_is_an_endpoint_or_said_to_be_none(

@@ -124,6 +124,13 @@ pub struct NamespaceFound {
     pub trouble: Option<Trouble>,
 }
 
+impl NamespaceFound {
+    /// There is no such namespace, nor was anything read in it before.
+    pub fn is_absent(&self) -> bool {
+        self.trouble == Some(Trouble::NotFound) && self.services.is_empty()
+    }
+}
+
 /// Why a namespace, or a part of it, could not be read at the last attempt. What was read before holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {

@@ -309,3 +309,37 @@ async fn a_namespace_may_be_named_by_its_id() {
     let world = World::start(fake.clone(), &[&id]);
     world.until("it is read", SOON, |world| world.octets(&id, "orders") == Some(vec![1])).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn namespaces_that_do_not_exist_delay_nothing() {
+    let fake = Fake::new();
+    let internal = add_namespace(&fake, "internal");
+    add_service(&fake, &internal, "orders");
+    let missing: Vec<_> = (0..100).map(|n| format!("missing-{n}")).collect();
+    let sought: Vec<_> = missing.iter().map(String::as_str).chain(["internal"]).collect();
+    let world = World::start(fake.clone(), &sought);
+    let listed = |world: &World| world.found().namespaces.get("internal").is_some_and(|namespace| namespace.listed);
+    world.until("all are listed", SOON * 4, listed).await;
+    let later = add_service(&fake, &internal, "later");
+    add_instance(&fake, &later, "a", "10.0.0.1");
+    world.until("a new service", SOON * 4, |world| world.octets("internal", "later") == Some(vec![1])).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_deleted_is_no_failure() {
+    let fake = Fake::new();
+    let namespace = add_namespace(&fake, "internal");
+    let orders = add_service(&fake, &namespace, "orders");
+    add_instance(&fake, &orders, "a", "10.0.0.1");
+    let world = World::start(fake.clone(), &["internal"]);
+    world.until("it is read", SOON, |world| world.octets("internal", "orders") == Some(vec![1])).await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    fake.registry().services.remove(&orders);
+    let there = |world: &World| world.found().namespaces["internal"].services.get("orders").cloned();
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while let Some(service) = there(&world) {
+        assert!(Instant::now() < deadline);
+        assert_eq!(service.error, None);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -267,3 +267,134 @@ async fn a_name_that_is_none_in_kubernetes_gets_one() {
     blue.import_from(Some("internal"));
     blue.until_endpoints(&crate::foreign::label("Order_Service"), &["ecs-prod 10.9.0.1:80"]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_annotation_that_cannot_be_understood_changes_nothing() {
+    let world = World::new();
+    let mut blue = world.cluster("blue");
+    let [orders] = world.foreign("internal", &["orders"]).try_into().unwrap();
+    world.task(&orders, "10.9.0.1", Some(8080));
+    blue.import_from(Some("internal"));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080"]).await;
+    let before = blue.uids("orders");
+    blue.import_from(Some("internal,"));
+    always("all stays", Duration::from_mins(2), || blue.uids("orders") == before).await;
+    assert_eq!(blue.notes("InvalidAnnotation").len(), 1);
+    // As long as its leader knows what the annotation was, it is followed.
+    world.task(&orders, "10.9.0.2", Some(8080));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080", "ecs-prod 10.9.0.2:8080"]).await;
+    assert_eq!(blue.uids("orders"), before);
+    blue.kill();
+    blue.lead();
+    always("the next leader keeps it, too", Duration::from_mins(5), || blue.uids("orders") == before).await;
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080", "ecs-prod 10.9.0.2:8080"]).await;
+    world.stop_task(&orders, "10.9.0.1");
+    blue.import_from(Some("internal"));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.2:8080"]).await;
+    assert_eq!(blue.uids("orders"), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_does_not_exist_holds_nothing_up() {
+    let world = World::new();
+    let mut blue = world.cluster("blue");
+    let [orders, gone] = world.foreign("internal", &["orders", "gone"]).try_into().unwrap();
+    world.task(&orders, "10.9.0.1", Some(8080));
+    world.task(&orders, "10.9.0.2", Some(8080));
+    world.task(&gone, "10.9.0.3", Some(8080));
+    blue.import_from(Some("internal,missing"));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080", "ecs-prod 10.9.0.2:8080"]).await;
+    blue.until_endpoints("gone", &["ecs-prod 10.9.0.3:8080"]).await;
+    let before = blue.uids("orders");
+    blue.kill();
+    world.stop_task(&orders, "10.9.0.1");
+    world.stop_task(&gone, "10.9.0.3");
+    world.fake.registry().services.remove(&gone);
+    blue.lead();
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.2:8080"]).await;
+    until("a service that is gone goes", || blue.is_clean("gone")).await;
+    assert_eq!(blue.uids("orders"), before);
+    world.task(&orders, "10.9.0.2", Some(9090));
+    until("the port follows", || blue.front("orders").1 == [9090]).await;
+
+    // What this leader read in it stays when it goes.
+    let [late] = world.foreign("missing", &["late"]).try_into().unwrap();
+    world.task(&late, "10.9.0.4", Some(8080));
+    blue.until_endpoints("late", &["ecs-prod 10.9.0.4:8080"]).await;
+    let before = blue.uids("late");
+    world.fake.registry().namespaces.retain(|namespace| *namespace.name != *"missing");
+    always("it stays", Duration::from_mins(5), || blue.uids("late") == before).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_no_namespace_is_there_everything_stays() {
+    let world = World::new();
+    let mut blue = world.cluster("blue");
+    let [orders] = world.foreign("internal", &["orders"]).try_into().unwrap();
+    world.task(&orders, "10.9.0.1", Some(8080));
+    blue.import_from(Some("internal,missing"));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080"]).await;
+    let before = blue.uids("orders");
+    blue.kill();
+    // Another region, by mistake.
+    world.fake.registry().namespaces.retain(|namespace| *namespace.name != *"internal");
+    blue.lead();
+    always("all stays", Duration::from_mins(5), || blue.uids("orders") == before).await;
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080"]).await;
+}
+
+impl World {
+    /// How often a service was looked at.
+    fn looks(&self, service: &str) -> usize {
+        let registry = self.fake.registry();
+        registry.calls.iter().filter(|(op, id)| *op == Operation::DiscoverInstances && id == service).count()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn outside_a_clusterset_nothing_is_read_and_that_is_said() {
+    let world = World::new();
+    let mut blue = world.cluster("blue");
+    blue.kill();
+    blue.member = false;
+    blue.lead();
+    let [orders] = world.foreign("internal", &["orders"]).try_into().unwrap();
+    world.task(&orders, "10.9.0.1", Some(8080));
+    blue.import_from(Some("internal"));
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    assert_eq!(world.looks("orders"), 0);
+    let notes = blue.notes("NoClusterSet");
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].starts_with("Namespace: ") && notes[0].contains("in no ClusterSet"), "{notes:?}");
+    blue.kill();
+    blue.member = true;
+    blue.lead();
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080"]).await;
+    assert!(blue.notes("NoClusterSet").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_whose_id_is_taken_reads_nothing_and_keeps_what_is_there() {
+    let world = World::new();
+    let blue = world.cluster("blue");
+    let [orders] = world.foreign("internal", &["orders"]).try_into().unwrap();
+    world.task(&orders, "10.9.0.1", Some(8080));
+    blue.import_from(Some("internal"));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080"]).await;
+    // What it exports makes its head.
+    blue.export("web", 80, &["10.0.0.1"]);
+    blue.until_says("web", "Ready", "True", "Exported").await;
+    let before = blue.uids("orders");
+    world.rename_creator("exports-0.blue", "uid-of-another");
+    world.rewrite_heads("blue", "uid-of-another");
+    until("it is said", || blue.notes("NoClusterSet").iter().any(|note| note.contains("belongs to another"))).await;
+    // One may be under way.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let looks = world.looks("orders");
+    always("all stays", Duration::from_mins(5), || blue.uids("orders") == before).await;
+    assert_eq!(world.looks("orders"), looks);
+    world.rename_creator("exports-0.blue", "uid-blue");
+    world.task(&orders, "10.9.0.2", Some(8080));
+    blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080", "ecs-prod 10.9.0.2:8080"]).await;
+    assert_eq!(blue.uids("orders"), before);
+}

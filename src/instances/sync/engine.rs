@@ -244,7 +244,7 @@ impl Engine {
                 }
                 // What we have there is withdrawn, whoever owns the service.
                 if unproven && !desired.retiring {
-                    self.plan_writes(target, desired);
+                    self.plan_writes(target, desired, now);
                     return Some(Want::Inspect { service_id });
                 }
                 if let Some((id, healthy)) = self.next_health(target, desired, now) {
