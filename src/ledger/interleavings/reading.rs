@@ -127,6 +127,25 @@ fn a_control_plane_that_fails_makes_nobody_withdraw_anybody() {
 }
 
 #[test]
+fn a_slow_tick_judges_after_the_same_time() {
+    let mut world = World::default();
+    let mut blue = with_pages(&mut world, "blue", 15);
+    let tick = Duration::from_secs(5);
+    let me = Identity { cluster: "green".into(), uid: "uid-green".into() };
+    let mut green = Process::start(&mut world, me, &timing().with_tick(tick), limits(), None);
+    green.desire(&mut world, &state(0..3, 1));
+    pass_by(&mut world, &mut [&mut blue, &mut green], tick, 24);
+    assert_eq!(green.applies("blue"), Some(state(0..15, 1)));
+    let mut seconds = 0;
+    while green.remote("blue").unwrap().stale.is_none() {
+        pass_by(&mut world, &mut [&mut green], tick, 1);
+        seconds += tick.as_secs();
+        assert!(seconds <= 330);
+    }
+    assert!(seconds >= 300);
+}
+
+#[test]
 fn time_in_which_nobody_could_be_heard_counts_against_nobody() {
     let mut world = World::default();
     let mut blue = with_pages(&mut world, "blue", 15);
