@@ -206,3 +206,11 @@ async fn a_ttl_withdraws_a_lost_cluster_and_brings_it_back() {
     green.until_imports("web", &["10.0.0.1", "10.1.0.1"]).await;
     green.until_imports("only-blue", &["10.0.0.2"]).await;
 }
+    green.kill();
+    green.lead();
+    green.export("new", 80, &["10.1.0.9"]);
+    green.until_says("new", "Conflict", "False", "NoConflicts").await;
+    always("the next leader knows it", Duration::from_mins(12), || {
+        green.imported("web") == ["10.1.0.1"] && green.is_clean("only-blue")
+    })
+    .await;

@@ -23,7 +23,7 @@ use crate::{
     foreign,
     import::derived_name,
     instances::{self, Naming},
-    ledger::{CLUSTERS, driver, head::Head, record::memory::Stored},
+    ledger::{self, CLUSTERS, driver, head::Head, record::memory::Stored, show},
     model::{IpFamily, ServiceKey},
 };
 
@@ -135,6 +135,20 @@ impl World {
         let mut head = Head::from_instance(&Instance { id: id.into(), attributes: attributes.clone() }).unwrap();
         head.uid = uid.into();
         *attributes = head.to_instance().attributes;
+    }
+
+    /// As `cloudmap-mcs forget` does it.
+    pub(super) async fn forget(&self, id: &str) {
+        let (clusterset, id) = ("prod".parse().unwrap(), id.parse().unwrap());
+        show::forget(Arc::new(self.fake.clone()), &clusterset, &id).await.unwrap();
+    }
+
+    /// As `cloudmap-mcs purge --cluster` does it, but for instances.
+    pub(super) fn purge(&self, id: &str) {
+        let mut registry = self.fake.registry();
+        let heads = registry.services.values().find(|there| *there.name == *CLUSTERS).unwrap().id.clone();
+        registry.instances.remove(&(heads, id.into()));
+        registry.services.retain(|_, there| *there.name != *ledger::service_name(id, 0));
     }
 
     /// Ids of the instances in a service of the Cloud Map namespace `shop`.
