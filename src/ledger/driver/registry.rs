@@ -284,12 +284,15 @@ impl Registry {
 
     /// `Taken` where the id turns out to belong to another cluster: nothing was written then.
     pub(in crate::ledger) async fn put_head(&self, head: &Head) -> Result<Outcome, Failure> {
-        // Somebody purged the ledger: the own id must be claimed again before anything is written.
-        if self.me.is_some()
-            && self.find_service(CLUSTERS).await?.is_none()
-            && let taken @ Outcome::Taken { .. } = self.claim(0).await?
-        {
-            return Ok(taken);
+        if self.me.is_some() && self.find_service(CLUSTERS).await?.is_none() {
+            // Somebody purged the ledger. That a cluster left, its absence says as well.
+            if !head.is_live() {
+                return Ok(Outcome::Done);
+            }
+            // The own id must be claimed again before anything is written.
+            if let taken @ Outcome::Taken { .. } = self.claim(0).await? {
+                return Ok(taken);
+            }
         }
         self.register(CLUSTERS, &head.to_instance()).await
     }
