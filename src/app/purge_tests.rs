@@ -152,6 +152,25 @@ async fn what_a_cluster_left_goes_and_what_others_have_or_claim_stays() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_others_still_hold_to_be_a_member_is_forgotten_first() {
+    let fake = Fake::new();
+    drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let refused = async |cluster: Option<&str>| {
+        let cluster = cluster.map(|id| id.parse().unwrap());
+        let remains = Remains::find(&cloudmap, &clusterset(), cluster.as_ref()).await.unwrap();
+        remains.refuse_if_held(cluster.as_ref()).err().map(|error| error.to_string())
+    };
+    let message = refused(Some("blue")).await.unwrap();
+    assert!(message.contains("cloudmap-mcs forget blue"), "{message}");
+    assert_eq!(refused(None).await, None, "nobody is left to keep anything");
+    show::forget(Arc::clone(&cloudmap), &clusterset(), &"blue".parse().unwrap()).await.unwrap();
+    assert_eq!(refused(Some("blue")).await, None);
+    assert_eq!(refused(Some("green")).await, None, "the last one");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_whole_clusterset_goes_with_its_namespaces() {
     let fake = Fake::new();
     drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));

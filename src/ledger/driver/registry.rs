@@ -82,7 +82,7 @@ impl Registry {
         }
     }
 
-    pub(super) fn owned_by(self, cluster: &ClusterId, uid: &str) -> Self {
+    pub(in crate::ledger) fn owned_by(self, cluster: &ClusterId, uid: &str) -> Self {
         Self { me: Some((cluster.clone(), uid.to_owned())), ..self }
     }
 
@@ -196,7 +196,7 @@ impl Registry {
     }
 
     /// W0: the own exports service, which belongs to whoever created it. What is there is looked at, not created again.
-    pub(super) async fn claim(&self, shard: u32) -> Result<Outcome, Failure> {
+    pub(in crate::ledger) async fn claim(&self, shard: u32) -> Result<Outcome, Failure> {
         let Some((cluster, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
         self.list_services().await?;
         if self.known_service(CLUSTERS).await.is_none() {
