@@ -458,6 +458,13 @@ impl Knowledge {
         !self.settled
     }
 
+    /// Whether it can be a matter of moments until the registry has the export of a name.
+    pub fn is_on_its_way(&self, key: &ServiceKey) -> bool {
+        let refused = self.exports.as_ref().is_some_and(|exports| exports.refusal(key).is_some());
+        let takes_part = matches!(self.membership, Membership::Member { .. } | Membership::Joining(_));
+        takes_part && !refused && self.publication(key) != Publication::Published
+    }
+
     /// How far the export of a name has come.
     pub fn publication(&self, key: &ServiceKey) -> Publication {
         match &self.membership {
