@@ -66,7 +66,7 @@ pub struct RunArgs {
     pub instance_labels: Option<LabelKeys>,
     /// Cloud Map listings a second that drift checks of instances may spend; how often each target is checked (every 50 s
     /// up to 500 of them) follows from it and is the metric `cloudmap_mcs_instances_drift_period_seconds`.
-    #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value_t = 10.0)]
+    #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value = "10", value_parser = rate)]
     pub drift_calls_per_second: f64,
 
     /// Cloud Map namespaces that take the host names of annotated Services: those of this domain and below (with a dot in
@@ -115,12 +115,12 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_AWS_MCS_COMPAT", conflicts_with = "instances_namespace")]
     pub aws_mcs_compat: bool,
 
-    /// How often the ledger is read.
-    #[arg(long, env = "CLOUDMAP_MCS_LEDGER_TICK", value_name = "DURATION", default_value = "1s", value_parser = duration)]
+    /// How often the ledger is read: from 200ms to 20s.
+    #[arg(long, env = "CLOUDMAP_MCS_LEDGER_TICK", value_name = "DURATION", default_value = "1s", value_parser = tick)]
     pub ledger_tick: Duration,
-    /// Remove the endpoints of a cluster whose ledger has not advanced for this long. Off by default: a cluster whose
-    /// controller is down still serves.
-    #[arg(long, env = "CLOUDMAP_MCS_STALE_CLUSTER_TTL", value_name = "DURATION", value_parser = duration)]
+    /// Remove the endpoints of a cluster whose ledger has not advanced for this long, at least 5m. Off by default: a cluster
+    /// whose controller is down still serves.
+    #[arg(long, env = "CLOUDMAP_MCS_STALE_CLUSTER_TTL", value_name = "DURATION", value_parser = stale_ttl)]
     pub stale_cluster_ttl: Option<Duration>,
 
     /// Where /healthz, /readyz and /metrics are served.
@@ -283,6 +283,20 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is not a positive duration such as 500ms, 20s, 5m or 1h"))
 }
 
+/// Faster costs more than it tells; slower than the heartbeats of the ledger cannot tell who is silent.
+fn tick(text: &str) -> Result<Duration, String> {
+    let bounds = Duration::from_millis(200)..=Duration::from_secs(20);
+    let tick = duration(text)?;
+    if bounds.contains(&tick) { Ok(tick) } else { Err(format!("{text:?} is not a duration from 200ms to 20s")) }
+}
+
+/// Before a cluster counts as stale ([`Timing::lease`](crate::ledger::limits::Timing::lease)), it cannot be stale for too
+/// long.
+fn stale_ttl(text: &str) -> Result<Duration, String> {
+    let ttl = duration(text)?;
+    if ttl >= Duration::from_mins(5) { Ok(ttl) } else { Err(format!("{text:?} is too short: at least 5m")) }
+}
+
 fn rate(text: &str) -> Result<f64, String> {
     text.parse::<f64>()
         .ok()
@@ -324,7 +338,13 @@ mod tests {
         for (flag, value, hint) in [
             ("--cluster-id", "Prod", "DNS-1123"),
             ("--ledger-tick", "fast", "500ms"),
+            ("--ledger-tick", "1ms", "from 200ms to 20s"),
+            ("--ledger-tick", "1m", "from 200ms to 20s"),
             ("--stale-cluster-ttl", "0s", "positive"),
+            ("--stale-cluster-ttl", "1m", "at least 5m"),
+            ("--drift-calls-per-second", "0", "0.1"),
+            ("--drift-calls-per-second", "-5", "0.1"),
+            ("--drift-calls-per-second", "NaN", "0.1"),
             ("--instances", "some", "annotated"),
             ("--cloudmap-endpoint", "localhost:1", "http://"),
             ("--concurrency", "0", "1..=256"),
@@ -335,7 +355,8 @@ mod tests {
             ("--instance-labels", "AWS_INSTANCE_IPV4", "reserved"),
             ("--import-calls-per-second", "0", "0.1"),
         ] {
-            let error = Cli::try_parse_from(["cloudmap-mcs", "run", flag, value]).unwrap_err().to_string();
+            let error =
+                Cli::try_parse_from(["cloudmap-mcs", "run", &format!("{flag}={value}")]).unwrap_err().to_string();
             assert!(error.contains(flag) && error.contains(hint), "{error}");
         }
     }

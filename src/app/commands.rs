@@ -8,11 +8,11 @@ use tokio::time::{Instant, sleep};
 use super::connect;
 use crate::{
     api,
-    cli::{ForgetArgs, LeaveArgs},
+    cli::{ForgetArgs, KubeArgs, LeaveArgs},
     cloudmap::CloudMap,
     cluster::record::RecordObject,
     ledger::{
-        record::{Position, Record, RecordStore, StoreError},
+        record::{Accepted, Position, Record, RecordStore, StoreError},
         show,
     },
     model::{ClusterId, ClusterSetId},
@@ -109,7 +109,15 @@ pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
     let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     refuse_if_alive(&cloudmap, &clusterset, Some(&args.cluster)).await?;
-    let deleted = show::forget(cloudmap, &clusterset, &args.cluster).await?;
+    let deleted = match show::forget(Arc::clone(&cloudmap), &clusterset, &args.cluster).await {
+        Err(no_head @ show::Error::NoHead(_)) => {
+            let Some(recorded) = recorded(&args.place.kube, &args.cluster).await else { return Err(no_head.into()) };
+            refuse_if_it_advances(&cloudmap, &clusterset, Some(&args.cluster), &BTreeMap::new()).await?;
+            show::forget_recorded(cloudmap, &clusterset, &args.cluster, &recorded).await?;
+            0
+        }
+        deleted => deleted?,
+    };
     writeln!(
         std::io::stdout(),
         "Cluster {0} is marked as left, and {deleted} of its pages are deleted: the others drop its exports within \
@@ -117,6 +125,13 @@ pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
         args.cluster
     )?;
     Ok(())
+}
+
+/// What the cluster that this is run for has read of another one, if it can be asked.
+async fn recorded(kube: &KubeArgs, cluster: &ClusterId) -> Option<Accepted> {
+    let client = connect::kubernetes(kube).await.ok()?;
+    let (record, _) = RecordObject::new(client, &kube.namespace).load().await.ok()??;
+    record.accepted.get(cluster.as_str()).cloned()
 }
 
 /// Longer than two heartbeats of the ledger.
@@ -129,24 +144,39 @@ pub(super) async fn refuse_if_alive(
     clusterset: &ClusterSetId,
     cluster: Option<&ClusterId>,
 ) -> anyhow::Result<()> {
-    let live = async || -> anyhow::Result<BTreeMap<Arc<str>, Position>> {
-        let views = show::read_all(Arc::clone(cloudmap), clusterset).await?;
-        Ok(views
-            .into_iter()
-            .filter(|view| cluster.is_none_or(|cluster| *view.id == *cluster.as_str()))
-            .filter_map(|view| Some((view.id, view.head?)))
-            .filter(|(_, head)| head.is_live())
-            .map(|(id, head)| (id, head.position))
-            .collect())
-    };
-    let before = live().await?;
+    let before = live(cloudmap, clusterset, cluster).await?;
     if before.is_empty() {
         return Ok(());
     }
-    let names: Vec<_> = before.keys().map(AsRef::as_ref).collect();
+    refuse_if_it_advances(cloudmap, clusterset, cluster, &before).await
+}
+
+/// Positions of those that say that they are members.
+async fn live(
+    cloudmap: &Arc<dyn CloudMap>,
+    clusterset: &ClusterSetId,
+    cluster: Option<&ClusterId>,
+) -> anyhow::Result<BTreeMap<Arc<str>, Position>> {
+    let views = show::read_all(Arc::clone(cloudmap), clusterset).await?;
+    Ok(views
+        .into_iter()
+        .filter(|view| cluster.is_none_or(|cluster| *view.id == *cluster.as_str()))
+        .filter_map(|view| Some((view.id, view.head?)))
+        .filter(|(_, head)| head.is_live())
+        .map(|(id, head)| (id, head.position))
+        .collect())
+}
+
+async fn refuse_if_it_advances(
+    cloudmap: &Arc<dyn CloudMap>,
+    clusterset: &ClusterSetId,
+    cluster: Option<&ClusterId>,
+    before: &BTreeMap<Arc<str>, Position>,
+) -> anyhow::Result<()> {
+    let names: Vec<_> = cluster.map_or_else(|| before.keys().map(AsRef::as_ref).collect(), |id| vec![id.as_str()]);
     writeln!(std::io::stdout(), "Watching for {} s whether {} is alive ...", ALIVE_WITHIN.as_secs(), names.join(", "))?;
     sleep(ALIVE_WITHIN).await;
-    let after = live().await?;
+    let after = live(cloudmap, clusterset, cluster).await?;
     let alive: Vec<_> = after
         .iter()
         .filter(|(id, position)| before.get(*id).is_none_or(|b| b < *position))

@@ -70,7 +70,7 @@ impl Leader {
         match identity {
             Some(Identity { cluster, clusterset: Some(clusterset), uid }) => {
                 let mut settings = driver::Settings::new(cluster.clone(), clusterset.clone(), &*uid);
-                settings.timing.tick = self.args.ledger_tick;
+                settings.timing = settings.timing.with_tick(self.args.ledger_tick);
                 settings.stale_ttl = self.args.stale_cluster_ttl;
                 let ledger = driver::spawn(
                     settings,

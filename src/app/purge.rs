@@ -48,6 +48,8 @@ struct Remains {
     namespaces: Vec<Namespace>,
     /// Members whose entries stay in the ledger.
     staying: BTreeSet<Arc<str>>,
+    /// They go by the head of the cluster concerned, which says that it is one of them.
+    held: bool,
 }
 
 pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
@@ -60,6 +62,7 @@ pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
     if args.dry_run {
         return Ok(());
     }
+    remains.refuse_if_held(cluster)?;
     if !remains.ledger.is_empty() {
         refuse_if_alive(&cloudmap, &clusterset, cluster).await?;
     }
@@ -88,6 +91,8 @@ impl Remains {
         let staying: BTreeSet<Arc<str>> =
             members.filter(|id| !concerned(id) && !left.contains(id)).map(Arc::from).collect();
         let last = staying.is_empty();
+        let says_live = |view: &ClusterView| view.head.as_ref().is_some_and(|head| head.is_live());
+        let held = !last && views.iter().any(|view| concerned(&view.id) && says_live(view));
         let ledger = all
             .into_iter()
             .filter(|belonging| last || belonging.cluster.as_deref().is_none_or(concerned))
@@ -98,9 +103,18 @@ impl Remains {
             })
             .collect();
         let mut remains =
-            Self { ledger, ledger_namespace: None, leftovers: Vec::new(), namespaces: Vec::new(), staying };
+            Self { ledger, ledger_namespace: None, leftovers: Vec::new(), namespaces: Vec::new(), staying, held };
         remains.look_around(&**cloudmap, clusterset, cluster, &claimed(&views, &remains.staying)).await?;
         Ok(remains)
+    }
+
+    /// Clusters drop what says that it has left, never what is merely absent.
+    fn refuse_if_held(&self, cluster: Option<&ClusterId>) -> anyhow::Result<()> {
+        let Some(cluster) = cluster.filter(|_| self.held) else { return Ok(()) };
+        anyhow::bail!(
+            "{cluster} has not left, by what its ledger says: without it the others would keep its exports for ever. Run \
+             `cloudmap-mcs forget {cluster}` first, then this again"
+        )
     }
 
     /// Looks into every namespace of the account.

@@ -6,6 +6,7 @@ use crate::{
         driver::{self, Handle},
         record::memory::Stored,
         records,
+        writer::Stage,
     },
     model::{ClaimOwner, Registration},
 };
@@ -32,9 +33,12 @@ fn identity(cluster: &str) -> Identity {
 
 /// A cluster whose ledger has pages, and a claim to a target.
 async fn member(fake: &Fake, id: &str, claim: &str) -> Handle {
+    member_with(fake, id, claim, Arc::default()).await
+}
+
+async fn member_with(fake: &Fake, id: &str, claim: &str, record: Arc<Stored>) -> Handle {
     let settings = driver::Settings::new(id.parse().unwrap(), clusterset(), format!("uid-{id}"));
-    let handle =
-        driver::spawn(settings, Arc::new(fake.clone()), Arc::<Stored>::default(), Always, std::future::pending());
+    let handle = driver::spawn(settings, Arc::new(fake.clone()), record, Always, std::future::pending());
     let registration = Registration {
         target: Target { namespace: "shop".into(), service: claim.into() },
         owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "shop".into(), name: claim.into() },
@@ -43,12 +47,23 @@ async fn member(fake: &Fake, id: &str, claim: &str) -> Handle {
     };
     let mut map: Map = (0..400).map(|n| (Arc::from(format!("ns/{n}")), Value::from([7; 300]))).collect();
     map.extend([records::encode_registration(&registration).unwrap()]);
-    let map = Arc::new(map);
-    handle.desired().send_replace(Some(map.clone()));
-    let published =
-        async |map: &Arc<Map>| handle.published().wait_for(|there| there.as_ref() == Some(map)).await.is_ok();
-    assert!(tokio::time::timeout(Duration::from_mins(2), published(&map)).await.unwrap());
+    publish(&handle, &Arc::new(map)).await;
     handle
+}
+
+async fn publish(member: &Handle, map: &Arc<Map>) {
+    member.desired().send_replace(Some(map.clone()));
+    let published = async || member.published().wait_for(|there| there.as_ref() == Some(map)).await.is_ok();
+    let published = tokio::time::timeout(Duration::from_mins(2), published()).await;
+    assert_eq!(published, Ok(true), "{:?}", member.status().borrow());
+}
+
+/// As `cloudmap-mcs leave` does it, or takes it back.
+fn set_leaving(record: &Stored, leaving: bool) {
+    let mut held = record.0.lock().unwrap();
+    let (record, version) = held.as_mut().unwrap();
+    record.leaving = leaving;
+    *version += 1;
 }
 
 /// Services of the ClusterSet and of others in the namespace `shop`, which the ClusterSet made.
@@ -137,6 +152,25 @@ async fn what_a_cluster_left_goes_and_what_others_have_or_claim_stays() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_others_still_hold_to_be_a_member_is_forgotten_first() {
+    let fake = Fake::new();
+    drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let refused = async |cluster: Option<&str>| {
+        let cluster = cluster.map(|id| id.parse().unwrap());
+        let remains = Remains::find(&cloudmap, &clusterset(), cluster.as_ref()).await.unwrap();
+        remains.refuse_if_held(cluster.as_ref()).err().map(|error| error.to_string())
+    };
+    let message = refused(Some("blue")).await.unwrap();
+    assert!(message.contains("cloudmap-mcs forget blue"), "{message}");
+    assert_eq!(refused(None).await, None, "nobody is left to keep anything");
+    show::forget(Arc::clone(&cloudmap), &clusterset(), &"blue".parse().unwrap()).await.unwrap();
+    assert_eq!(refused(Some("blue")).await, None);
+    assert_eq!(refused(Some("green")).await, None, "the last one");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_whole_clusterset_goes_with_its_namespaces() {
     let fake = Fake::new();
     drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
@@ -153,6 +187,26 @@ async fn the_whole_clusterset_goes_with_its_namespaces() {
     let again = fake.registry().calls[calls..].to_vec();
     let writes = [Operation::DeregisterInstance, Operation::DeleteService, Operation::DeleteNamespace];
     assert!(again.iter().all(|(operation, _)| !writes.contains(operation)), "{again:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_left_does_not_make_the_ledger_again_until_it_comes_back() {
+    let fake = Fake::new();
+    let record = Arc::<Stored>::default();
+    let blue = member_with(&fake, "blue", "blue", Arc::clone(&record)).await;
+    set_leaving(&record, true);
+    blue.desired().send_replace(Some(Arc::default()));
+    let mut status = blue.status();
+    let left = tokio::time::timeout(Duration::from_mins(5), status.wait_for(|status| status.stage == Stage::Left));
+    drop(left.await.unwrap().unwrap());
+    purge(&fake, None).await;
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        assert!(there(&fake).is_empty(), "{:?}", there(&fake));
+    }
+    set_leaving(&record, false);
+    publish(&blue, &Arc::new(Map::from([("ns/a".into(), Value::from([1]))]))).await;
+    assert_eq!(there(&fake)["clusterset-prod/clusters"], ["blue"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -296,6 +296,9 @@ impl CloudMap for Fake {
     async fn create_service(&self, new: &NewService) -> Result<CreateService, Error> {
         self.begin(Operation::CreateService, &new.name).await?;
         let mut registry = self.registry();
+        if !registry.namespaces.iter().any(|namespace| namespace.id == new.namespace_id) {
+            return Err(error(Operation::CreateService, ErrorKind::NotFound));
+        }
         let taken = registry
             .services
             .values()

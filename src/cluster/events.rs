@@ -176,8 +176,12 @@ impl Said {
             self.0.clear();
         }
         let object = note.regarding.uid.clone().unwrap_or_default();
-        let previous = self.0.insert((object, note.reason, note.text.clone()), now);
-        previous.is_none_or(|at| now.duration_since(at) >= REPEAT_AFTER)
+        let said = (object, note.reason, note.text.clone());
+        let is_new = self.0.get(&said).is_none_or(|at| now.duration_since(*at) >= REPEAT_AFTER);
+        if is_new {
+            self.0.insert(said, now);
+        }
+        is_new
     }
 }
 
@@ -253,6 +257,15 @@ mod tests {
         assert!(said.is_new(&note("b"), Instant::now()));
         tokio::time::advance(REPEAT_AFTER).await;
         assert!(said.is_new(&note("a"), Instant::now()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_recurs_is_said_every_ten_minutes() {
+        let mut said = Said::default();
+        for new in [true, false, true] {
+            assert_eq!(said.is_new(&note("a"), Instant::now()), new);
+            tokio::time::advance(Duration::from_mins(6)).await;
+        }
     }
 
     #[tokio::test]

@@ -99,7 +99,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{cluster::fake_api::FakeApi, ledger::record::Position};
+    use crate::{
+        cluster::fake_api::FakeApi,
+        ledger::record::{Accepted, Gone, Position},
+    };
 
     async fn store() -> (FakeApi, RecordObject) {
         let api = FakeApi::start().await;
@@ -108,7 +111,8 @@ mod tests {
     }
 
     fn record() -> Record {
-        let accepted = crate::ledger::record::Accepted { uid: "u".to_owned(), position: Position { epoch: 3, seq: 4 } };
+        let position = Position { epoch: 3, seq: 4 };
+        let accepted = Accepted { uid: "u".to_owned(), position, gone: Some(Gone::Left) };
         Record { epoch: 7, accepted: [("c2".to_owned(), accepted)].into(), ..Record::default() }
     }
 

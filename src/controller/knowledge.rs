@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
-    ops::Bound,
     sync::Arc,
 };
 
@@ -319,7 +318,7 @@ impl Knowledge {
             for problem in problems {
                 warn!(cluster = %id, key = &*problem.key, problem = problem.message, "unreadable ledger record");
             }
-            let targets = changed_registrations(&before, &state);
+            let targets = records::changed_registrations(&before, &state);
             if !targets.is_empty() {
                 entry.registrations = records::registrations(&state);
                 concerned.targets.extend(targets);
@@ -355,7 +354,7 @@ impl Knowledge {
         }
         let before = before.unwrap_or_default();
         names.extend(records::changed_services(&before, &after));
-        Concerned { names, targets: changed_registrations(&before, &after) }
+        Concerned { names, targets: records::changed_registrations(&before, &after) }
     }
 
     /// This leader does not know yet how the exports stand: what an earlier one said about them holds meanwhile.
@@ -403,10 +402,15 @@ impl Knowledge {
         exports.filter(|(_, local)| local.endpoints.iter().any(concerned)).map(|(key, _)| key.clone()).collect()
     }
 
-    /// What every known cluster says about a name. The own export comes from memory, never from the registry.
+    /// What every known cluster says about a name. The own export comes from memory, never from the registry; one that is
+    /// refused counts as the others know it.
     pub fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Local>> {
-        let own = self.planned.get(key).and_then(|plan| plan.as_ref().ok());
-        own.map(|local| (self.local.clone(), Arc::clone(local)))
+        let planned = self.planned.get(key).and_then(|plan| plan.as_ref().ok());
+        let own = match self.exports.as_ref().filter(|exports| exports.refusal(key).is_some()) {
+            Some(exports) => exports.said(key).map(Arc::new),
+            None => planned.cloned(),
+        };
+        own.map(|local| (self.local.clone(), local))
             .into_iter()
             .chain(
                 self.remotes.iter().filter_map(|(id, remote)| Some((id.clone(), Arc::clone(remote.exports.get(key)?)))),
@@ -455,6 +459,13 @@ impl Knowledge {
         !self.settled
     }
 
+    /// Whether it can be a matter of moments until the registry has the export of a name.
+    pub fn is_on_its_way(&self, key: &ServiceKey) -> bool {
+        let refused = self.exports.as_ref().is_some_and(|exports| exports.refusal(key).is_some());
+        let takes_part = matches!(self.membership, Membership::Member { .. } | Membership::Joining(_));
+        takes_part && !refused && self.publication(key) != Publication::Published
+    }
+
     /// How far the export of a name has come.
     pub fn publication(&self, key: &ServiceKey) -> Publication {
         match &self.membership {
@@ -479,20 +490,6 @@ impl Knowledge {
             _ => Publication::Pending("On its way to the registry.".to_owned()),
         }
     }
-}
-
-/// The targets whose registration records differ between two maps.
-fn changed_registrations(old: &Map, new: &Map) -> BTreeSet<Target> {
-    // All keys that begin with `!`, which is followed by `"`.
-    let differing = |map: &Map, other: &Map| {
-        map.range::<str, _>((Bound::Included("!"), Bound::Excluded("\"")))
-            .filter(|(key, value)| other.get(*key) != Some(value))
-            .filter_map(|(_, value)| Some(records::decode_registration(value)?.target))
-            .collect::<BTreeSet<_>>()
-    };
-    let mut targets = differing(old, new);
-    targets.append(&mut differing(new, old));
-    targets
 }
 
 #[cfg(test)]

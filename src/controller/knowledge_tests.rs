@@ -127,6 +127,22 @@ fn an_export_is_ready_when_the_registry_has_exactly_it() {
 }
 
 #[test]
+fn an_export_that_is_refused_counts_here_as_it_does_elsewhere() {
+    let mut knowledge = mk_knowledge();
+    knowledge.resume(&Map::new(), 1);
+    knowledge.replan(&key("a"), Some(Ok(mk_local(None))), 1);
+    let mut large = mk_local(None);
+    large.export.labels = (0..200).map(|n| (format!("label-{n}"), "x".repeat(30))).collect();
+    large.endpoints = vec![fixtures::mk_endpoint([10, 0, 0, 7])];
+    knowledge.replan(&key("a"), Some(Ok(large.clone())), 2);
+    assert!(matches!(knowledge.publication(&key("a")), Publication::Failed(_)));
+    let published = Local { endpoints: large.endpoints.clone(), ..mk_local(None) };
+    assert_eq!(*knowledge.sources(&key("a"))[&id("here")], published);
+    knowledge.replan(&key("b"), Some(Ok(large)), 2);
+    assert!(knowledge.sources(&key("b")).is_empty(), "no other cluster hears of it");
+}
+
+#[test]
 fn the_first_publication_drops_what_was_unexported_while_nobody_led() {
     let mut knowledge = mk_knowledge();
     knowledge.replan(&key("a"), Some(Ok(mk_local(None))), 1);

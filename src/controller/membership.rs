@@ -50,7 +50,7 @@ pub(super) fn membership(status: &Status, young: bool, cluster: &ClusterId) -> M
         Stage::Refused { owner } => Membership::Refused(format!(
             "The cluster id \"{cluster}\" belongs to another member of the ClusterSet, whose kube-system namespace has the UID \
              {owner}: nothing is exported from here. Give this cluster another id (ClusterProperty cluster.clusterset.k8s.io, or \
-             the flag --cluster-id). If that member is gone for good: cloudmap-mcs purge --cluster {cluster}."
+             the flag --cluster-id). If that member is gone for good: cloudmap-mcs forget {cluster}, then cloudmap-mcs purge --cluster {cluster}."
         )),
         Stage::Leaving | Stage::Left => Membership::Leaving,
         Stage::Claiming => joining("Claiming the cluster id in the registry"),

@@ -22,7 +22,7 @@ use crate::{
         events::{self, Note, Severity},
         objects::ServiceExport,
     },
-    export::{self, Facts, Publication, verdicts},
+    export::{self, Facts, verdicts},
     foreign::Picture,
     import::{self, Observed, Plan, Source, There, Wanted, derived_name},
     model::{ClusterId, Conflict, ServiceKey, merge},
@@ -163,11 +163,7 @@ impl Reconciler {
             if refusal.is_none() && self.shared.ledger && knowledge.starting() && says(&export, "Ready") {
                 return Ok(());
             }
-            let publication = knowledge.publication(key);
-            let on_its_way = refusal.is_none()
-                && self.shared.ledger
-                && matches!(publication, Publication::Pending(_))
-                && *knowledge.membership() != Membership::Leaving;
+            let on_its_way = refusal.is_none() && self.shared.ledger && knowledge.is_on_its_way(key);
             if !on_its_way {
                 state.pending.over(key);
             } else if let Some(rest) = state.pending.wait(key, Instant::now()) {
@@ -185,7 +181,7 @@ impl Reconciler {
                 local: knowledge.local(),
                 refusal,
                 remarks: export::remarks(&export),
-                publication,
+                publication: knowledge.publication(key),
                 conflicts: conflicts.as_deref(),
                 registered: self.shared.targets.registered(
                     knowledge,

@@ -55,6 +55,11 @@ impl Exports {
         self.refused.get(key)
     }
 
+    /// What the map says of an export: for other clusters it is this.
+    pub fn said(&self, key: &ServiceKey) -> Option<Local> {
+        records::decode_service(&self.map, key, &mut Vec::new())
+    }
+
     pub fn registrations(&self) -> &BTreeMap<Target, Registration> {
         self.registrations.held()
     }
@@ -112,9 +117,15 @@ impl Exports {
         }
     }
 
+    /// What is too large leaves the last version that fitted; the endpoints are those of now all the same, because the ones
+    /// that are gone serve nobody.
     fn encode(&mut self, key: &ServiceKey, local: &Local) -> Result<(), TooLarge> {
         let previous = records::chunks(&self.map, key, &mut Vec::new());
-        let mut pairs = vec![records::encode_export(key, &local.export)?];
+        let (mut pairs, refusal) = match records::encode_export(key, &local.export) {
+            Ok(pair) => (vec![pair], None),
+            Err(too_large) if self.map.contains_key(&records::export_key(key)) => (Vec::new(), Some(too_large)),
+            Err(too_large) => return Err(too_large),
+        };
         for chunk in assign(&previous, &local.endpoints) {
             pairs.push(records::encode_chunk(key, &chunk)?);
         }
@@ -125,7 +136,7 @@ impl Exports {
             }
         }
         self.map.extend(pairs);
-        Ok(())
+        refusal.map_or(Ok(()), Err)
     }
 
     fn remove_service(&mut self, key: &ServiceKey) {

@@ -51,13 +51,26 @@ fn what_is_too_large_leaves_the_last_good_record() {
     let mut exports = Exports::resume(&Map::new());
     set(&mut exports, "a", Some(mk_local(1, None)), 7);
     let good = exports.map();
-    let mut large = (*mk_local(1, None)).clone();
-    large.export.labels = (0..200).map(|n| (format!("label-{n}"), "x".repeat(30))).collect();
-    set(&mut exports, "a", Some(Arc::new(large)), 8);
+    let large = |endpoints| {
+        let mut large = (*mk_local(endpoints, None)).clone();
+        large.export.labels = (0..200).map(|n| (format!("label-{n}"), "x".repeat(30))).collect();
+        Some(Arc::new(large))
+    };
+    set(&mut exports, "a", large(1), 8);
     assert_eq!(exports.map(), good);
     assert!(exports.refusal(&key("a")).is_some());
-    set(&mut exports, "a", Some(mk_local(1, None)), 9);
+    // Endpoints are not to blame: nobody is sent to those that are gone.
+    for endpoints in [40, 2] {
+        set(&mut exports, "a", large(endpoints), 9);
+        let read = records::decode_service(&exports.map(), &key("a"), &mut Vec::new()).unwrap();
+        assert_eq!(read, *mk_local(endpoints, None));
+        assert!(exports.refusal(&key("a")).is_some());
+    }
+    set(&mut exports, "a", Some(mk_local(1, None)), 10);
     assert!(exports.refusal(&key("a")).is_none());
+    // Without a record that fits there is nothing to hang endpoints on.
+    set(&mut exports, "b", large(3), 11);
+    assert_eq!(exports.map(), good);
 }
 
 #[test]

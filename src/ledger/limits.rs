@@ -82,7 +82,8 @@ pub struct Timing {
     /// Back-off of failed verifications (R5).
     pub backoff_min: Duration,
     pub backoff_max: Duration,
-    /// A step of the monotonic clock between two reads counts at most this much (R1, R7: paused processes).
+    /// A step of the monotonic clock between two reads counts at most this much (R1, R7: paused processes). No less than two
+    /// ticks, or time would pass more slowly than it does.
     pub max_step: Duration,
     /// Between re-reads of the record, for its `leaving` flag.
     pub record_poll: Duration,
@@ -93,6 +94,14 @@ pub struct Timing {
     pub retry_max: Duration,
     /// Between reads that wait for written pages to be visible (W5).
     pub see: Duration,
+}
+
+impl Timing {
+    /// Another tick than the default, whose steps count in full (with those of the jitter, and of reads that take time).
+    #[must_use]
+    pub fn with_tick(self, tick: Duration) -> Self {
+        Self { tick, max_step: self.max_step.max(tick * 2), ..self }
+    }
 }
 
 impl Default for Timing {

@@ -9,7 +9,7 @@ use super::{
     fetch::{Fetch, Progress},
     head::{Delta, Head, Root},
     limits::Timing,
-    record::{Accepted, Position},
+    record::{Accepted, Gone, Position},
     remote::{Remote, RemoteFigures, Remotes, successor},
     tree::Cache,
     writer::{Heads, Identity, Now},
@@ -67,7 +67,6 @@ struct Peer {
     applied: Option<Applied>,
     candidate: Option<Applied>,
     stale: Option<u64>,
-    expired: bool,
     problem: Option<String>,
     lag: Option<Duration>,
     fetches: u64,
@@ -82,7 +81,7 @@ struct Base {
     cache: Cache,
 }
 
-/// A state and where it comes from; no state: the cluster left.
+/// A state and where it comes from; no state: the cluster left, or what it was before it expired is not known.
 #[derive(Debug, Clone)]
 struct Applied {
     accepted: Accepted,
@@ -94,7 +93,7 @@ struct Applied {
 
 impl Applied {
     fn same_state(&self, other: &Self) -> bool {
-        self.accepted.uid == other.accepted.uid
+        (&self.accepted.uid, self.accepted.gone) == (&other.accepted.uid, other.accepted.gone)
             && match (&self.state, &other.state) {
                 (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
                 (None, None) => true,
@@ -131,7 +130,9 @@ impl Reader {
             let newer =
                 peer.accepted.as_ref().is_none_or(|own| own.uid == accepted.uid && own.position < accepted.position);
             if newer && !unchanged {
-                peer.accepted = Some(accepted.clone());
+                // Without a TTL nobody is expired, whatever an earlier leader was told.
+                let gone = accepted.gone.filter(|gone| *gone == Gone::Left || self.stale_ttl.is_some());
+                peer.accepted = Some(Accepted { gone, ..accepted.clone() });
                 peer.head = None;
                 peer.candidate = None;
                 peer.escaped = false;
@@ -164,6 +165,7 @@ impl Reader {
                 }
             }
         }
+        self.recall();
         let ids: Vec<_> = self.peers.keys().cloned().collect();
         for id in ids {
             self.read(now, &id, out);
@@ -221,7 +223,7 @@ impl Reader {
         });
         // The id changed hands, which its exports service proves: positions of another UID do not compare.
         let accepted = peer.accepted.as_ref().filter(|accepted| *accepted.uid == *head.uid);
-        let accepted = accepted.map(|accepted| accepted.position);
+        let (accepted, gone) = accepted.map(|accepted| (accepted.position, accepted.gone)).unzip();
         if accepted.is_some_and(|accepted| head.position < accepted) {
             if read_clock.saturating_sub(peer.at_or_above) <= self.timing.escape {
                 peer.low = None;
@@ -242,15 +244,32 @@ impl Reader {
             peer.at_or_above = read_clock;
             return;
         }
-        if accepted != Some(head.position) {
+        let advanced = accepted != Some(head.position);
+        if advanced {
             peer.advanced = own_clock;
             peer.stale = None;
-            peer.expired = false;
         }
-        peer.accepted = Some(Accepted { uid: head.uid.to_string(), position: head.position });
+        let expired = gone.flatten().filter(|gone| *gone == Gone::Expired && !advanced);
+        let gone = if head.is_live() { expired } else { Some(Gone::Left) };
+        peer.accepted = Some(Accepted { uid: head.uid.to_string(), position: head.position, gone });
         peer.head = Some(head.clone());
         peer.at_or_above = read_clock;
         peer.low = None;
+    }
+
+    /// Who is gone by the record needs no state: it may be purged. The head of one that left, if there is one, may name a
+    /// successor to wait for (R6).
+    fn recall(&mut self) {
+        for peer in self.peers.values_mut().filter(|peer| peer.applied.is_none() && peer.candidate.is_none()) {
+            let gone = |accepted: &&Accepted| match accepted.gone {
+                Some(Gone::Left) => peer.head.is_none(),
+                Some(Gone::Expired) => true,
+                None => false,
+            };
+            let accepted = peer.accepted.as_ref().filter(gone).cloned();
+            let (root, delta) = (Root::empty(1), Arc::default());
+            peer.candidate = accepted.map(|accepted| Applied { accepted, state: None, root, delta, written: 0 });
+        }
     }
 
     /// R4 to R6: from the accepted head to a state.
@@ -259,7 +278,7 @@ impl Reader {
         let Some(head) = peer.head.clone() else { return };
         if !head.is_live() {
             // After a restart nothing is applied, but what an earlier process made of the cluster is still there.
-            let dropped = peer.applied.as_ref().is_some_and(|applied| applied.state.is_none());
+            let dropped = peer.applied.as_ref().is_some_and(|applied| applied.accepted.gone == Some(Gone::Left));
             let waits =
                 successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(successor, &head));
             if waits {
@@ -293,10 +312,8 @@ impl Reader {
 
     /// Whether the successor of a left id is adopted, or has itself left.
     fn took_over(&self, successor: &Arc<str>, head: &Head) -> bool {
-        self.peers.get(successor).is_some_and(|peer| {
-            peer.applied.as_ref().is_some_and(|applied| *applied.accepted.uid == *head.uid)
-                && (peer.head.is_some() || peer.applied.as_ref().is_some_and(|applied| applied.state.is_some()))
-        })
+        let applied = self.peers.get(successor).and_then(|peer| peer.applied.as_ref());
+        applied.is_some_and(|applied| *applied.accepted.uid == *head.uid)
     }
 
     fn fetched(&mut self, now: Now, id: &Arc<str>, progress: Progress, out: &mut Outbox) {
@@ -329,7 +346,7 @@ impl Reader {
     /// A state that the record must know before it is applied; one that changes nothing needs no record.
     fn propose(&mut self, id: &Arc<str>, head: &Head, state: Option<Arc<Map>>) {
         let Some(peer) = self.peers.get_mut(id) else { return };
-        let accepted = Accepted { uid: head.uid.to_string(), position: head.position };
+        let Some(accepted) = peer.accepted.clone() else { return };
         if peer.applied.as_ref().is_some_and(|applied| applied.accepted == accepted && peer.candidate.is_none()) {
             return;
         }
@@ -388,7 +405,9 @@ impl Reader {
                 continue;
             };
             peer.escaped = false;
-            peer.lag = Some(Duration::from_millis(now.wall.saturating_sub(candidate.written)));
+            if candidate.accepted.gone.is_none() {
+                peer.lag = Some(Duration::from_millis(now.wall.saturating_sub(candidate.written)));
+            }
             peer.applied = Some(candidate);
         }
     }
@@ -397,11 +416,19 @@ impl Reader {
     fn judge(&mut self, now: Now) {
         let settled = self.read_clock.saturating_sub(self.recovered) > self.timing.lease;
         for peer in self.peers.values_mut() {
-            let live = peer.applied.as_ref().is_some_and(|applied| applied.state.is_some());
+            let Some(accepted) = &mut peer.accepted else { continue };
+            let live = peer.applied.as_ref().is_none_or(|applied| applied.state.is_some());
             let silent = self.own_clock.saturating_sub(peer.advanced);
-            if silent > self.timing.lease && settled && (live || peer.applied.is_none()) {
+            let lost = silent > self.timing.lease && settled && live;
+            if lost || accepted.gone == Some(Gone::Expired) {
                 peer.stale.get_or_insert(now.wall);
-                peer.expired |= live && self.stale_ttl.is_some_and(|ttl| silent > ttl.max(self.timing.lease));
+            }
+            let too_long = lost && self.stale_ttl.is_some_and(|ttl| silent > ttl);
+            if let Some(applied) = peer.applied.as_ref().filter(|applied| too_long && applied.accepted.gone.is_none()) {
+                // One that left and waits for its successor (R6) is not heard of any more either.
+                accepted.gone.get_or_insert(Gone::Expired);
+                let accepted = Accepted { gone: Some(Gone::Expired), ..accepted.clone() };
+                peer.candidate = Some(Applied { accepted, ..applied.clone() });
             }
         }
     }
@@ -412,14 +439,15 @@ impl Reader {
             let Ok(cluster) = id.parse() else { continue };
             let Some(accepted) = &peer.accepted else { continue };
             let applied = peer.applied.as_ref();
+            let gone = applied.and_then(|applied| applied.accepted.gone);
             let ignored = self.ignored.get(id).cloned();
             let remote = Remote {
                 uid: applied.map_or(&accepted.uid, |applied| &applied.accepted.uid).as_str().into(),
-                state: applied.and_then(|applied| applied.state.clone()).filter(|_| !peer.expired),
+                state: applied.and_then(|applied| applied.state.clone()).filter(|_| gone.is_none()),
                 position: applied.map_or(accepted.position, |applied| applied.accepted.position),
-                left: applied.is_some_and(|applied| applied.state.is_none()),
+                left: gone == Some(Gone::Left),
                 stale: peer.stale,
-                expired: peer.expired,
+                expired: gone == Some(Gone::Expired),
                 problem: ignored.or_else(|| peer.problem.clone()),
             };
             clusters.insert(cluster, remote);

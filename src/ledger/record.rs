@@ -28,6 +28,20 @@ pub struct Accepted {
     pub uid: String,
     #[serde(flatten)]
     pub position: Position,
+    /// Why nothing of the cluster applies since this position, if so: its head and pages may be purged by the time that
+    /// somebody asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone: Option<Gone>,
+}
+
+/// Why nothing of a cluster applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Gone {
+    /// It said so (R6).
+    Left,
+    /// It was silent for longer than the configured TTL (R7), and its position has not advanced since.
+    Expired,
 }
 
 /// The record: the own epoch, whether this cluster is leaving, and the accepted positions of the others. Without it a
@@ -93,4 +107,31 @@ pub trait RecordStore: Send + Sync + 'static {
 
     /// Stores `record` if the stored version still is `expected` (`None`: if there is none); returns the new version.
     async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a release reads it that does not know who is gone.
+    #[derive(Deserialize)]
+    struct Before {
+        uid: String,
+        #[serde(flatten)]
+        position: Position,
+    }
+
+    #[test]
+    fn releases_that_know_less_of_the_others_read_the_record_and_are_read() {
+        let json = r#"{"uid":"u","epoch":3,"seq":4}"#;
+        let accepted = Accepted { uid: "u".to_owned(), position: Position { epoch: 3, seq: 4 }, gone: None };
+        assert_eq!(serde_json::to_string(&accepted).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Accepted>(json).unwrap(), accepted);
+        let left = Accepted { gone: Some(Gone::Left), ..accepted };
+        let json = serde_json::to_string(&left).unwrap();
+        assert_eq!(json, r#"{"uid":"u","epoch":3,"seq":4,"gone":"left"}"#);
+        assert_eq!(serde_json::from_str::<Accepted>(&json).unwrap(), left);
+        let before: Before = serde_json::from_str(&json).unwrap();
+        assert_eq!((before.uid, before.position), (left.uid, left.position));
+    }
 }

@@ -12,6 +12,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{Ipv4Addr, Ipv6Addr},
+    ops::Bound,
     sync::Arc,
 };
 
@@ -94,6 +95,19 @@ pub fn changed_services(old: &Map, new: &Map) -> BTreeSet<ServiceKey> {
     services.collect()
 }
 
+/// The targets whose registration records differ between two maps.
+pub fn changed_registrations(old: &Map, new: &Map) -> BTreeSet<Target> {
+    let differing = |map: &Map, other: &Map| {
+        registration_records(map)
+            .filter(|(key, value)| other.get(*key) != Some(value))
+            .filter_map(|(_, value)| Some(decode_registration(value)?.target))
+            .collect::<BTreeSet<_>>()
+    };
+    let mut targets = differing(old, new);
+    targets.append(&mut differing(new, old));
+    targets
+}
+
 /// One service of `map`; `None` when it is not exported or its export is unreadable.
 pub fn decode_service(map: &Map, service: &ServiceKey, problems: &mut Vec<Problem>) -> Option<Exported> {
     let key = export_key(service);
@@ -170,12 +184,14 @@ pub fn encode_registration(registration: &Registration) -> Result<(Arc<str>, Val
 
 /// The registration records of a map, by target; unreadable ones are left out.
 pub fn registrations(map: &Map) -> BTreeMap<Target, Registration> {
-    let prefix: Arc<str> = "!".into();
-    map.range(prefix..)
-        .take_while(|(key, _)| key.starts_with('!'))
+    registration_records(map)
         .filter_map(|(_, value)| decode_registration(value))
         .map(|registration| (registration.target.clone(), registration))
         .collect()
+}
+
+fn registration_records(map: &Map) -> impl Iterator<Item = (&Arc<str>, &Value)> {
+    map.range::<str, _>((Bound::Included("!"), Bound::Unbounded)).take_while(|(key, _)| key.starts_with('!'))
 }
 
 pub fn export_key(service: &ServiceKey) -> Arc<str> {

@@ -4,10 +4,12 @@ use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
 
 use super::{
     Map,
-    call::{Call, Failure, Outbox},
+    call::{Call, Failure, Outbox, Outcome},
     driver::Registry,
     fetch::{Fetch, Progress},
-    head::{Head, Presence, Root},
+    head::{FORMAT, Head, Presence, Root},
+    limits::Timing,
+    record::{Accepted, Position},
     records::Catalog,
     service_name,
     tree::Cache,
@@ -47,10 +49,22 @@ pub struct Belonging {
 pub enum Error {
     #[error("failed to read the ledger: {0}")]
     Registry(String),
-    #[error("failed to find the ledger of the ClusterSet {0}: no such namespace in this account and region")]
+    #[error(
+        "failed to find the ledger of the ClusterSet {0}: there is no Cloud Map namespace clusterset-{0} in this account and \
+         region (check --clusterset-id, --region and the credentials)"
+    )]
     NoLedger(String),
-    #[error("failed to find a head of the cluster {0} in the ledger")]
+    #[error(
+        "failed to find a head of the cluster {0} in the ledger: `cloudmap-mcs ledger show` lists those that there are (check \
+         --clusterset-id and --region, too). If it was purged before it was forgotten, run this where the controller of \
+         a cluster runs that still has its imports: that one knows what to say"
+    )]
     NoHead(String),
+    #[error(
+        "failed to forget the cluster {cluster}: its id now belongs to the cluster whose kube-system UID is {owner}. What that \
+         one says replaces what the former said"
+    )]
+    Taken { cluster: String, owner: String },
 }
 
 impl From<Failure> for Error {
@@ -159,6 +173,38 @@ pub async fn belongings(
     }
     belongings.sort_by(|a, b| a.service.cmp(&b.service));
     Ok(belongings)
+}
+
+/// Leaders that a cluster may have had after the one whose position another cluster recorded: heads that change nothing are
+/// not recorded.
+const UNRECORDED_EPOCHS: u64 = 1_000;
+
+/// As [`forget`], for a cluster whose head somebody purged, by what another cluster recorded of it. Its own exports service
+/// is made again, because readers heed nobody else (R2); `purge` takes both away.
+pub async fn forget_recorded(
+    cloudmap: Arc<dyn CloudMap>,
+    clusterset: &ClusterSetId,
+    cluster: &ClusterId,
+    recorded: &Accepted,
+) -> Result<(), Error> {
+    let registry = open(cloudmap, clusterset).await?.owned_by(cluster, &recorded.uid);
+    if let Outcome::Taken { owner } = registry.claim(0).await? {
+        return Err(Error::Taken { cluster: cluster.to_string(), owner });
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let farewell = Head {
+        cluster: cluster.as_str().into(),
+        reads: FORMAT,
+        uid: recorded.uid.as_str().into(),
+        position: Position { epoch: recorded.position.epoch + UNRECORDED_EPOCHS, seq: 1 },
+        presence: Presence::Left { successor: None },
+        root: Root::empty(1),
+        delta: Arc::default(),
+        lease: Timing::default().lease,
+        written: now.as_millis() as u64,
+    };
+    registry.put_head(&farewell).await?;
+    Ok(())
 }
 
 /// Says `left` in the name of a cluster that died, so that the others drop its exports, and deletes its pages.

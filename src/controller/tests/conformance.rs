@@ -1,8 +1,9 @@
 //! What KEP-1645 asks of several clusters together: conflicts, conditions, identities, and clusters that are lost.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use super::world::{Cluster, World, always, key, until};
+use crate::cloudmap::{ErrorKind, Operation, fake::Fault};
 
 #[tokio::test(start_paused = true)]
 async fn three_clusters_say_a_conflict_alike_and_who_disagrees_reads_what_to_do() {
@@ -76,6 +77,23 @@ async fn an_export_that_is_soon_published_never_says_pending() {
     // Nor does one that changes.
     blue.put_service("web", 81);
     always("it stays ready", Duration::from_secs(30), || blue.says("web", "Ready").1 == "Exported").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_registry_that_passes_is_not_said_on_an_export_that_is_soon_published() {
+    let world = World::new();
+    let blue = world.cluster("blue");
+    blue.export("web", 80, &["10.0.0.1"]);
+    for port in [81, 82] {
+        // Until the state is in pages, so that the next one leaves garbage.
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        blue.put_service("web", port);
+    }
+    world.fake.fault(Operation::DeregisterInstance, Fault::Refused(ErrorKind::Throttled));
+    until("it is not taken", || world.fake.registry().faults.values().all(VecDeque::is_empty)).await;
+    blue.put_service("web", 83);
+    always("that is no failure", Duration::from_secs(30), || blue.says("web", "Ready").1 != "Failed").await;
+    assert_eq!(blue.says("web", "Ready").1, "Exported");
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,6 +220,14 @@ async fn a_ttl_withdraws_a_lost_cluster_and_brings_it_back() {
     green.until_imports("web", &["10.1.0.1"]).await;
     until("what it alone exported is gone", || green.is_clean("only-blue")).await;
     assert_eq!(green.import_condition("web", "Stale"), None, "no endpoint of it is left");
+    green.kill();
+    green.lead();
+    green.export("new", 80, &["10.1.0.9"]);
+    green.until_says("new", "Conflict", "False", "NoConflicts").await;
+    always("the next leader knows it", Duration::from_mins(12), || {
+        green.imported("web") == ["10.1.0.1"] && green.is_clean("only-blue")
+    })
+    .await;
     blue.lead();
     green.until_imports("web", &["10.0.0.1", "10.1.0.1"]).await;
     green.until_imports("only-blue", &["10.0.0.2"]).await;

@@ -167,6 +167,28 @@ async fn who_leaves_takes_everything_along_and_may_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_was_forgotten_and_purged_is_no_riddle_to_the_next_leader() {
+    let world = World::new();
+    let (mut blue, mut green) = exporting(&world).await;
+    blue.kill();
+    world.forget("blue").await;
+    for name in NAMES {
+        green.until_imports(name, &["10.1.0.1"]).await;
+    }
+    green.kill();
+    world.purge("blue");
+    green.lead();
+    green.export("new", 80, &["10.1.0.9"]);
+    green.until_says("new", "Conflict", "False", "NoConflicts").await;
+    // Nor is a conflict with somebody else said on when it is over.
+    let red = world.cluster("red");
+    red.export("web", 81, &["10.2.0.1"]);
+    green.until_says("web", "Conflict", "True", "PortConflict").await;
+    red.put_service("web", 80);
+    green.until_says("web", "Conflict", "False", "NoConflicts").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_took_an_id_that_is_taken_writes_nothing_and_says_so() {
     let world = World::new();
     let green = world.cluster("green");

@@ -23,7 +23,7 @@ use crate::{
     foreign,
     import::derived_name,
     instances::{self, Naming},
-    ledger::{CLUSTERS, driver, head::Head, record::memory::Stored},
+    ledger::{self, CLUSTERS, driver, head::Head, record::memory::Stored, show},
     model::{IpFamily, ServiceKey},
 };
 
@@ -143,6 +143,20 @@ impl World {
         let heads = registry.services.values().find(|there| *there.name == *CLUSTERS).unwrap().id.clone();
         let attributes = registry.instances[&(heads, id.into())].clone();
         !Head::from_instance(&Instance { id: id.into(), attributes }).unwrap().is_live()
+    }
+
+    /// As `cloudmap-mcs forget` does it.
+    pub(super) async fn forget(&self, id: &str) {
+        let (clusterset, id) = ("prod".parse().unwrap(), id.parse().unwrap());
+        show::forget(Arc::new(self.fake.clone()), &clusterset, &id).await.unwrap();
+    }
+
+    /// As `cloudmap-mcs purge --cluster` does it, but for instances.
+    pub(super) fn purge(&self, id: &str) {
+        let mut registry = self.fake.registry();
+        let heads = registry.services.values().find(|there| *there.name == *CLUSTERS).unwrap().id.clone();
+        registry.instances.remove(&(heads, id.into()));
+        registry.services.retain(|_, there| *there.name != *ledger::service_name(id, 0));
     }
 
     /// Ids of the instances in a service of the Cloud Map namespace `shop`.

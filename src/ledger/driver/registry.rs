@@ -82,7 +82,7 @@ impl Registry {
         }
     }
 
-    pub(super) fn owned_by(self, cluster: &ClusterId, uid: &str) -> Self {
+    pub(in crate::ledger) fn owned_by(self, cluster: &ClusterId, uid: &str) -> Self {
         Self { me: Some((cluster.clone(), uid.to_owned())), ..self }
     }
 
@@ -197,7 +197,7 @@ impl Registry {
     }
 
     /// W0: the own exports service, which belongs to whoever created it. What is there is looked at, not created again.
-    pub(super) async fn claim(&self, shard: u32) -> Result<Outcome, Failure> {
+    pub(in crate::ledger) async fn claim(&self, shard: u32) -> Result<Outcome, Failure> {
         let Some((cluster, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
         self.list_services().await?;
         if self.known_service(CLUSTERS).await.is_none() {
@@ -285,12 +285,15 @@ impl Registry {
 
     /// `Taken` where the id turns out to belong to another cluster: nothing was written then.
     pub(in crate::ledger) async fn put_head(&self, head: &Head) -> Result<Outcome, Failure> {
-        // Somebody purged the ledger: the own id must be claimed again before anything is written.
-        if self.me.is_some()
-            && self.find_service(CLUSTERS).await?.is_none()
-            && let taken @ Outcome::Taken { .. } = self.claim(0).await?
-        {
-            return Ok(taken);
+        if self.me.is_some() && self.find_service(CLUSTERS).await?.is_none() {
+            // Somebody purged the ledger. That a cluster left, its absence says as well.
+            if !head.is_live() {
+                return Ok(Outcome::Done);
+            }
+            // The own id must be claimed again before anything is written.
+            if let taken @ Outcome::Taken { .. } = self.claim(0).await? {
+                return Ok(taken);
+            }
         }
         self.register(CLUSTERS, &head.to_instance()).await
     }

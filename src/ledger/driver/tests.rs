@@ -8,7 +8,7 @@ use crate::{
     ledger::{
         CLUSTERS, Value,
         head::{Head, Presence},
-        record::memory::Stored,
+        record::{Accepted, memory::Stored},
         records,
         show::{self, ClusterView},
         writer::Stage,
@@ -29,8 +29,12 @@ impl Leadership for Always {
 }
 
 fn start(cloudmap: &Fake, cluster: &str, uid: &str) -> Handle {
+    start_with(cloudmap, cluster, uid, Arc::default())
+}
+
+fn start_with(cloudmap: &Fake, cluster: &str, uid: &str, record: Arc<Stored>) -> Handle {
     let settings = Settings::new(cluster.parse().unwrap(), "prod".parse().unwrap(), uid);
-    spawn(settings, Arc::new(cloudmap.clone()), Arc::<Stored>::default(), Always, std::future::pending())
+    spawn(settings, Arc::new(cloudmap.clone()), record, Always, std::future::pending())
 }
 
 fn state(pairs: u32) -> Arc<Map> {
@@ -202,6 +206,47 @@ async fn a_cluster_that_died_is_forgotten_and_one_that_lives_comes_back() {
     let left = |remotes: &Arc<Remotes>| remotes.clusters.get(&blue).is_some_and(|remote| remote.left);
     tokio::time::timeout(Duration::from_mins(1), remotes.wait_for(left)).await.unwrap().unwrap();
     assert_eq!(views(&cloudmap).await["blue"].head.as_ref().unwrap().presence, Presence::Left { successor: None });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_was_purged_too_early_is_forgotten_by_what_another_recorded() {
+    let cloudmap = Fake::new();
+    let (blues, greens) = (Arc::<Stored>::default(), Arc::<Stored>::default());
+    let blue = start_with(&cloudmap, "blue", "uid-blue", Arc::clone(&blues));
+    let green = start_with(&cloudmap, "green", "uid-green", Arc::clone(&greens));
+    publish(&blue, &state(1)).await;
+    sees(&green, "blue", &state(1)).await;
+    drop(blue);
+    // Leaders that changed nothing are not recorded.
+    for _ in 0..3 {
+        let blue = start_with(&cloudmap, "blue", "uid-blue", Arc::clone(&blues));
+        publish(&blue, &state(1)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let (pages, heads) = (service(&cloudmap, "exports-0.blue"), service(&cloudmap, CLUSTERS));
+    cloudmap.registry().instances.remove(&(heads, "blue".into()));
+    cloudmap.registry().services.remove(&pages);
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    sees(&green, "blue", &state(1)).await;
+
+    let (clusterset, id) = ("prod".parse().unwrap(), "blue".parse().unwrap());
+    let port: Arc<dyn CloudMap> = Arc::new(cloudmap.clone());
+    let no_head = show::forget(Arc::clone(&port), &clusterset, &id).await.unwrap_err();
+    assert!(no_head.to_string().contains("ledger show"), "{no_head}");
+    let recorded = greens.0.lock().unwrap().as_ref().unwrap().0.accepted["blue"].clone();
+    show::forget_recorded(Arc::clone(&port), &clusterset, &id, &recorded).await.unwrap();
+    let mut remotes = green.remotes();
+    let left = |remotes: &Arc<Remotes>| remotes.clusters.get(&id).is_some_and(|remote| remote.left);
+    tokio::time::timeout(Duration::from_mins(1), remotes.wait_for(left)).await.unwrap().unwrap();
+
+    // It was not dead, only away.
+    let blue = start_with(&cloudmap, "blue", "uid-blue", blues);
+    publish(&blue, &state(2)).await;
+    sees(&green, "blue", &state(2)).await;
+    // The id is another's by now.
+    let other = Accepted { uid: "uid-red".to_owned(), ..recorded };
+    let taken = show::forget_recorded(port, &clusterset, &id, &other).await;
+    assert_eq!(taken, Err(show::Error::Taken { cluster: "blue".to_owned(), owner: "uid-blue".to_owned() }));
 }
 
 #[tokio::test(start_paused = true)]

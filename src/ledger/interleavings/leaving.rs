@@ -119,3 +119,73 @@ fn the_last_position_decides_between_left_and_live() {
     assert!(green.remote("blue").unwrap().left);
     assert!(world.heads["blue"].position > at(1, 0));
 }
+
+/// `purge --cluster` of a cluster that left, or was forgotten.
+fn purge(world: &mut World, cluster: &str) {
+    world.heads.remove(cluster);
+    world.creators.retain(|(of, _), _| **of != *cluster);
+    world.pages.retain(|(of, _), _| **of != *cluster);
+}
+
+#[test]
+fn who_left_and_was_purged_has_left_for_the_next_leader_too() {
+    let mut world = World::default();
+    let (mut blue, mut green) = leave(&mut world);
+    let mut red = with_pages(&mut world, "red", 3);
+    blue.desire(&mut world, &Arc::default());
+    pass(&mut world, &mut [&mut blue, &mut green, &mut red], 90);
+    assert!(green.remote("blue").unwrap().left);
+    drop((blue, green));
+    purge(&mut world, "blue");
+    let mut green = Process::elect(&mut world, "green");
+    green.sees = Some(Heads::new());
+    pass(&mut world, &mut [&mut green], 5);
+    assert!(green.remote("blue").unwrap().left);
+    let remote = green.remote("red").unwrap();
+    assert!(remote.state.is_none() && !remote.left && !remote.expired, "who is merely absent has not left");
+    green.sees = None;
+    // Another cluster takes the id.
+    let mut new = Process::elect_with(&mut world, "blue", "uid-new", limits(), None);
+    new.desire(&mut world, &state(0..3, 2));
+    pass(&mut world, &mut [&mut green, &mut red, &mut new], 60);
+    assert_eq!(green.applies("blue"), Some(state(0..3, 2)));
+}
+
+#[test]
+fn an_id_left_for_one_that_was_purged_has_left_for_the_next_leader_too() {
+    let mut world = World::default();
+    let old = with_pages(&mut world, "blue", 15);
+    let mut green = Process::elect(&mut world, "green");
+    drop(old);
+    let mut new = Process::elect_with(&mut world, "navy", "uid-blue", limits(), None);
+    new.desire(&mut world, &state(0..15, 1));
+    pass(&mut world, &mut [&mut new, &mut green], 300);
+    assert!(green.remote("blue").unwrap().left && green.applies("navy").is_some());
+    world.set_leaving("uid-blue");
+    new.desire(&mut world, &Arc::default());
+    pass(&mut world, &mut [&mut new, &mut green], 90);
+    assert!(green.remote("navy").unwrap().left);
+    drop((new, green));
+    purge(&mut world, "navy");
+    let mut green = Process::elect(&mut world, "green");
+    pass(&mut world, &mut [&mut green], 5);
+    assert!(green.remote("blue").unwrap().left && green.remote("navy").unwrap().left);
+}
+
+#[test]
+fn who_comes_back_at_the_position_that_somebody_forgot_it_at_is_there_with_its_next_head() {
+    let mut world = World::default();
+    let (blue, mut green) = leave(&mut world);
+    drop(blue);
+    let head = world.heads["blue"].clone();
+    let position = at(head.position.epoch + 1, 1);
+    let forgotten = Head { position, presence: Presence::Left { successor: None }, ..Head::clone(&head) };
+    world.heads.insert("blue".into(), Arc::new(forgotten));
+    pass(&mut world, &mut [&mut green], 5);
+    drop(green);
+    world.heads.insert("blue".into(), Arc::new(Head { position, ..Head::clone(&head) }));
+    let mut green = Process::elect(&mut world, "green");
+    pass(&mut world, &mut [&mut green], 5);
+    let remote = green.remote("blue").unwrap();
+    assert!(!remote.left && remote.state.is_some());
+}

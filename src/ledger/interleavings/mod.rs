@@ -172,11 +172,14 @@ impl Process {
     }
 
     fn elect_with(world: &mut World, cluster: &str, uid: &str, limits: Limits, ttl: Option<Duration>) -> Self {
-        let me = Identity { cluster: cluster.into(), uid: uid.into() };
+        Self::start(world, Identity { cluster: cluster.into(), uid: uid.into() }, &timing(), limits, ttl)
+    }
+
+    fn start(world: &mut World, me: Identity, timing: &Timing, limits: Limits, ttl: Option<Duration>) -> Self {
         let holder = world.leases.entry(me.uid.clone()).or_default();
         *holder += 1;
         let number = *holder;
-        let term = Term::new(me.clone(), timing(), limits, ttl, Ids::new(u64::from(number)));
+        let term = Term::new(me.clone(), *timing, limits, ttl, Ids::new(u64::from(number)));
         let mut process = Self { number, me, term, hanging: Vec::new(), hangs: |_| false, sees: None, writes: 0 };
         process.term.poll(world.now());
         process.settle(world);
@@ -249,8 +252,13 @@ impl Process {
 
 /// Lets seconds pass: one tick each, of every process.
 fn pass(world: &mut World, processes: &mut [&mut Process], seconds: u64) {
-    for _ in 0..seconds {
-        world.now += Duration::from_secs(1);
+    pass_by(world, processes, Duration::from_secs(1), seconds);
+}
+
+/// Lets so many ticks pass.
+fn pass_by(world: &mut World, processes: &mut [&mut Process], tick: Duration, ticks: u64) {
+    for _ in 0..ticks {
+        world.now += tick;
         for process in &mut *processes {
             let heads = process.sees.clone().unwrap_or_else(|| world.discover());
             process.term.poll(world.now());

@@ -127,6 +127,86 @@ fn a_control_plane_that_fails_makes_nobody_withdraw_anybody() {
 }
 
 #[test]
+fn who_expired_stays_so_for_the_next_leader_until_it_is_heard_again() {
+    let mut world = World::default();
+    let mut blue = with_pages(&mut world, "blue", 15);
+    let ttl = Some(timing().lease);
+    let elect = |world: &mut World, ttl| {
+        let mut green = Process::elect_with(world, "green", "uid-green", limits(), ttl);
+        green.desire(world, &state(0..3, 1));
+        green
+    };
+    let mut green = elect(&mut world, ttl);
+    pass(&mut world, &mut [&mut blue, &mut green], 60);
+    pass(&mut world, &mut [&mut green], 400);
+    let expired = |green: &Process| {
+        let remote = green.remote("blue").unwrap();
+        remote.expired && remote.stale.is_some() && remote.state.is_none() && !remote.left
+    };
+    assert!(expired(&green));
+    let lagging = world.discover();
+    // Whether its head is there, or its pages, or neither.
+    for (heads, page) in [(None, true), (None, false), (Some(Heads::new()), true)] {
+        green = elect(&mut world, ttl);
+        green.sees = heads;
+        if !page {
+            green.hangs = |call| matches!(call, Call::ReadPages { .. });
+        }
+        pass(&mut world, &mut [&mut green], 3);
+        for _ in 0..600 {
+            assert!(expired(&green));
+            pass(&mut world, &mut [&mut green], 1);
+        }
+    }
+    green = elect(&mut world, ttl);
+    pass(&mut world, &mut [&mut green, &mut blue], 3);
+    assert_eq!(green.applies("blue"), Some(state(0..15, 1)));
+    assert!(green.remote("blue").unwrap().stale.is_none());
+    // Nor does a replica that lags take it away from a further leader.
+    green = elect(&mut world, ttl);
+    green.sees = Some(lagging);
+    pass(&mut world, &mut [&mut green, &mut blue], 3);
+    assert!(!expired(&green));
+}
+
+#[test]
+fn without_a_ttl_nobody_is_expired_by_what_an_earlier_leader_recorded() {
+    let mut world = World::default();
+    let mut blue = with_pages(&mut world, "blue", 15);
+    let elect = |world: &mut World, ttl| {
+        let mut green = Process::elect_with(world, "green", "uid-green", limits(), ttl);
+        green.desire(world, &state(0..3, 1));
+        green
+    };
+    let mut green = elect(&mut world, Some(timing().lease));
+    pass(&mut world, &mut [&mut blue, &mut green], 60);
+    pass(&mut world, &mut [&mut green], 400);
+    assert!(green.remote("blue").unwrap().expired);
+    let mut green = elect(&mut world, None);
+    pass(&mut world, &mut [&mut green], 5);
+    assert_eq!(green.applies("blue"), Some(state(0..15, 1)));
+}
+
+#[test]
+fn a_slow_tick_judges_after_the_same_time() {
+    let mut world = World::default();
+    let mut blue = with_pages(&mut world, "blue", 15);
+    let tick = Duration::from_secs(5);
+    let me = Identity { cluster: "green".into(), uid: "uid-green".into() };
+    let mut green = Process::start(&mut world, me, &timing().with_tick(tick), limits(), None);
+    green.desire(&mut world, &state(0..3, 1));
+    pass_by(&mut world, &mut [&mut blue, &mut green], tick, 24);
+    assert_eq!(green.applies("blue"), Some(state(0..15, 1)));
+    let mut seconds = 0;
+    while green.remote("blue").unwrap().stale.is_none() {
+        pass_by(&mut world, &mut [&mut green], tick, 1);
+        seconds += tick.as_secs();
+        assert!(seconds <= 330);
+    }
+    assert!(seconds >= 300);
+}
+
+#[test]
 fn time_in_which_nobody_could_be_heard_counts_against_nobody() {
     let mut world = World::default();
     let mut blue = with_pages(&mut world, "blue", 15);

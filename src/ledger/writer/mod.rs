@@ -298,6 +298,8 @@ impl Writer {
         if self.leaving && !leaving && self.run.farewell.is_some() && matches!(self.phase, Phase::Run) {
             self.best = None;
             self.elect_again();
+            // The ledger may have been purged meanwhile.
+            self.phase = Phase::Claim { retry_at: now.mono, call: None };
         }
         if self.leaving != leaving {
             self.leaving = leaving;
