@@ -12,7 +12,7 @@ use super::{
     attributes::{Digest, IPV4, IPV6, InstanceSpec, ServiceTraits, digest},
     ownership::{Identity, is_ours},
 };
-use crate::cloudmap::Instance;
+use crate::{awsmcs, cloudmap::Instance};
 
 /// Own instances of a target with what they say, as last read or written; `None` where a write of ours has an outcome
 /// that is not known (yet).
@@ -22,7 +22,7 @@ pub type Own = BTreeMap<Arc<str>, Option<Digest>>;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reading {
     pub own: Own,
-    /// Ids of instances that are not provably ours, among those that we would use: never to be written.
+    /// Ids of instances that are not provably ours, where ours can have such ids, wanted by now or not: never to be written.
     pub taken: BTreeSet<Arc<str>>,
     /// All instances that are not ours.
     pub foreign: usize,
@@ -43,13 +43,17 @@ pub fn read<'a>(
         LazyCell::new(|| desired.iter().flat_map(InstanceSpec::addresses).collect());
     // The endpoint is there still, though under another id: as after a change of `--aws-mcs-compat`.
     let goes_on = |instance| addresses(instance).any(|address| wanted_addresses.contains(&address));
+    let own_ids = identity.id_prefix();
     for instance in listing {
         let ours = is_ours(instance, identity);
         let adopted = !ours && adopt.is_some_and(|adopt| adopt.wrote(instance));
         let wanted = find(desired, &instance.id).is_some();
         reading.foreign += usize::from(!ours);
-        if wanted && !ours && !adopted {
-            reading.taken.insert(instance.id.clone());
+        if !ours && !adopted {
+            // Others need no room here: ECS tasks are many.
+            if instance.id.starts_with(&own_ids) || awsmcs::is_id(&instance.id) {
+                reading.taken.insert(instance.id.clone());
+            }
         } else if adopted && !wanted || ours && !wanted && goes_on(instance) {
             reading.adopted.insert(instance.id.clone());
         } else if ours || adopted {
@@ -85,7 +89,7 @@ impl Plan {
 }
 
 /// Compares what should be with what is. `desired` is sorted by id, `own` comes from [`read`] and from what was written
-/// since; an id is deregistered only if it is in `own`, that is, provably ours.
+/// since; an id is deregistered only if it is in `own` and nobody else was seen to use it.
 pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, service: ServiceTraits) -> Plan {
     let mut plan = Plan::default();
     let mut wanted = BTreeSet::new();
@@ -101,7 +105,7 @@ pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, ser
             }
         }
     }
-    plan.deregister = own.keys().filter(|id| !wanted.contains(id)).cloned().collect();
+    plan.deregister = own.keys().filter(|id| !wanted.contains(id) && !taken.contains(*id)).cloned().collect();
     plan.wanted = wanted.len();
     plan
 }
@@ -233,7 +237,26 @@ mod tests {
         assert_eq!(steps.register, ["tcp-10_0_0_1-80".into(), "tcp-10_0_0_2-80".into()]);
         // Without the flag they are anybody's.
         let reading = read(&listing, &desired, &us, None);
-        assert_eq!(reading.taken.len(), 2);
+        assert_eq!(reading.taken.len(), 3);
+    }
+
+    /// Ids of the AWS controller's form are the same in all clusters: a pod gets the address that another cluster's had.
+    #[test]
+    fn an_id_that_somebody_else_has_is_known_before_it_is_wanted_and_never_deregistered() {
+        let us = identity("uid-1");
+        let theirs =
+            |id: &str| Instance { id: id.into(), attributes: [(IPV4.to_owned(), "10.0.0.1".to_owned())].into() };
+        let ours = rendered("uid-1", &[1].into(), "a").remove(0).id;
+        let ecs = theirs("0db8dbd2185c4c0184e80f58fee8ba1d");
+        let reading = read(&[theirs("tcp-10_0_0_1-80"), theirs(&ours), ecs], &[], &us, None);
+        assert_eq!(reading.taken, [ours.clone(), "tcp-10_0_0_1-80".into()].into());
+        assert_eq!(reading.foreign, 3);
+
+        // A write of ours had no answer, and now it is somebody else's.
+        let own = Own::from([(ours, None)]);
+        for desired in [vec![], specs("uid-1", &[1].into(), "a")] {
+            assert!(plan(&desired, &own, &reading.taken, ServiceTraits::default()).is_empty());
+        }
     }
 
     proptest! {

@@ -239,6 +239,9 @@ impl Engine {
                 if state.seen == Seen::Never {
                     return state.reading.is_none().then_some(Want::Read { service_id });
                 }
+                if state.reading.is_none() && state.read_at.is_some_and(|at| at <= now) {
+                    return Some(Want::Read { service_id });
+                }
                 if let Some((id, healthy)) = self.next_health(target, desired, now) {
                     return Some(Want::SetHealth { service_id, id, healthy });
                 }
@@ -324,6 +327,7 @@ impl Engine {
             Want::Read { service_id } => {
                 let state = self.targets.get_mut(target)?;
                 state.reading = Some(std::collections::BTreeSet::new());
+                state.read_again = state.read_again.saturating_add(u32::from(state.read_at.take().is_some()));
                 let health = state.place().is_some_and(|place| place.traits.has_custom_health_check());
                 Call::Read { target: target_owned, service_id, health }
             }

@@ -169,6 +169,11 @@ pub(super) struct State {
     pub(super) untold: VecDeque<(Arc<str>, bool)>,
     pub(super) ttl: Ttl,
     pub(super) crowded: Crowded,
+    /// Ids on which somebody else's operation was in the way of ours: not written before they are read.
+    pub(super) unsure: BTreeSet<Arc<str>>,
+    /// When to read out of turn, and how often that was done since a write succeeded.
+    pub(super) read_at: Option<Instant>,
+    pub(super) read_again: u32,
     /// Instances of the controller that is replaced: deregistered when ours are there.
     pub(super) adopted: BTreeSet<Arc<str>>,
     pub(super) seen: Seen,
@@ -205,7 +210,7 @@ impl State {
     pub(super) fn at_rest(&self) -> bool {
         let written =
             self.running.is_empty() && self.retry.is_empty() && self.pending.as_ref().is_some_and(VecDeque::is_empty);
-        written && self.telling.is_empty() && self.untold.is_empty()
+        written && self.telling.is_empty() && self.untold.is_empty() && self.unsure.is_empty()
     }
 
     pub(super) fn registered(&self) -> usize {
@@ -218,6 +223,8 @@ impl State {
         self.own.clear();
         self.taken.clear();
         self.adopted.clear();
+        self.unsure.clear();
+        self.read_at = None;
         (self.foreign, self.foreign_ill) = (0, 0);
         self.told.clear();
         self.untold.clear();
@@ -244,11 +251,18 @@ impl State {
         at
     }
 
+    /// Has the instances read out of turn: what happened only a reading explains. The time of that is returned; a target in
+    /// which much happens is read once in a back-off.
+    pub(super) fn read_soon(&mut self, now: Instant) -> Instant {
+        *self.read_at.get_or_insert(now + back_off(self.read_again + 1))
+    }
+
     /// Something went well: what was said is over, unless an instance is still to be tried again.
     pub(super) fn relieve(&mut self) {
         if self.retry.is_empty() && self.place().is_some_and(|place| place.refused_until.is_none()) {
             self.problem = None;
             self.failures = 0;
+            self.read_again = 0;
         }
     }
 

@@ -51,6 +51,7 @@ impl Engine {
         let blocked = |state: &State, id: &Arc<str>| {
             state.running.contains_key(id)
                 || state.telling.contains(id)
+                || state.unsure.contains(id)
                 || state.retry.get(id).is_some_and(|retry| retry.at > now)
                 || (full && !matches!(state.own.get(id), Some(Some(_))) && find(wanted(state, desired), id).is_some())
         };
@@ -121,6 +122,9 @@ impl Engine {
         let desired = desired.targets.get(target)?;
         let state = self.targets.get_mut(target)?;
         state.pending.as_mut()?.pop_front();
+        if state.taken.contains(&id) {
+            return None;
+        }
         let traits = state.place()?.traits;
         let spec = writable(wanted(state, desired), &id, &state.own, &state.taken, traits);
         let running = Running {
@@ -179,11 +183,24 @@ impl Engine {
                         let at = state.fail(&error, now);
                         self.wake_at(target, at);
                     }
-                    _ => self.failed(target, id, &error, now),
+                    _ => {
+                        self.failed(target, id, &error, now);
+                        if matches!(error.kind, ErrorKind::Duplicate { .. }) {
+                            self.doubt(target, id, now);
+                        }
+                    }
                 }
             }
         }
         self.wake_target(target, now);
+    }
+
+    /// Somebody else's operation on an instance was in the way: what it made of it is read before it is written.
+    fn doubt(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        state.unsure.insert(id.clone());
+        let at = state.read_soon(now);
+        self.wake_at(target, at);
     }
 
     /// Tries one instance again later, and says so where that is more than a hiccup.
@@ -235,27 +252,27 @@ impl Engine {
         let Some(state) = self.targets.get_mut(&target) else { return };
         let Some(running) = state.running.get_mut(&id) else { return };
         match result {
+            Ok(OperationState::Succeeded { .. } | OperationState::Failed { .. }) if running.in_the_way => {
+                self.ended(&target, &id);
+                self.registered_as(&target, &id, None);
+                self.doubt(&target, &id, now);
+            }
             Ok(OperationState::Succeeded { .. }) => {
-                let (effect, in_the_way) = (running.effect, running.in_the_way);
+                let effect = running.effect;
                 let told = Told { healthy: running.healthy, settles: now };
                 self.ended(&target, &id);
-                self.registered_as(&target, &id, effect.filter(|_| !in_the_way).map(|_| told));
-                self.succeeded(&target, &id, effect.filter(|_| !in_the_way), in_the_way);
+                self.registered_as(&target, &id, effect.map(|_| told));
+                self.succeeded(&target, &id, effect);
             }
             Ok(OperationState::Failed { code, message }) => {
-                let (registering, in_the_way) = (running.effect.is_some(), running.in_the_way);
+                let operation = if running.effect.is_some() { "RegisterInstance" } else { "DeregisterInstance" };
+                let message = format!("{code}: {message}");
                 self.ended(&target, &id);
-                if in_the_way {
-                    self.succeeded(&target, &id, None, true);
-                } else {
-                    let operation = if registering { "RegisterInstance" } else { "DeregisterInstance" };
-                    let message = format!("{code}: {message}");
-                    self.operation_failed(&target, &id, &Error { operation, kind: ErrorKind::Other, message }, now);
-                }
+                self.operation_failed(&target, &id, &Error { operation, kind: ErrorKind::Other, message }, now);
             }
             // AWS forgets operations after a while; and what has taken too long is not waited for.
-            Err(Error { kind: ErrorKind::NotFound, .. }) => self.given_up(&target, &id),
-            _ if now.duration_since(running.since) > OPERATION_DEADLINE => self.given_up(&target, &id),
+            Err(Error { kind: ErrorKind::NotFound, .. }) => self.given_up(&target, &id, now),
+            _ if now.duration_since(running.since) > OPERATION_DEADLINE => self.given_up(&target, &id, now),
             Ok(OperationState::Running) | Err(_) => {
                 running.polls += 1;
                 let wait = FIRST_POLL.saturating_mul(1 << running.polls.min(4)).min(LAST_POLL);
@@ -282,16 +299,12 @@ impl Engine {
         }
     }
 
-    fn succeeded(&mut self, target: &Target, id: &Arc<str>, effect: Option<Digest>, unknown: bool) {
+    fn succeeded(&mut self, target: &Target, id: &Arc<str>, effect: Option<Digest>) {
         let Some(state) = self.targets.get_mut(target) else { return };
-        match effect {
-            Some(said) => {
-                state.own.insert(id.clone(), Some(said));
-            }
-            None if unknown => {}
-            None => {
-                state.own.remove(id);
-            }
+        if let Some(said) = effect {
+            state.own.insert(id.clone(), Some(said));
+        } else {
+            state.own.remove(id);
         }
         state.retry.remove(id);
         state.relieve();
@@ -319,9 +332,9 @@ impl Engine {
         self.failed(target, id, error, now);
     }
 
-    fn given_up(&mut self, target: &Target, id: &Arc<str>) {
+    fn given_up(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
         self.ended(target, id);
-        self.look_again(target, id);
+        self.doubt(target, id, now);
     }
 
     /// Whether an instance, just written, must be written again, because what is desired changed meanwhile.
@@ -356,6 +369,9 @@ impl Engine {
                     self.lost(target, &error, now);
                 } else {
                     let at = state.fail(&error, now);
+                    if !state.unsure.is_empty() {
+                        state.read_at.get_or_insert(at);
+                    }
                     self.wake_at(target, at);
                 }
             }
@@ -377,8 +393,10 @@ impl Engine {
                 if state.seen != Seen::Never {
                     self.drifted += drifted as u64;
                 }
-                // An outcome that is not known stays so until the instance is written again.
-                own.extend(known.into_iter().filter(|(id, said)| untold(id) || said.is_none()));
+                // An outcome that is not known stays so until the instance is written again, if nobody else has it now.
+                let unknown = |id: &Arc<str>, said: &Option<_>| said.is_none() && !reading.taken.contains(id);
+                own.extend(known.into_iter().filter(|(id, said)| untold(id) || unknown(id, said)));
+                state.unsure.retain(|id| written.contains(id));
                 state.own = own;
                 state.taken = reading.taken;
                 state.adopted = reading.adopted;

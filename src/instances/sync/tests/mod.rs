@@ -2,6 +2,7 @@
 
 mod cost;
 mod drift;
+mod foreign;
 mod health;
 mod isolation;
 mod lifecycle;
