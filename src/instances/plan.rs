@@ -28,8 +28,11 @@ pub struct Reading {
     pub foreign: usize,
     /// What goes when all else is there: those of them that the controller registered that the user takes over from, and own
     /// ones of endpoints that go on under other ids.
-    pub adopted: BTreeSet<Arc<str>>,
+    pub adopted: Adopted,
 }
+
+/// Ids, and the addresses that the instances say.
+pub type Adopted = BTreeMap<Arc<str>, Vec<IpAddr>>;
 
 /// Sorts a complete listing of a service into ours and foreign. `adopt`: who the user takes over from.
 pub fn read<'a>(
@@ -55,7 +58,7 @@ pub fn read<'a>(
                 reading.taken.insert(instance.id.clone());
             }
         } else if adopted && !wanted || ours && !wanted && goes_on(instance) {
-            reading.adopted.insert(instance.id.clone());
+            reading.adopted.insert(instance.id.clone(), addresses(instance).collect());
         } else if ours || adopted {
             // One with an id that we use is written over in its place.
             reading.own.insert(instance.id.clone(), Some(digest(&instance.attributes)));
@@ -122,6 +125,14 @@ pub fn writable<'a>(
         spec.belongs(service, own.contains_key(id)) && spec.lacks(service).is_none() && !taken.contains(id)
     };
     find(desired, id).filter(fits)
+}
+
+/// Which of those that go last can go now, since the name does not lose an address by it: ours have all that they have.
+pub fn replaced(adopted: &Adopted, desired: &[InstanceSpec], own: &Own) -> Vec<Arc<str>> {
+    let registered = desired.iter().filter(|spec| matches!(own.get(spec.id()), Some(Some(_))));
+    let there: BTreeSet<IpAddr> = registered.flat_map(InstanceSpec::addresses).collect();
+    let had = |addresses: &[IpAddr]| !addresses.is_empty() && addresses.iter().all(|address| there.contains(address));
+    adopted.iter().filter(|(_, addresses)| had(addresses)).map(|(id, _)| id.clone()).collect()
 }
 
 /// Which registered instances do not have the health that their pods have: `told` is what was said of each last. Only for
@@ -230,11 +241,16 @@ mod tests {
             dead.clone(),
         ];
         let reading = read(&listing, &desired, &us, Some(&here));
-        assert_eq!(reading.adopted, [renamed.id, "tcp-10_0_0_7-80".into()].into());
+        let adopted: Vec<_> = reading.adopted.keys().cloned().collect();
+        assert_eq!(adopted, [renamed.id.clone(), "tcp-10_0_0_7-80".into()]);
         assert_eq!(reading.taken, ["tcp-10_0_0_3-80".into()].into(), "another cluster's is left alone");
         let steps = plan(&desired, &reading.own, &reading.taken, ServiceTraits::default());
         assert_eq!(steps.deregister, [dead.id]);
         assert_eq!(steps.register, ["tcp-10_0_0_1-80".into(), "tcp-10_0_0_2-80".into()]);
+        // Where there is no room for both, who has another instance by now goes first.
+        let own = Own::from([(desired[1].id().clone(), Some(desired[1].digest(ServiceTraits::default())))]);
+        assert_eq!(replaced(&reading.adopted, &desired, &reading.own), Vec::<Arc<str>>::new());
+        assert_eq!(replaced(&reading.adopted, &desired, &own), [renamed.id]);
         // Without the flag they are anybody's.
         let reading = read(&listing, &desired, &us, None);
         assert_eq!(reading.taken.len(), 3);

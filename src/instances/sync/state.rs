@@ -18,7 +18,7 @@ use crate::{
         Adopt,
         attributes::{Digest, ServiceTraits},
         ownership::Control,
-        plan::Own,
+        plan::{Adopted, Own},
     },
 };
 
@@ -175,7 +175,7 @@ pub(super) struct State {
     pub(super) read_at: Option<Instant>,
     pub(super) read_again: u32,
     /// Instances of the controller that is replaced: deregistered when ours are there.
-    pub(super) adopted: BTreeSet<Arc<str>>,
+    pub(super) adopted: Adopted,
     pub(super) seen: Seen,
     /// A reading is in flight; ids that were written since it began, about which it tells nothing.
     pub(super) reading: Option<BTreeSet<Arc<str>>>,
@@ -255,6 +255,17 @@ impl State {
     /// which much happens is read once in a back-off.
     pub(super) fn read_soon(&mut self, now: Instant) -> Instant {
         *self.read_at.get_or_insert(now + back_off(self.read_again + 1))
+    }
+
+    /// Instances went: where a quota was reached, there is room now.
+    pub(super) fn make_room(&mut self, now: Instant) {
+        // When all that go are gone, or most attempts would be vain.
+        let Some(until) = self.full_until.filter(|_| self.running.is_empty()) else { return };
+        self.full_until = None;
+        for retry in self.retry.values_mut().filter(|retry| retry.at == until) {
+            retry.at = now;
+        }
+        self.pending = None;
     }
 
     /// Something went well: what was said is over, unless an instance is still to be tried again.

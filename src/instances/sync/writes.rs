@@ -19,7 +19,7 @@ use crate::{
     instances::{
         InstanceSpec,
         attributes::Digest,
-        plan::{self, find, ill_told, plan, writable},
+        plan::{self, find, ill_told, plan, replaced, writable},
     },
     model::Target,
 };
@@ -68,15 +68,26 @@ impl Engine {
             state.settled = true;
             state.reach();
             state.count();
-            // Only now, so that the name is never without an instance while it changes hands.
-            if !state.adopted.is_empty() && desired.active && state.unfit.is_none() {
-                let adopted = std::mem::take(&mut state.adopted);
-                state.own.extend(adopted.into_iter().map(|id| (id, None)));
-                state.pending = None;
-                return self.next_write(target, desired, now);
-            }
         }
-        None
+        // Only when ours are there, so that the name loses no address while it changes hands.
+        let going: Vec<_> = if state.adopted.is_empty() || !desired.active || desired.keep || refused {
+            Vec::new()
+        } else if full {
+            replaced(&state.adopted, &desired.instances, &state.own)
+        } else if state.at_rest() && state.unfit.is_none() {
+            state.adopted.keys().cloned().collect()
+        } else {
+            Vec::new()
+        };
+        if going.is_empty() {
+            return None;
+        }
+        for id in going {
+            state.adopted.remove(&id);
+            state.own.entry(id).or_insert(None);
+        }
+        state.pending = None;
+        self.next_write(target, desired, now)
     }
 
     /// Plans what remains to be written, unless that is known.
@@ -173,10 +184,11 @@ impl Engine {
                         state.retry.remove(id);
                     }
                     ErrorKind::LimitExceeded => {
-                        state.full_until = Some(now + FULL);
+                        let until = state.full_until.filter(|until| *until > now).unwrap_or(now + FULL);
+                        state.full_until = Some(until);
                         state.problem = reason(&error).map(|reason| (reason, error.to_string()));
                         state.pending = None;
-                        self.retry(target, id, now + FULL);
+                        self.retry(target, id, until);
                     }
                     ErrorKind::AccessDenied => {
                         state.pending = None;
@@ -262,7 +274,7 @@ impl Engine {
                 let told = Told { healthy: running.healthy, settles: now };
                 self.ended(&target, &id);
                 self.registered_as(&target, &id, effect.map(|_| told));
-                self.succeeded(&target, &id, effect);
+                self.succeeded(&target, &id, effect, now);
             }
             Ok(OperationState::Failed { code, message }) => {
                 let operation = if running.effect.is_some() { "RegisterInstance" } else { "DeregisterInstance" };
@@ -299,12 +311,13 @@ impl Engine {
         }
     }
 
-    fn succeeded(&mut self, target: &Target, id: &Arc<str>, effect: Option<Digest>) {
+    fn succeeded(&mut self, target: &Target, id: &Arc<str>, effect: Option<Digest>, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         if let Some(said) = effect {
             state.own.insert(id.clone(), Some(said));
         } else {
             state.own.remove(id);
+            state.make_room(now);
         }
         state.retry.remove(id);
         state.relieve();
@@ -400,7 +413,7 @@ impl Engine {
                 state.own = own;
                 state.taken = reading.taken;
                 state.adopted = reading.adopted;
-                state.adopted.retain(|id| !state.own.contains_key(id));
+                state.adopted.retain(|id, _| !state.own.contains_key(id));
                 if state.found.is_none() {
                     state.found = Some(Arc::new(state.own.keys().cloned().collect()));
                 }

@@ -1,5 +1,6 @@
 //! The task against a registry in memory, under simulated time.
 
+mod adopting;
 mod cost;
 mod drift;
 mod foreign;
