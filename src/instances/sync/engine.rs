@@ -222,10 +222,11 @@ impl Engine {
     pub(super) fn want(&mut self, target: &Target, now: Instant) -> Option<Want> {
         let desired = self.desired.clone();
         let desired = desired.targets.get(target)?;
-        let again = |place: &Place| place.refused_until.is_some_and(|until| until <= now);
+        let unfit = self.targets.get(target)?.unfit.is_some();
+        let again =
+            |place: &Place| place.refused_until.is_some_and(|until| until <= now) || unfit && place.again_at() <= now;
         if self.targets.get(target)?.place().is_some_and(again) {
-            self.targets.get_mut(target)?.phase = Phase::Unresolved;
-            self.forget_services(target);
+            self.look_up(target, now);
         }
         let state = self.targets.get(target)?;
         if !(desired.active || desired.retiring) || state.busy || state.not_before.is_some_and(|at| at > now) {
@@ -287,12 +288,25 @@ impl Engine {
 
     pub(super) fn resolved(&mut self, target: &Target, place: Place) {
         if let Some(state) = self.targets.get_mut(target) {
-            if place.refused_until.is_none() {
+            if place.refused_until.is_none() && state.retry.is_empty() {
                 state.problem = None;
                 state.failures = 0;
             }
+            if state.service_id.as_ref().is_some_and(|before| *before != place.service_id) {
+                self.running -= state.running.len();
+                state.running.clear();
+                state.lose_place();
+            }
+            state.service_id = Some(place.service_id.clone());
+            if !place.traits.has_custom_health_check() {
+                state.told.clear();
+            }
+            let again = state.unfit.is_some().then(|| place.again_at());
             state.phase = Phase::Resolved(place);
             state.pending = None;
+            if let Some(at) = again {
+                self.wake_at(target, at);
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     Creation, Reason, TargetDesired,
     engine::{CREATION_AGE, Engine, LISTING_AGE},
-    state::{Place, Seen, Trouble, Want},
+    state::{Phase, Place, Seen, Trouble, Want},
 };
 use crate::{
     cloudmap::{CreateService, DnsRecord, Error, ErrorKind, Namespace, NamespaceKind, Service},
@@ -95,7 +95,7 @@ impl Engine {
             Some(listed) if desired.retiring || listed.owner == ServiceOwner::Ours => {
                 let adopt = desired.consent.adopt.clone().filter(|adopt| adopt.covers(&listed.owner));
                 let control = if listed.owner == ServiceOwner::Ours { Control::Ours } else { Control::Others };
-                let place = Place { adopt, ..listed.place(control) };
+                let place = Place { adopt, ..listed.place(control, now) };
                 self.resolved(target, place);
                 self.want(target, now)
             }
@@ -147,7 +147,7 @@ impl Engine {
                 state.seen = Seen::Once;
                 let known = listed(&service, &self.settings.identity);
                 state.found = state.found.take().or_else(|| Some(Arc::default()));
-                let place = known.place(Control::Ours);
+                let place = known.place(Control::Ours, now);
                 self.remember(&namespace_id, &target.service, known);
                 self.resolved(target, place);
                 self.drift_check_soon(now);
@@ -197,7 +197,7 @@ impl Engine {
                 let until = refused.is_some().then_some(now + REFUSED_AGAIN);
                 let identity = &self.settings.identity;
                 let control = control(&service, &tags, identity, adopt.as_ref());
-                let place = Place { adopt, refused_until: until, ..listed(&service, identity).place(control) };
+                let place = Place { adopt, refused_until: until, ..listed(&service, identity).place(control, now) };
                 self.resolved(target, place);
                 if let Some((message, at)) = refused.zip(until) {
                     if let Some(state) = self.targets.get_mut(target) {
@@ -217,6 +217,17 @@ impl Engine {
         self.wake_target(target, now);
     }
 
+    /// The service of a target may not be what it was: it is looked at again, by a listing that is not old.
+    pub(super) fn look_up(&mut self, target: &Target, now: Instant) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        state.phase = Phase::Unresolved;
+        let Some((_, namespaces)) = &self.namespaces.rows else { return };
+        let Some(namespace) = namespaces.get(&target.namespace) else { return };
+        if self.services.get(&namespace.id).is_some_and(|listing| listing.fresh(LISTING_AGE, now).is_none()) {
+            self.services.remove(&namespace.id);
+        }
+    }
+
     /// The listing of a target's namespace is out of date.
     pub(super) fn forget_services(&mut self, target: &Target) {
         let Some((_, namespaces)) = &self.namespaces.rows else { return };
@@ -226,10 +237,17 @@ impl Engine {
     }
 }
 
+impl Place {
+    /// When it is looked at again if it keeps instances out: whoever made the service may change it.
+    pub(super) fn again_at(&self) -> Instant {
+        self.since + REFUSED_AGAIN
+    }
+}
+
 impl Listed {
-    fn place(&self, control: Control) -> Place {
+    fn place(&self, control: Control, now: Instant) -> Place {
         let Self { id, traits, records, owner: _ } = self.clone();
-        Place { service_id: id, traits, records, control, adopt: None, refused_until: None }
+        Place { service_id: id, traits, records, control, adopt: None, refused_until: None, since: now }
     }
 }
 

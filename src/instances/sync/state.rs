@@ -92,6 +92,8 @@ pub(super) struct Place {
     pub(super) adopt: Option<Adopt>,
     /// It is somebody else's, as far as is known until then: only what we have there is withdrawn.
     pub(super) refused_until: Option<Instant>,
+    /// When this was found.
+    pub(super) since: Instant,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -154,6 +156,8 @@ pub(super) enum Seen {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) phase: Phase,
+    /// The service that all this is about.
+    pub(super) service_id: Option<Arc<str>>,
     /// A resolving call for this target is in flight.
     pub(super) busy: bool,
     pub(super) own: Own,
@@ -220,6 +224,7 @@ impl State {
     /// Forgets where the target is and what is there, but not what is on its way.
     pub(super) fn lose_place(&mut self) {
         self.phase = Phase::Unresolved;
+        self.service_id = None;
         self.own.clear();
         self.taken.clear();
         self.adopted.clear();

@@ -99,6 +99,7 @@ impl Engine {
         let traits = state.place()?.traits;
         let instances = wanted(state, desired);
         let plan = plan(instances, &state.own, &state.taken, traits);
+        let fitted = state.unfit.is_none();
         state.unfit = plan.refused.first().map(|(id, why)| {
             let (refused, all) = (plan.refused.len(), plan.refused.len() + plan.wanted);
             format!("{refused} of {all} instances cannot be registered; {id}: {why}")
@@ -119,6 +120,10 @@ impl Engine {
             state.relieve();
         }
         state.pending = Some(pending);
+        if let Some(place) = state.place().filter(|_| fitted && state.unfit.is_some()) {
+            let at = place.again_at();
+            self.wake_at(target, at);
+        }
         Some(())
     }
 
@@ -219,6 +224,11 @@ impl Engine {
     pub(super) fn failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         let failures = state.retry.get(id).map_or(0, |retry| retry.failures) + 1;
+        if error.kind == ErrorKind::InvalidInput && state.place().is_some() {
+            // It may have other records by now, or no health check.
+            self.look_up(target, now);
+        }
+        let Some(state) = self.targets.get_mut(target) else { return };
         let hopeless = matches!(error.kind, ErrorKind::InvalidInput | ErrorKind::AccessDenied);
         if let Some(reason) = reason(error)
             && (failures > reason.hiccups() || hopeless)
@@ -387,6 +397,11 @@ impl Engine {
                     }
                     self.wake_at(target, at);
                 }
+            }
+            // Its service is looked for again: whose instances are taken over is not known.
+            Ok(_) if state.place().is_none() => {
+                let at = state.read_soon(now);
+                self.wake_at(target, at);
             }
             Ok(Inventory { instances: listing, unhealthy }) => {
                 let reading = plan::read(
