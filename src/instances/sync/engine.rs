@@ -162,7 +162,7 @@ impl Engine {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
         // What waits for a place is woken by the call that leaves it.
         let poll = self.polls.first_key_value().map(|((at, _), _)| *at).filter(|_| self.may_poll());
-        let drift = Some(self.drift_next).filter(|_| self.in_flight(Class::Read) == 0);
+        let drift = Some(self.drift_next).filter(|_| self.may_check());
         [timer, poll, drift].into_iter().flatten().min()
     }
 

@@ -350,7 +350,8 @@ impl Engine {
     fn operation_failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
         if let Some(state) = self.targets.get_mut(target) {
             state.problem = Some((super::Reason::Failed, format!("instance {id}: {error}")));
-            state.seen = Seen::Never;
+            let at = state.read_soon(now);
+            self.wake_at(target, at);
         }
         self.failed(target, id, error, now);
     }
