@@ -216,16 +216,16 @@ impl Annotated {
         if retiring {
             return (!upsert_only).then(|| TargetDesired { retiring: true, ..TargetDesired::default() });
         }
-        let Wanted { instances, creation, consent } = wanted?.clone();
+        let Wanted { instances, creation, consent, keep, as_is } = wanted?.clone();
         let active = match standing {
             Standing::Holds => knowledge.is_on_record(target),
             Standing::HandsOver => true,
             _ => false,
         };
         // A name without endpoints is as good as withdrawn.
-        let keep = upsert_only && !instances.iter().any(InstanceSpec::is_ready);
+        let keep = keep || upsert_only && !instances.iter().any(InstanceSpec::is_ready);
         let decides = decides(knowledge, target);
-        Some(TargetDesired { active, retiring: false, decides, keep, consent, creation, instances })
+        Some(TargetDesired { active, retiring: false, decides, keep, as_is, consent, creation, instances })
     }
 
     /// Says on the losers of a target whose it is.

@@ -86,6 +86,13 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Leaves what is registered as it is, though it says something else.
+    #[must_use]
+    pub fn as_is(mut self, own: &Own) -> Self {
+        self.register.retain(|id| !matches!(own.get(id), Some(Some(_))));
+        self
+    }
+
     pub fn is_empty(&self) -> bool {
         self.deregister.is_empty() && self.register.is_empty()
     }

@@ -9,4 +9,5 @@ mod iam;
 mod registered;
 mod replaced;
 mod sharing;
+mod unfit;
 mod world;

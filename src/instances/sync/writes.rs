@@ -18,8 +18,8 @@ use crate::{
     cloudmap::{Error, ErrorKind, OperationId, OperationState},
     instances::{
         InstanceSpec,
-        attributes::Digest,
-        plan::{self, find, ill_told, plan, replaced, writable},
+        attributes::{Digest, ServiceTraits},
+        plan::{self, Own, Plan, find, ill_told, plan, replaced, writable},
     },
     model::Target,
 };
@@ -40,6 +40,24 @@ const FULL: Duration = Duration::from_mins(1);
 pub(super) fn wanted<'a>(state: &State, desired: &'a TargetDesired) -> &'a [InstanceSpec] {
     let refused = state.place().is_some_and(|place| place.refused_until.is_some());
     if desired.retiring || refused { &[] } else { &desired.instances }
+}
+
+/// What remains to be written of some of a target's instances.
+fn planned(
+    desired: &TargetDesired,
+    instances: &[InstanceSpec],
+    own: &Own,
+    taken: &BTreeSet<Arc<str>>,
+    traits: ServiceTraits,
+) -> Plan {
+    let mut plan = plan(instances, own, taken, traits);
+    if desired.as_is {
+        plan = plan.as_is(own);
+    }
+    if desired.keep {
+        plan.deregister.clear();
+    }
+    plan
 }
 
 impl Engine {
@@ -98,7 +116,7 @@ impl Engine {
         }
         let traits = state.place()?.traits;
         let instances = wanted(state, desired);
-        let plan = plan(instances, &state.own, &state.taken, traits);
+        let plan = planned(desired, instances, &state.own, &state.taken, traits);
         let fitted = state.unfit.is_none();
         state.unfit = plan.refused.first().map(|(id, why)| {
             let (refused, all) = (plan.refused.len(), plan.refused.len() + plan.wanted);
@@ -111,8 +129,7 @@ impl Engine {
             VecDeque::new()
         };
         // Dead addresses go first.
-        let deregister = if desired.keep { Vec::new() } else { plan.deregister };
-        let pending: VecDeque<_> = deregister.into_iter().chain(plan.register).collect();
+        let pending: VecDeque<_> = plan.deregister.into_iter().chain(plan.register).collect();
         if !state.retry.is_empty() {
             // What failed and is not wanted any more is forgotten.
             let wanted: BTreeSet<_> = pending.iter().chain(state.untold.iter().map(|(id, _)| id)).collect();
@@ -368,7 +385,7 @@ impl Engine {
         let Some(traits) = state.place().map(|place| place.traits) else { return };
         let spec = find(wanted(state, desired), id).map(std::slice::from_ref).unwrap_or_default();
         let own = state.own.get_key_value(id).map(|(id, said)| (id.clone(), *said)).into_iter().collect();
-        let again = plan(spec, &own, &state.taken, traits);
+        let again = planned(desired, spec, &own, &state.taken, traits);
         if let Some(pending) = &mut state.pending
             && !again.is_empty()
         {
