@@ -51,6 +51,9 @@ pub struct Wanted {
     pub instances: Arc<[InstanceSpec]>,
     pub creation: Creation,
     pub consent: Consent,
+    /// As [`TargetDesired::keep`](crate::instances::sync::TargetDesired::keep) and its `as_is`, where instances are too large.
+    pub keep: bool,
+    pub as_is: bool,
 }
 
 /// Something that is asked for and cannot be done: a Warning on the object.
@@ -148,18 +151,15 @@ impl<'a> Planner<'a> {
         let consent = Consent { named: true, share, adopt: None, unclear: request.unclear };
         let mut wanted = BTreeMap::new();
         for (target, backends) in found {
-            match backends.wanted(source, &custom, &consent) {
-                Ok(found) => {
-                    // What cannot be understood decides nothing: the service is neither made nor changed.
-                    let unknown = |creation| Creation { service: false, ..creation };
-                    let creation = match &wishes {
-                        Some(wishes) => wishes.apply(found.creation),
-                        None => unknown(found.creation),
-                    };
-                    wanted.insert(target, Wanted { creation, ..found });
-                }
-                Err(message) => refusals.push(Refusal { reason: "TooManyAttributes", message }),
-            }
+            let (found, complaint) = backends.wanted(source, &custom, &consent);
+            refusals.extend(complaint.map(|message| Refusal { reason: "TooManyAttributes", message }));
+            // What cannot be understood decides nothing: the service is neither made nor changed.
+            let unknown = |creation| Creation { service: false, ..creation };
+            let creation = match &wishes {
+                Some(wishes) => wishes.apply(found.creation),
+                None => unknown(found.creation),
+            };
+            wanted.insert(target, Wanted { creation, ..found });
         }
         refusals.sort();
         refusals.dedup();
@@ -352,18 +352,24 @@ fn endpoint(ports: &[EndpointPort]) -> Endpoint {
 }
 
 impl Backends {
-    fn wanted(self, source: &Source<'_>, custom: &Custom, consent: &Consent) -> Result<Wanted, String> {
+    /// What a target shall have, and what is to be said of it.
+    fn wanted(self, source: &Source<'_>, custom: &Custom, consent: &Consent) -> (Wanted, Option<String>) {
         let Self { endpoints, hosts, families, ttl, ttl_asked, adopt } = self;
-        let mut instances = source.instances_with(&endpoints, custom).map_err(|unfit| unfit.to_string())?;
-        instances.extend(source.hosts_with(&hosts, custom).map_err(|unfit| unfit.to_string())?);
-        instances.sort_by(|a, b| a.id().cmp(b.id()));
+        let (instances, complaint) = custom::fit(custom, |custom| {
+            let mut instances = source.instances_with(&endpoints, custom)?;
+            instances.extend(source.hosts_with(&hosts, custom)?);
+            instances.sort_by(|a, b| a.id().cmp(b.id()));
+            Ok(instances)
+        });
         let dns = if families.is_empty() && !hosts.is_empty() {
             Some(host_record(hosts.iter().all(|host| is_load_balancer(host)), ttl))
         } else {
             address_records(families, ttl)
         };
-        Ok(Wanted {
-            instances: instances.into(),
+        let wanted = Wanted {
+            keep: instances.is_none(),
+            as_is: complaint.is_some(),
+            instances: instances.unwrap_or_default().into(),
             // Records cannot be changed later: while nothing tells which, nothing is made.
             creation: Creation {
                 namespace: false,
@@ -373,7 +379,8 @@ impl Backends {
                 ttl: ttl_asked.then_some(ttl),
             },
             consent: Consent { adopt, ..consent.clone() },
-        })
+        };
+        (wanted, complaint)
     }
 }
 

@@ -71,6 +71,11 @@ fn id(protocol: Protocol, address: IpAddr, number: u16) -> String {
     format!("{}-{address}-{number}", protocol.as_str().to_ascii_lowercase())
 }
 
+/// Whether an id begins as all of the AWS controller's do.
+pub fn is_id(id: &str) -> bool {
+    ["tcp-", "udp-", "sctp-"].iter().any(|protocol| id.starts_with(protocol))
+}
+
 /// Whether an instance is for the AWS controllers of our ClusterSet, whichever controller wrote it.
 pub fn is_of_set(instance: &Instance, clusterset: &ClusterSetId) -> bool {
     instance.attributes.get(names::CLUSTERSET_ID).is_some_and(|set| set == clusterset.as_str())

@@ -15,7 +15,7 @@ mod export;
 mod instance;
 
 pub use export::{exports, join};
-pub use instance::{Exported, Invalid, PortOf, Registered, is_of_set, wrote};
+pub use instance::{Exported, Invalid, PortOf, Registered, is_id, is_of_set, wrote};
 
 /// Its finalizer on ServiceExports: it runs in the cluster, or it ran there.
 pub const FINALIZER: &str = "multicluster.k8s.aws/service-export-finalizer";

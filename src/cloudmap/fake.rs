@@ -94,6 +94,11 @@ impl Fake {
         Self { quota, ..self }
     }
 
+    /// Each call takes so long.
+    pub(crate) fn with_call(self, call: Duration) -> Self {
+        Self { call, ..self }
+    }
+
     pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
         let mut registry = self.registry.lock().unwrap();
         registry.settle();

@@ -264,16 +264,16 @@ impl Annotated {
             // No annotation says any more what belongs there: all of it stays as it is until the successor had time.
             return Some(TargetDesired::default());
         }
-        let Wanted { instances, creation, consent } = wanted?.clone();
+        let Wanted { instances, creation, consent, keep, as_is } = wanted?.clone();
         let active = match standing {
             Standing::Holds => knowledge.is_on_record(target),
             Standing::HandsOver => true,
             _ => false,
         };
         // A name without endpoints is as good as withdrawn.
-        let keep = upsert_only && !instances.iter().any(InstanceSpec::is_ready);
+        let keep = keep || upsert_only && !instances.iter().any(InstanceSpec::is_ready);
         let decides = decides(knowledge, target);
-        Some(TargetDesired { active, retiring: false, decides, keep, consent, creation, instances })
+        Some(TargetDesired { active, retiring: false, decides, keep, as_is, consent, creation, instances })
     }
 
     /// Outside a ClusterSet: why registrations cannot be recorded, if so.

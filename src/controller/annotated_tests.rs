@@ -13,7 +13,13 @@ fn what_is_refused_counts_until_it_is_not_whatever_else_changes() {
         Annotated::new(Settings::default(), mk_targets(Instances::All), None, mpsc::unbounded_channel().0);
     let owner = ClaimOwner::service(&key("web"));
     let touch = |annotated: &mut Annotated, others: &[(&str, i64)]| {
-        let wanted = Wanted { instances: [].into(), creation: Creation::default(), consent: Consent::default() };
+        let wanted = Wanted {
+            instances: [].into(),
+            creation: Creation::default(),
+            consent: Consent::default(),
+            keep: false,
+            as_is: false,
+        };
         let planned = Planned { wanted: Some([(target(), wanted)].into()), refusals: vec![] };
         annotated.replan(&owner, Some(Object { uid: "uid".into(), planned }));
         annotated.tell_waiting(&mk_knowledge(others), &target(), false);

@@ -22,7 +22,7 @@ use crate::{
     cluster::objects::{Pairs, ServiceExport},
     export::Local,
     instances::{
-        Adopt, Consent, Custom, Identity, InstanceSpec, Naming, Source, Unfit, custom,
+        Adopt, Consent, Custom, Identity, InstanceSpec, Naming, Source, custom,
         records::{Wishes, address_records},
         sync::{Creation, Notice, Outcome, Reason, TargetDesired, TargetStatus},
         target::{DEFAULT_TTL, validate},
@@ -137,7 +137,7 @@ impl Targets {
                 Standing::HandsOver => true,
                 _ => false,
             };
-        let mut creation = Creation::default();
+        let (mut creation, mut as_is) = (Creation::default(), false);
         let instances = match planned {
             Some(local) if !retiring => {
                 creation.dns = address_records(local.export.ip_families.iter().copied().collect(), DEFAULT_TTL);
@@ -146,18 +146,21 @@ impl Targets {
                     Some(Err(_)) => creation.service = false,
                     None => {}
                 }
-                // What does not fit is said on the ServiceExport (`registered`); nothing of it is registered.
-                self.instances(target, object.as_deref(), &key, local, pods).unwrap_or_default()
+                // What cannot be is said on the ServiceExport (`registered`).
+                let (instances, complaint) = self.instances(target, object.as_deref(), &key, local, pods);
+                as_is = complaint.is_some() || instance_ports(object.as_deref(), &local.export.ports).is_err();
+                instances
             }
-            _ => Vec::new(),
+            _ => Some(Vec::new()),
         };
+        let keep = instances.is_none();
         let consent = annotations.map(|annotations| self.consent(&key, target, annotations)).unwrap_or_default();
-        let instances = instances.into();
+        let instances = instances.unwrap_or_default().into();
         let decides = decides(knowledge, target);
-        Some(TargetDesired { active, retiring, decides, keep: false, consent, creation, instances })
+        Some(TargetDesired { active, retiring, decides, keep, as_is, consent, creation, instances })
     }
 
-    /// The instances of an export in a target.
+    /// The instances of an export in a target, and what is to be said of them; see [`custom::fit`].
     fn instances(
         &self,
         target: &Target,
@@ -165,8 +168,8 @@ impl Targets {
         key: &ServiceKey,
         local: &Local,
         pods: &PodLabels,
-    ) -> Result<Vec<InstanceSpec>, Unfit> {
-        let ports = instance_ports(export, &local.export.ports);
+    ) -> (Option<Vec<InstanceSpec>>, Option<String>) {
+        let ports = instance_ports(export, &local.export.ports).unwrap_or_else(|_| local.export.ports.clone());
         let service = export.map(|export| custom::read(&export.annotations).0).unwrap_or_default();
         let (source, custom) = (self.source(key, &ports), Custom { service, pods: pods.of(key) });
         if self.for_aws_mcs(key).as_ref() == Some(target)
@@ -174,9 +177,9 @@ impl Targets {
         {
             let (cluster, Export { created, service_type, .. }) = (&self.identity.cluster, &local.export);
             let exported = Exported { cluster, clusterset, created: *created, service_type: *service_type };
-            return source.instances_per_port(exported, &local.endpoints, &custom);
+            return custom::fit(&custom, |custom| source.instances_per_port(exported, &local.endpoints, custom));
         }
-        source.instances_with(&local.endpoints, &custom)
+        custom::fit(&custom, |custom| source.instances_with(&local.endpoints, custom))
     }
 
     /// The condition `Registered` of an export: reason and message.
@@ -233,10 +236,14 @@ impl Targets {
         if let Err(message) = understood(&export.annotations) {
             return (RegisteredReason::InvalidAnnotation, message);
         }
-        if let Some(Ok(local)) = knowledge.planned(&export.key)
-            && let Err(unfit) = self.instances(target, Some(export), &export.key, local, pods)
+        let planned = knowledge.planned(&export.key).and_then(|planned| planned.as_ref().ok());
+        if let Some(Err(message)) = planned.map(|local| instance_ports(Some(export), &local.export.ports)) {
+            return (RegisteredReason::InvalidAnnotation, message);
+        }
+        if let Some(local) = planned
+            && let (_, Some(complaint)) = self.instances(target, Some(export), &export.key, local, pods)
         {
-            return (RegisteredReason::Failed, format!("{unfit}."));
+            return (RegisteredReason::Failed, format!("{complaint}."));
         }
         // Without the count: a condition that changes with every pod would be written for each.
         let done = format!("The ready endpoints are registered in Cloud Map service {target}.");
@@ -312,14 +319,22 @@ fn annotation<'a>(annotations: &'a Pairs, name: &str) -> Option<&'a str> {
 }
 
 /// The ports of the Service, the one that becomes `AWS_INSTANCE_PORT` first: the annotation names it, or gives its number.
-fn instance_ports(export: Option<&ServiceExport>, ports: &[ServicePort]) -> Vec<ServicePort> {
+///
+/// # Errors
+/// There is none of that name or number, and what is so meanwhile.
+fn instance_ports(export: Option<&ServiceExport>, ports: &[ServicePort]) -> Result<Vec<ServicePort>, String> {
     let mut ports = ports.to_vec();
-    if let Some(wanted) = export.and_then(|export| annotation(&export.annotations, ANNOTATION_INSTANCE_PORT))
-        && let Some(at) = ports.iter().position(|port| *port.name == *wanted || port.port.to_string() == wanted)
-    {
+    if let Some(wanted) = export.and_then(|export| annotation(&export.annotations, ANNOTATION_INSTANCE_PORT)) {
+        let at = ports.iter().position(|port| *port.name == *wanted || port.port.to_string() == wanted);
+        let at = at.ok_or_else(|| {
+            format!(
+                "The annotation {ANNOTATION_INSTANCE_PORT} is {wanted:?}: write the name or the number of a port of the \
+                 Service. Until then what is registered stays as it is, and new instances have the first port."
+            )
+        })?;
         ports[..=at].rotate_right(1);
     }
-    ports
+    Ok(ports)
 }
 
 /// What the annotations say about a target that somebody else made.

@@ -18,11 +18,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    custom::Custom,
-    host::is_load_balancer,
-    ownership::{Identity, short_hash},
-};
+use super::{custom::Custom, host::is_load_balancer, ownership::Identity};
 use crate::{
     cloudmap::{Attributes, Instance, RecordType, Service},
     model::{Endpoint, EndpointPort, ServiceKey, ServicePort},
@@ -48,9 +44,6 @@ pub const FURTHER_PORT: &str = "PORT_";
 const MAX_ATTRIBUTES: usize = 30;
 /// Characters of all keys and values that AWS allows.
 const MAX_CHARACTERS: usize = 5000;
-/// Bytes of the hash of the cluster's UID in ids: two of a thousand clusters share it once in a million accounts.
-const CLUSTER_HASH: usize = 5;
-
 /// Why a Service cannot be registered at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
@@ -278,7 +271,7 @@ impl Source<'_> {
         endpoints: impl IntoIterator<Item = &'e Endpoint>,
         custom: &Custom,
     ) -> Result<Vec<InstanceSpec>, Unfit> {
-        let prefix = self.id_prefix();
+        let prefix = self.identity.id_prefix();
         let stays = |endpoint: &&Endpoint| endpoint.conditions.ready || !endpoint.conditions.terminating;
         let mut staying: Vec<_> = endpoints.into_iter().filter(stays).collect();
         // The address that is in the id, then the port; of doubles the one that is ready counts.
@@ -321,11 +314,6 @@ impl Source<'_> {
         }
         specs.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(specs)
-    }
-
-    /// What the ids of all instances of this cluster begin with.
-    pub(super) fn id_prefix(&self) -> String {
-        format!("k8s-{}", short_hash(&self.identity.cluster_uid, CLUSTER_HASH))
     }
 
     /// The number that the first port of the Service has on an endpoint.

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use super::attributes::Unfit;
 use crate::{api::names::ANNOTATION_ATTRIBUTES, cloudmap::Attributes, cluster::objects::Pairs, model::Endpoint};
 
 /// Longest key and value of an attribute (Cloud Map `RegisterInstance`).
@@ -38,6 +39,21 @@ impl Custom {
         attributes.extend(self.service.clone());
         attributes
     }
+}
+
+/// Makes instances with what users add, or else without: an attribute too many must not cost the name its instances. `None`:
+/// even those are too large. With the complaint, which says what is so meanwhile.
+pub fn fit<T>(custom: &Custom, make: impl Fn(&Custom) -> Result<T, Unfit>) -> (Option<T>, Option<String>) {
+    let unfit = match make(custom) {
+        Ok(made) => return (Some(made), None),
+        Err(unfit) => unfit,
+    };
+    let made = make(&Custom::default()).ok();
+    let meanwhile = match made {
+        Some(_) => "what is registered stays as it is, and new instances have no attributes of your own",
+        None => "what is registered stays as it is",
+    };
+    (made, Some(format!("{unfit}; until then {meanwhile}")))
 }
 
 /// Reads the annotation: `key=value` separated by commas or lines, or a JSON object of texts.

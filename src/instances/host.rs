@@ -42,7 +42,7 @@ impl Source<'_> {
         hosts: impl IntoIterator<Item = &'h Arc<str>>,
         custom: &Custom,
     ) -> Result<Vec<InstanceSpec>, Unfit> {
-        let prefix = self.id_prefix();
+        let prefix = self.identity.id_prefix();
         let common = Arc::new(self.common(&[], &custom.service));
         let spec = |host: &Arc<str>| {
             let id = format!("{prefix}-h{}", short_hash(host, HOST_HASH)).into();

@@ -25,6 +25,9 @@ const HERITAGE: &str = "heritage=cloudmap-mcs,cloudmap-mcs/made-for=";
 /// ECS Service Connect tags the services that it manages; what others register there breaks it.
 const SERVICE_CONNECT_TAG: &str = "AmazonECSManaged";
 
+/// Bytes of the hash of the cluster's UID in ids: two of a thousand clusters share it once in a million accounts.
+const CLUSTER_HASH: usize = 5;
+
 /// Tag of the services that the Python CloudMap Kubernetes Controller made.
 const PYTHON_TAG: &str = "CreatedBy";
 const PYTHON_CREATOR: &str = "cloudmap-controller";
@@ -55,6 +58,11 @@ impl Identity {
 
     fn made(&self, creator: &str) -> bool {
         [self.set(), self.alone()].iter().any(|set| creator.starts_with(&creator_prefix(set)))
+    }
+
+    /// What the ids of this cluster's instances begin with, but for those in the AWS controller's form.
+    pub fn id_prefix(&self) -> String {
+        format!("k8s-{}", short_hash(&self.cluster_uid, CLUSTER_HASH))
     }
 
     /// The `CreatorRequestId` of something that we make now. The nonce makes it unique, since AWS may answer a

@@ -12,7 +12,7 @@ use super::{
     attributes::{Digest, IPV4, IPV6, InstanceSpec, ServiceTraits, digest},
     ownership::{Identity, is_ours},
 };
-use crate::cloudmap::Instance;
+use crate::{awsmcs, cloudmap::Instance};
 
 /// Own instances of a target with what they say, as last read or written; `None` where a write of ours has an outcome
 /// that is not known (yet).
@@ -22,14 +22,17 @@ pub type Own = BTreeMap<Arc<str>, Option<Digest>>;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reading {
     pub own: Own,
-    /// Ids of instances that are not provably ours, among those that we would use: never to be written.
+    /// Ids of instances that are not provably ours, where ours can have such ids, wanted by now or not: never to be written.
     pub taken: BTreeSet<Arc<str>>,
     /// All instances that are not ours.
     pub foreign: usize,
     /// What goes when all else is there: those of them that the controller registered that the user takes over from, and own
     /// ones of endpoints that go on under other ids.
-    pub adopted: BTreeSet<Arc<str>>,
+    pub adopted: Adopted,
 }
+
+/// Ids, and the addresses that the instances say.
+pub type Adopted = BTreeMap<Arc<str>, Vec<IpAddr>>;
 
 /// Sorts a complete listing of a service into ours and foreign. `adopt`: who the user takes over from.
 pub fn read<'a>(
@@ -43,15 +46,19 @@ pub fn read<'a>(
         LazyCell::new(|| desired.iter().flat_map(InstanceSpec::addresses).collect());
     // The endpoint is there still, though under another id: as after a change of `--aws-mcs-compat`.
     let goes_on = |instance| addresses(instance).any(|address| wanted_addresses.contains(&address));
+    let own_ids = identity.id_prefix();
     for instance in listing {
         let ours = is_ours(instance, identity);
         let adopted = !ours && adopt.is_some_and(|adopt| adopt.wrote(instance));
         let wanted = find(desired, &instance.id).is_some();
         reading.foreign += usize::from(!ours);
-        if wanted && !ours && !adopted {
-            reading.taken.insert(instance.id.clone());
+        if !ours && !adopted {
+            // Others need no room here: ECS tasks are many.
+            if instance.id.starts_with(&own_ids) || awsmcs::is_id(&instance.id) {
+                reading.taken.insert(instance.id.clone());
+            }
         } else if adopted && !wanted || ours && !wanted && goes_on(instance) {
-            reading.adopted.insert(instance.id.clone());
+            reading.adopted.insert(instance.id.clone(), addresses(instance).collect());
         } else if ours || adopted {
             // One with an id that we use is written over in its place.
             reading.own.insert(instance.id.clone(), Some(digest(&instance.attributes)));
@@ -81,13 +88,20 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Leaves what is registered as it is, though it says something else.
+    #[must_use]
+    pub fn as_is(mut self, own: &Own) -> Self {
+        self.register.retain(|id| !matches!(own.get(id), Some(Some(_))));
+        self
+    }
+
     pub fn is_empty(&self) -> bool {
         self.deregister.is_empty() && self.register.is_empty()
     }
 }
 
 /// Compares what should be with what is. `desired` is sorted by id, `own` comes from [`read`] and from what was written
-/// since; an id is deregistered only if it is in `own`, that is, provably ours.
+/// since; an id is deregistered only if it is in `own` and nobody else was seen to use it.
 pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, service: ServiceTraits) -> Plan {
     let mut plan = Plan::default();
     let mut wanted = BTreeSet::new();
@@ -104,7 +118,7 @@ pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, ser
             }
         }
     }
-    plan.deregister = own.keys().filter(|id| !wanted.contains(id)).cloned().collect();
+    plan.deregister = own.keys().filter(|id| !wanted.contains(id) && !taken.contains(*id)).cloned().collect();
     plan.wanted = wanted.len();
     plan
 }
@@ -121,6 +135,14 @@ pub fn writable<'a>(
         spec.belongs(service, own.contains_key(id)) && spec.lacks(service).is_none() && !taken.contains(id)
     };
     find(desired, id).filter(fits)
+}
+
+/// Which of those that go last can go now, since the name does not lose an address by it: ours have all that they have.
+pub fn replaced(adopted: &Adopted, desired: &[InstanceSpec], own: &Own) -> Vec<Arc<str>> {
+    let registered = desired.iter().filter(|spec| matches!(own.get(spec.id()), Some(Some(_))));
+    let there: BTreeSet<IpAddr> = registered.flat_map(InstanceSpec::addresses).collect();
+    let had = |addresses: &[IpAddr]| !addresses.is_empty() && addresses.iter().all(|address| there.contains(address));
+    adopted.iter().filter(|(_, addresses)| had(addresses)).map(|(id, _)| id.clone()).collect()
 }
 
 /// Which registered instances do not have the health that their pods have: `told` is what was said of each last. Only for
@@ -229,14 +251,38 @@ mod tests {
             dead.clone(),
         ];
         let reading = read(&listing, &desired, &us, Some(&here));
-        assert_eq!(reading.adopted, [renamed.id, "tcp-10_0_0_7-80".into()].into());
+        let adopted: Vec<_> = reading.adopted.keys().cloned().collect();
+        assert_eq!(adopted, [renamed.id.clone(), "tcp-10_0_0_7-80".into()]);
         assert_eq!(reading.taken, ["tcp-10_0_0_3-80".into()].into(), "another cluster's is left alone");
         let steps = plan(&desired, &reading.own, &reading.taken, ServiceTraits::default());
         assert_eq!(steps.deregister, [dead.id]);
         assert_eq!(steps.register, ["tcp-10_0_0_1-80".into(), "tcp-10_0_0_2-80".into()]);
+        // Where there is no room for both, who has another instance by now goes first.
+        let own = Own::from([(desired[1].id().clone(), Some(desired[1].digest(ServiceTraits::default())))]);
+        assert_eq!(replaced(&reading.adopted, &desired, &reading.own), Vec::<Arc<str>>::new());
+        assert_eq!(replaced(&reading.adopted, &desired, &own), [renamed.id]);
         // Without the flag they are anybody's.
         let reading = read(&listing, &desired, &us, None);
-        assert_eq!(reading.taken.len(), 2);
+        assert_eq!(reading.taken.len(), 3);
+    }
+
+    /// Ids of the AWS controller's form are the same in all clusters: a pod gets the address that another cluster's had.
+    #[test]
+    fn an_id_that_somebody_else_has_is_known_before_it_is_wanted_and_never_deregistered() {
+        let us = identity("uid-1");
+        let theirs =
+            |id: &str| Instance { id: id.into(), attributes: [(IPV4.to_owned(), "10.0.0.1".to_owned())].into() };
+        let ours = rendered("uid-1", &[1].into(), "a").remove(0).id;
+        let ecs = theirs("0db8dbd2185c4c0184e80f58fee8ba1d");
+        let reading = read(&[theirs("tcp-10_0_0_1-80"), theirs(&ours), ecs], &[], &us, None);
+        assert_eq!(reading.taken, [ours.clone(), "tcp-10_0_0_1-80".into()].into());
+        assert_eq!(reading.foreign, 3);
+
+        // A write of ours had no answer, and now it is somebody else's.
+        let own = Own::from([(ours, None)]);
+        for desired in [vec![], specs("uid-1", &[1].into(), "a")] {
+            assert!(plan(&desired, &own, &reading.taken, ServiceTraits::default()).is_empty());
+        }
     }
 
     proptest! {

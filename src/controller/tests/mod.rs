@@ -11,4 +11,5 @@ mod iam;
 mod registered;
 mod replaced;
 mod sharing;
+mod unfit;
 mod world;

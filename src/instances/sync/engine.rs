@@ -165,7 +165,7 @@ impl Engine {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
         // What waits for a place is woken by the call that leaves it.
         let poll = self.polls.first_key_value().map(|((at, _), _)| *at).filter(|_| self.may_poll());
-        let drift = Some(self.drift_next).filter(|_| self.in_flight(Class::Read) == 0);
+        let drift = Some(self.drift_next).filter(|_| self.may_check());
         [timer, poll, drift].into_iter().flatten().min()
     }
 
@@ -225,10 +225,11 @@ impl Engine {
     pub(super) fn want(&mut self, target: &Target, now: Instant) -> Option<Want> {
         let desired = self.desired.clone();
         let desired = desired.targets.get(target)?;
-        let again = |place: &Place| place.refused_until.is_some_and(|until| until <= now);
+        let unfit = self.targets.get(target)?.unfit.is_some();
+        let again =
+            |place: &Place| place.refused_until.is_some_and(|until| until <= now) || unfit && place.again_at() <= now;
         if self.targets.get(target)?.place().is_some_and(again) {
-            self.targets.get_mut(target)?.phase = Phase::Unresolved;
-            self.forget_services(target);
+            self.look_up(target, now);
         }
         let state = self.targets.get(target)?;
         if !(desired.active || desired.retiring) || state.busy || state.not_before.is_some_and(|at| at > now) {
@@ -241,6 +242,9 @@ impl Engine {
                 let (service_id, unproven) = (place.service_id.clone(), place.unproven);
                 if state.seen == Seen::Never {
                     return state.reading.is_none().then_some(Want::Read { service_id });
+                }
+                if state.reading.is_none() && state.read_at.is_some_and(|at| at <= now) {
+                    return Some(Want::Read { service_id });
                 }
                 // What we have there is withdrawn, whoever owns the service.
                 if unproven && !desired.retiring {
@@ -292,12 +296,25 @@ impl Engine {
 
     pub(super) fn resolved(&mut self, target: &Target, place: Place) {
         if let Some(state) = self.targets.get_mut(target) {
-            if place.refused_until.is_none() {
+            if place.refused_until.is_none() && state.retry.is_empty() {
                 state.problem = None;
                 state.failures = 0;
             }
+            if state.service_id.as_ref().is_some_and(|before| *before != place.service_id) {
+                self.running -= state.running.len();
+                state.running.clear();
+                state.lose_place();
+            }
+            state.service_id = Some(place.service_id.clone());
+            if !place.traits.has_custom_health_check() {
+                state.told.clear();
+            }
+            let again = state.unfit.is_some().then(|| place.again_at());
             state.phase = Phase::Resolved(place);
             state.pending = None;
+            if let Some(at) = again {
+                self.wake_at(target, at);
+            }
         }
     }
 
@@ -332,6 +349,7 @@ impl Engine {
             Want::Read { service_id } => {
                 let state = self.targets.get_mut(target)?;
                 state.reading = Some(std::collections::BTreeSet::new());
+                state.read_again = state.read_again.saturating_add(u32::from(state.read_at.take().is_some()));
                 let health = state.place().is_some_and(|place| place.traits.has_custom_health_check());
                 Call::Read { target: target_owned, service_id, health }
             }

@@ -86,6 +86,8 @@ pub struct TargetDesired {
     pub decides: bool,
     /// Nothing is deregistered, whatever is in `instances`.
     pub keep: bool,
+    /// What is registered is not written over: something that decides what it says cannot be understood, or does not fit.
+    pub as_is: bool,
     pub consent: Consent,
     pub creation: Creation,
     /// Sorted by id, as [`Source::instances`](super::Source::instances) gives them.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     Creation, Reason, TargetDesired,
     engine::{CREATION_AGE, Engine, LISTING_AGE},
-    state::{Place, Seen, Trouble, Want},
+    state::{Phase, Place, Seen, Trouble, Want},
 };
 use crate::{
     cloudmap::{CreateService, DnsRecord, Error, ErrorKind, Namespace, NamespaceKind, Service},
@@ -98,7 +98,7 @@ impl Engine {
             Some(listed) if desired.retiring || listed.owner == ServiceOwner::Ours => {
                 let adopt = desired.consent.adopt.clone().filter(|adopt| adopt.covers(&listed.owner));
                 let control = if listed.owner == ServiceOwner::Ours { Control::Ours } else { Control::Others };
-                let place = Place { adopt, ..listed.place(control) };
+                let place = Place { adopt, ..listed.place(control, now) };
                 self.resolved(target, place);
                 self.want(target, now)
             }
@@ -106,7 +106,7 @@ impl Engine {
             // them meanwhile, and asks first where something is to be written. (To know what is adopted, a reading needs the
             // owner.)
             Some(listed) if listed.unmarked && unseen && desired.consent.adopt.is_none() => {
-                let place = Place { unproven: true, ..listed.place(Control::Others) };
+                let place = Place { unproven: true, ..listed.place(Control::Others, now) };
                 self.resolved(target, place);
                 self.want(target, now)
             }
@@ -158,7 +158,7 @@ impl Engine {
                 state.seen = Seen::Once;
                 let known = listed(&service, &self.settings.identity);
                 state.found = state.found.take().or_else(|| Some(Arc::default()));
-                let place = known.place(Control::Ours);
+                let place = known.place(Control::Ours, now);
                 self.remember(&namespace_id, &target.service, known);
                 self.resolved(target, place);
                 self.drift_check_soon(now);
@@ -209,7 +209,7 @@ impl Engine {
                 let identity = &self.settings.identity;
                 let control = control(&service, &tags, identity, adopt.as_ref());
                 let known = listed(&service, identity);
-                let place = Place { adopt, refused_until: until, ..known.place(control) };
+                let place = Place { adopt, refused_until: until, ..known.place(control, now) };
                 if let Some(namespace_id) = &service.namespace_id {
                     self.remember(namespace_id, &target.service, known);
                 }
@@ -230,6 +230,17 @@ impl Engine {
         self.wake_target(target, now);
     }
 
+    /// The service of a target may not be what it was: it is looked at again, by a listing that is not old.
+    pub(super) fn look_up(&mut self, target: &Target, now: Instant) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        state.phase = Phase::Unresolved;
+        let Some((_, namespaces)) = &self.namespaces.rows else { return };
+        let Some(namespace) = namespaces.get(&target.namespace) else { return };
+        if self.services.get(&namespace.id).is_some_and(|listing| listing.fresh(LISTING_AGE, now).is_none()) {
+            self.services.remove(&namespace.id);
+        }
+    }
+
     /// The listing of a target's namespace is out of date.
     pub(super) fn forget_services(&mut self, target: &Target) {
         let Some((_, namespaces)) = &self.namespaces.rows else { return };
@@ -239,10 +250,26 @@ impl Engine {
     }
 }
 
+impl Place {
+    /// When it is looked at again if it keeps instances out: whoever made the service may change it.
+    pub(super) fn again_at(&self) -> Instant {
+        self.since + REFUSED_AGAIN
+    }
+}
+
 impl Listed {
-    fn place(&self, control: Control) -> Place {
+    fn place(&self, control: Control, now: Instant) -> Place {
         let Self { id, traits, records, owner: _, unmarked: _ } = self.clone();
-        Place { service_id: id, traits, records, control, unproven: false, adopt: None, refused_until: None }
+        Place {
+            service_id: id,
+            traits,
+            records,
+            control,
+            unproven: false,
+            adopt: None,
+            refused_until: None,
+            since: now,
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
         Adopt,
         attributes::{Digest, ServiceTraits},
         ownership::Control,
-        plan::Own,
+        plan::{Adopted, Own},
     },
 };
 
@@ -97,6 +97,8 @@ pub(super) struct Place {
     pub(super) adopt: Option<Adopt>,
     /// It is somebody else's, as far as is known until then: only what we have there is withdrawn.
     pub(super) refused_until: Option<Instant>,
+    /// When this was found.
+    pub(super) since: Instant,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -159,6 +161,8 @@ pub(super) enum Seen {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) phase: Phase,
+    /// The service that all this is about.
+    pub(super) service_id: Option<Arc<str>>,
     /// A resolving call for this target is in flight.
     pub(super) busy: bool,
     pub(super) own: Own,
@@ -174,8 +178,13 @@ pub(super) struct State {
     pub(super) untold: VecDeque<(Arc<str>, bool)>,
     pub(super) ttl: Ttl,
     pub(super) crowded: Crowded,
+    /// Ids on which somebody else's operation was in the way of ours: not written before they are read.
+    pub(super) unsure: BTreeSet<Arc<str>>,
+    /// When to read out of turn, and how often that was done since a write succeeded.
+    pub(super) read_at: Option<Instant>,
+    pub(super) read_again: u32,
     /// Instances of the controller that is replaced: deregistered when ours are there.
-    pub(super) adopted: BTreeSet<Arc<str>>,
+    pub(super) adopted: Adopted,
     pub(super) seen: Seen,
     /// A reading is in flight; ids that were written since it began, about which it tells nothing.
     pub(super) reading: Option<BTreeSet<Arc<str>>>,
@@ -212,7 +221,7 @@ impl State {
     pub(super) fn at_rest(&self) -> bool {
         let written =
             self.running.is_empty() && self.retry.is_empty() && self.pending.as_ref().is_some_and(VecDeque::is_empty);
-        written && self.telling.is_empty() && self.untold.is_empty()
+        written && self.telling.is_empty() && self.untold.is_empty() && self.unsure.is_empty()
     }
 
     pub(super) fn registered(&self) -> usize {
@@ -222,9 +231,12 @@ impl State {
     /// Forgets where the target is and what is there, but not what is on its way.
     pub(super) fn lose_place(&mut self) {
         self.phase = Phase::Unresolved;
+        self.service_id = None;
         self.own.clear();
         self.taken.clear();
         self.adopted.clear();
+        self.unsure.clear();
+        self.read_at = None;
         (self.foreign, self.foreign_ill) = (0, 0);
         self.told.clear();
         self.untold.clear();
@@ -251,11 +263,29 @@ impl State {
         at
     }
 
+    /// Has the instances read out of turn: what happened only a reading explains. The time of that is returned; a target in
+    /// which much happens is read once in a back-off.
+    pub(super) fn read_soon(&mut self, now: Instant) -> Instant {
+        *self.read_at.get_or_insert(now + back_off(self.read_again + 1))
+    }
+
+    /// Instances went: where a quota was reached, there is room now.
+    pub(super) fn make_room(&mut self, now: Instant) {
+        // When all that go are gone, or most attempts would be vain.
+        let Some(until) = self.full_until.filter(|_| self.running.is_empty()) else { return };
+        self.full_until = None;
+        for retry in self.retry.values_mut().filter(|retry| retry.at == until) {
+            retry.at = now;
+        }
+        self.pending = None;
+    }
+
     /// Something went well: what was said is over, unless an instance is still to be tried again.
     pub(super) fn relieve(&mut self) {
         if self.retry.is_empty() && self.place().is_some_and(|place| place.refused_until.is_none()) {
             self.problem = None;
             self.failures = 0;
+            self.read_again = 0;
         }
     }
 

@@ -14,6 +14,9 @@ use crate::{cloudmap::NamespaceKind, model::Target};
 /// When to look for targets to check again where there are none, as at the start of a term.
 const NOTHING_YET: Duration = Duration::from_secs(1);
 
+/// Drift checks in flight: the other half of the places is for readings that somebody waits for.
+const CHECKS: usize = Class::Read.places() / 2;
+
 impl Engine {
     /// Deletes namespaces of ours that no target needs any more. AWS keeps those with services in them.
     pub(super) fn tidy_namespaces(&mut self, now: Instant) -> Option<Call> {
@@ -35,9 +38,14 @@ impl Engine {
         Some(Call::DeleteNamespace(namespace))
     }
 
+    /// Whether there is a place for a drift check: a slow one must not hold up the next.
+    pub(super) fn may_check(&self) -> bool {
+        self.in_flight(Class::Read) < CHECKS
+    }
+
     /// Reads the next target again, spread evenly over the period.
     pub(super) fn drift_check(&mut self, now: Instant) -> Option<Call> {
-        if now < self.drift_next || self.in_flight(Class::Read) > 0 {
+        if now < self.drift_next || !self.may_check() {
             return None;
         }
         let (period, pages) = self.drift_period();

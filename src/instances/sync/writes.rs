@@ -18,8 +18,8 @@ use crate::{
     cloudmap::{Error, ErrorKind, OperationId, OperationState},
     instances::{
         InstanceSpec,
-        attributes::Digest,
-        plan::{self, find, ill_told, plan, writable},
+        attributes::{Digest, ServiceTraits},
+        plan::{self, Own, Plan, find, ill_told, plan, replaced, writable},
     },
     model::Target,
 };
@@ -47,6 +47,24 @@ fn is_refused(state: &State, desired: &TargetDesired) -> bool {
     refused && (state.own.is_empty() || !desired.consent.unclear)
 }
 
+/// What remains to be written of some of a target's instances.
+fn planned(
+    desired: &TargetDesired,
+    instances: &[InstanceSpec],
+    own: &Own,
+    taken: &BTreeSet<Arc<str>>,
+    traits: ServiceTraits,
+) -> Plan {
+    let mut plan = plan(instances, own, taken, traits);
+    if desired.as_is {
+        plan = plan.as_is(own);
+    }
+    if desired.keep {
+        plan.deregister.clear();
+    }
+    plan
+}
+
 impl Engine {
     /// The next instance to write.
     pub(super) fn next_write(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Arc<str>> {
@@ -56,6 +74,7 @@ impl Engine {
         let blocked = |state: &State, id: &Arc<str>| {
             state.running.contains_key(id)
                 || state.telling.contains(id)
+                || state.unsure.contains(id)
                 || state.retry.get(id).is_some_and(|retry| retry.at > now)
                 || (full && !matches!(state.own.get(id), Some(Some(_))) && find(wanted(state, desired), id).is_some())
         };
@@ -67,19 +86,31 @@ impl Engine {
             state.pending.as_mut()?.pop_front();
         }
         state.pending = Some(VecDeque::new());
-        if state.at_rest() && !full && !is_refused(state, desired) {
+        let refused = is_refused(state, desired);
+        if state.at_rest() && !full && !refused {
             state.settled = true;
             state.reach();
             state.count();
-            // Only now, so that the name is never without an instance while it changes hands.
-            if !state.adopted.is_empty() && desired.active && state.unfit.is_none() {
-                let adopted = std::mem::take(&mut state.adopted);
-                state.own.extend(adopted.into_iter().map(|id| (id, None)));
-                state.pending = None;
-                return self.next_write(target, desired, now);
-            }
         }
-        None
+        // Only when ours are there, so that the name loses no address while it changes hands.
+        let going: Vec<_> = if state.adopted.is_empty() || !desired.active || desired.keep || refused {
+            Vec::new()
+        } else if full {
+            replaced(&state.adopted, &desired.instances, &state.own)
+        } else if state.at_rest() && state.unfit.is_none() {
+            state.adopted.keys().cloned().collect()
+        } else {
+            Vec::new()
+        };
+        if going.is_empty() {
+            return None;
+        }
+        for id in going {
+            state.adopted.remove(&id);
+            state.own.entry(id).or_insert(None);
+        }
+        state.pending = None;
+        self.next_write(target, desired, now)
     }
 
     /// Plans what remains to be written, unless that is known.
@@ -90,7 +121,8 @@ impl Engine {
         }
         let traits = state.place()?.traits;
         let instances = wanted(state, desired);
-        let plan = plan(instances, &state.own, &state.taken, traits);
+        let plan = planned(desired, instances, &state.own, &state.taken, traits);
+        let fitted = state.unfit.is_none();
         state.unfit = plan.refused.first().map(|(id, why)| {
             let (refused, all) = (plan.refused.len(), plan.refused.len() + plan.wanted);
             format!("{refused} of {all} instances cannot be registered; {id}: {why}")
@@ -105,7 +137,7 @@ impl Engine {
         // hands is never without an instance; not longer than while nothing but time is in the way of that.
         let unhindered = state.problem.is_none() && state.full_until.is_none_or(|until| until <= now);
         state.waits_for_first = plan.present == 0 && !plan.register.is_empty() && unhindered;
-        let deregister = if desired.keep || state.waits_for_first { Vec::new() } else { plan.deregister };
+        let deregister = if state.waits_for_first { Vec::new() } else { plan.deregister };
         let pending: VecDeque<_> = deregister.into_iter().chain(plan.register).collect();
         if !state.retry.is_empty() {
             // What failed and is not wanted any more is forgotten.
@@ -114,6 +146,10 @@ impl Engine {
             state.relieve();
         }
         state.pending = Some(pending);
+        if let Some(place) = state.place().filter(|_| fitted && state.unfit.is_some()) {
+            let at = place.again_at();
+            self.wake_at(target, at);
+        }
         Some(())
     }
 
@@ -128,6 +164,9 @@ impl Engine {
         let desired = desired.targets.get(target)?;
         let state = self.targets.get_mut(target)?;
         state.pending.as_mut()?.pop_front();
+        if state.taken.contains(&id) {
+            return None;
+        }
         let traits = state.place()?.traits;
         let spec = writable(wanted(state, desired), &id, &state.own, &state.taken, traits);
         let running = Running {
@@ -176,27 +215,46 @@ impl Engine {
                         state.retry.remove(id);
                     }
                     ErrorKind::LimitExceeded => {
-                        state.full_until = Some(now + FULL);
+                        let until = state.full_until.filter(|until| *until > now).unwrap_or(now + FULL);
+                        state.full_until = Some(until);
                         state.problem = reason(&error).map(|reason| (reason, error.to_string()));
                         state.pending = None;
-                        self.retry(target, id, now + FULL);
+                        self.retry(target, id, until);
                     }
                     ErrorKind::AccessDenied => {
                         state.pending = None;
                         let at = state.fail(&error, now);
                         self.wake_at(target, at);
                     }
-                    _ => self.failed(target, id, &error, now),
+                    _ => {
+                        self.failed(target, id, &error, now);
+                        if matches!(error.kind, ErrorKind::Duplicate { .. }) {
+                            self.doubt(target, id, now);
+                        }
+                    }
                 }
             }
         }
         self.wake_target(target, now);
     }
 
+    /// Somebody else's operation on an instance was in the way: what it made of it is read before it is written.
+    fn doubt(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        state.unsure.insert(id.clone());
+        let at = state.read_soon(now);
+        self.wake_at(target, at);
+    }
+
     /// Tries one instance again later, and says so where that is more than a hiccup.
     pub(super) fn failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         let failures = state.retry.get(id).map_or(0, |retry| retry.failures) + 1;
+        if error.kind == ErrorKind::InvalidInput && state.place().is_some() {
+            // It may have other records by now, or no health check.
+            self.look_up(target, now);
+        }
+        let Some(state) = self.targets.get_mut(target) else { return };
         let hopeless = matches!(error.kind, ErrorKind::InvalidInput | ErrorKind::AccessDenied);
         if let Some(reason) = reason(error)
             && (failures > reason.hiccups() || hopeless)
@@ -242,27 +300,27 @@ impl Engine {
         let Some(state) = self.targets.get_mut(&target) else { return };
         let Some(running) = state.running.get_mut(&id) else { return };
         match result {
+            Ok(OperationState::Succeeded { .. } | OperationState::Failed { .. }) if running.in_the_way => {
+                self.ended(&target, &id);
+                self.registered_as(&target, &id, None);
+                self.doubt(&target, &id, now);
+            }
             Ok(OperationState::Succeeded { .. }) => {
-                let (effect, in_the_way) = (running.effect, running.in_the_way);
+                let effect = running.effect;
                 let told = Told { healthy: running.healthy, settles: now };
                 self.ended(&target, &id);
-                self.registered_as(&target, &id, effect.filter(|_| !in_the_way).map(|_| told));
-                self.succeeded(&target, &id, effect.filter(|_| !in_the_way), in_the_way);
+                self.registered_as(&target, &id, effect.map(|_| told));
+                self.succeeded(&target, &id, effect, now);
             }
             Ok(OperationState::Failed { code, message }) => {
-                let (registering, in_the_way) = (running.effect.is_some(), running.in_the_way);
+                let operation = if running.effect.is_some() { "RegisterInstance" } else { "DeregisterInstance" };
+                let message = format!("{code}: {message}");
                 self.ended(&target, &id);
-                if in_the_way {
-                    self.succeeded(&target, &id, None, true);
-                } else {
-                    let operation = if registering { "RegisterInstance" } else { "DeregisterInstance" };
-                    let message = format!("{code}: {message}");
-                    self.operation_failed(&target, &id, &Error { operation, kind: ErrorKind::Other, message }, now);
-                }
+                self.operation_failed(&target, &id, &Error { operation, kind: ErrorKind::Other, message }, now);
             }
             // AWS forgets operations after a while; and what has taken too long is not waited for.
-            Err(Error { kind: ErrorKind::NotFound, .. }) => self.given_up(&target, &id),
-            _ if now.duration_since(running.since) > OPERATION_DEADLINE => self.given_up(&target, &id),
+            Err(Error { kind: ErrorKind::NotFound, .. }) => self.given_up(&target, &id, now),
+            _ if now.duration_since(running.since) > OPERATION_DEADLINE => self.given_up(&target, &id, now),
             Ok(OperationState::Running) | Err(_) => {
                 running.polls += 1;
                 let wait = FIRST_POLL.saturating_mul(1 << running.polls.min(4)).min(LAST_POLL);
@@ -292,16 +350,13 @@ impl Engine {
         }
     }
 
-    fn succeeded(&mut self, target: &Target, id: &Arc<str>, effect: Option<Digest>, unknown: bool) {
+    fn succeeded(&mut self, target: &Target, id: &Arc<str>, effect: Option<Digest>, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
-        match effect {
-            Some(said) => {
-                state.own.insert(id.clone(), Some(said));
-            }
-            None if unknown => {}
-            None => {
-                state.own.remove(id);
-            }
+        if let Some(said) = effect {
+            state.own.insert(id.clone(), Some(said));
+        } else {
+            state.own.remove(id);
+            state.make_room(now);
         }
         state.retry.remove(id);
         state.relieve();
@@ -324,14 +379,15 @@ impl Engine {
     fn operation_failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
         if let Some(state) = self.targets.get_mut(target) {
             state.problem = Some((super::Reason::Failed, format!("instance {id}: {error}")));
-            state.seen = Seen::Never;
+            let at = state.read_soon(now);
+            self.wake_at(target, at);
         }
         self.failed(target, id, error, now);
     }
 
-    fn given_up(&mut self, target: &Target, id: &Arc<str>) {
+    fn given_up(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
         self.ended(target, id);
-        self.look_again(target, id);
+        self.doubt(target, id, now);
     }
 
     /// Whether an instance, just written, must be written again, because what is desired changed meanwhile.
@@ -341,7 +397,7 @@ impl Engine {
         let Some(traits) = state.place().map(|place| place.traits) else { return };
         let spec = find(wanted(state, desired), id).map(std::slice::from_ref).unwrap_or_default();
         let own = state.own.get_key_value(id).map(|(id, said)| (id.clone(), *said)).into_iter().collect();
-        let again = plan(spec, &own, &state.taken, traits);
+        let again = planned(desired, spec, &own, &state.taken, traits);
         if let Some(pending) = &mut state.pending
             && !again.is_empty()
         {
@@ -366,8 +422,16 @@ impl Engine {
                     self.lost(target, &error, now);
                 } else {
                     let at = state.fail(&error, now);
+                    if !state.unsure.is_empty() {
+                        state.read_at.get_or_insert(at);
+                    }
                     self.wake_at(target, at);
                 }
+            }
+            // Its service is looked for again: whose instances are taken over is not known.
+            Ok(_) if state.place().is_none() => {
+                let at = state.read_soon(now);
+                self.wake_at(target, at);
             }
             Ok(Inventory { instances: listing, unhealthy }) => {
                 let reading = plan::read(
@@ -387,12 +451,14 @@ impl Engine {
                 if state.seen != Seen::Never {
                     self.drifted += drifted as u64;
                 }
-                // An outcome that is not known stays so until the instance is written again.
-                own.extend(known.into_iter().filter(|(id, said)| untold(id) || said.is_none()));
+                // An outcome that is not known stays so until the instance is written again, if nobody else has it now.
+                let unknown = |id: &Arc<str>, said: &Option<_>| said.is_none() && !reading.taken.contains(id);
+                own.extend(known.into_iter().filter(|(id, said)| untold(id) || unknown(id, said)));
+                state.unsure.retain(|id| written.contains(id));
                 state.own = own;
                 state.taken = reading.taken;
                 state.adopted = reading.adopted;
-                state.adopted.retain(|id| !state.own.contains_key(id));
+                state.adopted.retain(|id, _| !state.own.contains_key(id));
                 if state.found.is_none() {
                     state.found = Some(Arc::new(state.own.keys().cloned().collect()));
                 }

@@ -91,3 +91,25 @@ async fn a_service_full_of_foreign_instances_counts_for_the_pages_that_it_takes(
     );
     assert_eq!(world.status(&web).notices[0].reason, "NearlyFull");
 }
+
+/// Reading a service with a custom health check takes two calls, one after the other.
+#[tokio::test(start_paused = true)]
+async fn the_period_holds_also_where_aws_is_slow() {
+    let quick = Rate::new(1000.0, 1000.0, 10.0);
+    let rates = Rates::default().with(Operation::CreateService, quick).with(Operation::RegisterInstance, quick);
+    let world = World::with(Fake::new().with_call(Duration::from_millis(80)), &rates, Settings::new(identity("uid-1")));
+    let services = names(500);
+    let checked = |service: &String| TargetDesired {
+        creation: Creation { custom_health_check: true, ..Creation::default() },
+        ..active(specs("uid-1", service, 1..=2, "a"))
+    };
+    world.desire(services.iter().map(|s| (target("shop", s), checked(s))));
+    for service in &services {
+        world.registered(&target("shop", service), 2).await;
+    }
+    assert_eq!(world.handle.figures().borrow().drift_period, Duration::from_secs(50));
+    let (reads, since) = (world.count(Operation::ListInstances), Instant::now());
+    sleep(Duration::from_secs(100)).await;
+    let rate = (world.count(Operation::ListInstances) - reads) as f64 / since.elapsed().as_secs_f64();
+    assert!((9.0..=10.1).contains(&rate), "{rate} services a second");
+}

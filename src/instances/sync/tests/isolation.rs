@@ -41,6 +41,20 @@ async fn a_service_in_which_every_operation_fails_later() {
     assert!(since.elapsed() < Duration::from_mins(7), "{:?}", since.elapsed());
     let message = world.refused(&target("bad", "bad"), Reason::Failed).await;
     assert!(message.contains("INTERNAL_FAILURE"), "{message}");
+
+    // Nor does it hold up that drift is put right, or cost readings that nobody planned for.
+    let stolen = (world.service("good-0").id, specs("uid-1", "good-0", [3], "a")[0].id().clone());
+    assert!(world.fake.registry().instances.remove(&stolen).is_some());
+    let reads = || {
+        let registry = world.fake.registry();
+        registry.calls.iter().filter(|(op, id)| *op == Operation::ListInstances && **id == *service).count()
+    };
+    let before = reads();
+    sleep(Duration::from_mins(1)).await;
+    assert!(world.fake.registry().instances.contains_key(&stolen));
+    sleep(Duration::from_mins(9)).await;
+    let reads = reads() - before;
+    assert!(reads <= 12 + 10, "{reads} readings in ten minutes: drift checks, and one for each back-off");
     world.fake.registry().failing_later.remove(&service);
     world.registered(&target("bad", "bad"), 30).await;
 }

@@ -1,7 +1,9 @@
 //! The task against a registry in memory, under simulated time.
 
+mod adopting;
 mod cost;
 mod drift;
+mod foreign;
 mod health;
 mod isolation;
 mod lifecycle;

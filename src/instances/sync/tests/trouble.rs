@@ -1,6 +1,7 @@
 //! What fails, and what others do.
 
 use super::*;
+use crate::cloudmap::{DnsRecord, RecordType};
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_reading_deletes_nothing() {
@@ -297,4 +298,55 @@ async fn until_there(there: impl Fn() -> Vec<Arc<str>>, wanted: &[Arc<str>]) {
         assert!(Instant::now() < end, "{:?}", there());
         sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Terraform makes a service anew without its health check, or takes a record away: nothing of that is told.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_not_what_it_was_is_looked_at_again() {
+    let fake = Fake::new();
+    let service = {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
+        let service = registry.add_service(&ns, "web", "terraform", "");
+        registry.services.get_mut(&service).unwrap().custom_health_check = true;
+        service
+    };
+    let world = World::new(fake);
+    let web = target("shop", "web");
+    world.desire([(web.clone(), TargetDesired { consent: named(), ..active(specs("uid-1", "web", 1..=4, "a")) })]);
+    world.registered(&web, 4).await;
+    {
+        let mut registry = world.fake.registry();
+        registry.services.get_mut(&service).unwrap().custom_health_check = false;
+        let first = registry.instances.keys().next().unwrap().clone();
+        registry.instances.remove(&first);
+    }
+    sleep(Duration::from_mins(3)).await;
+    assert_eq!(world.instances("web").len(), 4);
+    world.registered(&web, 4).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_kept_instances_out_is_taken_away() {
+    let fake = Fake::new();
+    let service = {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
+        let service = registry.add_service(&ns, "web", "terraform", "");
+        let record = |record_type| DnsRecord { record_type, ttl: 60 };
+        let records = [RecordType::A, RecordType::Aaaa].map(record).to_vec();
+        registry.services.get_mut(&service).unwrap().dns = Some(DnsConfig { weighted: false, records });
+        service
+    };
+    let world = World::new(fake);
+    let (web, since) = (target("shop", "web"), Instant::now());
+    world.desire([(web.clone(), TargetDesired { consent: named(), ..active(specs("uid-1", "web", 1..=2, "a")) })]);
+    world.refused(&web, Reason::UnfitEndpoints).await;
+    sleep(Duration::from_mins(12)).await;
+    let looks = world.count(Operation::GetService);
+    assert!((2..=4).contains(&looks), "{looks} looks in twelve minutes");
+    world.refused(&web, Reason::UnfitEndpoints).await;
+    world.fake.registry().services.get_mut(&service).unwrap().dns.as_mut().unwrap().records.pop();
+    world.registered(&web, 2).await;
+    assert!(since.elapsed() < Duration::from_mins(18), "{:?}", since.elapsed());
 }

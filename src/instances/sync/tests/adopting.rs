@@ -1,0 +1,39 @@
+//! Taking over from another controller.
+
+use super::*;
+
+fn theirs(last: u32) -> Instance {
+    let address = format!("10.0.0.{last}");
+    Instance { id: address.as_str().into(), attributes: [("AWS_INSTANCE_IPV4".to_owned(), address)].into() }
+}
+
+/// The addresses that a service says, and how many instances say them.
+fn addresses(world: &World) -> (BTreeSet<String>, usize) {
+    let instances = world.instances("web");
+    (instances.iter().map(|instance| instance.attributes["AWS_INSTANCE_IPV4"].clone()).collect(), instances.len())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_has_no_room_for_both_changes_hands_address_by_address() {
+    let fake = Fake::new().with_quota(10);
+    {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
+        let web = registry.add_service(&ns, "web", "x", "heritage=external-dns,external-dns/owner=eks");
+        for instance in (1..=8).map(theirs) {
+            registry.instances.insert((web.clone(), instance.id), instance.attributes);
+        }
+    }
+    let world = World::new(fake);
+    let (web, all) = (target("shop", "web"), addresses(&world).0);
+    let consent = Consent { named: true, adopt: Some("external-dns/eks".parse().unwrap()), ..Consent::default() };
+    world.desire([(web.clone(), TargetDesired { consent, ..active(specs("uid-1", "web", 1..=8, "a")) })]);
+    let since = Instant::now();
+    while world.instances("web").iter().any(|instance| !instance.id.starts_with("k8s-")) {
+        assert_eq!(addresses(&world).0, all, "the name lost an address");
+        assert!(since.elapsed() < Duration::from_mins(2), "{:?}", addresses(&world));
+        sleep(Duration::from_millis(100)).await;
+    }
+    world.registered(&web, 8).await;
+    assert_eq!(addresses(&world), (all, 8));
+}
