@@ -1,5 +1,10 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
 use super::*;
-use crate::api::{ServiceImportSpec, names};
+use crate::{
+    api::{ServiceImportSpec, names},
+    cluster::apply::ClusterWriter,
+};
 
 fn key() -> ServiceKey {
     ServiceKey::new("ns", "web")
