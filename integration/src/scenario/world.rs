@@ -411,13 +411,16 @@ pub fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
 }
 
 /// What an object says, so short that what several scenarios failed of can be read one after the other.
-/// Keeps why a scenario failed for the end of the run (`MCS_E2E_FAILURES`), where it is not lost among the objects.
+/// Keeps why a scenario failed for the end of the run (`MCS_E2E_FAILURES`), where it is not lost among the objects. What went
+/// wrong is said last.
 fn note(failure: &str) {
     const LONGEST: usize = 1500;
     let Some(path) = std::env::var_os("MCS_E2E_FAILURES") else { return };
-    let text = failure.chars().take(LONGEST).collect::<String>();
+    let (head, told) = failure.split_once('\n').unwrap_or((failure, ""));
+    let left_out = told.chars().count().saturating_sub(LONGEST);
+    let told = told.chars().skip(left_out).collect::<String>();
     let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-    let _ = file.and_then(|mut file| writeln!(file, "{text}\n"));
+    let _ = file.and_then(|mut file| writeln!(file, "{head}\n{}{told}\n", if left_out > 0 { "... " } else { "" }));
 }
 
 fn in_a_line(object: &Value) -> String {
