@@ -77,11 +77,12 @@ impl Cluster {
     }
 
     /// Requests the URL about ten times a second, each over a new connection, while `during` runs. Gives the number of
-    /// answers, and what went wrong with each request that failed.
+    /// answers, and what went wrong with each request that failed. A connection stays with the endpoint that it was given: one
+    /// that is dead fails however long is waited, and a machine that stands still for some seconds fails nothing.
     pub async fn load<T>(&self, url: &str, during: impl Future<Output = Result<T>>) -> Result<(T, Load)> {
         let stop = format!("/tmp/stop-{:016x}", rand::random::<u64>());
         let script = format!(
-            "while [ ! -e {stop} ]; do said=$(curl --silent --show-error --fail --max-time 5 --output /dev/null {url} 2>&1) \
+            "while [ ! -e {stop} ]; do said=$(curl --silent --show-error --fail --max-time 20 --output /dev/null {url} 2>&1) \
              && echo answered || echo \"until $(date -u +%T): $said\"; sleep 0.1; done; rm {stop}"
         );
         let command = ["sh", "-c", &script];
