@@ -106,9 +106,14 @@ async fn followed_by_theirs(world: &World, domain: &str) -> Result<()> {
     followed(world, domain, "theirs", ToOwned::to_owned).await
 }
 
+/// How the id ends that this controller gives a pod.
+fn own_id(address: &str) -> String {
+    format!("-{}", address.replace('.', "-"))
+}
+
 async fn followed_by_ours(world: &World, domain: &str) -> Result<()> {
     for name in OURS {
-        followed(world, domain, name, |address| format!("-{}", address.replace('.', "-"))).await?;
+        followed(world, domain, name, own_id).await?;
     }
     Ok(())
 }
@@ -287,7 +292,7 @@ async fn over_and_back(world: &World, ecs: &Ecs, kubeconfig: &Kubeconfig, domain
     for replicas in [2, 3] {
         world.deploy(here, MOVED[0], replicas).await?;
         for name in MOVED {
-            followed(world, domain, name, |address| format!("-{}", address.replace('.', "-"))).await?;
+            followed(world, domain, name, own_id).await?;
         }
     }
     writers_are(world, domain, &[CALLER, &here.id]).await?;
