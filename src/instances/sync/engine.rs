@@ -407,16 +407,15 @@ impl Engine {
                 self.wake_unresolved(now);
             }
             Event::NamespaceCreated { name, result } => {
-                match (result, &mut self.namespaces.rows) {
-                    (Ok(Some(namespace)), Some((_, rows))) => {
+                match result {
+                    Ok(made) => {
                         self.creating.remove(&name);
-                        rows.insert(name, namespace);
+                        match (made, &mut self.namespaces.rows) {
+                            (Some(namespace), Some((_, rows))) => drop(rows.insert(name, namespace)),
+                            (_, rows) => *rows = None,
+                        }
                     }
-                    (Ok(_), rows) => {
-                        *rows = None;
-                        self.creating.remove(&name);
-                    }
-                    (Err(error), _) => self.creating.entry(name).or_default().loaded(Err(error), now),
+                    Err(error) => self.creating.entry(name).or_default().loaded(Err(error), now),
                 }
                 self.wake_unresolved(now);
             }

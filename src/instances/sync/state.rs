@@ -25,6 +25,8 @@ use crate::{
 /// First and longest wait before something that failed is tried again.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_mins(1);
+/// The longest wait for a listing that AWS throttled.
+const RETRY_THROTTLED: Duration = Duration::from_secs(8);
 
 /// Wait after the n-th failure in a row, counted from 1.
 pub(super) fn back_off(failures: u32) -> Duration {
@@ -429,8 +431,8 @@ impl<T> Listing<T> {
             Err(error) => {
                 self.failures += 1;
                 // Where AWS throttles, the next one waits for its turn as it is.
-                let counted = if error.kind == ErrorKind::Throttled { self.failures.min(4) } else { self.failures };
-                self.not_before = Some(now + back_off(counted));
+                let longest = if error.kind == ErrorKind::Throttled { RETRY_THROTTLED } else { RETRY_LAST };
+                self.not_before = Some(now + back_off(self.failures).min(longest));
                 self.error = Some(error);
             }
         }
