@@ -30,3 +30,6 @@ pub mod ledger;
 pub mod model;
 pub mod queue;
 pub mod telemetry;
+
+#[cfg(test)]
+mod tests;

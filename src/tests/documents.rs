@@ -1,0 +1,109 @@
+//! Documents name files, headings and tests that exist.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use super::{files, root};
+
+/// The text without fenced blocks of code, in which `](` means nothing and `#` begins no heading.
+fn prose(text: &str) -> String {
+    let mut fenced = false;
+    let mut kept = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced && !line.starts_with("    ") {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    kept
+}
+
+/// The anchors of a document's headings, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    prose(text)
+        .lines()
+        .filter(|line| line.starts_with('#'))
+        .map(|line| {
+            line.trim_start_matches('#')
+                .trim()
+                .to_lowercase()
+                .chars()
+                .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+                .map(|c| if c == ' ' { '-' } else { c })
+                .collect()
+        })
+        .collect()
+}
+
+/// Where the links of a document lead: what is between `](` and `)`.
+fn links(text: &str) -> Vec<String> {
+    prose(text)
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')').map(|(target, _)| target.to_owned()))
+        .collect()
+}
+
+/// Why a link does not lead anywhere; links to other sites are not followed.
+fn broken(document: &Path, link: &str) -> Option<String> {
+    if link.contains("://") {
+        return None;
+    }
+    let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
+    let target = if path.is_empty() { document.to_owned() } else { document.parent()?.join(path) };
+    if !target.exists() {
+        return Some(format!("there is no {}", target.display()));
+    }
+    let anchor = anchor?;
+    let text = fs::read_to_string(&target).ok()?;
+    (!anchors(&text).contains(anchor)).then(|| format!("{} has no heading #{anchor}", target.display()))
+}
+
+#[test]
+fn every_link_of_a_document_leads_somewhere() {
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for document in files(root(), "md") {
+        for link in links(&fs::read_to_string(&document).unwrap()) {
+            seen += 1;
+            wrong.extend(broken(&document, &link).map(|why| format!("{}: {why}", document.display())));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 100, "{seen}");
+}
+
+#[test]
+fn a_link_to_a_file_or_heading_that_there_is_not_is_found() {
+    let readme = root().join("README.md");
+    assert_eq!(broken(&readme, "docs/glossary.md#glossary"), None);
+    assert!(broken(&readme, "docs/nothing.md").is_some());
+    assert!(broken(&readme, "docs/glossary.md#nothing").is_some());
+    assert!(broken(&readme, "#nothing").is_some());
+}
+
+/// A document that names a test that was renamed proves nothing.
+#[test]
+fn every_test_that_the_documents_name_exists() {
+    let sources = [root().join("src"), root().join("integration")]
+        .iter()
+        .flat_map(|folder| files(folder, "rs"))
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect::<String>();
+    let mut named = 0;
+    for document in ["architecture.md", "ledger.md", "imports.md", "registrations.md", "testing.md"] {
+        let text = fs::read_to_string(root().join("docs").join(document)).unwrap();
+        let quoted =
+            text.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('`').skip(1).step_by(2));
+        // Names of tests have several words, and neither dots nor paths.
+        for name in quoted.filter(|name| {
+            name.matches('_').count() > 2
+                && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == ':')
+        }) {
+            named += 1;
+            let function = name.rsplit("::").next().unwrap();
+            assert!(sources.contains(&format!("fn {function}(")), "{document} names {name}, which there is not");
+        }
+    }
+    assert!(named > 60, "{named}");
+}
