@@ -10,8 +10,8 @@ use crate::{
     annotations::ZoneKind,
     cluster::selector::NamespaceSelector,
     foreign::ImportFrom,
-    instances::custom::LabelKeys,
-    model::{ClusterId, ClusterSetId},
+    instances::{custom::LabelKeys, target::validate},
+    model::{ClusterId, ClusterSetId, Target},
 };
 
 /// Multi-Cluster Services API for Kubernetes with AWS Cloud Map as the registry.
@@ -58,7 +58,7 @@ pub struct RunArgs {
     pub instances: Instances,
     /// Register all instances in this one Cloud Map namespace, under `<service>.<namespace>`, instead of in a Cloud Map
     /// namespace per Kubernetes namespace.
-    #[arg(long, env = "CLOUDMAP_MCS_INSTANCES_NAMESPACE", value_name = "NAME")]
+    #[arg(long, env = "CLOUDMAP_MCS_INSTANCES_NAMESPACE", value_name = "NAME", value_parser = instances_namespace)]
     pub instances_namespace: Option<String>,
     /// Keys of pod labels, separated by commas, that become attributes of the pods' instances, under the same names. Needs the
     /// permission to read pods (config/components/instance-labels) and memory for each pod that has one of them.
@@ -275,6 +275,11 @@ where
     text.parse().map_err(|error: T::Err| error.to_string())
 }
 
+fn instances_namespace(text: &str) -> Result<String, String> {
+    let target = Target { namespace: text.into(), service: "any".into() };
+    validate(&target).map(|()| text.to_owned()).map_err(|invalid| invalid.to_string())
+}
+
 fn duration(text: &str) -> Result<Duration, String> {
     text.parse::<SignedDuration>()
         .ok()
@@ -348,6 +353,7 @@ mod tests {
             ("--instances", "some", "annotated"),
             ("--cloudmap-endpoint", "localhost:1", "http://"),
             ("--concurrency", "0", "1..=256"),
+            ("--instances-namespace", "clusterset-prod", "ledgers"),
             ("--policy", "create-only", "upsert-only"),
             ("--aws-zone-type", "http", "private"),
             ("--export-namespaces", "env in prod", "key in (a, b)"),

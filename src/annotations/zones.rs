@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use super::Settings;
 use crate::{
     cloudmap::{Namespace, NamespaceKind},
+    ledger,
     model::Target,
 };
 
@@ -40,7 +41,7 @@ impl Zones {
     }
 
     /// The target of a host name: the longest namespace that is a suffix of it, at a dot, and the rest as the service's
-    /// name. Names compare without case, as in DNS; the service's name is in lower case.
+    /// name. Ledgers take none. Names compare without case, as in DNS; the service's name is in lower case.
     ///
     /// # Errors
     /// No namespace takes it: why, and what to do.
@@ -50,7 +51,8 @@ impl Zones {
             let rest = host.strip_suffix(&*zone.name.to_ascii_lowercase())?;
             rest.strip_suffix('.').filter(|service| !service.is_empty()).map(str::to_owned)
         };
-        let matching = || self.0.iter().filter_map(|zone| Some((zone, service(zone)?)));
+        let is_ledger = |zone: &Zone| ledger::is_ledger(&zone.name);
+        let matching = || self.0.iter().filter(|zone| !is_ledger(zone)).filter_map(|zone| Some((zone, service(zone)?)));
         let found = matching().filter(|(zone, _)| settings.takes(zone)).max_by_key(|(zone, _)| zone.name.len());
         if let Some((zone, service)) = found {
             // A target is a name: of namespaces that share one, the first is written to, whichever is meant.
@@ -70,6 +72,13 @@ impl Zones {
             return Err(format!(
                 "host name {host:?} belongs to Cloud Map namespace {:?}, which --domain-filter or --aws-zone-type leaves out; \
                  change these flags of the controller, or the host name",
+                zone.name
+            ));
+        }
+        if let Some(zone) = self.0.iter().find(|zone| is_ledger(zone) && service(zone).is_some()) {
+            return Err(format!(
+                "host name {host:?} belongs to Cloud Map namespace {:?}, the ledger of a ClusterSet, in which nothing else is \
+                 registered; change the host name",
                 zone.name
             ));
         }
@@ -156,6 +165,21 @@ mod tests {
         }
         // A namespace is no service of a namespace above it unless that one exists.
         assert_eq!(all().target("prod.internal", &settings).unwrap().to_string(), "internal/prod");
+    }
+
+    #[test]
+    fn a_ledger_takes_no_host_name() {
+        let settings = Settings::default();
+        let zones = |names: &[&str]| zones(&names.iter().map(|name| (*name, NamespaceKind::Http)).collect::<Vec<_>>());
+        for host in ["clusters.clusterset-prod", "exports-0.red.ClusterSet-prod", "a.clusterset-prod.example.org"] {
+            let message =
+                zones(&["clusterset-prod", "clusterset-prod.example.org"]).target(host, &settings).unwrap_err();
+            assert!(message.contains("ledger") && message.contains("change the host name"), "{message}");
+        }
+        // Below a domain it is a name like any other there.
+        let found =
+            zones(&["clusterset-prod.example.org", "example.org"]).target("a.clusterset-prod.example.org", &settings);
+        assert_eq!(found.unwrap().to_string(), "example.org/a.clusterset-prod");
     }
 
     #[test]

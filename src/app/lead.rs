@@ -19,7 +19,7 @@ use crate::{
     controller::{self, ImportRules, Inputs, Membership, Targets},
     foreign,
     instances::{self, Naming},
-    ledger::{self, driver},
+    ledger::driver,
     model::{ClusterId, IpFamily},
 };
 
@@ -134,10 +134,7 @@ impl Leader {
             Some(namespace) => Naming::OneNamespace(namespace.as_str().into()),
             None => Naming::PerNamespace,
         };
-        let import = ImportRules {
-            default: self.args.import_from.clone().unwrap_or_default(),
-            ledger: identity.clusterset.as_ref().map(|set| ledger::namespace_name(set.as_str()).into()),
-        };
+        let import = ImportRules { default: self.args.import_from.clone().unwrap_or_default() };
         let settings = controller::Settings {
             import,
             cluster: identity.cluster.clone(),

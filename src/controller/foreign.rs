@@ -9,11 +9,13 @@ use std::{
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::{
+    api::names::ANNOTATION_IMPORT_FROM,
     cluster::{
         events::{self, Note, Severity},
         objects::Namespace,
     },
     foreign::{Backend, Found, ImportFrom, InvalidImportFrom, NamespaceFound, Picture, Rejected, Trouble},
+    ledger,
     model::ServiceKey,
 };
 
@@ -22,8 +24,6 @@ use crate::{
 pub struct ImportRules {
     /// For namespaces without the annotation.
     pub default: ImportFrom,
-    /// The Cloud Map namespace of our ledger, from which nothing is imported.
-    pub ledger: Option<Arc<str>>,
 }
 
 /// What is known.
@@ -267,13 +267,24 @@ impl Consequences {
 }
 
 impl ImportRules {
-    fn of(&self, namespace: &Namespace) -> Result<Vec<Arc<str>>, InvalidImportFrom> {
-        let mut from = match &namespace.import_from {
-            Some(annotation) => annotation.parse::<ImportFrom>()?.in_namespace(&namespace.name),
-            None => self.default.in_namespace(&namespace.name),
+    /// The Cloud Map namespaces of a Kubernetes namespace, ledgers left out.
+    ///
+    /// # Errors
+    /// The annotation cannot be understood, or names a ledger.
+    fn of(&self, namespace: &Namespace) -> Result<Vec<Arc<str>>, String> {
+        let Some(annotation) = &namespace.import_from else {
+            let mut from = self.default.in_namespace(&namespace.name);
+            from.retain(|name| !ledger::is_ledger(name));
+            return Ok(from);
         };
-        from.retain(|name| Some(name) != self.ledger.as_ref());
-        Ok(from)
+        let invalid = |error: InvalidImportFrom| error.to_string();
+        let from = annotation.parse::<ImportFrom>().map_err(invalid)?.in_namespace(&namespace.name);
+        match from.iter().find(|name| ledger::is_ledger(name)) {
+            Some(name) => Err(format!(
+                "{ANNOTATION_IMPORT_FROM} has {name:?}, the ledger of a ClusterSet, from which nothing is imported; remove it"
+            )),
+            None => Ok(from),
+        }
     }
 }
 

@@ -63,12 +63,11 @@ fn octets(picture: &Picture) -> Vec<u8> {
 
 #[test]
 fn an_annotation_counts_before_the_flag_and_the_ledger_is_never_imported() {
-    let rules = ImportRules { default: "{namespace},common".parse().unwrap(), ledger: Some("clusterset-prod".into()) };
+    let rules = ImportRules { default: "{namespace},common".parse().unwrap() };
     let mut foreign = Foreign::new(rules);
     for (namespace, expected) in [
         (namespace("shop", None), &["common", "shop"][..]),
         (namespace("shop", Some("internal")), &["internal"]),
-        (namespace("shop", Some("internal,clusterset-prod")), &["internal"]),
         (namespace("shop", Some("")), &[]),
         (namespace("clusterset-prod", None), &["common"]),
         (Namespace { terminating: true, ..namespace("clusterset-prod", None) }, &[]),
@@ -82,6 +81,13 @@ fn an_annotation_counts_before_the_flag_and_the_ledger_is_never_imported() {
     let bad = add(&mut foreign, &namespace("shop", Some("a b")));
     assert_eq!((bad.notes[0].reason, bad.notes[0].regarding.name.as_deref()), ("InvalidAnnotation", Some("shop")));
     assert!(bad.notes[0].text.contains("\"a b\""), "{}", bad.notes[0].text);
+    add(&mut foreign, &namespace("shop", Some("internal")));
+    for annotation in ["internal,clusterset-prod", "ClusterSet-test"] {
+        let refused = add(&mut foreign, &namespace("shop", Some(annotation)));
+        assert_eq!(foreign.sought(), ["internal".into()].into(), "{annotation}: what was imported stays");
+        let text = &refused.notes[0].text;
+        assert!(text.contains("ledger") && text.contains("import-from") && text.contains("remove it"), "{text}");
+    }
 }
 
 #[test]
@@ -106,7 +112,7 @@ fn what_changed_concerns_the_names_in_every_namespace_that_imports_it() {
 
 #[test]
 fn a_namespace_that_cannot_be_read_is_said_once_where_somebody_named_it() {
-    let mut foreign = Foreign::new(ImportRules { default: "{namespace}".parse().unwrap(), ledger: None });
+    let mut foreign = Foreign::new(ImportRules { default: "{namespace}".parse().unwrap() });
     add(&mut foreign, &namespace("implied", None));
     add(&mut foreign, &namespace("shop", Some("internal")));
     let missing = || found_in(&[("internal", trouble(Trouble::NotFound)), ("implied", trouble(Trouble::NotFound))]);
@@ -209,7 +215,7 @@ fn a_namespace_that_does_not_exist_counts_as_empty_beside_one_that_does() {
 
 #[test]
 fn outside_a_clusterset_nothing_is_sought_and_who_asked_is_told() {
-    let mut foreign = Foreign::new(ImportRules { default: "common".parse().unwrap(), ledger: None });
+    let mut foreign = Foreign::new(ImportRules { default: "common".parse().unwrap() });
     add(&mut foreign, &namespace("implied", None));
     add(&mut foreign, &namespace("shop", Some("internal")));
     let why = || Some("There is no ClusterSet.".to_owned());

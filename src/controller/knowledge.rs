@@ -12,7 +12,7 @@ use super::membership::LEAVING;
 use crate::{
     export::{Exports, Local, Publication, Refusal},
     import::Unknown,
-    instances::Naming,
+    instances::{Naming, target::validate},
     ledger::{Map, records, remote::Remotes},
     model::{ClaimOwner, ClusterId, Endpoint, Registration, ServiceKey, Target},
 };
@@ -226,6 +226,7 @@ impl Knowledge {
 
     fn targets_for(&self, key: &ServiceKey, local: &Local) -> BTreeSet<Target> {
         let own = self.rules.own_targets.then(|| Naming::PerNamespace.implied(key));
+        let own = own.filter(|target| validate(target).is_ok());
         local.export.target.iter().cloned().chain(own).collect()
     }
 

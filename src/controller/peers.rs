@@ -9,6 +9,7 @@ use crate::{
     cluster::objects::Namespace,
     export::Local,
     foreign::{Found, NamespaceFound, NoEndpoint, Reading, Rejected, ServiceFound, Trouble, label},
+    ledger,
     model::{ClusterId, ServiceKey},
 };
 
@@ -37,7 +38,7 @@ impl Peers {
 
     /// A Kubernetes namespace came, changed, or went.
     pub(super) fn namespace_changed(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) {
-        match namespace.filter(|namespace| self.enabled && !namespace.terminating) {
+        match namespace.filter(|namespace| self.enabled && !namespace.terminating && !ledger::is_ledger(name)) {
             Some(namespace) => self.namespaces.insert(name.clone(), namespace.uid.clone()),
             None => self.namespaces.remove(name),
         };

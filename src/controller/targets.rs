@@ -89,7 +89,7 @@ impl Targets {
 
     /// Where the AWS controllers in other clusters look for an export, if there are any.
     pub(super) fn for_aws_mcs(&self, key: &ServiceKey) -> Option<Target> {
-        self.aws_mcs.then(|| Naming::PerNamespace.implied(key))
+        self.aws_mcs.then(|| Naming::PerNamespace.implied(key)).filter(|target| validate(target).is_ok())
     }
 
     /// What the annotations, and `--aws-mcs-compat`, say about a target that somebody else made.

@@ -104,9 +104,21 @@ fn annotations_decide_over_the_flag() {
     ] {
         assert_eq!(mk_targets(policy).asked(&mk_export(annotations)), expected, "{policy:?} {annotations:?}");
     }
-    for annotations in [[(ANNOTATION_INSTANCES, "yes")], [(ANNOTATION_TARGET_SERVICE, "no spaces")]] {
+    let invalid = [
+        [(ANNOTATION_INSTANCES, "yes")],
+        [(ANNOTATION_TARGET_SERVICE, "no spaces")],
+        [(ANNOTATION_TARGET_NAMESPACE, "clusterset-prod")],
+    ];
+    for annotations in invalid {
         let Asked::Invalid(message) = mk_targets(All).asked(&mk_export(&annotations)) else { panic!("accepted") };
         assert!(message.contains(annotations[0].1), "{message}");
+    }
+    // The name of a Kubernetes namespace implies no target in a ledger.
+    let export = ServiceExport { key: ServiceKey::new("clusterset-prod", "clusters"), ..mk_export(&[]) };
+    for aws_mcs in [false, true] {
+        let targets = Targets { aws_mcs, ..mk_targets(All) };
+        assert!(matches!(targets.asked(&export), Asked::Invalid(_)));
+        assert_eq!(targets.for_aws_mcs(&export.key), Option::None);
     }
 }
 

@@ -15,7 +15,10 @@ use super::{
     reading::{Found, NamespaceFound, Reading, ServiceFound, Trouble},
     schedule::Schedule,
 };
-use crate::cloudmap::{Error, ErrorKind, Namespace, Service};
+use crate::{
+    cloudmap::{Error, ErrorKind, Namespace, Service},
+    ledger,
+};
 
 /// How often the namespaces are listed, while all that are sought are there.
 const NAMESPACES: Duration = Duration::from_mins(1);
@@ -36,6 +39,9 @@ const LAST_RETRY: Duration = Duration::from_mins(2);
 const IN_FLIGHT: usize = 64;
 /// Looks in a row that fail, until it is said: what passes is not worth an Event.
 const FAILURES: u32 = 3;
+/// What is said of a ledger that somebody wants to import from.
+const LEDGER: &str = "it is the ledger of a ClusterSet, from which nothing is imported; remove it from the annotation \
+                      cloudmap.controller/import-from";
 /// Listings in a row that lack a service, until it counts as gone.
 const LISTINGS: u32 = 2;
 
@@ -224,7 +230,13 @@ impl Engine {
             // Two private namespaces may have one name: the choice must stay the same.
             let of_name = all.iter().filter(|there| there.name == *name || there.id == *name);
             let found = of_name.min_by_key(|there| &there.id).cloned();
+            // An id tells only here whose it is.
+            let (found, ledger) = match found {
+                Some(found) if ledger::is_ledger(&found.name) => (None, true),
+                found => (found, false),
+            };
             let trouble = match &found {
+                None if ledger => Some(Trouble::Failed(LEDGER.to_owned())),
                 None => Some(Trouble::NotFound),
                 Some(_) if entry.namespace.is_none() => None,
                 Some(_) => entry.trouble.clone(),

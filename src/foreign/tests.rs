@@ -311,6 +311,19 @@ async fn a_namespace_may_be_named_by_its_id() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_ledger_is_not_read_by_its_id_either() {
+    let fake = Fake::new();
+    let id = add_namespace(&fake, "clusterset-prod");
+    let heads = add_service(&fake, &id, "clusters");
+    add_instance(&fake, &heads, "blue", "10.0.0.1");
+    let world = World::start(fake.clone(), &[&id]);
+    world.until("it is refused", Duration::from_mins(1), |world| world.trouble(&id).is_some()).await;
+    assert!(matches!(world.trouble(&id), Some(Trouble::Failed(why)) if why.contains("ledger")));
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!(fake.registry().count(Operation::DiscoverInstances), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn namespaces_that_do_not_exist_delay_nothing() {
     let fake = Fake::new();
     let internal = add_namespace(&fake, "internal");

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     cloudmap::{Instance, Service},
+    ledger,
     model::{ClusterId, ClusterSetId},
 };
 
@@ -127,6 +128,8 @@ pub enum ServiceOwner {
     ExternalDns(String),
     /// ECS Service Connect manages it.
     ServiceConnect,
+    /// It is part of the ledger of some ClusterSet, by its tag.
+    Ledger,
     /// Nobody says that it is theirs: ECS service discovery, Terraform, a person.
     Unclaimed,
 }
@@ -139,6 +142,9 @@ pub fn service_owner(service: &Service, tags: &BTreeMap<String, String>, identit
             return ServiceOwner::Ours;
         }
         return ServiceOwner::OtherSet(creator.to_owned());
+    }
+    if tags.contains_key(ledger::CLUSTERSET_TAG) {
+        return ServiceOwner::Ledger;
     }
     let description = service.description.as_deref().unwrap_or_default();
     if let Some(rest) = description.strip_prefix(HERITAGE) {
@@ -237,6 +243,10 @@ pub fn refusal(owner: &ServiceOwner, consent: &Consent) -> Option<String> {
             "the service is managed by ECS Service Connect, which only ECS may register in; choose another name"
                 .to_owned(),
         ),
+        ServiceOwner::Ledger => Some(
+            "the service belongs to the ledger of a ClusterSet, in which nothing else is registered; choose another name"
+                .to_owned(),
+        ),
         _ if *share || adopted => None,
         ServiceOwner::OtherSet(set) => Some(format!(
             "the service was made by the controllers of {set}; choose another name, remove it there first, or share it by \
@@ -333,6 +343,8 @@ mod tests {
         for (service, owner) in cases {
             assert_eq!(service_owner(&service, &none, &us), owner, "{service:?}");
         }
+        let ledger = [(ledger::CLUSTERSET_TAG.to_owned(), "any".to_owned())].into();
+        assert_eq!(service_owner(&service(None, Some("cloudmap-mcs")), &ledger, &us), ServiceOwner::Ledger);
         let connect = [(SERVICE_CONNECT_TAG.to_owned(), "true".to_owned())].into();
         assert_eq!(service_owner(&service(None, None), &connect, &us), ServiceOwner::ServiceConnect);
     }
@@ -343,6 +355,7 @@ mod tests {
             ServiceOwner::OtherSet("x".to_owned()),
             ServiceOwner::ExternalDns("x".to_owned()),
             ServiceOwner::ServiceConnect,
+            ServiceOwner::Ledger,
         ];
         let named = Consent { named: true, ..Consent::default() };
         let share = Consent { share: true, ..Consent::default() };
@@ -351,7 +364,8 @@ mod tests {
         assert!(refusal(&ServiceOwner::Unclaimed, &Consent::default()).unwrap().contains("annotation"));
         for owner in foreign {
             assert!(refusal(&owner, &Consent::default()).is_some() && refusal(&owner, &named).is_some(), "{owner:?}");
-            assert_eq!(refusal(&owner, &share).is_some(), owner == ServiceOwner::ServiceConnect, "{owner:?}");
+            let never = [ServiceOwner::ServiceConnect, ServiceOwner::Ledger].contains(&owner);
+            assert_eq!(refusal(&owner, &share).is_some(), never, "{owner:?}");
         }
     }
 

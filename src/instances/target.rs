@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::model::{ServiceKey, Target};
+use crate::{
+    ledger,
+    model::{ServiceKey, Target},
+};
 
 /// TTL of the records of services that are made for exports, in seconds, as ECS and the AWS controller have it.
 pub const DEFAULT_TTL: u32 = 60;
@@ -13,6 +16,11 @@ const MAX_NAMESPACE: usize = 1024;
 const MAX_SERVICE: usize = 127;
 /// Longest label of a service's name.
 const MAX_LABEL: usize = 63;
+
+/// What is said of a target in a ledger.
+const IN_LEDGER: &str = "names that begin with \"clusterset-\" belong to the ledgers of ClusterSets, in which nothing else is \
+                         registered; name another namespace by the annotation cloudmap-mcs/namespace (on a ServiceExport) or \
+                         cloudmap.controller/namespace (on a Service)";
 
 /// How implied targets are named.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -46,7 +54,11 @@ pub struct InvalidTarget {
     rule: &'static str,
 }
 
-/// Checks the names of a target against Cloud Map's rules, whoever chose them.
+/// Checks the names of a target against Cloud Map's rules and keeps it out of ledgers ([`ledger::is_ledger`]), whoever chose
+/// them.
+///
+/// # Errors
+/// Which name cannot be, and why.
 pub fn validate(target: &Target) -> Result<(), InvalidTarget> {
     let Target { namespace, service } = target;
     let refuse = |what, name: &Arc<str>, rule| Err(InvalidTarget { what, name: name.clone(), rule });
@@ -55,6 +67,9 @@ pub fn validate(target: &Target) -> Result<(), InvalidTarget> {
     }
     if namespace.starts_with("arn:") {
         return refuse("namespace", namespace, "it must be the name of a namespace, not an ARN");
+    }
+    if ledger::is_ledger(namespace) {
+        return refuse("namespace", namespace, IN_LEDGER);
     }
     if service.is_empty() || service.len() > MAX_SERVICE {
         return refuse("service name", service, "it must have 1 to 127 characters");
@@ -104,6 +119,8 @@ mod tests {
             ("shop", "web"),
             ("my-ns.internal", "a"),
             ("Shop_1", "_http._tcp"),
+            ("clusterset", "clusters"),
+            ("my-clusterset-prod", "clusters"),
             ("x", "web.shop"),
             (&*"n".repeat(1024), &*format!("{0}.{0}", "s".repeat(63))),
         ] {
@@ -118,6 +135,9 @@ mod tests {
             ("a b", "web", "namespace \"a b\""),
             ("grün", "web", "namespace"),
             ("arn:aws:servicediscovery:x", "web", "ARN"),
+            ("clusterset-prod", "clusters", "ledgers"),
+            ("ClusterSet-any.example", "web", "ledgers"),
+            ("clusterset-", "web", "cloudmap-mcs/namespace"),
             (&*"n".repeat(1025), "web", "1,024"),
             ("shop", "", "service name \"\""),
             ("shop", "-web", "service name \"-web\""),
@@ -140,7 +160,8 @@ mod tests {
             name in "[a-z]([a-z0-9-]{0,61}[a-z0-9])?",
         ) {
             let service = ServiceKey::new(namespace, name);
-            prop_assert!(validate(&Naming::PerNamespace.implied(&service)).is_ok());
+            let implied = Naming::PerNamespace.implied(&service);
+            prop_assert_eq!(validate(&implied).is_ok(), !implied.namespace.starts_with("clusterset-"));
             prop_assert!(validate(&Naming::OneNamespace("all".into()).implied(&service)).is_ok());
         }
     }

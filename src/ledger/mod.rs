@@ -68,9 +68,24 @@ pub fn service_name(cluster: &str, shard: u32) -> String {
     format!("exports-{shard}.{cluster}")
 }
 
+/// Begin of the names of all ledgers' namespaces.
+const NAMESPACE_PREFIX: &str = "clusterset-";
+
+/// Tag of all that a ledger creates; its value is the id of the ClusterSet.
+pub const CLUSTERSET_TAG: &str = "cloudmap-mcs/clusterset";
+
 /// The Cloud Map namespace of a ClusterSet's ledger.
 pub fn namespace_name(clusterset: &str) -> String {
-    format!("clusterset-{clusterset}")
+    format!("{NAMESPACE_PREFIX}{clusterset}")
+}
+
+/// Whether a Cloud Map namespace of this name is, or may become, the ledger of any ClusterSet: whatever else is registered
+/// there could pass for a head, hide the heads, or take the id of a future cluster.
+///
+/// The whole prefix is reserved, in any case of letters. A ClusterSet may have any id, and its ledger takes the namespace of its
+/// name, so that one which is no ledger yet must be left alone as well; and a name never changes in Cloud Map, unlike tags.
+pub fn is_ledger(namespace: &str) -> bool {
+    namespace.get(..NAMESPACE_PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(NAMESPACE_PREFIX))
 }
 
 /// Creator of what belongs to the ClusterSet as a whole, and tag of all that the ledger creates.
@@ -78,7 +93,7 @@ const OWNER: &str = "cloudmap-mcs";
 
 /// Tags of all that the ledger creates.
 fn tags(clusterset: &ClusterSetId) -> BTreeMap<String, String> {
-    let pairs = [("managed-by", OWNER), ("cloudmap-mcs/clusterset", clusterset.as_str())];
+    let pairs = [("managed-by", OWNER), (CLUSTERSET_TAG, clusterset.as_str())];
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 

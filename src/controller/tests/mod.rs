@@ -11,5 +11,6 @@ mod iam;
 mod registered;
 mod replaced;
 mod sharing;
+mod tenants;
 mod unfit;
 mod world;

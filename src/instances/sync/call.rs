@@ -19,6 +19,7 @@ use crate::{
         Adopt, Identity,
         ownership::{self, Control},
     },
+    ledger,
     model::Target,
 };
 
@@ -167,11 +168,12 @@ impl Performer {
         match call {
             Call::ListNamespaces => Event::Namespaces(cloudmap.list_namespaces(Lane::Instances).await),
             Call::CreateNamespace { name } => {
-                let result = self.leading("CreateHttpNamespace", self.create_namespace(&name)).await;
+                let result = self.writing(&name, "CreateHttpNamespace", self.create_namespace(&name)).await;
                 Event::NamespaceCreated { name, result }
             }
             Call::DeleteNamespace(namespace) => {
-                let result = self.leading("DeleteNamespace", self.delete_namespace(&namespace)).await;
+                let delete = self.delete_namespace(&namespace);
+                let result = self.writing(&namespace.name, "DeleteNamespace", delete).await;
                 Event::NamespaceDeleted { name: namespace.name, result }
             }
             Call::ListServices { namespace_id } => {
@@ -189,7 +191,7 @@ impl Performer {
                     custom_health_check,
                     tags: self.identity.tags(),
                 };
-                let result = self.leading("CreateService", cloudmap.create_service(&new)).await;
+                let result = self.writing(&target.namespace, "CreateService", cloudmap.create_service(&new)).await;
                 Event::ServiceCreated { target, result }
             }
             Call::Inspect { target, service_id } => {
@@ -202,19 +204,21 @@ impl Performer {
             }
             Call::SetHealth { target, service_id, id, healthy } => {
                 let set = cloudmap.set_custom_health(&service_id, &id, healthy);
-                let result = self.leading("UpdateInstanceCustomHealthStatus", set).await;
+                let result = self.writing(&target.namespace, "UpdateInstanceCustomHealthStatus", set).await;
                 Event::HealthSet { target, id, healthy, result }
             }
             Call::SetTtl { target, service_id, ttl, adopt } => {
-                let result = self.set_ttl(&service_id, ttl, adopt.as_ref()).await;
+                let set = self.set_ttl(&target.namespace, &service_id, ttl, adopt.as_ref());
+                let result = set.await;
                 Event::TtlSet { target, result }
             }
             Call::Register { target, service_id, instance } => {
                 let register = cloudmap.register_instance(&service_id, &instance, Lane::Instances);
-                let result = self.leading("RegisterInstance", register).await;
+                let result = self.writing(&target.namespace, "RegisterInstance", register).await;
                 Event::Written { target, id: instance.id, result }
             }
             Call::Deregister { target, service_id, id } => {
+                // The only write that may happen in a ledger: what is ours does not belong there.
                 let deregister = cloudmap.deregister_instance(&service_id, &id, Lane::Instances);
                 let result = self.leading("DeregisterInstance", deregister).await;
                 Event::Written { target, id, result }
@@ -224,10 +228,25 @@ impl Performer {
                 Event::Polled { target, id, result }
             }
             Call::DeleteService { target, service_id } => {
-                let result = self.leading("DeleteService", self.delete_service(&service_id)).await;
+                let delete = self.delete_service(&service_id);
+                let result = self.writing(&target.namespace, "DeleteService", delete).await;
                 Event::ServiceDeleted { target, result }
             }
         }
+    }
+
+    /// As [`leading`](Self::leading), and never in a ledger, whatever was planned.
+    async fn writing<T>(
+        &self,
+        namespace: &str,
+        operation: &'static str,
+        write: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        if ledger::is_ledger(namespace) {
+            let message = format!("the namespace {namespace} is the ledger of a ClusterSet, nothing was sent");
+            return Err(Error { operation, kind: ErrorKind::AccessDenied, message });
+        }
+        self.leading(operation, write).await
     }
 
     /// Makes a write only while this replica leads, and gives it up, also while it waits for its turn, when the time
@@ -290,6 +309,7 @@ impl Performer {
     /// records and the health check are read just before.
     async fn set_ttl(
         &self,
+        namespace: &str,
         service_id: &str,
         ttl: u32,
         adopt: Option<&Adopt>,
@@ -304,7 +324,7 @@ impl Performer {
             let (description, health_check) = (service.description, service.health_check);
             let change = ServiceChange { description, records: records.clone(), health_check };
             let update = self.cloudmap.update_service(service_id, &change);
-            let operation = match self.leading("UpdateService", update).await {
+            let operation = match self.writing(namespace, "UpdateService", update).await {
                 Ok(operation) => operation,
                 // Somebody's update: what came of it is seen by looking again.
                 Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
@@ -357,5 +377,44 @@ impl Performer {
             Err(Error { kind: ErrorKind::InUse | ErrorKind::NotFound, .. }) => Ok(()),
             result => result,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cloudmap::{NamespaceKind, Operation, fake::Fake};
+
+    /// Planning refuses such targets already: this is what remains should it be wrong.
+    #[tokio::test(start_paused = true)]
+    async fn no_write_but_a_deregistration_is_sent_to_a_ledger() {
+        let fake = Fake::new();
+        let namespace_id = fake.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+        let service_id = fake.registry().add_service(&namespace_id, "clusters", "cloudmap-mcs", "");
+        let namespace = fake.registry().namespaces[0].clone();
+        let cluster = "c1".parse().unwrap();
+        let identity = Identity { clusterset: None, cluster, cluster_uid: "uid-1".into() };
+        let leads = || Some(tokio::time::Instant::now() + Duration::from_secs(10));
+        let performer = Arc::new(Performer::new(Arc::new(fake.clone()), identity, Arc::new(leads)));
+        let target = || Target { namespace: "clusterset-prod".into(), service: "clusters".into() };
+        let id: Arc<str> = "k8s-1".into();
+        let instance = Instance { id: id.clone(), attributes: BTreeMap::new() };
+        let service = || service_id.clone();
+        for call in [
+            Call::CreateNamespace { name: "clusterset-new".into() },
+            Call::DeleteNamespace(namespace),
+            Call::CreateService { target: target(), namespace_id, dns: None, custom_health_check: false },
+            Call::Register { target: target(), service_id: service(), instance },
+            Call::SetHealth { target: target(), service_id: service(), id: id.clone(), healthy: true },
+            Call::SetTtl { target: target(), service_id: service(), ttl: 1, adopt: Some(Adopt::CloudMapController) },
+            Call::DeleteService { target: target(), service_id: service() },
+        ] {
+            performer.clone().perform(call).await;
+        }
+        let reads = [Operation::GetService, Operation::ListTagsForResource];
+        let writes = || fake.registry().calls.iter().filter(|(call, _)| !reads.contains(call)).count();
+        assert_eq!(writes(), 0, "{:?}", fake.registry().calls);
+        performer.perform(Call::Deregister { target: target(), service_id: service(), id }).await;
+        assert_eq!(writes(), 1);
     }
 }

@@ -36,7 +36,8 @@ pub(super) struct Listed {
 impl Engine {
     /// Finds the service of a target, step by step.
     pub(super) fn want_place(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Want> {
-        if let Err(invalid) = validate(target) {
+        // What an earlier one left there is withdrawn, wherever that is.
+        if let Err(invalid) = validate(target).or_else(|invalid| if desired.retiring { Ok(()) } else { Err(invalid) }) {
             self.refuse(target, Reason::Failed, invalid.to_string(), now);
             return None;
         }
