@@ -14,7 +14,7 @@ IMAGE ?= cloudmap-mcs:dev
 IMAGE_TAR ?= cloudmap-mcs.tar
 CLUSTERS ?= 2
 
-.PHONY: help demo test conformance lint bench build image testbed-up testbed-down clean-testbed clean
+.PHONY: help demo test conformance check bench build image testbed-up testbed-down clean-testbed clean
 
 help: ## Print this help
 	@echo "usage: make TARGET"
@@ -26,14 +26,15 @@ help: ## Print this help
 demo: ## Two clusters on this machine and a tour of them; KEEP=1 leaves them running, CONTEXTS=a,b takes yours
 	@integration/demo.sh
 
-test: ## All tests: unit, property, simulation, adapter, emulator and, on three real clusters, conformance and end-to-end
+check: ## What every change has to pass, in about a minute, without root: fmt, clippy, rustdoc, dependencies, scripts, library tests
+	@integration/check.sh
+
+test: ## All tests: `make check`, simulation, adapter, emulator and, on three real clusters, conformance and end-to-end
 	@integration/test.sh
 
 conformance: ## The conformance suite alone, on clusters that have the controller (CONTEXTS=a,b[,c]); writes a report
 	@integration/conformance.sh
 
-lint: ## Formatting, clippy, dependencies and shell scripts
-	@integration/lint.sh
 
 bench: ## Measure propagation, idle cost and memory; prints one JSON line per figure
 	@$(STAGES) use_target; integration/bench.sh

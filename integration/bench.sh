@@ -15,6 +15,7 @@ set -euo pipefail
 
 # shellcheck source=integration/stages.sh
 . "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
+help_asked "$@"
 
 testbed() { "$TESTBED" "$1" --apiservers-only "${@:2}" >&2; }
 

@@ -10,6 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
+help_asked "$@"
 . integration/clusters.sh
 
 # A testbed that is up is as good as any other cluster here.

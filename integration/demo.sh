@@ -8,6 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
+help_asked "$@"
 . integration/clusters.sh
 
 readonly NAMESPACE=example SERVICE=my-service

@@ -8,6 +8,7 @@
 set -euo pipefail
 # shellcheck source=integration/stages.sh
 . "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
+help_asked "$@"
 cd "$ROOT"
 
 [ $# -ge 4 ] || fail "usage: install.sh CONTEXT CLUSTER_ID CLUSTERSET_ID IMAGE [CLOUDMAP_ENDPOINT]"

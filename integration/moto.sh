@@ -2,10 +2,13 @@
 # Puts moto, the Python mock of AWS that the emulator is compared with, into a virtual environment in the cache folder,
 # unless it is there already, and prints the path of its moto_server. Everything else goes to standard error.
 set -euo pipefail
+# shellcheck source=integration/stages.sh
+. "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
+help_asked "$@"
 
 version=5.2.5 # The first release with all 30 operations of Cloud Map.
 
-cache=${CLOUDMAP_MCS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cloudmap-mcs}
+cache=$CLOUDMAP_MCS_CACHE
 venv=$cache/moto-$version
 
 if [[ ! -f $venv/complete ]]; then

@@ -26,6 +26,20 @@ fail() {
 	exit 1
 }
 
+# help_asked ARGUMENTS...: if --help or -h is among them, prints the comment that the script begins with, and ends it.
+help_asked() {
+	local argument
+	for argument; do
+		case $argument in
+		--) return ;;
+		-h | --help)
+			awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$ROOT/integration/$(basename "$0")"
+			exit 0
+			;;
+		esac
+	done
+}
+
 # need COMMAND WHAT...: ends the script if commands are missing, naming all of them.
 need() {
 	local missing=()

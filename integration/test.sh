@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests (`make test`): the cheap ones first, then those on three real clusters.
+# All tests (`make test`): first `make check`, then the other tests on this machine, then those on three real clusters.
 #
 #   CONTEXTS=a,b[,c]  run the conformance suite and the end-to-end tests on clusters one has: see clusters.sh;
 #                     CLOUDMAP_ENDPOINT must then name an emulator that both the pods and this machine reach
@@ -9,6 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
+help_asked "$@"
 . integration/clusters.sh
 
 clusters_check
@@ -43,12 +44,15 @@ export "${OFFLINE_AWS[@]}"
 readonly CARGO_CLUSTERS=(cargo test --workspace --features cloudmap-mcs-integration/e2e)
 
 if [ -z "${TESTS:-}" ]; then
-	stage "Unit, property, simulation, adapter and emulator tests"
+	integration/check.sh
+	stage "Simulation, adapter and emulator tests"
 	if [ -x integration/moto.sh ]; then
 		MOTO_SERVER=$(integration/moto.sh)
 		export MOTO_SERVER
 	fi
-	cargo test --workspace --no-fail-fast
+	# All but the library's, which the check has run.
+	cargo test --workspace --no-fail-fast --bins --test '*'
+	cargo test --workspace --no-fail-fast --doc
 fi
 
 stage "Compiling the tests on clusters, and release builds of the controller and the emulator"

@@ -267,6 +267,7 @@ ecs_down() {
 
 command=${1:-help}
 [ $# -eq 0 ] || shift
+[[ ${1:-} != -h && ${1:-} != --help ]] || command=help
 case $command in
 host | run | stop | kill | exec | log | list | reap | down)
 	[ "$(id -u)" -eq 0 ] || fail "hosts outside the clusters need root"

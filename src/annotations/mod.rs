@@ -2,7 +2,7 @@
 //! Kubernetes Controller (`cloudmap.controller/...`) and external-dns with the provider `aws-sd`
 //! (`external-dns.alpha.kubernetes.io/...`, `external-dns.kubernetes.io/...`).
 //!
-//! [`request`] reads the annotations, [`zones`] finds the Cloud Map namespace of a host name, [`plan`] says what belongs
+//! [`request`] reads the annotations, [`zones`] finds the Cloud Map namespace of a host name, [`mod@plan`] says what belongs
 //! into which target, [`news`] what an Event says about it: all pure. [`directory`] keeps the list of namespaces.
 
 pub mod directory;

@@ -21,7 +21,7 @@ pub const LABEL_RELEASE_VERSION: &str = "multicluster.x-k8s.io/release-version";
 /// Counts schema changes within one release of the standard (see [`LABEL_RELEASE_VERSION`]).
 pub const LABEL_CRD_SCHEMA_REVISION: &str = "multicluster.x-k8s.io/crd-schema-revision";
 
-/// Release of sigs.k8s.io/mcs-api whose schemas [`crate::api::crds`] reproduces.
+/// Release of sigs.k8s.io/mcs-api whose schemas [`mod@crate::api::crds`] reproduces.
 pub const MCS_RELEASE_VERSION: &str = "v0.5.2";
 
 /// See [`LABEL_CRD_SCHEMA_REVISION`].

@@ -1,5 +1,8 @@
 //! ServiceImport (KEP-1645).
 
+// The descriptions are those of the upstream CRDs, bare URLs included.
+#![allow(rustdoc::bare_urls)]
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;

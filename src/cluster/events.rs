@@ -45,7 +45,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// An Event to be.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
-    /// The object, by [`Note::export`] and its likes; `kubectl describe` finds the Event by its uid.
+    /// The object, with kind, name and uid; `kubectl describe` finds the Event by its uid.
     pub regarding: ObjectReference,
     pub severity: Severity,
     /// In CamelCase, at most 128 characters: the reason of the condition that changed.

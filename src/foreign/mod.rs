@@ -3,7 +3,7 @@
 //! A Kubernetes namespace names the Cloud Map namespaces that it imports from ([`ImportFrom`]). The leader reads them:
 //! [`schedule`] decides which service is asked when, on a budget of its own, [`engine`] keeps what was read and asks for
 //! the calls, [`call`] makes them. [`backend`] tells which instances are somebody else's and what they offer, [`name`]
-//! what they are called here; [`fit`] brings them under a Service. All but [`call`] are pure.
+//! what they are called here; [`mod@fit`] brings them under a Service. All but [`call`] are pure.
 
 mod backend;
 mod call;

@@ -30,7 +30,7 @@ use crate::{
 /// name, by exports of two clusters, the API server would refuse the Service.
 pub(super) const UNNAMED_PORT: &str = "cloudmap-mcs-unnamed";
 
-/// Name of the derived Service: `derived-` and the first ten characters of base32hex(sha256("<ns>/<name>")), as in
+/// Name of the derived Service: `derived-` and the first ten characters of `base32hex(sha256("<ns>/<name>"))`, as in
 /// mcs-api and other implementations.
 pub fn derived_name(key: &ServiceKey) -> String {
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";

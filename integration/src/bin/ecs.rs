@@ -48,7 +48,7 @@ enum Command {
     Scale { service: String, count: usize },
     /// Prints the tasks of a service.
     Tasks { service: String },
-    /// Runs a command on the host of a service's first task, such as: exec orders -- curl http://orders.internal:8080/hostname
+    /// Runs a command on the host of a service's first task, such as: exec orders -- `curl http://orders.internal:8080/hostname`
     Exec {
         service: String,
         #[arg(last = true, required = true)]

@@ -2,7 +2,7 @@
 //!
 //! One call of the port is one request (one per page for listings), with a deadline and never repeated here: the
 //! callers know whether they may still write, the ledger reads again on its next tick anyway, and the request rates of
-//! [`Limits`](super::Limits) stay true.
+//! [`Limits`] stay true.
 
 mod convert;
 mod error;

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# What every change has to pass (`make check`), without root and in about a minute once all is compiled: formatting,
+# clippy, rustdoc, what the dependencies are, shell scripts, and the library's tests. `make test` begins with it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. integration/stages.sh
+help_asked "$@"
+need cargo "a Rust toolchain (https://rustup.rs)" cc "a C compiler"
+use_target
+export "${OFFLINE_AWS[@]}"
+
+stage "cargo fmt"
+cargo fmt --all --check
+
+stage "shellcheck"
+if ! command -v shellcheck >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends shellcheck >/dev/null ||
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends shellcheck >/dev/null; }
+fi
+need shellcheck "shellcheck (https://www.shellcheck.net)"
+mapfile -t scripts < <(git ls-files '*.sh' .ci/run integration/testbed/testbed)
+shellcheck --external-sources "${scripts[@]}"
+
+stage "cargo clippy"
+cargo clippy --workspace --all-targets --all-features -- --deny warnings
+
+stage "cargo doc"
+RUSTDOCFLAGS="--deny warnings" cargo doc --quiet --workspace --no-deps --document-private-items
+
+stage "cargo deny: bans, licences, sources, advisories"
+readonly CARGO_DENY_VERSION=0.20.2
+folder=$CLOUDMAP_MCS_CACHE/tools/cargo-deny-$CARGO_DENY_VERSION
+if ! [ -x "$folder/bin/cargo-deny" ]; then
+	echo "installing cargo-deny $CARGO_DENY_VERSION into the cache (some minutes, once)"
+	cargo install --quiet --locked --root "$folder" --target-dir "$folder.build" "cargo-deny@$CARGO_DENY_VERSION"
+	rm -rf "$folder.build"
+fi
+# deny CHECK...: makes these checks.
+deny() { "$folder/bin/cargo-deny" --all-features check --hide-inclusion-graph "$@"; }
+deny bans licenses sources
+# Advisories change without us, and their database is on the network: who cannot reach it has checked all else.
+if output=$(timeout 60 "$folder/bin/cargo-deny" --all-features fetch db 2>&1); then
+	deny --disable-fetch advisories
+else
+	printf '%s\n' "$output" | tail -n 1
+	echo "the database of advisories cannot be reached: dependencies were NOT compared with it"
+fi
+
+stage "Library tests"
+cargo test --workspace --lib --no-fail-fast
+
+printf '\n%scheck passed%s in %s\n' "$BOLD" "$PLAIN" "$(elapsed)"
