@@ -22,6 +22,7 @@ pub mod cli;
 pub mod cloudmap;
 pub mod cluster;
 pub mod controller;
+pub mod env;
 pub mod export;
 pub mod foreign;
 pub mod import;

@@ -10,7 +10,10 @@ use tokio::{
 use tracing::warn;
 
 use super::Zones;
-use crate::cloudmap::{CloudMap, Lane};
+use crate::{
+    cloudmap::{CloudMap, Lane},
+    env,
+};
 
 /// How often namespaces are listed; a new one takes names from then on.
 const PERIOD: Duration = Duration::from_mins(1);
@@ -40,7 +43,7 @@ impl Directory {
     pub fn spawn(cloudmap: Arc<dyn CloudMap>) -> Self {
         let (wanted, asked) = watch::channel(false);
         let (sender, known) = watch::channel(Known::default());
-        Self { wanted, known, task: tokio::spawn(follow(cloudmap, asked, sender)) }
+        Self { wanted, known, task: env::spawn(follow(cloudmap, asked, sender)) }
     }
 
     /// Whether anybody needs the list.

@@ -5,6 +5,7 @@ mod connect;
 mod figures;
 mod lead;
 mod purge;
+pub mod replica;
 mod run;
 mod show;
 

@@ -42,5 +42,15 @@ pub async fn connect(settings: &AwsSettings, rates: &Rates, metrics: Metrics) ->
     let limits = Limits::new(rates, Some(metrics.clone()));
     let aws = AwsCloudMap::connect(settings, limits.clone()).await?;
     let region = aws.region();
-    Ok(Connected { cloudmap: Arc::new(Limited::new(Counted::new(aws, metrics), limits)), region })
+    Ok(Connected { cloudmap: counted(aws, limits, metrics), region })
+}
+
+/// Any Cloud Map, limited and counted as the product's is.
+pub fn limited(cloudmap: impl CloudMap, rates: &Rates, metrics: Metrics) -> Arc<dyn CloudMap> {
+    let limits = Limits::new(rates, Some(metrics.clone()));
+    counted(cloudmap, limits, metrics)
+}
+
+fn counted(cloudmap: impl CloudMap, limits: Arc<Limits>, metrics: Metrics) -> Arc<dyn CloudMap> {
+    Arc::new(Limited::new(Counted::new(cloudmap, metrics), limits))
 }

@@ -24,6 +24,7 @@ use tracing::warn;
 use super::{apply::Cause, metrics::Metrics};
 use crate::{
     api::{ServiceExport, ServiceImport, names},
+    env,
     model::ServiceKey,
 };
 
@@ -144,7 +145,7 @@ impl Publisher {
             return;
         }
         let namespace = note.regarding.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let event = event(note, &self.instance, Timestamp::now());
+        let event = event(note, &self.instance, env::timestamp());
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let result = timeout(CALL_TIMEOUT, api.create(&PostParams::default(), &event)).await;
         let outcome = match result {

@@ -21,6 +21,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::metrics::Metrics;
+use crate::env;
 
 /// Name of the Lease in the controller's namespace.
 pub const LEASE: &str = "cloudmap-mcs";
@@ -295,7 +296,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
             holder: Some(self.identity.clone()),
             duration: self.timing.duration,
             transitions,
-            acquired: Timestamp::now(),
+            acquired: env::timestamp(),
         }
     }
 
@@ -384,7 +385,7 @@ impl LeaseStore for KubernetesLease {
                 lease_duration_seconds: i32::try_from(record.duration.as_secs()).ok(),
                 lease_transitions: Some(record.transitions),
                 acquire_time: Some(MicroTime(record.acquired)),
-                renew_time: Some(MicroTime(Timestamp::now())),
+                renew_time: Some(MicroTime(env::timestamp())),
                 ..LeaseSpec::default()
             }),
         };

@@ -21,7 +21,7 @@ use super::{
         ClusterProperty, ForeignSlice, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport,
     },
 };
-use crate::{api::names, instances::custom::LabelKeys};
+use crate::{api::names, env, instances::custom::LabelKeys};
 
 /// Seconds after which a watch is renewed. A connection that died silently is noticed 5 s later; kube's default of 290 s
 /// is too long for endpoints that have gone.
@@ -188,7 +188,7 @@ where
     T::Kind: Send,
 {
     let (cache, writer) = Cache::new();
-    tasks.spawn(writer.run(watch, metrics.clone()).instrument(info_span!("watch", kind = T::CACHE)));
+    tasks.spawn(env::task(writer.run(watch, metrics.clone()).instrument(info_span!("watch", kind = T::CACHE))));
     cache
 }
 

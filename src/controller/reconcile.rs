@@ -6,7 +6,6 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -22,6 +21,7 @@ use crate::{
         events::{self, Note, Severity},
         objects::ServiceExport,
     },
+    env,
     export::{self, Facts, verdicts},
     foreign::Picture,
     import::{self, Observed, Plan, Source, There, Wanted, derived_name},
@@ -95,7 +95,7 @@ impl Reconciler {
                 if let Some(note) = staleness(key, &there, wanted) {
                     self.writer.publish_event(note).await;
                 }
-                import::apply(&*self.writer, key, &there, wanted, Timestamp::now()).await
+                import::apply(&*self.writer, key, &there, wanted, env::timestamp()).await
             }
         }
     }
@@ -199,7 +199,7 @@ impl Reconciler {
                 && !verdicts.iter().any(|verdict| verdict.type_ == "Conflict")
         });
         let unsaid: Vec<_> = unsaid.cloned().collect();
-        let mut conditions = conditions(&export.conditions, verdicts, export.generation, Timestamp::now());
+        let mut conditions = conditions(&export.conditions, verdicts, export.generation, env::timestamp());
         conditions.extend(unsaid);
         let changed: Vec<_> = conditions.iter().filter(|condition| !export.conditions.contains(condition)).collect();
         let superfluous = stale_types(&export, &conditions);

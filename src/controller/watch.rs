@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -38,6 +37,7 @@ use crate::{
         objects::{ForeignSlice, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport},
         selector::NamespaceSelector,
     },
+    env,
     foreign::Found,
     instances::sync::{Desired, TargetDesired, TargetStatus},
     ledger::{driver::Handle, records, remote::Remotes},
@@ -126,7 +126,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
     let mut workers = JoinSet::new();
     for _ in 0..concurrency {
         let reconciler = Reconciler { shared: Arc::clone(&shared), writer: Arc::clone(&writer) };
-        workers.spawn(async move { reconciler.run().await });
+        workers.spawn(env::task(async move { reconciler.run().await }));
     }
     let watch = Watch {
         shared,
@@ -480,5 +480,5 @@ impl Watch {
 }
 
 pub(super) fn seconds() -> i64 {
-    Timestamp::now().as_second()
+    env::timestamp().as_second()
 }

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{backend::NoEndpoint, call, engine::Engine, reading::Found};
-use crate::{cloudmap::CloudMap, instances::Identity, model::ClusterSetId};
+use crate::{cloudmap::CloudMap, env, instances::Identity, model::ClusterSetId};
 
 /// Calls a second that reading may spend by default: enough to look at 200 services every 4 s.
 pub(crate) const CALLS_PER_SECOND: f64 = 60.0;
@@ -88,7 +88,7 @@ pub fn spawn(
 ) -> Handle {
     let (found, found_receiver) = watch::channel(Arc::default());
     let (figures, figures_receiver) = watch::channel(Figures::default());
-    tokio::spawn(run(settings, cloudmap, sought, found, figures));
+    env::spawn(run(settings, cloudmap, sought, found, figures));
     Handle { found: found_receiver, figures: figures_receiver }
 }
 

@@ -15,6 +15,7 @@ use crate::{
         CloudMap, CreateService, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Namespace, NewService,
         OperationId, OperationState, Service, ServiceChange,
     },
+    env,
     instances::{
         Adopt, Identity,
         ownership::{self, Control},
@@ -184,7 +185,7 @@ impl Performer {
                 let new = NewService {
                     namespace_id,
                     name: target.service.clone(),
-                    creator_request_id: self.identity.creator_request_id(rand::random()),
+                    creator_request_id: self.identity.creator_request_id(env::random()),
                     // external-dns stops at services with a description that have no records.
                     description: dns.is_some().then(|| self.identity.description()),
                     dns,
@@ -268,7 +269,7 @@ impl Performer {
 
     /// Creates a namespace, waits until it is there, and looks at it: AWS allows few listings. `None` if only a listing can tell.
     async fn create_namespace(&self, name: &Arc<str>) -> Result<Option<Namespace>, Error> {
-        let (creator, description) = (self.identity.creator_request_id(rand::random()), self.identity.description());
+        let (creator, description) = (self.identity.creator_request_id(env::random()), self.identity.description());
         let created = self.cloudmap.create_http_namespace(name, &creator, &description, &self.identity.tags()).await;
         let id = match created {
             Ok(operation) | Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {

@@ -35,6 +35,7 @@ use self::{call::Performer, engine::Engine};
 use super::{Consent, Identity, InstanceSpec};
 use crate::{
     cloudmap::{CloudMap, DnsConfig},
+    env,
     model::Target,
 };
 
@@ -246,7 +247,7 @@ pub fn spawn(
         status,
         figures,
     };
-    Handle { status: status_receiver, figures: figures_receiver, task: tokio::spawn(task.run(shutdown)) }
+    Handle { status: status_receiver, figures: figures_receiver, task: env::spawn(task.run(shutdown)) }
 }
 
 struct Task {

@@ -13,6 +13,7 @@ use tracing::warn;
 
 use super::{Handle, LEASE_MARGIN, Leadership, Status};
 use crate::{
+    env,
     ledger::{
         Map,
         record::{Record, RecordStore, StoreError, StoredRegistration, Version},
@@ -35,7 +36,7 @@ pub fn spawn(record: Arc<dyn RecordStore>, leadership: impl Leadership) -> Handl
     let (_, remotes) = watch::channel(Arc::default());
     let (status_tx, status) = watch::channel(Arc::default());
     let keeper = Keeper { record, leadership, published: published_tx, read_back: read_back_tx, status: status_tx };
-    let task = tokio::spawn(keeper.run(desired_rx, own_tx));
+    let task = env::spawn(keeper.run(desired_rx, own_tx));
     Handle { desired, own, published, read_back, remotes, status, task }
 }
 

@@ -6,13 +6,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::BTreeMap,
-    future::Future,
-    pin::pin,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{collections::BTreeMap, future::Future, pin::pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
@@ -33,6 +27,7 @@ use super::{
 };
 use crate::{
     cloudmap::CloudMap,
+    env,
     model::{ClusterId, ClusterSetId},
 };
 pub(super) use registry::Registry;
@@ -151,7 +146,7 @@ pub fn spawn(
     let (remotes_tx, remotes) = watch::channel(Arc::default());
     let (status_tx, status) = watch::channel(Arc::default());
     let me = Identity { cluster: cluster.as_str().into(), uid: uid.as_str().into() };
-    let seed = rand::random();
+    let seed = env::random();
     let driver = Driver {
         term: Term::new(me, timing, limits, stale_ttl, Ids::new(seed)),
         timing,
@@ -169,7 +164,7 @@ pub fn spawn(
         remotes: remotes_tx,
         status: status_tx,
     };
-    let task = tokio::spawn(async move {
+    let task = env::spawn(async move {
         let mut shutdown = pin!(shutdown.fuse());
         tokio::select! {
             () = &mut shutdown => {}
@@ -242,7 +237,7 @@ impl Driver {
     }
 
     fn now(&self) -> Now {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        let wall = env::since_epoch().as_millis() as u64;
         Now { mono: self.started.elapsed(), wall }
     }
 

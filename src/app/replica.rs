@@ -1,0 +1,139 @@
+//! One replica of the controller between its two worlds: what `run` starts in a pod, and a simulation several times in one
+//! process.
+
+use std::{sync::Arc, time::Duration};
+
+use backon::{ExponentialBuilder, Retryable as _};
+use kube::Client;
+use prometheus::Registry;
+use tokio::{sync::watch, task::JoinSet};
+use tracing::{info, warn};
+
+use super::{connect, figures::Figures, lead::Leader};
+use crate::{
+    admin::Admin,
+    cli::RunArgs,
+    cloudmap::{self, Connected},
+    cluster::{
+        self, Caches, KubernetesWriter,
+        events::Publisher,
+        identity,
+        lease::{Elector, KubernetesLease, Timing},
+        record::RecordObject,
+    },
+    controller, env,
+};
+
+/// Longest wait for what is under way when the process is told to stop.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// The metrics of one replica.
+#[derive(Debug)]
+pub struct Metrics {
+    cluster: cluster::Metrics,
+    controller: controller::Metrics,
+    figures: Figures,
+    /// What the registry's calls are counted in, by whoever connects to it.
+    pub cloudmap: cloudmap::Metrics,
+}
+
+impl Metrics {
+    /// # Errors
+    /// If the registry has some of them already.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let cloudmap = cloudmap::Metrics::new(registry)?;
+        Ok(Self {
+            cluster: cluster::Metrics::new(registry)?,
+            controller: controller::Metrics::new(registry)?,
+            figures: Figures::new(registry, cloudmap.clone())?,
+            cloudmap,
+        })
+    }
+}
+
+/// What a replica is made of.
+#[expect(missing_debug_implementations, reason = "the port is a trait object")]
+pub struct Replica {
+    pub args: RunArgs,
+    /// Name of the pod: the replica's name in Events and, made unique to the process, in the Lease.
+    pub pod: String,
+    pub client: Client,
+    pub registry: Connected,
+    pub admin: Admin,
+    pub metrics: Metrics,
+}
+
+impl Replica {
+    /// Keeps the caches warm, takes part in the election and leads while elected, until `stop` becomes true.
+    ///
+    /// # Errors
+    /// If a part of it ended that never should.
+    pub async fn run(self, stop: watch::Receiver<bool>) -> anyhow::Result<()> {
+        let Self { args, pod, client, registry: Connected { cloudmap, region }, admin, metrics } = self;
+        let namespace = args.place.kube.namespace.clone();
+        let mut stopping = stop.clone();
+        let ask = || async {
+            let uid = identity::kube_system_uid(&client).await?;
+            Ok::<_, identity::AskError>((uid, identity::ip_families(&client, &namespace).await?))
+        };
+        let (uid, families) = tokio::select! {
+            answers = ask
+                .retry(ExponentialBuilder::default().with_max_delay(Duration::from_secs(10)).without_max_times())
+                .notify(|error, after| warn!(error = error as &dyn std::error::Error, ?after, "the API server does not answer yet")) => answers?,
+            _ = stopping.wait_for(|stop| *stop) => return Ok(()),
+        };
+
+        let mut watches = JoinSet::new();
+        let caches = Caches::start(&client, &metrics.cluster, args.instance_labels.as_ref(), &mut watches);
+        let (known, identity) = watch::channel(None);
+        watches.spawn(env::task(identity::follow(
+            caches.properties.clone(),
+            connect::flags(&args.place.identity),
+            uid.clone(),
+            known,
+        )));
+
+        // Unique to this process: a restarted container must not take its predecessor's claim for its own.
+        let holder = format!("{pod}_{:08x}", env::random() as u32);
+        let lease = KubernetesLease::new(client.clone(), &namespace);
+        let (elector, leadership) = Elector::new(lease, holder, Timing::default(), metrics.cluster.clone());
+
+        let mut stopping = stop.clone();
+        tokio::select! {
+            () = caches.synced() => {}
+            _ = stopping.wait_for(|stop| *stop) => return Ok(()),
+        }
+        admin.set_ready(true);
+        info!("caches are synced");
+        // Only now: a replica that cannot act must not hold the Lease.
+        let mut stopping = stop.clone();
+        let election = env::spawn(elector.run(async move { drop(stopping.wait_for(|stop| *stop).await) }));
+
+        let publisher = Publisher::new(client.clone(), &pod, metrics.cluster.clone());
+        let leader = Leader {
+            writer: Arc::new(KubernetesWriter::new(client.clone(), leadership.clone(), metrics.cluster, publisher)),
+            record: Arc::new(RecordObject::new(client, &namespace)),
+            caches,
+            cloudmap,
+            region,
+            leadership,
+            identity,
+            uid,
+            families,
+            figures: metrics.figures,
+            metrics: metrics.controller,
+            args,
+        };
+        let mut stopping = stop.clone();
+        tokio::select! {
+            () = leader.run() => {}
+            _ = stopping.wait_for(|stop| *stop) => info!("stopping"),
+            ended = watches.join_next() => anyhow::bail!("a watch ended: {ended:?}"),
+        }
+        // The Lease is released, so that the other replica goes on at once.
+        if tokio::time::timeout(GRACE, election).await.is_err() {
+            warn!("the Lease could not be released in time: it will expire");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,111 @@
+//! What a process takes from its machine, beside the network and the monotonic clock (tokio's): the wall clock, chance,
+//! and tasks of its own.
+//!
+//! The edges ask here and pass on what they were told; nothing else in the product asks the operating system. A process
+//! has the real machine. A simulation gives each replica a [`Machine`] of its own with [`on`]: clocks that differ and
+//! jump, seeded chance, and tasks that stand still or end while other replicas go on.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use futures::{FutureExt as _, future::BoxFuture};
+use k8s_openapi::jiff::Timestamp;
+use tokio::task::JoinHandle;
+
+/// A machine other than the real one.
+pub trait Machine: Send + Sync + 'static {
+    /// What its wall clock shows. It may go back.
+    fn wall_clock(&self) -> SystemTime;
+
+    /// Any number.
+    fn random(&self) -> u64;
+
+    /// How it runs a task: every task of the process goes through here once.
+    fn task(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()>;
+}
+
+tokio::task_local! {
+    static MACHINE: Arc<dyn Machine>;
+}
+
+/// Runs a task, and all that it spawns through here, on this machine.
+pub fn on(machine: &Arc<dyn Machine>, task: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'static, ()> {
+    let scoped = MACHINE.scope(Arc::clone(machine), task).boxed();
+    machine.task(scoped)
+}
+
+fn machine() -> Option<Arc<dyn Machine>> {
+    MACHINE.try_with(Arc::clone).ok()
+}
+
+/// Time since 1970 by the wall clock.
+pub fn since_epoch() -> Duration {
+    let now = machine().map_or_else(SystemTime::now, |machine| machine.wall_clock());
+    now.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The wall clock as Kubernetes writes it.
+pub fn timestamp() -> Timestamp {
+    Timestamp::UNIX_EPOCH.checked_add(since_epoch()).unwrap_or(Timestamp::MAX)
+}
+
+/// A number by chance.
+pub fn random() -> u64 {
+    machine().map_or_else(rand::random, |machine| machine.random())
+}
+
+/// As [`tokio::spawn`], on the machine of the task that asks.
+pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(self::task(task))
+}
+
+/// A task to be spawned in some other way, such as in a `JoinSet`, on the machine of the task that asks.
+pub fn task(task: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'static, ()> {
+    match machine() {
+        Some(machine) => on(&machine, task),
+        None => task.boxed(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counting {
+        tasks: AtomicU64,
+    }
+
+    impl Machine for Counting {
+        fn wall_clock(&self) -> SystemTime {
+            UNIX_EPOCH + Duration::from_secs(7)
+        }
+
+        fn random(&self) -> u64 {
+            4
+        }
+
+        fn task(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+            self.tasks.fetch_add(1, Ordering::Relaxed);
+            task
+        }
+    }
+
+    #[tokio::test]
+    async fn tasks_of_tasks_run_on_the_same_machine() {
+        let machine = Arc::new(Counting::default());
+        let dynamic: Arc<dyn Machine> = machine.clone();
+        on(&dynamic, async {
+            let inner = spawn(async { assert_eq!((since_epoch().as_secs(), random()), (7, 4)) });
+            inner.await.unwrap();
+            assert_eq!(timestamp().as_second(), 7);
+        })
+        .await;
+        assert_eq!(machine.tasks.load(Ordering::Relaxed), 2);
+        assert!(since_epoch().as_secs() > 7, "outside it is the real one");
+    }
+}
