@@ -6,3 +6,4 @@ pub mod ecs;
 pub mod emulator;
 pub mod ledger_sim;
 pub mod scenario;
+pub mod simulation;

@@ -1,0 +1,185 @@
+//! The product's own clients of the Kubernetes API over the model.
+
+use std::time::Duration;
+
+use cloudmap_mcs::{
+    api::{ServiceImport, ServiceImportSpec, ServiceImportStatus, names::FieldManager},
+    cluster::{
+        Caches, ClusterWriter as _, KubernetesWriter, Leadership, Metrics,
+        apply::Cause,
+        events::{self, Note, Publisher, Severity},
+        identity,
+        lease::{Elector, KubernetesLease, Timing},
+        record::RecordObject,
+    },
+    ledger::record::{Record, RecordStore as _, StoreError},
+    model::ServiceKey,
+};
+use k8s_openapi::{
+    api::{core::v1, discovery::v1 as discovery},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use serde_json::json;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use super::{
+    super::{Fault, Scope},
+    ApiServer, server, service,
+};
+
+const OWN: &str = "cloudmap-mcs-system";
+
+fn metrics() -> Metrics {
+    Metrics::new(&prometheus::Registry::new()).unwrap()
+}
+
+fn writer(server: &ApiServer, replica: &str) -> KubernetesWriter {
+    let client = server.client(replica, OWN);
+    let leadership = Leadership::manual(Some(Instant::now() + Duration::from_hours(24)));
+    KubernetesWriter::new(client.clone(), leadership, metrics(), Publisher::new(client, replica, metrics()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_caches_follow_the_cluster() {
+    let server = server();
+    server.put("services", service("web")).unwrap();
+    let mut tasks = JoinSet::new();
+    let keys = "version".parse().unwrap();
+    let caches = Caches::start(&server.client("a", OWN), &metrics(), Some(&keys), &mut tasks);
+    caches.synced().await;
+    assert_eq!((caches.services.len(), caches.namespaces.len()), (1, 3));
+    let slice = |name: &str, by: &str| {
+        json!({
+            "metadata": {"namespace": "shop", "name": name, "labels": {
+                "kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": by,
+            }},
+            "addressType": "IPv4", "endpoints": [{"addresses": ["10.1.2.3"]}], "ports": [{"port": 80}],
+        })
+    };
+    server.put("endpointslices", slice("web-1", "endpointslice-controller.k8s.io")).unwrap();
+    server.put("endpointslices", slice("web-2", cloudmap_mcs::api::names::MANAGED_BY)).unwrap();
+    server
+        .put("clusterproperties", json!({"metadata": {"name": "cluster.clusterset.k8s.io"}, "spec": {"value": "c1"}}))
+        .unwrap();
+    server.delete("services", "shop", "web").unwrap();
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!((caches.slices.len(), caches.properties.len(), caches.services.len()), (1, 1, 0));
+    sleep(Duration::from_mins(30)).await;
+    assert!(caches.degraded().is_empty(), "{:?}", caches.degraded());
+    assert!(tasks.try_join_next().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_writer_writes_is_there_and_owned_by_it() {
+    let server = server();
+    let writer = writer(&server, "a");
+    let key = ServiceKey::new("shop", "web");
+    let named = || ObjectMeta { namespace: Some("shop".into()), name: Some("web".into()), ..ObjectMeta::default() };
+    let import = ServiceImport { metadata: named(), spec: ServiceImportSpec::default(), status: None };
+    let made = writer.apply_service_import(&import).await.unwrap();
+    let uid = made.metadata.uid.clone().unwrap();
+    writer.apply_import_status(&key, &uid, &ServiceImportStatus::default()).await.unwrap();
+    let status = writer.apply_import_status(&key, "another", &ServiceImportStatus::default()).await.unwrap_err();
+    assert!(matches!(status.cause, Cause::Conflict(_)), "{status:?}");
+
+    let derived = v1::Service {
+        metadata: ObjectMeta { name: Some("derived".into()), ..named() },
+        spec: Some(v1::ServiceSpec {
+            ports: Some(vec![v1::ServicePort { port: 80, ..Default::default() }]),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let derived = writer.apply_derived_service(&derived).await.unwrap();
+    assert_eq!(derived.spec.unwrap().cluster_ips.unwrap().len(), 1);
+    server.put("services", service("taken")).unwrap();
+    let taken = v1::Service {
+        metadata: ObjectMeta {
+            name: Some("taken".into()),
+            labels: Some([("app".to_owned(), "mine".to_owned())].into()),
+            ..named()
+        },
+        ..Default::default()
+    };
+    let refused = writer.apply_derived_service(&taken).await.unwrap_err();
+    assert!(matches!(refused.cause, Cause::Conflict(_)), "{refused:?}");
+
+    server.set_node_hints(false);
+    let slice = discovery::EndpointSlice {
+        metadata: named(),
+        address_type: "IPv4".into(),
+        endpoints: vec![discovery::Endpoint {
+            addresses: vec!["10.0.0.1".into()],
+            hints: Some(discovery::EndpointHints {
+                for_nodes: Some(vec![discovery::ForNode::default()]),
+                for_zones: None,
+            }),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    writer.apply_endpoint_slice(&slice).await.unwrap();
+    assert!(!writer.takes_node_hints());
+
+    server.put("serviceexports", json!({"metadata": {"namespace": "shop", "name": "web"}})).unwrap();
+    writer.apply_export_conditions(&key, "any", &[], FieldManager::ExportStatus).await.unwrap_err();
+    let regarding = events::export(&key, "u");
+    let text = "as it happens".to_owned();
+    writer
+        .publish_event(Note { regarding, severity: Severity::Normal, reason: "Exported", action: "Export", text })
+        .await;
+    assert_eq!(server.list("events").len(), 1);
+
+    writer.delete_service_import(&key, "another").await.unwrap();
+    assert!(server.get("serviceimports", "shop", "web").is_some());
+    writer.delete_service_import(&key, &uid).await.unwrap();
+    assert!(server.get("serviceimports", "shop", "web").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_replica_leads_and_the_other_takes_over_when_it_is_cut_off() {
+    let server = server();
+    server.put("namespaces", json!({"metadata": {"name": OWN}})).unwrap();
+    let start = |replica: &str| {
+        let lease = KubernetesLease::new(server.client(replica, OWN), OWN);
+        let (elector, leadership) = Elector::new(lease, format!("{replica}_1"), Timing::default(), metrics());
+        (tokio::spawn(elector.run(std::future::pending())), leadership)
+    };
+    let (first, a) = start("a");
+    a.acquired().await;
+    let (second, b) = start("b");
+    sleep(Duration::from_mins(2)).await;
+    assert!(a.is_leader() && !b.is_leader());
+    server.inject(Scope::replica("a"), Fault::Partitioned);
+    a.lost().await;
+    assert!(!b.is_leader(), "there are never two");
+    b.acquired().await;
+    let lease = server.get("leases", OWN, "cloudmap-mcs").unwrap();
+    assert_eq!((&lease["spec"]["holderIdentity"], &lease["spec"]["leaseTransitions"]), (&json!("b_1"), &json!(1)));
+    first.abort();
+    second.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_record_is_kept_by_compare_and_swap() {
+    let server = server();
+    server.put("namespaces", json!({"metadata": {"name": OWN}})).unwrap();
+    let (a, b) = (RecordObject::new(server.client("a", OWN), OWN), RecordObject::new(server.client("b", OWN), OWN));
+    assert_eq!(a.load().await.unwrap(), None);
+    let version = a.store(&Record::default(), &None).await.unwrap();
+    assert_eq!(b.store(&Record::default(), &None).await, Err(StoreError::Conflict));
+    let next = Record { epoch: 2, ..Record::default() };
+    let newer = b.store(&next, &version).await.unwrap();
+    assert_eq!(a.store(&next, &version).await, Err(StoreError::Conflict));
+    assert_eq!(a.load().await.unwrap(), Some((next, newer)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cluster_knows_who_it_is() {
+    let server = server();
+    let uid = identity::kube_system_uid(&server.client("a", OWN)).await.unwrap();
+    assert_eq!(server.get("namespaces", "", "kube-system").unwrap()["metadata"]["uid"], *uid);
+}

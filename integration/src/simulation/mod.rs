@@ -1,0 +1,3 @@
+//! Whole controllers under simulated time.
+
+pub mod kubernetes;
