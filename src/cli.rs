@@ -7,11 +7,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use k8s_openapi::jiff::SignedDuration;
 
 use crate::{
-    annotations::ZoneKind,
-    cluster::selector::NamespaceSelector,
+    annotations::{Policy, ZoneKind},
+    cluster::{LabelKeys, selector::NamespaceSelector},
     foreign::ImportFrom,
-    instances::{custom::LabelKeys, target::validate},
+    instances::{Selection, target::validate},
     model::{ClusterId, ClusterSetId, Target},
+    telemetry::LogArgs,
 };
 
 /// Multi-Cluster Services API for Kubernetes with AWS Cloud Map as the registry.
@@ -54,8 +55,8 @@ pub struct RunArgs {
 
     /// Which exported Services are also registered as ordinary Cloud Map instances, for ECS tasks and other readers.
     /// AWS charges about 0.10 USD per instance and month.
-    #[arg(long, env = "CLOUDMAP_MCS_INSTANCES", value_enum, default_value_t = Instances::All)]
-    pub instances: Instances,
+    #[arg(long, env = "CLOUDMAP_MCS_INSTANCES", value_enum, default_value_t = Selection::All)]
+    pub instances: Selection,
     /// Register all instances in this one Cloud Map namespace, under `<service>.<namespace>`, instead of in a Cloud Map
     /// namespace per Kubernetes namespace.
     #[arg(long, env = "CLOUDMAP_MCS_INSTANCES_NAMESPACE", value_name = "NAME", value_parser = instances_namespace)]
@@ -185,15 +186,6 @@ pub struct AwsArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct LogArgs {
-    /// What is logged: a level, or a list of `module=level`.
-    #[arg(long, global = true, env = "CLOUDMAP_MCS_LOG", value_name = "FILTER", default_value = "info")]
-    pub log: String,
-    #[arg(long, global = true, env = "CLOUDMAP_MCS_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub log_format: LogFormat,
-}
-
-#[derive(Debug, Args)]
 pub struct ShowArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
@@ -235,31 +227,6 @@ pub struct ForgetArgs {
     /// The cluster that died.
     #[arg(value_parser = parsed::<ClusterId>)]
     pub cluster: ClusterId,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Instances {
-    /// Every exported Service.
-    All,
-    /// Only Services whose annotations ask for it.
-    Annotated,
-    /// None.
-    None,
-}
-
-/// What becomes of names that annotated Services gave up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Policy {
-    /// They are withdrawn.
-    Sync,
-    /// They stay.
-    UpsertOnly,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    Text,
-    Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -3,9 +3,23 @@
 use std::io::IsTerminal as _;
 
 use anyhow::Context as _;
+use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::{LogArgs, LogFormat};
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// What is logged: a level, or a list of `module=level`.
+    #[arg(long, global = true, env = "CLOUDMAP_MCS_LOG", value_name = "FILTER", default_value = "info")]
+    pub log: String,
+    #[arg(long, global = true, env = "CLOUDMAP_MCS_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
 
 /// Starts logging to stderr.
 pub fn init(args: &LogArgs) -> anyhow::Result<()> {

@@ -11,10 +11,20 @@ pub mod plan;
 pub mod request;
 pub mod zones;
 
+use clap::ValueEnum;
 pub use directory::{Directory, Known};
 pub use plan::{Planned, Refusal, Wanted, plan, plan_ingress};
 pub use request::Request;
 pub use zones::{Zone, ZoneKind, Zones};
+
+/// What becomes of names that annotated Services gave up (`--policy`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// They are withdrawn.
+    Sync,
+    /// They stay.
+    UpsertOnly,
+}
 
 /// How annotations are read: the flags that external-dns has as well.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

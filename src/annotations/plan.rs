@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     api::names::ANNOTATION_SHARE,
-    cluster::objects::{Ingress, Pairs, Service, ServiceKind},
+    cluster::objects::{Ingress, Service, ServiceKind},
     instances::{
         Adopt, Consent, Custom, InstanceSpec, Source,
         custom::{self, ByAddress},
@@ -33,7 +33,7 @@ use crate::{
         sync::Creation,
         target::validate,
     },
-    model::{Conditions, Endpoint, EndpointPort, IpFamily, ServicePort, Target},
+    model::{Conditions, Endpoint, EndpointPort, IpFamily, Pairs, ServicePort, Target},
 };
 
 /// What an object asks for, as far as it can be done.

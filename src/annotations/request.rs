@@ -6,9 +6,8 @@ use k8s_openapi::jiff::SignedDuration;
 
 use crate::{
     api::names::ANNOTATION_ADOPT,
-    cluster::objects::Pairs,
     instances::{Adopt, records::MAX_TTL},
-    model::Target,
+    model::{Pairs, Target},
 };
 
 /// The Python CloudMap Kubernetes Controller's.

@@ -7,8 +7,8 @@ use tracing::info;
 
 use super::figures::Figures;
 use crate::{
-    annotations::{self, Directory},
-    cli::{Policy, RunArgs},
+    annotations::{self, Directory, Policy},
+    cli::RunArgs,
     cloudmap::CloudMap,
     cluster::{
         Caches, ClusterWriter, Leadership,

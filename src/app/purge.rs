@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep};
 use super::{commands::refuse_if_alive, connect};
 use crate::{
     cli::PurgeArgs,
-    cloudmap::{CloudMap, ErrorKind, Instance, Lane, Namespace, OperationId, OperationState, Service},
-    instances::{Identity, attributes, ownership},
+    cloudmap::{CloudMap, ErrorKind, Instance, Lane, Namespace, OperationId, OperationState, Service, attributes},
+    instances::{Identity, ownership},
     ledger::{
         self,
         show::{self, Belonging, ClusterView},

@@ -7,11 +7,9 @@ use std::{
 };
 
 use super::Registered;
-use crate::{
-    ledger::records::Exported,
-    model::{
-        ClusterId, Conditions, Endpoint, EndpointPort, Export, IpFamily, ServicePort, SessionAffinity, TrafficPolicy,
-    },
+use crate::model::{
+    ClusterId, Conditions, Endpoint, EndpointPort, Export, Exported, IpFamily, ServicePort, SessionAffinity,
+    TrafficPolicy,
 };
 
 /// The exports of one name, by cluster: of each the oldest creation time and the type that its first instance has.

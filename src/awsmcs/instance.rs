@@ -8,8 +8,10 @@ use std::{
 use super::attributes as names;
 use crate::{
     api::names::CONTROLLER,
-    cloudmap::{Attributes, Instance},
-    instances::attributes::{CLUSTER_UID, IPV4, IPV6, PORT},
+    cloudmap::{
+        Attributes, Instance,
+        attributes::{CLUSTER_UID, IPV4, IPV6, PORT},
+    },
     model::{ClusterId, ClusterSetId, Endpoint, EndpointPort, Protocol, ServicePort, ServiceType, is_dns_label},
 };
 

@@ -5,6 +5,7 @@
 //! [`connect`] builds what the product runs on: the AWS adapter, counted, and limited to the request rates that AWS
 //! allows, with a share that is the ledger's alone.
 
+pub mod attributes;
 mod aws;
 #[cfg(test)]
 pub(crate) mod fake;

@@ -168,23 +168,6 @@ impl Leadership {
     }
 }
 
-#[async_trait]
-impl crate::ledger::driver::Leadership for Leadership {
-    fn is_leader_until(&self) -> Option<Instant> {
-        Self::is_leader_until(self)
-    }
-
-    async fn confirm(&self) -> bool {
-        match Self::confirm(self).await {
-            Ok(held) => held,
-            Err(error) => {
-                warn!(error = &error as &dyn std::error::Error, "failed to confirm the Lease");
-                false
-            }
-        }
-    }
-}
-
 /// Takes part in the election.
 pub struct Elector<S> {
     store: S,

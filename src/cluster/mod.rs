@@ -10,9 +10,8 @@ pub mod events;
 #[cfg(test)]
 mod fake_api;
 pub mod identity;
+mod label_keys;
 pub mod lease;
-#[cfg(test)]
-mod manifests;
 #[cfg(test)]
 #[allow(dead_code, reason = "for the tests of export and import")]
 pub(crate) mod memory;
@@ -26,6 +25,7 @@ mod watches;
 
 pub use apply::{ClusterWriter, KubernetesWriter};
 pub use cache::{Cache, Change, Changes};
+pub use label_keys::LabelKeys;
 pub use lease::Leadership;
 pub use metrics::Metrics;
 pub use watches::{Caches, Writers};

@@ -21,7 +21,7 @@ use super::{
         ClusterProperty, ForeignSlice, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport,
     },
 };
-use crate::{api::names, env, instances::custom::LabelKeys};
+use crate::{api::names, cluster::LabelKeys, env};
 
 /// Seconds after which a watch is renewed. A connection that died silently is noticed 5 s later; kube's default of 290 s
 /// is too long for endpoints that have gone.

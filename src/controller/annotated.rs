@@ -19,13 +19,12 @@ use crate::{
         news::{deleted, news},
         plan, plan_ingress, request,
     },
-    cli::Instances,
     cluster::{
         events::{self, Note, Severity},
         objects::{Ingress, Service},
     },
     instances::{
-        InstanceSpec,
+        InstanceSpec, Selection,
         custom::ByAddress,
         sync::{Ids, Notice, Outcome, TargetDesired, TargetStatus},
     },
@@ -167,7 +166,7 @@ impl Annotated {
                 format!("the Cloud Map namespaces, one of which each host name needs, cannot be listed: {error}");
             planned.refusals.push(Refusal { reason: "NamespacesUnknown", message });
         }
-        if self.targets.policy == Instances::None {
+        if self.targets.policy == Selection::None {
             let message = "instances are switched off by --instances=none".to_owned();
             planned =
                 Planned { wanted: Some(BTreeMap::new()), refusals: vec![Refusal { reason: "Disabled", message }] };

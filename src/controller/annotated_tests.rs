@@ -10,7 +10,7 @@ use crate::{
 #[test]
 fn what_is_refused_counts_until_it_is_not_whatever_else_changes() {
     let mut annotated =
-        Annotated::new(Settings::default(), mk_targets(Instances::All), None, mpsc::unbounded_channel().0);
+        Annotated::new(Settings::default(), mk_targets(Selection::All), None, mpsc::unbounded_channel().0);
     let owner = ClaimOwner::service(&key("web"));
     let touch = |annotated: &mut Annotated, others: &[(&str, i64)]| {
         let wanted = Wanted {

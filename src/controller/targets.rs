@@ -18,22 +18,21 @@ use crate::{
         },
     },
     awsmcs::Exported,
-    cli::Instances,
-    cluster::objects::{Pairs, ServiceExport},
+    cluster::objects::ServiceExport,
     export::Local,
     instances::{
-        Adopt, Consent, Custom, Identity, InstanceSpec, Naming, Source, custom,
+        Adopt, Consent, Custom, Identity, InstanceSpec, Naming, Selection, Source, custom,
         records::{Wishes, address_records},
         sync::{Creation, Notice, Outcome, Reason, TargetDesired, TargetStatus},
         target::{DEFAULT_TTL, validate},
     },
-    model::{ClaimOwner, Export, Registration, ServiceKey, ServicePort, Target},
+    model::{ClaimOwner, Export, Pairs, Registration, ServiceKey, ServicePort, Target},
 };
 
 /// The rules by which this cluster's exports get their targets.
 #[derive(Debug, Clone)]
 pub struct Targets {
-    pub policy: Instances,
+    pub policy: Selection,
     pub naming: Naming,
     pub identity: Identity,
     /// Becomes the attribute `REGION`.
@@ -68,9 +67,9 @@ impl Targets {
                 ));
             }
             None => match self.policy {
-                Instances::All => true,
-                Instances::Annotated => named,
-                Instances::None => false,
+                Selection::All => true,
+                Selection::Annotated => named,
+                Selection::None => false,
             },
         };
         if !wanted {
@@ -201,7 +200,7 @@ impl Targets {
                 return Some(if first.0 == RegisteredReason::Registered { second } else { first });
             }
             (Asked::Target(target), _) | (Asked::None, Some(target)) => target,
-            (Asked::None, None) if self.policy == Instances::None => return None,
+            (Asked::None, None) if self.policy == Selection::None => return None,
             (Asked::None, None) => {
                 return Some((
                     RegisteredReason::Disabled,

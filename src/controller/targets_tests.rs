@@ -19,7 +19,7 @@ pub(in crate::controller) fn target() -> Target {
     Target { namespace: "shop".into(), service: "www".into() }
 }
 
-pub(in crate::controller) fn mk_targets(policy: Instances) -> Targets {
+pub(in crate::controller) fn mk_targets(policy: Selection) -> Targets {
     let identity = Identity { clusterset: None, cluster: "here".parse().unwrap(), cluster_uid: "uid".into() };
     Targets { policy, naming: Naming::PerNamespace, identity, region: None, aws_mcs: false }
 }
@@ -91,7 +91,7 @@ pub(in crate::controller) fn adopt(knowledge: &mut Knowledge, others: &[(&str, i
 
 #[test]
 fn annotations_decide_over_the_flag() {
-    use Instances::{All, Annotated, None};
+    use Selection::{All, Annotated, None};
     let implied = Target { namespace: "shop".into(), service: "web".into() };
     let named = [(ANNOTATION_TARGET_SERVICE, "www")];
     for (policy, annotations, expected) in [
@@ -124,7 +124,7 @@ fn annotations_decide_over_the_flag() {
 
 #[test]
 fn the_standing_of_a_claim_decides_what_is_registered() {
-    let targets = mk_targets(Instances::All);
+    let targets = mk_targets(Selection::All);
     let knowledge = mk_knowledge(&[]);
     let desired = |standing| {
         let desired = targets.desired(&knowledge, &target(), standing, |_| None, &PodLabels::default()).unwrap();
@@ -150,7 +150,7 @@ fn the_standing_of_a_claim_decides_what_is_registered() {
 
 #[test]
 fn who_lost_or_waits_for_a_target_is_told_so() {
-    let targets = mk_targets(Instances::All);
+    let targets = mk_targets(Selection::All);
     let named = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);
     let mut claims = Claims::new(std::time::Duration::from_secs(10));
     let (reason, message) = targets
@@ -171,7 +171,7 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
 
 #[test]
 fn what_the_leader_before_registered_holds_until_the_target_was_read() {
-    let targets = mk_targets(Instances::All);
+    let targets = mk_targets(Selection::All);
     let knowledge = mk_knowledge(&[]);
     let claims = Claims::new(std::time::Duration::from_secs(10));
     let mut export = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// What this cluster exports under one name.
-pub type Local = records::Exported;
+pub type Local = crate::model::Exported;
 
 /// All exports of this cluster, and the ledger map that says them.
 ///

@@ -9,8 +9,8 @@ use std::{
 use super::name;
 use crate::{
     awsmcs,
-    cloudmap::{Instance, RecordType, Service},
-    instances::{Identity, attributes, ownership},
+    cloudmap::{Instance, RecordType, Service, attributes},
+    instances::{Identity, ownership},
     model::{ClusterId, labels::is_label_value},
 };
 
@@ -18,8 +18,6 @@ use crate::{
 const ECS_CLUSTER: &str = "ECS_CLUSTER_NAME";
 /// Set instead of an address; in an API-only namespace AWS fills `AWS_INSTANCE_IPV4` in itself.
 const EC2_INSTANCE: &str = "AWS_EC2_INSTANCE_ID";
-const ALIAS: &str = "AWS_ALIAS_DNS_NAME";
-const CNAME: &str = "AWS_INSTANCE_CNAME";
 /// The first port that Linux, and so Docker, gives out by itself.
 const FIRST_DYNAMIC_PORT: u16 = 32_768;
 
@@ -118,9 +116,9 @@ impl Backend {
         let ipv4 = ipv4.map(str::parse).transpose().map_err(|_| NoEndpoint::InvalidAddress)?;
         let ipv6 = ipv6.map(str::parse).transpose().map_err(|_| NoEndpoint::InvalidAddress)?;
         if ipv4.is_none() && ipv6.is_none() {
-            return Err(if attribute(ALIAS).is_some() {
+            return Err(if attribute(attributes::ALIAS).is_some() {
                 NoEndpoint::Alias
-            } else if attribute(CNAME).is_some() {
+            } else if attribute(attributes::CNAME).is_some() {
                 NoEndpoint::Cname
             } else if attribute(EC2_INSTANCE).is_some() {
                 NoEndpoint::Ec2WithoutAddress

@@ -187,7 +187,7 @@ pub fn service_import(key: &ServiceKey, service: &ClusterSetService, cluster_ips
 
 /// Whether the import that is there already says what is wanted, the status apart.
 pub(super) fn service_import_matches(there: &objects::ServiceImport, wanted: &ServiceImport) -> bool {
-    let same = |there: &objects::Pairs, wanted: Option<&BTreeMap<String, String>>| {
+    let same = |there: &crate::model::Pairs, wanted: Option<&BTreeMap<String, String>>| {
         let wanted = wanted.into_iter().flatten();
         there.iter().map(|(k, v)| (&**k, &**v)).eq(wanted.map(|(k, v)| (k.as_str(), v.as_str())))
     };

@@ -8,13 +8,13 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use super::{
-    attributes::{ALIAS, CNAME, IPV4, IPV6},
-    ownership::{ServiceOwner, short_hash},
-};
+use super::ownership::{ServiceOwner, short_hash};
 use crate::{
     awsmcs,
-    cloudmap::Instance,
+    cloudmap::{
+        Instance,
+        attributes::{ALIAS, CNAME, IPV4, IPV6},
+    },
     model::{ClusterId, ClusterSetId},
 };
 

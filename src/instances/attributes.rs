@@ -20,25 +20,15 @@ use std::{
 
 use super::{custom::Custom, host::is_load_balancer, ownership::Identity};
 use crate::{
-    cloudmap::{Attributes, Instance, RecordType, Service},
+    cloudmap::{
+        Attributes, Instance, RecordType, Service,
+        attributes::{
+            ALIAS, CLUSTER, CLUSTER_UID, CLUSTERSET, CNAME, FURTHER_PORT, INIT_HEALTH, IPV4, IPV6, NAMESPACE, PORT,
+            REGION, SERVICE, ZONE,
+        },
+    },
     model::{Endpoint, EndpointPort, ServiceKey, ServicePort},
 };
-
-pub const IPV4: &str = "AWS_INSTANCE_IPV4";
-pub const IPV6: &str = "AWS_INSTANCE_IPV6";
-pub const PORT: &str = "AWS_INSTANCE_PORT";
-pub const ALIAS: &str = "AWS_ALIAS_DNS_NAME";
-pub const CNAME: &str = "AWS_INSTANCE_CNAME";
-pub const INIT_HEALTH: &str = "AWS_INIT_HEALTH_STATUS";
-pub const ZONE: &str = "AVAILABILITY_ZONE";
-pub const REGION: &str = "REGION";
-pub const CLUSTERSET: &str = "CLOUDMAP_MCS_CLUSTERSET";
-pub const CLUSTER: &str = "CLOUDMAP_MCS_CLUSTER";
-pub const CLUSTER_UID: &str = "CLOUDMAP_MCS_CLUSTER_UID";
-pub const NAMESPACE: &str = "CLOUDMAP_MCS_NAMESPACE";
-pub const SERVICE: &str = "CLOUDMAP_MCS_SERVICE";
-/// Begin of the names of attributes for all ports but the first.
-pub const FURTHER_PORT: &str = "PORT_";
 
 /// Attributes of an instance that AWS allows; ours alone are ten, which leaves room for twenty further ports.
 const MAX_ATTRIBUTES: usize = 30;

@@ -1,22 +1,17 @@
 //! Attributes that users add to their instances: by the annotation on the object, and by labels of pods that the
 //! operator lets through.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use super::attributes::Unfit;
-use crate::{api::names::ANNOTATION_ATTRIBUTES, cloudmap::Attributes, cluster::objects::Pairs, model::Endpoint};
-
-/// Longest key and value of an attribute (Cloud Map `RegisterInstance`).
-const MAX_KEY: usize = 255;
-const MAX_VALUE: usize = 1024;
-/// Begins of the names that AWS, ECS and this project give a meaning to.
-const RESERVED: [&str; 4] = ["AWS_", "ECS_", "CLOUDMAP_MCS_", "PORT_"];
-/// Whole names of that kind, those by which the AWS Cloud Map MCS Controller knows its instances among them.
-const RESERVED_NAMES: [&str; 5] = ["AVAILABILITY_ZONE", "REGION", "EC2_INSTANCE_ID", "CLUSTER_ID", "CLUSTERSET_ID"];
+use crate::{
+    api::names::ANNOTATION_ATTRIBUTES,
+    cloudmap::{
+        Attributes,
+        attributes::{MAX_VALUE, check_name},
+    },
+    model::{Endpoint, Pairs},
+};
 
 /// What the instances of a Service say beside what is always said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -91,21 +86,6 @@ pub fn read(annotations: &Pairs) -> (Attributes, Vec<String>) {
     (attributes, complaints)
 }
 
-/// Whether users may give an attribute this name.
-///
-/// # Errors
-/// Why not.
-pub fn check_name(key: &str) -> Result<(), &'static str> {
-    let upper = key.to_ascii_uppercase();
-    if RESERVED.iter().any(|begin| upper.starts_with(begin)) || RESERVED_NAMES.contains(&upper.as_str()) {
-        return Err("the name is reserved for AWS, ECS or a controller");
-    }
-    if key.is_empty() || key.len() > MAX_KEY || !key.bytes().all(|c| c.is_ascii_graphic()) {
-        return Err("a name has 1 to 255 printable ASCII characters and no spaces");
-    }
-    Ok(())
-}
-
 fn check(key: &str, value: &str) -> Result<(), &'static str> {
     check_name(key)?;
     let printable = value.bytes().all(|c| c.is_ascii_graphic() || c == b' ' || c == b'\t');
@@ -113,29 +93,6 @@ fn check(key: &str, value: &str) -> Result<(), &'static str> {
         return Err("a value has at most 1,024 printable ASCII characters and does not begin with a space");
     }
     Ok(())
-}
-
-/// Keys of pod labels that become attributes (`--instance-labels`).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LabelKeys(pub BTreeSet<Box<str>>);
-
-impl std::str::FromStr for LabelKeys {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let keys: BTreeSet<Box<str>> =
-            text.split(',').map(str::trim).filter(|key| !key.is_empty()).map(Box::from).collect();
-        for key in &keys {
-            check_name(key).map_err(|rule| format!("{key:?} cannot be an attribute: {rule}"))?;
-            if !crate::model::labels::is_label_key(key) {
-                return Err(format!("{key:?} is not the key of a label"));
-            }
-        }
-        if keys.is_empty() {
-            return Err("it must be the keys of labels, separated by commas".to_owned());
-        }
-        Ok(Self(keys))
-    }
 }
 
 #[cfg(test)]
@@ -199,17 +156,6 @@ mod tests {
             let pods = Arc::new([(address.parse().unwrap(), Arc::clone(&pod))].into());
             let custom = Custom { service: pairs(&[("team", "web")]), pods };
             assert_eq!(custom.of(&endpoint), pairs(&[("version", "2"), ("team", "web")]));
-        }
-    }
-
-    #[test]
-    fn the_labels_that_are_let_through_are_named_one_by_one() {
-        let keys = "version, app.kubernetes.io/name".parse::<LabelKeys>().unwrap();
-        assert_eq!(keys.0.iter().map(|key| &**key).collect::<Vec<_>>(), ["app.kubernetes.io/name", "version"]);
-        for (wrong, word) in [("", "separated by commas"), ("REGION", "reserved"), ("a/b/c", "not the key of a label")]
-        {
-            let error = wrong.parse::<LabelKeys>().unwrap_err();
-            assert!(error.contains(word), "{error}");
         }
     }
 }

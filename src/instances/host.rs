@@ -60,12 +60,8 @@ impl Source<'_> {
 mod tests {
     use super::*;
     use crate::{
-        cloudmap::{DnsConfig, DnsRecord, RecordType, Service, fake::mk_service},
-        instances::{
-            Identity,
-            attributes::{ALIAS, CNAME, ServiceTraits},
-            ownership::is_ours,
-        },
+        cloudmap::{DnsConfig, DnsRecord, RecordType, Service, attributes, fake::mk_service},
+        instances::{Identity, attributes::ServiceTraits, ownership::is_ours},
         model::ServiceKey,
     };
 
@@ -102,19 +98,19 @@ mod tests {
         }
     }
 
-    /// AWS: an alias excludes all `AWS_INSTANCE_` attributes, needs address records and WEIGHTED; CNAME stands alone.
+    /// AWS: an alias excludes all `AWS_INSTANCE_` attributes, needs address records and WEIGHTED; attributes::CNAME stands alone.
     #[test]
     fn a_host_name_is_an_alias_or_a_cname_as_the_service_takes_it() {
         let a = traits(Some(RecordType::A), true);
         let alias = spec(ELB).render(a);
-        assert_eq!(alias.attributes.get(ALIAS).map(String::as_str), Some(ELB));
+        assert_eq!(alias.attributes.get(attributes::ALIAS).map(String::as_str), Some(ELB));
         assert!(alias.attributes.keys().all(|key| !key.starts_with("AWS_INSTANCE_")));
         assert!(is_ours(&alias, &identity()) && alias.id.len() <= 64);
         let cname = traits(Some(RecordType::Cname), true);
         for host in [ELB, OTHER] {
             let instance = spec(host).render(cname);
-            assert_eq!(instance.attributes.get(CNAME).map(String::as_str), Some(host));
-            assert!(!instance.attributes.contains_key(ALIAS));
+            assert_eq!(instance.attributes.get(attributes::CNAME).map(String::as_str), Some(host));
+            assert!(!instance.attributes.contains_key(attributes::ALIAS));
         }
         for (host, record, weighted, fits) in [
             (ELB, Some(RecordType::A), true, true),

@@ -12,6 +12,7 @@ pub mod ownership;
 mod per_port;
 pub mod plan;
 pub mod records;
+mod selection;
 pub mod sync;
 pub mod target;
 
@@ -19,4 +20,5 @@ pub use adopt::Adopt;
 pub use attributes::{InstanceSpec, Source, Unfit};
 pub use custom::Custom;
 pub use ownership::{Consent, Identity};
+pub use selection::Selection;
 pub use target::{InvalidTarget, Naming};

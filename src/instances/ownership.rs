@@ -7,12 +7,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use sha2::{Digest, Sha256};
 
-use super::{
-    Adopt,
-    attributes::{CLUSTER_UID, CLUSTERSET},
-};
+use super::Adopt;
 use crate::{
-    cloudmap::{Instance, Service},
+    cloudmap::{
+        Instance, Service,
+        attributes::{CLUSTER_UID, CLUSTERSET},
+    },
     ledger,
     model::{ClusterId, ClusterSetId},
 };

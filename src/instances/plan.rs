@@ -9,10 +9,16 @@ use std::{
 
 use super::{
     Adopt,
-    attributes::{Digest, IPV4, IPV6, InstanceSpec, ServiceTraits, digest},
+    attributes::{Digest, InstanceSpec, ServiceTraits, digest},
     ownership::{Identity, is_ours},
 };
-use crate::{awsmcs, cloudmap::Instance};
+use crate::{
+    awsmcs,
+    cloudmap::{
+        Instance,
+        attributes::{IPV4, IPV6},
+    },
+};
 
 /// Own instances of a target with what they say, as last read or written; `None` where a write of ours has an outcome
 /// that is not known (yet).

@@ -6,8 +6,7 @@ use super::sync::Creation;
 use crate::{
     api::names::{ANNOTATION_HEALTH_CHECK, ANNOTATION_RECORDS, ANNOTATION_TTL},
     cloudmap::{DnsConfig, DnsRecord, RecordType},
-    cluster::objects::Pairs,
-    model::IpFamily,
+    model::{IpFamily, Pairs},
 };
 
 /// Longest TTL in DNS (RFC 2181), seconds.

@@ -21,8 +21,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Map, Value, chunks::Chunk, head::difference, wire};
 use crate::model::{
-    ClaimOwner, Conditions, Endpoint, EndpointPort, Export, IpFamily, Protocol, Registration, ServiceKey, ServicePort,
-    ServiceType, SessionAffinity, Target, TrafficPolicy,
+    ClaimOwner, Conditions, Endpoint, EndpointPort, Export, Exported, IpFamily, Protocol, Registration, ServiceKey,
+    ServicePort, ServiceType, SessionAffinity, Target, TrafficPolicy,
 };
 
 /// Largest value, in bytes: it must fit into a page, and into a delta beside others.
@@ -43,14 +43,6 @@ pub struct TooLarge {
 pub struct Problem {
     pub key: Arc<str>,
     pub message: &'static str,
-}
-
-/// What a cluster says about one name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exported {
-    pub export: Export,
-    /// Sorted.
-    pub endpoints: Vec<Endpoint>,
 }
 
 /// A decoded [`Map`].

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use super::Target;
+use super::{Endpoint, Target};
 
 /// One cluster's export of a `<namespace>/<name>`: all that other clusters need for the conflict rules of KEP-1645.
 /// The endpoints travel beside it.
@@ -29,6 +29,14 @@ pub struct Export {
     pub publish_not_ready_addresses: bool,
     /// Where the instances of this export are registered, if anywhere.
     pub target: Option<Target>,
+}
+
+/// What a cluster says about one name: its export with the endpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exported {
+    pub export: Export,
+    /// Sorted.
+    pub endpoints: Vec<Endpoint>,
 }
 
 /// `ServiceImport.spec.type` (KEP-1645).

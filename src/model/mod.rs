@@ -13,10 +13,14 @@ mod target;
 
 pub use endpoint::{Conditions, Endpoint, EndpointPort};
 pub use export::{
-    DEFAULT_AFFINITY_TIMEOUT, Export, IpFamily, Protocol, ServicePort, ServiceType, SessionAffinity, TrafficPolicy,
+    DEFAULT_AFFINITY_TIMEOUT, Export, Exported, IpFamily, Protocol, ServicePort, ServiceType, SessionAffinity,
+    TrafficPolicy,
 };
 pub(crate) use identity::is_dns_label;
 pub use identity::{ClusterId, ClusterSetId, InvalidClusterId, ServiceKey};
 pub use merge::{ClusterSetService, Conflict, ConflictReason, merge};
 pub use slices::{Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, pack, packable};
 pub use target::{ClaimOwner, Registration, Target};
+
+/// Labels or annotations of an object: a sorted map that takes little room, because caches hold many of them.
+pub type Pairs = std::collections::BTreeMap<Box<str>, Box<str>>;

@@ -1,6 +1,7 @@
 //! What the repository must hold about itself: its documents and its folders.
 
 mod documents;
+mod manifests;
 mod scripts;
 
 use std::{

@@ -2,7 +2,8 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::{api::networking::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
-use super::{Interner, Pairs, known_annotations, service_key, uid};
+use super::{Interner, known_annotations, service_key, uid};
+use crate::model::Pairs;
 use crate::{cluster::cache::Narrow, model::ServiceKey};
 
 /// An Ingress with annotations that somebody reads; all others are as good as absent.

@@ -25,7 +25,10 @@ pub use self::{
     service_export::ServiceExport,
     service_import::ServiceImport,
 };
-use crate::{api::names, model::ServiceKey};
+use crate::{
+    api::names,
+    model::{Pairs, ServiceKey},
+};
 
 /// Namespace and name of an object that is not named after a Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,9 +54,6 @@ impl From<ServiceKey> for ObjectKey {
         Self { namespace, name }
     }
 }
-
-/// Labels or annotations.
-pub type Pairs = BTreeMap<Box<str>, Box<str>>;
 
 fn service_key(metadata: &ObjectMeta) -> Option<ServiceKey> {
     Some(ServiceKey::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?))

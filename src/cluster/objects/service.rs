@@ -2,7 +2,8 @@ use std::{net::IpAddr, sync::Arc};
 
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
-use super::{Interner, Pairs, addresses, applied, created, is_managed, known_annotations, label, service_key, uid};
+use super::{Interner, addresses, applied, created, is_managed, known_annotations, label, service_key, uid};
+use crate::model::Pairs;
 use crate::{
     api::names,
     cluster::cache::Narrow,

@@ -2,7 +2,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 
-use super::{Interner, Pairs, created, known_annotations, service_key, uid};
+use super::{Interner, created, known_annotations, service_key, uid};
+use crate::model::Pairs;
 use crate::{api, awsmcs, cluster::cache::Narrow, model::ServiceKey};
 
 /// A ServiceExport.

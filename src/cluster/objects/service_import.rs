@@ -1,6 +1,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{Interner, Pairs, applied, is_managed, service_key, uid};
+use super::{Interner, applied, is_managed, service_key, uid};
+use crate::model::Pairs;
 use crate::{
     api::{self, ServiceImportSpec, ServiceImportStatus},
     cluster::cache::Narrow,

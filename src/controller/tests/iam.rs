@@ -11,8 +11,8 @@ use super::{
 use crate::{
     annotations,
     api::names,
-    cli::Instances,
     cloudmap::{DnsConfig, DnsRecord, NamespaceKind, Operation, RecordType},
+    instances::Selection,
 };
 
 pub(super) const LEDGER: &str = "Ledger only (`--instances=none`)";
@@ -79,14 +79,14 @@ fn the_policies_allow_what_can_be_called_and_nothing_else() {
 }
 
 /// An export that comes, changes and goes; `instances` is what is registered of it.
-async fn exporting(world: &World, instances: Instances) {
+async fn exporting(world: &World, instances: Selection) {
     let mut blue = world.cluster("blue");
     blue.kill();
     blue.instances = instances;
     blue.lead();
     blue.export("web", 80, &["10.0.0.1", "10.0.0.2"]);
     blue.until_says("web", "Ready", "True", "Exported").await;
-    let registered = if instances == Instances::None { 0 } else { 2 };
+    let registered = if instances == Selection::None { 0 } else { 2 };
     until("it is registered", || world.instances("web").len() == registered).await;
     blue.put_endpoints("web", &["10.0.0.1"]);
     blue.until_imports("web", &["10.0.0.1"]).await;
@@ -101,11 +101,11 @@ async fn exporting(world: &World, instances: Instances) {
 async fn each_mode_makes_the_calls_that_its_policies_allow_and_together_they_make_all() {
     let mut all = BTreeSet::new();
     let world = World::new();
-    exporting(&world, Instances::None).await;
+    exporting(&world, Selection::None).await;
     all.extend(check(&world, &[LEDGER]));
 
     let world = World::new();
-    exporting(&world, Instances::All).await;
+    exporting(&world, Selection::All).await;
     all.extend(check(&world, &[LEDGER, INSTANCES]));
 
     // Imports alone.
@@ -115,7 +115,7 @@ async fn each_mode_makes_the_calls_that_its_policies_allow_and_together_they_mak
     world.add_instance(&orders, "task", &[("AWS_INSTANCE_IPV4", "10.9.0.1")]);
     let mut blue = world.cluster("blue");
     blue.kill();
-    blue.instances = Instances::None;
+    blue.instances = Selection::None;
     blue.lead();
     blue.objects.annotate_namespace("shop", &[(names::ANNOTATION_IMPORT_FROM, "internal")]);
     blue.until_imports("orders", &["10.9.0.1"]).await;

@@ -14,7 +14,6 @@ use super::super::*;
 use crate::{
     annotations,
     api::{self, names},
-    cli::Instances,
     cloudmap::{
         ErrorKind, Instance, Operation,
         fake::{Fake, Fault},
@@ -22,7 +21,7 @@ use crate::{
     cluster::{Caches, memory::MemoryCluster, selector::NamespaceSelector},
     foreign,
     import::derived_name,
-    instances::{self, Naming},
+    instances::{self, Naming, Selection},
     ledger::{self, CLUSTERS, driver, head::Head, record::memory::Stored, show},
     model::{IpFamily, ServiceKey},
 };
@@ -84,7 +83,7 @@ impl World {
             stale_ttl: None,
             member: true,
             annotations: annotations::Settings::default(),
-            instances: Instances::All,
+            instances: Selection::All,
             aws_mcs: false,
         };
         cluster.lead();
@@ -201,7 +200,7 @@ pub(super) struct Cluster {
     /// It has a ClusterSet id.
     pub(super) member: bool,
     pub(super) annotations: annotations::Settings,
-    pub(super) instances: Instances,
+    pub(super) instances: Selection,
     /// `--aws-mcs-compat`
     pub(super) aws_mcs: bool,
 }

@@ -15,6 +15,7 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, sleep_until},
 };
+use tracing::warn;
 
 use super::{
     Map,
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{
     cloudmap::CloudMap,
-    env,
+    cluster, env,
     model::{ClusterId, ClusterSetId},
 };
 pub(super) use registry::Registry;
@@ -46,6 +47,23 @@ pub trait Leadership: Send + Sync + 'static {
 
     /// Reads the Lease from the API server, not from a cache: is it still ours? (W1)
     async fn confirm(&self) -> bool;
+}
+
+#[async_trait]
+impl Leadership for cluster::Leadership {
+    fn is_leader_until(&self) -> Option<Instant> {
+        Self::is_leader_until(self)
+    }
+
+    async fn confirm(&self) -> bool {
+        match Self::confirm(self).await {
+            Ok(held) => held,
+            Err(error) => {
+                warn!(error = &error as &dyn std::error::Error, "failed to confirm the Lease");
+                false
+            }
+        }
+    }
 }
 
 /// Who this cluster is, and how the ledger is run.
