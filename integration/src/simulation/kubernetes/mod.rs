@@ -14,6 +14,7 @@ mod ownership;
 mod refusal;
 mod request;
 mod resources;
+mod schema;
 mod selector;
 mod service;
 mod services;

@@ -31,23 +31,32 @@ impl ApiServer {
     pub fn client(&self, replica: &str, namespace: &str) -> kube::Client {
         let (server, replica): (_, Arc<str>) = (self.clone(), replica.into());
         let service = service_fn(move |request: http::Request<kube::client::Body>| {
-            answer(server.clone(), Arc::clone(&replica), request)
+            let (server, replica) = (server.clone(), Arc::clone(&replica));
+            async move {
+                // What was sent goes its way, whether or not the sender still waits for an answer.
+                match tokio::spawn(answer(server, replica, request)).await? {
+                    Some(answer) => answer,
+                    None => std::future::pending().await,
+                }
+            }
         });
         kube::Client::new(service, namespace)
     }
 }
 
-async fn answer(
-    server: ApiServer,
-    replica: Arc<str>,
-    request: http::Request<kube::client::Body>,
-) -> Result<Response<Body>, BoxError> {
+type Answer = Result<Response<Body>, BoxError>;
+
+/// `None`: there never is an answer.
+async fn answer(server: ApiServer, replica: Arc<str>, request: http::Request<kube::client::Body>) -> Option<Answer> {
     let (parts, body) = request.into_parts();
-    let body = body.collect().await?.to_bytes();
+    let body = match body.collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => return Some(Err(error.into())),
+    };
     let request = match Request::parse(&parts.method, &parts.uri, &parts.headers, &body) {
         Ok(request) => request,
-        Err(Some(refusal)) => return refused(&refusal),
-        Err(None) => return nothing_served(),
+        Err(Some(refusal)) => return Some(refused(&refusal)),
+        Err(None) => return Some(nothing_served()),
     };
     let name = request.name.clone().unwrap_or_default();
     let (course, latency) = {
@@ -59,15 +68,15 @@ async fn answer(
     };
     sleep(latency + course.delay).await;
     if let Some(stop) = course.before {
-        return stopped(stop).await;
+        return stopped(stop);
     }
     let mut crash = course.crash;
     if let Some((_, then)) = crash.take_if(|(moment, _)| *moment == Moment::Before) {
         then();
-        return stopped(Stop::Silence).await;
+        return None;
     }
     if server.state().absent.contains(request.resource.plural) {
-        return nothing_served();
+        return Some(nothing_served());
     }
     let answer = if request.verb == Verb::Watch {
         watch::open(&server, &replica, &request)
@@ -80,19 +89,19 @@ async fn answer(
     };
     if let Some((_, then)) = crash {
         then();
-        return stopped(Stop::Silence).await;
+        return None;
     }
     match course.after {
-        Some(stop) => stopped(stop).await,
-        None => answer,
+        Some(stop) => stopped(stop),
+        None => Some(answer),
     }
 }
 
-async fn stopped(stop: Stop) -> Result<Response<Body>, BoxError> {
+fn stopped(stop: Stop) -> Option<Answer> {
     match stop {
-        Stop::Refused(refusal) => refused(&refusal),
-        Stop::Broken => Err(broken()),
-        Stop::Silence => std::future::pending().await,
+        Stop::Refused(refusal) => Some(refused(&refusal)),
+        Stop::Broken => Some(Err(broken())),
+        Stop::Silence => None,
     }
 }
 
@@ -101,17 +110,17 @@ pub(super) fn broken() -> BoxError {
     std::io::Error::new(std::io::ErrorKind::ConnectionReset, "connection reset by the simulated network").into()
 }
 
-fn refused(refusal: &Refusal) -> Result<Response<Body>, BoxError> {
+fn refused(refusal: &Refusal) -> Answer {
     json_response(refusal.code, &refusal.status(), refusal.retry_after)
 }
 
 /// No such kind, or its CRD is not installed.
-fn nothing_served() -> Result<Response<Body>, BoxError> {
+fn nothing_served() -> Answer {
     let response = Response::builder().status(StatusCode::NOT_FOUND).header(header::CONTENT_TYPE, "text/plain");
     Ok(response.body(Body::from("404 page not found\n"))?)
 }
 
-fn json_response(code: u16, object: &Value, retry_after: Option<u64>) -> Result<Response<Body>, BoxError> {
+fn json_response(code: u16, object: &Value, retry_after: Option<u64>) -> Answer {
     let mut response = Response::builder().status(code).header(header::CONTENT_TYPE, "application/json");
     if let Some(seconds) = retry_after {
         response = response.header(header::RETRY_AFTER, seconds);

@@ -17,6 +17,7 @@ use super::{
     ownership::{self, Author},
     refusal::Refusal,
     resources::{RESOURCES, Resource},
+    schema,
     services::Allocator,
     store::{Key, Store},
     validation,
@@ -264,6 +265,7 @@ impl State {
         }
         self.name(&mut object, change, live.as_deref());
         validation::set_defaults(&mut object, resource);
+        schema::conform(&mut object, resource)?;
         let allocated = match resource.plural {
             "services" => Some(self.allocator.allocate(&mut object, live.as_deref())?),
             _ => None,

@@ -103,20 +103,6 @@ pub(super) fn check(object: &Value, live: Option<&Value>, resource: &Resource) -
     if object.to_string().len() > MAX_OBJECT {
         return Err(Refusal::bad_request("etcdserver: request is too large"));
     }
-    for condition in object["status"]["conditions"].as_array().into_iter().flatten().filter(|_| resource.custom) {
-        let text = |field: &str| condition[field].as_str().unwrap_or_default();
-        for field in ["type", "status", "reason", "lastTransitionTime"] {
-            if text(field).is_empty() {
-                return invalid(&format!("status.conditions.{field}"), "Required value");
-            }
-        }
-        if text("message").len() > 32_768 {
-            return invalid("status.conditions.message", "Too long: may not be more than 32768 bytes");
-        }
-        if !["True", "False", "Unknown"].contains(&text("status")) {
-            return invalid("status.conditions.status", "Unsupported value");
-        }
-    }
     match resource.plural {
         "services" => check_service(object, &invalid),
         "endpointslices" => check_slice(object, live, &invalid),

@@ -157,3 +157,14 @@ async fn a_crash_strikes_before_or_after_the_write_that_it_is_set_for() {
         create(&api, &format!("after-{name}")).await.unwrap();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_goes_its_way_though_its_sender_gave_up() {
+    let server = server();
+    let api = services(&server, "a");
+    server.inject(Scope::all().times(1), Fault::Slow(Duration::from_secs(30)));
+    assert!(timeout(Duration::from_secs(4), create(&api, "web")).await.is_err());
+    assert_eq!(server.get("services", "shop", "web"), None);
+    tokio::time::sleep(Duration::from_secs(27)).await;
+    assert!(server.get("services", "shop", "web").is_some());
+}

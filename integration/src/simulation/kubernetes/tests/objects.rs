@@ -110,7 +110,7 @@ async fn a_status_is_written_apart_and_counts_no_generation() {
     assert_eq!(code(api.patch_status("api", &by("one"), &patch(&[])).await.unwrap_err()).0, 404);
     let (code, message) =
         code(api.patch_status("web", &by("one"), &patch(&[json!({"type": "Ready"})])).await.unwrap_err());
-    assert!(code == 422 && message.contains("status.conditions.status"), "{message}");
+    assert!(code == 422 && message.contains("status.conditions[1].lastTransitionTime: Required"), "{message}");
 }
 
 #[tokio::test(start_paused = true)]

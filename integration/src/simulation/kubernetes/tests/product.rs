@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cloudmap_mcs::{
-    api::{ServiceImport, ServiceImportSpec, ServiceImportStatus, names::FieldManager},
+    api::{ServiceImport, ServiceImportSpec, ServiceImportStatus, ServiceImportType, names::FieldManager},
     cluster::{
         Caches, ClusterWriter as _, KubernetesWriter, Leadership, Metrics,
         apply::Cause,
@@ -78,7 +78,11 @@ async fn what_the_writer_writes_is_there_and_owned_by_it() {
     let writer = writer(&server, "a");
     let key = ServiceKey::new("shop", "web");
     let named = || ObjectMeta { namespace: Some("shop".into()), name: Some("web".into()), ..ObjectMeta::default() };
-    let import = ServiceImport { metadata: named(), spec: ServiceImportSpec::default(), status: None };
+    let import = ServiceImport {
+        metadata: named(),
+        spec: ServiceImportSpec { type_: ServiceImportType::Headless, ..ServiceImportSpec::default() },
+        status: None,
+    };
     let made = writer.apply_service_import(&import).await.unwrap();
     let uid = made.metadata.uid.clone().unwrap();
     writer.apply_import_status(&key, &uid, &ServiceImportStatus::default()).await.unwrap();
