@@ -2,33 +2,35 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use anyhow::Context as _;
 use axum::{Router, extract::State, http::StatusCode, routing::get};
 use prometheus::{Registry, TextEncoder};
 
+use crate::cluster::{self, Caches};
+
 /// What the probes and the metrics page answer.
 ///
 /// Liveness says only that the process answers: restarting it makes neither a missing CRD nor AWS appear. Readiness
-/// says that the caches are synced, in the standby replica as well.
+/// says that the caches are complete and fresh, in the standby replica as well.
 #[derive(Debug, Clone)]
 pub struct Admin {
-    ready: Arc<AtomicBool>,
+    caches: Arc<OnceLock<(Caches, cluster::Metrics)>>,
     registry: Registry,
 }
 
 impl Admin {
+    /// Not ready before [`Self::watch`].
     pub fn new(registry: Registry) -> Self {
-        Self { ready: Arc::default(), registry }
+        Self { caches: Arc::default(), registry }
     }
 
-    pub fn set_ready(&self, ready: bool) {
-        self.ready.store(ready, Ordering::Relaxed);
+    /// The caches that readiness depends on, and the metrics that tell their age.
+    pub fn watch(&self, caches: Caches, metrics: cluster::Metrics) {
+        // Called once.
+        let _ = self.caches.set((caches, metrics));
     }
 
     /// Serves until `shutdown` ends.
@@ -61,16 +63,61 @@ async fn bind(address: SocketAddr) -> std::io::Result<tokio::net::TcpListener> {
     }
 }
 
-async fn ready(State(admin): State<Admin>) -> (StatusCode, &'static str) {
-    if admin.ready.load(Ordering::Relaxed) {
-        (StatusCode::OK, "ok\n")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "caches are not synced yet\n")
+async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
+    let trouble = match admin.caches.get() {
+        Some((caches, _)) => caches.trouble(),
+        None => Some("the API server has not answered yet".to_owned()),
+    };
+    match trouble {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(trouble) => (StatusCode::SERVICE_UNAVAILABLE, format!("{trouble}\n")),
     }
 }
 
 async fn metrics(State(admin): State<Admin>) -> Result<String, (StatusCode, String)> {
+    if let Some((caches, metrics)) = admin.caches.get() {
+        metrics.observe(caches);
+    }
     TextEncoder::new()
         .encode_to_string(&admin.registry.gather())
         .map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::watcher::Event;
+
+    use super::*;
+
+    async fn asks(admin: &Admin) -> (StatusCode, String) {
+        ready(State(admin.clone())).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readiness_says_which_cache_is_missing_or_frozen() {
+        let registry = Registry::new();
+        let cluster_metrics = cluster::Metrics::new(&registry).unwrap();
+        let admin = Admin::new(registry);
+        assert!(asks(&admin).await.1.contains("has not answered yet"));
+
+        let (caches, mut writers) = Caches::unfilled();
+        admin.watch(caches, cluster_metrics);
+        let (code, words) = asks(&admin).await;
+        assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(words.contains("cache of ServiceExport is not complete yet"), "{words}");
+        assert!(!words.contains("Pod"), "labels of pods are no condition: {words}");
+
+        writers.sync();
+        assert_eq!(asks(&admin).await, (StatusCode::OK, "ok\n".to_owned()));
+        tokio::time::advance(cluster::cache::STALE_AFTER).await;
+        writers.namespaces.apply(Event::Init);
+        writers.namespaces.apply(Event::InitDone);
+        let words = asks(&admin).await.1;
+        assert!(
+            words.contains("cache of Service has made no progress for 180 s") && !words.contains("Namespace"),
+            "{words}"
+        );
+        let page = metrics(State(admin)).await.unwrap();
+        assert!(page.contains("cloudmap_mcs_kubernetes_cache_age_seconds{kind=\"Service\"} 180"), "{page}");
+    }
 }

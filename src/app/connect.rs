@@ -3,18 +3,16 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use kube::{Api, Client, api::ListParams};
+use backon::{ExponentialBuilder, Retryable as _};
+use kube::Client;
 use prometheus::Registry;
 
 use crate::{
-    api::ClusterProperty as PropertyObject,
     cli::{AwsArgs, IdentityArgs, KubeArgs},
     cloudmap::{self, AwsSettings, CloudMap, Connected, Rates},
     cluster::{
-        cache::Narrow,
         client::{self, Options},
         identity::{self, Flags, Identity},
-        objects::{ClusterProperty, Interner},
     },
     model::ClusterSetId,
 };
@@ -58,17 +56,12 @@ pub(super) fn flags(args: &IdentityArgs) -> Flags {
 
 /// The identity at this moment, for commands.
 pub(super) async fn identity(client: &Client, args: &IdentityArgs) -> anyhow::Result<Identity> {
-    let uid = identity::kube_system_uid(client).await?;
-    let api: Api<PropertyObject> = Api::all(client.clone());
-    let properties = match api.list(&ListParams::default()).await {
-        Ok(list) => list.items,
-        // Without the CRD there are no properties: the flags count.
-        Err(kube::Error::Api(status)) if status.is_not_found() => Vec::new(),
-        Err(error) => return Err(error).context("failed to list ClusterProperties"),
+    let ask = || async {
+        let uid = identity::kube_system_uid(client).await?;
+        Ok::<_, identity::AskError>((uid, identity::properties(client).await?))
     };
-    let mut interner = Interner::default();
-    let properties: Vec<_> =
-        properties.into_iter().filter_map(|property| ClusterProperty::narrow(property, &mut interner)).collect();
+    // A command that ends soon: three more attempts within seconds.
+    let (uid, properties) = ask.retry(ExponentialBuilder::default()).await?;
     Ok(identity::resolve(&properties, &flags(args), &uid)?)
 }
 

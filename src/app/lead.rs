@@ -43,13 +43,27 @@ impl Leader {
     pub(super) async fn run(mut self) {
         loop {
             self.leadership.acquired().await;
-            let known = self.identity.borrow_and_update().clone();
             let leadership = self.leadership.clone();
+            tokio::select! {
+                biased;
+                () = leadership.lost() => info!("lost the Lease: standing by"),
+                () = self.lead() => {}
+            }
+            self.figures.clear();
+        }
+    }
+
+    /// Leads under whatever identity this cluster has.
+    async fn lead(&mut self) {
+        info!("all is listed anew before anything is written");
+        self.caches.refresh().await;
+        loop {
+            let known = self.identity.borrow_and_update().clone();
             let mut identity = self.identity.clone();
             tokio::select! {
-                () = self.term(known) => {}
-                () = leadership.lost() => info!("lost the Lease: standing by"),
+                biased;
                 _ = identity.changed() => info!("the identity of this cluster changed: starting again under the new one"),
+                () = self.term(known) => return,
             }
             self.figures.clear();
         }

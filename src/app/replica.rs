@@ -85,6 +85,7 @@ impl Replica {
 
         let mut watches = JoinSet::new();
         let caches = Caches::start(&client, &metrics.cluster, args.instance_labels.as_ref(), &mut watches);
+        admin.watch(caches.clone(), metrics.cluster.clone());
         let (known, identity) = watch::channel(None);
         watches.spawn(env::task(identity::follow(
             caches.properties.clone(),
@@ -96,14 +97,17 @@ impl Replica {
         // Unique to this process: a restarted container must not take its predecessor's claim for its own.
         let holder = format!("{pod}_{:08x}", env::random() as u32);
         let lease = KubernetesLease::new(client.clone(), &namespace);
-        let (elector, leadership) = Elector::new(lease, holder, Timing::default(), metrics.cluster.clone());
+        let trouble = Arc::new({
+            let caches = caches.clone();
+            move || caches.trouble()
+        });
+        let (elector, leadership) = Elector::new(lease, holder, Timing::default(), trouble, metrics.cluster.clone());
 
         let mut stopping = stop.clone();
         tokio::select! {
             () = caches.synced() => {}
             _ = stopping.wait_for(|stop| *stop) => return Ok(()),
         }
-        admin.set_ready(true);
         info!("caches are synced");
         // Only now: a replica that cannot act must not hold the Lease.
         let mut stopping = stop.clone();

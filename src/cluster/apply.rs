@@ -35,7 +35,7 @@ use crate::{
     model::ServiceKey,
 };
 
-/// Longest wait for one call, kube's own retries of 429, 503 and 504 included.
+/// Longest wait for one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How API servers answer a server-side apply with a field that they do not know, as an internal error.

@@ -5,38 +5,36 @@
 //! each changed object once, however often it changes.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     fmt::{Debug, Display},
-    hash::Hash,
     mem,
     sync::{Arc, Mutex, PoisonError, RwLock, Weak},
     time::Duration,
 };
 
-use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{
-    Resource,
-    core::error_boundary::InvalidObject,
-    runtime::watcher::{self, Event},
-};
+use kube::{Resource, core::error_boundary::InvalidObject, runtime::watcher::Event};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
-use tracing::{debug, info, warn};
 
-use super::{apply, metrics::Metrics, objects::Interner};
+use super::objects::Interner;
 
-/// After an error, a watch counts as broken this long: retries are at most 30 s apart (doubled by jitter), and a watch
-/// that works again says nothing until something changes.
-const BROKEN_FOR: Duration = Duration::from_secs(90);
+/// A cache that has not made progress for this long may be wrong: its replica is not ready and stands for no election.
+///
+/// A watch that dies is noticed after 65 s of silence at the latest. Three attempts with their deadlines and pauses fit
+/// into the rest: what lasts longer does not heal by itself.
+pub const STALE_AFTER: Duration = Duration::from_mins(3);
+
+/// Likewise for a list that an election asked for: two attempts at a page fit.
+pub const REFRESHED_WITHIN: Duration = Duration::from_mins(1);
 
 /// What a cache keeps of an object.
 pub trait Narrow: Sized + PartialEq + Debug + Send + Sync + 'static {
     /// The object as the API server sends it.
     type Kind: Resource<DynamicType = ()>;
-    type Key: Clone + Eq + Hash + Display + Debug + Send + Sync + 'static;
+    type Key: Clone + Ord + Display + Debug + Send + Sync + 'static;
 
     /// Name of the cache in logs and metrics.
     const CACHE: &'static str;
@@ -47,9 +45,6 @@ pub trait Narrow: Sized + PartialEq + Debug + Send + Sync + 'static {
     /// `None` means that this object is as good as absent.
     fn narrow(object: Self::Kind, interner: &mut Interner) -> Option<Self>;
 }
-
-/// What a watch of [`Narrow::Kind`] yields: an object that cannot be read is an item, not the end of the watch.
-pub type WatchItem<K> = Result<Event<Result<K, Box<InvalidObject>>>, watcher::Error>;
 
 /// An object that came, changed or went.
 #[derive(Debug)]
@@ -79,35 +74,51 @@ struct Shared<T: Narrow> {
 
 #[derive(Debug)]
 struct Content<T: Narrow> {
-    objects: HashMap<T::Key, Arc<T>>,
+    objects: BTreeMap<T::Key, Arc<T>>,
     subscribers: Vec<Weak<Queue<T>>>,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct State {
+    /// Something fills the cache.
+    watched: bool,
     /// A complete list has been seen.
     synced: bool,
-    /// A list is under way or failing.
-    listing: bool,
-    last_error: Option<(Instant, Arc<str>)>,
+    /// When the server last said something that a frozen watch would not.
+    heard: Instant,
+    /// Lists asked for by [`Cache::refresh`], and how many of these requests a list has answered that began after them.
+    requests: u64,
+    answered: u64,
+    /// When the first request was made that is not answered.
+    requested: Option<Instant>,
+    /// What went wrong since the server was last heard.
+    trouble: Option<Arc<str>>,
 }
 
 impl<T: Narrow> Cache<T> {
     /// An empty, unsynced cache and the one end that fills it.
     pub fn new() -> (Self, Writer<T>) {
         let cache = Self(Arc::new(Shared {
-            content: RwLock::new(Content { objects: HashMap::new(), subscribers: Vec::new() }),
-            state: watch::Sender::new(State::default()),
+            content: RwLock::new(Content { objects: BTreeMap::new(), subscribers: Vec::new() }),
+            state: watch::Sender::new(State {
+                watched: true,
+                synced: false,
+                heard: Instant::now(),
+                requests: 0,
+                answered: 0,
+                requested: None,
+                trouble: None,
+            }),
         }));
-        let writer = Writer { cache: cache.clone(), listed: None, interner: Interner::default() };
+        let writer = Writer { cache: cache.clone(), listed: None, answers: 0, interner: Interner::default() };
         (cache, writer)
     }
 
     /// A cache of what is not watched: synced, and empty for ever.
     pub fn without_objects() -> Self {
         let (cache, mut writer) = Self::new();
-        writer.apply(Event::Init);
-        writer.apply(Event::InitDone);
+        writer.sync();
+        cache.0.state.send_modify(|state| state.watched = false);
         cache
     }
 
@@ -115,18 +126,18 @@ impl<T: Narrow> Cache<T> {
         self.read(|objects| objects.get(key).cloned())
     }
 
-    /// All objects at one moment, in no order.
+    /// All objects at one moment, by key.
     pub fn snapshot(&self) -> Vec<Arc<T>> {
         self.read(|objects| objects.values().cloned().collect())
     }
 
     /// Runs `f` on the objects at one moment, without copying them. The cache is not updated meanwhile: keep it short.
-    pub fn read<R>(&self, f: impl FnOnce(&HashMap<T::Key, Arc<T>>) -> R) -> R {
+    pub fn read<R>(&self, f: impl FnOnce(&BTreeMap<T::Key, Arc<T>>) -> R) -> R {
         f(&self.0.content.read().unwrap_or_else(PoisonError::into_inner).objects)
     }
 
     pub fn len(&self) -> usize {
-        self.read(HashMap::len)
+        self.read(BTreeMap::len)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -144,12 +155,44 @@ impl<T: Narrow> Cache<T> {
         let _ = self.0.state.subscribe().wait_for(|state| state.synced).await;
     }
 
-    /// Why the cache may be out of date, in words, while it may be: its watch failed within the last 90 s, or a new
-    /// list has not come to its end.
-    pub fn degraded(&self) -> Option<Arc<str>> {
+    /// Time since the server was last heard: how far behind the cache can be.
+    pub fn age(&self) -> Duration {
         let state = self.0.state.borrow();
-        let (at, error) = state.last_error.as_ref()?;
-        (state.listing || at.elapsed() < BROKEN_FOR).then(|| Arc::clone(error))
+        if state.watched { state.heard.elapsed() } else { Duration::ZERO }
+    }
+
+    /// Asks for a list of its own, as fresh as the API server has, and waits until it is in the cache: what a frozen
+    /// watch did not say is known then. Returns at once where nothing fills the cache.
+    pub async fn refresh(&self) {
+        let mut request = 0;
+        self.0.state.send_modify(|state| {
+            state.requests += 1;
+            state.requested.get_or_insert_with(Instant::now);
+            request = state.requests;
+        });
+        let _ = self.0.state.subscribe().wait_for(|state| state.answered >= request || !state.watched).await;
+    }
+
+    /// Why nothing may rest on this cache, in words: it has no complete list, has heard nothing for [`STALE_AFTER`], or
+    /// waits for the list of an election for longer than [`REFRESHED_WITHIN`].
+    pub fn trouble(&self) -> Option<String> {
+        let state = self.0.state.borrow();
+        let silent = state.heard.elapsed();
+        let what = if !state.watched {
+            return None;
+        } else if !state.synced {
+            format!("the cache of {} is not complete yet", T::CACHE)
+        } else if silent >= STALE_AFTER {
+            format!("the cache of {} has made no progress for {} s", T::CACHE, silent.as_secs())
+        } else if state.requested.is_some_and(|requested| requested.elapsed() >= REFRESHED_WITHIN) {
+            format!("the cache of {} waits for a new list", T::CACHE)
+        } else {
+            return None;
+        };
+        Some(match &state.trouble {
+            Some(trouble) => format!("{what}: {trouble}"),
+            None => what,
+        })
     }
 
     /// The changes from now on, and before them everything that the cache holds now.
@@ -169,7 +212,7 @@ pub struct Changes<T: Narrow>(Arc<Queue<T>>);
 
 #[derive(Debug)]
 struct Queue<T: Narrow> {
-    pending: Mutex<HashMap<T::Key, Pending<T>>>,
+    pending: Mutex<BTreeMap<T::Key, Pending<T>>>,
     filled: Notify,
 }
 
@@ -177,7 +220,7 @@ struct Queue<T: Narrow> {
 type Pending<T> = (Option<Arc<T>>, Option<Arc<T>>);
 
 impl<T: Narrow> Changes<T> {
-    /// Waits for changes and takes all there are: at least one, each key once, in no order. Cancel-safe.
+    /// Waits for changes and takes all there are: at least one, each key once, in their order. Cancel-safe.
     pub async fn next(&mut self) -> Vec<Change<T>> {
         loop {
             let changes = self.take();
@@ -213,41 +256,17 @@ impl<T: Narrow> Queue<T> {
 pub struct Writer<T: Narrow> {
     cache: Cache<T>,
     /// The keys that the running list has named, while one runs.
-    listed: Option<HashSet<T::Key>>,
+    listed: Option<BTreeSet<T::Key>>,
+    /// The requests for a list that were made before the running one began.
+    answers: u64,
     interner: Interner,
 }
 
 impl<T: Narrow> Writer<T> {
-    /// Follows a watch for ever. `watch` must back off after errors by itself.
-    pub async fn run(mut self, watch: impl Stream<Item = WatchItem<T::Kind>>, metrics: Metrics) {
-        let mut watch = std::pin::pin!(watch);
-        let kind = &[T::CACHE];
-        while let Some(item) = watch.next().await {
-            match item {
-                Ok(event) => {
-                    let was_synced = self.cache.is_synced();
-                    if let Some(invalid) = self.apply(event) {
-                        metrics.invalid_objects.with_label_values(kind).inc();
-                        warn!(
-                            kind = T::CACHE,
-                            namespace = invalid.metadata.namespace.as_deref().unwrap_or_default(),
-                            name = invalid.metadata.name.as_deref().unwrap_or_default(),
-                            error = invalid.error,
-                            "object cannot be read and is left as it was last seen",
-                        );
-                    }
-                    metrics
-                        .cache_objects
-                        .with_label_values(kind)
-                        .set(i64::try_from(self.cache.len()).unwrap_or(i64::MAX));
-                    if !was_synced && self.cache.is_synced() {
-                        metrics.cache_synced.with_label_values(kind).set(1);
-                        info!(kind = T::CACHE, objects = self.cache.len(), "cache is synced");
-                    }
-                }
-                Err(error) => self.failed(&error, &metrics),
-            }
-        }
+    /// Ends a list without objects.
+    pub(super) fn sync(&mut self) {
+        self.apply(Event::Init);
+        self.apply(Event::InitDone);
     }
 
     /// Applies one event of a watch; returns the object that could not be read, if it was one.
@@ -257,8 +276,8 @@ impl<T: Narrow> Writer<T> {
     pub fn apply(&mut self, event: Event<Result<T::Kind, Box<InvalidObject>>>) -> Option<Box<InvalidObject>> {
         match event {
             Event::Init => {
-                self.listed = Some(HashSet::new());
-                self.cache.0.state.send_modify(|state| state.listing = true);
+                self.listed = Some(BTreeSet::new());
+                self.answers = self.cache.0.state.borrow().requests;
             }
             Event::InitApply(object) | Event::Apply(object) => match object {
                 Ok(object) => {
@@ -287,7 +306,12 @@ impl<T: Narrow> Writer<T> {
                 }
                 self.cache.0.state.send_modify(|state| {
                     state.synced = true;
-                    state.listing = false;
+                    state.heard = Instant::now();
+                    state.trouble = None;
+                    state.answered = self.answers;
+                    if state.answered == state.requests {
+                        state.requested = None;
+                    }
                 });
             }
         }
@@ -316,56 +340,44 @@ impl<T: Narrow> Writer<T> {
         }
     }
 
-    fn failed(&self, error: &watcher::Error, metrics: &Metrics) {
-        let Diagnosis { reason, words, remedy } = diagnose(error);
-        // A watch that is too old is the API server's way of asking for a new list.
-        if reason == "expired" {
-            debug!(kind = T::CACHE, words, "watch expired: listing again");
-            return;
-        }
-        metrics.watch_errors.with_label_values(&[T::CACHE, reason]).inc();
-        let text: Arc<str> = format!("the watch of {} fails: {words}{remedy}", T::CACHE).into();
-        if self.cache.degraded().is_some_and(|previous| previous == text) {
-            debug!(kind = T::CACHE, reason, "watch still fails");
-        } else {
-            warn!(kind = T::CACHE, reason, error = words, remedy, "watch fails and is retried");
-        }
-        self.cache.0.state.send_modify(|state| state.last_error = Some((Instant::now(), text)));
+    /// The server said that there is nothing new, or something was applied: the cache is as fresh as can be.
+    ///
+    /// Returns what was in the way before, if anything.
+    pub(super) fn heard(&self) -> Option<Arc<str>> {
+        let mut trouble = None;
+        self.cache.0.state.send_if_modified(|state| {
+            state.heard = Instant::now();
+            trouble = state.trouble.take();
+            false
+        });
+        trouble
     }
-}
 
-struct Diagnosis {
-    /// A stable word for the metric.
-    reason: &'static str,
-    words: String,
-    /// What a person can do, as the end of a sentence.
-    remedy: &'static str,
-}
+    /// Something is in the way. Returns whether that is news.
+    pub(super) fn failed(&self, words: &str) -> bool {
+        self.cache.0.state.send_if_modified(|state| {
+            let news = state.trouble.as_deref() != Some(words);
+            if news {
+                state.trouble = Some(words.into());
+            }
+            news
+        })
+    }
 
-fn diagnose(error: &watcher::Error) -> Diagnosis {
-    let (code, words) = match error {
-        watcher::Error::WatchError(status) => (status.code, status.message.clone()),
-        watcher::Error::InitialListFailed(error)
-        | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => {
-            let code = if let kube::Error::Api(status) = error { status.code } else { 0 };
-            (code, apply::words(error))
-        }
-        watcher::Error::NoResourceVersion => (0, error.to_string()),
-    };
-    let (reason, remedy) = match code {
-        0 => ("connection", ""),
-        404 => ("not_found", ": is the CustomResourceDefinition installed (kubectl apply -k config/crd)?"),
-        403 => (
-            "forbidden",
-            ": does the service account have the permissions of config/rbac (for pods: config/components/instance-labels)?",
-        ),
-        401 => ("unauthorized", ""),
-        410 => ("expired", ""),
-        429 => ("throttled", ""),
-        _ => ("api", ""),
-    };
-    Diagnosis { reason, words, remedy }
+    /// Whether a list was asked for after the last one began.
+    pub(super) fn is_list_wanted(&self) -> bool {
+        self.cache.0.state.borrow().requests > self.answers
+    }
+
+    /// Waits until it is so.
+    pub(super) async fn list_wanted(&self) {
+        // The sender lives as long as `self`, so waiting cannot fail.
+        let _ = self.cache.0.state.subscribe().wait_for(|state| state.requests > self.answers).await;
+    }
+
+    pub(super) fn cache(&self) -> &Cache<T> {
+        &self.cache
+    }
 }
 
 #[cfg(test)]

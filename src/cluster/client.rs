@@ -45,6 +45,9 @@ pub async fn connect(options: &Options) -> Result<Connection, Error> {
     config.write_timeout = Some(Duration::from_secs(10));
     // Watches are quiet for minutes. They notice dead connections by themselves, and every other call has a deadline.
     config.read_timeout = None;
+    // kube would repeat what is answered by 429, 503 or 504 up to 15 times, for minutes, and say nothing of it. Whoever
+    // calls has a deadline, and a back-off or a queue of its own.
+    config.default_retry = false;
     let namespace = config.default_namespace.clone();
     let client = Client::try_from(config).map_err(|error| Error::Client(Box::new(error)))?;
     Ok(Connection { client, namespace })

@@ -1,4 +1,5 @@
-//! A stand-in for the API server on loopback: records requests, gives prepared answers.
+//! A stand-in for the API server behind a client, without a socket, so that it works under paused time: records requests,
+//! gives prepared answers.
 
 use std::{
     collections::VecDeque,
@@ -11,9 +12,8 @@ use axum::{
     extract::State,
     http::{HeaderMap, Method, Response, Uri, header},
 };
-use kube::{Client, Config};
+use kube::Client;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 
 /// One request as it arrived.
 #[derive(Debug, Clone)]
@@ -31,28 +31,15 @@ struct Shared {
     answers: Mutex<VecDeque<(u16, Value)>>,
 }
 
-/// The server; it ends with this.
-#[derive(Debug)]
+/// The server.
+#[derive(Debug, Default)]
 pub(super) struct FakeApi {
-    url: String,
     shared: Arc<Shared>,
-    task: JoinHandle<()>,
 }
 
 impl FakeApi {
-    pub(super) async fn start() -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let shared = Arc::new(Shared::default());
-        let router = Router::new().fallback(answer).with_state(Arc::clone(&shared));
-        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { url, shared, task }
-    }
-
     pub(super) fn client(&self) -> Client {
-        let mut config = Config::new(self.url.parse().unwrap());
-        config.default_retry = false;
-        Client::try_from(config).unwrap()
+        Client::new(Router::new().fallback(answer).with_state(Arc::clone(&self.shared)), "default")
     }
 
     /// The answer to the next request that nothing else is prepared for. Without one, an object is given back as it was
@@ -68,12 +55,6 @@ impl FakeApi {
 
     pub(super) fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().unwrap().clone()
-    }
-}
-
-impl Drop for FakeApi {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -3,14 +3,20 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Namespace, Service};
-use kube::{Api, Client, api::PostParams};
+use kube::{
+    Api, Client,
+    api::{ListParams, PostParams},
+};
 use serde_json::json;
 use tokio::{sync::watch, time::timeout};
 use tracing::{error, info, warn};
 
-use super::{cache::Cache, objects::ClusterProperty};
+use super::{
+    cache::{Cache, Narrow as _},
+    objects::{ClusterProperty, Interner},
+};
 use crate::{
-    api::names,
+    api::{self, names},
     model::{ClusterId, ClusterSetId, InvalidClusterId, IpFamily},
 };
 
@@ -148,6 +154,20 @@ pub async fn kube_system_uid(client: &Client) -> Result<Arc<str>, AskError> {
     namespace.metadata.uid.map(Arc::from).ok_or(AskError::NoUid)
 }
 
+/// Reads the ClusterProperties that say who this cluster is. Without their CRD there are none: flags count.
+pub async fn properties(client: &Client) -> Result<Vec<ClusterProperty>, AskError> {
+    let api: Api<api::ClusterProperty> = Api::all(client.clone());
+    let objects = match ask("list ClusterProperties", api.list(&ListParams::default())).await {
+        Ok(list) => list.items,
+        Err(AskError::Api { source, .. }) if matches!(&*source, kube::Error::Api(status) if status.is_not_found()) => {
+            Vec::new()
+        }
+        Err(error) => return Err(error),
+    };
+    let mut interner = Interner::default();
+    Ok(objects.into_iter().filter_map(|property| ClusterProperty::narrow(property, &mut interner)).collect())
+}
+
 /// The IP families that Services of this cluster can have: those of a dual-stack Service that is made for the answer only
 /// (a dry run; nothing is stored, so that `namespace` just has to exist). Where the API server refuses that, both: what it cannot
 /// do it says again for each derived Service.
@@ -220,7 +240,7 @@ mod tests {
     use kube::runtime::watcher::Event;
 
     use super::*;
-    use crate::{api, cluster::fake_api::FakeApi};
+    use crate::cluster::fake_api::FakeApi;
 
     const UID: &str = "8f5d2c1e-0000-4000-8000-000000000001";
 
@@ -289,7 +309,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_families_are_those_of_a_service_that_is_never_made() {
-        let api = FakeApi::start().await;
+        let api = FakeApi::default();
         let families = [IpFamily::V6, IpFamily::V4];
         let service = |names: &[&str]| json!({"metadata": {"name": "families-x"}, "spec": {"ipFamilies": names}});
         api.prepare(201, service(&["IPv6", "IPv4"]));

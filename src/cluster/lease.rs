@@ -4,8 +4,16 @@
 //! [`Timing::act_for`]. Others take the Lease over when it has not changed for [`Timing::duration`] on *their* monotonic
 //! clock since they first saw it. No wall clock is compared, and a holder that cannot reach the API server stops
 //! before anybody can take over: writes to AWS do not go through the API server, so nothing else would stop it.
+//!
+//! A holder whose time has run out stops acting, but its *term* ends only when somebody else has written the Lease. If its
+//! next renewal replaces the very version that it wrote last, nobody led in between, and it goes on where it was: an API
+//! server that is away for everybody changes nothing but that nobody acts.
+//!
+//! A replica whose caches cannot be trusted takes no Lease. If it holds the Lease, it says so in its renewals
+//! ([`Record::yields`]) and goes on; a replica that could do better answers with a bid ([`Record::bid`]), and the holder
+//! releases the Lease. So nothing changes hands while all replicas have the same trouble.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use k8s_openapi::{
@@ -16,7 +24,7 @@ use k8s_openapi::{
 use kube::{Api, Client, api::PostParams};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 use tracing::{debug, info, warn};
 
@@ -49,15 +57,23 @@ impl Default for Timing {
     }
 }
 
-/// Longest wait for one call. Two fit into [`Timing::act_for`].
-const CALL_TIMEOUT: Duration = Duration::from_secs(4);
+/// Longest wait for one call. A renewal begins 3 s after the one before: two that hang, the pauses after them, and a third
+/// one fit into [`Timing::act_for`].
+const CALL_TIMEOUT: Duration = Duration::from_millis(2500);
+
+/// From a failed renewal to the next attempt.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+/// Annotations of the Lease: [`Record::yields`] and [`Record::bid`].
+const YIELDS: &str = "cloudmap-mcs/yields";
+const BID: &str = "cloudmap-mcs/bid";
 
 /// Why the Lease could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("somebody else wrote the Lease")]
+    #[error("somebody else wrote or deleted the Lease")]
     Conflict,
-    #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
+    #[error("no answer within {} s", CALL_TIMEOUT.as_secs_f32())]
     Timeout,
     #[error("failed to reach the Lease")]
     Api(#[source] Box<kube::Error>),
@@ -73,6 +89,10 @@ pub struct Record {
     pub transitions: i32,
     /// For people; never compared with a clock.
     pub acquired: Timestamp,
+    /// Why the holder would rather not lead, in words: its caches cannot be trusted.
+    pub yields: Option<String>,
+    /// A replica that could do better.
+    pub bid: Option<String>,
 }
 
 /// Where the Lease is kept: reads are fresh, writes compare and swap.
@@ -84,15 +104,23 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// Creates it (`version` is `None`) or replaces that version; returns the new version. Every write renews.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if the version is not the present one, or if it exists already.
+    /// [`Error::Conflict`] if the version is not the present one, if it was deleted, or if it exists already.
     async fn write(&self, record: &Record, version: Option<&str>) -> Result<String, Error>;
 }
 
 /// Whether this replica may write. Cheap to clone.
 #[derive(Clone)]
 pub struct Leadership {
-    until: Arc<watch::Sender<Option<Instant>>>,
+    claim: Arc<watch::Sender<Claim>>,
     confirm: Option<Arc<Confirm>>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Claim {
+    /// Counts the terms of this process.
+    term: u64,
+    /// Until when the replica may act, while its term lasts. May have passed.
+    until: Option<Instant>,
 }
 
 struct Confirm {
@@ -102,24 +130,24 @@ struct Confirm {
 
 impl std::fmt::Debug for Leadership {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Leadership").field("until", &*self.until.borrow()).finish_non_exhaustive()
+        f.debug_struct("Leadership").field("claim", &*self.claim.borrow()).finish_non_exhaustive()
     }
 }
 
 impl Leadership {
     /// A leadership that is given and taken by hand: for tests, simulations, and commands that need no election.
     pub fn manual(until: Option<Instant>) -> Self {
-        Self { until: Arc::new(watch::Sender::new(until)), confirm: None }
+        Self { claim: Arc::new(watch::Sender::new(Claim { term: 0, until })), confirm: None }
     }
 
-    /// Sets a [`Self::manual`] leadership.
+    /// Sets a [`Self::manual`] leadership; `None` ends the term.
     pub fn set(&self, until: Option<Instant>) {
-        self.until.send_replace(until);
+        self.claim.send_modify(|claim| claim.until = until);
     }
 
     /// Until when this replica may write, if it may now. Ask immediately before each write.
     pub fn is_leader_until(&self) -> Option<Instant> {
-        (*self.until.borrow()).filter(|until| *until > Instant::now())
+        self.claim.borrow().until.filter(|until| *until > Instant::now())
     }
 
     pub fn is_leader(&self) -> bool {
@@ -128,27 +156,16 @@ impl Leadership {
 
     /// Waits until this replica leads.
     pub async fn acquired(&self) {
-        let mut until = self.until.subscribe();
-        loop {
-            if self.is_leader() {
-                return;
-            }
-            if until.changed().await.is_err() {
-                // Only if `self` were gone.
-                std::future::pending::<()>().await;
-            }
-        }
+        // The sender lives as long as `self`, so waiting cannot fail.
+        let _ = self.claim.subscribe().wait_for(|claim| claim.until.is_some_and(|until| until > Instant::now())).await;
     }
 
-    /// Waits until this replica does not lead (any more).
+    /// Waits until the present term has ended: another replica may have led since. A claim that has run out, and may be
+    /// renewed, is no end; nothing can be written meanwhile.
     pub async fn lost(&self) {
-        let mut changes = self.until.subscribe();
-        while let Some(until) = self.is_leader_until() {
-            tokio::select! {
-                () = sleep_until(until) => {}
-                _ = changes.changed() => {}
-            }
-        }
+        let mut claims = self.claim.subscribe();
+        let term = claims.borrow_and_update().term;
+        let _ = claims.wait_for(|claim| claim.until.is_none() || claim.term != term).await;
     }
 
     /// Whether this replica leads by a Lease that has just been read from the API server: what must be known before a
@@ -160,13 +177,16 @@ impl Leadership {
         let Some(confirm) = &self.confirm else { return Ok(self.is_leader()) };
         let record = call(confirm.store.read()).await?;
         let held = record.is_some_and(|(record, _)| record.holder.as_deref() == Some(&confirm.identity));
-        if !held && self.is_leader() {
+        if !held && self.claim.borrow().until.is_some() {
             warn!("the Lease has another holder: this replica stops writing");
-            self.until.send_replace(None);
+            self.set(None);
         }
         Ok(held && self.is_leader())
     }
 }
+
+/// Why a replica should not lead, in words; `None` if it may.
+pub type Trouble = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// Takes part in the election.
 pub struct Elector<S> {
@@ -174,11 +194,16 @@ pub struct Elector<S> {
     identity: String,
     timing: Timing,
     leadership: Leadership,
+    trouble: Trouble,
     metrics: Metrics,
-    /// The version of the last own write, while held: a renewal is then one call.
+    /// The last own write, while the term lasts: a renewal is then one call.
     held: Option<(Record, String)>,
     /// Somebody else's Lease, and when this version of it was first seen.
     observed: Option<(String, Instant)>,
+    /// When somebody else was last seen to hold it.
+    rival: Option<Instant>,
+    /// What was last said of this replica: whether it acts.
+    acting: bool,
 }
 
 impl<S> std::fmt::Debug for Elector<S> {
@@ -189,12 +214,23 @@ impl<S> std::fmt::Debug for Elector<S> {
 
 impl<S: LeaseStore + Clone> Elector<S> {
     /// `identity` must be unique to this process, not only to this pod: a restarted container must not take its
-    /// predecessor's claim for its own.
-    pub fn new(store: S, identity: String, timing: Timing, metrics: Metrics) -> (Self, Leadership) {
+    /// predecessor's claim for its own. `trouble` is asked before each attempt.
+    pub fn new(store: S, identity: String, timing: Timing, trouble: Trouble, metrics: Metrics) -> (Self, Leadership) {
         let confirm = Confirm { store: Box::new(store.clone()), identity: identity.clone() };
-        let leadership = Leadership { until: Arc::new(watch::Sender::new(None)), confirm: Some(Arc::new(confirm)) };
-        let elector =
-            Self { store, identity, timing, leadership: leadership.clone(), metrics, held: None, observed: None };
+        let claim = Arc::new(watch::Sender::new(Claim::default()));
+        let leadership = Leadership { claim, confirm: Some(Arc::new(confirm)) };
+        let elector = Self {
+            store,
+            identity,
+            timing,
+            leadership: leadership.clone(),
+            trouble,
+            metrics,
+            held: None,
+            observed: None,
+            rival: None,
+            acting: false,
+        };
         (elector, leadership)
     }
 
@@ -203,40 +239,35 @@ impl<S: LeaseStore + Clone> Elector<S> {
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
-            let deadline = self.leadership.is_leader_until();
-            // A renewal that hangs must not outlive the claim.
-            let expire = async {
-                match deadline {
-                    Some(until) => sleep_until(until).await,
-                    None => std::future::pending().await,
+            let begun = Instant::now();
+            let result = tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                result = self.step() => result,
+            };
+            let next = match result {
+                Ok(()) => begun + self.timing.renew_every,
+                Err(error) => {
+                    warn!(error = &error as &dyn std::error::Error, "failed to take part in the election");
+                    // While a claim runs out, each second counts.
+                    Instant::now() + if self.held.is_some() { RETRY_AFTER } else { self.timing.renew_every }
                 }
             };
+            self.tell();
             tokio::select! {
+                biased;
                 () = &mut shutdown => break,
-                () = expire => self.demote("it could not be renewed in time"),
-                result = self.step() => if let Err(error) = result {
-                    warn!(error = &error as &dyn std::error::Error, "failed to take part in the election");
-                },
-            }
-            tokio::select! {
-                () = &mut shutdown => break,
-                () = sleep(self.timing.renew_every) => {}
-            }
-            if self.leadership.until.borrow().is_some_and(|until| until <= Instant::now()) {
-                self.demote("it could not be renewed in time");
+                () = sleep_until(next) => {}
             }
         }
         self.release().await;
     }
 
-    /// One look at the Lease: renews, takes over, or waits.
+    /// One look at the Lease: renews, takes over, gives up, or waits.
     async fn step(&mut self) -> Result<(), Error> {
         if let Some((record, version)) = self.held.clone() {
             return match self.claim(record, Some(version)).await {
-                Err(Error::Conflict) => {
-                    self.held = None;
-                    self.contend().await
-                }
+                Err(Error::Conflict) => self.contend().await,
                 result => result,
             };
         }
@@ -245,32 +276,71 @@ impl<S: LeaseStore + Clone> Elector<S> {
 
     async fn contend(&mut self) -> Result<(), Error> {
         let Some((record, version)) = call(self.store.read()).await? else {
-            return self.claim(self.fresh(0), None).await;
+            return self.contend_for_none().await;
         };
         match record.holder.as_deref() {
-            // An own write whose answer was lost.
-            Some(holder) if holder == self.identity => self.claim(record, Some(version)).await,
-            None => self.claim(self.fresh(record.transitions + 1), Some(version)).await,
-            Some(holder) => {
-                if self.leadership.until.borrow().is_some() {
-                    self.demote("another replica holds it");
+            // An own write whose answer was lost, or a bid.
+            Some(holder) if holder == self.identity => {
+                let better = record.bid.as_ref().filter(|_| (self.trouble)().is_some());
+                if let Some(better) = better {
+                    info!(better, "another replica has better caches: releasing the Lease");
+                    self.end_term("another replica has better caches");
+                    return call(self.store.write(&record.released(), Some(&version))).await.map(drop);
                 }
-                match &self.observed {
-                    Some((seen, since)) if *seen == version => {
-                        if since.elapsed() < record.duration {
-                            return Ok(());
-                        }
-                        info!(holder, "the Lease has expired: taking over");
-                        self.claim(self.fresh(record.transitions + 1), Some(version)).await
-                    }
-                    _ => {
-                        debug!(holder, "another replica leads");
-                        self.observed = Some((version, Instant::now()));
-                        Ok(())
-                    }
-                }
+                self.claim(record, Some(version)).await
             }
+            None => {
+                self.end_term("it was released");
+                if (self.trouble)().is_some() {
+                    return Ok(());
+                }
+                self.claim(self.fresh(record.transitions + 1), Some(version)).await
+            }
+            Some(_) => self.contend_with_another(record, version).await,
         }
+    }
+
+    /// A Lease that somebody deleted: who holds it does not know that yet.
+    async fn contend_for_none(&mut self) -> Result<(), Error> {
+        if !self.leadership.is_leader() {
+            self.end_term("it was deleted");
+        }
+        let held_by_another = self.rival.is_some_and(|seen| seen.elapsed() < self.timing.duration);
+        if self.held.is_none() && (held_by_another || (self.trouble)().is_some()) {
+            return Ok(());
+        }
+        let transitions = self.held.as_ref().map_or(0, |(record, _)| record.transitions);
+        self.claim(self.fresh(transitions), None).await
+    }
+
+    async fn contend_with_another(&mut self, record: Record, version: String) -> Result<(), Error> {
+        self.end_term("another replica holds it");
+        let now = Instant::now();
+        self.rival = Some(now);
+        let since = match &self.observed {
+            Some((seen, since)) if *seen == version => *since,
+            _ => {
+                debug!(holder = record.holder, "another replica leads");
+                self.observed = Some((version.clone(), now));
+                now
+            }
+        };
+        if (self.trouble)().is_some() {
+            return Ok(());
+        }
+        if now.duration_since(since) >= record.duration {
+            info!(holder = record.holder, "the Lease has expired: taking over");
+            return self.claim(self.fresh(record.transitions + 1), Some(version)).await;
+        }
+        if let Some(why) = &record.yields
+            && record.bid.is_none()
+        {
+            info!(holder = record.holder, why, "offering to lead instead");
+            let offer = Record { bid: Some(self.identity.clone()), ..record };
+            let version = call(self.store.write(&offer, Some(&version))).await?;
+            self.observed = Some((version, now));
+        }
+        Ok(())
     }
 
     /// A record that makes this replica the holder.
@@ -280,42 +350,80 @@ impl<S: LeaseStore + Clone> Elector<S> {
             duration: self.timing.duration,
             transitions,
             acquired: env::timestamp(),
+            yields: None,
+            bid: None,
         }
     }
 
     async fn claim(&mut self, record: Record, version: Option<String>) -> Result<(), Error> {
+        let record = Record { yields: (self.trouble)(), bid: None, ..record };
         // Counted from before the call: whoever sees the write sees it later than this.
         let begun = Instant::now();
         let version = call(self.store.write(&record, version.as_deref())).await?;
-        self.held = Some((record, version));
+        let until = Some(begun + self.timing.act_for);
         self.observed = None;
-        if self.leadership.until.send_replace(Some(begun + self.timing.act_for)).is_none() {
+        let begins = self.held.replace((record, version)).is_none();
+        self.leadership.claim.send_modify(|claim| {
+            claim.term += u64::from(begins);
+            claim.until = until;
+        });
+        if begins {
             info!(identity = self.identity, "this replica leads");
-            self.metrics.leader.set(1);
         }
+        self.tell();
         Ok(())
     }
 
-    fn demote(&mut self, why: &str) {
-        self.held = None;
-        if self.leadership.until.send_replace(None).is_some() {
+    /// Says whether this replica acts, where that has changed.
+    fn tell(&mut self) {
+        let acting = self.leadership.is_leader();
+        if acting != self.acting && self.held.is_some() {
+            if acting {
+                info!("the Lease is renewed: this replica writes");
+            } else {
+                warn!("the Lease could not be renewed in time: nothing is written until it can be");
+            }
+        }
+        self.acting = acting;
+        self.metrics.leader.set(acting.into());
+    }
+
+    fn end_term(&mut self, why: &str) {
+        if self.held.take().is_some() {
             warn!(identity = self.identity, why, "this replica does not lead any more");
         }
-        self.metrics.leader.set(0);
+        self.leadership.set(None);
+        self.tell();
     }
 
     async fn release(mut self) {
         let held = self.held.take();
-        self.leadership.until.send_replace(None);
+        self.leadership.set(None);
         self.metrics.leader.set(0);
         let Some((record, version)) = held else { return };
-        let released = Record { holder: None, ..record };
-        match call(self.store.write(&released, Some(&version))).await {
-            Ok(_) => info!("released the Lease"),
+        let released = match call(self.store.write(&record.released(), Some(&version))).await {
+            // The answer to the last renewal was not awaited.
+            Err(Error::Conflict) => match call(self.store.read()).await {
+                Ok(Some((record, version))) if record.holder.as_ref() == Some(&self.identity) => {
+                    call(self.store.write(&record.released(), Some(&version))).await.map(drop)
+                }
+                Ok(_) => return,
+                Err(error) => Err(error),
+            },
+            result => result.map(drop),
+        };
+        match released {
+            Ok(()) => info!("released the Lease"),
             Err(error) => {
                 warn!(error = &error as &dyn std::error::Error, "failed to release the Lease: it will expire");
             }
         }
+    }
+}
+
+impl Record {
+    fn released(&self) -> Self {
+        Self { holder: None, yields: None, bid: None, ..self.clone() }
     }
 }
 
@@ -341,6 +449,7 @@ impl LeaseStore for KubernetesLease {
     async fn read(&self) -> Result<Option<(Record, String)>, Error> {
         let lease = self.api.get_opt(LEASE).await.map_err(failed)?;
         Ok(lease.map(|lease| {
+            let mut annotations = lease.metadata.annotations.unwrap_or_default();
             let spec = lease.spec.unwrap_or_default();
             let record = Record {
                 holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
@@ -350,16 +459,22 @@ impl LeaseStore for KubernetesLease {
                     .map_or(Timing::default().duration, Duration::from_secs),
                 transitions: spec.lease_transitions.unwrap_or(0),
                 acquired: spec.acquire_time.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+                yields: annotations.remove(YIELDS),
+                bid: annotations.remove(BID),
             };
             (record, lease.metadata.resource_version.unwrap_or_default())
         }))
     }
 
     async fn write(&self, record: &Record, version: Option<&str>) -> Result<String, Error> {
+        let annotations = [(YIELDS, &record.yields), (BID, &record.bid)];
+        let annotations: BTreeMap<_, _> =
+            annotations.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))).collect();
         let lease = Lease {
             metadata: ObjectMeta {
                 name: Some(LEASE.to_owned()),
                 resource_version: version.map(str::to_owned),
+                annotations: (!annotations.is_empty()).then_some(annotations),
                 ..ObjectMeta::default()
             },
             spec: Some(LeaseSpec {
@@ -374,7 +489,10 @@ impl LeaseStore for KubernetesLease {
         };
         let params = PostParams::default();
         let written = match version {
-            Some(_) => self.api.replace(LEASE, &params, &lease).await,
+            Some(_) => match self.api.replace(LEASE, &params, &lease).await {
+                Err(kube::Error::Api(status)) if status.is_not_found() => return Err(Error::Conflict),
+                replaced => replaced,
+            },
             None => self.api.create(&params, &lease).await,
         };
         Ok(written.map_err(failed)?.metadata.resource_version.unwrap_or_default())

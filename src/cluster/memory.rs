@@ -16,7 +16,6 @@ use kube::{core::PartialObjectMeta, runtime::watcher::Event};
 
 use super::{
     apply::Cause,
-    cache::{Narrow, Writer},
     events::Note,
     objects::ObjectKey,
     watches::{Caches, Writers},
@@ -53,15 +52,7 @@ struct State {
 impl MemoryCluster {
     pub(crate) fn new() -> (Arc<Self>, Caches) {
         let (caches, mut writers) = Caches::unfilled();
-        sync(&mut writers.exports);
-        sync(&mut writers.services);
-        sync(&mut writers.ingresses);
-        sync(&mut writers.slices);
-        sync(&mut writers.imported_slices);
-        sync(&mut writers.namespaces);
-        sync(&mut writers.imports);
-        sync(&mut writers.properties);
-        sync(&mut writers.pods);
+        writers.sync();
         let state = State {
             writers,
             imports: BTreeMap::new(),
@@ -254,11 +245,6 @@ impl MemoryCluster {
     pub(crate) fn put_property(&self, property: ClusterProperty) {
         self.state().writers.properties.apply(Event::Apply(Ok(property)));
     }
-}
-
-fn sync<T: Narrow>(writer: &mut Writer<T>) {
-    writer.apply(Event::Init);
-    writer.apply(Event::InitDone);
 }
 
 fn service_key(metadata: &ObjectMeta) -> ServiceKey {

@@ -1,6 +1,8 @@
 //! What can be counted about the Kubernetes API. No object names in labels.
 
-use prometheus::{HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry, histogram_opts, opts};
+use prometheus::{GaugeVec, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry, histogram_opts, opts};
+
+use super::watches::Caches;
 
 /// The metrics of this module; cheap to clone.
 #[derive(Debug, Clone)]
@@ -9,6 +11,8 @@ pub struct Metrics {
     pub(super) cache_objects: IntGaugeVec,
     /// 1 while a cache has its first complete list, by `kind`.
     pub(super) cache_synced: IntGaugeVec,
+    /// Seconds since the API server was last heard for a cache, by `kind`.
+    cache_age: GaugeVec,
     /// Failed lists and watches by `kind` and `reason`.
     pub(super) watch_errors: IntCounterVec,
     /// Objects that could not be read, by `kind`: counted each time one is seen.
@@ -36,6 +40,13 @@ impl Metrics {
             )?,
             cache_synced: IntGaugeVec::new(
                 opts!("cloudmap_mcs_kubernetes_cache_synced", "1 once a cache has been filled completely"),
+                &["kind"],
+            )?,
+            cache_age: GaugeVec::new(
+                opts!(
+                    "cloudmap_mcs_kubernetes_cache_age_seconds",
+                    "Time since the API server was last heard for a cache: how far behind it can be"
+                ),
                 &["kind"],
             )?,
             watch_errors: IntCounterVec::new(
@@ -66,6 +77,7 @@ impl Metrics {
         };
         registry.register(Box::new(metrics.cache_objects.clone()))?;
         registry.register(Box::new(metrics.cache_synced.clone()))?;
+        registry.register(Box::new(metrics.cache_age.clone()))?;
         registry.register(Box::new(metrics.watch_errors.clone()))?;
         registry.register(Box::new(metrics.invalid_objects.clone()))?;
         registry.register(Box::new(metrics.calls.clone()))?;
@@ -73,5 +85,12 @@ impl Metrics {
         registry.register(Box::new(metrics.events.clone()))?;
         registry.register(Box::new(metrics.leader.clone()))?;
         Ok(metrics)
+    }
+
+    /// Takes down how old the caches are: to be called when the metrics are asked for.
+    pub fn observe(&self, caches: &Caches) {
+        for (kind, age) in caches.ages() {
+            self.cache_age.with_label_values(&[kind]).set(age.as_secs_f64());
+        }
     }
 }

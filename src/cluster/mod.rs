@@ -9,6 +9,7 @@ pub mod client;
 pub mod events;
 #[cfg(test)]
 mod fake_api;
+mod follow;
 pub mod identity;
 mod label_keys;
 pub mod lease;

@@ -113,7 +113,7 @@ fn manifest<T: serde::de::DeserializeOwned>(file: &str) -> T {
 
 #[tokio::test]
 async fn the_granted_permissions_are_the_ones_that_are_used() {
-    let api = FakeApi::start().await;
+    let api = FakeApi::default();
     let client = api.client();
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
     let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_hours(1)));
@@ -160,6 +160,8 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
         duration: Duration::from_secs(15),
         transitions: 0,
         acquired: k8s_openapi::jiff::Timestamp::UNIX_EPOCH,
+        yields: None,
+        bid: None,
     };
     store.write(&record, None).await.unwrap();
     store.write(&record, Some("1")).await.unwrap();
@@ -201,7 +203,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
 /// What `--instance-labels` needs more is a part of its own, so that nobody grants it in vain.
 #[tokio::test]
 async fn pods_are_read_only_where_their_labels_are_asked_for() {
-    let api = FakeApi::start().await;
+    let api = FakeApi::default();
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
     let mut tasks = JoinSet::new();
     let keys = "version".parse().unwrap();

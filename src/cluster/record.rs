@@ -104,8 +104,8 @@ mod tests {
         ledger::record::{Accepted, Gone, Position},
     };
 
-    async fn store() -> (FakeApi, RecordObject) {
-        let api = FakeApi::start().await;
+    fn store() -> (FakeApi, RecordObject) {
+        let api = FakeApi::default();
         let store = RecordObject::new(api.client(), "cloudmap-mcs-system");
         (api, store)
     }
@@ -118,7 +118,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_stored_is_loaded() {
-        let (api, store) = store().await;
+        let (api, store) = store();
         store.store(&record(), &Some("5".to_owned())).await.unwrap();
         let mut written = api.requests()[0].body.clone();
         assert_eq!(written["metadata"]["resourceVersion"], "5", "compared by the API server");
@@ -129,7 +129,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_record_is_created_and_only_if_there_is_none() {
-        let (api, store) = store().await;
+        let (api, store) = store();
         api.refuse(404, "NotFound", "configmaps \"cloudmap-mcs-ledger\" not found");
         assert_eq!(store.load().await.unwrap(), None);
         store.store(&record(), &None).await.unwrap();
@@ -140,7 +140,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_record_that_changed_or_went_is_a_conflict() {
-        let (api, store) = store().await;
+        let (api, store) = store();
         for (code, reason) in [(409, "Conflict"), (404, "NotFound")] {
             api.refuse(code, reason, "its words");
             assert_eq!(store.store(&record(), &Some("5".to_owned())).await, Err(StoreError::Conflict));
@@ -154,7 +154,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_record_that_cannot_be_read_is_named_and_never_taken_for_none() {
-        let (api, store) = store().await;
+        let (api, store) = store();
         api.prepare(200, json!({"metadata": {"name": RECORD, "resourceVersion": "1"}, "data": {KEY: "{oops"}}));
         let error = store.load().await.unwrap_err().to_string();
         assert!(error.contains(RECORD) && error.contains("delete the ConfigMap"), "{error}");

@@ -1,34 +1,29 @@
 //! Which objects are watched, and how.
 
-use futures::{FutureExt, Stream, StreamExt, future::BoxFuture};
+use std::{fmt::Debug, time::Duration};
+
+use futures::{
+    FutureExt,
+    future::{BoxFuture, join, join_all},
+};
 use k8s_openapi::api::core::v1;
 use kube::{
-    Api, Client, Resource,
-    core::{DeserializeGuard, PartialObjectMeta},
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event, watcher},
-    },
+    Api, Client,
+    core::{DeserializeGuard, PartialObjectMeta, error_boundary::InvalidObject},
 };
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
-use tracing::{Instrument, info_span};
+use tracing::{Instrument, info_span, warn};
 
 use super::{
-    cache::{Cache, Narrow, WatchItem},
+    cache::{Cache, Narrow, REFRESHED_WITHIN},
+    follow::{Scope, follow},
     metrics::Metrics,
     objects::{
         ClusterProperty, ForeignSlice, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport,
     },
 };
 use crate::{api::names, cluster::LabelKeys, env};
-
-/// Seconds after which a watch is renewed. A connection that died silently is noticed 5 s later; kube's default of 290 s
-/// is too long for endpoints that have gone.
-const WATCH_TIMEOUT: u32 = 120;
-
-/// Objects per page of a list: what is held in full, not narrowed, at one moment.
-const PAGE: u32 = 250;
 
 /// All caches of this controller.
 #[derive(Debug, Clone)]
@@ -64,17 +59,18 @@ impl Caches {
     ) -> Self {
         let own = format!("{}={}", names::LABEL_SLICE_MANAGED_BY, names::MANAGED_BY);
         let foreign = format!("{}!={}", names::LABEL_SLICE_MANAGED_BY, names::MANAGED_BY);
+        let mut watches = Watches { client, metrics, tasks };
         Self {
-            exports: follow(custom(client, config()), metrics, tasks),
-            services: follow(builtin(client, config()), metrics, tasks),
-            ingresses: follow(builtin(client, config()), metrics, tasks),
-            slices: follow(builtin(client, config().labels(&foreign)), metrics, tasks),
-            imported_slices: follow(builtin(client, config().labels(&own)), metrics, tasks),
-            namespaces: follow(builtin(client, config()), metrics, tasks),
-            imports: follow(custom(client, config()), metrics, tasks),
-            properties: follow(custom(client, config()), metrics, tasks),
+            exports: watches.custom(),
+            services: watches.builtin(None),
+            ingresses: watches.builtin(None),
+            slices: watches.builtin(Some(foreign)),
+            imported_slices: watches.builtin(Some(own)),
+            namespaces: watches.builtin(None),
+            imports: watches.custom(),
+            properties: watches.custom(),
             pods: match instance_labels {
-                Some(keys) => follow(pods(client, keys.clone()), metrics, tasks),
+                Some(keys) => watches.pods(keys.clone()),
                 None => Cache::without_objects(),
             },
         }
@@ -107,57 +103,81 @@ impl Caches {
         )
     }
 
+    /// All of them, with nothing but what does not depend on the kind.
+    fn all(&self) -> [&dyn Progress; 9] {
+        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods } =
+            self;
+        [exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods]
+    }
+
     /// Waits until every cache has seen a complete list. Before that, nothing may act on any of them: an EndpointSlice
     /// cache that is still empty reads as "no endpoints".
     pub async fn synced(&self) {
-        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods } =
-            self;
-        let all: [BoxFuture<'_, ()>; 9] = [
-            exports.synced().boxed(),
-            services.synced().boxed(),
-            ingresses.synced().boxed(),
-            slices.synced().boxed(),
-            imported_slices.synced().boxed(),
-            namespaces.synced().boxed(),
-            imports.synced().boxed(),
-            properties.synced().boxed(),
-            pods.synced().boxed(),
-        ];
-        futures::future::join_all(all).await;
+        join_all(self.all().map(Progress::synced)).await;
     }
 
-    pub fn are_synced(&self) -> bool {
-        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods } =
-            self;
-        exports.is_synced()
-            && services.is_synced()
-            && ingresses.is_synced()
-            && slices.is_synced()
-            && imported_slices.is_synced()
-            && namespaces.is_synced()
-            && imports.is_synced()
-            && properties.is_synced()
-            && pods.is_synced()
+    /// Waits until every cache holds a list that began after this was called. Whoever has just been elected acts on
+    /// nothing older: the leader before may have seen more, and what it wrote would look wrong.
+    ///
+    /// Pods decide only what attributes instances have, and only where they are asked for: they are waited for no longer
+    /// than [`REFRESHED_WITHIN`].
+    pub async fn refresh(&self) {
+        let needed = self.all().into_iter().filter(|cache| cache.is_needed()).map(Progress::refresh);
+        let pods = tokio::time::timeout(REFRESHED_WITHIN, self.pods.refresh());
+        let (_, pods) = join(join_all(needed), pods).await;
+        if pods.is_err() {
+            warn!("no new list of pods: the labels of instances are as they were known before");
+        }
     }
 
-    /// What each cache that may be out of date, or not yet complete, suffers from: for readiness and for people.
-    pub fn degraded(&self) -> Vec<std::sync::Arc<str>> {
-        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods } =
-            self;
-        [
-            exports.degraded(),
-            services.degraded(),
-            ingresses.degraded(),
-            slices.degraded(),
-            imported_slices.degraded(),
-            namespaces.degraded(),
-            imports.degraded(),
-            properties.degraded(),
-            pods.degraded(),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
+    /// Why nothing new may be begun with what these caches hold, in words for people; `None` if it may. A replica in this
+    /// state is not ready and stands for no election.
+    pub fn trouble(&self) -> Option<String> {
+        let troubles = self.all().into_iter().filter(|cache| cache.is_needed()).filter_map(Progress::trouble);
+        let words = troubles.collect::<Vec<_>>().join("; ");
+        (!words.is_empty()).then_some(words)
+    }
+
+    /// How long ago the API server was last heard for each cache, by its name.
+    pub fn ages(&self) -> impl Iterator<Item = (&'static str, Duration)> {
+        self.all().into_iter().map(|cache| (cache.name(), cache.age()))
+    }
+}
+
+/// What the caches of all kinds have in common.
+trait Progress: Sync {
+    fn name(&self) -> &'static str;
+    /// Without it nobody may lead.
+    fn is_needed(&self) -> bool;
+    fn synced(&self) -> BoxFuture<'_, ()>;
+    fn refresh(&self) -> BoxFuture<'_, ()>;
+    fn trouble(&self) -> Option<String>;
+    fn age(&self) -> Duration;
+}
+
+impl<T: Narrow> Progress for Cache<T> {
+    fn name(&self) -> &'static str {
+        T::CACHE
+    }
+
+    fn is_needed(&self) -> bool {
+        T::CACHE != Pod::CACHE
+    }
+
+    fn synced(&self) -> BoxFuture<'_, ()> {
+        self.synced().boxed()
+    }
+
+    fn refresh(&self) -> BoxFuture<'_, ()> {
+        self.refresh().boxed()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.trouble()
+    }
+
+    fn age(&self) -> Duration {
+        self.age()
     }
 }
 
@@ -175,63 +195,68 @@ pub struct Writers {
     pub pods: super::cache::Writer<Pod>,
 }
 
-fn config() -> watcher::Config {
-    watcher::Config::default().timeout(WATCH_TIMEOUT).page_size(PAGE)
+impl Writers {
+    /// Ends an empty list of every kind.
+    pub fn sync(&mut self) {
+        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods } =
+            self;
+        exports.sync();
+        services.sync();
+        ingresses.sync();
+        slices.sync();
+        imported_slices.sync();
+        namespaces.sync();
+        imports.sync();
+        properties.sync();
+        pods.sync();
+    }
 }
 
-fn follow<T: Narrow>(
-    watch: impl Stream<Item = WatchItem<T::Kind>> + Send + 'static,
-    metrics: &Metrics,
-    tasks: &mut JoinSet<()>,
-) -> Cache<T>
-where
-    T::Kind: Send,
-{
-    let (cache, writer) = Cache::new();
-    tasks.spawn(env::task(writer.run(watch, metrics.clone()).instrument(info_span!("watch", kind = T::CACHE))));
-    cache
+/// Starts watches.
+struct Watches<'a> {
+    client: &'a Client,
+    metrics: &'a Metrics,
+    tasks: &'a mut JoinSet<()>,
 }
 
-/// Custom resources: their CRDs may be newer than this code, so each object is read by itself.
-fn custom<K>(client: &Client, config: watcher::Config) -> impl Stream<Item = WatchItem<K>> + Send + 'static
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
-{
-    let api: Api<DeserializeGuard<K>> = Api::all(client.clone());
-    watcher(api, config)
-        .default_backoff()
-        .map(|item| item.map(|event| map(event, |DeserializeGuard(object)| object.map_err(Box::new))))
-}
+impl Watches<'_> {
+    /// Custom resources: their CRDs may be newer than this code, so each object is read by itself.
+    fn custom<T: Narrow>(&mut self) -> Cache<T>
+    where
+        T::Kind: Clone + Debug + DeserializeOwned + Send,
+    {
+        let api: Api<DeserializeGuard<T::Kind>> = Api::all(self.client.clone());
+        self.start(api, None, |DeserializeGuard(object)| object.map_err(Box::new))
+    }
 
-/// Kinds of Kubernetes itself, which the API server has validated: without the copy that the guard costs.
-fn builtin<K>(client: &Client, config: watcher::Config) -> impl Stream<Item = WatchItem<K>> + Send + 'static
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
-{
-    let api: Api<K> = Api::all(client.clone());
-    watcher(api, config).default_backoff().map(|item| item.map(|event| map(event, Ok)))
-}
+    /// Kinds of Kubernetes itself, which the API server has validated: without the copy that the guard costs.
+    fn builtin<T: Narrow>(&mut self, labels: Option<String>) -> Cache<T>
+    where
+        T::Kind: Clone + Debug + DeserializeOwned + Send,
+    {
+        self.start(Api::all(self.client.clone()), labels, Ok)
+    }
 
-/// The metadata of pods, with the labels that are let through and no others.
-fn pods(
-    client: &Client,
-    keys: LabelKeys,
-) -> impl Stream<Item = WatchItem<PartialObjectMeta<v1::Pod>>> + Send + 'static {
-    let narrowed = move |mut pod: PartialObjectMeta<v1::Pod>| {
-        if let Some(labels) = &mut pod.metadata.labels {
-            labels.retain(|key, _| keys.0.contains(key.as_str()));
-        }
-        pod
-    };
-    builtin(client, config()).map(move |item| item.map(|event| map(event, |pod| pod.map(&narrowed))))
-}
+    /// The metadata of pods, with the labels that are let through and no others.
+    fn pods(&mut self, keys: LabelKeys) -> Cache<Pod> {
+        self.start(Api::all(self.client.clone()), None, move |mut pod: PartialObjectMeta<v1::Pod>| {
+            if let Some(labels) = &mut pod.metadata.labels {
+                labels.retain(|key, _| keys.0.contains(key.as_str()));
+            }
+            Ok(pod)
+        })
+    }
 
-fn map<A, B>(event: Event<A>, f: impl FnOnce(A) -> B) -> Event<B> {
-    match event {
-        Event::Apply(object) => Event::Apply(f(object)),
-        Event::Delete(object) => Event::Delete(f(object)),
-        Event::InitApply(object) => Event::InitApply(f(object)),
-        Event::Init => Event::Init,
-        Event::InitDone => Event::InitDone,
+    fn start<T, K, F>(&mut self, api: Api<K>, labels: Option<String>, read: F) -> Cache<T>
+    where
+        T: Narrow,
+        T::Kind: Send,
+        K: Clone + Debug + DeserializeOwned + Send + 'static,
+        F: Fn(K) -> Result<T::Kind, Box<InvalidObject>> + Send + Sync + 'static,
+    {
+        let (cache, writer) = Cache::new();
+        let following = follow(Scope { api, labels, read }, writer, self.metrics.clone(), env::random());
+        self.tasks.spawn(env::task(following.instrument(info_span!("watch", kind = T::CACHE))));
+        cache
     }
 }

@@ -15,8 +15,8 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn new() -> Self {
-        let api = FakeApi::start().await;
+    fn new() -> Self {
+        let api = FakeApi::default();
         let leadership = Leadership::manual(Some(Instant::now() + Duration::from_hours(1)));
         let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
         let publisher = Publisher::new(api.client(), "pod", metrics.clone());
@@ -43,7 +43,7 @@ fn service(uid: Option<&str>) -> v1::Service {
 
 #[tokio::test]
 async fn an_object_without_uid_is_created_without_force_and_one_with_uid_is_forced() {
-    let fixture = Fixture::new().await;
+    let fixture = Fixture::new();
     fixture.writer.apply_derived_service(&service(None)).await.unwrap();
     fixture.writer.apply_derived_service(&service(Some("u"))).await.unwrap();
     let requests = fixture.api.requests();
@@ -62,7 +62,7 @@ async fn an_object_without_uid_is_created_without_force_and_one_with_uid_is_forc
 
 #[tokio::test]
 async fn the_answer_carries_what_the_api_server_allocated() {
-    let fixture = Fixture::new().await;
+    let fixture = Fixture::new();
     let mut answer = serde_json::to_value(service(Some("new"))).unwrap();
     answer["spec"] = json!({"clusterIP": "10.0.0.7", "clusterIPs": ["10.0.0.7"]});
     fixture.api.prepare(201, answer);
@@ -73,7 +73,7 @@ async fn the_answer_carries_what_the_api_server_allocated() {
 
 #[tokio::test]
 async fn nothing_is_sent_without_leadership() {
-    let fixture = Fixture::new().await;
+    let fixture = Fixture::new();
     fixture.leadership.set(Some(Instant::now()));
     let error = fixture.writer.apply_derived_service(&service(None)).await.unwrap_err();
     assert!(matches!(error.cause, Cause::NotLeader));
@@ -83,7 +83,7 @@ async fn nothing_is_sent_without_leadership() {
 
 #[tokio::test]
 async fn a_status_is_applied_by_its_own_manager_to_that_very_object() {
-    let fixture = Fixture::new().await;
+    let fixture = Fixture::new();
     let condition: Condition = serde_json::from_value(json!({
         "type": "Valid", "status": "True", "reason": "Valid", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z",
     }))
@@ -101,7 +101,7 @@ async fn a_status_is_applied_by_its_own_manager_to_that_very_object() {
 
 #[tokio::test]
 async fn a_status_that_reached_another_object_is_an_error() {
-    let fixture = Fixture::new().await;
+    let fixture = Fixture::new();
     fixture.api.prepare(200, json!({"metadata": {"namespace": "ns", "name": "web", "uid": "new"}}));
     let error = fixture.writer.apply_import_status(&key(), "old", &ServiceImportStatus::default()).await.unwrap_err();
     assert!(matches!(error.cause, Cause::Conflict(_)));
@@ -109,7 +109,7 @@ async fn a_status_that_reached_another_object_is_an_error() {
 
 #[tokio::test]
 async fn only_the_object_of_that_uid_is_deleted() {
-    let fixture = Fixture::new().await;
+    let fixture = Fixture::new();
     fixture.writer.delete_service_import(&key(), "u").await.unwrap();
     let request = &fixture.api.requests()[0];
     assert_eq!((request.method.clone(), &request.body["preconditions"]["uid"]), (Method::DELETE, &json!("u")));
@@ -124,7 +124,7 @@ async fn only_the_object_of_that_uid_is_deleted() {
 
 #[tokio::test]
 async fn a_slice_whose_node_hints_the_api_server_does_not_know_is_written_without_them() {
-    let fixture = Fixture::new().await;
+    let fixture = Fixture::new();
     let slice: discovery::EndpointSlice = serde_json::from_value(json!({
         "metadata": {"namespace": "ns", "name": "web-1"}, "addressType": "IPv4",
         "endpoints": [
@@ -148,7 +148,7 @@ async fn a_slice_whose_node_hints_the_api_server_does_not_know_is_written_withou
 
 #[tokio::test]
 async fn refusals_are_sorted_and_keep_the_words_of_the_api_server() {
-    let fixture = Fixture::new().await;
+    let fixture = Fixture::new();
     let table = [
         (409, "Conflict", "conflict"),
         (404, "NotFound", "not_found"),

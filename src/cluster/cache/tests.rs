@@ -1,7 +1,6 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1;
-use kube::core::Status;
 
 use super::*;
 use crate::{cluster::objects::Service, model::ServiceKey};
@@ -239,37 +238,12 @@ mod model {
     }
 }
 
-fn denied() -> WatchItem<v1::Service> {
-    Err(watcher::Error::InitialListFailed(kube::Error::Api(Status::failure("no", "Forbidden").with_code(403).boxed())))
-}
-
 #[tokio::test(start_paused = true)]
-async fn a_failing_watch_shows_until_it_works_again() {
-    let (cache, writer) = Cache::<Service>::new();
-    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
-    let (feed, watch) = futures::channel::mpsc::unbounded();
-    let following = tokio::spawn(writer.run(watch, metrics.clone()));
-
-    feed.unbounded_send(Ok(Event::Init)).unwrap();
-    feed.unbounded_send(denied()).unwrap();
-    tokio::time::sleep(Duration::from_mins(5)).await;
-    let trouble = cache.degraded().unwrap();
-    assert!(trouble.contains("Service") && trouble.contains("config/rbac"), "{trouble}");
-    assert!(!cache.is_synced(), "a failed list is not an empty one");
-    assert_eq!(metrics.watch_errors.with_label_values(&["Service", "forbidden"]).get(), 1);
-
-    let waiting = tokio::spawn({
-        let cache = cache.clone();
-        async move { cache.synced().await }
-    });
-    for event in listed(&[("a", 1)]) {
-        feed.unbounded_send(Ok(event)).unwrap();
-    }
-    waiting.await.unwrap();
-    tokio::time::sleep(BROKEN_FOR).await;
-    assert_eq!(cache.degraded(), None);
-    drop(feed);
-    following.await.unwrap();
+async fn a_cache_that_is_not_watched_is_never_in_trouble() {
+    let cache = Cache::<Service>::without_objects();
+    tokio::time::advance(2 * STALE_AFTER).await;
+    cache.refresh().await;
+    assert_eq!((cache.trouble(), cache.age()), (None, Duration::ZERO));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use tokio::{sync::oneshot, task::JoinHandle};
+use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 
 use super::*;
 
@@ -13,6 +13,10 @@ struct Shared {
     lease: Arc<Mutex<Option<(Record, u64)>>>,
     cut_off: Arc<AtomicBool>,
     hanging: Arc<AtomicBool>,
+    /// Requests are answered only then, as by a server that was stopped and goes on.
+    frozen_until: Arc<Mutex<Option<Instant>>>,
+    /// What is written arrives, but the answer does not.
+    deaf: Arc<AtomicBool>,
 }
 
 impl Shared {
@@ -25,6 +29,10 @@ impl Shared {
     }
 
     async fn reach(&self) -> Result<(), Error> {
+        let frozen = *self.frozen_until.lock().unwrap();
+        if let Some(until) = frozen {
+            sleep_until(until).await;
+        }
         if self.hanging.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
@@ -45,13 +53,19 @@ impl LeaseStore for Shared {
 
     async fn write(&self, record: &Record, version: Option<&str>) -> Result<String, Error> {
         self.reach().await?;
-        let mut lease = self.lease.lock().unwrap();
-        let present = lease.as_ref().map(|(_, version)| version.to_string());
-        if present.as_deref() != version {
-            return Err(Error::Conflict);
+        let next = {
+            let mut lease = self.lease.lock().unwrap();
+            let present = lease.as_ref().map(|(_, version)| version.to_string());
+            if present.as_deref() != version {
+                return Err(Error::Conflict);
+            }
+            let next = present.map_or(1, |version| version.parse::<u64>().unwrap() + 1);
+            *lease = Some((record.clone(), next));
+            next
+        };
+        if self.deaf.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
         }
-        let next = present.map_or(1, |version| version.parse::<u64>().unwrap() + 1);
-        *lease = Some((record.clone(), next));
         Ok(next.to_string())
     }
 }
@@ -59,6 +73,7 @@ impl LeaseStore for Shared {
 struct Replica {
     leadership: Leadership,
     connection: Shared,
+    trouble: Arc<AtomicBool>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -67,12 +82,18 @@ impl Replica {
     fn start(shared: &Shared, identity: &str) -> Self {
         let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
         let connection = shared.connection();
-        let (elector, leadership) = Elector::new(connection.clone(), identity.to_owned(), Timing::default(), metrics);
+        let troubled = Arc::new(AtomicBool::new(false));
+        let trouble: Trouble = Arc::new({
+            let troubled = Arc::clone(&troubled);
+            move || troubled.load(Ordering::Relaxed).then(|| "a frozen cache".to_owned())
+        });
+        let (elector, leadership) =
+            Elector::new(connection.clone(), identity.to_owned(), Timing::default(), trouble, metrics);
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(elector.run(async {
             let _ = stopped.await;
         }));
-        Self { leadership, connection, stop: Some(stop), task }
+        Self { leadership, connection, trouble: troubled, stop: Some(stop), task }
     }
 
     async fn stop(mut self) {
@@ -82,6 +103,13 @@ impl Replica {
 
     fn kill(self) {
         self.task.abort();
+    }
+}
+
+/// Waits until nobody may write by this leadership.
+async fn stopped(leadership: &Leadership) {
+    while leadership.is_leader() {
+        sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -149,7 +177,7 @@ async fn a_leader_that_is_cut_off_stops_before_another_starts() {
             first.connection.cut_off.store(true, Ordering::Relaxed);
         }
         let cut = Instant::now();
-        first.leadership.lost().await;
+        stopped(&first.leadership).await;
         assert!(cut.elapsed() <= Timing::default().act_for);
         let stopped = Instant::now();
         assert!(!second.leadership.is_leader());
@@ -219,9 +247,263 @@ async fn confirmation_needs_an_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_ends_by_itself() {
+async fn a_claim_that_is_not_renewed_ends_by_itself_but_its_term_only_when_it_is_taken() {
     let leadership = Leadership::manual(Some(Instant::now() + Duration::from_secs(5)));
     assert!(leadership.is_leader());
-    leadership.lost().await;
-    assert!(!leadership.is_leader() && leadership.is_leader_until().is_none());
+    let lost = tokio::spawn({
+        let leadership = leadership.clone();
+        async move { leadership.lost().await }
+    });
+    seconds(6).await;
+    assert!(!leadership.is_leader() && leadership.is_leader_until().is_none() && !lost.is_finished());
+    leadership.set(None);
+    lost.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_term_that_another_interrupted_is_over_even_if_the_lease_comes_back() {
+    let shared = Shared::default();
+    let first = Replica::start(&shared, "a");
+    first.leadership.acquired().await;
+    let second = Replica::start(&shared, "b");
+    seconds(5).await;
+    let lost = tokio::spawn({
+        let leadership = first.leadership.clone();
+        async move { leadership.lost().await }
+    });
+    first.connection.hanging.store(true, Ordering::Relaxed);
+    second.leadership.acquired().await;
+    second.stop().await;
+    first.connection.hanging.store(false, Ordering::Relaxed);
+    first.leadership.acquired().await;
+    assert!(lost.is_finished(), "the second one has written in between");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_whose_caches_cannot_be_trusted_takes_no_lease() {
+    let shared = Shared::default();
+    let first = Replica::start(&shared, "a");
+    first.leadership.acquired().await;
+    let second = Replica::start(&shared, "b");
+    second.trouble.store(true, Ordering::Relaxed);
+    seconds(5).await;
+    first.stop().await;
+    seconds(30).await;
+    assert_eq!(shared.holder(), None);
+    second.trouble.store(false, Ordering::Relaxed);
+    second.leadership.acquired().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_with_a_frozen_cache_makes_room_for_one_without() {
+    let shared = Shared::default();
+    let first = Replica::start(&shared, "a");
+    first.leadership.acquired().await;
+    let second = Replica::start(&shared, "b");
+    seconds(10).await;
+    first.trouble.store(true, Ordering::Relaxed);
+    let frozen = Instant::now();
+    while !second.leadership.is_leader() {
+        sleep(Duration::from_millis(100)).await;
+        assert!(!(first.leadership.is_leader() && second.leadership.is_leader()));
+    }
+    assert!(frozen.elapsed() < Duration::from_secs(13), "{:?}", frozen.elapsed());
+    seconds(60).await;
+    assert!(second.leadership.is_leader() && !first.leadership.is_leader());
+    let (record, _) = shared.lease.lock().unwrap().clone().unwrap();
+    assert_eq!((record.yields, record.bid), (None, None));
+}
+
+/// An API server that is away, or a permission that is missing, is the same for everybody.
+#[tokio::test(start_paused = true)]
+async fn nothing_changes_hands_while_all_have_the_same_trouble() {
+    let shared = Shared::default();
+    let first = Replica::start(&shared, "a");
+    first.leadership.acquired().await;
+    let second = Replica::start(&shared, "b");
+    seconds(10).await;
+    first.trouble.store(true, Ordering::Relaxed);
+    second.trouble.store(true, Ordering::Relaxed);
+    for _ in 0..300 {
+        seconds(1).await;
+        assert!(first.leadership.is_leader() && !second.leadership.is_leader());
+    }
+    let yields = shared.lease.lock().unwrap().as_ref().unwrap().0.yields.clone();
+    assert_eq!(yields.as_deref(), Some("a frozen cache"), "people can read it there");
+    first.trouble.store(false, Ordering::Relaxed);
+    seconds(4).await;
+    second.trouble.store(false, Ordering::Relaxed);
+    seconds(60).await;
+    assert!(first.leadership.is_leader(), "it recovered first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_recovers_before_a_bid_is_seen_keeps_the_lease() {
+    let shared = Shared::default();
+    let first = Replica::start(&shared, "a");
+    first.leadership.acquired().await;
+    seconds(1).await;
+    {
+        let mut lease = shared.lease.lock().unwrap();
+        let (record, version) = lease.as_mut().unwrap();
+        record.bid = Some("b".to_owned());
+        *version += 1;
+    }
+    seconds(10).await;
+    assert!(first.leadership.is_leader());
+    assert_eq!(shared.lease.lock().unwrap().as_ref().unwrap().0.bid, None);
+}
+
+/// The holder learns of the deletion only at its next renewal: until then it may act.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_deleted_is_not_taken_while_its_holder_may_act() {
+    for phase in 0..30 {
+        let shared = Shared::default();
+        let first = Replica::start(&shared, "a");
+        first.leadership.acquired().await;
+        let second = Replica::start(&shared, "b");
+        sleep(Duration::from_secs(10) + phase * Duration::from_millis(100)).await;
+        *shared.lease.lock().unwrap() = None;
+        if phase % 2 == 0 {
+            first.connection.hanging.store(true, Ordering::Relaxed);
+        }
+        for _ in 0..300 {
+            sleep(Duration::from_millis(100)).await;
+            assert!(!(first.leadership.is_leader() && second.leadership.is_leader()), "phase {phase}");
+        }
+        assert!(first.leadership.is_leader() || second.leadership.is_leader());
+        first.kill();
+        second.kill();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_released_even_if_the_last_answer_was_lost() {
+    let shared = Shared::default();
+    let first = Replica::start(&shared, "a");
+    first.leadership.acquired().await;
+    first.connection.deaf.store(true, Ordering::Relaxed);
+    seconds(4).await;
+    first.connection.deaf.store(false, Ordering::Relaxed);
+    first.stop().await;
+    assert_eq!(shared.holder(), None);
+}
+
+/// Whether the API server is stopped, or refuses connections: nobody else can lead meanwhile, so there is no reason to
+/// begin a new term after it.
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_is_away_for_nine_seconds_ends_no_term() {
+    for stopped in [false, true] {
+        for phase in 0..40 {
+            let shared = Shared::default();
+            let first = Replica::start(&shared, "a");
+            first.leadership.acquired().await;
+            let second = Replica::start(&shared, "b");
+            let lost = tokio::spawn({
+                let leadership = first.leadership.clone();
+                async move { leadership.lost().await }
+            });
+            sleep(Duration::from_secs(10) + phase * Duration::from_millis(100)).await;
+            for connection in [&first.connection, &second.connection] {
+                if stopped {
+                    *connection.frozen_until.lock().unwrap() = Some(Instant::now() + Duration::from_secs(9));
+                } else {
+                    connection.cut_off.store(true, Ordering::Relaxed);
+                }
+            }
+            seconds(9).await;
+            for connection in [&first.connection, &second.connection] {
+                connection.cut_off.store(false, Ordering::Relaxed);
+                *connection.frozen_until.lock().unwrap() = None;
+            }
+            seconds(4).await;
+            assert!(first.leadership.is_leader(), "phase {phase}, stopped {stopped}: back within one renewal");
+            seconds(30).await;
+            assert!(!lost.is_finished(), "phase {phase}, stopped {stopped}: the term goes on");
+            assert!(!second.leadership.is_leader());
+            first.kill();
+            second.kill();
+        }
+    }
+}
+
+/// One answer that gets lost costs nothing at all: another attempt fits.
+#[tokio::test(start_paused = true)]
+async fn one_renewal_that_hangs_interrupts_nothing() {
+    let shared = Shared::default();
+    let first = Replica::start(&shared, "a");
+    first.leadership.acquired().await;
+    for deaf in [false, true] {
+        seconds(10).await;
+        let flag = if deaf { &first.connection.deaf } else { &first.connection.hanging };
+        flag.store(true, Ordering::Relaxed);
+        for _ in 0..40 {
+            sleep(Duration::from_millis(100)).await;
+            assert!(first.leadership.is_leader());
+        }
+        flag.store(false, Ordering::Relaxed);
+        for _ in 0..100 {
+            sleep(Duration::from_millis(100)).await;
+            assert!(first.leadership.is_leader());
+        }
+    }
+}
+
+/// Whatever happens to the connections, no two act at once, and none acts within a term that another interrupted.
+#[tokio::test(start_paused = true)]
+async fn no_two_replicas_act_at_once_whatever_happens_to_their_connections() {
+    use rand::{RngExt as _, SeedableRng as _};
+    let mut terms = 0;
+    for seed in 0..60 {
+        let mut chance = rand::rngs::StdRng::seed_from_u64(seed);
+        let shared = Shared::default();
+        let replicas = ["a", "b", "c"].map(|name| Replica::start(&shared, name));
+        let mut leader = None;
+        for _ in 0..1200 {
+            sleep(Duration::from_millis(100)).await;
+            let acting: Vec<_> = (0..3).filter(|n| replicas[*n].leadership.is_leader()).collect();
+            assert!(acting.len() <= 1, "seed {seed}: {acting:?} act at once");
+            if let [acting] = acting[..]
+                && leader.replace(acting) != Some(acting)
+            {
+                terms += 1;
+            }
+            if chance.random_bool(0.02) {
+                let connection = &replicas[chance.random_range(0..3)].connection;
+                connection.cut_off.store(chance.random_bool(0.3), Ordering::Relaxed);
+                connection.hanging.store(chance.random_bool(0.3), Ordering::Relaxed);
+                connection.deaf.store(chance.random_bool(0.2), Ordering::Relaxed);
+                let frozen = chance.random_bool(0.3);
+                let until = Instant::now() + Duration::from_millis(chance.random_range(0..20_000));
+                *connection.frozen_until.lock().unwrap() = frozen.then_some(until);
+            }
+        }
+        replicas.into_iter().for_each(Replica::kill);
+    }
+    assert!(terms > 100, "{terms}: they take turns");
+}
+
+/// The annotations are what the replicas speak by.
+#[tokio::test]
+async fn the_record_survives_the_lease_object() {
+    let api = crate::cluster::fake_api::FakeApi::default();
+    let store = KubernetesLease::new(api.client(), "own");
+    let record = Record {
+        holder: Some("a".to_owned()),
+        duration: Duration::from_secs(15),
+        transitions: 3,
+        acquired: Timestamp::from_second(7).unwrap(),
+        yields: Some("a frozen cache".to_owned()),
+        bid: Some("b".to_owned()),
+    };
+    for record in [record.clone(), record.released()] {
+        store.write(&record, Some("5")).await.unwrap();
+        let mut written = api.requests().pop().unwrap().body;
+        assert_eq!(written["metadata"]["resourceVersion"], "5", "compared by the API server");
+        written["metadata"]["resourceVersion"] = "6".into();
+        api.prepare(200, written);
+        assert_eq!(store.read().await.unwrap(), Some((record, "6".to_owned())));
+    }
+    api.refuse(404, "NotFound", "leases \"cloudmap-mcs\" not found");
+    assert!(matches!(store.write(&record, Some("6")).await, Err(Error::Conflict)), "it was deleted");
 }

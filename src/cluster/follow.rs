@@ -1,0 +1,369 @@
+//! Lists and watches one kind of object, and keeps its cache.
+//!
+//! Own code rather than kube's `watcher`, because nothing there bounds a list or the opening of a watch: one connection
+//! that hangs freezes a cache for ever, while its replica looks healthy. Here every step has a deadline, every failure is
+//! counted and said, and the cache knows when the server was last heard.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use kube::{
+    Api, Resource,
+    api::{ListParams, WatchEvent, WatchParams},
+    core::{ObjectList, Status, error_boundary::InvalidObject},
+    runtime::watcher::Event,
+};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, info, warn};
+
+use super::{
+    apply,
+    cache::{Narrow, Writer},
+    metrics::Metrics,
+};
+
+/// Objects in a page of a list: what is held in full, not narrowed, at one moment.
+const PAGE: u32 = 250;
+
+/// Largest page that is asked for, after lists that expired half-way.
+const MAX_PAGE: u32 = 4000;
+
+/// Longest wait for a page of a list, and for a watch to open. The API server itself gives up after 60 s; one that
+/// works answers within a second.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Seconds after which the API server ends a watch. A new one is proof that the connection works, and an idle watch has a
+/// bookmark once in this time.
+const WATCH_SECONDS: u32 = 60;
+
+/// Longest silence of a watch: what lasts longer is a connection that died. Endpoints that have gone are served all this
+/// time, so it is shorter than kube's 295 s.
+const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
+
+/// A watch that ends earlier, and without a word, is counted as failed.
+const SHORTEST_WATCH: Duration = Duration::from_secs(5);
+
+/// After so many failures in a row a list begins anew, whatever the failures were: a continuation or a version that the
+/// server cannot take (any more) is not always called expired.
+const ATTEMPTS: u32 = 5;
+
+/// First pause after a failure, doubled by each further one up to [`MAX_PAUSE`]. A random half is taken off, so that
+/// the watches of all replicas do not come back at once.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+
+/// Short, because nobody leads while no replica has fresh caches.
+const MAX_PAUSE: Duration = Duration::from_secs(16);
+
+/// Longest pause that a server can ask for by `Retry-After`.
+const MAX_RETRY_AFTER: Duration = Duration::from_mins(1);
+
+/// What is watched: a kind, and which of its objects.
+#[derive(Debug)]
+pub(super) struct Scope<K, F> {
+    pub(super) api: Api<K>,
+    pub(super) labels: Option<String>,
+    /// Reads an object as the cache knows it. One that cannot be read is an item, not the end of the watch.
+    pub(super) read: F,
+}
+
+/// Keeps the cache behind `writer` for ever. `seed` decides the pauses after failures.
+pub(super) async fn follow<T, K, F>(scope: Scope<K, F>, writer: Writer<T>, metrics: Metrics, seed: u64)
+where
+    T: Narrow,
+    K: Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    F: Fn(K) -> Result<T::Kind, Box<InvalidObject>> + Send + Sync,
+    T::Kind: Send,
+{
+    let chance = StdRng::seed_from_u64(seed);
+    let mut follower = Follower { scope, writer, metrics, chance, failures: 0, page: PAGE };
+    loop {
+        let version = follower.list().await;
+        follower.watch(version).await;
+    }
+}
+
+struct Follower<T: Narrow, K, F> {
+    scope: Scope<K, F>,
+    writer: Writer<T>,
+    metrics: Metrics,
+    chance: StdRng,
+    /// Failures since the server last said something.
+    failures: u32,
+    page: u32,
+}
+
+/// Why a list or a watch did not go on.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("no answer within {} s", DEADLINE.as_secs())]
+    Late,
+    #[error("no word for {} s", SILENCE.as_secs())]
+    Silent,
+    #[error("the API server ends it at once")]
+    Brief,
+    #[error("an object or a list without a resourceVersion")]
+    NoVersion,
+    #[error("{}", apply::words(.0))]
+    Call(#[source] Box<kube::Error>),
+    #[error("{}", .0.message)]
+    Server(Box<Status>),
+}
+
+impl From<kube::Error> for Failure {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::Server(status),
+            error => Self::Call(Box::new(error)),
+        }
+    }
+}
+
+impl Failure {
+    /// What was asked for is too old: the API server's way of asking for a new list.
+    fn is_expired(&self) -> bool {
+        matches!(self, Self::Server(status) if status.code == 410)
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        let Self::Server(status) = self else { return None };
+        let seconds = status.details.as_ref()?.retry_after_seconds;
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
+    }
+
+    /// A stable word for the metric, and what a person can do, as the end of a sentence.
+    fn diagnose(&self) -> (&'static str, &'static str) {
+        let code = match self {
+            Self::Late => return ("timeout", ""),
+            Self::Silent => return ("silence", ""),
+            Self::Brief | Self::NoVersion => return ("api", ""),
+            Self::Call(_) => return ("connection", ""),
+            Self::Server(status) => status.code,
+        };
+        match code {
+            404 => ("not_found", ": is the CustomResourceDefinition installed (kubectl apply -k config/crd)?"),
+            403 => (
+                "forbidden",
+                ": does the service account have the permissions of config/rbac (for pods: config/components/instance-labels)?",
+            ),
+            401 => ("unauthorized", ""),
+            410 => ("expired", ""),
+            429 => ("throttled", ""),
+            _ => ("api", ""),
+        }
+    }
+}
+
+/// How a watch ended.
+enum End {
+    /// As the API server does it once in [`WATCH_SECONDS`], or when it restarts.
+    Closed,
+    /// A new list is wanted.
+    List,
+    Failed(Failure),
+}
+
+impl<T, K, F> Follower<T, K, F>
+where
+    T: Narrow,
+    K: Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    F: Fn(K) -> Result<T::Kind, Box<InvalidObject>> + Send + Sync,
+    T::Kind: Send,
+{
+    /// Lists until a list has come to its end; returns the version that it is of. A page that fails is asked for again:
+    /// what came before it is not lost.
+    async fn list(&mut self) -> String {
+        loop {
+            self.apply(Event::Init);
+            let mut next = None;
+            while !self.writer.is_list_wanted() {
+                let failure = match self.get_page(next.clone()).await {
+                    Ok(page) => {
+                        for object in page.items {
+                            self.apply(Event::InitApply((self.scope.read)(object)));
+                        }
+                        next = page.metadata.continue_.filter(|token| !token.is_empty());
+                        let version = page.metadata.resource_version.filter(|version| !version.is_empty());
+                        match (&next, version) {
+                            (Some(_), _) => {
+                                self.failures = 0;
+                                continue;
+                            }
+                            (None, Some(version)) => {
+                                self.apply(Event::InitDone);
+                                self.page = PAGE;
+                                return version;
+                            }
+                            (None, None) => Failure::NoVersion,
+                        }
+                    }
+                    Err(failure) => failure,
+                };
+                let expired = failure.is_expired();
+                self.failed("list", &failure).await;
+                if next.is_some() && expired {
+                    // The list took longer than the API server remembers (5 minutes): fewer pages are faster.
+                    self.page = (self.page * 2).min(MAX_PAGE);
+                }
+                if next.is_none() || expired || self.failures >= ATTEMPTS {
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn get_page(&self, next: Option<String>) -> Result<ObjectList<K>, Failure> {
+        // Without a version: as fresh as the API server has it, never from the cache of one that lags.
+        let params = ListParams {
+            label_selector: self.scope.labels.clone(),
+            limit: Some(self.page),
+            continue_token: next,
+            ..ListParams::default()
+        };
+        Ok(timeout(DEADLINE, self.scope.api.list(&params)).await.map_err(|_| Failure::Late)??)
+    }
+
+    /// Watches from a version on, over as many watches as that takes, until a new list is needed.
+    async fn watch(&mut self, mut version: String) {
+        loop {
+            match self.watch_once(&mut version).await {
+                End::Closed => {}
+                End::List => return,
+                End::Failed(failure) => {
+                    let expired = failure.is_expired();
+                    self.failed("watch", &failure).await;
+                    if expired || self.failures >= ATTEMPTS {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn watch_once(&mut self, version: &mut String) -> End {
+        let params = WatchParams {
+            label_selector: self.scope.labels.clone(),
+            timeout: Some(WATCH_SECONDS),
+            ..WatchParams::default()
+        };
+        let begun = Instant::now();
+        let events = match timeout(DEADLINE, self.scope.api.watch(&params, version)).await {
+            Ok(Ok(events)) => events,
+            Ok(Err(error)) => return End::Failed(error.into()),
+            Err(_) => return End::Failed(Failure::Late),
+        };
+        let mut events = std::pin::pin!(events);
+        let mut heard = false;
+        loop {
+            let event = tokio::select! {
+                biased;
+                () = self.writer.list_wanted() => return End::List,
+                event = timeout(SILENCE, events.next()) => event,
+            };
+            match event {
+                Err(_) => return End::Failed(Failure::Silent),
+                Ok(None) => {
+                    if begun.elapsed() < SHORTEST_WATCH {
+                        return if heard { End::Closed } else { End::Failed(Failure::Brief) };
+                    }
+                    // There was nothing to say. Some proxies end what is quiet earlier than the API server.
+                    self.heard();
+                    return End::Closed;
+                }
+                Ok(Some(Err(error))) => return End::Failed(error.into()),
+                Ok(Some(Ok(event))) => match self.take(event) {
+                    Ok(newest) => *version = newest,
+                    Err(failure) => return End::Failed(failure),
+                },
+            }
+            heard = true;
+            self.heard();
+        }
+    }
+
+    /// Takes one event in; returns its version.
+    fn take(&mut self, event: WatchEvent<K>) -> Result<String, Failure> {
+        let (event, version) = match event {
+            WatchEvent::Bookmark(bookmark) => return Ok(bookmark.metadata.resource_version),
+            WatchEvent::Error(status) => return Err(Failure::Server(status)),
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                let object = (self.scope.read)(object);
+                let version = version::<T>(&object);
+                (Event::Apply(object), version)
+            }
+            WatchEvent::Deleted(object) => {
+                let object = (self.scope.read)(object);
+                let version = version::<T>(&object);
+                (Event::Delete(object), version)
+            }
+        };
+        self.apply(event);
+        version.ok_or(Failure::NoVersion)
+    }
+
+    fn apply(&mut self, event: Event<Result<T::Kind, Box<InvalidObject>>>) {
+        let kind = &[T::CACHE];
+        let was_synced = self.writer.cache().is_synced();
+        if let Some(invalid) = self.writer.apply(event) {
+            self.metrics.invalid_objects.with_label_values(kind).inc();
+            warn!(
+                kind = T::CACHE,
+                namespace = invalid.metadata.namespace.as_deref().unwrap_or_default(),
+                name = invalid.metadata.name.as_deref().unwrap_or_default(),
+                error = invalid.error,
+                "object cannot be read and is left as it was last seen",
+            );
+        }
+        let objects = self.writer.cache().len();
+        self.metrics.cache_objects.with_label_values(kind).set(i64::try_from(objects).unwrap_or(i64::MAX));
+        if !was_synced && self.writer.cache().is_synced() {
+            self.metrics.cache_synced.with_label_values(kind).set(1);
+            info!(kind = T::CACHE, objects, "cache is synced");
+        }
+    }
+
+    fn heard(&mut self) {
+        self.failures = 0;
+        if self.writer.heard().is_some() {
+            info!(kind = T::CACHE, "watch works again");
+        }
+    }
+
+    /// Says what went wrong, and waits before the next attempt: a moment, or until a list is asked for.
+    async fn failed(&mut self, what: &'static str, failure: &Failure) {
+        if failure.is_expired() {
+            debug!(kind = T::CACHE, what, %failure, "expired: listing again");
+        } else {
+            let (reason, remedy) = failure.diagnose();
+            self.metrics.watch_errors.with_label_values(&[T::CACHE, reason]).inc();
+            let words = format!("the {what} of {} fails: {failure}{remedy}", T::CACHE);
+            if self.writer.failed(&words) {
+                warn!(kind = T::CACHE, reason, "{words}; it is tried again");
+            } else {
+                debug!(kind = T::CACHE, reason, "{words}");
+            }
+        }
+        let pause = self.pause(failure);
+        self.failures += 1;
+        tokio::select! {
+            biased;
+            () = self.writer.list_wanted() => {}
+            () = sleep(pause) => {}
+        }
+    }
+
+    fn pause(&mut self, failure: &Failure) -> Duration {
+        let longest = MIN_PAUSE.saturating_mul(1 << self.failures.min(10)).min(MAX_PAUSE);
+        let pause = longest.mul_f64(self.chance.random_range(0.5..1.0));
+        failure.retry_after().map_or(pause, |asked| asked + pause)
+    }
+}
+
+fn version<T: Narrow>(object: &Result<T::Kind, Box<InvalidObject>>) -> Option<String> {
+    let metadata = object.as_ref().map_or_else(|invalid| &invalid.metadata, Resource::meta);
+    metadata.resource_version.clone().filter(|version| !version.is_empty())
+}
+
+#[cfg(test)]
+mod tests;
