@@ -1,6 +1,6 @@
 //! The side effects of importing: makes the objects of one name what the plan wants. Writes nothing that is so already.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -19,7 +19,7 @@ use crate::{
         cache::Narrow,
         objects::{Interner, ObjectKey, OwnSlice, Service, ServiceImport},
     },
-    model::{ClusterSetService, ServiceKey, ServiceType},
+    model::{ClusterSetService, ServiceKey, ServiceType, Slice},
 };
 
 /// The objects of a name as the caches have them.
@@ -30,10 +30,11 @@ pub struct There {
     pub slices: Vec<Arc<OwnSlice>>,
 }
 
-/// Applies a plan. Slices come before the ServiceImport that announces them, and go after.
+/// Applies a plan. Slices come before the ServiceImport that announces them, and go after. One that is refused holds up
+/// neither the others nor a removal: it alone is tried again, with the back-off of the name, and the import says why.
 ///
 /// # Errors
-/// The first write that failed; what came before it stays. Applying again continues.
+/// The first write that failed. What was written stays; applying again makes up for the rest.
 pub async fn apply(
     writer: &dyn ClusterWriter,
     key: &ServiceKey,
@@ -62,11 +63,12 @@ pub async fn apply(
                 Err(error) => return Err(error),
             }
         }
-        write_slices(writer, key, there, wanted, service_type).await?;
-        match refused {
+        let Unwritten { slices, error } = write_slices(writer, key, there, wanted, service_type).await;
+        match refused.or(error) {
             None => Ok(()),
             Some(error) => {
-                delete_stale(writer, there, wanted).await?;
+                // A removal that fails as well is tried again with the rest.
+                let _ = delete_stale(writer, there, wanted, &slices).await;
                 Err(error)
             }
         }
@@ -89,31 +91,54 @@ pub async fn apply(
         }
         return Err(error);
     }
+    let mut result = Ok(());
     if let Some(service) = &wanted.service {
-        announce(writer, key, managed_import, service, &cluster_ips, &facts(None, true), now).await?;
-        if let Some(derived) = there.derived.as_ref().filter(|derived| derived.managed)
+        result = announce(writer, key, managed_import, service, &cluster_ips, &facts(None, true), now).await;
+        if let Some(derived) = there.derived.as_ref().filter(|derived| derived.managed && result.is_ok())
             && (service_type == ServiceType::Headless || service.ip_families.is_empty())
         {
-            writer.delete_derived_service(&derived.key, &derived.uid).await?;
+            result = writer.delete_derived_service(&derived.key, &derived.uid).await;
         }
     }
-    delete_stale(writer, there, wanted).await
+    result.and(delete_stale(writer, there, wanted, &[]).await)
 }
 
-async fn delete_stale(writer: &dyn ClusterWriter, there: &There, wanted: &Wanted) -> Result<(), Error> {
-    for slice in there.slices.iter().filter(|slice| wanted.stale.contains(&slice.key.name)) {
-        writer.delete_endpoint_slice(&slice.key, &slice.uid).await?;
+/// Deletes what is stale. What has an address that an unwritten slice is to take over stays until that one is written, or a
+/// live endpoint would be in none.
+async fn delete_stale(
+    writer: &dyn ClusterWriter,
+    there: &There,
+    wanted: &Wanted,
+    unwritten: &[&Slice],
+) -> Result<(), Error> {
+    let waiting: BTreeSet<IpAddr> =
+        unwritten.iter().flat_map(|slice| &slice.endpoints).map(|endpoint| endpoint.address).collect();
+    let waits =
+        |slice: &OwnSlice| slice.endpoints.iter().any(|row| row.address.is_some_and(|ip| waiting.contains(&ip)));
+    let mut result = Ok(());
+    for slice in there.slices.iter().filter(|slice| wanted.stale.contains(&slice.key.name) && !waits(slice)) {
+        result = result.and(writer.delete_endpoint_slice(&slice.key, &slice.uid).await);
     }
-    Ok(())
+    result
 }
 
-async fn write_slices(
+/// Slices that could not be written, and why the first one could not.
+#[derive(Default)]
+struct Unwritten<'a> {
+    slices: Vec<&'a Slice>,
+    error: Option<Error>,
+}
+
+async fn write_slices<'a>(
     writer: &dyn ClusterWriter,
     key: &ServiceKey,
     there: &There,
-    wanted: &Wanted,
+    wanted: &'a Wanted,
     service_type: ServiceType,
-) -> Result<(), Error> {
+) -> Unwritten<'a> {
+    let mut unwritten = Unwritten::default();
+    // Where nobody answers, or this replica does not lead any more, the next one would fare no better.
+    let is_over = |error: &Error| matches!(error.cause, Cause::NotLeader | Cause::Timeout);
     for (source, slices) in &wanted.slices {
         for slice in slices {
             let mut object = endpoint_slice(key, service_type, source, slice);
@@ -126,28 +151,36 @@ async fn write_slices(
                 continue;
             }
             object.metadata.uid = existing.map(|there| there.uid.to_string());
-            writer.apply_endpoint_slice(&object).await?;
+            let result = match &unwritten.error {
+                Some(error) if is_over(error) => Ok(()),
+                _ => writer.apply_endpoint_slice(&object).await.map(drop),
+            };
+            if result.is_err() || unwritten.error.as_ref().is_some_and(is_over) {
+                unwritten.slices.push(slice);
+            }
+            unwritten.error = unwritten.error.or(result.err());
         }
     }
-    Ok(())
+    unwritten
 }
 
-/// Removes everything of a name that this project made.
+/// Removes everything of a name that this project made. What cannot be deleted holds up nothing else.
 ///
 /// # Errors
 /// As [`apply`].
 pub async fn remove(writer: &dyn ClusterWriter, key: &ServiceKey, there: &There) -> Result<(), Error> {
+    let mut result = Ok(());
     if let Some(import) = there.import.as_ref().filter(|import| import.managed) {
-        writer.delete_service_import(key, &import.uid).await?;
+        result = writer.delete_service_import(key, &import.uid).await;
     }
     if let Some(derived) = there.derived.as_ref().filter(|derived| derived.managed) {
-        writer.delete_derived_service(&derived.key, &derived.uid).await?;
+        result = result.and(writer.delete_derived_service(&derived.key, &derived.uid).await);
     }
     for slice in &there.slices {
         let key = ObjectKey::new(key.namespace.clone(), slice.key.name.clone());
-        writer.delete_endpoint_slice(&key, &slice.uid).await?;
+        result = result.and(writer.delete_endpoint_slice(&key, &slice.uid).await);
     }
-    Ok(())
+    result
 }
 
 /// Makes the derived Service what it should be; its cluster IPs are those of the import. None where this cluster

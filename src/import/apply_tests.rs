@@ -286,6 +286,61 @@ async fn why_a_derived_service_or_a_slice_cannot_be_written_is_said_on_the_impor
 }
 
 #[tokio::test]
+async fn a_slice_that_is_refused_holds_up_no_other_and_no_removal() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    // One change in each slice; the third one goes.
+    scene.endpoints[7].conditions.ready = false;
+    scene.endpoints.truncate(200);
+    scene.endpoints.remove(120);
+    let ready = || scene.cluster.import(&key()).unwrap().status.unwrap().conditions.remove(0);
+    for _ in 0..3 {
+        scene.cluster.fail_next(Cause::Invalid("denied by policy".to_owned()));
+        scene.reconcile().await.unwrap_err();
+        assert_eq!((scene.addresses(), scene.cluster.slices().len()), (199, 2));
+        let refused = scene.cluster.slices()[0].metadata.name.clone().unwrap();
+        assert_eq!((&*ready().status, &*ready().reason), ("False", "Pending"));
+        assert!(ready().message.contains(&refused), "{}", ready().message);
+    }
+    assert_eq!(scene.writes().await, 2, "what was refused, and the status");
+    assert_eq!(&*ready().status, "True");
+}
+
+#[tokio::test]
+async fn what_a_refused_slice_is_to_take_over_stays_where_it_is() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    // Other ports, and so other slices. One pod of each is gone.
+    for gone in [240, 140, 40] {
+        scene.endpoints.remove(gone);
+    }
+    for endpoint in &mut scene.endpoints {
+        let port = EndpointPort { port: 9090, ..endpoint.ports[0].clone() };
+        endpoint.ports = [port].into();
+    }
+    scene.cluster.fail_next(Cause::Invalid("denied by policy".to_owned()));
+    scene.reconcile().await.unwrap_err();
+    let addresses: std::collections::BTreeSet<_> =
+        scene.cluster.slices().iter().flat_map(|slice| &slice.endpoints).map(|e| e.addresses[0].clone()).collect();
+    assert!(scene.endpoints.iter().all(|endpoint| addresses.contains(&endpoint.ipv4.unwrap().to_string())));
+    scene.reconcile().await.unwrap();
+    assert_eq!((scene.addresses(), scene.writes().await), (247, 0));
+}
+
+#[tokio::test]
+async fn what_cannot_be_deleted_holds_up_no_other_deletion() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    scene.export = None;
+    scene.cluster.fail_next(Cause::Forbidden("denied by policy".to_owned()));
+    scene.reconcile().await.unwrap_err();
+    assert!(scene.cluster.import(&key()).is_some());
+    assert_eq!((scene.cluster.services().len(), scene.addresses()), (0, 0));
+    scene.reconcile().await.unwrap();
+    assert!(scene.cluster.import(&key()).is_none());
+}
+
+#[tokio::test]
 async fn a_traffic_distribution_that_the_api_server_does_not_know_costs_only_the_field() {
     let mut scene = Scene::new();
     scene.export.as_mut().unwrap().traffic_distribution = Some("PreferSameNode".into());
