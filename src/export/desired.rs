@@ -1,7 +1,7 @@
 //! The state that this cluster wants in its ledger: encoded exports, chunks of endpoints, registration records.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
@@ -9,7 +9,7 @@ use super::registrations::{Changed, Registrations};
 use crate::{
     ledger::{
         Map, Value,
-        chunks::assign,
+        chunks::{assign, is_served},
         records::{self, TooLarge},
     },
     model::{ClaimOwner, Registration, ServiceKey, Target},
@@ -26,13 +26,13 @@ pub type Local = crate::model::Exported;
 pub struct Exports {
     map: Map,
     registrations: Registrations,
-    refused: HashMap<ServiceKey, TooLarge>,
+    refused: BTreeMap<ServiceKey, TooLarge>,
 }
 
 impl Exports {
     pub fn resume(own: &Map) -> Self {
         let catalog = records::Catalog::decode(own);
-        Self { map: own.clone(), registrations: Registrations::resume(catalog.registrations), refused: HashMap::new() }
+        Self { map: own.clone(), registrations: Registrations::resume(catalog.registrations), refused: BTreeMap::new() }
     }
 
     /// Every name that the ledger has, exported still or not.
@@ -117,32 +117,47 @@ impl Exports {
         }
     }
 
-    /// What is too large leaves the last version that fitted; the endpoints are those of now all the same, because the ones
-    /// that are gone serve nobody.
+    /// A record that is too large leaves the last version that fitted; an endpoint that is too large is left out. The other
+    /// endpoints are those of now all the same, because the ones that are gone serve nobody.
     fn encode(&mut self, key: &ServiceKey, local: &Local) -> Result<(), TooLarge> {
-        let previous = records::chunks(&self.map, key, &mut Vec::new());
-        let (mut pairs, refusal) = match records::encode_export(key, &local.export) {
-            Ok(pair) => (vec![pair], None),
-            Err(too_large) if self.map.contains_key(&records::export_key(key)) => (Vec::new(), Some(too_large)),
+        let records::Exported { export, endpoints } = local;
+        let mut refusal = None;
+        let previous = records::chunks(&self.map, key);
+        match records::encode_export(key, export) {
+            Ok((key, value)) => drop(self.map.insert(key, value)),
+            Err(too_large) if self.map.contains_key(&records::export_key(key)) => refusal = Some(too_large),
             Err(too_large) => return Err(too_large),
-        };
-        for chunk in assign(&previous, &local.endpoints) {
-            pairs.push(records::encode_chunk(key, &chunk)?);
         }
-        for chunk in previous {
-            let stale = records::chunk_key(key, chunk.index);
-            if !pairs.iter().any(|(key, _)| *key == stale) {
+        // Chunks go by the ports of the record that others read.
+        let said;
+        let ports = match refusal {
+            None => &export.ports,
+            Some(_) => {
+                said = records::ports(&self.map, key);
+                &said
+            }
+        };
+        let served: Vec<_> = endpoints.iter().filter(|endpoint| is_served(endpoint, ports)).cloned().collect();
+        let mut chunks = Map::new();
+        for chunk in assign(&previous, &served) {
+            match records::encode_chunk(key, &chunk, ports) {
+                Ok(pair) => chunks.extend([pair]),
+                Err(too_large) => refusal = refusal.or(Some(too_large)),
+            }
+        }
+        for stale in records::chunk_keys(&self.map, key) {
+            if !chunks.contains_key(&stale) {
                 self.map.remove(&stale);
             }
         }
-        self.map.extend(pairs);
+        self.map.extend(chunks);
         refusal.map_or(Ok(()), Err)
     }
 
     fn remove_service(&mut self, key: &ServiceKey) {
         self.map.remove(&records::export_key(key));
-        for chunk in records::chunks(&self.map, key, &mut Vec::new()) {
-            self.map.remove(&records::chunk_key(key, chunk.index));
+        for chunk in records::chunk_keys(&self.map, key) {
+            self.map.remove(&chunk);
         }
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{Export, fixtures};
+use crate::model::{Endpoint, EndpointPort, Export, Protocol, ServicePort, fixtures};
 
 fn key(name: &str) -> ServiceKey {
     ServiceKey::new("ns", name)
@@ -44,6 +44,76 @@ fn one_endpoint_changes_one_record_also_after_a_restart() {
     let after = exports.map();
     let changed = before.iter().filter(|(key, value)| after.get(*key) != Some(value)).count();
     assert_eq!((changed, after.len()), (1, before.len()));
+}
+
+/// A Service with that many ports, with names of so many characters, and pods that serve all of them.
+fn mk_many_ports(ports: u16, width: usize, endpoints: u8) -> Arc<Local> {
+    let name = |n: u16| Arc::<str>::from(format!("{n:p>width$}"));
+    let of_service = |n| ServicePort { name: name(n), protocol: Protocol::Tcp, port: 1000 + n, app_protocol: None };
+    let of_pod = |n| EndpointPort { name: name(n), protocol: Protocol::Tcp, port: 40_000 + n, app_protocol: None };
+    let mut served: Vec<_> = (0..ports).map(of_pod).collect();
+    served.sort();
+    let served: Arc<[EndpointPort]> = served.into();
+    let local = (*mk_local(endpoints, None)).clone();
+    let endpoints = local.endpoints.into_iter().map(|endpoint| Endpoint { ports: served.clone(), ..endpoint });
+    let export = Export { ports: (0..ports).map(of_service).collect(), ..local.export };
+    Arc::new(Local { endpoints: endpoints.collect(), export })
+}
+
+#[test]
+fn endpoints_of_a_service_with_many_ports_follow() {
+    // With names as long as its record has room for.
+    let fits =
+        |ports, width: &usize| records::encode_export(&key("a"), &mk_many_ports(ports, *width, 0).export).is_ok();
+    for ports in [1, 60, 85, 100] {
+        let width = (3..=63).rev().find(|width| fits(ports, width)).unwrap();
+        let mut exports = Exports::resume(&Map::new());
+        for endpoints in [40, 3, 0, 20] {
+            let local = mk_many_ports(ports, width, endpoints);
+            set(&mut exports, "a", Some(local.clone()), 7);
+            assert_eq!(exports.refusal(&key("a")), None, "{ports} ports of {width}");
+            assert_eq!(exports.said(&key("a")).unwrap(), *local, "{ports} ports of {width}");
+        }
+    }
+}
+
+#[test]
+fn an_endpoint_that_can_never_fit_holds_up_no_other_and_no_removal() {
+    let mut exports = Exports::resume(&Map::new());
+    let with_large = |endpoints| {
+        let mut local = (*mk_many_ports(1, 4, endpoints)).clone();
+        let port = |n| EndpointPort { port: n, ..local.endpoints[0].ports[0].clone() };
+        // One address in many EndpointSlices of its own, each with another number for the port.
+        local.endpoints[0].ports = (1..=2_000).map(port).collect();
+        local
+    };
+    for endpoints in [40, 2, 30] {
+        let local = with_large(endpoints);
+        set(&mut exports, "a", Some(Arc::new(local.clone())), 7);
+        assert!(exports.refusal(&key("a")).is_some());
+        assert_eq!(exports.said(&key("a")).unwrap().endpoints, local.endpoints[1..]);
+    }
+    set(&mut exports, "a", Some(mk_many_ports(1, 4, 30)), 7);
+    assert_eq!(exports.refusal(&key("a")), None);
+    set(&mut exports, "a", None, 8);
+    assert_eq!(*exports.map(), Map::new());
+}
+
+/// Of a leader with another idea of what a chunk is, or damaged.
+#[test]
+fn chunks_that_nobody_can_read_go_with_the_next_change() {
+    let mut before = Exports::resume(&Map::new());
+    set(&mut before, "a", Some(mk_local(40, None)), 7);
+    let mut map = (*before.map()).clone();
+    map.insert(records::chunk_key(&key("a"), 1), Value::from([0xff, 0xff]));
+    map.insert(records::chunk_key(&key("a"), 7), Value::from([0xff, 0xff]));
+    let mut exports = Exports::resume(&map);
+    set(&mut exports, "a", Some(mk_local(3, None)), 8);
+    assert_eq!(exports.said(&key("a")).unwrap(), *mk_local(3, None));
+    assert_eq!(exports.map().len(), 2);
+    let mut exports = Exports::resume(&map);
+    set(&mut exports, "a", None, 8);
+    assert_eq!(*exports.map(), Map::new());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The registration records of this cluster, and who wants which target.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{ClaimOwner, Registration, Target};
 
@@ -10,7 +10,7 @@ use crate::model::{ClaimOwner, Registration, Target};
 pub(super) struct Registrations {
     held: BTreeMap<Target, Registration>,
     /// What each owner wants, by what it said last to this leader.
-    wanted: HashMap<ClaimOwner, BTreeSet<Target>>,
+    wanted: BTreeMap<ClaimOwner, BTreeSet<Target>>,
     /// Owners of this cluster that want a target which another one of them holds, and since when, in seconds since 1970.
     waiting: BTreeMap<Target, BTreeMap<ClaimOwner, i64>>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Changed {
 
 impl Registrations {
     pub(super) fn resume(held: BTreeMap<Target, Registration>) -> Self {
-        Self { held, wanted: HashMap::new(), waiting: BTreeMap::new() }
+        Self { held, wanted: BTreeMap::new(), waiting: BTreeMap::new() }
     }
 
     pub(super) const fn held(&self) -> &BTreeMap<Target, Registration> {

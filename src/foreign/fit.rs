@@ -4,7 +4,7 @@
 //! registered is a service of its own, with one port at most, because an instance has one port at most.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
 };
@@ -110,7 +110,7 @@ fn only_port(front: &Front) -> Option<u16> {
 /// what the other backends listen on, else on what the exported endpoints listen on, else on the number of the port.
 pub fn fit<'a>(front: &Front, exported: impl IntoIterator<Item = &'a Endpoint>, backends: &[Backend]) -> Fitted {
     let mut known: BTreeSet<IpAddr> = BTreeSet::new();
-    let mut listens: HashMap<Arc<str>, BTreeSet<u16>> = HashMap::new();
+    let mut listens: BTreeMap<Arc<str>, BTreeSet<u16>> = BTreeMap::new();
     for endpoint in exported {
         known.extend(endpoint.ipv4.map(IpAddr::V4));
         known.extend(endpoint.ipv6.map(IpAddr::V6));
@@ -164,7 +164,7 @@ pub fn fit<'a>(front: &Front, exported: impl IntoIterator<Item = &'a Endpoint>, 
 /// The ports of the service that a backend serves.
 fn ports(
     front: &Front,
-    listens: &HashMap<Arc<str>, BTreeSet<u16>>,
+    listens: &BTreeMap<Arc<str>, BTreeSet<u16>>,
     numbers: &BTreeSet<u16>,
     number: Option<u16>,
 ) -> Result<Arc<[EndpointPort]>, Misfit> {

@@ -18,8 +18,8 @@ use crate::{
     },
     cluster::objects,
     model::{
-        ClusterId, ClusterSetService, DEFAULT_AFFINITY_TIMEOUT, Hints, IpFamily, ServiceKey, ServicePort, ServiceType,
-        SessionAffinity, Slice,
+        ClusterId, ClusterSetService, Conditions, DEFAULT_AFFINITY_TIMEOUT, EndpointPort, Hints, IpFamily, ServiceKey,
+        ServicePort, ServiceType, SessionAffinity, Slice, SliceEndpoint,
         labels::{is_annotation_key, is_label_key, is_label_value},
     },
 };
@@ -280,36 +280,42 @@ pub fn endpoint_slice(
     if service_type == ServiceType::ClusterSetIp {
         labels.insert(names::LABEL_KUBERNETES_SERVICE_NAME.to_owned(), derived_name(key));
     }
-    let endpoints = slice.endpoints.iter().map(|endpoint| discovery::Endpoint {
-        addresses: vec![endpoint.address.to_string()],
-        conditions: Some(discovery::EndpointConditions {
-            ready: Some(endpoint.conditions.ready),
-            serving: Some(endpoint.conditions.serving),
-            terminating: Some(endpoint.conditions.terminating),
-        }),
-        hostname: endpoint.hostname.as_deref().map(str::to_owned),
-        node_name: endpoint.node.as_deref().map(str::to_owned),
-        zone: endpoint.zone.as_deref().map(str::to_owned),
-        hints: (endpoint.hints != Hints::default()).then(|| discovery::EndpointHints {
-            for_zones: endpoint.hints.zone.as_deref().map(|zone| vec![discovery::ForZone { name: zone.to_owned() }]),
-            for_nodes: endpoint.hints.node.as_deref().map(|node| vec![discovery::ForNode { name: node.to_owned() }]),
-        }),
-        ..discovery::Endpoint::default()
+    let Slice { name, family, ports, endpoints } = slice;
+    let endpoints = endpoints.iter().map(|endpoint| {
+        let SliceEndpoint { address, conditions, hostname, zone, node, hints } = endpoint;
+        let Conditions { ready, serving, terminating } = *conditions;
+        let Hints { zone: for_zone, node: for_node } = hints;
+        discovery::Endpoint {
+            addresses: vec![address.to_string()],
+            conditions: Some(discovery::EndpointConditions {
+                ready: Some(ready),
+                serving: Some(serving),
+                terminating: Some(terminating),
+            }),
+            hostname: hostname.as_deref().map(str::to_owned),
+            node_name: node.as_deref().map(str::to_owned),
+            zone: zone.as_deref().map(str::to_owned),
+            hints: (*hints != Hints::default()).then(|| discovery::EndpointHints {
+                for_zones: for_zone.as_deref().map(|zone| vec![discovery::ForZone { name: zone.to_owned() }]),
+                for_nodes: for_node.as_deref().map(|node| vec![discovery::ForNode { name: node.to_owned() }]),
+            }),
+            ..discovery::Endpoint::default()
+        }
     });
-    let ports = slice.ports.iter().map(|port| discovery::EndpointPort {
-        name: Some(port.name.to_string()),
-        protocol: Some(port.protocol.to_string()),
-        port: Some(port.port.into()),
-        app_protocol: port.app_protocol.as_deref().map(str::to_owned),
+    let ports = ports.iter().map(|EndpointPort { name, protocol, port, app_protocol }| discovery::EndpointPort {
+        name: Some(name.to_string()),
+        protocol: Some(protocol.to_string()),
+        port: Some((*port).into()),
+        app_protocol: app_protocol.as_deref().map(str::to_owned),
     });
     discovery::EndpointSlice {
         metadata: ObjectMeta {
-            name: Some(slice.name.to_string()),
+            name: Some(name.to_string()),
             namespace: Some(key.namespace.to_string()),
             labels: Some(labels),
             ..ObjectMeta::default()
         },
-        address_type: slice.family.to_string(),
+        address_type: family.to_string(),
         endpoints: endpoints.collect(),
         ports: Some(ports.collect()),
     }

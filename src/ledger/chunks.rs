@@ -12,7 +12,7 @@ use super::{
     records::{self, MAX_VALUE},
     wire,
 };
-use crate::model::{Endpoint, EndpointPort};
+use crate::model::{Conditions, Endpoint, EndpointPort, ServicePort};
 
 /// Most endpoints of a chunk.
 pub const MAX_ENDPOINTS: usize = 16;
@@ -28,7 +28,8 @@ pub struct Chunk {
 /// it is in, a new one goes where there is room, a chunk that becomes empty goes, and its index is used again.
 /// Of endpoints with equal addresses the first in order counts.
 ///
-/// A single endpoint can be too large for a chunk (its ports); [`records::encode_chunk`] then says so.
+/// A single endpoint can be too large for a chunk: one that many EndpointSlices list, with hundreds of numbers for the same
+/// ports. It gets a chunk of its own, which [`records::encode_chunk`] refuses.
 pub fn assign(previous: &[Chunk], endpoints: &[Endpoint]) -> Vec<Chunk> {
     let wanted: BTreeMap<Address, &Endpoint> = {
         let mut sorted: Vec<_> = endpoints.iter().collect();
@@ -76,6 +77,11 @@ fn address(endpoint: &Endpoint) -> Address {
     (endpoint.ipv4, endpoint.ipv6)
 }
 
+/// Most bytes of a port in a chunk: two numbers of at most 18 bits. Its name is in the export record.
+const PORT: usize = 6;
+/// The same of a set of ports beside them: tags and lengths.
+const PORT_SET: usize = 11;
+
 /// A chunk being filled, with an upper bound of its encoded size.
 #[derive(Default)]
 struct Room<'a> {
@@ -96,62 +102,135 @@ impl<'a> Room<'a> {
     }
 
     fn add(&mut self, endpoint: &'a Endpoint) -> bool {
+        let Endpoint { ipv4, ipv6, ports, conditions: _, hostname, zone, node } = endpoint;
         // Tags and lengths: at most three bytes each.
-        let names = [(false, endpoint.zone.as_deref()), (true, endpoint.node.as_deref())];
+        let names = [(false, zone.as_deref()), (true, node.as_deref())];
         let new_names: Vec<_> = names.into_iter().filter_map(|(node, name)| Some((node, name?))).collect();
         let names: usize =
             new_names.iter().filter(|name| !self.names.contains(*name)).map(|(_, name)| name.len() + 3).sum();
-        let ports = if self.port_sets.contains(&*endpoint.ports) {
-            0
-        } else {
-            let port =
-                |port: &EndpointPort| port.name.len() + port.app_protocol.as_ref().map_or(0, |p| p.len() + 3) + 15;
-            endpoint.ports.iter().map(port).sum::<usize>() + 4
-        };
-        let addresses = endpoint.ipv4.map_or(0, |_| 5) + endpoint.ipv6.map_or(0, |_| 18);
-        let own = addresses + endpoint.hostname.as_ref().map_or(0, |hostname| hostname.len() + 3) + 11;
-        if self.endpoints.len() >= MAX_ENDPOINTS || self.bytes + own + names + ports > MAX_VALUE {
+        let port_set = if self.port_sets.contains(&**ports) { 0 } else { PORT_SET + PORT * ports.len() };
+        let addresses = ipv4.map_or(0, |_| 5) + ipv6.map_or(0, |_| 18);
+        let own = addresses + hostname.as_ref().map_or(0, |hostname| hostname.len() + 3) + 11;
+        if self.endpoints.len() >= MAX_ENDPOINTS || self.bytes + own + names + port_set > MAX_VALUE {
             return false;
         }
-        self.bytes += own + names + ports;
-        self.port_sets.insert(&endpoint.ports);
+        self.bytes += own + names + port_set;
+        self.port_sets.insert(ports);
         self.names.extend(new_names);
         self.endpoints.push(endpoint);
         true
     }
 }
 
-/// Encodes endpoints; in sorted order, so that equal sets encode to equal bytes.
-pub(super) fn encode(endpoints: &[Endpoint]) -> Vec<u8> {
+/// Whether an endpoint is of any use to clients of the service: it serves one of its ports, or the service has none.
+pub fn is_served(endpoint: &Endpoint, ports: &[ServicePort]) -> bool {
+    endpoint.ports.is_empty() || endpoint.ports.iter().any(|port| of_service(port, ports).is_some())
+}
+
+/// The port of the service that a port of an endpoint is, by name and protocol as for kube-proxy.
+fn of_service<'a>(port: &EndpointPort, ports: &'a [ServicePort]) -> Option<&'a ServicePort> {
+    // What the endpoint's slice says of the application protocol is the Service's, which counts.
+    let EndpointPort { name, protocol, port: _, app_protocol: _ } = port;
+    ports.iter().find(|of_service| of_service.name == *name && of_service.protocol == *protocol)
+}
+
+/// Kubernetes lets no two ports of a Service have one number and protocol.
+fn reference(port: &ServicePort) -> u32 {
+    u32::from(port.port) * 4 + records::write_protocol(port.protocol)
+}
+
+/// Encodes endpoints; in sorted order, so that equal sets encode to equal bytes. Ports that are none of the service's
+/// `ports` serve nobody, and are left out.
+pub(super) fn encode(endpoints: &[Endpoint], ports: &[ServicePort]) -> Vec<u8> {
     let mut sorted: Vec<&Endpoint> = endpoints.iter().collect();
     sorted.sort_unstable();
     let mut chunk = wire::Chunk::default();
-    let mut port_sets: Vec<&Arc<[EndpointPort]>> = Vec::new();
+    let mut port_sets: Vec<(&[EndpointPort], u32)> = Vec::new();
     for endpoint in sorted {
-        let known = port_sets.iter().position(|ports| **ports == endpoint.ports);
+        let Endpoint { ipv4, ipv6, ports: served, conditions, hostname, zone, node } = endpoint;
+        let Conditions { ready, serving, terminating } = *conditions;
+        let known = port_sets.iter().find(|(set, _)| **set == **served).map(|(_, index)| *index);
         let port_set = known.unwrap_or_else(|| {
-            port_sets.push(&endpoint.ports);
-            let ports = endpoint.ports.iter();
-            let ports = ports
-                .map(|port| records::write_port(&port.name, port.protocol, port.port, port.app_protocol.as_ref()))
-                .collect();
-            chunk.port_sets.push(wire::PortSet { ports });
-            port_sets.len() - 1
+            let index = port_set(&mut chunk.port_sets, served, ports);
+            port_sets.push((served, index));
+            index
         });
-        let conditions = endpoint.conditions;
         chunk.endpoints.push(wire::Endpoint {
-            ipv4: endpoint.ipv4.map(Ipv4Addr::to_bits),
-            ipv6: endpoint.ipv6.map(|address| address.octets().to_vec()),
-            port_set: port_set as u32,
-            conditions: u32::from(!conditions.ready)
-                | u32::from(!conditions.serving) << 1
-                | u32::from(conditions.terminating) << 2,
-            hostname: endpoint.hostname.as_ref().map(ToString::to_string),
-            zone: intern(&mut chunk.zones, endpoint.zone.as_deref()),
-            node: intern(&mut chunk.nodes, endpoint.node.as_deref()),
+            ipv4: ipv4.map(Ipv4Addr::to_bits),
+            ipv6: ipv6.map(|address| address.octets().to_vec()),
+            port_set,
+            conditions: u32::from(!ready) | u32::from(!serving) << 1 | u32::from(terminating) << 2,
+            hostname: hostname.as_ref().map(ToString::to_string),
+            zone: intern(&mut chunk.zones, zone.as_deref()),
+            node: intern(&mut chunk.nodes, node.as_deref()),
         });
     }
     chunk.encode_to_vec()
+}
+
+/// The index of what an endpoint serves among the port sets of a chunk.
+fn port_set(sets: &mut Vec<wire::PortSet>, served: &[EndpointPort], ports: &[ServicePort]) -> u32 {
+    let served = served.iter().filter_map(|port| Some((reference(of_service(port, ports)?), u32::from(port.port))));
+    let served: BTreeSet<(u32, u32)> = served.collect();
+    let (service_ports, numbers) = served.into_iter().unzip();
+    let set = wire::PortSet { service_ports, numbers };
+    let known = sets.iter().position(|known| *known == set);
+    let index = known.unwrap_or_else(|| {
+        sets.push(set);
+        sets.len() - 1
+    });
+    index as u32
+}
+
+/// The endpoints of a chunk; `None` if it is unreadable.
+pub(super) fn decode(bytes: &[u8], ports: &[ServicePort]) -> Option<Vec<Endpoint>> {
+    let wire::Chunk { port_sets, zones, nodes, endpoints } = wire::Chunk::decode(bytes).ok()?;
+    let by_reference: BTreeMap<u32, &ServicePort> = ports.iter().map(|port| (reference(port), port)).collect();
+    let port_sets: Vec<Arc<[EndpointPort]>> =
+        port_sets.into_iter().map(|set| read_port_set(set, &by_reference)).collect::<Option<_>>()?;
+    let zones: Vec<Arc<str>> = zones.into_iter().map(Into::into).collect();
+    let nodes: Vec<Arc<str>> = nodes.into_iter().map(Into::into).collect();
+    let named = |names: &[Arc<str>], index: u32| match index {
+        0 => Some(None),
+        index => names.get(index as usize - 1).cloned().map(Some),
+    };
+    let endpoint = |endpoint: wire::Endpoint| {
+        let wire::Endpoint { ipv4, ipv6, port_set, conditions, hostname, zone, node } = endpoint;
+        let ipv6 = match ipv6 {
+            Some(bytes) => Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?)),
+            None => None,
+        };
+        (ipv4.is_some() || ipv6.is_some()).then_some(())?;
+        Some(Endpoint {
+            ipv4: ipv4.map(Ipv4Addr::from_bits),
+            ipv6,
+            ports: port_sets.get(port_set as usize)?.clone(),
+            conditions: Conditions {
+                ready: conditions & 1 == 0,
+                serving: conditions & 2 == 0,
+                terminating: conditions & 4 != 0,
+            },
+            hostname: hostname.map(Into::into),
+            zone: named(&zones, zone)?,
+            node: named(&nodes, node)?,
+        })
+    };
+    endpoints.into_iter().map(endpoint).collect()
+}
+
+/// A port that the export does not have, as far as this release can read it, is left out.
+fn read_port_set(set: wire::PortSet, ports: &BTreeMap<u32, &ServicePort>) -> Option<Arc<[EndpointPort]>> {
+    let wire::PortSet { service_ports, numbers } = set;
+    (service_ports.len() == numbers.len()).then_some(())?;
+    let mut served = Vec::new();
+    for (reference, number) in service_ports.iter().zip(numbers) {
+        let number = u16::try_from(number).ok()?;
+        let Some(ServicePort { name, protocol, port: _, app_protocol }) = ports.get(reference) else { continue };
+        let (name, app_protocol) = (name.clone(), app_protocol.clone());
+        served.push(EndpointPort { name, protocol: *protocol, port: number, app_protocol });
+    }
+    served.sort_unstable();
+    Some(served.into())
 }
 
 /// The index of `name` in `names` plus one; 0 for none.

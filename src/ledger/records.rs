@@ -11,7 +11,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{Ipv4Addr, Ipv6Addr},
     ops::Bound,
     sync::Arc,
 };
@@ -21,8 +20,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Map, Value, chunks::Chunk, head::difference, wire};
 use crate::model::{
-    ClaimOwner, Conditions, Endpoint, EndpointPort, Export, Exported, IpFamily, Protocol, Registration, ServiceKey,
-    ServicePort, ServiceType, SessionAffinity, Target, TrafficPolicy,
+    ClaimOwner, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey, ServicePort, ServiceType,
+    SessionAffinity, Target, TrafficPolicy,
 };
 
 /// Largest value, in bytes: it must fit into a page, and into a delta beside others.
@@ -109,18 +108,38 @@ pub fn decode_service(map: &Map, service: &ServiceKey, problems: &mut Vec<Proble
         None => problems.push(unreadable(&key)),
     }
     let (export, _) = export?;
-    let mut endpoints: Vec<Endpoint> =
-        chunks(map, service, problems).into_iter().flat_map(|chunk| chunk.endpoints).collect();
+    let chunks = read_chunks(map, service, &export.ports, problems);
+    let mut endpoints: Vec<Endpoint> = chunks.into_iter().flat_map(|chunk| chunk.endpoints).collect();
     endpoints.sort_unstable();
     Some(Exported { export, endpoints })
 }
 
-/// The chunks of a service's endpoints, for [`super::chunks::assign`].
-pub fn chunks(map: &Map, service: &ServiceKey, problems: &mut Vec<Problem>) -> Vec<Chunk> {
+/// The ports of a service as its export record has them; none where it cannot be read.
+pub fn ports(map: &Map, service: &ServiceKey) -> Vec<ServicePort> {
+    let export = map.get(&export_key(service)).and_then(|value| decode_export(value));
+    export.map(|(export, _)| export.ports).unwrap_or_default()
+}
+
+/// The readable chunks of a service's endpoints, for [`super::chunks::assign`].
+pub fn chunks(map: &Map, service: &ServiceKey) -> Vec<Chunk> {
+    read_chunks(map, service, &ports(map, service), &mut Vec::new())
+}
+
+/// The keys of all chunks of a service, readable or not.
+pub fn chunk_keys(map: &Map, service: &ServiceKey) -> Vec<Arc<str>> {
+    chunk_records(map, service).map(|(key, _, _)| key.clone()).collect()
+}
+
+/// With what of each key is the index.
+fn chunk_records<'a>(map: &'a Map, service: &ServiceKey) -> impl Iterator<Item = (&'a Arc<str>, &'a str, &'a Value)> {
     let prefix: Arc<str> = format!("{service}#").into();
+    map.range(prefix.clone()..).map_while(move |(key, value)| Some((key, key.strip_prefix(&*prefix)?, value)))
+}
+
+fn read_chunks(map: &Map, service: &ServiceKey, ports: &[ServicePort], problems: &mut Vec<Problem>) -> Vec<Chunk> {
     let mut chunks = Vec::new();
-    for (key, value) in map.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&*prefix)) {
-        match (key[prefix.len()..].parse(), decode_chunk(value)) {
+    for (key, index, value) in chunk_records(map, service) {
+        match (index.parse(), super::chunks::decode(value, ports)) {
             (Ok(index), Some(endpoints)) => chunks.push(Chunk { index, endpoints }),
             _ => problems.push(unreadable(key)),
         }
@@ -129,49 +148,64 @@ pub fn chunks(map: &Map, service: &ServiceKey, problems: &mut Vec<Problem>) -> V
 }
 
 pub fn encode_export(service: &ServiceKey, export: &Export) -> Result<(Arc<str>, Value), TooLarge> {
-    let (affinity, affinity_timeout) = match export.session_affinity {
+    let Export {
+        uid,
+        created,
+        service_type,
+        ports,
+        session_affinity,
+        internal_traffic_policy,
+        traffic_distribution,
+        ip_families,
+        labels,
+        annotations,
+        publish_not_ready_addresses,
+        target,
+    } = export;
+    let (affinity, affinity_timeout) = match *session_affinity {
         SessionAffinity::None => (0, None),
         SessionAffinity::ClientIp { timeout } => (1, timeout),
     };
     let message = wire::Export {
-        uid: export.uid.to_string(),
-        created: export.created,
-        service_type: match export.service_type {
+        uid: uid.to_string(),
+        created: *created,
+        service_type: match service_type {
             ServiceType::ClusterSetIp => 1,
             ServiceType::Headless => 2,
         },
-        ports: export
-            .ports
-            .iter()
-            .map(|port| write_port(&port.name, port.protocol, port.port, port.app_protocol.as_ref()))
-            .collect(),
+        ports: ports.iter().map(write_port).collect(),
         affinity,
         affinity_timeout,
-        internal_traffic_policy: u32::from(export.internal_traffic_policy == TrafficPolicy::Local),
-        traffic_distribution: export.traffic_distribution.as_ref().map(ToString::to_string),
-        families: export.ip_families.iter().map(|family| if *family == IpFamily::V4 { 4 } else { 6 }).collect(),
-        labels: export.labels.clone(),
-        annotations: export.annotations.clone(),
-        publish_not_ready_addresses: export.publish_not_ready_addresses,
-        target: export.target.as_ref().map(write_target),
+        internal_traffic_policy: u32::from(*internal_traffic_policy == TrafficPolicy::Local),
+        traffic_distribution: traffic_distribution.as_ref().map(ToString::to_string),
+        families: ip_families.iter().map(|family| if *family == IpFamily::V4 { 4 } else { 6 }).collect(),
+        labels: labels.clone(),
+        annotations: annotations.clone(),
+        publish_not_ready_addresses: *publish_not_ready_addresses,
+        target: target.as_ref().map(write_target),
     };
     bounded(export_key(service), message.encode_to_vec())
 }
 
-pub fn encode_chunk(service: &ServiceKey, chunk: &Chunk) -> Result<(Arc<str>, Value), TooLarge> {
-    bounded(chunk_key(service, chunk.index), super::chunks::encode(&chunk.endpoints))
+/// `ports` are those of the export record: a chunk says only which of them its endpoints serve, and on which numbers.
+///
+/// # Errors
+/// The chunk is of one endpoint, and that is too large ([`super::chunks::assign`]).
+pub fn encode_chunk(service: &ServiceKey, chunk: &Chunk, ports: &[ServicePort]) -> Result<(Arc<str>, Value), TooLarge> {
+    bounded(chunk_key(service, chunk.index), super::chunks::encode(&chunk.endpoints, ports))
 }
 
 pub fn encode_registration(registration: &Registration) -> Result<(Arc<str>, Value), TooLarge> {
+    let Registration { target, owner: ClaimOwner { kind, namespace, name }, claimed, retiring } = registration;
     let message = wire::Registration {
-        target: Some(write_target(&registration.target)),
-        owner_kind: registration.owner.kind.to_string(),
-        owner_namespace: registration.owner.namespace.to_string(),
-        owner_name: registration.owner.name.to_string(),
-        claimed: registration.claimed,
-        retiring: registration.retiring,
+        target: Some(write_target(target)),
+        owner_kind: kind.to_string(),
+        owner_namespace: namespace.to_string(),
+        owner_name: name.to_string(),
+        claimed: *claimed,
+        retiring: *retiring,
     };
-    bounded(registration_key(&registration.target), message.encode_to_vec())
+    bounded(registration_key(target), message.encode_to_vec())
 }
 
 /// The registration records of a map, by target; unreadable ones are left out.
@@ -233,12 +267,7 @@ fn unreadable(key: &Arc<str>) -> Problem {
 fn decode_export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
     let message = wire::Export::decode(bytes).ok()?;
     let mut degraded = Vec::new();
-    let ports: Vec<ServicePort> = message
-        .ports
-        .iter()
-        .filter_map(read_port)
-        .map(|(name, protocol, port, app_protocol)| ServicePort { name, protocol, port, app_protocol })
-        .collect();
+    let ports: Vec<ServicePort> = message.ports.iter().filter_map(read_port).collect();
     if ports.len() < message.ports.len() {
         degraded.push("a port of unknown protocol is left out");
     }
@@ -287,51 +316,6 @@ fn decode_export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
     Some((export, degraded))
 }
 
-fn decode_chunk(bytes: &[u8]) -> Option<Vec<Endpoint>> {
-    let message = wire::Chunk::decode(bytes).ok()?;
-    let port_sets: Vec<Arc<[EndpointPort]>> = message
-        .port_sets
-        .iter()
-        .map(|set| {
-            let ports = set.ports.iter().filter_map(read_port);
-            ports
-                .map(|(name, protocol, port, app_protocol)| EndpointPort { name, protocol, port, app_protocol })
-                .collect()
-        })
-        .collect();
-    let zones: Vec<Arc<str>> = message.zones.into_iter().map(Into::into).collect();
-    let nodes: Vec<Arc<str>> = message.nodes.into_iter().map(Into::into).collect();
-    let named = |names: &[Arc<str>], index: u32| match index {
-        0 => Some(None),
-        index => names.get(index as usize - 1).cloned().map(Some),
-    };
-    message
-        .endpoints
-        .into_iter()
-        .map(|endpoint| {
-            let ipv6 = match endpoint.ipv6 {
-                Some(bytes) => Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?)),
-                None => None,
-            };
-            let ipv4 = endpoint.ipv4.map(Ipv4Addr::from_bits);
-            (ipv4.is_some() || ipv6.is_some()).then_some(())?;
-            Some(Endpoint {
-                ipv4,
-                ipv6,
-                ports: port_sets.get(endpoint.port_set as usize)?.clone(),
-                conditions: Conditions {
-                    ready: endpoint.conditions & 1 == 0,
-                    serving: endpoint.conditions & 2 == 0,
-                    terminating: endpoint.conditions & 4 != 0,
-                },
-                hostname: endpoint.hostname.map(Into::into),
-                zone: named(&zones, endpoint.zone)?,
-                node: named(&nodes, endpoint.node)?,
-            })
-        })
-        .collect()
-}
-
 /// One registration record; `None` if it is unreadable.
 pub fn decode_registration(bytes: &[u8]) -> Option<Registration> {
     let message = wire::Registration::decode(bytes).ok()?;
@@ -347,22 +331,26 @@ pub fn decode_registration(bytes: &[u8]) -> Option<Registration> {
     })
 }
 
-pub(super) fn write_port(name: &str, protocol: Protocol, port: u16, app_protocol: Option<&Arc<str>>) -> wire::Port {
+fn write_port(port: &ServicePort) -> wire::Port {
+    let ServicePort { name, protocol, port, app_protocol } = port;
     wire::Port {
-        name: name.to_owned(),
-        protocol: match protocol {
-            Protocol::Tcp => 0,
-            Protocol::Udp => 1,
-            Protocol::Sctp => 2,
-        },
-        port: port.into(),
-        app_protocol: app_protocol.map(ToString::to_string),
+        name: name.to_string(),
+        protocol: write_protocol(*protocol),
+        port: (*port).into(),
+        app_protocol: app_protocol.as_ref().map(ToString::to_string),
     }
 }
 
-type PortFields = (Arc<str>, Protocol, u16, Option<Arc<str>>);
+/// Less than 4, which chunks rely on.
+pub(super) const fn write_protocol(protocol: Protocol) -> u32 {
+    match protocol {
+        Protocol::Tcp => 0,
+        Protocol::Udp => 1,
+        Protocol::Sctp => 2,
+    }
+}
 
-fn read_port(port: &wire::Port) -> Option<PortFields> {
+fn read_port(port: &wire::Port) -> Option<ServicePort> {
     let protocol = match port.protocol {
         0 => Protocol::Tcp,
         1 => Protocol::Udp,
@@ -370,7 +358,8 @@ fn read_port(port: &wire::Port) -> Option<PortFields> {
         _ => return None,
     };
     let number = u16::try_from(port.port).ok()?;
-    Some((port.name.as_str().into(), protocol, number, port.app_protocol.as_deref().map(Into::into)))
+    let app_protocol = port.app_protocol.as_deref().map(Into::into);
+    Some(ServicePort { name: port.name.as_str().into(), protocol, port: number, app_protocol })
 }
 
 const fn read_family(family: u32) -> Option<IpFamily> {

@@ -47,7 +47,7 @@ fn endpoints() -> impl Strategy<Value = Vec<Endpoint>> {
                 name: format!("p{port}").into(),
                 protocol: Protocol::Udp,
                 port: 8000 + port,
-                app_protocol: None,
+                app_protocol: (port == 1).then(|| "h2c".into()),
             })
             .collect(),
         conditions: Conditions { ready: flags[1], serving: flags[2], terminating: flags[3] },
@@ -67,12 +67,11 @@ fn export() -> Export {
         uid: "3f0c".into(),
         created: 1_700_000_000,
         service_type: ServiceType::Headless,
-        ports: vec![ServicePort {
-            name: "http".into(),
-            protocol: Protocol::Sctp,
-            port: 80,
-            app_protocol: Some("h2c".into()),
-        }],
+        ports: vec![
+            ServicePort { name: "http".into(), protocol: Protocol::Sctp, port: 80, app_protocol: Some("h2c".into()) },
+            ServicePort { name: "p1".into(), protocol: Protocol::Udp, port: 81, app_protocol: Some("h2c".into()) },
+            ServicePort { name: "p0".into(), protocol: Protocol::Udp, port: 80, app_protocol: None },
+        ],
         session_affinity: SessionAffinity::ClientIp { timeout: Some(10_800) },
         internal_traffic_policy: TrafficPolicy::Local,
         traffic_distribution: Some("PreferClose".into()),
@@ -158,14 +157,60 @@ proptest! {
         let chunks = chunks::assign(&[], &endpoints);
         let mut map = Map::new();
         map.extend([records::encode_export(&service, &export()).unwrap()]);
-        map.extend(chunks.iter().map(|chunk| records::encode_chunk(&service, chunk).unwrap()));
+        map.extend(chunks.iter().map(|chunk| records::encode_chunk(&service, chunk, &export().ports).unwrap()));
         let catalog = Catalog::decode(&map);
         prop_assert!(catalog.problems.is_empty());
         let mut sorted = endpoints;
         sorted.sort_unstable();
         prop_assert_eq!(&catalog.exports[&service].endpoints, &sorted);
         prop_assert_eq!(&catalog.exports[&service].export, &export());
-        prop_assert_eq!(records::chunks(&map, &service, &mut Vec::new()), chunks);
+        prop_assert_eq!(records::chunks(&map, &service), chunks);
+    }
+
+    /// Names of ports have at most 63 characters, a slice at most 100 ports, a node's name 253 characters, labels 63.
+    #[test]
+    fn where_an_export_fits_every_endpoint_that_kubernetes_admits_fits(
+        count in 0u16..=100, width in 3usize..=63, sets in 1u16..4, pods in 1u16..50, gone in any::<prop::sample::Index>(),
+    ) {
+        let service = ServiceKey::new("ns", "web");
+        let name = |n: u16| Arc::<str>::from(format!("{n:p>width$}"));
+        let port = |n| ServicePort { name: name(n), protocol: Protocol::Sctp, port: u16::MAX - n, app_protocol: None };
+        let export = Export { ports: (0..count).map(port).collect(), ..export() };
+        let mut map = Map::new();
+        match records::encode_export(&service, &export) {
+            Ok(pair) => map.extend([pair]),
+            Err(_) => return Ok(()),
+        }
+        let endpoint = |pod: u16| {
+            let port = |n: u16| EndpointPort {
+                name: name(n),
+                protocol: Protocol::Sctp,
+                port: u16::MAX - n - 1_000 * (pod % sets),
+                app_protocol: None,
+            };
+            let mut ports: Vec<_> = (0..count).map(port).collect();
+            ports.sort();
+            Endpoint {
+                ipv4: Some(Ipv4Addr::from_bits(u32::from(pod))),
+                ipv6: Some(Ipv6Addr::from_bits(u128::from(pod))),
+                ports: ports.into(),
+                conditions: Conditions { ready: false, serving: false, terminating: true },
+                hostname: Some(format!("{pod:h>63}").into()),
+                zone: Some(format!("{pod:z>63}").into()),
+                node: Some(format!("{pod:n>253}").into()),
+            }
+        };
+        let mut endpoints: Vec<_> = (0..pods).map(endpoint).collect();
+        let first = chunks::assign(&[], &endpoints);
+        for chunk in &first {
+            map.extend([records::encode_chunk(&service, chunk, &export.ports).unwrap()]);
+        }
+        prop_assert_eq!(&Catalog::decode(&map).exports[&service].endpoints, &endpoints);
+        // One that goes changes its own chunk alone.
+        endpoints.remove(gone.index(endpoints.len()));
+        let second = chunks::assign(&first, &endpoints);
+        prop_assert!(second.len() >= first.len() - 1);
+        prop_assert!(second.iter().filter(|chunk| !first.contains(chunk)).count() <= 1);
     }
 
     #[test]

@@ -92,8 +92,12 @@ pub(super) struct Chunk {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct PortSet {
-    #[prost(message, repeated, tag = "1")]
-    pub ports: Vec<Port>,
+    /// Ports of the export: four times the number, plus the protocol. Names and the rest are there.
+    #[prost(uint32, repeated, tag = "1")]
+    pub service_ports: Vec<u32>,
+    /// On which the endpoints listen; as many.
+    #[prost(uint32, repeated, tag = "2")]
+    pub numbers: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

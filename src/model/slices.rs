@@ -1,7 +1,7 @@
 //! Packing the endpoints of one source cluster into EndpointSlices with as few changes to existing ones as possible.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::IpAddr,
     sync::Arc,
 };
@@ -80,7 +80,7 @@ pub fn pack(key: &ServiceKey, source: &ClusterId, endpoints: &[PackedEndpoint], 
         let group = Group { family: family_of(packed.endpoint.address), ports: packed.ports.clone() };
         groups.entry(group).or_default().entry(packed.endpoint.address).or_insert_with(|| packed.endpoint.clone());
     }
-    let taken: HashSet<&str> = existing.iter().map(|slice| &*slice.name).collect();
+    let taken: BTreeSet<&str> = existing.iter().map(|slice| &*slice.name).collect();
     let mut slices = Vec::new();
     for (group, mut wanted) in groups {
         let mut of_group: Vec<&Slice> =
@@ -103,7 +103,7 @@ pub fn pack(key: &ServiceKey, source: &ClusterId, endpoints: &[PackedEndpoint], 
             .collect();
         // Fullest first: a slice that is filled up needs no later write, and the emptiest ones may drain away.
         kept.sort_by_key(|slice| std::cmp::Reverse(slice.endpoints.len()));
-        let mut rest: std::collections::VecDeque<SliceEndpoint> = wanted.into_values().collect();
+        let mut rest: VecDeque<SliceEndpoint> = wanted.into_values().collect();
         for slice in &mut kept {
             let room = MAX_ENDPOINTS - slice.endpoints.len();
             slice.endpoints.extend(rest.drain(..room.min(rest.len())));
@@ -148,32 +148,33 @@ pub struct Placement<'a> {
 ///
 /// Endpoints of a service that has ports, but none of which it may carry, are left out.
 pub fn packable(endpoints: &[Endpoint], placement: &Placement<'_>) -> Vec<PackedEndpoint> {
-    let mut port_sets: HashMap<&[EndpointPort], Arc<[EndpointPort]>> = HashMap::new();
+    let mut port_sets: BTreeMap<&[EndpointPort], Arc<[EndpointPort]>> = BTreeMap::new();
     let nowhere: Arc<str> = format!("{}.{NO_NODE}", placement.source).into();
     let no_zone: Arc<str> = NO_ZONE.into();
     let mut packed = Vec::new();
     for endpoint in endpoints {
-        let ports = port_sets.entry(&endpoint.ports).or_insert_with(|| placement.ports(&endpoint.ports)).clone();
-        if ports.is_empty() && !endpoint.ports.is_empty() {
+        let Endpoint { ipv4, ipv6, ports: served, conditions, hostname, zone, node } = endpoint;
+        let ports = port_sets.entry(served).or_insert_with(|| placement.ports(served)).clone();
+        if ports.is_empty() && !served.is_empty() {
             continue;
         }
-        let node = endpoint.node.clone().filter(|_| placement.local);
-        let zone = endpoint.zone.as_ref().filter(|zone| !zone.is_empty() && is_label_value(zone));
+        let node = node.clone().filter(|_| placement.local);
+        let known_zone = zone.as_ref().filter(|zone| !zone.is_empty() && is_label_value(zone));
         let hints = Hints {
-            zone: (placement.proximity != Proximity::Any).then(|| zone.unwrap_or(&no_zone).clone()),
+            zone: (placement.proximity != Proximity::Any).then(|| known_zone.unwrap_or(&no_zone).clone()),
             node: (placement.proximity == Proximity::Node).then(|| node.as_ref().unwrap_or(&nowhere).clone()),
         };
         let addresses = placement.families.iter().filter_map(|family| match family {
-            IpFamily::V4 => endpoint.ipv4.map(IpAddr::V4),
-            IpFamily::V6 => endpoint.ipv6.map(IpAddr::V6),
+            IpFamily::V4 => ipv4.map(IpAddr::V4),
+            IpFamily::V6 => ipv6.map(IpAddr::V6),
         });
         for address in addresses {
             packed.push(PackedEndpoint {
                 endpoint: SliceEndpoint {
                     address,
-                    conditions: endpoint.conditions,
-                    hostname: endpoint.hostname.clone(),
-                    zone: endpoint.zone.clone(),
+                    conditions: *conditions,
+                    hostname: hostname.clone(),
+                    zone: zone.clone(),
                     node: node.clone(),
                     hints: hints.clone(),
                 },
@@ -205,8 +206,8 @@ struct Group {
 fn name_prefix(key: &ServiceKey, source: &ClusterId, group: &Group) -> String {
     let mut hash = Sha256::new();
     hash.update(format!("{key}\0{source}\0{}", group.family));
-    for port in group.ports.iter() {
-        hash.update(format!("\0{}\0{}\0{}\0{:?}", port.name, port.protocol, port.port, port.app_protocol));
+    for EndpointPort { name, protocol, port, app_protocol } in group.ports.iter() {
+        hash.update(format!("\0{name}\0{protocol}\0{port}\0{app_protocol:?}"));
     }
     let digest = hash.finalize()[..6].iter().fold(0_u64, |bits, byte| (bits << 8) | u64::from(*byte));
     format!("{}-{digest:012x}", key.name)

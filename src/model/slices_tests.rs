@@ -109,7 +109,7 @@ fn families_and_port_sets_have_slices_of_their_own() {
     let packable = packable(&[dual, other], &placement(&source, &[IpFamily::V4, IpFamily::V6], &carried));
     let slices = pack(&key(), &"c1".parse().unwrap(), &packable, &[]);
     assert_eq!(slices.len(), 3);
-    let names: HashSet<_> = slices.iter().map(|slice| &slice.name).collect();
+    let names: BTreeSet<_> = slices.iter().map(|slice| &slice.name).collect();
     assert_eq!(names.len(), 3);
 }
 
