@@ -1,7 +1,7 @@
 //! Request rates: one token bucket per operation, with a reserve that only the ledger may use.
 //!
 //! AWS throttles per account, region and operation, and does not publish the rates of the control plane; see
-//! [`Rates::default`] for what is known. The time is tokio's, so that it stands still where a test pauses it.
+//! [`Operation::rate`] for what is known. The time is tokio's, so that it stands still where a test pauses it.
 
 use std::{
     collections::BTreeMap,
@@ -51,31 +51,9 @@ impl Rate {
 pub struct Rates(BTreeMap<Operation, Rate>);
 
 impl Default for Rates {
-    /// The rates that the AWS Cloud Map MCS Controller limits itself to, which its comments call AWS's default limits,
-    /// and that users run with; half of the published quota for DiscoverInstances (1,000/s, burst 2,000 per account
-    /// and region), because several clusters share it. For operations that nobody has figures of, those of their
-    /// nearest relative.
+    /// Those of the table of operations ([`Operation::rate`]).
     fn default() -> Self {
-        use Operation as Op;
-        let rate = |operation| match operation {
-            Op::ListNamespaces => Rate::new(0.5, 5.0, 1.0),
-            Op::CreateHttpNamespace | Op::DeleteNamespace => Rate::new(0.5, 5.0, 0.0),
-            Op::ListServices => Rate::new(2.0, 10.0, 0.0),
-            Op::GetNamespace
-            | Op::CreateService
-            | Op::UpdateService
-            | Op::DeleteService
-            | Op::ListTagsForResource
-            | Op::TagResource => Rate::new(5.0, 50.0, 0.0),
-            Op::GetService => Rate::new(20.0, 50.0, 0.0),
-            Op::RegisterInstance | Op::DeregisterInstance => Rate::new(50.0, 100.0, 40.0),
-            Op::GetOperation => Rate::new(100.0, 200.0, 60.0),
-            Op::ListInstances | Op::GetInstancesHealthStatus | Op::UpdateInstanceCustomHealthStatus => {
-                Rate::new(50.0, 50.0, 0.0)
-            }
-            Op::DiscoverInstances => Rate::new(500.0, 1000.0, 200.0),
-        };
-        Self(Op::ALL.into_iter().map(|operation| (operation, rate(operation))).collect())
+        Self(Operation::ALL.iter().map(|operation| (*operation, operation.rate())).collect())
     }
 }
 

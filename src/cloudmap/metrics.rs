@@ -4,10 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, core::Collector};
 
-use super::{Lane, Operation};
+use super::{Lane, Operation, Plane};
 
-/// USD per million discovery calls (AWS price list); calls of the control plane are free.
-const USD_PER_MILLION_DISCOVERY_CALLS: f64 = 1.0;
 /// A month as AWS bills it, 730 hours.
 const MONTH: Duration = Duration::from_hours(730);
 
@@ -108,12 +106,16 @@ impl Calls {
     pub fn per_month(&self, earlier: &Self, elapsed: Duration) -> Estimate {
         let months = MONTH.as_secs_f64() / elapsed.as_secs_f64().max(1.0);
         let grown = |now: u64, then: u64| now.saturating_sub(then) as f64 * months;
-        let discovery = grown(self.of(Operation::DiscoverInstances), earlier.of(Operation::DiscoverInstances));
-        Estimate {
-            calls: grown(self.total(), earlier.total()),
-            discovery_calls: discovery,
-            usd: discovery / 1e6 * USD_PER_MILLION_DISCOVERY_CALLS,
+        let calls = grown(self.total(), earlier.total());
+        let mut estimate = Estimate { calls, discovery_calls: 0.0, usd: 0.0 };
+        for operation in Operation::ALL {
+            let (calls, plane) = (grown(self.of(*operation), earlier.of(*operation)), operation.plane());
+            estimate.usd += calls / 1e6 * plane.usd_per_million_calls();
+            if plane == Plane::Discovery {
+                estimate.discovery_calls += calls;
+            }
         }
+        estimate
     }
 }
 
@@ -122,7 +124,7 @@ impl Calls {
 pub struct Estimate {
     pub calls: f64,
     pub discovery_calls: f64,
-    /// Price of the discovery calls.
+    /// Price of all calls.
     pub usd: f64,
 }
 
@@ -130,7 +132,7 @@ impl Estimate {
     /// What so many discovery calls a second come to.
     pub fn of_discovery(per_second: f64) -> Self {
         let calls = per_second * MONTH.as_secs_f64();
-        Self { calls, discovery_calls: calls, usd: calls / 1e6 * USD_PER_MILLION_DISCOVERY_CALLS }
+        Self { calls, discovery_calls: calls, usd: calls / 1e6 * Plane::Discovery.usd_per_million_calls() }
     }
 }
 

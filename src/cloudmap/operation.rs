@@ -1,78 +1,137 @@
-//! The operations of Cloud Map that this project calls, by the names that AWS gives them.
+//! The operations of Cloud Map that this project calls, in one table: whoever adds one says all that is to be said of it.
 
 use std::fmt;
 
-/// One API operation. Its name is the one in AWS's documentation and in IAM actions (`servicediscovery:<name>`).
+use super::limits::Rate;
+
+/// The part of Cloud Map that serves an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Operation {
-    ListNamespaces,
-    GetNamespace,
-    CreateHttpNamespace,
-    DeleteNamespace,
-    ListServices,
-    GetService,
-    CreateService,
-    UpdateService,
-    DeleteService,
-    RegisterInstance,
-    DeregisterInstance,
-    GetOperation,
-    ListInstances,
-    DiscoverInstances,
-    GetInstancesHealthStatus,
-    UpdateInstanceCustomHealthStatus,
-    ListTagsForResource,
-    TagResource,
+pub enum Plane {
+    /// Slow and free.
+    Control,
+    /// Fast, answered by replicas that lag, and charged by the call.
+    Discovery,
 }
 
-impl Operation {
-    pub const ALL: [Self; 18] = [
-        Self::ListNamespaces,
-        Self::GetNamespace,
-        Self::CreateHttpNamespace,
-        Self::DeleteNamespace,
-        Self::ListServices,
-        Self::GetService,
-        Self::CreateService,
-        Self::UpdateService,
-        Self::DeleteService,
-        Self::RegisterInstance,
-        Self::DeregisterInstance,
-        Self::GetOperation,
-        Self::ListInstances,
-        Self::DiscoverInstances,
-        Self::GetInstancesHealthStatus,
-        Self::UpdateInstanceCustomHealthStatus,
-        Self::ListTagsForResource,
-        Self::TagResource,
-    ];
-
-    pub const fn name(self) -> &'static str {
+impl Plane {
+    /// US dollars for a million calls (AWS price list).
+    pub const fn usd_per_million_calls(self) -> f64 {
         match self {
-            Self::ListNamespaces => "ListNamespaces",
-            Self::GetNamespace => "GetNamespace",
-            Self::CreateHttpNamespace => "CreateHttpNamespace",
-            Self::DeleteNamespace => "DeleteNamespace",
-            Self::ListServices => "ListServices",
-            Self::GetService => "GetService",
-            Self::CreateService => "CreateService",
-            Self::UpdateService => "UpdateService",
-            Self::DeleteService => "DeleteService",
-            Self::RegisterInstance => "RegisterInstance",
-            Self::DeregisterInstance => "DeregisterInstance",
-            Self::GetOperation => "GetOperation",
-            Self::ListInstances => "ListInstances",
-            Self::DiscoverInstances => "DiscoverInstances",
-            Self::GetInstancesHealthStatus => "GetInstancesHealthStatus",
-            Self::UpdateInstanceCustomHealthStatus => "UpdateInstanceCustomHealthStatus",
-            Self::ListTagsForResource => "ListTagsForResource",
-            Self::TagResource => "TagResource",
+            Self::Control => 0.0,
+            Self::Discovery => 1.0,
         }
     }
+}
+
+/// Whether an operation changes anything in Cloud Map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+/// `Name: Plane, Access, (requests a second, burst, of it for the ledger only)`.
+macro_rules! operations {
+    ($($name:ident: $plane:ident, $access:ident, ($per_second:expr, $burst:expr, $reserve:expr);)*) => {
+        /// One API operation. Its name is the one in AWS's documentation and in IAM actions (`servicediscovery:<name>`).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Operation {
+            $(#[doc = concat!("`servicediscovery:", stringify!($name), "`")] $name,)*
+        }
+
+        impl Operation {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// As AWS calls it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                }
+            }
+
+            /// The part of Cloud Map that serves it, from which its price follows.
+            pub const fn plane(self) -> Plane {
+                match self {
+                    $(Self::$name => Plane::$plane,)*
+                }
+            }
+
+            /// Whether it changes anything.
+            pub const fn access(self) -> Access {
+                match self {
+                    $(Self::$name => Access::$access,)*
+                }
+            }
+
+            /// How often this project calls it at most, unless told otherwise ([`Rates`](super::Rates)).
+            pub const fn rate(self) -> Rate {
+                match self {
+                    $(Self::$name => Rate::new($per_second, $burst, $reserve),)*
+                }
+            }
+        }
+    };
+}
+
+// The rates that the AWS Cloud Map MCS Controller limits itself to, which its comments call AWS's default limits, and that
+// users run with; half of the published quota for DiscoverInstances (1,000/s, burst 2,000 per account and region), because
+// several clusters share it. For operations that nobody has figures of, those of their nearest relative.
+operations! {
+    ListNamespaces: Control, Read, (0.5, 5.0, 1.0);
+    GetNamespace: Control, Read, (5.0, 50.0, 0.0);
+    CreateHttpNamespace: Control, Write, (0.5, 5.0, 0.0);
+    DeleteNamespace: Control, Write, (0.5, 5.0, 0.0);
+    ListServices: Control, Read, (2.0, 10.0, 0.0);
+    GetService: Control, Read, (20.0, 50.0, 0.0);
+    CreateService: Control, Write, (5.0, 50.0, 0.0);
+    UpdateService: Control, Write, (5.0, 50.0, 0.0);
+    DeleteService: Control, Write, (5.0, 50.0, 0.0);
+    RegisterInstance: Control, Write, (50.0, 100.0, 40.0);
+    DeregisterInstance: Control, Write, (50.0, 100.0, 40.0);
+    GetOperation: Control, Read, (100.0, 200.0, 60.0);
+    ListInstances: Control, Read, (50.0, 50.0, 0.0);
+    DiscoverInstances: Discovery, Read, (500.0, 1000.0, 200.0);
+    GetInstancesHealthStatus: Control, Read, (50.0, 50.0, 0.0);
+    UpdateInstanceCustomHealthStatus: Control, Write, (50.0, 50.0, 0.0);
+    ListTagsForResource: Control, Read, (5.0, 50.0, 0.0);
+    TagResource: Control, Write, (5.0, 50.0, 0.0);
 }
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn names_tell_reads_from_writes_and_a_rate_leaves_something_for_instances() {
+        for operation in Operation::ALL {
+            let reads = ["List", "Get", "Discover"].iter().any(|verb| operation.name().starts_with(verb));
+            assert_eq!(operation.access() == Access::Read, reads, "{operation}");
+            let Rate { per_second, burst, reserve } = operation.rate();
+            assert!(per_second > 0.0 && burst >= 1.0 + reserve, "{operation}");
+        }
+    }
+
+    #[test]
+    fn the_documented_rates_are_those_that_are_kept() {
+        let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).unwrap();
+        let table = document.split("## Rates and quotas").nth(1).unwrap().split("\n\n").nth(2).unwrap();
+        let mut documented = BTreeMap::new();
+        for row in table.lines().skip(2) {
+            let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+            let number = |cell: &str| if cell.is_empty() { 0.0 } else { cell.replace(',', "").parse().unwrap() };
+            let rate = Rate::new(number(cells[1]), number(cells[2]), number(cells[3]));
+            documented.extend(cells[0].split('`').skip(1).step_by(2).map(|name| (name, rate)));
+        }
+        let kept = Operation::ALL.iter().map(|operation| (operation.name(), operation.rate())).collect();
+        assert_eq!(documented, kept);
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     annotations,
     api::{self, names},
     cloudmap::{
-        ErrorKind, Instance, Operation,
+        Access, ErrorKind, Instance, Operation,
         fake::{Fake, Fault},
     },
     cluster::{Caches, memory::MemoryCluster, selector::NamespaceSelector},
@@ -92,7 +92,7 @@ impl World {
 
     /// Lets every call fail from now on.
     pub(super) fn fail(&self) {
-        for operation in Operation::ALL {
+        for &operation in Operation::ALL {
             for _ in 0..20_000 {
                 self.fake.fault(operation, Fault::Refused(ErrorKind::AccessDenied));
             }
@@ -105,18 +105,10 @@ impl World {
 
     /// Calls that changed the registry, heads apart: the ids of what they changed.
     pub(super) fn writes(&self) -> Vec<(Operation, String)> {
-        let reads = [
-            Operation::ListNamespaces,
-            Operation::ListServices,
-            Operation::GetService,
-            Operation::GetOperation,
-            Operation::ListInstances,
-            Operation::DiscoverInstances,
-            Operation::ListTagsForResource,
-        ];
         let calls = self.fake.registry().calls.clone();
         let heads = ["blue", "green", "red"];
-        calls.into_iter().filter(|(op, id)| !reads.contains(op) && !heads.contains(&&**id)).collect()
+        let writes = calls.into_iter().filter(|(operation, _)| operation.access() == Access::Write);
+        writes.filter(|(_, id)| !heads.contains(&&**id)).collect()
     }
 
     /// Lets a service of the ledger be made by somebody else. Returns who made it before.
