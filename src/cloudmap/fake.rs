@@ -299,7 +299,7 @@ impl CloudMap for Fake {
     }
 
     async fn create_service(&self, new: &NewService) -> Result<CreateService, Error> {
-        self.begin(Operation::CreateService, &new.name).await?;
+        let fault = self.begin(Operation::CreateService, &new.name).await?;
         let mut registry = self.registry();
         if !registry.namespaces.iter().any(|namespace| namespace.id == new.namespace_id) {
             return Err(error(Operation::CreateService, ErrorKind::NotFound));
@@ -318,6 +318,9 @@ impl CloudMap for Fake {
             service.description = new.description.clone();
         }
         registry.tags.insert(format!("arn:{id}").into(), new.tags.clone());
+        if let Some(Fault::Lost(kind)) = fault {
+            return Err(error(Operation::CreateService, kind));
+        }
         Ok(CreateService::Created(registry.services[&id].clone()))
     }
 

@@ -127,6 +127,7 @@ async fn run(
         // Never at once again: the clock of timers has a resolution of a millisecond.
         let wake = wake.max(now + Duration::from_millis(1));
         tokio::select! {
+            biased;
             changed = sought.changed() => {
                 if changed.is_err() {
                     return;

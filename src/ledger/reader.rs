@@ -47,7 +47,8 @@ pub struct Reader {
 struct Creator {
     uid: Option<String>,
     call: Option<CallId>,
-    asked: Option<Duration>,
+    /// It is not asked again before.
+    next: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -200,9 +201,8 @@ impl Reader {
         if creator.uid.as_deref() == Some(&head.uid) {
             return true;
         }
-        let due = creator.asked.is_none_or(|asked| now.mono >= asked + self.timing.creator_retry);
-        if creator.call.is_none() && due {
-            creator.asked = Some(now.mono);
+        if creator.call.is_none() && now.mono >= creator.next {
+            creator.next = now.mono + self.timing.creator_retry;
             creator.call = Some(out.call(Call::Creator { cluster: head.cluster.clone() }));
         }
         if creator.call.is_none() {
@@ -369,7 +369,7 @@ impl Reader {
             if let Outcome::Creator(uid) = outcome {
                 creator.uid.clone_from(uid);
             } else {
-                creator.asked = Some(now.mono.saturating_sub(self.timing.creator_retry) + self.timing.backoff_max);
+                creator.next = now.mono + self.timing.backoff_max;
             }
             return true;
         }

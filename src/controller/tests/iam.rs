@@ -179,6 +179,7 @@ async fn each_mode_makes_the_calls_that_its_policies_allow_and_together_they_mak
 
     // Creating with tags is authorized by it.
     all.insert("TagResource".to_owned());
+    assert!(!all.contains("DeleteNamespace"), "who discovers by the HttpName of a namespace would lose it");
     assert_eq!(
         all,
         allowed(&[LEDGER, INSTANCES, IMPORTING, ANNOTATED, JOINING]),

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Leadership;
 use crate::{
@@ -36,7 +36,6 @@ pub(super) enum Call {
     CreateNamespace {
         name: Arc<str>,
     },
-    DeleteNamespace(Namespace),
     ListServices {
         namespace_id: Arc<str>,
     },
@@ -55,6 +54,7 @@ pub(super) enum Call {
         target: Target,
         service_id: Arc<str>,
         health: bool,
+        begun: Instant,
     },
     Register {
         target: Target,
@@ -97,11 +97,6 @@ pub(super) enum Event {
         name: Arc<str>,
         result: Result<Option<Namespace>, Error>,
     },
-    /// Whether it is gone.
-    NamespaceDeleted {
-        name: Arc<str>,
-        result: Result<bool, Error>,
-    },
     Services {
         namespace_id: Arc<str>,
         result: Result<Vec<Service>, Error>,
@@ -116,10 +111,12 @@ pub(super) enum Event {
     },
     Read {
         target: Target,
+        begun: Instant,
         result: Result<Inventory, Error>,
     },
     Written {
         target: Target,
+        service_id: Arc<str>,
         id: Arc<str>,
         result: Result<OperationId, Error>,
     },
@@ -172,11 +169,6 @@ impl Performer {
                 let result = self.writing(&name, "CreateHttpNamespace", self.create_namespace(&name)).await;
                 Event::NamespaceCreated { name, result }
             }
-            Call::DeleteNamespace(namespace) => {
-                let delete = self.delete_namespace(&namespace);
-                let result = self.writing(&namespace.name, "DeleteNamespace", delete).await;
-                Event::NamespaceDeleted { name: namespace.name, result }
-            }
             Call::ListServices { namespace_id } => {
                 let result = cloudmap.list_services(&namespace_id).await;
                 Event::Services { namespace_id, result }
@@ -199,9 +191,9 @@ impl Performer {
                 let result = self.inspect(&service_id).await;
                 Event::Inspected { target, result }
             }
-            Call::Read { target, service_id, health } => {
+            Call::Read { target, service_id, health, begun } => {
                 let result = self.inventory(&service_id, health).await;
-                Event::Read { target, result }
+                Event::Read { target, begun, result }
             }
             Call::SetHealth { target, service_id, id, healthy } => {
                 let set = cloudmap.set_custom_health(&service_id, &id, healthy);
@@ -216,13 +208,13 @@ impl Performer {
             Call::Register { target, service_id, instance } => {
                 let register = cloudmap.register_instance(&service_id, &instance, Lane::Instances);
                 let result = self.writing(&target.namespace, "RegisterInstance", register).await;
-                Event::Written { target, id: instance.id, result }
+                Event::Written { target, service_id, id: instance.id, result }
             }
             Call::Deregister { target, service_id, id } => {
                 // The only write that may happen in a ledger: what is ours does not belong there.
                 let deregister = cloudmap.deregister_instance(&service_id, &id, Lane::Instances);
                 let result = self.leading("DeregisterInstance", deregister).await;
-                Event::Written { target, id, result }
+                Event::Written { target, service_id, id, result }
             }
             Call::Poll { target, id, operation } => {
                 let result = cloudmap.operation(&operation, Lane::Instances).await;
@@ -337,22 +329,6 @@ impl Performer {
             self.finished("UpdateService", &operation).await?;
         }
         Ok(Some(records))
-    }
-
-    /// Deletes a namespace whose tags prove that our ClusterSet made it; one with services in it AWS keeps. Whether it is gone.
-    async fn delete_namespace(&self, namespace: &Namespace) -> Result<bool, Error> {
-        let deleted = async {
-            let tags = self.cloudmap.list_tags(&namespace.arn).await?;
-            if !ownership::namespace_made_by_us(&tags, &self.identity) {
-                return Ok(false);
-            }
-            self.cloudmap.delete_namespace(&namespace.id).await.map(|_| true)
-        };
-        match deleted.await {
-            Err(Error { kind: ErrorKind::InUse, .. }) => Ok(false),
-            Err(Error { kind: ErrorKind::NotFound, .. }) => Ok(true),
-            result => result,
-        }
     }
 
     /// Tags matter only where our ClusterSet did not make the service.

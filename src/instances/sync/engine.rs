@@ -5,7 +5,7 @@
 //! nor a failing target holds up the others.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -16,7 +16,7 @@ use super::{
     Desired, Figures, Reason, Settings, TargetDesired, TargetStatus,
     call::{Call, Event},
     places::{Listed, by_name, listed},
-    state::{Class, Listing, Phase, Place, Seen, State, Want},
+    state::{Class, Listing, Phase, Place, Reading, Seen, State, Want},
     writes::OPERATIONS,
 };
 use crate::{
@@ -29,31 +29,25 @@ pub(super) const LISTING_AGE: Duration = Duration::from_secs(30);
 /// The same before a namespace is made or first missed: one of the same name, with DNS perhaps, that was made a moment before
 /// would never be used, or only after minutes.
 pub(super) const CREATION_AGE: Duration = Duration::from_secs(2);
-/// A namespace of ours that nothing needs is kept this long: deleting it is not free of consequences, since AWS gives
-/// a namespace that is made again another `HttpName`.
-const NAMESPACE_LINGERS: Duration = Duration::from_mins(2);
 /// Attempts to delete an empty service before it is left to people.
 const DELETE_ATTEMPTS: u32 = 5;
 
 pub(super) type Services = BTreeMap<Arc<str>, Listed>;
 
-/// What the leader before had sent may take effect until then: a retiring target that is found empty earlier is read once
-/// more, or its registration record would go and the late instance would stay for ever.
-const HANDOVER: Duration = Duration::from_secs(20);
+/// What the leader before had sent, or a call that was not answered, may take effect until then: only what is read or listed
+/// later tells that nothing is at a retiring target. Else its registration record would go, and the late instance would stay
+/// for ever.
+pub(super) const HANDOVER: Duration = Duration::from_secs(20);
 
 pub(super) struct Engine {
     pub(super) settings: Arc<Settings>,
-    started: Instant,
+    pub(super) started: Instant,
     pub(super) desired: Arc<Desired>,
     pub(super) targets: BTreeMap<Target, State>,
     pub(super) namespaces: Listing<BTreeMap<Arc<str>, Namespace>>,
     /// By namespace id.
     pub(super) services: BTreeMap<Arc<str>, Listing<Services>>,
     pub(super) creating: BTreeMap<Arc<str>, Listing<()>>,
-    /// Namespaces that may have become superfluous, and when that is looked at.
-    pub(super) superfluous: BTreeMap<Arc<str>, Instant>,
-    /// Namespaces that a former leader left were looked for.
-    looked_for_remains: bool,
     /// Statuses or figures may differ from the last ones.
     changed: bool,
     queues: BTreeMap<(Class, bool), VecDeque<Target>>,
@@ -79,8 +73,6 @@ impl Engine {
             namespaces: Listing::default(),
             services: BTreeMap::new(),
             creating: BTreeMap::new(),
-            superfluous: BTreeMap::new(),
-            looked_for_remains: false,
             changed: true,
             queues: BTreeMap::new(),
             in_flight: BTreeMap::new(),
@@ -98,13 +90,12 @@ impl Engine {
     pub(super) fn desire(&mut self, desired: &Arc<Desired>, now: Instant) {
         self.changed = true;
         let before = std::mem::replace(&mut self.desired, desired.clone());
-        self.targets.retain(|target, state| {
-            let kept = desired.targets.contains_key(target) || !state.running.is_empty();
-            if !kept {
-                state.queued = None;
-            }
-            kept
-        });
+        let dropped =
+            |target: &Target, state: &mut State| !desired.targets.contains_key(target) && state.running.is_empty();
+        let dropped: BTreeSet<Target> = self.targets.extract_if(.., dropped).map(|(target, _)| target).collect();
+        if !dropped.is_empty() {
+            self.forget(&dropped);
+        }
         for (target, wanted) in &desired.targets {
             let old = before.targets.get(target);
             let state = self.targets.entry(target.clone()).or_default();
@@ -133,14 +124,31 @@ impl Engine {
         }
     }
 
+    /// Forgets all that is known for the sake of targets that are no more.
+    fn forget(&mut self, dropped: &BTreeSet<Target>) {
+        for queue in self.queues.values_mut() {
+            queue.retain(|target| !dropped.contains(target));
+        }
+        self.timers.retain(|_, target| !dropped.contains(target));
+        let needed: BTreeSet<&Arc<str>> = self.targets.keys().map(|target| &target.namespace).collect();
+        self.creating.retain(|name, listing| needed.contains(name) || listing.is_loading());
+        if let Some((_, namespaces)) = &self.namespaces.rows {
+            let listed = namespaces.iter().filter(|(name, _)| needed.contains(name));
+            let ids: BTreeSet<&Arc<str>> = listed.map(|(_, namespace)| &namespace.id).collect();
+            self.services.retain(|id, listing| ids.contains(id) || listing.is_loading());
+        }
+    }
+
     /// Puts a target into the queue for what it needs next, if anything.
     pub(super) fn wake_target(&mut self, target: &Target, now: Instant) {
         let Some(want) = self.want(target, now) else { return };
         let Some(state) = self.targets.get_mut(target) else { return };
         let withdrawn = self.desired.targets.get(target).is_some_and(|desired| desired.retiring);
-        // What is to be written in a service waits until it is known whose that is.
-        let changed = matches!(want, Want::Inspect { .. }) && state.pending.is_some() && !state.at_rest();
-        let place = (want.class(), state.settled || withdrawn || changed);
+        // What is to be written in a service waits until it is known whose that is. Else nothing waits for that.
+        let inspect = matches!(want, Want::Inspect { .. });
+        let changed = inspect && state.pending.is_some() && !state.at_rest();
+        let unhurried = inspect && !changed && state.place().is_some_and(|place| place.unproven);
+        let place = (want.class(), !unhurried && (state.settled || withdrawn || changed));
         if state.queued != Some(place) {
             state.queued = Some(place);
             self.queues.entry(place).or_default().push_back(target.clone());
@@ -194,7 +202,7 @@ impl Engine {
                 }
             }
         }
-        self.drift_check(now).or_else(|| self.tidy_namespaces(now))
+        self.drift_check(now)
     }
 
     pub(super) fn in_flight(&self, class: Class) -> usize {
@@ -249,6 +257,11 @@ impl Engine {
                 // What we have there is withdrawn, whoever owns the service.
                 if unproven && !desired.retiring {
                     self.plan_writes(target, desired, now);
+                    let state = self.targets.get_mut(target)?;
+                    // What is there a leader before registered, who had asked.
+                    if state.at_rest() && !state.own.is_empty() {
+                        state.settle();
+                    }
                     return Some(Want::Inspect { service_id });
                 }
                 if let Some((id, healthy)) = self.next_health(target, desired, now) {
@@ -267,24 +280,30 @@ impl Engine {
                 }
                 let handed_over = self.started + HANDOVER;
                 if now < handed_over {
-                    if let Some(state) = self.targets.get_mut(target) {
-                        state.seen = state.seen.min(Seen::Once);
-                        state.not_before = Some(handed_over);
-                    }
-                    self.wake_at(target, handed_over);
+                    self.wait_until(target, handed_over);
                     return None;
                 }
                 // The last word is a reading after the last write, not after each of them.
                 if state.seen != Seen::Since {
                     return Some(Want::Read { service_id });
                 }
-                if self.settings.delete_empty {
-                    return Some(Want::DeleteService { service_id });
-                }
-                self.gone(target);
-                None
+                Some(Want::DeleteService { service_id })
             }
         }
+    }
+
+    /// Nothing is done for a target before that.
+    pub(super) fn wait_until(&mut self, target: &Target, at: Instant) {
+        if let Some(state) = self.targets.get_mut(target) {
+            state.not_before = Some(at);
+        }
+        self.wake_at(target, at);
+    }
+
+    /// From when on a listing tells that nothing of ours is, or will come to be, at a target that retires.
+    pub(super) fn certain_from(&self, target: &Target) -> Instant {
+        let late_until = self.targets.get(target).and_then(|state| state.late_until);
+        late_until.unwrap_or(self.started).max(self.started + HANDOVER)
     }
 
     pub(super) fn gone(&mut self, target: &Target) {
@@ -323,15 +342,15 @@ impl Engine {
         let target_owned = target.clone();
         Some(match want {
             Want::Namespaces => {
-                self.namespaces.loading = true;
+                self.namespaces.load(now);
                 Call::ListNamespaces
             }
             Want::CreateNamespace => {
-                self.creating.entry(target.namespace.clone()).or_default().loading = true;
+                self.creating.entry(target.namespace.clone()).or_default().load(now);
                 Call::CreateNamespace { name: target.namespace.clone() }
             }
             Want::Services { namespace_id } => {
-                self.services.entry(namespace_id.clone()).or_default().loading = true;
+                self.services.entry(namespace_id.clone()).or_default().load(now);
                 Call::ListServices { namespace_id }
             }
             Want::CreateService { namespace_id, dns, custom_health_check } => {
@@ -348,10 +367,10 @@ impl Engine {
             }
             Want::Read { service_id } => {
                 let state = self.targets.get_mut(target)?;
-                state.reading = Some(std::collections::BTreeSet::new());
+                state.reading = Some(Reading { begun: now, written: BTreeSet::new() });
                 state.read_again = state.read_again.saturating_add(u32::from(state.read_at.take().is_some()));
                 let health = state.place().is_some_and(|place| place.traits.has_custom_health_check());
-                Call::Read { target: target_owned, service_id, health }
+                Call::Read { target: target_owned, service_id, health, begun: now }
             }
             Want::SetHealth { service_id, id, healthy } => {
                 let state = self.targets.get_mut(target)?;
@@ -389,13 +408,6 @@ impl Engine {
         match event {
             Event::Namespaces(result) => {
                 self.namespaces.loaded(result.map(by_name), now);
-                if let Some((_, rows)) = self.namespaces.rows.as_ref().filter(|_| !self.looked_for_remains) {
-                    self.looked_for_remains = true;
-                    let ours = self.settings.identity.description();
-                    for namespace in rows.values().filter(|n| n.description.as_ref() == Some(&ours)) {
-                        self.superfluous.entry(namespace.name.clone()).or_insert(now + NAMESPACE_LINGERS);
-                    }
-                }
                 if let Some((_, rows)) = &self.namespaces.rows {
                     let missed = |state: &State| matches!(state.problem, Some((Reason::NoNamespace, _)));
                     for (_, state) in
@@ -410,28 +422,18 @@ impl Engine {
                 match result {
                     Ok(made) => {
                         self.creating.remove(&name);
-                        match (made, &mut self.namespaces.rows) {
-                            (Some(namespace), Some((_, rows))) => drop(rows.insert(name, namespace)),
-                            (_, rows) => *rows = None,
+                        match made.zip(self.namespaces.rows.as_mut()) {
+                            Some((namespace, (_, rows))) => drop(rows.insert(name, namespace)),
+                            None => self.namespaces.forget(now),
                         }
                     }
                     Err(error) => self.creating.entry(name).or_default().loaded(Err(error), now),
                 }
                 self.wake_unresolved(now);
             }
-            Event::NamespaceDeleted { name, result } => {
-                self.superfluous.remove(&name);
-                match (result, &mut self.namespaces.rows) {
-                    (Ok(true), Some((_, rows))) => drop(rows.remove(&name)),
-                    (Ok(_), _) => {}
-                    (Err(error), _) => {
-                        tracing::warn!(namespace = %name, %error, "cannot delete an empty namespace");
-                    }
-                }
-            }
             Event::Services { namespace_id, result } => {
                 if matches!(&result, Err(error) if error.kind == ErrorKind::NotFound) {
-                    self.namespaces.rows = None;
+                    self.namespaces.forget(now);
                 }
                 let identity = &self.settings.identity;
                 let rows =
@@ -441,8 +443,8 @@ impl Engine {
             }
             Event::ServiceCreated { target, result } => self.service_created(&target, result, now),
             Event::Inspected { target, result } => self.inspected(&target, result, now),
-            Event::Read { target, result } => self.was_read(&target, result, now),
-            Event::Written { target, id, result } => self.written(&target, &id, result, now),
+            Event::Read { target, begun, result } => self.was_read(&target, begun, result, now),
+            Event::Written { target, service_id, id, result } => self.written(&target, &service_id, &id, result, now),
             Event::HealthSet { target, id, healthy, result } => self.health_set(&target, &id, healthy, result, now),
             Event::TtlSet { target, result } => self.ttl_set(&target, result, now),
             Event::ServiceDeleted { target, result } => self.service_deleted(&target, result, now),
@@ -460,8 +462,7 @@ impl Engine {
             }
             tracing::warn!(%target, %error, "cannot delete an empty service");
         }
-        self.forget_services(target);
-        self.superfluous.insert(target.namespace.clone(), now + NAMESPACE_LINGERS);
+        self.forget_services(target, now);
         self.gone(target);
     }
 

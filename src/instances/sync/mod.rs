@@ -54,19 +54,11 @@ pub struct Settings {
     pub drift_period: Duration,
     /// Whether missing namespaces are created, as API-only ones (DNS namespaces never are).
     pub create_namespaces: bool,
-    /// Whether services, and then namespaces, that this ClusterSet made are deleted when nothing needs them any more.
-    pub delete_empty: bool,
 }
 
 impl Settings {
     pub fn new(identity: Identity) -> Self {
-        Self {
-            identity,
-            drift_budget: 10.0,
-            drift_period: Duration::from_secs(50),
-            create_namespaces: true,
-            delete_empty: true,
-        }
+        Self { identity, drift_budget: 10.0, drift_period: Duration::from_secs(50), create_namespaces: true }
     }
 }
 

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     Creation, Reason, TargetDesired,
-    engine::{CREATION_AGE, Engine, LISTING_AGE},
+    engine::{CREATION_AGE, Engine, HANDOVER, LISTING_AGE},
     state::{Phase, Place, Seen, Trouble, Want},
 };
 use crate::{
@@ -44,7 +44,14 @@ impl Engine {
         let Some((_, namespaces)) = &self.namespaces.rows else { return self.want_namespaces(target, now) };
         let Some(namespace) = namespaces.get(&target.namespace) else {
             if desired.retiring {
-                self.gone(target);
+                let certain = self.certain_from(target);
+                if self.namespaces.began_since(certain) {
+                    self.gone(target);
+                } else if now < certain {
+                    self.wait_until(target, certain);
+                } else {
+                    return self.want_namespaces(target, now);
+                }
                 return None;
             }
             let creates = desired.creation.namespace && self.settings.create_namespaces;
@@ -73,18 +80,18 @@ impl Engine {
         let listing = self.services.entry(namespace_id.clone()).or_default();
         // Something that is not in the listing is created, and then it shows whether somebody else was faster. What
         // is in it and is ours stays so; the rest is looked at again.
-        let Some((_, services)) = &listing.rows else {
-            if listing.may_load(now) {
-                return Some(Want::Services { namespace_id });
-            }
-            let (error, at) = (listing.trouble(), listing.not_before());
-            self.wait_for_listing(target, error, at, now);
-            return None;
-        };
+        let Some((_, services)) = &listing.rows else { return self.want_services(namespace_id, target, now) };
         let unseen = self.targets.get(target).is_some_and(|state| state.seen == Seen::Never);
         match services.get(&target.service) {
             None if desired.retiring => {
-                self.gone(target);
+                let certain = self.certain_from(target);
+                if self.services.get(&namespace_id).is_some_and(|listing| listing.began_since(certain)) {
+                    self.gone(target);
+                } else if now < certain {
+                    self.wait_until(target, certain);
+                } else {
+                    return self.want_services(namespace_id, target, now);
+                }
                 None
             }
             None => {
@@ -120,6 +127,16 @@ impl Engine {
             return Some(Want::Namespaces);
         }
         let (error, at) = (self.namespaces.trouble(), self.namespaces.not_before());
+        self.wait_for_listing(target, error, at, now);
+        None
+    }
+
+    fn want_services(&mut self, namespace_id: Arc<str>, target: &Target, now: Instant) -> Option<Want> {
+        let listing = self.services.entry(namespace_id.clone()).or_default();
+        if listing.may_load(now) {
+            return Some(Want::Services { namespace_id });
+        }
+        let (error, at) = (listing.trouble(), listing.not_before());
         self.wait_for_listing(target, error, at, now);
         None
     }
@@ -171,13 +188,12 @@ impl Engine {
                 self.remember(&namespace_id, &target.service, unclaimed);
             }
             (Ok(_), None) => {}
-            (Err(error), namespace_id) => {
+            (Err(error), _) => {
                 let at = state.fail(&error, now);
                 match error.kind {
-                    ErrorKind::NotFound => self.namespaces.rows = None,
-                    ErrorKind::AlreadyExists { .. } => {
-                        namespace_id.map(|id| self.services.remove(&id));
-                    }
+                    ErrorKind::NotFound => self.namespaces.forget(now),
+                    ErrorKind::AlreadyExists { .. } => self.forget_services(target, now),
+                    ErrorKind::Unknown | ErrorKind::Other => state.late_until = Some(now + HANDOVER),
                     _ => {}
                 }
                 self.wake_at(target, at);
@@ -237,16 +253,17 @@ impl Engine {
         state.phase = Phase::Unresolved;
         let Some((_, namespaces)) = &self.namespaces.rows else { return };
         let Some(namespace) = namespaces.get(&target.namespace) else { return };
-        if self.services.get(&namespace.id).is_some_and(|listing| listing.fresh(LISTING_AGE, now).is_none()) {
-            self.services.remove(&namespace.id);
+        if let Some(listing) = self.services.get_mut(&namespace.id).filter(|l| l.fresh(LISTING_AGE, now).is_none()) {
+            listing.forget(now);
         }
     }
 
     /// The listing of a target's namespace is out of date.
-    pub(super) fn forget_services(&mut self, target: &Target) {
+    pub(super) fn forget_services(&mut self, target: &Target, now: Instant) {
         let Some((_, namespaces)) = &self.namespaces.rows else { return };
-        if let Some(namespace) = namespaces.get(&target.namespace) {
-            self.services.remove(&namespace.id);
+        let namespace = namespaces.get(&target.namespace);
+        if let Some(listing) = namespace.and_then(|namespace| self.services.get_mut(&namespace.id)) {
+            listing.forget(now);
         }
     }
 }

@@ -156,8 +156,16 @@ pub(super) enum Seen {
     Never,
     /// Since this replica leads.
     Once,
-    /// Since the last write ended.
+    /// Since the last write ended, and since the leader before has no more requests on their way.
     Since,
+}
+
+/// A reading that is in flight.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) begun: Instant,
+    /// Ids that were written since, about which it tells nothing.
+    pub(super) written: BTreeSet<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
@@ -188,8 +196,7 @@ pub(super) struct State {
     /// Instances of the controller that is replaced: deregistered when ours are there.
     pub(super) adopted: Adopted,
     pub(super) seen: Seen,
-    /// A reading is in flight; ids that were written since it began, about which it tells nothing.
-    pub(super) reading: Option<BTreeSet<Arc<str>>>,
+    pub(super) reading: Option<Reading>,
     pub(super) running: BTreeMap<Arc<str>, Running>,
     /// Ids that are still to be written; `None`: to be planned.
     pub(super) pending: Option<VecDeque<Arc<str>>>,
@@ -202,6 +209,8 @@ pub(super) struct State {
     pub(super) full_until: Option<Instant>,
     /// Why the target as a whole, or one of its writes, does not get on.
     pub(super) problem: Option<(Reason, String)>,
+    /// A service that was to be made, without an answer: until then it may come to be.
+    pub(super) late_until: Option<Instant>,
     /// Endpoints that cannot be registered.
     pub(super) unfit: Option<String>,
     /// All was as desired once: what changes from now on is urgent.
@@ -351,8 +360,15 @@ impl State {
         self.crowded = self.crowded.with(traits, instances, instances.saturating_sub(ill + self.foreign_ill));
     }
 
+    /// Nothing remains to be written.
+    pub(super) fn settle(&mut self) {
+        self.settled = true;
+        self.reach();
+        self.count();
+    }
+
     /// Notes what is registered now that nothing remains to be written.
-    pub(super) fn reach(&mut self) {
+    fn reach(&mut self) {
         let registered = self.own.iter().filter(|(_, said)| said.is_some()).map(|(id, _)| id);
         if !self.reached.as_ref().is_some_and(|reached| reached.iter().eq(registered.clone())) {
             self.reached = Some(Arc::new(registered.cloned().collect()));
@@ -389,8 +405,13 @@ pub(super) type Trouble = Option<(Reason, String)>;
 /// A listing that many targets need: read once, by one call at a time.
 #[derive(Debug)]
 pub(super) struct Listing<T> {
+    /// With the time at which they came.
     pub(super) rows: Option<(Instant, T)>,
-    pub(super) loading: bool,
+    /// When the call for the rows began.
+    begun: Option<Instant>,
+    loading: Option<Instant>,
+    /// A call that began before this tells nothing.
+    forgotten: Option<Instant>,
     failures: u32,
     not_before: Option<Instant>,
     error: Option<Error>,
@@ -398,7 +419,7 @@ pub(super) struct Listing<T> {
 
 impl<T> Default for Listing<T> {
     fn default() -> Self {
-        Self { rows: None, loading: false, failures: 0, not_before: None, error: None }
+        Self { rows: None, begun: None, loading: None, forgotten: None, failures: 0, not_before: None, error: None }
     }
 }
 
@@ -409,7 +430,26 @@ impl<T> Listing<T> {
     }
 
     pub(super) fn may_load(&self, now: Instant) -> bool {
-        !self.loading && self.not_before.is_none_or(|at| at <= now)
+        !self.is_loading() && self.not_before.is_none_or(|at| at <= now)
+    }
+
+    pub(super) const fn is_loading(&self) -> bool {
+        self.loading.is_some()
+    }
+
+    pub(super) fn load(&mut self, now: Instant) {
+        self.loading = Some(now);
+    }
+
+    /// The rows are out of date, and those of a call that is on its way are as well.
+    pub(super) fn forget(&mut self, now: Instant) {
+        self.rows = None;
+        self.forgotten = self.loading.map(|_| now);
+    }
+
+    /// Whether the rows are of a call that began at `since` or later: then what they lack was not there at `since`.
+    pub(super) fn began_since(&self, since: Instant) -> bool {
+        self.rows.is_some() && self.begun.is_some_and(|begun| begun >= since)
     }
 
     pub(super) fn not_before(&self) -> Option<Instant> {
@@ -425,9 +465,10 @@ impl<T> Listing<T> {
 
     /// A failed reading leaves the rows as they were.
     pub(super) fn loaded(&mut self, result: Result<T, Error>, now: Instant) {
-        self.loading = false;
+        let begun = self.loading.take().unwrap_or(now);
         match result {
-            Ok(rows) => *self = Self { rows: Some((now, rows)), ..Self::default() },
+            Ok(_) if self.forgotten.is_some_and(|at| begun <= at) => *self = Self::default(),
+            Ok(rows) => *self = Self { rows: Some((now, rows)), begun: Some(begun), ..Self::default() },
             Err(error) => {
                 self.failures += 1;
                 // Where AWS throttles, the next one waits for its turn as it is.

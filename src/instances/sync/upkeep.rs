@@ -1,6 +1,6 @@
-//! What is done while nothing changes: reading every target again, and deleting namespaces that nothing needs.
+//! What is done while nothing changes: reading every target again.
 
-use std::{ops::Bound, sync::Arc, time::Duration};
+use std::{ops::Bound, time::Duration};
 
 use tokio::time::Instant;
 
@@ -9,7 +9,7 @@ use super::{
     engine::Engine,
     state::{Class, Seen, State, Want},
 };
-use crate::{cloudmap::NamespaceKind, model::Target};
+use crate::model::Target;
 
 /// When to look for targets to check again where there are none, as at the start of a term.
 const NOTHING_YET: Duration = Duration::from_secs(1);
@@ -18,26 +18,6 @@ const NOTHING_YET: Duration = Duration::from_secs(1);
 const CHECKS: usize = Class::Read.places() / 2;
 
 impl Engine {
-    /// Deletes namespaces of ours that no target needs any more. AWS keeps those with services in them.
-    pub(super) fn tidy_namespaces(&mut self, now: Instant) -> Option<Call> {
-        if !self.settings.delete_empty || self.in_flight(Class::Resolve) > 0 {
-            return None;
-        }
-        let name = self.superfluous.iter().find(|(_, at)| **at <= now)?.0.clone();
-        if self.namespaces.rows.is_none() {
-            let load = self.namespaces.may_load(now);
-            self.namespaces.loading |= load;
-            *self.in_flight.entry(Class::Resolve).or_default() += usize::from(load);
-            return load.then_some(Call::ListNamespaces);
-        }
-        let needed = self.desired.targets.range(first_in(&name)..).next().is_some_and(|(t, _)| t.namespace == name);
-        let listed = self.namespaces.rows.as_ref().and_then(|(_, rows)| rows.get(&name)).cloned();
-        self.superfluous.remove(&name);
-        let namespace = listed.filter(|listed| !needed && listed.kind == NamespaceKind::Http)?;
-        *self.in_flight.entry(Class::Resolve).or_default() += 1;
-        Some(Call::DeleteNamespace(namespace))
-    }
-
     /// Whether there is a place for a drift check: a slow one must not hold up the next.
     pub(super) fn may_check(&self) -> bool {
         self.in_flight(Class::Read) < CHECKS
@@ -85,8 +65,4 @@ impl Engine {
 /// own.)
 fn pages_of(state: &State) -> usize {
     1 + (state.own.len() + state.foreign) / 100
-}
-
-fn first_in(namespace: &Arc<str>) -> Target {
-    Target { namespace: namespace.clone(), service: "".into() }
 }

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::{
     TargetDesired,
     call::{Call, Event, Inventory},
-    engine::Engine,
-    state::{Retry, Running, Seen, State, Told, back_off, reason},
+    engine::{Engine, HANDOVER},
+    state::{Reading, Retry, Running, Seen, State, Told, back_off, reason},
 };
 use crate::{
     cloudmap::{Error, ErrorKind, OperationId, OperationState},
@@ -88,9 +88,7 @@ impl Engine {
         state.pending = Some(VecDeque::new());
         let refused = is_refused(state, desired);
         if state.at_rest() && !full && !refused {
-            state.settled = true;
-            state.reach();
-            state.count();
+            state.settle();
         }
         // Only when ours are there, so that the name loses no address while it changes hands.
         let going: Vec<_> = if state.adopted.is_empty() || !desired.active || desired.keep || refused {
@@ -189,8 +187,17 @@ impl Engine {
     }
 
     /// AWS took a request, or did not.
-    pub(super) fn written(&mut self, target: &Target, id: &Arc<str>, result: Result<OperationId, Error>, now: Instant) {
-        let Some(state) = self.targets.get_mut(target) else { return };
+    pub(super) fn written(
+        &mut self,
+        target: &Target,
+        service_id: &Arc<str>,
+        id: &Arc<str>,
+        result: Result<OperationId, Error>,
+        now: Instant,
+    ) {
+        // An answer may come when the target is another service already.
+        let state = self.targets.get_mut(target).filter(|state| state.service_id.as_ref() == Some(service_id));
+        let Some(state) = state else { return };
         let Some(running) = state.running.get_mut(id) else { return };
         match result {
             Ok(operation) => {
@@ -370,7 +377,7 @@ impl Engine {
         state.running.clear();
         state.lose_place();
         let at = state.fail(error, now);
-        self.forget_services(target);
+        self.forget_services(target, now);
         self.wake_at(target, at);
     }
 
@@ -411,10 +418,12 @@ impl Engine {
     }
 
     /// A complete listing of a target's service, or none.
-    pub(super) fn was_read(&mut self, target: &Target, result: Result<Inventory, Error>, now: Instant) {
+    pub(super) fn was_read(&mut self, target: &Target, begun: Instant, result: Result<Inventory, Error>, now: Instant) {
         let desired = self.desired.clone();
+        let handed_over = self.started + HANDOVER;
         let Some(state) = self.targets.get_mut(target) else { return };
-        let Some(written) = state.reading.take() else { return };
+        // An earlier one may be answered when the target was found anew, and is read once more.
+        let Some(Reading { written, .. }) = state.reading.take_if(|reading| reading.begun == begun) else { return };
         let Some(desired) = desired.targets.get(target) else { return };
         match result {
             Err(error) => {
@@ -465,7 +474,7 @@ impl Engine {
                 state.foreign = reading.foreign;
                 state.health_was_read(&listing, unhealthy.as_ref(), &written, now);
                 state.count();
-                let whole = written.is_empty() && state.running.is_empty();
+                let whole = written.is_empty() && state.running.is_empty() && begun >= handed_over;
                 let first = state.seen == Seen::Never;
                 state.seen = if whole { Seen::Since } else { Seen::Once };
                 state.pending = None;
@@ -481,7 +490,7 @@ impl Engine {
 
 /// A reading that is in flight tells nothing about an instance that is written meanwhile.
 fn touch(state: &mut State, id: &Arc<str>) {
-    if let Some(written) = &mut state.reading {
-        written.insert(id.clone());
+    if let Some(reading) = &mut state.reading {
+        reading.written.insert(id.clone());
     }
 }

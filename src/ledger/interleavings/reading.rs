@@ -28,6 +28,23 @@ fn a_restarted_reader_does_not_go_back_to_what_a_lagging_replica_shows() {
 }
 
 #[test]
+fn who_could_not_be_asked_whose_an_id_is_asks_again_soon_also_at_the_begin_of_a_term() {
+    let mut world = World::default();
+    let [mut blue, mut green] = ["blue", "green"].map(|id| Process::elect(&mut world, id));
+    blue.desire(&mut world, &state(0..3, 1));
+    green.hangs = |call| matches!(call, Call::Creator { .. });
+    pass(&mut world, &mut [&mut blue, &mut green], 5);
+    let creator = green.hanging.iter().position(|(_, call)| matches!(call, Call::Creator { .. })).unwrap();
+    let (id, _) = green.hanging.remove(creator);
+    green.hangs = |_| false;
+    let failure = Failure { message: "throttled".to_owned(), uncertain: false };
+    green.term.done(world.now(), id, &Outcome::Failed(failure));
+    green.let_go(&mut world);
+    pass(&mut world, &mut [&mut blue, &mut green], 6);
+    assert_eq!(green.applies("blue"), Some(state(0..3, 1)));
+}
+
+#[test]
 fn a_running_reader_does_not_go_back_either() {
     let mut world = World::default();
     let mut blue = with_pages(&mut world, "blue", 15);

@@ -147,7 +147,7 @@ async fn writes_nothing_while_nothing_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn namespaces_come_and_go_one_by_one_with_a_listing_each_at_most() {
+async fn namespaces_come_one_by_one_with_a_listing_each_at_most_and_stay() {
     let world = World::new(Fake::new());
     for i in 0..20 {
         let web = target(&format!("shop-{i}"), "web");
@@ -157,10 +157,10 @@ async fn namespaces_come_and_go_one_by_one_with_a_listing_each_at_most() {
         world.until(&web, |status| status.own_gone).await;
         world.desire([]);
         sleep(Duration::from_mins(10)).await;
-        assert!(world.fake.registry().namespaces.is_empty(), "nobody needs it any more");
     }
+    assert_eq!(world.fake.registry().namespaces.len(), 20, "deleting them is for `purge`");
     // Before a namespace is made, none of its name may be there; all else that is to be known of it is known already.
-    assert_eq!((world.count(Operation::CreateHttpNamespace), world.count(Operation::DeleteNamespace)), (20, 20));
+    assert_eq!(world.count(Operation::CreateHttpNamespace), 20);
     let listings = world.count(Operation::ListNamespaces);
     assert!(listings <= 20, "{listings}");
 }
@@ -196,7 +196,10 @@ async fn a_new_leader_asks_once_whose_each_service_is_and_no_change_waits_for_th
     }
     let all = since.elapsed();
     assert!(changed < Duration::from_secs(12), "{changed:?}: 400 readings take 7 s");
-    assert!((Duration::from_secs(16)..Duration::from_secs(22)).contains(&all), "{all:?}: 400 looks take 17.5 s");
+    assert!(
+        all < Duration::from_secs(12),
+        "{all:?}: 400 looks take 17.5 s, and nobody waits for those that change nothing"
+    );
     sleep(Duration::from_mins(30)).await;
     assert_eq!(next.count(Operation::GetService), 400, "each is asked for once in a term");
     assert_eq!((next.count(Operation::CreateService), next.writes()), (calls.0 + 1, calls.1 + 2));

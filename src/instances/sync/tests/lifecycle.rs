@@ -1,7 +1,12 @@
 //! From the first instance to the last, and from one leader to the next.
 
+use std::collections::BTreeMap;
+
 use super::*;
-use crate::cloudmap::{DnsRecord, RecordType};
+use crate::{
+    cloudmap::{DnsRecord, RecordType},
+    instances::attributes::ServiceTraits,
+};
 
 #[tokio::test(start_paused = true)]
 async fn makes_namespace_and_service_once_and_marks_them() {
@@ -85,12 +90,64 @@ async fn retires_to_nothing_and_removes_what_it_made() {
         let registry = world.fake.registry();
         assert!(registry.instances.is_empty() && registry.services.is_empty());
     }
+    // A namespace that is made again has another HttpName: who discovers by the old one would find nothing any more.
+    let namespaces = world.fake.registry().namespaces.clone();
     world.desire([]);
-    sleep(Duration::from_mins(5)).await;
-    assert!(world.fake.registry().namespaces.is_empty(), "an empty namespace of ours goes later");
+    sleep(Duration::from_hours(1)).await;
+    assert_eq!((namespaces.len(), &world.fake.registry().namespaces), (1, &namespaces));
 
     world.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
     world.registered(&web, 2).await;
+    assert_eq!(world.fake.registry().namespaces, namespaces);
+}
+
+/// What the leader before had sent may take effect after this one's first listing.
+#[tokio::test(start_paused = true)]
+async fn what_lands_after_a_listing_is_withdrawn_before_the_record_goes() {
+    let fake = Fake::new();
+    fake.registry().add_namespace("other", NamespaceKind::Http);
+    let (web, api) = (target("shop", "web"), target("other", "api"));
+    let next = World::new(fake.clone());
+    next.desire([(web.clone(), retiring()), (api.clone(), retiring())]);
+    sleep(Duration::from_secs(5)).await;
+    {
+        let mut registry = fake.registry();
+        let shop = registry.add_namespace("shop", NamespaceKind::Http);
+        let other = registry.namespaces[0].id.clone();
+        for (namespace, name) in [(shop, "web"), (other, "api")] {
+            let service = registry.add_service(&namespace, name, &identity("uid-1").creator_request_id(1), "");
+            let spec = &specs("uid-1", name, 1..=1, "a")[0];
+            let instance = spec.render(ServiceTraits::default());
+            registry.instances.insert((service, instance.id), instance.attributes);
+        }
+    }
+    for target in [&web, &api] {
+        next.until(target, |status| status.own_gone).await;
+    }
+    assert_eq!(fake.registry().instances, BTreeMap::new());
+    assert!(fake.registry().services.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_whose_creation_was_not_answered_is_not_left_behind() {
+    let fake = Fake::new();
+    fake.registry().add_namespace("shop", NamespaceKind::Http);
+    let (web, api) = (target("shop", "web"), target("shop", "api"));
+    let world = World::new(fake.clone());
+    world.desire([(api.clone(), active(specs("uid-1", "api", 1..=1, "a")))]);
+    world.registered(&api, 1).await;
+    sleep(Duration::from_mins(1)).await;
+    fake.fault(Operation::CreateService, Fault::Lost(ErrorKind::Unknown));
+    let made = world.count(Operation::CreateService);
+    let wanted = |web_desired| [(api.clone(), active(specs("uid-1", "api", 1..=1, "a"))), (web.clone(), web_desired)];
+    world.desire(wanted(active(specs("uid-1", "web", 1..=1, "a"))));
+    while world.count(Operation::CreateService) == made {
+        sleep(Duration::from_millis(10)).await;
+    }
+    world.desire(wanted(retiring()));
+    world.until(&web, |status| status.own_gone).await;
+    let services: Vec<_> = fake.registry().services.values().map(|service| service.name.clone()).collect();
+    assert_eq!(services, ["api".into()]);
 }
 
 #[tokio::test(start_paused = true)]
