@@ -38,9 +38,11 @@ pub fn assign(previous: &[Chunk], endpoints: &[Endpoint]) -> Vec<Chunk> {
     };
     let mut rooms = BTreeMap::<u32, Room<'_>>::new();
     let mut placed = BTreeSet::new();
-    // Chunks that are far emptier than they need be are dissolved, or a service that shrank would keep them for ever.
-    let needed = wanted.len().div_ceil(MAX_ENDPOINTS);
-    if previous.len() <= 4 + 2 * needed {
+    // Chunks that are far emptier than they need be are dissolved, or a service that shrank would keep them for ever. Large
+    // endpoints may need more chunks than their number says: only filling new ones tells.
+    let at_least = wanted.len().div_ceil(MAX_ENDPOINTS);
+    let few = |needed| previous.len() <= 4 + 2 * needed;
+    if few(at_least) || few(assign(&[], endpoints).len()) {
         for chunk in previous {
             for old in &chunk.endpoints {
                 let Some(endpoint) = wanted.get(&address(old)) else { continue };
