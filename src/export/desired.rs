@@ -120,7 +120,7 @@ impl Exports {
     /// A record that is too large leaves the last version that fitted; an endpoint that is too large is left out. The other
     /// endpoints are those of now all the same, because the ones that are gone serve nobody.
     fn encode(&mut self, key: &ServiceKey, local: &Local) -> Result<(), TooLarge> {
-        let records::Exported { export, endpoints } = local;
+        let Local { export, endpoints } = local;
         let mut refusal = None;
         let previous = records::chunks(&self.map, key);
         match records::encode_export(key, export) {
@@ -129,14 +129,7 @@ impl Exports {
             Err(too_large) => return Err(too_large),
         }
         // Chunks go by the ports of the record that others read.
-        let said;
-        let ports = match refusal {
-            None => &export.ports,
-            Some(_) => {
-                said = records::ports(&self.map, key);
-                &said
-            }
-        };
+        let ports = if refusal.is_none() { &export.ports } else { &records::ports(&self.map, key) };
         let served: Vec<_> = endpoints.iter().filter(|endpoint| is_served(endpoint, ports)).cloned().collect();
         let mut chunks = Map::new();
         for chunk in assign(&previous, &served) {

@@ -163,6 +163,25 @@ fn a_claim_keeps_its_date_over_restarts_and_retires_until_its_instances_are_gone
 }
 
 #[test]
+fn what_comes_and_goes_leaves_nothing_behind() {
+    let mut exports = Exports::resume(&Map::new());
+    for round in 0..50 {
+        let [web, api, large] = ["web", "api", "large"].map(|name| format!("{name}-{round}"));
+        let t = target(&format!("t-{round}"));
+        set(&mut exports, &web, Some(mk_local(40, Some(t.clone()))), 7);
+        // It waits for the same target.
+        set(&mut exports, &api, Some(mk_local(1, Some(t.clone()))), 8);
+        set(&mut exports, &large, Some(mk_many_ports(100, 63, 3)), 9);
+        for name in [&web, &api, &large] {
+            set(&mut exports, name, None, 10);
+        }
+        exports.retired(&t);
+        let Exports { map, registrations, refused } = &exports;
+        assert_eq!((map.len(), refused.len(), registrations.len()), (0, 0, 0));
+    }
+}
+
+#[test]
 fn an_active_target_is_never_dropped_as_retired() {
     let mut exports = Exports::resume(&Map::new());
     set(&mut exports, "a", Some(mk_local(1, Some(target("t")))), 7);

@@ -98,6 +98,13 @@ impl Registrations {
         Some(self.waiting_for(target))
     }
 
+    /// Entries of any kind.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        let Self { held, wanted, waiting } = self;
+        held.len() + wanted.len() + waiting.len()
+    }
+
     fn waiting_for(&self, target: &Target) -> BTreeSet<ClaimOwner> {
         self.waiting.get(target).into_iter().flat_map(BTreeMap::keys).cloned().collect()
     }

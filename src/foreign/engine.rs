@@ -389,3 +389,46 @@ impl Engine {
 fn retry(failed: u32) -> Duration {
     RETRY.saturating_mul(1 << failed.min(8)).min(LAST_RETRY)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cloudmap::{CloudMap as _, Lane, NamespaceKind, fake::Fake},
+        foreign::call,
+        instances::Identity,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_and_goes_leaves_nothing_behind() {
+        let fake = Fake::new();
+        let cluster = "c1".parse().unwrap();
+        let settings = Arc::new(Settings::new(Identity { clusterset: None, cluster, cluster_uid: "u".into() }));
+        let mut engine = Engine::new(&settings, Instant::now());
+        for round in 0..20 {
+            let name: Arc<str> = format!("shop-{round}").into();
+            let namespace = fake.registry().add_namespace(&name, NamespaceKind::Http);
+            let services = ["web", "api"].map(|s| fake.registry().add_service(&namespace, s, "ecs", ""));
+            for sought in [[name.clone(), "absent".into()].into(), BTreeSet::new()] {
+                engine.seek(&sought, Instant::now());
+                let end = Instant::now() + Duration::from_mins(2);
+                while Instant::now() < end {
+                    match engine.next(Instant::now()) {
+                        Some(call) => {
+                            let event = call::perform(Arc::new(fake.clone()), settings.clone(), call).await;
+                            engine.done(event, Instant::now());
+                        }
+                        None => tokio::time::sleep(Duration::from_millis(100)).await,
+                    }
+                }
+            }
+            for service in services {
+                fake.delete_service(&service).await.unwrap();
+            }
+            engine.take_changed();
+            let Engine { namespaces, schedule, found, changed, .. } = &engine;
+            assert_eq!((namespaces.len(), schedule.len(), found.namespaces.len(), changed.len()), (0, 0, 0, 0));
+        }
+        assert!(fake.list_namespaces(Lane::Instances).await.unwrap().len() == 20 && engine.looking == 0);
+    }
+}

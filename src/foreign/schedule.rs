@@ -89,6 +89,11 @@ impl<K: Ord + Clone> Schedule<K> {
         self.turns.entry(key).or_insert_with(turn);
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.turns.len()
+    }
+
     pub(super) fn remove(&mut self, key: &K) {
         self.turns.remove(key);
     }

@@ -207,6 +207,9 @@ fn the_slices_of_an_unknown_cluster_stay_and_so_does_the_import() {
     assert_eq!(wanted.service, None, "the unknown export may be the oldest");
     assert_eq!(wanted.stale, ["t".into()]);
     assert_eq!(wanted.slices[&id("third")].len(), 1, "known endpoints go on being updated");
+    scene.unknown = Unknown::All;
+    let wanted = scene.wanted();
+    assert_eq!((wanted.service, wanted.stale), (None, vec![]), "anybody may export it still");
 }
 
 #[test]

@@ -67,7 +67,8 @@ impl InstanceSpec {
 
     /// One port of an endpoint.
     pub(super) fn of_port(id: Arc<str>, common: Arc<Attributes>, endpoint: &Endpoint, number: u16) -> Self {
-        let Endpoint { ipv4, ipv6, zone, .. } = endpoint;
+        // The rest is the same for all that are alike, or what was decided by before.
+        let Endpoint { ipv4, ipv6, zone, ports: _, conditions: _, hostname: _, node: _ } = endpoint;
         Self { id, common, ipv4: *ipv4, ipv6: *ipv6, port: Some(number), zone: zone.clone(), host: None, ready: true }
     }
 

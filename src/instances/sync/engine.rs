@@ -50,9 +50,9 @@ pub(super) struct Engine {
     pub(super) creating: BTreeMap<Arc<str>, Listing<()>>,
     /// Statuses or figures may differ from the last ones.
     changed: bool,
-    queues: BTreeMap<(Class, bool), VecDeque<Target>>,
+    pub(super) queues: BTreeMap<(Class, bool), VecDeque<Target>>,
     pub(super) in_flight: BTreeMap<Class, usize>,
-    timers: BTreeMap<(Instant, u64), Target>,
+    pub(super) timers: BTreeMap<(Instant, u64), Target>,
     pub(super) polls: BTreeMap<(Instant, u64), (Target, Arc<str>)>,
     pub(super) polling: usize,
     pub(super) sequence: u64,
@@ -278,9 +278,9 @@ impl Engine {
                 if !(desired.retiring && empty) {
                     return None;
                 }
-                let handed_over = self.started + HANDOVER;
-                if now < handed_over {
-                    self.wait_until(target, handed_over);
+                let certain = self.certain_from(target);
+                if now < certain {
+                    self.wait_until(target, certain);
                     return None;
                 }
                 // The last word is a reading after the last write, not after each of them.
@@ -300,7 +300,7 @@ impl Engine {
         self.wake_at(target, at);
     }
 
-    /// From when on a listing tells that nothing of ours is, or will come to be, at a target that retires.
+    /// From when on a listing or reading tells that nothing of ours is, or will come to be, at a target that retires.
     pub(super) fn certain_from(&self, target: &Target) -> Instant {
         let late_until = self.targets.get(target).and_then(|state| state.late_until);
         late_until.unwrap_or(self.started).max(self.started + HANDOVER)

@@ -209,7 +209,7 @@ pub(super) struct State {
     pub(super) full_until: Option<Instant>,
     /// Why the target as a whole, or one of its writes, does not get on.
     pub(super) problem: Option<(Reason, String)>,
-    /// A service that was to be made, without an answer: until then it may come to be.
+    /// A call that makes something was not answered: until then it may take effect.
     pub(super) late_until: Option<Instant>,
     /// Endpoints that cannot be registered.
     pub(super) unfit: Option<String>,

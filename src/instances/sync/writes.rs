@@ -211,6 +211,9 @@ impl Engine {
             }
             Err(error) => {
                 let registering = running.effect.is_some();
+                if registering && matches!(error.kind, ErrorKind::Unknown | ErrorKind::Other) {
+                    state.late_until = Some(now + HANDOVER);
+                }
                 self.ended(target, id);
                 let Some(state) = self.targets.get_mut(target) else { return };
                 match error.kind {
@@ -420,7 +423,7 @@ impl Engine {
     /// A complete listing of a target's service, or none.
     pub(super) fn was_read(&mut self, target: &Target, begun: Instant, result: Result<Inventory, Error>, now: Instant) {
         let desired = self.desired.clone();
-        let handed_over = self.started + HANDOVER;
+        let certain = self.certain_from(target);
         let Some(state) = self.targets.get_mut(target) else { return };
         // An earlier one may be answered when the target was found anew, and is read once more.
         let Some(Reading { written, .. }) = state.reading.take_if(|reading| reading.begun == begun) else { return };
@@ -474,7 +477,7 @@ impl Engine {
                 state.foreign = reading.foreign;
                 state.health_was_read(&listing, unhealthy.as_ref(), &written, now);
                 state.count();
-                let whole = written.is_empty() && state.running.is_empty() && begun >= handed_over;
+                let whole = written.is_empty() && state.running.is_empty() && begun >= certain;
                 let first = state.seen == Seen::Never;
                 state.seen = if whole { Seen::Since } else { Seen::Once };
                 state.pending = None;

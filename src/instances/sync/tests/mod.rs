@@ -3,6 +3,7 @@
 mod adopting;
 mod cost;
 mod drift;
+mod engine;
 mod foreign;
 mod health;
 mod isolation;

@@ -1,0 +1,195 @@
+//! The engine alone, whose calls are answered one by one.
+
+use super::*;
+use crate::{
+    cloudmap::{Error, OperationId, OperationState},
+    instances::sync::{
+        call::{Call, Event, Inventory, Performer},
+        engine::Engine,
+    },
+};
+
+struct Bench {
+    engine: Engine,
+    performer: Arc<Performer>,
+}
+
+impl Bench {
+    fn new(fake: &Fake) -> Self {
+        let leads = || Some(Instant::now() + Duration::from_secs(10));
+        let performer = Performer::new(Arc::new(fake.clone()), identity("uid-1"), Arc::new(leads));
+        let engine = Engine::new(Arc::new(Settings::new(identity("uid-1"))), Instant::now());
+        Self { engine, performer: Arc::new(performer) }
+    }
+
+    fn desire(&mut self, targets: impl IntoIterator<Item = (Target, TargetDesired)>) {
+        let desired = Desired { targets: targets.into_iter().collect() };
+        self.engine.desire(&Arc::new(desired), Instant::now());
+    }
+
+    /// Makes its calls for that long, one after the other.
+    async fn run(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            if let Some(call) = self.engine.next(Instant::now()) {
+                let event = self.performer.clone().perform(call).await;
+                self.engine.done(event, Instant::now());
+            } else {
+                let wake = self.engine.wake().map_or(end, |at| at.min(end));
+                tokio::time::sleep_until(wake.max(Instant::now() + Duration::from_millis(1))).await;
+            }
+        }
+    }
+
+    /// What is kept, in entries.
+    fn kept(&self) -> usize {
+        let Engine { targets, namespaces: _, services, creating, queues, timers, polls, in_flight, .. } = &self.engine;
+        let listed: usize = services.values().filter_map(|l| l.rows.as_ref()).map(|(_, rows)| 1 + rows.len()).sum();
+        let queued: usize = queues.values().map(std::collections::VecDeque::len).sum();
+        let flying: usize = in_flight.values().sum();
+        targets.len() + services.len() + listed + creating.len() + queued + timers.len() + polls.len() + flying
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_and_goes_leaves_nothing_behind() {
+    let fake = Fake::new();
+    let mut bench = Bench::new(&fake);
+    for round in 0..50 {
+        // Of each kind one: made, refused, and in a namespace that cannot be made.
+        let [web, orders, api] =
+            [("shop", "web"), ("absent", "orders"), ("denied", "api")].map(|(n, s)| target(&format!("{n}-{round}"), s));
+        let none = Creation { namespace: false, ..Creation::default() };
+        fake.registry().failing.insert(api.namespace.clone(), ErrorKind::AccessDenied);
+        let wanted = active(specs("uid-1", "web", 1..=3, "a"));
+        bench.desire([
+            (web.clone(), wanted.clone()),
+            (orders.clone(), TargetDesired { creation: none, ..wanted.clone() }),
+            (api.clone(), wanted),
+        ]);
+        bench.run(Duration::from_secs(40)).await;
+        bench.desire([&web, &orders, &api].map(|target| (target.clone(), retiring())));
+        bench.run(Duration::from_secs(80)).await;
+        assert!(bench.engine.statuses().values().all(|status| status.own_gone));
+        bench.desire([]);
+        bench.run(Duration::from_mins(6)).await;
+        assert!(fake.registry().instances.is_empty() && fake.registry().services.is_empty());
+        assert_eq!(bench.kept(), 0, "round {round}");
+    }
+}
+
+/// What the leader before had sent may land while a reading is under way.
+#[tokio::test(start_paused = true)]
+async fn a_reading_that_began_before_the_handover_does_not_let_the_record_go() {
+    let fake = Fake::new();
+    {
+        let mut registry = fake.registry();
+        let shop = registry.add_namespace("shop", NamespaceKind::Http);
+        registry.add_service(&shop, "web", &identity("uid-1").creator_request_id(1), "");
+    }
+    let mut bench = Bench::new(&fake);
+    bench.desire([(target("shop", "web"), retiring())]);
+    let mut readings = Vec::new();
+    let started = Instant::now();
+    while readings.len() < 2 {
+        match bench.engine.next(Instant::now()) {
+            Some(Call::Read { target, begun, .. }) => {
+                readings.push(begun - started);
+                // Slow, and the instances are listed at its begin.
+                sleep(Duration::from_secs(30)).await;
+                let result = Ok(Inventory { instances: Vec::new(), unhealthy: None });
+                bench.engine.done(Event::Read { target, begun, result }, Instant::now());
+            }
+            Some(call) => {
+                assert!(!matches!(call, Call::DeleteService { .. }), "after {readings:?}");
+                let event = bench.performer.clone().perform(call).await;
+                bench.engine.done(event, Instant::now());
+            }
+            None => sleep(Duration::from_millis(100)).await,
+        }
+    }
+    assert!(readings[1] >= Duration::from_secs(20), "{readings:?}");
+    bench.run(Duration::from_secs(1)).await;
+    assert!(bench.engine.statuses()[&target("shop", "web")].own_gone);
+}
+
+/// It was never answered, and the instance is not there yet when it is to be deregistered.
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_is_registered_late_is_withdrawn_before_the_record_goes() {
+    let fake = Fake::new();
+    fake.registry().add_namespace("shop", NamespaceKind::Http);
+    let mut bench = Bench::new(&fake);
+    let web = target("shop", "web");
+    bench.run(Duration::from_mins(1)).await;
+    bench.desire([(web.clone(), active(specs("uid-1", "web", 1..=1, "a")))]);
+    let (service_id, instance) = loop {
+        match bench.engine.next(Instant::now()) {
+            Some(Call::Register { service_id, instance, .. }) => break (service_id, instance),
+            Some(call) => {
+                let event = bench.performer.clone().perform(call).await;
+                bench.engine.done(event, Instant::now());
+            }
+            None => sleep(Duration::from_millis(100)).await,
+        }
+    };
+    let message = "no answer".to_owned();
+    let result = Err(Error { operation: "RegisterInstance", kind: ErrorKind::Unknown, message });
+    let (target, id) = (web.clone(), instance.id.clone());
+    let unanswered = Event::Written { target, service_id: service_id.clone(), id, result };
+    bench.engine.done(unanswered, Instant::now());
+    bench.desire([(web.clone(), retiring())]);
+    bench.run(Duration::from_secs(10)).await;
+    fake.registry().instances.insert((service_id, instance.id), instance.attributes);
+    bench.run(Duration::from_mins(2)).await;
+    assert!(bench.engine.statuses()[&web].own_gone);
+    assert!(fake.registry().instances.is_empty());
+}
+
+/// An answer that is late by a whole service: its operation is not that of the new one.
+#[tokio::test(start_paused = true)]
+async fn an_answer_about_a_service_that_is_no_more_tells_nothing_about_the_next() {
+    let fake = Fake::new();
+    fake.registry().add_namespace("shop", NamespaceKind::Http);
+    let mut bench = Bench::new(&fake);
+    let web = target("shop", "web");
+    bench.desire([(web.clone(), active(specs("uid-1", "web", 1..=1, "a")))]);
+    bench.run(Duration::from_secs(10)).await;
+    let instance = specs("uid-1", "web", 1..=1, "a")[0].id().clone();
+    let late = |result: Result<OperationId, Error>| Event::Written {
+        target: web.clone(),
+        service_id: "srv-gone".into(),
+        id: instance.clone(),
+        result,
+    };
+    bench.desire([(web.clone(), active(specs("uid-1", "web", 1..=1, "b")))]);
+    let call = loop {
+        match bench.engine.next(Instant::now()) {
+            Some(call @ Call::Register { .. }) => break call,
+            Some(call) => {
+                let event = bench.performer.clone().perform(call).await;
+                bench.engine.done(event, Instant::now());
+            }
+            None => sleep(Duration::from_millis(100)).await,
+        }
+    };
+    bench.engine.done(late(Ok(OperationId("op-gone".into()))), Instant::now());
+    let event = bench.performer.clone().perform(call).await;
+    let Event::Written { result: Ok(operation), .. } = &event else { panic!("{event:?}") };
+    let operation = operation.clone();
+    bench.engine.done(event, Instant::now());
+    sleep(Duration::from_secs(5)).await;
+    let asked = loop {
+        match bench.engine.next(Instant::now()) {
+            Some(Call::Poll { operation, .. }) => break operation,
+            Some(call) => {
+                let event = bench.performer.clone().perform(call).await;
+                bench.engine.done(event, Instant::now());
+            }
+            None => sleep(Duration::from_millis(100)).await,
+        }
+    };
+    assert_eq!(asked, operation);
+    let state = OperationState::Succeeded { targets: std::collections::BTreeMap::new() };
+    bench.engine.done(Event::Polled { target: web.clone(), id: instance, result: Ok(state) }, Instant::now());
+    assert_eq!(bench.engine.statuses()[&web].registered, 1);
+}
