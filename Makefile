@@ -14,7 +14,7 @@ IMAGE ?= cloudmap-mcs:dev
 IMAGE_TAR ?= cloudmap-mcs.tar
 CLUSTERS ?= 2
 
-.PHONY: help demo test conformance check bench build image testbed-up testbed-down clean-testbed clean
+.PHONY: help demo test conformance check soak bench build image testbed-up testbed-down clean-testbed clean
 
 help: ## Print this help
 	@echo "usage: make TARGET"
@@ -35,6 +35,8 @@ test: ## All tests: `make check`, simulation, adapter, emulator and, on three re
 conformance: ## The conformance suite alone, on clusters that have the controller (CONTEXTS=a,b[,c]); writes a report
 	@integration/conformance.sh
 
+soak: ## Simulate the ledger and whole controllers under faults, SEEDS=n of each scenario, on all cores
+	@integration/soak.sh
 
 bench: ## Measure propagation, idle cost and memory; prints one JSON line per figure
 	@$(STAGES) use_target; integration/bench.sh

@@ -17,7 +17,7 @@ mod port;
 
 use std::sync::Arc;
 
-pub use aws::{AwsCloudMap, AwsSettings, ConnectError};
+pub use aws::{AwsCloudMap, AwsSettings, ConnectError, answered};
 pub use limited::{Counted, Limited};
 pub use limits::{Limits, Rate, Rates};
 pub use metrics::{Calls, Estimate, Metrics};

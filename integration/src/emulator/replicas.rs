@@ -1,6 +1,6 @@
 //! The discovery and DNS sides: each replica has its own view of namespaces, services and instances, and learns of changes late.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::dns::Zone;
@@ -14,7 +14,7 @@ pub(crate) struct View {
     pub(crate) health_checked: bool,
     /// None where DNS does not find it.
     pub(crate) dns: Option<DnsConfig>,
-    pub(crate) instances: HashMap<String, Row>,
+    pub(crate) instances: BTreeMap<String, Row>,
     pub(crate) revision: u64,
 }
 

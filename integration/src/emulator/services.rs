@@ -263,7 +263,7 @@ pub(crate) fn add_service(service: &Service) -> Change {
         service: service.id.clone(),
         health_checked: service.health_checked(),
         dns: service.dns_config.clone(),
-        instances: HashMap::new(),
+        instances: BTreeMap::new(),
         revision: service.revision,
     };
     Change::AddService { namespace: service.namespace_id.clone(), name: service.name.clone(), view }

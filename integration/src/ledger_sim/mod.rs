@@ -24,7 +24,7 @@ pub mod campaign;
 mod check;
 mod events;
 mod registry;
-mod rng;
+pub(crate) mod rng;
 pub mod scenario;
 mod world;
 

@@ -1,3 +1,217 @@
-//! Whole controllers under simulated time.
+//! Whole controllers under simulated time: clusters of two replicas each, as `app` wires them, with real clients of kube
+//! against API servers in this process and the emulator's core as Cloud Map, in one runtime with paused time. A seed
+//! decides everything that happens, and the same seed gives the same run.
+//!
+//! The runtime itself throws dice (which branch of a `select!` comes first, which waiter wakes first). Only with
+//! `--cfg tokio_unstable` can these be seeded: without it a run is a run, but not one that can be repeated.
 
+pub mod campaign;
+mod check;
+mod cloudmap;
+mod expect;
 pub mod kubernetes;
+mod machine;
+pub mod scenario;
+mod schedule;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod world;
+
+use std::{cell::RefCell, time::Duration};
+
+use tokio::{
+    runtime::Builder,
+    time::{Instant, sleep_until},
+};
+
+use self::{
+    check::Checks,
+    scenario::Scenario,
+    schedule::{Running, Step},
+    trace::Trace,
+    world::{NAMES, Place, World},
+};
+use crate::ledger_sim::rng::Rng;
+
+/// How often the checks look.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long the first exports have to be everywhere.
+const START: Duration = Duration::from_mins(3);
+/// How long things happen.
+const TROUBLE: Duration = Duration::from_mins(4);
+/// How long everything has to be as it should be once nothing happens any more.
+const CONVERGENCE: Duration = Duration::from_mins(10);
+/// After that, the time in which what is late may still be written, such as the ledger's flush after a lull.
+const SETTLING: Duration = Duration::from_mins(3);
+/// After that, the time in which nothing is written.
+const QUIET: Duration = Duration::from_mins(2);
+
+/// How one run went.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    pub scenario: &'static str,
+    pub seed: u64,
+    /// The invariant that does not hold, and what shows it.
+    pub violation: Option<(&'static str, String)>,
+    /// Since the start.
+    pub violated_at: Duration,
+    /// From the end of the trouble until everything was as it should be.
+    pub converged: Option<Duration>,
+    /// What happened, if that was asked for.
+    pub trace: Vec<String>,
+    /// The steps that were made, in words.
+    pub steps: Vec<String>,
+}
+
+thread_local! {
+    /// What panicked in this thread since it was asked last.
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lets panics in any thread be told by the runs in it. Call it once.
+pub fn note_panics() {
+    let known = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        PANICS.with_borrow_mut(|panics| panics.push(panic.to_string()));
+        known(panic);
+    }));
+}
+
+/// Runs one seed. `only`: the numbers of the steps that are made; all without it.
+///
+/// # Panics
+/// If the runtime cannot be built.
+pub fn run(scenario: &'static Scenario, seed: u64, only: Option<&[usize]>, traced: bool) -> Report {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_time().start_paused(true);
+    #[cfg(tokio_unstable)]
+    builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_be_bytes()));
+    let runtime = builder.build().expect("a runtime without threads and sockets");
+    PANICS.with_borrow_mut(Vec::clear);
+    runtime.block_on(async { Driver::new(scenario, seed, traced).run(scenario, only).await })
+}
+
+struct Driver {
+    world: World,
+    checks: Checks,
+    report: Report,
+}
+
+type Violation = (&'static str, String);
+
+impl Driver {
+    fn new(scenario: &'static Scenario, seed: u64, traced: bool) -> Self {
+        let began = Instant::now();
+        let world = World::new(seed, scenario.clusters, began, Trace::new(began, traced));
+        let report = Report { scenario: scenario.name, seed, ..Report::default() };
+        Self { world, checks: Checks::default(), report }
+    }
+
+    async fn run(mut self, scenario: &Scenario, only: Option<&[usize]>) -> Report {
+        let mut rng = Rng::new(scenario.name, self.report.seed);
+        let steps = schedule::draw(&mut rng, scenario.kinds, scenario.clusters, scenario.steps, TROUBLE);
+        let chosen: Vec<(usize, Step)> =
+            steps.into_iter().enumerate().filter(|(number, _)| only.is_none_or(|only| only.contains(number))).collect();
+        self.report.steps = chosen
+            .iter()
+            .map(|(number, Step { at, lasts, action })| {
+                format!("{number:>3}  at {:>6.1} s for {:>5.1} s  {action:?}", at.as_secs_f64(), lasts.as_secs_f64())
+            })
+            .collect();
+        if let Err(violation) = self.course(&mut rng, &chosen).await {
+            self.report.violation = Some(violation);
+            self.report.violated_at = self.world.began.elapsed();
+        }
+        for cluster in &self.world.clusters {
+            self.world.trace.line(|| format!("{} {:?}", cluster.id, cluster.api.requests()));
+        }
+        self.report.trace = self.world.trace.take();
+        self.report
+    }
+
+    async fn course(&mut self, rng: &mut Rng, steps: &[(usize, Step)]) -> Result<(), Violation> {
+        for cluster in 0..self.world.clusters.len() {
+            for name in 0..NAMES.len() {
+                let place = Place { cluster, name };
+                self.world.scale(place, rng.below(3) + 1, false);
+                if cluster == 0 || rng.chance(0.7) {
+                    self.world.export(place);
+                }
+            }
+        }
+        self.converge(START, "the first exports arrive").await?;
+        self.trouble(steps).await?;
+        let calm = Instant::now();
+        self.converge(CONVERGENCE, "everything converges").await?;
+        self.report.converged = Some(calm.elapsed());
+        self.wait(SETTLING).await?;
+        self.checks.take_writes();
+        self.wait(QUIET).await?;
+        if let Some(mismatch) = expect::mismatch(&self.world.clusters, &self.world.registry) {
+            return Err(("what converged stays", mismatch));
+        }
+        match self.checks.take_writes().first() {
+            Some(write) => Err(("nothing is written at rest", write.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the steps, and ends all that they began.
+    async fn trouble(&mut self, steps: &[(usize, Step)]) -> Result<(), Violation> {
+        let begun = Instant::now();
+        let mut turns: Vec<(Duration, bool, usize)> = Vec::new();
+        for (index, (_, step)) in steps.iter().enumerate() {
+            turns.push((step.at, true, index));
+            turns.push((step.at + step.lasts, false, index));
+        }
+        turns.sort_by_key(|(at, begins, index)| (*at, !*begins, *index));
+        let mut running = Running::default();
+        for (at, begins, index) in turns {
+            self.wait_until(begun + at).await?;
+            let (number, step) = &steps[index];
+            if begins {
+                running.begin(&mut self.world, *number, step);
+            } else {
+                running.end(&mut self.world, *number, step);
+            }
+        }
+        self.wait_until(begun + TROUBLE).await?;
+        self.world.registry.forget_crashes();
+        self.world.clusters.iter().for_each(|cluster| cluster.api.clear_all());
+        Ok(())
+    }
+
+    async fn converge(&mut self, within: Duration, what: &'static str) -> Result<(), Violation> {
+        let end = Instant::now() + within;
+        while let Some(mismatch) = expect::mismatch(&self.world.clusters, &self.world.registry) {
+            if Instant::now() >= end {
+                return Err((what, mismatch));
+            }
+            self.wait(Duration::from_secs(1)).await?;
+        }
+        Ok(())
+    }
+
+    async fn wait(&mut self, time: Duration) -> Result<(), Violation> {
+        self.wait_until(Instant::now() + time).await
+    }
+
+    /// Lets time pass, and looks at what happens.
+    async fn wait_until(&mut self, end: Instant) -> Result<(), Violation> {
+        loop {
+            let next = (Instant::now() + LOOK).min(end);
+            sleep_until(next).await;
+            self.world.restart();
+            if let Some(violation) = self.checks.look(&self.world) {
+                return Err(violation);
+            }
+            if let Some(panic) = PANICS.with_borrow_mut(Vec::pop) {
+                return Err(("nothing panics", panic));
+            }
+            if next >= end {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -20,7 +20,8 @@ where
 {
     let (kind, message) = match error {
         SdkError::ServiceError(context) => {
-            let (kind, message) = answered(operation, context.err(), context.raw().status().as_u16());
+            let (error, status) = (context.err(), context.raw().status().as_u16());
+            let (kind, message) = answered(operation, error.code(), error.message(), status);
             (detail(context.err()).unwrap_or(kind), message)
         }
         // Nothing was sent: the request could not be built, or signed.
@@ -33,10 +34,10 @@ where
     Error { operation: operation.name(), kind, message }
 }
 
-/// AWS answered with an error of its own.
-fn answered(operation: Operation, error: &impl ProvideErrorMetadata, status: u16) -> (ErrorKind, String) {
-    let code = error.code().unwrap_or_default();
-    let words = match (code, error.message()) {
+/// AWS answered with an error of its own: what kind it is by its code and its HTTP status, and in words.
+pub fn answered(operation: Operation, code: Option<&str>, message: Option<&str>, status: u16) -> (ErrorKind, String) {
+    let code = code.unwrap_or_default();
+    let words = match (code, message) {
         ("", None) => format!("HTTP status {status}"),
         (code, None) => code.to_owned(),
         (code, Some(message)) => format!("{code}: {message}"),

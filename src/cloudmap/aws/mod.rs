@@ -39,6 +39,8 @@ use aws_sdk_servicediscovery::{
 };
 use aws_smithy_runtime_api::client::endpoint::EndpointPrefix;
 
+pub use error::answered;
+
 use super::{
     CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Namespace, NewService, Operation,
     OperationId, OperationState, Service, ServiceChange,

@@ -1,0 +1,130 @@
+//! Many seeds of many scenarios on all cores, and the shortest schedule that still fails.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{Report, run, scenario::Scenario};
+
+/// How many failures of a campaign are shrunk: each costs as many runs as it has steps.
+const SHRUNK: usize = 3;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Campaign {
+    pub scenarios: Vec<&'static Scenario>,
+    /// The first seed, and how many of each scenario.
+    pub start: u64,
+    pub seeds: u64,
+    /// Runtimes side by side.
+    pub threads: usize,
+    /// No new run is begun after this time.
+    pub limit: Option<Duration>,
+    /// How long between lines of progress; `None`: none.
+    pub progress: Option<Duration>,
+}
+
+impl Campaign {
+    /// Runs it, and prints the summary and each failure with the command that repeats it. Gives the number of failures.
+    #[expect(clippy::print_stdout, reason = "the result of a campaign")]
+    pub fn run(&self) -> usize {
+        let began = Instant::now();
+        let total = self.seeds * self.scenarios.len() as u64;
+        let (next, reports) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+        thread::scope(|scope| {
+            for _ in 0..self.threads.max(1) {
+                scope.spawn(|| self.work(&next, total, &reports, began));
+            }
+        });
+        let mut reports = reports.into_inner().unwrap_or_else(PoisonError::into_inner);
+        reports.sort_by_key(|report| (report.scenario, report.seed));
+        let mut by_scenario: BTreeMap<&str, Vec<&Report>> = BTreeMap::new();
+        for report in &reports {
+            by_scenario.entry(report.scenario).or_default().push(report);
+        }
+        for (name, reports) in by_scenario {
+            println!("{}", summary(name, &reports));
+        }
+        let failed: Vec<&Report> = reports.iter().filter(|report| report.violation.is_some()).collect();
+        for (index, report) in failed.iter().enumerate() {
+            println!("{}", describe(report));
+            if index < SHRUNK
+                && let Some(scenario) = self.scenarios.iter().find(|scenario| scenario.name == report.scenario)
+            {
+                println!("  the steps that it takes:");
+                shrink(scenario, report).steps.iter().for_each(|step| println!("    {step}"));
+            }
+        }
+        println!("{} passed, {} failed in {:.0?}", reports.len() - failed.len(), failed.len(), began.elapsed());
+        failed.len()
+    }
+
+    #[expect(clippy::print_stdout, reason = "progress")]
+    fn work(&self, next: &AtomicU64, total: u64, reports: &Mutex<Vec<Report>>, began: Instant) {
+        let mut told = began;
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= total || self.limit.is_some_and(|limit| began.elapsed() >= limit) {
+                return;
+            }
+            // Seed by seed through all scenarios, so that a campaign that is cut short has some of each.
+            let scenario = self.scenarios[number as usize % self.scenarios.len()];
+            let seed = self.start + number / self.scenarios.len() as u64;
+            let report = run(scenario, seed, None, false);
+            let mut reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
+            reports.push(report);
+            if self.progress.is_some_and(|every| told.elapsed() >= every) {
+                told = Instant::now();
+                let failed = reports.iter().filter(|report| report.violation.is_some()).count();
+                println!("{} of {total}, {failed} failed, {:.0?}", reports.len(), began.elapsed());
+            }
+        }
+    }
+}
+
+/// A failure, and how to see it again.
+pub fn describe(report: &Report) -> String {
+    let Report { scenario, seed, violated_at, .. } = report;
+    let (invariant, what) = report.violation.clone().unwrap_or_default();
+    format!(
+        "{invariant}, at {:.1} s: {what}\n  replay: integration/soak.sh --scenario {scenario} --seed {seed} --trace",
+        violated_at.as_secs_f64()
+    )
+}
+
+/// The same failure with as few steps as possible: one after the other is left out while it still fails.
+pub fn shrink(scenario: &'static Scenario, report: &Report) -> Report {
+    let mut best = report.clone();
+    let mut kept: Vec<usize> = (0..report.steps.len()).collect();
+    for number in (0..report.steps.len()).rev() {
+        let fewer: Vec<usize> = kept.iter().copied().filter(|kept| *kept != number).collect();
+        let shorter = run(scenario, report.seed, Some(&fewer), false);
+        if shorter.violation.as_ref().map(|(invariant, _)| *invariant)
+            == report.violation.as_ref().map(|(invariant, _)| *invariant)
+        {
+            (kept, best) = (fewer, shorter);
+        }
+    }
+    best
+}
+
+fn summary(name: &str, reports: &[&Report]) -> String {
+    let mut converged: Vec<Duration> = reports.iter().filter_map(|report| report.converged).collect();
+    converged.sort_unstable();
+    let at = |share: usize| converged.get((converged.len() * share / 100).min(converged.len().saturating_sub(1)));
+    let failed = reports.iter().filter(|report| report.violation.is_some()).count();
+    let seconds = |time: Option<&Duration>| time.map_or(f64::NAN, Duration::as_secs_f64);
+    format!(
+        "{name:12} seeds {:6}  failed {failed:4}  converged after p50 {:4.0} s  p99 {:4.0} s  max {:4.0} s",
+        reports.len(),
+        seconds(at(50)),
+        seconds(at(99)),
+        seconds(converged.last()),
+    )
+}

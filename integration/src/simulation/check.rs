@@ -1,0 +1,151 @@
+//! What must hold at every moment, whatever goes wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{
+    expect::{Name, imported, live},
+    kubernetes::{Verb, Write},
+    world::{Cluster, OWN, World, label},
+};
+
+/// What a cluster has of a name that has endpoints.
+#[derive(Debug, Clone, Default)]
+struct Held {
+    /// Addresses that the cluster imports or imported, and that have been live in their cluster ever since.
+    addresses: BTreeSet<String>,
+    import: Option<Value>,
+    derived: Option<Value>,
+}
+
+/// What the checks remember.
+#[derive(Debug, Default)]
+pub(crate) struct Checks {
+    held: BTreeMap<(String, Name), Held>,
+    /// Number of the last write of Cloud Map that was looked at.
+    sequence: u64,
+    /// Writes since [`Self::take_writes`], but for heartbeats and Leases.
+    writes: Vec<String>,
+}
+
+impl Checks {
+    /// Looks at everything that happened since the last time. Gives what must not be.
+    pub(crate) fn look(&mut self, world: &World) -> Option<(&'static str, String)> {
+        for cluster in &world.clusters {
+            for write in cluster.api.take_writes() {
+                world.trace.line(|| format!("{} {write}", cluster.id));
+                if write.by == "user" {
+                    continue;
+                }
+                if let Some(what) = stranger(&write) {
+                    return Some(("nothing foreign is written", format!("{}: {what}", cluster.id)));
+                }
+                let counts = !["leases", "configmaps", "events"].contains(&write.resource);
+                if counts && write.changed() {
+                    self.writes.push(format!("{} {write}", cluster.id));
+                }
+            }
+        }
+        if let Some(what) = self.registry(world) {
+            return Some(("nothing foreign is written", what));
+        }
+        self.continuity(&world.clusters).map(|what| ("a name with endpoints stays", what))
+    }
+
+    /// The writes since this was asked last.
+    pub(crate) fn take_writes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.writes)
+    }
+
+    fn registry(&mut self, world: &World) -> Option<String> {
+        let writes = world.registry.with(|cloudmap, _| cloudmap.writes_since(self.sequence));
+        for write in writes {
+            self.sequence = write.sequence;
+            if !write.is_ok() || !write.caller.starts_with('c') {
+                continue;
+            }
+            if write.instance.starts_with("ecs-") || write.service == "legacy" {
+                return Some(format!("{} {} {}/{}", write.caller, write.operation, write.service, write.instance));
+            }
+            // Heads: every heartbeat is one.
+            if write.service != "clusters" {
+                self.writes.push(format!("{} {} {}/{}", write.caller, write.operation, write.service, write.instance));
+            }
+        }
+        None
+    }
+
+    fn continuity(&mut self, clusters: &[Cluster]) -> Option<String> {
+        let mut exported: BTreeMap<Name, BTreeSet<String>> = BTreeMap::new();
+        for Cluster { api, .. } in clusters {
+            for (name, _) in api.list("serviceexports") {
+                if api.get("services", &name.0, &name.1).is_some() {
+                    let live = live(api, &name);
+                    exported.entry(name).or_default().extend(live);
+                }
+            }
+        }
+        let mut next = BTreeMap::new();
+        for Cluster { id, api, .. } in clusters {
+            let found = imported(api);
+            for (name, live) in &exported {
+                let namespace = api.get("namespaces", "", &name.0);
+                if namespace.is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null()) {
+                    continue;
+                }
+                let key = (id.clone(), name.clone());
+                let before = self.held.remove(&key).unwrap_or_default();
+                let held: BTreeSet<_> = before.addresses.intersection(live).cloned().collect();
+                let now = found.get(name).map(|import| import.addresses.clone()).unwrap_or_default();
+                let uid = |object: Option<std::sync::Arc<Value>>| object.map(|it| it["metadata"]["uid"].clone());
+                let import = api.get("serviceimports", &name.0, &name.1);
+                let derived = import.as_ref().and_then(|import| {
+                    import["metadata"]["annotations"]["multicluster.kubernetes.io/derived-service"].as_str()
+                });
+                let derived = uid(derived.and_then(|derived| api.get("services", &name.0, derived)));
+                let import = uid(import.clone());
+                if !held.is_empty() {
+                    let what = format!("{id} {}/{}", name.0, name.1);
+                    if now.is_disjoint(live) {
+                        return Some(format!("{what} is empty, though {held:?} live and were imported"));
+                    }
+                    if before.import != import {
+                        return Some(format!(
+                            "the ServiceImport of {what} is not the same: {:?}, {import:?}",
+                            before.import
+                        ));
+                    }
+                    if before.derived.is_some() && before.derived != derived {
+                        return Some(format!("the derived Service of {what} is not the same"));
+                    }
+                }
+                let addresses = held.into_iter().chain(now.intersection(live).cloned()).collect();
+                next.insert(key, Held { addresses, import, derived });
+            }
+        }
+        self.held = next;
+        None
+    }
+}
+
+/// Why a replica must not have made this write.
+fn stranger(write: &Write) -> Option<String> {
+    let (namespace, name) = &write.key;
+    let objects = || write.before.iter().chain(&write.after);
+    let ours = match write.resource {
+        "events" => write.verb == Verb::Create,
+        "leases" | "configmaps" => namespace == OWN,
+        "serviceexports" => write.status,
+        "serviceimports" => objects().all(|object| label(object, "cloudmap-mcs/managed-by") == "cloudmap-mcs"),
+        "services" => {
+            name.starts_with("derived-")
+                && objects().all(|object| label(object, "cloudmap-mcs/managed-by") == "cloudmap-mcs")
+        }
+        "endpointslices" => {
+            objects().all(|object| label(object, "endpointslice.kubernetes.io/managed-by") == "cloudmap-mcs")
+        }
+        _ => false,
+    };
+    (!ours).then(|| write.to_string())
+}

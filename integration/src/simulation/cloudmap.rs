@@ -1,0 +1,464 @@
+//! Cloud Map of the simulation: the emulator's core behind the product's port, without a socket.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use cloudmap_mcs::cloudmap::{
+    CloudMap, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, HealthCheck, Instance, Lane, Namespace,
+    NamespaceKind, NewService, Operation, OperationId, OperationState, RecordType, Service, ServiceChange, answered,
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{machine::EPOCH, trace::Trace};
+use crate::emulator::{self, ApiError, Outcome};
+
+/// What the product's adapter waits for an answer.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Rows that one discovery call gives.
+const DISCOVERED: usize = 1000;
+
+type Answer = Result<Value, Failure>;
+
+/// Why a call failed.
+enum Failure {
+    Refused(ApiError),
+    /// No answer.
+    Silence,
+}
+
+/// The one registry of all clusters. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Registry(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    began: Instant,
+    trace: Trace,
+    state: Mutex<State>,
+}
+
+struct State {
+    cloudmap: emulator::CloudMap,
+    crashes: Vec<Crash>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("cloudmap", &self.cloudmap).finish_non_exhaustive()
+    }
+}
+
+/// Strikes at a write of a replica.
+struct Crash {
+    replica: String,
+    /// Writes until it strikes.
+    left: u32,
+    /// The write takes effect.
+    after: bool,
+    then: Box<dyn FnOnce() + Send>,
+}
+
+impl Registry {
+    pub(crate) fn new(began: Instant, trace: Trace, settings: emulator::Settings) -> Self {
+        let state = State { cloudmap: emulator::CloudMap::new(settings), crashes: Vec::new() };
+        Self(Arc::new(Shared { began, trace, state: Mutex::new(state) }))
+    }
+
+    /// The port, as one replica has it.
+    pub(crate) fn port(&self, replica: &str) -> Port {
+        Port { registry: self.clone(), replica: replica.into() }
+    }
+
+    /// Looks into the registry, or changes it, with everything done that is due.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut emulator::CloudMap, Duration) -> R) -> R {
+        let now = self.now();
+        let mut state = self.state();
+        state.cloudmap.advance(now);
+        f(&mut state.cloudmap, now)
+    }
+
+    /// A call that nobody waits for and no fault hits: of writers that are not ours.
+    pub(crate) fn call(&self, caller: &str, operation: &str, body: &Value) -> Option<Value> {
+        self.with(|cloudmap, now| match cloudmap.call(now, caller, operation, body.to_string().as_bytes()) {
+            Outcome::Answered(Ok(response)) => serde_json::from_slice(&response.into_json()).ok(),
+            _ => None,
+        })
+    }
+
+    /// Calls `then`, which must end the replica, at its `nth` write from now on (1: the next).
+    pub(crate) fn crash_at_write(&self, replica: &str, nth: u32, after: bool, then: impl FnOnce() + Send + 'static) {
+        let crash = Crash { replica: replica.to_owned(), left: nth.max(1), after, then: Box::new(then) };
+        self.state().crashes.push(crash);
+    }
+
+    pub(crate) fn forget_crashes(&self) {
+        self.state().crashes.clear();
+    }
+
+    fn now(&self) -> Duration {
+        EPOCH + self.0.began.elapsed()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The crash that strikes at this write, if one does.
+    fn crash(&self, replica: &str) -> Option<Crash> {
+        let mut state = self.state();
+        state.crashes.iter_mut().filter(|crash| crash.replica == replica).for_each(|crash| crash.left -= 1);
+        let struck = state.crashes.iter().position(|crash| crash.replica == replica && crash.left == 0)?;
+        Some(state.crashes.remove(struck))
+    }
+
+    /// The way of a call, which goes on when the caller waits no more.
+    async fn travel(self, replica: Arc<str>, operation: &'static str, body: Vec<u8>) -> Answer {
+        let admission =
+            self.state().cloudmap.admit(self.now(), &replica, operation, &body).map_err(Failure::Refused)?;
+        sleep(admission.latency / 2).await;
+        let outcome = self.state().cloudmap.execute(self.now(), &admission, &body);
+        let said = match &outcome {
+            Outcome::Answered(Ok(_)) => "ok".to_owned(),
+            Outcome::Answered(Err(error)) => error.code.clone(),
+            Outcome::Dropped => "dropped".to_owned(),
+        };
+        self.0.trace.line(|| format!("{replica} {operation} {} {said}", String::from_utf8_lossy(&body)));
+        sleep(admission.latency / 2).await;
+        match outcome {
+            Outcome::Answered(Ok(response)) => {
+                serde_json::from_slice(&response.into_json()).map_err(|_| Failure::Silence)
+            }
+            Outcome::Answered(Err(error)) => Err(Failure::Refused(error)),
+            Outcome::Dropped => Err(Failure::Silence),
+        }
+    }
+}
+
+/// One replica's way to the registry.
+#[derive(Debug, Clone)]
+pub(crate) struct Port {
+    registry: Registry,
+    replica: Arc<str>,
+}
+
+/// A failed call with the members that the answer had beside its code.
+struct Failed {
+    error: Error,
+    code: String,
+    members: BTreeMap<&'static str, String>,
+}
+
+impl Failed {
+    fn member(&self, name: &str) -> Option<String> {
+        self.members.get(name).cloned()
+    }
+
+    /// With what only the typed answers of AWS say.
+    fn sorted(mut self) -> Error {
+        self.error.kind = match &*self.code {
+            "DuplicateRequest" => {
+                let operation = self.member("DuplicateOperationId").map(|id| OperationId(id.into()));
+                ErrorKind::Duplicate { operation }
+            }
+            "NamespaceAlreadyExists" => ErrorKind::AlreadyExists { id: self.member("NamespaceId") },
+            _ => self.error.kind,
+        };
+        self.error
+    }
+}
+
+impl Port {
+    async fn call(&self, operation: Operation, body: Value) -> Result<Value, Failed> {
+        let (name, unanswered) = (operation.name(), BTreeMap::new());
+        let writes = !["Get", "List", "Discover"].iter().any(|read| name.starts_with(read));
+        let crash = writes.then(|| self.registry.crash(&self.replica)).flatten();
+        if let Some(Crash { after: false, then, .. }) = crash {
+            then();
+            return std::future::pending().await;
+        }
+        let (tell, told) = oneshot::channel();
+        let travel = self.registry.clone().travel(Arc::clone(&self.replica), name, body.to_string().into_bytes());
+        tokio::spawn(async move { drop(tell.send(travel.await)) });
+        if let Some(Crash { then, .. }) = crash {
+            drop(told.await);
+            then();
+            return std::future::pending().await;
+        }
+        let answer = timeout(DEADLINE, told).await.ok().and_then(Result::ok).unwrap_or(Err(Failure::Silence));
+        answer.map_err(|failure| match failure {
+            Failure::Refused(ApiError { code, message, status, members }) => {
+                let (kind, message) = answered(operation, Some(&code), Some(&message), status);
+                Failed { error: Error { operation: name, kind, message }, code, members }
+            }
+            Failure::Silence => {
+                let message = "no answer in time or connection lost".to_owned();
+                let error = Error { operation: name, kind: ErrorKind::Unknown, message };
+                Failed { error, code: String::new(), members: unanswered }
+            }
+        })
+    }
+
+    /// All pages of a listing.
+    async fn pages(&self, operation: Operation, body: Value, member: &str) -> Result<Vec<Value>, Error> {
+        let (mut all, mut body) = (Vec::new(), body);
+        body["MaxResults"] = json!(100);
+        loop {
+            let mut page = self.call(operation, body.clone()).await.map_err(Failed::sorted)?;
+            all.extend(page[member].as_array_mut().map(std::mem::take).unwrap_or_default());
+            match page["NextToken"].as_str() {
+                Some(token) if !token.is_empty() => body["NextToken"] = json!(token),
+                _ => return Ok(all),
+            }
+        }
+    }
+
+    async fn submit(&self, operation: Operation, body: Value) -> Result<OperationId, Error> {
+        let answer = self.call(operation, body).await.map_err(Failed::sorted)?;
+        Ok(OperationId(text(&answer["OperationId"])))
+    }
+}
+
+fn text(value: &Value) -> Arc<str> {
+    value.as_str().unwrap_or_default().into()
+}
+
+fn strings(value: &Value) -> BTreeMap<String, String> {
+    let members = value.as_object().into_iter().flatten();
+    members.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect()
+}
+
+fn tag_list(tags: &BTreeMap<String, String>) -> Value {
+    tags.iter().map(|(key, value)| json!({"Key": key, "Value": value})).collect()
+}
+
+fn namespace(value: &Value) -> Namespace {
+    Namespace {
+        id: text(&value["Id"]),
+        arn: text(&value["Arn"]),
+        name: text(&value["Name"]),
+        http_name: text(&value["Properties"]["HttpProperties"]["HttpName"]),
+        kind: match value["Type"].as_str() {
+            Some("DNS_PRIVATE") => NamespaceKind::DnsPrivate,
+            Some("DNS_PUBLIC") => NamespaceKind::DnsPublic,
+            _ => NamespaceKind::Http,
+        },
+        description: value["Description"].as_str().map(str::to_owned),
+    }
+}
+
+fn service(value: &Value) -> Service {
+    let dns = &value["DnsConfig"];
+    let records: Vec<DnsRecord> = dns["DnsRecords"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|record| DnsRecord {
+            record_type: match record["Type"].as_str() {
+                Some("AAAA") => RecordType::Aaaa,
+                Some("SRV") => RecordType::Srv,
+                Some("CNAME") => RecordType::Cname,
+                _ => RecordType::A,
+            },
+            ttl: record["TTL"].as_u64().unwrap_or(0) as u32,
+        })
+        .collect();
+    let check = &value["HealthCheckConfig"];
+    Service {
+        id: text(&value["Id"]),
+        arn: text(&value["Arn"]),
+        name: text(&value["Name"]),
+        namespace_id: value["NamespaceId"].as_str().map(Into::into),
+        description: value["Description"].as_str().map(str::to_owned),
+        creator_request_id: value["CreatorRequestId"].as_str().map(str::to_owned),
+        dns: (!records.is_empty())
+            .then(|| DnsConfig { weighted: dns["RoutingPolicy"].as_str() == Some("WEIGHTED"), records }),
+        custom_health_check: value["HealthCheckCustomConfig"].is_object(),
+        health_check: check["Type"].as_str().map(|kind| HealthCheck {
+            kind: kind.to_owned(),
+            path: check["ResourcePath"].as_str().map(str::to_owned),
+            failure_threshold: check["FailureThreshold"].as_i64().map(|threshold| threshold as i32),
+        }),
+    }
+}
+
+fn records(records: &[DnsRecord]) -> Value {
+    records.iter().map(|record| json!({"Type": record.record_type.as_str(), "TTL": record.ttl})).collect()
+}
+
+#[async_trait]
+impl CloudMap for Port {
+    async fn list_namespaces(&self, _lane: Lane) -> Result<Vec<Namespace>, Error> {
+        let found = self.pages(Operation::ListNamespaces, json!({}), "Namespaces").await?;
+        Ok(found.iter().map(namespace).collect())
+    }
+
+    async fn get_namespace(&self, id: &str) -> Result<Namespace, Error> {
+        let answer = self.call(Operation::GetNamespace, json!({"Id": id})).await.map_err(Failed::sorted)?;
+        Ok(namespace(&answer["Namespace"]))
+    }
+
+    async fn create_http_namespace(
+        &self,
+        name: &str,
+        creator_request_id: &str,
+        description: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<OperationId, Error> {
+        let body = json!({"Name": name, "CreatorRequestId": creator_request_id, "Description": description,
+            "Tags": tag_list(tags)});
+        self.submit(Operation::CreateHttpNamespace, body).await
+    }
+
+    async fn delete_namespace(&self, id: &str) -> Result<OperationId, Error> {
+        self.submit(Operation::DeleteNamespace, json!({"Id": id})).await
+    }
+
+    async fn list_services(&self, namespace_id: &str) -> Result<Vec<Service>, Error> {
+        let filter = json!([{"Name": "NAMESPACE_ID", "Values": [namespace_id]}]);
+        let found = self.pages(Operation::ListServices, json!({"Filters": filter}), "Services").await?;
+        Ok(found.iter().map(service).collect())
+    }
+
+    async fn get_service(&self, id: &str) -> Result<Service, Error> {
+        let answer = self.call(Operation::GetService, json!({"Id": id})).await.map_err(Failed::sorted)?;
+        Ok(service(&answer["Service"]))
+    }
+
+    async fn create_service(&self, new: &NewService) -> Result<CreateService, Error> {
+        let NewService { namespace_id, name, creator_request_id, description, dns, custom_health_check, tags } = new;
+        let mut body = json!({"Name": &**name, "NamespaceId": &**namespace_id, "CreatorRequestId": creator_request_id,
+            "Tags": tag_list(tags)});
+        if let Some(description) = description {
+            body["Description"] = json!(description);
+        }
+        match dns {
+            Some(dns) => {
+                let policy = if dns.weighted { "WEIGHTED" } else { "MULTIVALUE" };
+                body["DnsConfig"] = json!({"RoutingPolicy": policy, "DnsRecords": records(&dns.records)});
+            }
+            None => body["Type"] = json!("HTTP"),
+        }
+        if *custom_health_check {
+            body["HealthCheckCustomConfig"] = json!({});
+        }
+        match self.call(Operation::CreateService, body).await {
+            Ok(answer) => Ok(CreateService::Created(service(&answer["Service"]))),
+            Err(failed) => match failed.member("ServiceId") {
+                Some(id) if failed.code == "ServiceAlreadyExists" => {
+                    let creator_request_id = failed.member("CreatorRequestId");
+                    Ok(CreateService::Exists { id: id.into(), creator_request_id })
+                }
+                _ => Err(failed.sorted()),
+            },
+        }
+    }
+
+    async fn update_service(&self, id: &str, change: &ServiceChange) -> Result<OperationId, Error> {
+        let mut service = json!({"DnsConfig": {"DnsRecords": records(&change.records)}});
+        if let Some(description) = &change.description {
+            service["Description"] = json!(description);
+        }
+        if let Some(check) = &change.health_check {
+            service["HealthCheckConfig"] = json!({"Type": check.kind, "ResourcePath": check.path,
+                "FailureThreshold": check.failure_threshold});
+        }
+        self.submit(Operation::UpdateService, json!({"Id": id, "Service": service})).await
+    }
+
+    async fn delete_service(&self, id: &str) -> Result<(), Error> {
+        self.call(Operation::DeleteService, json!({"Id": id})).await.map_err(Failed::sorted)?;
+        Ok(())
+    }
+
+    async fn register_instance(&self, service: &str, instance: &Instance, _lane: Lane) -> Result<OperationId, Error> {
+        let body = json!({"ServiceId": service, "InstanceId": &*instance.id, "Attributes": instance.attributes});
+        self.submit(Operation::RegisterInstance, body).await
+    }
+
+    async fn deregister_instance(&self, service: &str, instance: &str, _lane: Lane) -> Result<OperationId, Error> {
+        self.submit(Operation::DeregisterInstance, json!({"ServiceId": service, "InstanceId": instance})).await
+    }
+
+    async fn operation(&self, id: &OperationId, _lane: Lane) -> Result<OperationState, Error> {
+        let answer = self.call(Operation::GetOperation, json!({"OperationId": &*id.0})).await;
+        let operation = &answer.map_err(Failed::sorted)?["Operation"];
+        let said = |member: &str| operation[member].as_str().unwrap_or("UNKNOWN").to_owned();
+        Ok(match operation["Status"].as_str() {
+            Some("SUCCESS") => OperationState::Succeeded { targets: strings(&operation["Targets"]) },
+            Some("FAIL") => OperationState::Failed { code: said("ErrorCode"), message: said("ErrorMessage") },
+            _ => OperationState::Running,
+        })
+    }
+
+    async fn list_instances(&self, service_id: &str) -> Result<Vec<Instance>, Error> {
+        let found = self.pages(Operation::ListInstances, json!({"ServiceId": service_id}), "Instances").await?;
+        let instance = |value: &Value| Instance { id: text(&value["Id"]), attributes: strings(&value["Attributes"]) };
+        Ok(found.iter().map(instance).collect())
+    }
+
+    async fn unhealthy_instances(&self, service_id: &str) -> Result<BTreeSet<Arc<str>>, Error> {
+        let operation = Operation::GetInstancesHealthStatus;
+        let answer = self.call(operation, json!({"ServiceId": service_id, "MaxResults": 100})).await;
+        match answer.map_err(Failed::sorted) {
+            Ok(answer) => {
+                let statuses = strings(&answer["Status"]).into_iter();
+                Ok(statuses.filter(|(_, status)| status == "UNHEALTHY").map(|(id, _)| id.into()).collect())
+            }
+            Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::InvalidInput) => Ok(BTreeSet::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn discover_instances(
+        &self,
+        http_name: &str,
+        service: &str,
+        query: &BTreeMap<String, String>,
+        _lane: Lane,
+    ) -> Result<Discovery, Error> {
+        let mut body = json!({"NamespaceName": http_name, "ServiceName": service, "MaxResults": DISCOVERED,
+            "HealthStatus": "ALL"});
+        if !query.is_empty() {
+            body["QueryParameters"] = json!(query);
+        }
+        let answer = self.call(Operation::DiscoverInstances, body).await.map_err(Failed::sorted)?;
+        let found = answer["Instances"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let unhealthy = found.iter().filter(|instance| instance["HealthStatus"] == "UNHEALTHY");
+        let instance =
+            |value: &Value| Instance { id: text(&value["InstanceId"]), attributes: strings(&value["Attributes"]) };
+        Ok(Discovery {
+            unhealthy: unhealthy.map(|instance| text(&instance["InstanceId"])).collect(),
+            instances: found.iter().map(instance).collect(),
+            truncated: found.len() >= DISCOVERED,
+        })
+    }
+
+    async fn set_custom_health(&self, service_id: &str, instance_id: &str, healthy: bool) -> Result<(), Error> {
+        let status = if healthy { "HEALTHY" } else { "UNHEALTHY" };
+        let body = json!({"ServiceId": service_id, "InstanceId": instance_id, "Status": status});
+        self.call(Operation::UpdateInstanceCustomHealthStatus, body).await.map_err(Failed::sorted)?;
+        Ok(())
+    }
+
+    async fn list_tags(&self, arn: &str) -> Result<BTreeMap<String, String>, Error> {
+        let answer = self.call(Operation::ListTagsForResource, json!({"ResourceARN": arn})).await;
+        let answer = answer.map_err(Failed::sorted)?;
+        let tags = answer["Tags"].as_array().into_iter().flatten();
+        Ok(tags.map(|tag| (text(&tag["Key"]).to_string(), text(&tag["Value"]).to_string())).collect())
+    }
+
+    async fn tag(&self, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error> {
+        let body = json!({"ResourceARN": arn, "Tags": tag_list(tags)});
+        self.call(Operation::TagResource, body).await.map_err(Failed::sorted)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,321 @@
+//! What happens to a world, step by step: drawn from a seed, and data, so that a failing run can be repeated with less.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::json;
+
+use super::{
+    kubernetes::{Fault, FaultId, Moment, Scope, Verb},
+    scenario::Kind,
+    world::{NAMES, Place, World},
+};
+use crate::{
+    emulator::{Effect, Fault as Rule, Latency},
+    ledger_sim::rng::Rng,
+};
+
+/// One thing that happens, and goes on for a time.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    pub(crate) at: Duration,
+    pub(crate) lasts: Duration,
+    pub(crate) action: Action,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Action {
+    Scale {
+        place: Place,
+        to: usize,
+        rolled: bool,
+    },
+    Export(Place),
+    Unexport(Place),
+    RemoveService(Place),
+    /// Deletes a namespace, which takes a while, and makes it anew in the end, without anything in it.
+    Namespace {
+        cluster: usize,
+        namespace: &'static str,
+    },
+    /// The process dies at its n-th write from now on.
+    Crash {
+        cluster: usize,
+        replica: usize,
+        of_registry: bool,
+        nth: u32,
+        after: bool,
+    },
+    Kill {
+        cluster: usize,
+        replica: usize,
+    },
+    Stop {
+        cluster: usize,
+        replica: usize,
+    },
+    Pause {
+        cluster: usize,
+        replica: usize,
+    },
+    Clock {
+        cluster: usize,
+        replica: usize,
+        offset: i64,
+    },
+    Kubernetes {
+        cluster: usize,
+        scope: Scope,
+        fault: Fault,
+    },
+    LoseEvents {
+        cluster: usize,
+        replica: usize,
+        kind: &'static str,
+    },
+    Registry(Rule),
+    Lag(Duration),
+    /// Somebody else registers an instance beside ours, and takes it away in the end.
+    Foreigner {
+        name: usize,
+    },
+}
+
+/// The kinds of objects that a replica watches.
+const WATCHED: [&str; 5] = ["services", "endpointslices", "serviceexports", "serviceimports", "namespaces"];
+
+/// Draws `count` steps of these kinds that all end by `end`.
+pub(crate) fn draw(rng: &mut Rng, kinds: &[Kind], clusters: usize, count: usize, end: Duration) -> Vec<Step> {
+    let mut steps: Vec<Step> = (0..count)
+        .map(|_| {
+            let kind = *rng.pick(kinds);
+            step(rng, kind, clusters, end)
+        })
+        .collect();
+    steps.sort_by_key(|step| step.at);
+    steps
+}
+
+fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
+    let at = Duration::from_millis(rng.between(0, end.as_millis() as u64 - 1_000));
+    let longest = end.saturating_sub(at).as_millis() as u64;
+    let mut lasts = |from: u64, to: u64| Duration::from_millis(rng.between(from, to).min(longest));
+    let (short, long) = (lasts(200, 20_000), lasts(5_000, 120_000));
+    let (cluster, replica) = (rng.below(clusters), rng.below(2));
+    let place = Place { cluster, name: rng.below(NAMES.len()) };
+    let both = rng.chance(0.4);
+    let scope = |world: &str| if both { Scope::all() } else { Scope::replica(world) };
+    let name = format!("c{}-{}", cluster + 1, ["a", "b"][replica]);
+    let kubernetes = |fault: Fault, scope: Scope| Action::Kubernetes { cluster, scope, fault };
+    let seconds = |rng: &mut Rng, from, to| Duration::from_secs(rng.between(from, to));
+    let (lasts, action) = match kind {
+        Kind::Endpoints => (short, Action::Scale { place, to: rng.below(4) + 1, rolled: rng.chance(0.3) }),
+        Kind::Exports => (short, if rng.chance(0.5) { Action::Export(place) } else { Action::Unexport(place) }),
+        Kind::Services => (
+            short,
+            if rng.chance(0.4) {
+                Action::RemoveService(place)
+            } else {
+                Action::Scale { place, to: rng.below(3), rolled: false }
+            },
+        ),
+        Kind::Namespaces => {
+            (short, Action::Namespace { cluster, namespace: if rng.chance(0.5) { "shop" } else { "pay" } })
+        }
+        Kind::Crashes => {
+            let (of_registry, nth, after) = (rng.chance(0.5), rng.below(12) as u32 + 1, rng.chance(0.5));
+            (short, Action::Crash { cluster, replica, of_registry, nth, after })
+        }
+        Kind::Kills => (short, Action::Kill { cluster, replica }),
+        Kind::Stops => (short, Action::Stop { cluster, replica }),
+        Kind::Pauses => (if rng.chance(0.5) { short } else { long }, Action::Pause { cluster, replica }),
+        Kind::Clocks => {
+            let reach: u64 = *rng.pick(&[2_000, 60_000, 7_200_000, 90_000_000]);
+            (
+                long,
+                Action::Clock {
+                    cluster,
+                    replica,
+                    offset: rng.between(0, reach * 2).cast_signed() - reach.cast_signed(),
+                },
+            )
+        }
+        Kind::Stale => {
+            let lag = seconds(rng, 1, 90);
+            (long, kubernetes(Fault::Stale(lag), scope(&name).of(WATCHED[rng.below(WATCHED.len())])))
+        }
+        Kind::Unobserved => {
+            if rng.chance(0.5) {
+                (short, Action::LoseEvents { cluster, replica, kind: WATCHED[rng.below(WATCHED.len())] })
+            } else {
+                (short, kubernetes(Fault::DeadWatches, scope(&name).of(WATCHED[rng.below(WATCHED.len())])))
+            }
+        }
+        Kind::Kubernetes => {
+            let scope = scope(&name);
+            let (lasts, fault, scope) = match rng.below(8) {
+                0 => (short, Fault::Away, scope),
+                1 => (long, Fault::Throttled(2), scope),
+                2 => (long, Fault::Unavailable, scope.on_writes()),
+                3 => (long, Fault::Slow(seconds(rng, 1, 6)), scope),
+                4 => (short, Fault::HangsBefore, scope.times(3)),
+                5 => (short, Fault::HangsAfter, scope.on_writes().times(3)),
+                6 => (long, Fault::AnswerLost, scope.on_writes().times(4)),
+                _ => (short, Fault::Conflict, scope.on(Verb::Update).times(3)),
+            };
+            (lasts, kubernetes(fault, scope))
+        }
+        Kind::Partitions => (long, kubernetes(Fault::Partitioned, scope(&name))),
+        Kind::Lag => (long, Action::Lag(seconds(rng, 3, 60))),
+        Kind::Registry => {
+            let on = [
+                "RegisterInstance",
+                "DeregisterInstance",
+                "DiscoverInstances",
+                "ListInstances",
+                "GetOperation",
+                "CreateService",
+                "ListServices",
+                "ListNamespaces",
+            ];
+            let throttled =
+                Effect::Error { code: "ThrottlingException".into(), message: "Rate exceeded".into(), status: None };
+            let denied = Effect::Error {
+                code: "AccessDeniedException".into(),
+                message: "no policy allows it".into(),
+                status: Some(403),
+            };
+            let expired = Effect::Error {
+                code: "ExpiredTokenException".into(),
+                message: "the token is expired".into(),
+                status: Some(403),
+            };
+            let failing = Effect::Error { code: "InternalFailure".into(), message: String::new(), status: Some(500) };
+            let rule = match rng.below(10) {
+                0 => Rule::on_any(throttled).with_probability(0.7),
+                1 => Rule::on(on[rng.below(on.len())], throttled),
+                2 => Rule::on(on[rng.below(on.len())], denied),
+                3 => Rule::on_any(expired),
+                4 => Rule::on_any(failing).with_probability(0.5),
+                5 => Rule::on_any(Effect::Latency { add: seconds(rng, 2, 30) }).with_probability(0.3),
+                6 => Rule::on("RegisterInstance", Effect::OperationLatency { add: seconds(rng, 10, 90) })
+                    .with_probability(0.5),
+                7 => Rule::on(
+                    on[rng.below(2)],
+                    Effect::FailOperation { code: "INTERNAL_FAILURE".into(), message: String::new() },
+                )
+                .with_probability(0.5),
+                8 => Rule::on("DiscoverInstances", Effect::Partial { keep: 0.6 }),
+                _ => Rule::on_any(if rng.chance(0.5) { Effect::DropRequest } else { Effect::DropResponse })
+                    .with_probability(0.4),
+            };
+            (long, Action::Registry(rule))
+        }
+        Kind::Foreigners => (long, Action::Foreigner { name: rng.below(NAMES.len()) }),
+    };
+    Step { at, lasts, action }
+}
+
+/// What has been begun and has to be ended.
+#[derive(Debug, Default)]
+pub(crate) struct Running {
+    faults: BTreeMap<usize, FaultId>,
+    rules: BTreeMap<usize, u64>,
+    foreigners: BTreeMap<usize, String>,
+}
+
+impl Running {
+    pub(crate) fn begin(&mut self, world: &mut World, number: usize, step: &Step) {
+        world.trace.line(|| format!("step {number}: {:?} for {:?}", step.action, step.lasts));
+        match &step.action {
+            Action::Scale { place, to, rolled } => world.scale(*place, *to, *rolled),
+            Action::Export(place) => world.export(*place),
+            Action::Unexport(place) => world.unexport(*place),
+            Action::RemoveService(place) => world.remove_service(*place),
+            Action::Namespace { cluster, namespace } => {
+                drop(world.clusters[*cluster].api.delete("namespaces", "", namespace));
+            }
+            Action::Crash { cluster, replica, of_registry, nth, after } => {
+                let slot = world.slot(*cluster, *replica);
+                let (machine, name) = (slot.machine.clone(), slot.name.clone());
+                let kill = move || machine.kill();
+                if *of_registry {
+                    world.registry.crash_at_write(&name, *nth, *after, kill);
+                } else {
+                    let moment = if *after { Moment::After } else { Moment::Before };
+                    world.clusters[*cluster].api.crash_at_write(&name, *nth, moment, kill);
+                }
+            }
+            Action::Kill { cluster, replica } => world.slot(*cluster, *replica).kill(),
+            Action::Stop { cluster, replica } => world.slot(*cluster, *replica).stop(),
+            Action::Pause { cluster, replica } => world.slot(*cluster, *replica).machine.pause(true),
+            Action::Clock { cluster, replica, offset } => world.slot(*cluster, *replica).set_clock(*offset),
+            Action::Kubernetes { cluster, scope, fault } => {
+                let id = world.clusters[*cluster].api.inject(scope.clone(), fault.clone());
+                self.faults.insert(number, id);
+            }
+            Action::LoseEvents { cluster, replica, kind } => {
+                let name = world.slot(*cluster, *replica).name.clone();
+                world.clusters[*cluster].api.lose_events(&name, kind);
+            }
+            Action::Registry(rule) => {
+                if let Ok(id) = world.registry.with(|cloudmap, _| cloudmap.add_fault(rule.clone())) {
+                    self.rules.insert(number, id);
+                }
+            }
+            Action::Lag(lag) => set_lag(world, *lag),
+            Action::Foreigner { name } => {
+                let (namespace, service, _) = NAMES[*name];
+                let snapshot = world.registry.with(|cloudmap, _| cloudmap.snapshot());
+                if let Some(service) = snapshot.service(namespace, service) {
+                    let body = json!({"ServiceId": service.id, "InstanceId": format!("ecs-{number}"),
+                        "Attributes": {"AWS_INSTANCE_IPV4": format!("172.16.0.{}", number % 250 + 1), "AWS_INSTANCE_PORT": "80"}});
+                    world.registry.call("ecs", "RegisterInstance", &body);
+                    self.foreigners.insert(number, service.id.clone());
+                }
+            }
+        }
+    }
+
+    pub(crate) fn end(&mut self, world: &mut World, number: usize, step: &Step) {
+        match &step.action {
+            Action::Namespace { cluster, namespace } => {
+                let api = &world.clusters[*cluster].api;
+                api.finish_namespace(namespace);
+                if api.get("namespaces", "", namespace).is_none() {
+                    drop(api.put("namespaces", json!({"metadata": {"name": namespace}})));
+                }
+            }
+            Action::Pause { cluster, replica } => world.slot(*cluster, *replica).machine.pause(false),
+            Action::Kubernetes { cluster, .. } => {
+                if let Some(id) = self.faults.remove(&number) {
+                    world.clusters[*cluster].api.clear(id);
+                }
+            }
+            Action::Registry(_) => {
+                if let Some(id) = self.rules.remove(&number) {
+                    world.registry.with(|cloudmap, _| cloudmap.remove_fault(id));
+                }
+            }
+            Action::Lag(_) => set_lag(world, Duration::from_millis(1500)),
+            Action::Foreigner { .. } => {
+                if let Some(service) = self.foreigners.remove(&number) {
+                    let body = json!({"ServiceId": service, "InstanceId": format!("ecs-{number}")});
+                    world.registry.call("ecs", "DeregisterInstance", &body);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// How late the replicas of discovery learn of changes from now on.
+fn set_lag(world: &World, longest: Duration) {
+    world
+        .registry
+        .with(|cloudmap, _| {
+            let mut settings = cloudmap.settings().clone();
+            settings.discovery_lag = vec![Latency::range(Duration::ZERO, longest); 3];
+            cloudmap.set_settings(settings)
+        })
+        .unwrap_or_default();
+}

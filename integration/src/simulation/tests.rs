@@ -1,0 +1,25 @@
+//! That the simulation is one.
+
+use super::*;
+use crate::simulation::scenario::SCENARIOS;
+
+fn scenario(name: &str) -> &'static Scenario {
+    SCENARIOS.iter().find(|scenario| scenario.name == name).unwrap()
+}
+
+#[test]
+fn whole_controllers_converge_when_nothing_goes_wrong() {
+    let report = run(scenario("calm"), 1, None, false);
+    assert_eq!(report.violation, None, "{:#?}", report.steps);
+}
+
+#[cfg(tokio_unstable)]
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let [first, second] = [(), ()].map(|()| run(scenario("everything"), 3, None, true).trace);
+    assert!(first.len() > 1000);
+    for (one, other) in first.iter().zip(&second) {
+        assert_eq!(one, other);
+    }
+    assert_eq!(first.len(), second.len());
+}
