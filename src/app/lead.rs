@@ -39,22 +39,23 @@ pub(super) struct Leader {
 }
 
 impl Leader {
-    /// Leads whenever it may, until it is dropped.
-    pub(super) async fn run(mut self) {
+    /// Leads whenever it may, until it is dropped. Returns the name of a part that has ended, which none ever should: a
+    /// replica of which a part is dead must not go on.
+    pub(super) async fn run(mut self) -> &'static str {
         loop {
             self.leadership.acquired().await;
             let leadership = self.leadership.clone();
             tokio::select! {
                 biased;
                 () = leadership.lost() => info!("lost the Lease: standing by"),
-                () = self.lead() => {}
+                part = self.lead() => return part,
             }
             self.figures.clear();
         }
     }
 
     /// Leads under whatever identity this cluster has.
-    async fn lead(&mut self) {
+    async fn lead(&mut self) -> &'static str {
         info!("all is listed anew before anything is written");
         self.caches.refresh().await;
         loop {
@@ -63,14 +64,14 @@ impl Leader {
             tokio::select! {
                 biased;
                 _ = identity.changed() => info!("the identity of this cluster changed: starting again under the new one"),
-                () = self.term(known) => return,
+                part = self.term(known) => return part,
             }
             self.figures.clear();
         }
     }
 
     /// One term under one identity; everything that it starts ends with it.
-    async fn term(&self, known: Known) {
+    async fn term(&self, known: Known) -> &'static str {
         let (identity, membership) = match known {
             None => return std::future::pending().await,
             Some(Ok(identity)) => (Some(identity), None),
@@ -95,21 +96,21 @@ impl Leader {
                 );
                 let membership = Membership::Joining("The controller is starting".to_owned());
                 let identity = instances::Identity { clusterset: Some(clusterset), cluster, cluster_uid: uid };
-                self.control(identity, Some(ledger), false, membership).await;
+                self.control(identity, Some(ledger), false, membership).await
             }
             Some(Identity { cluster, clusterset: None, uid }) => {
                 let remedy = "This cluster is in no ClusterSet. Create the ClusterProperty clusterset.k8s.io, or start \
                               the controller with --clusterset-id.";
                 let identity = instances::Identity { clusterset: None, cluster, cluster_uid: uid };
                 let records = driver::local::spawn(Arc::clone(&self.record) as _, self.leadership.clone());
-                self.control(identity, Some(records), true, Membership::Joining(remedy.to_owned())).await;
+                self.control(identity, Some(records), true, Membership::Joining(remedy.to_owned())).await
             }
             None => {
                 let Ok(placeholder) = self.uid.parse::<ClusterId>() else { return std::future::pending().await };
                 let identity =
                     instances::Identity { clusterset: None, cluster: placeholder, cluster_uid: self.uid.clone() };
                 let refused = membership.unwrap_or(Membership::Refused(String::new()));
-                self.control(identity, None, false, refused).await;
+                self.control(identity, None, false, refused).await
             }
         }
     }
@@ -121,7 +122,7 @@ impl Leader {
         ledger: Option<driver::Handle>,
         alone: bool,
         membership: Membership,
-    ) {
+    ) -> &'static str {
         let (desired, desired_receiver) = watch::channel(Arc::default());
         // Dropped with the term, which ends the task of the instances.
         let (_stop, stopped) = watch::channel(());
@@ -165,10 +166,13 @@ impl Leader {
             export_namespaces: self.args.export_namespaces.clone(),
             families: self.families.clone(),
         };
+        let directory = ledger.is_some().then(|| Directory::spawn(Arc::clone(&self.cloudmap)));
+        let listing = directory.as_ref().map(Directory::known);
+        let publishing = ledger.as_ref().map(driver::Handle::status);
         let inputs = Inputs {
             caches: self.caches.clone(),
             writer: Arc::clone(&self.writer),
-            directory: ledger.is_some().then(|| Directory::spawn(Arc::clone(&self.cloudmap))),
+            directory,
             ledger,
             alone,
             membership,
@@ -178,6 +182,38 @@ impl Leader {
             found: read.found(),
             metrics: self.metrics.clone(),
         };
-        controller::run(settings, inputs).await;
+        tokio::select! {
+            biased;
+            () = ended(publishing) => "the ledger",
+            () = ended(listing) => "the listing of Cloud Map namespaces",
+            () = ended(Some(registered.status())) => "the registration of instances",
+            () = ended(Some(read.figures())) => "the reading of what others registered",
+            () = controller::run(settings, inputs) => "the controller",
+        }
+    }
+}
+
+/// Waits until the task that writes this channel has ended, however: then nobody is left to say so.
+async fn ended<T>(channel: Option<watch::Receiver<T>>) {
+    match channel {
+        Some(mut channel) => while channel.changed().await.is_ok() {},
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_panics_is_noticed() {
+        let (sender, receiver) = watch::channel(0);
+        let task = tokio::spawn(async move {
+            sender.send_replace(1);
+            tokio::task::yield_now().await;
+            panic!("as a test");
+        });
+        ended(Some(receiver)).await;
+        assert!(task.await.unwrap_err().is_panic());
     }
 }

@@ -77,10 +77,11 @@ impl Replica {
             Ok::<_, identity::AskError>((uid, identity::ip_families(&client, &namespace).await?))
         };
         let (uid, families) = tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stop| *stop) => return Ok(()),
             answers = ask
                 .retry(ExponentialBuilder::default().with_max_delay(Duration::from_secs(10)).without_max_times())
                 .notify(|error, after| warn!(error = error as &dyn std::error::Error, ?after, "the API server does not answer yet")) => answers?,
-            _ = stopping.wait_for(|stop| *stop) => return Ok(()),
         };
 
         let mut watches = JoinSet::new();
@@ -105,13 +106,15 @@ impl Replica {
 
         let mut stopping = stop.clone();
         tokio::select! {
-            () = caches.synced() => {}
+            biased;
             _ = stopping.wait_for(|stop| *stop) => return Ok(()),
+            ended = watches.join_next() => anyhow::bail!("a watch ended: {ended:?}"),
+            () = caches.synced() => {}
         }
         info!("caches are synced");
         // Only now: a replica that cannot act must not hold the Lease.
-        let mut stopping = stop.clone();
-        let election = env::spawn(elector.run(async move { drop(stopping.wait_for(|stop| *stop).await) }));
+        let (taking_part, mut over) = watch::channel(());
+        let mut election = env::spawn(elector.run(async move { while over.changed().await.is_ok() {} }));
 
         let publisher = Publisher::new(client.clone(), &pod, metrics.cluster.clone());
         let leader = Leader {
@@ -129,15 +132,21 @@ impl Replica {
             args,
         };
         let mut stopping = stop.clone();
-        tokio::select! {
-            () = leader.run() => {}
-            _ = stopping.wait_for(|stop| *stop) => info!("stopping"),
-            ended = watches.join_next() => anyhow::bail!("a watch ended: {ended:?}"),
-        }
-        // The Lease is released, so that the other replica goes on at once.
+        let result = tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stop| *stop) => {
+                info!("stopping");
+                Ok(())
+            }
+            ended = &mut election => anyhow::bail!("the election ended: {ended:?}"),
+            ended = watches.join_next() => Err(anyhow::anyhow!("a watch ended: {ended:?}")),
+            part = leader.run() => Err(anyhow::anyhow!("{part} ended")),
+        };
+        // Whatever the reason: nothing is written any more, and the other replica goes on at once.
+        drop(taking_part);
         if tokio::time::timeout(GRACE, election).await.is_err() {
             warn!("the Lease could not be released in time: it will expire");
         }
-        Ok(())
+        result
     }
 }

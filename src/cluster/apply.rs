@@ -22,7 +22,7 @@ use kube::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     events::{Note, Publisher},
@@ -37,6 +37,10 @@ use crate::{
 
 /// Longest wait for one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long after the end of a claim a write may still arrive: what was begun in its last moment is given up before
+/// another replica can lead ([`super::lease::Timing`]: 15 s less 10 s).
+const ARRIVAL: Duration = Duration::from_secs(5);
 
 /// How API servers answer a server-side apply with a field that they do not know, as an internal error.
 const UNKNOWN_FIELD: &str = "failed to create typed patch object";
@@ -120,7 +124,7 @@ pub struct Error {
 pub enum Cause {
     #[error("this replica is not the leader")]
     NotLeader,
-    #[error("no answer within {} s: it may have taken effect", CALL_TIMEOUT.as_secs())]
+    #[error("no answer in time: it may have taken effect")]
     Timeout,
     /// The object, its namespace or its CRD.
     #[error("{0}")]
@@ -303,13 +307,12 @@ impl KubernetesWriter {
     ) -> Result<T, Error> {
         let begun = Instant::now();
         // The request is not sent before it is polled.
-        let result = if self.leadership.is_leader() {
-            match timeout(CALL_TIMEOUT, request).await {
+        let result = match self.leadership.is_leader_until() {
+            Some(until) => match timeout_at((begun + CALL_TIMEOUT).min(until + ARRIVAL), request).await {
                 Ok(result) => result.map_err(Cause::from),
                 Err(_) => Err(Cause::Timeout),
-            }
-        } else {
-            Err(Cause::NotLeader)
+            },
+            None => Err(Cause::NotLeader),
         };
         let outcome = result.as_ref().map_or_else(Cause::category, |_| "ok");
         self.metrics.calls.with_label_values(&[verb, kind, outcome]).inc();

@@ -15,6 +15,9 @@ use axum::{
 use kube::Client;
 use serde_json::{Value, json};
 
+/// No status that a server answers with.
+const HANGS: u16 = 0;
+
 /// One request as it arrived.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
@@ -53,6 +56,11 @@ impl FakeApi {
         self.prepare(code, status);
     }
 
+    /// The next request that nothing else is prepared for is never answered.
+    pub(super) fn hang(&self) {
+        self.prepare(HANGS, Value::Null);
+    }
+
     pub(super) fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().unwrap().clone()
     }
@@ -79,6 +87,9 @@ async fn answer(
     let (code, answer) = prepared.unwrap_or_else(|| (200, default_answer(&request)));
     let text = if request.query.contains("watch=true") { String::new() } else { answer.to_string() };
     shared.requests.lock().unwrap().push(request);
+    if code == HANGS {
+        std::future::pending::<()>().await;
+    }
     Response::builder().status(code).header(header::CONTENT_TYPE, "application/json").body(text.into()).unwrap()
 }
 

@@ -184,3 +184,17 @@ async fn refusals_are_sorted_and_keep_the_words_of_the_api_server() {
     let error = fixture.writer.apply_derived_service(&service(Some("old"))).await.unwrap_err();
     assert_eq!(error.cause.category(), "conflict");
 }
+
+/// A request that is begun in the last moment of a claim must not arrive when somebody else leads.
+#[tokio::test(start_paused = true)]
+async fn a_write_is_given_up_before_another_replica_can_lead() {
+    let fixture = Fixture::new();
+    for (left, waits) in [(1, 6), (60, 10)] {
+        fixture.leadership.set(Some(Instant::now() + Duration::from_secs(left)));
+        fixture.api.hang();
+        let begun = Instant::now();
+        let error = fixture.writer.apply_derived_service(&service(None)).await.unwrap_err();
+        assert!(matches!(error.cause, Cause::Timeout), "{error:?}");
+        assert_eq!(begun.elapsed().as_secs(), waits);
+    }
+}

@@ -1,0 +1,93 @@
+//! The Lease as an object of the Kubernetes API.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use async_trait::async_trait;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    jiff::Timestamp,
+};
+use kube::{Api, Client, api::PostParams};
+
+use super::{Error, LEASE, LeaseStore, Record, Timing};
+use crate::env;
+
+/// Annotations of the Lease: [`Record::yields`] and [`Record::bid`].
+const YIELDS: &str = "cloudmap-mcs/yields";
+const BID: &str = "cloudmap-mcs/bid";
+
+/// The Lease in Kubernetes.
+#[derive(Debug, Clone)]
+pub struct KubernetesLease {
+    api: Api<Lease>,
+}
+
+impl KubernetesLease {
+    /// `namespace` is the controller's own.
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self { api: Api::namespaced(client, namespace) }
+    }
+}
+
+#[async_trait]
+impl LeaseStore for KubernetesLease {
+    async fn read(&self) -> Result<Option<(Record, String)>, Error> {
+        let lease = self.api.get_opt(LEASE).await.map_err(failed)?;
+        Ok(lease.map(|lease| {
+            let mut annotations = lease.metadata.annotations.unwrap_or_default();
+            let spec = lease.spec.unwrap_or_default();
+            let record = Record {
+                holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+                duration: spec
+                    .lease_duration_seconds
+                    .and_then(|seconds| u64::try_from(seconds).ok())
+                    .map_or(Timing::default().duration, Duration::from_secs),
+                transitions: spec.lease_transitions.unwrap_or(0),
+                acquired: spec.acquire_time.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+                yields: annotations.remove(YIELDS),
+                bid: annotations.remove(BID),
+            };
+            (record, lease.metadata.resource_version.unwrap_or_default())
+        }))
+    }
+
+    async fn write(&self, record: &Record, version: Option<&str>) -> Result<String, Error> {
+        let annotations = [(YIELDS, &record.yields), (BID, &record.bid)];
+        let annotations: BTreeMap<_, _> =
+            annotations.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))).collect();
+        let lease = Lease {
+            metadata: ObjectMeta {
+                name: Some(LEASE.to_owned()),
+                resource_version: version.map(str::to_owned),
+                annotations: (!annotations.is_empty()).then_some(annotations),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                // The API server refuses an empty holder, but not a missing one.
+                holder_identity: record.holder.clone(),
+                lease_duration_seconds: i32::try_from(record.duration.as_secs()).ok(),
+                lease_transitions: Some(record.transitions),
+                acquire_time: Some(MicroTime(record.acquired)),
+                renew_time: Some(MicroTime(env::timestamp())),
+                ..LeaseSpec::default()
+            }),
+        };
+        let params = PostParams::default();
+        let written = match version {
+            Some(_) => match self.api.replace(LEASE, &params, &lease).await {
+                Err(kube::Error::Api(status)) if status.is_not_found() => return Err(Error::Conflict),
+                replaced => replaced,
+            },
+            None => self.api.create(&params, &lease).await,
+        };
+        Ok(written.map_err(failed)?.metadata.resource_version.unwrap_or_default())
+    }
+}
+
+fn failed(error: kube::Error) -> Error {
+    match error {
+        kube::Error::Api(status) if status.is_conflict() || status.is_already_exists() => Error::Conflict,
+        error => Error::Api(Box::new(error)),
+    }
+}
