@@ -7,7 +7,7 @@ use k8s_openapi::jiff::SignedDuration;
 use crate::{
     api::names::ANNOTATION_ADOPT,
     instances::{Adopt, records::MAX_TTL},
-    model::{Pairs, Target},
+    model::{Excerpt, Pairs, Target},
 };
 
 /// The Python CloudMap Kubernetes Controller's.
@@ -104,7 +104,7 @@ impl Request {
             return None;
         }
         let adopt = annotations.get(ANNOTATION_ADOPT).map(|text| {
-            let complain = |error| complaints.push(format!("{ANNOTATION_ADOPT} is {text:?}: {error}"));
+            let complain = |error| complaints.push(format!("{ANNOTATION_ADOPT} is {}: {error}", Excerpt(text)));
             text.trim().parse::<Adopt>().map_err(complain)
         });
         let unclear = matches!(adopt, Some(Err(())));
@@ -179,7 +179,8 @@ fn external_dns(
             }
             if let Some((key, text)) = source.filter(|_| !annotated && !own) {
                 complaints.push(format!(
-                    "{key} is {text:?}, which means no hosts: write \"annotation-only\" or \"defined-hosts-only\", or remove it"
+                    "{key} is {}, which means no hosts: write \"annotation-only\" or \"defined-hosts-only\", or remove it",
+                    Excerpt(text)
                 ));
             }
         }
@@ -190,8 +191,10 @@ fn external_dns(
     let list = read("target").map_or("", |(_, list)| list);
     let targets = list.split(',').filter(|target| !target.trim().is_empty()).map(HostTarget::parse).collect();
     if let Some((key, kind)) = read("endpoints-type") {
-        complaints
-            .push(format!("{key}: {kind:?} is not supported, pod addresses are registered; remove the annotation"));
+        complaints.push(format!(
+            "{key}: {} is not supported, pod addresses are registered; remove the annotation",
+            Excerpt(kind)
+        ));
     }
     let (ttl, ttl_asked) = read_ttl(read("ttl"), EXTERNAL_DNS_TTL, complaints);
     Some(Hosts { names, internal, targets, ttl, ttl_asked })
@@ -209,8 +212,9 @@ fn read_ttl(annotation: Option<(String, &str)>, default: u32, complaints: &mut V
         Some(seconds) if seconds <= MAX_TTL.into() => (u32::try_from(seconds).unwrap_or(default), true),
         _ => {
             complaints.push(format!(
-                "{key} is {text:?}: write seconds (\"60\") or a duration (\"1m30s\") of at most {MAX_TTL} seconds; {default} s \
-                 are used"
+                "{key} is {}: write seconds (\"60\") or a duration (\"1m30s\") of at most {MAX_TTL} seconds; {default} s \
+                 are used",
+                Excerpt(text)
             ));
             (default, false)
         }

@@ -1,10 +1,12 @@
 //! Events (events.k8s.io) on users' objects, and on the controller's Lease.
 //!
 //! Own code rather than kube's `Recorder`, which repeats the first note for six minutes whatever the later ones say.
-//! Publish on transitions only. Needs `create` on events.k8s.io Events.
+//! Publish on transitions only. Needs `create` on events.k8s.io Events. What waits to be published is bounded in number
+//! and size ([`Outbox`]): nobody may fill the memory of the controller by changing an object faster than Events are taken.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -18,7 +20,11 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{Api, Client, Resource, api::PostParams};
-use tokio::time::{Instant, timeout};
+use prometheus::IntCounter;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout},
+};
 use tracing::warn;
 
 use super::{apply::Cause, metrics::Metrics};
@@ -43,6 +49,16 @@ const REMEMBERED: usize = 4096;
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Attempts at one Event, and the pause after the first; the second is twice as long.
+const ATTEMPTS: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// More Events than this do not wait to be published: the oldest is dropped.
+const WAITING: usize = 1024;
+
+/// More than this about one object and one reason do not wait either: one tenant may not drop what others should read.
+const WAITING_ALIKE: usize = 8;
+
 /// An Event to be.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
@@ -55,6 +71,65 @@ pub struct Note {
     pub action: &'static str,
     /// Cut at 1,024 bytes.
     pub text: String,
+}
+
+impl Note {
+    fn cut(&mut self) {
+        self.text.truncate(self.text.floor_char_boundary(MAX_NOTE));
+        self.text.shrink_to_fit();
+    }
+}
+
+/// Events that wait to be published, the oldest first. Cheap to clone.
+///
+/// An Event that waits already is not put in again. At most 1,024 wait, and at most 8 of one reason about one object: the
+/// oldest make room.
+#[derive(Debug, Clone)]
+pub struct Outbox(Arc<Waiting>);
+
+#[derive(Debug)]
+struct Waiting {
+    notes: Mutex<VecDeque<Note>>,
+    filled: Notify,
+    dropped: IntCounter,
+}
+
+impl Outbox {
+    /// `dropped` counts the Events that made room for others.
+    pub fn new(dropped: IntCounter) -> Self {
+        Self(Arc::new(Waiting { notes: Mutex::default(), filled: Notify::new(), dropped }))
+    }
+
+    /// Puts in an Event; its text is cut here.
+    pub fn send(&self, mut note: Note) {
+        note.cut();
+        let mut notes = self.0.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.contains(&note) {
+            return;
+        }
+        let alike = |waiting: &Note| waiting.reason == note.reason && waiting.regarding == note.regarding;
+        let superseded = if notes.iter().filter(|waiting| alike(waiting)).count() >= WAITING_ALIKE {
+            notes.iter().position(alike)
+        } else {
+            (notes.len() >= WAITING).then_some(0)
+        };
+        if superseded.and_then(|oldest| notes.remove(oldest)).is_some() {
+            self.0.dropped.inc();
+        }
+        notes.push_back(note);
+        self.0.filled.notify_one();
+    }
+
+    /// Waits for the next Event and takes it out. Cancel-safe.
+    pub async fn next(&self) -> Note {
+        loop {
+            let note = self.0.notes.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            if let Some(note) = note {
+                return note;
+            }
+            self.0.filled.notified().await;
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -138,7 +213,8 @@ impl Publisher {
     }
 
     /// Publishes; a failure is logged and counted, because no work may depend on an Event.
-    pub async fn publish(&self, note: Note) {
+    pub async fn publish(&self, mut note: Note) {
+        note.cut();
         let new = self.said.lock().unwrap_or_else(PoisonError::into_inner).is_new(&note, Instant::now());
         if !new {
             self.metrics.events.with_label_values(&["repeated"]).inc();
@@ -147,26 +223,29 @@ impl Publisher {
         let namespace = note.regarding.namespace.clone().unwrap_or_else(|| "default".to_owned());
         let event = event(note, &self.instance, env::timestamp());
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-        let result = timeout(CALL_TIMEOUT, api.create(&PostParams::default(), &event)).await;
-        let outcome = match result {
-            Ok(Ok(_)) => "ok",
-            Ok(Err(error)) => {
-                let error = Cause::from(error);
-                warn!(%error, reason = event.reason, "failed to publish an Event");
-                "failed"
+        let mut attempt = 1;
+        let outcome = loop {
+            let error = match timeout(CALL_TIMEOUT, api.create(&PostParams::default(), &event)).await {
+                Ok(Ok(_)) => break "ok",
+                Ok(Err(error)) => Cause::from(error),
+                Err(_) => Cause::Timeout,
+            };
+            // A server that is busy, or away for a moment, deserves another attempt. By its name it is made once.
+            if matches!(error, Cause::Unavailable(_)) && attempt < ATTEMPTS {
+                sleep(PAUSE * attempt).await;
+                attempt += 1;
+                continue;
             }
-            Err(_) => {
-                warn!(reason = event.reason, "failed to publish an Event: no answer");
-                "timeout"
-            }
+            warn!(%error, reason = event.reason, "failed to publish an Event");
+            break if matches!(error, Cause::Timeout) { "timeout" } else { "failed" };
         };
         self.metrics.events.with_label_values(&[outcome]).inc();
     }
 }
 
-/// What was said lately.
+/// What was said lately: the object's uid, the reason, and a hash of the text.
 #[derive(Debug, Default)]
-struct Said(HashMap<(String, &'static str, String), Instant>);
+struct Said(HashMap<(String, &'static str, u64), Instant>);
 
 impl Said {
     fn is_new(&mut self, note: &Note, now: Instant) -> bool {
@@ -177,7 +256,9 @@ impl Said {
             self.0.clear();
         }
         let object = note.regarding.uid.clone().unwrap_or_default();
-        let said = (object, note.reason, note.text.clone());
+        let mut text = DefaultHasher::new();
+        note.text.hash(&mut text);
+        let said = (object, note.reason, text.finish());
         let is_new = self.0.get(&said).is_none_or(|at| now.duration_since(*at) >= REPEAT_AFTER);
         if is_new {
             self.0.insert(said, now);
@@ -187,8 +268,7 @@ impl Said {
 }
 
 fn event(note: Note, instance: &str, now: Timestamp) -> Event {
-    let Note { regarding, severity, reason, action, mut text } = note;
-    text.truncate(text.floor_char_boundary(MAX_NOTE));
+    let Note { regarding, severity, reason, action, text } = note;
     Event {
         metadata: ObjectMeta {
             namespace: regarding.namespace.clone(),
@@ -230,7 +310,9 @@ mod tests {
 
     #[test]
     fn an_event_names_the_object_by_uid_and_fits_the_api() {
-        let event = event(note(&"é".repeat(1000)), "pod-1", Timestamp::UNIX_EPOCH);
+        let mut long = note(&"é".repeat(1000));
+        long.cut();
+        let event = event(long, "pod-1", Timestamp::UNIX_EPOCH);
         assert!(event.note.unwrap().len() <= MAX_NOTE);
         let regarding = event.regarding.unwrap();
         assert_eq!(regarding.api_version.as_deref(), Some("multicluster.x-k8s.io/v1beta1"));
@@ -276,5 +358,66 @@ mod tests {
             said.is_new(&note(&n.to_string()), Instant::now());
         }
         assert!(said.0.len() <= REMEMBERED);
+    }
+
+    fn outbox() -> Outbox {
+        Outbox::new(IntCounter::new("dropped", "dropped").unwrap())
+    }
+
+    fn waiting(outbox: &Outbox) -> Vec<Note> {
+        outbox.0.notes.lock().unwrap().iter().cloned().collect()
+    }
+
+    /// An annotation of 200 KB that is changed 1,300 times, while the API server takes no Events.
+    #[test]
+    fn what_waits_to_be_published_is_bounded_whatever_a_tenant_does() {
+        let outbox = outbox();
+        outbox.send(Note { reason: "NoService", ..note("of somebody else") });
+        for n in 0..1300 {
+            outbox.send(note(&format!("{n} {}", "x".repeat(200_000))));
+        }
+        let notes = waiting(&outbox);
+        assert_eq!(notes.len(), 1 + WAITING_ALIKE);
+        assert!(notes.iter().all(|note| note.text.capacity() <= MAX_NOTE));
+        assert_eq!(notes[0].text, "of somebody else");
+        assert!(notes[1].text.starts_with("1292 ") && notes[8].text.starts_with("1299 "), "the newest stay");
+        assert_eq!(outbox.0.dropped.get(), 1292);
+        for n in 0..2 * WAITING {
+            outbox.send(Note { regarding: export(&ServiceKey::new("ns", &*n.to_string()), "u"), ..note("text") });
+        }
+        assert_eq!(waiting(&outbox).len(), WAITING);
+    }
+
+    #[tokio::test]
+    async fn events_are_taken_in_their_order_and_each_once() {
+        let outbox = outbox();
+        for text in ["a", "b", "a"] {
+            outbox.send(note(text));
+        }
+        assert_eq!((outbox.next().await.text, outbox.next().await.text), ("a".to_owned(), "b".to_owned()));
+        let next = tokio::spawn({
+            let outbox = outbox.clone();
+            async move { outbox.next().await.text }
+        });
+        tokio::task::yield_now().await;
+        outbox.send(note("a"));
+        assert_eq!(next.await.unwrap(), "a");
+        assert_eq!(outbox.0.dropped.get(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_is_tried_again_where_the_api_server_is_busy() {
+        let api = crate::cluster::fake_api::FakeApi::default();
+        let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+        let publisher = Publisher::new(api.client(), "pod", metrics.clone());
+        for (refusals, outcome) in [(2, "ok"), (3, "failed")] {
+            (0..refusals).for_each(|_| api.refuse(429, "TooManyRequests", "busy"));
+            publisher.publish(note(outcome)).await;
+            assert_eq!(metrics.events.with_label_values(&[outcome]).get(), 1);
+        }
+        assert_eq!(api.requests().len(), 6);
+        api.refuse(403, "Forbidden", "no");
+        publisher.publish(note("forbidden")).await;
+        assert_eq!(api.requests().len(), 7, "what is refused is not repeated");
     }
 }

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tracing::info;
 
 use super::{
@@ -20,7 +20,7 @@ use crate::{
         plan, plan_ingress, request,
     },
     cluster::{
-        events::{self, Note, Severity},
+        events::{self, Note, Outbox, Severity},
         objects::{Ingress, Service},
     },
     instances::{
@@ -51,7 +51,7 @@ pub(super) struct Annotated {
     noticed: HashMap<(ClaimOwner, Target), Vec<Notice>>,
     /// Uids of objects that asked for something once: `kubectl describe` finds Events by them.
     departed: HashMap<ClaimOwner, Box<str>>,
-    notes: mpsc::UnboundedSender<Note>,
+    notes: Outbox,
 }
 
 /// What a Warning is about: each of these comes and goes by itself.
@@ -88,12 +88,7 @@ pub(super) struct Change {
 }
 
 impl Annotated {
-    pub(super) fn new(
-        settings: Settings,
-        targets: Targets,
-        directory: Option<Directory>,
-        notes: mpsc::UnboundedSender<Note>,
-    ) -> Self {
+    pub(super) fn new(settings: Settings, targets: Targets, directory: Option<Directory>, notes: Outbox) -> Self {
         let (objects, wanting, said, trouble, noticed, departed) = Default::default();
         let (unrecorded, held_up) = Default::default();
         Self {
@@ -451,7 +446,7 @@ impl Annotated {
         let mut regarding = refer(&owner.key(), uid);
         regarding.uid = regarding.uid.filter(|uid| !uid.is_empty());
         // The receiver ends with the controller.
-        let _ = self.notes.send(Note { regarding, severity, reason, action: "Register", text });
+        self.notes.send(Note { regarding, severity, reason, action: "Register", text });
     }
 }
 

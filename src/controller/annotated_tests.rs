@@ -9,8 +9,8 @@ use crate::{
 
 #[test]
 fn what_is_refused_counts_until_it_is_not_whatever_else_changes() {
-    let mut annotated =
-        Annotated::new(Settings::default(), mk_targets(Selection::All), None, mpsc::unbounded_channel().0);
+    let notes = Outbox::new(prometheus::IntCounter::new("dropped", "dropped").unwrap());
+    let mut annotated = Annotated::new(Settings::default(), mk_targets(Selection::All), None, notes);
     let owner = ClaimOwner::service(&key("web"));
     let touch = |annotated: &mut Annotated, others: &[(&str, i64)]| {
         let wanted = Wanted {

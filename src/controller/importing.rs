@@ -74,7 +74,7 @@ impl Watch {
         }
         for note in notes {
             // It is received as long as the workers run.
-            let _ = self.notes.send(note);
+            self.notes.send(note);
         }
         self.enqueue(names);
         if !namespaces.is_empty() {

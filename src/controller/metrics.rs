@@ -20,9 +20,15 @@ pub struct Metrics {
     clusters: IntGauge,
     services: IntGauge,
     annotated: IntGaugeVec,
+    dropped_events: IntCounter,
 }
 
 impl Metrics {
+    /// Counts Events that were never published.
+    pub(super) fn dropped_events(&self) -> IntCounter {
+        self.dropped_events.clone()
+    }
+
     /// Registers the metrics.
     ///
     /// # Errors
@@ -67,6 +73,10 @@ impl Metrics {
             queued: IntGauge::with_opts(opts!("cloudmap_mcs_queue_length", "Names that wait to be reconciled"))?,
             clusters: IntGauge::with_opts(opts!("cloudmap_mcs_clusters", "Clusters of the ClusterSet that are known"))?,
             services: IntGauge::with_opts(opts!("cloudmap_mcs_services", "Names that any known cluster exports"))?,
+            dropped_events: IntCounter::with_opts(opts!(
+                "cloudmap_mcs_events_dropped_total",
+                "Events that were not published, because newer ones waited"
+            ))?,
             annotated: IntGaugeVec::new(
                 opts!(
                     "cloudmap_mcs_annotated",
@@ -86,6 +96,7 @@ impl Metrics {
         registry.register(Box::new(metrics.clusters.clone()))?;
         registry.register(Box::new(metrics.services.clone()))?;
         registry.register(Box::new(metrics.annotated.clone()))?;
+        registry.register(Box::new(metrics.dropped_events.clone()))?;
         Ok(metrics)
     }
 

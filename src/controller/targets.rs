@@ -26,7 +26,7 @@ use crate::{
         sync::{Creation, Notice, Outcome, Reason, TargetDesired, TargetStatus},
         target::{DEFAULT_TTL, validate},
     },
-    model::{ClaimOwner, Export, Pairs, Registration, ServiceKey, ServicePort, Target},
+    model::{ClaimOwner, Excerpt, Export, Pairs, Registration, ServiceKey, ServicePort, Target},
 };
 
 /// The rules by which this cluster's exports get their targets.
@@ -280,7 +280,7 @@ fn understood(annotations: &Pairs) -> Result<(), String> {
     if let Some(text) = annotation(annotations, ANNOTATION_ADOPT)
         && let Err(error) = text.parse::<Adopt>()
     {
-        return Err(format!("The annotation {ANNOTATION_ADOPT} is {text:?}: {error}."));
+        return Err(format!("The annotation {ANNOTATION_ADOPT} is {}: {error}.", Excerpt(text)));
     }
     Wishes::read(annotations).map(|_| ())
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{mpsc, watch},
+    sync::watch,
     task::JoinSet,
     time::{Instant, sleep_until},
 };
@@ -33,7 +33,7 @@ use crate::{
     annotations::{self, Directory},
     cluster::{
         Caches, Change, ClusterWriter,
-        events::Note,
+        events::Outbox,
         objects::{ForeignSlice, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport},
         selector::NamespaceSelector,
     },
@@ -95,7 +95,8 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         settings;
     let Inputs { caches, writer, ledger, alone, directory, membership, instances, statuses, sought, found, metrics } =
         inputs;
-    let (notes, mut said) = mpsc::unbounded_channel();
+    let notes = Outbox::new(metrics.dropped_events());
+    let said = notes.clone();
     let rules = Rules { alone, frozen: annotations.dry_run, own_targets: targets.aws_mcs };
     let annotated = Annotated::new(annotations, targets.clone(), directory, notes.clone());
     let mut claims = Claims::new(claim_delay);
@@ -143,7 +144,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
     tokio::select! {
         () = watch.run(statuses, found) => {}
         // Events are published one after the other: none may hold up the loop.
-        () = async { while let Some(note) = said.recv().await { writer.publish_event(note).await } } => {}
+        () = async { loop { writer.publish_event(said.next().await).await } } => {}
         // A worker ends only by a panic: the process must not go on with fewer of them.
         ended = workers.join_next() => warn!(?ended, "a worker of the controller ended"),
     }
@@ -155,7 +156,7 @@ pub(super) struct Watch {
     pub(super) ledger: Option<Handle>,
     pub(super) annotated: Annotated,
     pub(super) sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
-    pub(super) notes: mpsc::UnboundedSender<Note>,
+    pub(super) notes: Outbox,
     pub(super) instances: watch::Sender<Arc<Desired>>,
     pub(super) desired: BTreeMap<Target, TargetDesired>,
     /// Targets whose desired instances may have changed since the last round.

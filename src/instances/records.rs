@@ -6,7 +6,7 @@ use super::sync::Creation;
 use crate::{
     api::names::{ANNOTATION_HEALTH_CHECK, ANNOTATION_RECORDS, ANNOTATION_TTL},
     cloudmap::{DnsConfig, DnsRecord, RecordType},
-    model::{IpFamily, Pairs},
+    model::{Excerpt, IpFamily, Pairs},
 };
 
 /// Longest TTL in DNS (RFC 2181), seconds.
@@ -59,7 +59,8 @@ impl Wishes {
             Some("SRV") => Some(vec![RecordType::Srv]),
             Some(other) => {
                 return Err(format!(
-                    "The annotation {ANNOTATION_RECORDS} is {other:?}: write \"A\", \"AAAA\", \"A,AAAA\", \"SRV\" or \"none\"."
+                    "The annotation {ANNOTATION_RECORDS} is {}: write \"A\", \"AAAA\", \"A,AAAA\", \"SRV\" or \"none\".",
+                    Excerpt(other)
                 ));
             }
         };
@@ -67,7 +68,10 @@ impl Wishes {
             None => None,
             Some((_, Ok(ttl))) if ttl <= MAX_TTL => Some(ttl),
             Some((text, _)) => {
-                return Err(format!("The annotation {ANNOTATION_TTL} is {text:?}: write seconds, such as \"60\"."));
+                return Err(format!(
+                    "The annotation {ANNOTATION_TTL} is {}: write seconds, such as \"60\".",
+                    Excerpt(text)
+                ));
             }
         };
         let custom_health_check = match read(ANNOTATION_HEALTH_CHECK) {

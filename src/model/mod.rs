@@ -2,6 +2,7 @@
 //! Kubernetes client types, the network or the clock.
 
 mod endpoint;
+mod excerpt;
 mod export;
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -12,6 +13,7 @@ mod slices;
 mod target;
 
 pub use endpoint::{Conditions, Endpoint, EndpointPort};
+pub use excerpt::Excerpt;
 pub use export::{
     DEFAULT_AFFINITY_TIMEOUT, Export, Exported, IpFamily, Protocol, ServicePort, ServiceType, SessionAffinity,
     TrafficPolicy,

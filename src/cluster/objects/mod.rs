@@ -85,8 +85,20 @@ fn known_annotations(metadata: &ObjectMeta) -> Pairs {
         .iter()
         .flatten()
         .filter(|(name, _)| known(name))
-        .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
+        .map(|(name, value)| (name.as_str().into(), annotation_value(value)))
         .collect()
+}
+
+/// Longest value of an annotation that is kept, in bytes: a list of 1,000 host names or addresses is shorter.
+const MAX_ANNOTATION: usize = 64 * 1024;
+
+/// A value as it is kept. In the place of one that is too large stands its size, in a form that no annotation can be
+/// understood by: whoever reads it says so on the object.
+fn annotation_value(value: &str) -> Box<str> {
+    if value.len() <= MAX_ANNOTATION {
+        return value.into();
+    }
+    format!("<too large: {} bytes where {MAX_ANNOTATION} are read>", value.len()).into()
 }
 
 /// The labels and annotations that this project's import applied, with the values they have now, told by

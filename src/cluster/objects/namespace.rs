@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::core::PartialObjectMeta;
 
-use super::{Interner, uid};
+use super::{Interner, annotation_value, uid};
 use crate::{api::names, cluster::cache::Narrow};
 
 /// A namespace: imports appear only where it exists (KEP-1645, namespace sameness).
@@ -37,7 +37,7 @@ impl Narrow for Namespace {
             name: object.metadata.name.as_deref()?.into(),
             uid: uid(&object.metadata),
             terminating,
-            import_from: import_from.map(|value| value.as_str().into()),
+            import_from: import_from.map(|value| annotation_value(value)),
             labels: object.metadata.labels.unwrap_or_default(),
         })
     }

@@ -253,3 +253,20 @@ fn a_service_keeps_what_the_outside_reaches() {
     assert_eq!(service.load_balancer.iter().map(|text| &**text).collect::<Vec<_>>(), ["lb.example.org", "192.0.2.1"]);
     assert_eq!(service.external_name.as_deref(), Some("db.example.org"));
 }
+
+/// What every replica would hold, for every object whose author likes: the API server takes 256 KiB.
+#[test]
+fn an_annotation_that_is_too_large_is_kept_as_its_size() {
+    let annotations = |size: usize| {
+        let value = |name: &str| (name.to_owned(), "x".repeat(size));
+        Some([value("cloudmap-mcs/attributes"), value("example.com/other")].into())
+    };
+    for (size, kept) in [(MAX_ANNOTATION, MAX_ANNOTATION), (200_000, 46)] {
+        let metadata = ObjectMeta { annotations: annotations(size), ..ObjectMeta::default() };
+        let known = known_annotations(&metadata);
+        assert_eq!(known.values().map(|value| value.len()).collect::<Vec<_>>(), [kept]);
+    }
+    let metadata = ObjectMeta { annotations: annotations(200_000), ..ObjectMeta::default() };
+    let known = known_annotations(&metadata);
+    assert_eq!(&*known["cloudmap-mcs/attributes"], "<too large: 200000 bytes where 65536 are read>");
+}
