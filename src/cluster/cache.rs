@@ -27,7 +27,8 @@ use super::objects::Interner;
 /// into the rest: what lasts longer does not heal by itself.
 pub const STALE_AFTER: Duration = Duration::from_mins(3);
 
-/// Likewise for a list that an election asked for: two attempts at a page fit.
+/// Likewise for a list that an election asked for, of which no page came in this time: two attempts fit. A list of very many
+/// pages may take longer, up to [`STALE_AFTER`].
 pub const REFRESHED_WITHIN: Duration = Duration::from_mins(1);
 
 /// What a cache keeps of an object.
@@ -89,7 +90,7 @@ struct State {
     /// Lists asked for by [`Cache::refresh`], and how many of these requests a list has answered that began after them.
     requests: u64,
     answered: u64,
-    /// When the first request was made that is not answered.
+    /// When the first request was made that is not answered, or a page of its list came.
     requested: Option<Instant>,
     /// What went wrong since the server was last heard.
     trouble: Option<Arc<str>>,
@@ -351,6 +352,16 @@ impl<T: Narrow> Writer<T> {
             false
         });
         trouble
+    }
+
+    /// A page of a list came, which is not all of it.
+    pub(super) fn advanced(&self) {
+        self.cache.0.state.send_if_modified(|state| {
+            if state.requested.is_some() {
+                state.requested = Some(Instant::now());
+            }
+            false
+        });
     }
 
     /// Something is in the way. Returns whether that is news.

@@ -188,6 +188,7 @@ where
                         match (&next, version) {
                             (Some(_), _) => {
                                 self.failures = 0;
+                                self.writer.advanced();
                                 continue;
                             }
                             (None, Some(version)) => {
@@ -227,7 +228,10 @@ where
     /// Watches from a version on, over as many watches as that takes, until a new list is needed.
     async fn watch(&mut self, mut version: String) {
         loop {
+            let begun = Instant::now();
             match self.watch_once(&mut version).await {
+                // Whatever it said, a server that ends each watch at once is not asked in a loop.
+                End::Closed if begun.elapsed() < SHORTEST_WATCH => sleep(MIN_PAUSE).await,
                 End::Closed => {}
                 End::List => return,
                 End::Failed(failure) => {

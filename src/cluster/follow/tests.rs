@@ -28,6 +28,8 @@ use crate::{
 /// What the server does with a request.
 enum Answer {
     Json(u16, Value),
+    /// After so many seconds.
+    Late(u64, Value),
     Hang,
     /// The lines of a watch, which then ends, or falls silent.
     Events(Vec<Value>, Then),
@@ -54,6 +56,10 @@ async fn serve(State(server): State<Arc<Server>>, uri: Uri) -> Response<Body> {
     let (code, body) = match answer {
         Answer::Hang => std::future::pending().await,
         Answer::Json(code, body) => (code, body.to_string().into()),
+        Answer::Late(seconds, body) => {
+            sleep(Duration::from_secs(seconds)).await;
+            (200, body.to_string().into())
+        }
         Answer::Events(events, then) => {
             let lines = events.iter().map(Value::to_string).chain([String::new()]).collect::<Vec<_>>().join("\n");
             let rest = stream::once(async move {
@@ -292,10 +298,12 @@ async fn a_quiet_watch_that_is_ended_early_counts_as_progress() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_ends_at_once_is_not_opened_in_a_loop() {
-    let world = World::new([list(&["a"], 5)]);
-    world.then((0..100).map(|_| Answer::Events(Vec::new(), Then::End)));
-    sleep(Duration::from_secs(10)).await;
-    assert!(world.requests().len() < 10, "{}", world.requests().len());
+    for events in [Vec::new(), vec![bookmark(6)]] {
+        let world = World::new([list(&["a"], 5)]);
+        world.then((0..100).map(|_| Answer::Events(events.clone(), Then::End)));
+        sleep(Duration::from_secs(10)).await;
+        assert!(world.requests().len() < 15, "{}", world.requests().len());
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -351,6 +359,33 @@ async fn a_refresh_that_does_not_come_is_trouble() {
     world.then([list(&["b"], 9), quiet()]);
     refresh.await.unwrap();
     assert_eq!(world.cache.trouble(), None);
+}
+
+/// Or a leader would make room for another one that is no faster, and so on.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_of_many_pages_that_come_slowly_is_no_trouble() {
+    let slow = |names: &[&str], next| match page(names, 9, next) {
+        Answer::Json(_, body) => Answer::Late(25, body),
+        other => other,
+    };
+    let world = World::new([list(&["a"], 5), quiet()]);
+    world.request(2).await;
+    world.then([
+        slow(&["a"], Some("1")),
+        slow(&["b"], Some("2")),
+        slow(&["c"], Some("3")),
+        slow(&["d"], None),
+        quiet(),
+    ]);
+    let refresh = tokio::spawn({
+        let cache = world.cache.clone();
+        async move { cache.refresh().await }
+    });
+    while !refresh.is_finished() {
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(world.cache.trouble(), None);
+    }
+    assert_eq!(world.names(), ["a", "b", "c", "d"]);
 }
 
 #[tokio::test(start_paused = true)]
