@@ -98,6 +98,8 @@ pub enum Outcome {
     },
     Conflict,
     Pages(Arc<Pages>),
+    /// The service whose pages were to be read does not exist.
+    Absent,
     /// The write took effect, as far as the control plane is concerned.
     Done,
     /// `None`: there is no such service, or nobody signed it.
@@ -117,6 +119,8 @@ pub struct Failure {
 pub struct Outbox {
     issued: u64,
     pub(super) calls: Vec<(CallId, Call)>,
+    /// Calls whose outcome nobody waits for any more.
+    pub(super) cancelled: Vec<CallId>,
     pub(super) wake: Option<Duration>,
 }
 
@@ -126,6 +130,11 @@ impl Outbox {
         let id = CallId(self.issued);
         self.calls.push((id, call));
         id
+    }
+
+    /// What the call was for is known without its outcome.
+    pub(super) fn cancel(&mut self, call: CallId) {
+        self.cancelled.push(call);
     }
 
     pub(super) fn wake_at(&mut self, at: Duration) {

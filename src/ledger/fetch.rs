@@ -7,7 +7,8 @@ use std::{
 };
 
 use super::{
-    call::{Call, CallId, Outbox, Pages},
+    Map,
+    call::{Call, CallId, Outbox, Outcome, Pages},
     head::Root,
     page::{PageId, StoredPage},
     tree::{self, Cache, Missing, Verified},
@@ -26,6 +27,8 @@ pub(super) struct Fetch {
     /// Reads that were made: a shard, and a flush or everything; and whether everything was truncated.
     made: BTreeSet<(u32, Option<Arc<str>>)>,
     truncated: BTreeSet<u32>,
+    /// A read of one flush was truncated as well.
+    partial: bool,
     call: Option<CallId>,
 }
 
@@ -33,13 +36,20 @@ pub(super) struct Fetch {
 pub(super) enum Progress {
     Waiting,
     Complete(Box<Verified>),
+    /// Everything was read, and does not verify.
     Failed(&'static str),
+    /// A read failed, or showed a part only: that says nothing about the pages.
+    Unread(&'static str),
 }
 
 impl Fetch {
     pub(super) fn new(cluster: Arc<str>, root: Root, cache: Cache) -> Self {
         let (found, made, truncated) = Default::default();
-        Self { cluster, root, cache, found, made, truncated, call: None }
+        Self { cluster, root, cache, found, made, truncated, partial: false, call: None }
+    }
+
+    pub(super) fn cluster(&self) -> &Arc<str> {
+        &self.cluster
     }
 
     pub(super) fn waits_for(&self, id: CallId) -> bool {
@@ -54,7 +64,8 @@ impl Fetch {
             Err(Missing { pages, broken: None }) => pages,
         };
         let Some(read) = self.next_read(&missing) else {
-            return Progress::Failed("pages that the root names are missing or differ");
+            let what = "pages that the root names are missing or differ";
+            return if self.partial { Progress::Unread(what) } else { Progress::Failed(what) };
         };
         self.made.insert(read.clone());
         let (shard, flush) = read;
@@ -62,15 +73,32 @@ impl Fetch {
         Progress::Waiting
     }
 
+    /// The outcome of the awaited read. A service that does not exist has no pages.
+    pub(super) fn on_outcome(&mut self, outcome: &Outcome, out: &mut Outbox) -> Progress {
+        match outcome {
+            Outcome::Pages(pages) => self.on_pages(Some(pages), out),
+            Outcome::Absent => self.on_pages(Some(&Pages::default()), out),
+            _ => self.on_pages(None, out),
+        }
+    }
+
     pub(super) fn on_pages(&mut self, pages: Option<&Pages>, out: &mut Outbox) -> Progress {
         let read = self.call.take();
         debug_assert!(read.is_some(), "only an awaited read comes here");
-        let Some(pages) = pages else { return Progress::Failed("reading the pages failed") };
+        let Some(pages) = pages else { return Progress::Unread("reading the pages failed") };
         self.found.extend(pages.pages.iter().map(|page| (page.id.clone(), page.clone())));
         if pages.truncated {
-            self.truncated.extend(self.made.iter().filter(|(_, flush)| flush.is_none()).map(|(shard, _)| *shard));
+            let whole: Vec<u32> =
+                self.made.iter().filter(|(_, flush)| flush.is_none()).map(|(shard, _)| *shard).collect();
+            self.partial |= whole.iter().all(|shard| self.truncated.contains(shard));
+            self.truncated.extend(whole);
         }
         self.advance(out)
+    }
+
+    /// What could be read of a root that does not verify.
+    pub(super) fn salvage(&self) -> Map {
+        tree::salvage(&self.root, &self.found)
     }
 
     fn next_read(&self, missing: &BTreeSet<(u32, PageId)>) -> Option<(u32, Option<Arc<str>>)> {

@@ -59,8 +59,12 @@ pub struct Timing {
     pub quiet: Duration,
     /// Between the end of a flush and the next, on the mean (W5).
     pub flush_gap: Duration,
-    /// A flush that takes longer is given up (W5).
+    /// A flush that comes no further for this long is given up (W5): no page was written or seen.
     pub flush_limit: Duration,
+    /// A page whose write takes longer is looked for: it may be there although its operation is not known to be done (W5).
+    pub overdue: Duration,
+    /// An operation that takes longer is of unknown outcome; what was written before that may still come (W9).
+    pub operation: Duration,
     /// A page that nothing refers to for this long is collected (W7).
     pub garbage: Duration,
     /// Between rounds of garbage collection while there is garbage, and while there is none.
@@ -113,7 +117,9 @@ impl Default for Timing {
             lease: seconds(300),
             quiet: seconds(60),
             flush_gap: seconds(5),
-            flush_limit: seconds(60),
+            flush_limit: seconds(120),
+            overdue: seconds(10),
+            operation: seconds(60),
             garbage: seconds(120),
             collect: seconds(10),
             collect_idle: seconds(60),

@@ -321,7 +321,7 @@ impl Reader {
         let Some(peer) = self.peers.get_mut(id) else { return };
         match progress {
             Progress::Waiting => return,
-            Progress::Failed(why) => {
+            Progress::Failed(why) | Progress::Unread(why) => {
                 peer.fetch = None;
                 peer.failed_fetches += 1;
                 peer.problem = Some(why.to_owned());
@@ -383,8 +383,7 @@ impl Reader {
                 peer.fetch = None;
                 return true;
             }
-            (Some(fetch), Outcome::Pages(pages)) => fetch.on_pages(Some(pages), out),
-            (Some(fetch), _) => fetch.on_pages(None, out),
+            (Some(fetch), outcome) => fetch.on_outcome(outcome, out),
             (None, _) => return true,
         };
         self.fetched(now, &cluster, progress, out);

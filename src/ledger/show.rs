@@ -123,7 +123,7 @@ async fn read(registry: &Registry, head: &Arc<Head>, view: &mut ClusterView) {
     while let Progress::Waiting = progress {
         let Some((_, Call::ReadPages { cluster, shard, flush })) = out.calls.pop() else { break };
         let pages = match registry.read_pages(&cluster, shard, flush.as_deref()).await {
-            Ok(pages) => Some(pages),
+            Ok(pages) => Some(pages.unwrap_or_default()),
             Err(failure) => {
                 view.problems.push(failure.message);
                 None
@@ -139,7 +139,7 @@ async fn read(registry: &Registry, head: &Arc<Head>, view: &mut ClusterView) {
             view.problems.extend(problems.map(|problem| format!("{}: {}", problem.key, problem.message)));
             view.state = Some(Arc::new(map));
         }
-        Progress::Failed(why) => view.problems.push(why.to_owned()),
+        Progress::Failed(why) | Progress::Unread(why) => view.problems.push(why.to_owned()),
         Progress::Waiting => {}
     }
 }

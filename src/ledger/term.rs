@@ -127,6 +127,11 @@ impl Term {
         std::mem::take(&mut self.out.calls)
     }
 
+    /// Calls that need not be waited for any more: their outcomes are ignored.
+    pub fn take_cancelled(&mut self) -> Vec<CallId> {
+        std::mem::take(&mut self.out.cancelled)
+    }
+
     /// When to [`Self::poll`] at the latest.
     pub fn wake(&self) -> Option<Duration> {
         self.out.wake

@@ -116,15 +116,15 @@ proptest! {
     #[test]
     fn a_planned_tree_reads_back(before in maps(), after in maps()) {
         let limits = small();
-        let first = tree::plan(None, &before, "1-1-a", 1, &limits).unwrap();
-        let second = tree::plan(Some((&first.tree, &before)), &after, "1-2-b", 1, &limits).unwrap();
+        let first = tree::plan(None, |_, _| None, &before, "1-1-a", 1, &limits).unwrap();
+        let second = tree::plan(Some((&first.tree, &before)), |_, _| None, &after, "1-2-b", 1, &limits).unwrap();
         let mut pages = stored(&first);
         pages.extend(stored(&second));
         let read = tree::verify(&second.tree.root, &Cache::default(), &pages).unwrap();
         prop_assert_eq!(&read.map, &after);
         prop_assert_eq!(&read.tree, &second.tree);
         // What another leader plans from nothing says the same, in pages of its own.
-        let anew = tree::plan(None, &after, "2-1-c", second.tree.root.shards, &limits).unwrap();
+        let anew = tree::plan(None, |_, _| None, &after, "2-1-c", second.tree.root.shards, &limits).unwrap();
         prop_assert_eq!(anew.tree.data_pages(), second.tree.data_pages());
         for (_, page) in &anew.pages {
             prop_assert!(page.bytes.len() <= limits.page_bytes && fits_cloud_map(&page.to_instance()));
@@ -134,15 +134,15 @@ proptest! {
     #[test]
     fn equal_states_need_no_pages(map in maps()) {
         let limits = small();
-        let first = tree::plan(None, &map, "1-1-a", 1, &limits).unwrap();
-        let second = tree::plan(Some((&first.tree, &map)), &map, "1-2-b", 1, &limits).unwrap();
+        let first = tree::plan(None, |_, _| None, &map, "1-1-a", 1, &limits).unwrap();
+        let second = tree::plan(Some((&first.tree, &map)), |_, _| None, &map, "1-2-b", 1, &limits).unwrap();
         prop_assert!(second.pages.is_empty());
         prop_assert_eq!(first.tree, second.tree);
     }
 
     #[test]
     fn a_tree_with_a_page_missing_is_not_read(map in maps(), victim in any::<prop::sample::Index>()) {
-        let plan = tree::plan(None, &map, "1-1-a", 1, &small()).unwrap();
+        let plan = tree::plan(None, |_, _| None, &map, "1-1-a", 1, &small()).unwrap();
         let mut pages = stored(&plan);
         if !pages.is_empty() {
             let victim = victim.get(&plan.pages).1.id.clone();
@@ -231,7 +231,8 @@ proptest! {
 
 fn head() -> Head {
     let plan =
-        tree::plan(None, &Map::from([("a/b".into(), Value::from([1]))]), "1-1-a", 1, &Limits::default()).unwrap();
+        tree::plan(None, |_, _| None, &Map::from([("a/b".into(), Value::from([1]))]), "1-1-a", 1, &Limits::default())
+            .unwrap();
     Head {
         cluster: "blue".into(),
         reads: 1,

@@ -56,7 +56,7 @@ impl Tree {
     }
 }
 
-/// A tree, and the pages that must be written before a head may name it.
+/// A tree, and the pages that must be written, or seen to be there still, before a head may name it.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub tree: Tree,
@@ -75,12 +75,14 @@ pub enum Error {
 pub type Published<'a> = (&'a Tree, &'a Map);
 
 /// Plans the pages of `map` under flush id `flush`, in at least `shards` shards. Pages of `previous` whose content and
-/// place stay are reused; without it everything is written anew.
+/// place stay are reused; without it everything is written anew, but for what `written` has with the same shard and digest:
+/// pages of other flushes that nothing refers to yet.
 ///
 /// # Errors
 /// A value that does not fit into a page by itself, or more pages than [`MAX_SHARDS`] shards hold.
 pub fn plan(
     previous: Option<Published<'_>>,
+    written: impl Fn(u32, Digest) -> Option<Arc<StoredPage>>,
     map: &Map,
     flush: &str,
     shards: u32,
@@ -97,6 +99,7 @@ pub fn plan(
         let mut planner = Planner {
             previous: previous.map(|(tree, _)| tree),
             changed: &changed,
+            written: &written,
             flush: flush.into(),
             shards,
             limits,
@@ -129,6 +132,7 @@ fn hash(key: &str) -> u64 {
 struct Planner<'a> {
     previous: Option<&'a Tree>,
     changed: &'a [u64],
+    written: &'a dyn Fn(u32, Digest) -> Option<Arc<StoredPage>>,
     flush: Arc<str>,
     shards: u32,
     limits: &'a Limits,
@@ -186,8 +190,9 @@ impl Planner<'_> {
         match reusable {
             Some((id, digest)) if digest == page.digest => (id, digest),
             _ => {
+                let page = (self.written)(shard, page.digest).unwrap_or_else(|| Arc::new(page));
                 let placed = (page.id.clone(), page.digest);
-                self.pages.push((shard, Arc::new(page)));
+                self.pages.push((shard, page));
                 placed
             }
         }
@@ -285,6 +290,15 @@ pub fn verify(root: &Root, cache: &Cache, found: &BTreeMap<PageId, Arc<StoredPag
         verified.cache.index.insert(root_page.id.clone(), (root_page.digest, entries));
     }
     if missing == Missing::default() { Ok(verified) } else { Err(missing) }
+}
+
+/// The pairs of those pages of `root` that are among `found`: a part of a state, which stands for none.
+pub(super) fn salvage(root: &Root, found: &BTreeMap<PageId, Arc<StoredPage>>) -> Map {
+    let stored = |id: &PageId, digest: Digest| found.get(id).filter(|page| page.digest == digest);
+    let index = root.pages.iter().filter_map(|page| page::decode_index(&stored(&page.id, page.digest)?.bytes).ok());
+    let entries: Vec<Entry> = index.flat_map(|entries| entries.to_vec()).collect();
+    let pages = entries.iter().filter_map(|entry| page::decode_pairs(&stored(&entry.page, entry.digest)?.bytes).ok());
+    pages.flat_map(|pairs| pairs.to_vec()).collect()
 }
 
 /// The pages that `root` needs, as far as its index pages are among `known`; for garbage collection.

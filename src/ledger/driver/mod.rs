@@ -9,7 +9,11 @@ mod tests;
 use std::{collections::BTreeMap, future::Future, pin::pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures::{
+    FutureExt, StreamExt,
+    future::{AbortHandle, BoxFuture, abortable},
+    stream::FuturesUnordered,
+};
 use tokio::{
     sync::watch,
     task::JoinHandle,
@@ -176,6 +180,7 @@ pub fn spawn(
         }),
         started: Instant::now(),
         calls: FuturesUnordered::new(),
+        cancel: BTreeMap::new(),
         own: own_tx,
         published: published_tx,
         read_back: read_back_tx,
@@ -185,6 +190,7 @@ pub fn spawn(
     let task = env::spawn(async move {
         let mut shutdown = pin!(shutdown.fuse());
         tokio::select! {
+            biased;
             () = &mut shutdown => {}
             () = driver.run(desired_rx) => {}
         }
@@ -198,7 +204,9 @@ struct Driver {
     jitter: Ids,
     ports: Arc<Ports>,
     started: Instant,
-    calls: FuturesUnordered<BoxFuture<'static, (CallId, Outcome)>>,
+    /// Calls under way; nothing comes of one that was cancelled.
+    calls: FuturesUnordered<BoxFuture<'static, Option<(CallId, Outcome)>>>,
+    cancel: BTreeMap<CallId, AbortHandle>,
     own: watch::Sender<Option<Arc<Map>>>,
     published: watch::Sender<Option<Arc<Map>>>,
     read_back: watch::Sender<Option<Arc<Map>>>,
@@ -216,11 +224,19 @@ impl Driver {
         self.term.poll(self.now());
         loop {
             for (id, call) in self.term.take_calls() {
-                self.calls.push(self.ports.clone().make(id, call).boxed());
+                let (call, cancel) = abortable(self.ports.clone().make(id, call));
+                self.cancel.insert(id, cancel);
+                self.calls.push(call.map(Result::ok).boxed());
+            }
+            for id in self.term.take_cancelled() {
+                if let Some(cancel) = self.cancel.remove(&id) {
+                    cancel.abort();
+                }
             }
             self.report(heads_error.as_ref());
             let wake = self.term.wake().map(|at| self.started + at);
             tokio::select! {
+                biased;
                 changed = desired.changed(), if wanting => {
                     // Without a sender the last state is kept and heartbeats go on.
                     wanting = changed.is_ok();
@@ -229,7 +245,9 @@ impl Driver {
                         self.term.desire(self.now(), map);
                     }
                 }
-                Some((id, outcome)) = self.calls.next(), if !self.calls.is_empty() => {
+                Some(done) = self.calls.next(), if !self.calls.is_empty() => {
+                    let Some((id, outcome)) = done else { continue };
+                    self.cancel.remove(&id);
                     if let Outcome::Failed(Failure { message, .. }) = &outcome {
                         tracing::warn!(error = message, "ledger call failed");
                     }
@@ -326,7 +344,8 @@ impl Ports {
             },
             Call::Claim { shard } => self.registry.claim(shard).await,
             Call::ReadPages { cluster, shard, flush } => {
-                self.registry.read_pages(&cluster, shard, flush.as_deref()).await.map(|p| Outcome::Pages(Arc::new(p)))
+                let read = self.registry.read_pages(&cluster, shard, flush.as_deref()).await;
+                read.map(|pages| pages.map_or(Outcome::Absent, |pages| Outcome::Pages(Arc::new(pages))))
             }
             Call::PutHead { head } => self.registry.put_head(&head).await,
             Call::PutPage { shard, page } => self.registry.put_page(shard, &page).await,

@@ -257,17 +257,21 @@ impl Registry {
         Ok(Some(self.heads.lock().await.parse(discovery.instances)))
     }
 
+    /// `None`: there is no such service.
     pub(in crate::ledger) async fn read_pages(
         &self,
         cluster: &str,
         shard: u32,
         flush: Option<&str>,
-    ) -> Result<Pages, Failure> {
+    ) -> Result<Option<Pages>, Failure> {
         let namespace = self.known_namespace().await?;
         let query = flush.map(|flush| ("f".to_owned(), flush.to_owned())).into_iter().collect();
-        let discovery = self.discover(&namespace.http_name, &service_name(cluster, shard), &query).await?;
+        let discovery = match self.discover(&namespace.http_name, &service_name(cluster, shard), &query).await {
+            Err(Error { kind: ErrorKind::NotFound, .. }) => return Ok(None),
+            discovery => discovery?,
+        };
         let pages = discovery.instances.iter().filter_map(|instance| StoredPage::from_instance(instance).ok());
-        Ok(Pages { pages: pages.map(Arc::new).collect(), truncated: discovery.truncated })
+        Ok(Some(Pages { pages: pages.map(Arc::new).collect(), truncated: discovery.truncated }))
     }
 
     async fn discover(

@@ -1,6 +1,8 @@
 //! Interleavings that once lost something, one by one, through the real state machines. The simulation finds such
 //! things; these say which rule prevents which of them.
 
+mod flushing;
+mod inheriting;
 mod leaving;
 mod reading;
 mod writing;
@@ -150,6 +152,9 @@ struct Process {
     /// Calls that hang, and which ones do.
     hanging: Vec<(CallId, Call)>,
     hangs: fn(&Call) -> bool,
+    /// Calls that fail without an effect, and calls that have theirs but never an answer.
+    fails: fn(&Call) -> bool,
+    loses: fn(&Call) -> bool,
     /// What discovery returns instead of what is true.
     sees: Option<Heads>,
     /// How many instances it wrote or deleted.
@@ -180,7 +185,17 @@ impl Process {
         *holder += 1;
         let number = *holder;
         let term = Term::new(me.clone(), *timing, limits, ttl, Ids::new(u64::from(number)));
-        let mut process = Self { number, me, term, hanging: Vec::new(), hangs: |_| false, sees: None, writes: 0 };
+        let mut process = Self {
+            number,
+            me,
+            term,
+            hanging: Vec::new(),
+            hangs: |_| false,
+            fails: |_| false,
+            loses: |_| false,
+            sees: None,
+            writes: 0,
+        };
         process.term.poll(world.now());
         process.settle(world);
         process
@@ -210,6 +225,11 @@ impl Process {
                 }
                 if (self.hangs)(&call) {
                     self.hanging.push((id, call));
+                } else if (self.fails)(&call) {
+                    let failure = Failure { message: "throttled".to_owned(), uncertain: false };
+                    self.term.done(world.now(), id, &Outcome::Failed(failure));
+                } else if (self.loses)(&call) {
+                    world.make(self, &call);
                 } else {
                     let outcome = world.make(self, &call);
                     self.term.done(world.now(), id, &outcome);
@@ -233,7 +253,13 @@ impl Process {
     /// The calls that hang succeed after all.
     fn let_go(&mut self, world: &mut World) {
         self.hangs = |_| false;
-        for (id, call) in std::mem::take(&mut self.hanging) {
+        self.let_go_first(world, usize::MAX);
+    }
+
+    /// The first `count` of the calls that hang succeed after all.
+    fn let_go_first(&mut self, world: &mut World, count: usize) {
+        let count = count.min(self.hanging.len());
+        for (id, call) in self.hanging.drain(..count).collect::<Vec<_>>() {
             let outcome = world.make(self, &call);
             self.term.done(world.now(), id, &outcome);
         }
@@ -285,6 +311,14 @@ fn with_pages(world: &mut World, cluster: &str, keys: u32) -> Process {
 
 fn is_head(call: &Call) -> bool {
     matches!(call, Call::PutHead { .. })
+}
+
+fn is_page(call: &Call) -> bool {
+    matches!(call, Call::PutPage { .. })
+}
+
+fn reads_pages(call: &Call) -> bool {
+    matches!(call, Call::ReadPages { .. })
 }
 
 fn is_record(call: &Call) -> bool {

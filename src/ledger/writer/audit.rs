@@ -38,15 +38,8 @@ impl Writer {
 
     pub(super) fn audit_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
         let Some(fetch) = self.run.audit.fetch.as_mut().filter(|fetch| fetch.waits_for(id)) else { return false };
-        if let Outcome::Pages(pages) = outcome {
-            let progress = fetch.on_pages(Some(pages), out);
-            self.audited(now, &progress);
-        } else {
-            // A read that failed says nothing about the pages.
-            self.run.audit.fetch = None;
-            self.run.audit.failing_since = None;
-            self.run.audit.next = now.mono + self.timing.backoff_max;
-        }
+        let progress = fetch.on_outcome(outcome, out);
+        self.audited(now, &progress);
         true
     }
 
@@ -55,6 +48,12 @@ impl Writer {
         match progress {
             Progress::Waiting => {}
             Progress::Complete(_) => *audit = Audit::new(now.mono + self.timing.audit),
+            // A read that failed says nothing about the pages.
+            Progress::Unread(_) => {
+                audit.fetch = None;
+                audit.failing_since = None;
+                audit.next = now.mono + self.timing.backoff_max;
+            }
             Progress::Failed(why) => {
                 audit.fetch = None;
                 audit.next = now.mono + self.timing.backoff_min;
@@ -63,6 +62,7 @@ impl Writer {
                     *audit = Audit::new(now.mono + self.timing.audit_limit);
                     self.error = Some(format!("the own ledger cannot be read ({why}): it is written anew"));
                     self.run.flush = None;
+                    self.run.spare.clear();
                     self.run.rewrite = true;
                 }
             }

@@ -17,6 +17,8 @@ use crate::ledger::{
 
 /// Above this share of its room the delta is flushed.
 const FULL_ENOUGH: f64 = 0.6;
+/// Up to this many flushes of a shard are looked for one by one.
+const FEW_FLUSHES: usize = 4;
 /// How often in a row a flush is made again rather than put before a state that may be newer.
 const MOST_DISCARDED: u32 = 3;
 
@@ -28,10 +30,17 @@ const FLUSH_BURST: u32 = 3;
 pub(super) struct Flush {
     id: Arc<str>,
     started: Duration,
+    /// When it last came further.
+    progressed: Duration,
     snapshot: Arc<Map>,
     generation: u64,
     tree: Tree,
+    /// What it writes, and what flushes that were given up have written already.
     pages: BTreeMap<PageId, (u32, Arc<StoredPage>)>,
+    /// SUCCESS is not visibility: until a discovery showed them all, no head may name them.
+    unseen: BTreeSet<PageId>,
+    looks: BTreeSet<CallId>,
+    next_look: Duration,
     step: Step,
 }
 
@@ -48,32 +57,75 @@ enum Step {
     },
     Write {
         waiting: Vec<PageId>,
-        calls: BTreeMap<CallId, PageId>,
+        /// With the times when they were made.
+        calls: BTreeMap<CallId, (PageId, Duration)>,
         retries: Vec<(Duration, PageId)>,
+        written: BTreeSet<PageId>,
     },
-    /// SUCCESS is not visibility: until a discovery shows them all, no head may name them.
-    See {
-        unseen: BTreeSet<PageId>,
-        calls: BTreeSet<CallId>,
-        next: Duration,
-    },
+    See,
 }
 
 impl Flush {
     pub(super) fn has(&self, page: &PageId) -> bool {
+        self.pages.contains_key(page)
+    }
+
+    fn is_new(&self, page: &PageId) -> bool {
         page.flush == self.id
+    }
+
+    /// Looks for pages that were not seen yet: what is there is written, whatever became of its operation.
+    fn look(&mut self, now: Now, cluster: &Arc<str>, out: &mut Outbox) {
+        if !self.looks.is_empty() {
+            return;
+        }
+        if now.mono < self.next_look {
+            return out.wake_at(self.next_look);
+        }
+        let mut flushes = BTreeMap::<u32, BTreeSet<Arc<str>>>::new();
+        for page in &self.unseen {
+            flushes.entry(self.pages[page].0).or_default().insert(page.flush.clone());
+        }
+        for (shard, flushes) in flushes {
+            let each = flushes.len() <= FEW_FLUSHES;
+            let asked = if each { flushes.into_iter().map(Some).collect() } else { vec![None] };
+            for flush in asked {
+                self.looks.insert(out.call(Call::ReadPages { cluster: cluster.clone(), shard, flush }));
+            }
+        }
+    }
+
+    fn seen(&mut self, now: Now, found: &Pages, out: &mut Outbox) {
+        for found in &found.pages {
+            if self.pages.get(&found.id).is_some_and(|(_, page)| page.digest == found.digest)
+                && self.unseen.remove(&found.id)
+            {
+                self.progressed = now.mono;
+            }
+        }
+        if let Step::Write { waiting, calls, retries, .. } = &mut self.step {
+            waiting.retain(|page| self.unseen.contains(page));
+            retries.retain(|(_, page)| self.unseen.contains(page));
+            calls.retain(|call, (page, _)| {
+                let waits = self.unseen.contains(page);
+                if !waits {
+                    out.cancel(*call);
+                }
+                waits
+            });
+        }
     }
 }
 
 impl Writer {
     pub(super) fn flush(&mut self, now: Now, out: &mut Outbox) {
         let Some(flush) = &mut self.run.flush else { return self.start_flush(now, out) };
-        if now.mono.saturating_sub(flush.started) > self.timing.flush_limit {
-            return self.abandon_flush(now, "the flush took too long");
+        if now.mono.saturating_sub(flush.progressed) > self.timing.flush_limit {
+            return self.abandon_flush(now, "the ledger's pages are not written: nothing has come of it for minutes");
         }
-        out.wake_at(flush.started + self.timing.flush_limit);
+        out.wake_at(flush.progressed + self.timing.flush_limit);
         match &mut flush.step {
-            Step::Write { waiting, calls, retries } => {
+            Step::Write { waiting, calls, retries, .. } => {
                 waiting.extend(retries.extract_if(.., |(at, _)| *at <= now.mono).map(|(_, page)| page));
                 while calls.len() < self.limits.flush_concurrency
                     && let Some(id) = waiting.pop()
@@ -81,34 +133,25 @@ impl Writer {
                     let (shard, page) = &flush.pages[&id];
                     self.run.garbage.issue(*shard, &id, now.mono);
                     self.run.figures.page_writes += 1;
-                    calls.insert(out.call(Call::PutPage { shard: *shard, page: page.clone() }), id);
+                    let call = out.call(Call::PutPage { shard: *shard, page: page.clone() });
+                    calls.insert(call, (id, now.mono));
                 }
                 for (at, _) in retries.iter() {
                     out.wake_at(*at);
                 }
+                let overdue = calls.values().map(|(_, made)| *made + self.timing.overdue).min();
                 if waiting.is_empty() && calls.is_empty() && retries.is_empty() {
-                    let unseen = flush.pages.keys().cloned().collect();
-                    flush.step = Step::See { unseen, calls: BTreeSet::new(), next: now.mono };
+                    flush.step = Step::See;
+                    flush.next_look = now.mono;
                     self.flush(now, out);
+                } else if !retries.is_empty() || overdue.is_some_and(|overdue| now.mono >= overdue) {
+                    flush.look(now, &self.me.cluster, out);
+                } else if let Some(overdue) = overdue {
+                    out.wake_at(overdue);
                 }
             }
-            Step::See { unseen, calls, next } => {
-                if unseen.is_empty() {
-                    return self.finish_flush(now, out);
-                }
-                if calls.is_empty() && now.mono >= *next {
-                    let shards: BTreeSet<u32> = unseen.iter().map(|id| flush.pages[id].0).collect();
-                    for shard in shards {
-                        calls.insert(out.call(Call::ReadPages {
-                            cluster: self.me.cluster.clone(),
-                            shard,
-                            flush: Some(flush.id.clone()),
-                        }));
-                    }
-                } else if calls.is_empty() {
-                    out.wake_at(*next);
-                }
-            }
+            Step::See if flush.unseen.is_empty() => self.finish_flush(now, out),
+            Step::See => flush.look(now, &self.me.cluster, out),
             Step::List { .. } | Step::Grow { .. } => {}
         }
     }
@@ -131,12 +174,13 @@ impl Writer {
         self.run.flushes += 1;
         let id: Arc<str> = format!("{}-{}-{:08x}", self.epoch, self.run.flushes, self.ids.next() as u32).into();
         let previous = (!anew).then_some((&self.run.tree, &*self.run.base));
-        let plan = tree::plan(previous, &snapshot, &id, self.run.tree.root.shards, &self.limits);
+        let written = |shard, digest| self.run.spare.get(&(shard, digest)).cloned();
+        let plan = tree::plan(previous, written, &snapshot, &id, self.run.tree.root.shards, &self.limits);
         let Plan { tree, pages } = match plan {
             Ok(plan) => plan,
             Err(error) => {
                 self.error = Some(error.to_string());
-                self.run.next_flush = now.mono + self.timing.flush_limit;
+                self.run.next_flush = now.mono + self.timing.quiet;
                 return;
             }
         };
@@ -146,14 +190,18 @@ impl Writer {
         let mut flush = Flush {
             id,
             started: now.mono,
+            progressed: now.mono,
             snapshot,
             generation: self.generation,
             tree,
+            unseen: pages.iter().map(|(_, page)| page.id.clone()).collect(),
             pages: pages.into_iter().map(|(shard, page)| (page.id.clone(), (shard, page))).collect(),
+            looks: BTreeSet::new(),
+            next_look: now.mono,
             step: Step::List { calls: BTreeMap::new(), listed: BTreeMap::new() },
         };
-        let shards: BTreeSet<u32> =
-            flush.pages.values().map(|(shard, _)| *shard).filter(|s| *s < self.shards).collect();
+        let new = flush.pages.iter().filter(|(id, _)| flush.is_new(id));
+        let shards: BTreeSet<u32> = new.map(|(_, (shard, _))| *shard).filter(|s| *s < self.shards).collect();
         if shards.is_empty() {
             self.run.flush = Some(flush);
             return self.grow_or_write(now, out);
@@ -166,9 +214,10 @@ impl Writer {
 
     /// All shards are listed: is there room for the new pages beside live ones, garbage and writes under way?
     fn check_room(&mut self, now: Now, out: &mut Outbox) {
-        let Some(Flush { step: Step::List { listed, .. }, pages, .. }) = &self.run.flush else { return };
+        let Some(flush) = &self.run.flush else { return };
+        let Step::List { listed, .. } = &flush.step else { return };
         let room = listed.iter().all(|(shard, listing)| {
-            let new = pages.values().filter(|(of, _)| of == shard).count();
+            let new = flush.pages.iter().filter(|(id, (of, _))| of == shard && flush.is_new(id)).count();
             !listing.truncated && self.run.garbage.occupied(*shard, listing, now.mono) + new <= self.limits.pages
         });
         if room {
@@ -187,14 +236,23 @@ impl Writer {
             flush.step = Step::Grow { call: out.call(Call::Claim { shard: self.shards }) };
             return;
         }
-        let waiting = flush.pages.keys().rev().cloned().collect();
-        flush.step = Step::Write { waiting, calls: BTreeMap::new(), retries: Vec::new() };
+        let waiting = flush.pages.keys().rev().filter(|id| flush.is_new(id)).cloned().collect();
+        let (calls, retries, written) = Default::default();
+        flush.step = Step::Write { waiting, calls, retries, written };
+        flush.progressed = now.mono;
         self.flush(now, out);
     }
 
     pub(super) fn flush_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
         let retry_at = now.mono + self.timing.retry_min / 2 + self.timing.retry_min.mul_f64(self.fraction());
         let Some(flush) = &mut self.run.flush else { return false };
+        if flush.looks.remove(&id) {
+            flush.next_look = now.mono + self.timing.see;
+            if let Outcome::Pages(pages) = outcome {
+                flush.seen(now, pages, out);
+            }
+            return true;
+        }
         match &mut flush.step {
             Step::List { calls, listed } => {
                 let Some(shard) = calls.remove(&id) else { return false };
@@ -227,27 +285,18 @@ impl Writer {
                     }
                 }
             }
-            Step::Write { calls, retries, .. } => {
-                let Some(page) = calls.remove(&id) else { return false };
-                if !matches!(outcome, Outcome::Done) {
+            Step::Write { calls, retries, written, .. } => {
+                let Some((page, _)) = calls.remove(&id) else { return false };
+                if matches!(outcome, Outcome::Done) {
+                    written.insert(page);
+                    flush.progressed = now.mono;
+                } else {
                     // The page is immutable: writing it again under its id is harmless.
                     retries.push((retry_at, page));
                     self.note(outcome);
                 }
             }
-            Step::See { unseen, calls, next } => {
-                if !calls.remove(&id) {
-                    return false;
-                }
-                if let Outcome::Pages(pages) = outcome {
-                    for page in &pages.pages {
-                        if flush.pages.get(&page.id).is_some_and(|(_, written)| written.digest == page.digest) {
-                            unseen.remove(&page.id);
-                        }
-                    }
-                }
-                *next = now.mono + self.timing.see;
-            }
+            Step::See => return false,
         }
         true
     }
@@ -264,7 +313,30 @@ impl Writer {
     fn abandon_flush(&mut self, now: Now, why: &str) {
         self.error = Some(why.to_owned());
         self.run.figures.flushes_abandoned += 1;
+        if let Some(flush) = self.run.flush.take() {
+            self.spare_pages(&flush);
+        }
         self.drop_flush(now);
+    }
+
+    /// Remembers the pages that a flush has written, so that the next one need not write the same bytes again. Its own id is
+    /// never used again: what it did not write stays unwritten.
+    fn spare_pages(&mut self, flush: &Flush) {
+        for (id, (shard, page)) in &flush.pages {
+            let there = !flush.unseen.contains(id);
+            let kept = match &flush.step {
+                Step::Write { written, .. } => there || written.contains(id) || !flush.is_new(id),
+                // What did not show up although it was written is gone.
+                Step::See => there,
+                Step::List { .. } | Step::Grow { .. } => !flush.is_new(id),
+            };
+            let key = (*shard, page.digest);
+            if kept {
+                self.run.spare.insert(key, page.clone());
+            } else if self.run.spare.get(&key).is_some_and(|spare| spare.id == *id) {
+                self.run.spare.remove(&key);
+            }
+        }
     }
 
     fn drop_flush(&mut self, now: Now) {
@@ -283,6 +355,7 @@ impl Writer {
     fn finish_flush(&mut self, now: Now, out: &mut Outbox) {
         let Some(flush) = self.run.flush.take() else { return };
         self.space_flushes(now);
+        self.spare_pages(&flush);
         let Some(desired) = self.desired.clone() else { return };
         let level = self.limits.compression;
         let old_tree = std::mem::replace(&mut self.run.tree, flush.tree);
@@ -310,6 +383,7 @@ impl Writer {
             sent => self.run.sent = sent.ok(),
         }
         self.run.discarded = 0;
+        self.run.spare.clear();
         self.run.base = flush.snapshot;
         self.run.baseless = false;
         self.run.rewrite = false;

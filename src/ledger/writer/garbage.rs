@@ -171,6 +171,7 @@ impl Writer {
         garbage.next = now.mono + if unreferred > 0 { timing.collect } else { timing.collect_idle };
         for (shard, page) in dead.into_iter().take(self.limits.garbage_batch) {
             self.run.figures.page_deletions += 1;
+            self.run.spare.retain(|_, spare| spare.id != page);
             let cluster = self.me.cluster.clone();
             garbage.deletions.insert(out.call(Call::DeletePage { cluster, shard, page }));
         }

@@ -85,14 +85,17 @@ impl Sweep {
             return true;
         }
         let Some(shard) = self.lists.remove(&id) else { return false };
-        if let Outcome::Pages(pages) = outcome {
-            self.found += pages.pages.len();
-            for page in pages.pages.iter().take(batch) {
-                let page = page.id.clone();
-                self.deletions.push(out.call(Call::DeletePage { cluster: cluster.clone(), shard, page }));
+        match outcome {
+            Outcome::Pages(pages) => {
+                self.found += pages.pages.len();
+                for page in pages.pages.iter().take(batch) {
+                    let page = page.id.clone();
+                    self.deletions.push(out.call(Call::DeletePage { cluster: cluster.clone(), shard, page }));
+                }
             }
-        } else {
-            self.failed = true;
+            // Somebody purged it.
+            Outcome::Absent => {}
+            _ => self.failed = true,
         }
         if self.lists.is_empty() && !self.failed {
             self.clean = if self.found == 0 { self.clean + 1 } else { 0 };
@@ -132,7 +135,7 @@ impl Writer {
             // Operations are awaited for this long: before, one of this process or its predecessor may still come.
             // What a predecessor that stalls for longer than this writes after the last process stopped is nobody's any
             // more: no reader looks at it, and `purge` takes it away.
-            if now.mono < self.run.garbage.last_issue() + self.timing.flush_limit {
+            if now.mono < self.run.garbage.last_issue() + self.timing.operation {
                 farewell.sweep.clean = 0;
             }
             farewell.sweep.advance(now.mono, &self.timing, &self.me.cluster, self.shards, out);

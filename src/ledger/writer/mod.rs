@@ -14,16 +14,17 @@ use super::{
     Map,
     call::{Call, CallId, Failure, Ids, Outbox, Outcome},
     codec,
-    fetch::Fetch,
     head::{Delta, Head, Root},
     limits::{Limits, Timing},
+    page::StoredPage,
     tree::Tree,
 };
 use audit::Audit;
+use election::Search;
 use flush::Flush;
 use garbage::Garbage;
 use leave::{Farewell, FormerId};
-use publish::{Measured, Publication, ReadBack, Sent};
+use publish::{Measured, Publication, ReadBack, Sent, Unconfirmed};
 
 /// All heads by cluster id, as one discovery returned them.
 pub type Heads = BTreeMap<Arc<str>, Result<Arc<Head>, codec::Error>>;
@@ -52,7 +53,7 @@ enum Phase {
     /// W1: the epoch is to be stored in the record.
     Elected,
     /// W2.
-    Verify { since: Duration, fetch: Option<Fetch>, retry_at: Duration },
+    Verify(Box<Search>),
     /// W3 to W9.
     Run,
 }
@@ -89,6 +90,8 @@ struct Run {
     seq: u64,
     base: Arc<Map>,
     tree: Tree,
+    /// What the last own head said when W2 ended.
+    inherited: Arc<Map>,
     /// No head may go out before a full flush.
     baseless: bool,
     /// The next flush writes every page anew.
@@ -102,11 +105,15 @@ struct Run {
     force: bool,
     failures: u32,
     retry_at: Duration,
+    /// Heads that were sent and of which nothing is known yet, by seq.
+    unconfirmed: BTreeMap<u64, Unconfirmed>,
     published: Option<Arc<Map>>,
     visibility: ReadBack,
     /// Since when heads of this epoch are read back.
     read_back: Option<Duration>,
     flush: Option<Flush>,
+    /// Pages that flushes which were given up have written, by shard and digest (W5).
+    spare: BTreeMap<(u32, codec::Digest), Arc<StoredPage>>,
     flushes: u64,
     discarded: u32,
     next_flush: Duration,
@@ -121,6 +128,7 @@ impl Run {
     fn new(base: Arc<Map>, tree: Tree, now: Duration, timing: &Timing) -> Self {
         Self {
             seq: 0,
+            inherited: base.clone(),
             base,
             tree,
             baseless: false,
@@ -133,10 +141,12 @@ impl Run {
             force: false,
             failures: 0,
             retry_at: now,
+            unconfirmed: BTreeMap::new(),
             published: None,
             visibility: ReadBack::default(),
             read_back: None,
             flush: None,
+            spare: BTreeMap::new(),
             flushes: 0,
             discarded: 0,
             next_flush: Duration::ZERO,
@@ -228,7 +238,7 @@ impl Writer {
             (Phase::Claim { .. }, Some(owner)) => Stage::Refused { owner: owner.clone() },
             (Phase::Claim { .. }, None) => Stage::Claiming,
             (Phase::Confirm { .. } | Phase::Elected, _) => Stage::Electing,
-            (Phase::Verify { .. }, _) => Stage::Verifying,
+            (Phase::Verify(_), _) => Stage::Verifying,
             (Phase::Run, _) if self.run.farewell.as_ref().is_some_and(Farewell::is_over) => Stage::Left,
             (Phase::Run, _) if self.leaving => Stage::Leaving,
             (Phase::Run, _) => Stage::Running,
@@ -260,8 +270,7 @@ impl Writer {
 
     /// What the last own head said when W2 ended: base and delta.
     pub(super) fn inherited(&self) -> Option<Arc<Map>> {
-        matches!(self.phase, Phase::Run)
-            .then(|| self.run.sent.as_ref().map_or_else(|| self.run.base.clone(), |sent| sent.map.clone()))
+        matches!(self.phase, Phase::Run).then(|| self.run.inherited.clone())
     }
 
     /// The last state whose publication succeeded.
@@ -283,13 +292,13 @@ impl Writer {
     pub(super) fn epoch_stored(&mut self, now: Now, epoch: u64) {
         if matches!(self.phase, Phase::Elected) {
             self.epoch = epoch;
-            self.phase = Phase::Verify { since: now.mono, fetch: None, retry_at: now.mono };
+            self.phase = Phase::Verify(Box::new(Search::new(now.mono)));
         }
     }
 
     /// The record says that a later leader was elected.
     pub(super) fn superseded(&mut self, epoch: u64) {
-        if epoch > self.epoch && matches!(self.phase, Phase::Verify { .. } | Phase::Run) {
+        if epoch > self.epoch && matches!(self.phase, Phase::Verify(_) | Phase::Run) {
             self.elect_again();
         }
     }
@@ -333,6 +342,8 @@ impl Writer {
     pub(super) fn tick(&mut self, now: Now, heads: Option<&Heads>, out: &mut Outbox) {
         if let Some(heads) = heads {
             self.observe(now, heads, out);
+        } else if let Phase::Verify(search) = &mut self.phase {
+            search.unread();
         }
         self.advance(now, out);
     }
@@ -351,7 +362,7 @@ impl Writer {
                     *call = Some(out.call(Call::ConfirmLease));
                 }
             }
-            Phase::Verify { .. } | Phase::Run => {
+            Phase::Verify(_) | Phase::Run => {
                 if let Some(head) = own {
                     if head.uid != self.me.uid && matches!(self.phase, Phase::Run) {
                         self.elect_again();
@@ -369,18 +380,19 @@ impl Writer {
                     self.audit(now, own, out);
                     self.collect(now, out);
                 } else {
-                    self.verify(now, out);
+                    self.verify(now, heads, out);
                 }
             }
             Phase::Claim { .. } | Phase::Elected => {}
         }
     }
 
-    fn observe_own(&mut self, now: Now, own: Option<&Arc<Head>>, _out: &mut Outbox) {
+    fn observe_own(&mut self, now: Now, own: Option<&Arc<Head>>, out: &mut Outbox) {
         let Some(head) = own else { return };
         self.run.garbage.refer(&head.root, now.mono);
         if head.position.epoch == self.epoch {
             self.run.read_back.get_or_insert(now.mono);
+            self.confirmed(now, head.position.seq, out);
             self.run.visibility.seen(head.position.seq);
         }
         let epoch = self.epoch;
@@ -404,7 +416,7 @@ impl Writer {
                     self.publish(now, out);
                 }
             }
-            Phase::Confirm { .. } | Phase::Elected | Phase::Verify { .. } => {}
+            Phase::Confirm { .. } | Phase::Elected | Phase::Verify(_) => {}
         }
     }
 
@@ -423,12 +435,8 @@ impl Writer {
                 }
                 true
             }
-            Phase::Verify { fetch, .. } if fetch.as_ref().is_some_and(|fetch| fetch.waits_for(id)) => {
-                let pages = if let Outcome::Pages(pages) = outcome { Some(&**pages) } else { None };
-                let progress = fetch.as_mut().map(|fetch| fetch.on_pages(pages, out));
-                if let Some(progress) = progress {
-                    self.verified(now, progress);
-                }
+            Phase::Verify(search) if search.waits_for(id) => {
+                self.search_done(now, id, outcome, out);
                 true
             }
             Phase::Run => {
@@ -438,7 +446,7 @@ impl Writer {
                     self.refuse(now, owner);
                     return true;
                 }
-                self.publication_done(now, id, outcome)
+                self.publication_done(now, id, outcome, out)
                     || self.flush_done(now, id, outcome, out)
                     || self.collect_done(now, id, outcome, out)
                     || self.audit_done(now, id, outcome, out)

@@ -31,10 +31,18 @@ pub(super) struct Sent {
 pub(super) struct Publication {
     call: CallId,
     seq: u64,
+}
+
+/// A head that was sent, until it is known that the registry has it, or a later one.
+#[derive(Debug)]
+pub(super) struct Unconfirmed {
     map: Arc<Map>,
     /// When the change came that it carries, if it carries one.
     changed_at: Option<Duration>,
 }
+
+/// So many heads are remembered whose outcomes are not known.
+const MOST_UNCONFIRMED: usize = 32;
 
 /// Which of the published states were read back. Reads may always be some publications behind, so that besides the newest
 /// one an earlier one is waited for.
@@ -124,21 +132,35 @@ impl Writer {
         let head = Arc::new(self.head(now, self.run.seq, self.run.tree.root.clone(), delta));
         self.run.garbage.refer(&head.root, now.mono);
         let call = out.call(Call::PutHead { head });
-        self.run.publication = Some(Publication { call, seq: self.run.seq, map, changed_at });
+        self.run.publication = Some(Publication { call, seq: self.run.seq });
+        self.run.unconfirmed.insert(self.run.seq, Unconfirmed { map, changed_at });
+        if self.run.unconfirmed.len() > MOST_UNCONFIRMED {
+            self.run.unconfirmed.pop_first();
+        }
     }
 
-    pub(super) fn publication_done(&mut self, now: Now, id: CallId, outcome: &Outcome) -> bool {
+    /// The registry has, or had, the head `seq` of this epoch: its operation succeeded, or it was read back.
+    pub(super) fn confirmed(&mut self, now: Now, seq: u64, out: &mut Outbox) {
+        if let Some(publication) = self.run.publication.take_if(|publication| publication.seq == seq) {
+            out.cancel(publication.call);
+        }
+        let Some(Unconfirmed { map, changed_at }) = self.run.unconfirmed.remove(&seq) else { return };
+        self.run.unconfirmed = self.run.unconfirmed.split_off(&seq);
+        self.run.failures = 0;
+        self.error = None;
+        if let Some(changed_at) = changed_at {
+            self.run.figures.publish_latency = Some(now.mono.saturating_sub(changed_at));
+        }
+        self.run.visibility.published(seq, &map);
+        self.run.published = Some(map);
+    }
+
+    pub(super) fn publication_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
         let Some(publication) = self.run.publication.take_if(|publication| publication.call == id) else {
             return false;
         };
         if matches!(outcome, Outcome::Done) {
-            self.run.failures = 0;
-            self.error = None;
-            if let Some(changed_at) = publication.changed_at {
-                self.run.figures.publish_latency = Some(now.mono.saturating_sub(changed_at));
-            }
-            self.run.visibility.published(publication.seq, &publication.map);
-            self.run.published = Some(publication.map);
+            self.confirmed(now, publication.seq, out);
         } else {
             // Whether it took effect or not, or will later: nothing is assumed, the next head says it again.
             self.note(outcome);

@@ -1,0 +1,119 @@
+//! W4, W5: what counts as written, and how long that may take.
+
+use super::*;
+
+/// Two pages at a time.
+fn narrow() -> Limits {
+    Limits { flush_concurrency: 2, ..limits() }
+}
+
+#[test]
+fn a_flush_that_goes_on_is_not_given_up_however_long_it_takes() {
+    let mut world = World::default();
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", narrow(), None);
+    pass(&mut world, &mut [&mut leader], 5);
+    leader.hangs = is_page;
+    leader.desire(&mut world, &state(0..100, 1));
+    let mut rounds = 0;
+    while world.read("blue") != Some(Map::clone(&state(0..100, 1))) {
+        rounds += 1;
+        assert!(rounds < 40, "a flush of {} pages never ends", world.count_pages("blue"));
+        pass(&mut world, &mut [&mut leader], 15);
+        leader.let_go_first(&mut world, 2);
+    }
+    assert!(rounds > 8, "longer than two minutes");
+    assert_eq!(leader.term.writer().figures().flushes_abandoned, 0);
+}
+
+#[test]
+fn a_flush_that_stands_still_is_given_up_and_its_pages_are_used_again() {
+    let mut world = World::default();
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", narrow(), None);
+    pass(&mut world, &mut [&mut leader], 5);
+    leader.hangs = is_page;
+    leader.desire(&mut world, &state(0..100, 1));
+    for _ in 0..6 {
+        pass(&mut world, &mut [&mut leader], 5);
+        leader.let_go_first(&mut world, 2);
+    }
+    let written = world.count_pages("blue");
+    assert!(written >= 10);
+    pass(&mut world, &mut [&mut leader], 140);
+    assert_eq!(leader.term.writer().figures().flushes_abandoned, 1);
+    leader.time_out(&mut world);
+    pass(&mut world, &mut [&mut leader], 30);
+    assert_eq!(world.read("blue"), Some(Map::clone(&state(0..100, 1))));
+    let figures = leader.term.writer().figures();
+    let all = figures.data_pages + figures.index_pages;
+    assert!(figures.page_writes as usize <= all + 4, "{} writes of {all} pages, {written} before", figures.page_writes);
+    // They are no garbage either.
+    pass(&mut world, &mut [&mut leader], 400);
+    assert_eq!(world.read("blue"), Some(Map::clone(&state(0..100, 1))));
+    assert_eq!(world.count_pages("blue"), all);
+}
+
+#[test]
+fn a_page_of_a_flush_that_was_given_up_is_written_anew_where_it_is_gone() {
+    let mut world = World::default();
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", narrow(), None);
+    pass(&mut world, &mut [&mut leader], 5);
+    leader.hangs = is_page;
+    leader.desire(&mut world, &state(0..100, 1));
+    for _ in 0..6 {
+        pass(&mut world, &mut [&mut leader], 5);
+        leader.let_go_first(&mut world, 2);
+    }
+    // Somebody deletes what was written of it.
+    world.pages.clear();
+    pass(&mut world, &mut [&mut leader], 140);
+    leader.time_out(&mut world);
+    pass(&mut world, &mut [&mut leader], 300);
+    assert_eq!(world.read("blue"), Some(Map::clone(&state(0..100, 1))));
+}
+
+#[test]
+fn a_head_that_is_read_back_is_published_whatever_becomes_of_its_operation() {
+    let mut world = World::default();
+    let mut leader = with_pages(&mut world, "blue", 15);
+    // Looking at operations is denied, or hangs.
+    leader.loses = is_head;
+    for keys in 16..20 {
+        leader.desire(&mut world, &state(0..keys, 1));
+        pass(&mut world, &mut [&mut leader], 3);
+        assert_eq!(world.read("blue"), Some(Map::clone(&state(0..keys, 1))));
+        assert_eq!(leader.term.writer().published(), Some(&state(0..keys, 1)));
+        assert_eq!(leader.term.writer().read_back(), Some(&state(0..keys, 1)));
+    }
+}
+
+#[test]
+fn a_head_that_is_read_back_after_its_call_failed_is_published_as_well() {
+    let mut world = World::default();
+    let mut leader = with_pages(&mut world, "blue", 15);
+    let before = world.discover();
+    leader.hangs = is_head;
+    leader.sees = Some(before);
+    leader.desire(&mut world, &state(0..16, 1));
+    let (_, call) = leader.hanging[0].clone();
+    world.make(&leader, &call);
+    leader.time_out(&mut world);
+    leader.hangs = is_head;
+    pass(&mut world, &mut [&mut leader], 1);
+    assert_ne!(leader.term.writer().published(), Some(&state(0..16, 1)));
+    leader.sees = None;
+    pass(&mut world, &mut [&mut leader], 3);
+    assert_eq!(leader.term.writer().published(), Some(&state(0..16, 1)));
+}
+
+#[test]
+fn pages_that_are_seen_are_written_whatever_becomes_of_their_operations() {
+    let mut world = World::default();
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", narrow(), None);
+    pass(&mut world, &mut [&mut leader], 5);
+    leader.loses = is_page;
+    leader.desire(&mut world, &state(0..30, 1));
+    pass(&mut world, &mut [&mut leader], 120);
+    assert_eq!(world.read("blue"), Some(Map::clone(&state(0..30, 1))));
+    let figures = leader.term.writer().figures();
+    assert_eq!(figures.page_writes as usize, figures.data_pages + figures.index_pages, "each is written once");
+}

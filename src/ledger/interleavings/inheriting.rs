@@ -1,0 +1,129 @@
+//! W2: what a leader starts from.
+
+use super::*;
+use crate::{
+    ledger::{
+        records::{self, Catalog},
+        writer::Stage,
+    },
+    model::{ClaimOwner, Registration, Target},
+};
+
+fn registration(service: &str) -> Registration {
+    Registration {
+        target: Target { namespace: "ns".into(), service: service.into() },
+        owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "ns".into(), name: service.into() },
+        claimed: 1_700_000_000,
+        retiring: false,
+    }
+}
+
+fn roomy() -> Limits {
+    Limits { page_bytes: 300, delta_bytes: 400, ..limits() }
+}
+
+/// A leader of `blue` whose registration records are in pages, but for the last one.
+fn with_registrations(world: &mut World) -> (Process, Arc<Map>) {
+    let mut leader = Process::elect_with(world, "blue", "uid-blue", roomy(), None);
+    let mut map = Map::clone(&state(0..15, 1));
+    for service in ["web", "api", "db"] {
+        map.extend([records::encode_registration(&registration(service)).unwrap()]);
+        leader.desire(world, &Arc::new(map.clone()));
+        pass(world, &mut [&mut leader], if service == "db" { 5 } else { 90 });
+    }
+    assert!(!world.heads["blue"].delta.is_empty() && world.count_pages("blue") > 3);
+    (leader, Arc::new(map))
+}
+
+#[test]
+fn a_base_that_cannot_be_read_is_waited_for_however_long_that_takes() {
+    let mut world = World::default();
+    let (old, map) = with_registrations(&mut world);
+    drop(old);
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", roomy(), None);
+    leader.fails = reads_pages;
+    leader.desire(&mut world, &map);
+    pass(&mut world, &mut [&mut leader], 600);
+    assert_eq!(leader.term.writer().stage(), Stage::Verifying);
+    leader.fails = |_| false;
+    pass(&mut world, &mut [&mut leader], 5);
+    assert_eq!(leader.term.own(), Some(&map));
+    assert_eq!(leader.term.writer().figures().full_flushes, 0);
+}
+
+#[test]
+fn failed_reads_between_completed_ones_do_not_hasten_the_end_of_a_base() {
+    let mut world = World::default();
+    let (old, map) = with_registrations(&mut world);
+    drop(old);
+    // Replicas that show pages late, and reads that fail almost always.
+    world.hidden = world.archive.keys().cloned().collect();
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", roomy(), None);
+    leader.desire(&mut world, &map);
+    for _ in 0..4 {
+        leader.fails = reads_pages;
+        pass(&mut world, &mut [&mut leader], 60);
+        leader.fails = |_| false;
+        pass(&mut world, &mut [&mut leader], 1);
+    }
+    assert_eq!(leader.term.writer().stage(), Stage::Verifying);
+    world.hidden.clear();
+    pass(&mut world, &mut [&mut leader], 3);
+    assert_eq!(leader.term.own(), Some(&map));
+}
+
+#[test]
+fn a_base_that_lost_a_page_is_given_up_but_not_the_registrations_that_can_still_be_read() {
+    let mut world = World::default();
+    let (old, map) = with_registrations(&mut world);
+    drop(old);
+    let readable = |page: &Arc<StoredPage>| {
+        let pairs = crate::ledger::page::decode_pairs(&page.bytes);
+        pairs.is_ok_and(|pairs| !pairs.is_empty() && pairs.iter().all(|(key, _)| !key.starts_with('!')))
+    };
+    let pages = world.pages.get_mut(&("blue".into(), 0)).unwrap();
+    let lost = pages.iter().find(|(_, page)| readable(page)).map(|(id, _)| id.clone()).unwrap();
+    pages.remove(&lost);
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", roomy(), None);
+    leader.desire(&mut world, &map);
+    pass(&mut world, &mut [&mut leader], 60);
+    assert_eq!(world.read("blue"), Some(Map::clone(&map)));
+    let catalog = Catalog::decode(leader.term.own().unwrap());
+    assert!(catalog.exports.is_empty());
+    for service in ["web", "api", "db"] {
+        assert_eq!(catalog.registrations.get(&registration(service).target), Some(&registration(service)));
+    }
+}
+
+#[test]
+fn a_cluster_that_changes_its_id_starts_from_what_it_said_under_the_old_one() {
+    let mut world = World::default();
+    let (old, map) = with_registrations(&mut world);
+    drop(old);
+    let mut new = Process::elect_with(&mut world, "navy", "uid-blue", roomy(), None);
+    new.fails = reads_pages;
+    pass(&mut world, &mut [&mut new], 60);
+    assert_eq!(new.term.own(), None, "it is waited for");
+    new.fails = |_| false;
+    pass(&mut world, &mut [&mut new], 5);
+    assert_eq!(new.term.own(), Some(&map));
+    new.desire(&mut world, &map);
+    pass(&mut world, &mut [&mut new], 200);
+    assert_eq!(world.read("navy"), Some(Map::clone(&map)));
+    assert!(!world.heads["blue"].is_live());
+    // And back again, before and after it left the one in between.
+    let mut back = Process::elect_with(&mut world, "blue", "uid-blue", roomy(), None);
+    pass(&mut world, &mut [&mut back], 5);
+    assert_eq!(back.term.own(), Some(&map));
+}
+
+#[test]
+fn a_head_with_the_own_uid_under_an_id_that_this_cluster_never_made_is_not_inherited() {
+    let mut world = World::default();
+    let (old, _) = with_registrations(&mut world);
+    drop(old);
+    world.creators.insert(("blue".into(), 0), "uid-other".into());
+    let mut new = Process::elect_with(&mut world, "navy", "uid-blue", roomy(), None);
+    pass(&mut world, &mut [&mut new], 60);
+    assert_eq!(new.term.own(), Some(&Arc::default()));
+}
