@@ -52,6 +52,11 @@ pub(super) fn membership(status: &Status, young: bool, cluster: &ClusterId) -> M
              {owner}: nothing is exported from here. Give this cluster another id (ClusterProperty cluster.clusterset.k8s.io, or \
              the flag --cluster-id). If that member is gone for good: cloudmap-mcs forget {cluster}, then cloudmap-mcs purge --cluster {cluster}."
         )),
+        Stage::Contested => Membership::Refused(
+            "Another controller writes in the name of this cluster, with the same id and the same UID of its namespace kube-system \
+             (as after a restore from a backup while the original goes on): nothing is exported from here. Stop one of the two."
+                .to_owned(),
+        ),
         Stage::Leaving | Stage::Left => Membership::Leaving,
         Stage::Claiming => joining("Claiming the cluster id in the registry"),
         Stage::Electing | Stage::Verifying => joining("Reading the own ledger"),

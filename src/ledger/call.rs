@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     head::Head,
     page::{PageId, StoredPage},
-    record::{Record, Version},
+    record::{Member, Record, Version},
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +46,10 @@ pub enum Call {
         shard: u32,
         page: PageId,
     },
+    /// Say `left` in the ledger of a ClusterSet that this cluster was a member of, and delete its pages there (W9).
+    Depart {
+        from: Member,
+    },
     /// Who created `exports-0.<cluster>` (R2)?
     Creator {
         cluster: Arc<str>,
@@ -60,6 +64,7 @@ impl Call {
             | Self::StoreRecord { .. }
             | Self::PutHead { .. }
             | Self::PutPage { .. }
+            | Self::Depart { .. }
             | Self::DeletePage { .. } => true,
             Self::ConfirmLease | Self::LoadRecord | Self::ReadPages { .. } | Self::Creator { .. } => false,
         }

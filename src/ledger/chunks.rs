@@ -186,7 +186,10 @@ fn port_set(sets: &mut Vec<wire::PortSet>, served: &[EndpointPort], ports: &[Ser
 
 /// The endpoints of a chunk; `None` if it is unreadable.
 pub(super) fn decode(bytes: &[u8], ports: &[ServicePort]) -> Option<Vec<Endpoint>> {
-    let wire::Chunk { port_sets, zones, nodes, endpoints } = wire::Chunk::decode(bytes).ok()?;
+    let wire::Chunk { port_sets, zones, nodes, endpoints } = wire::Chunk::decode(records::capped(bytes)?).ok()?;
+    if endpoints.len() > MAX_ENDPOINTS {
+        return None;
+    }
     let by_reference: BTreeMap<u32, &ServicePort> = ports.iter().map(|port| (reference(port), port)).collect();
     let port_sets: Vec<Arc<[EndpointPort]>> =
         port_sets.into_iter().map(|set| read_port_set(set, &by_reference)).collect::<Option<_>>()?;

@@ -10,6 +10,7 @@ use super::{
     Map,
     call::{Call, CallId, Outbox, Outcome, Pages},
     head::Root,
+    limits::{MAX_PAGES, MAX_READS},
     page::{PageId, StoredPage},
     tree::{self, Cache, Missing, Verified},
 };
@@ -86,6 +87,9 @@ impl Fetch {
         let read = self.call.take();
         debug_assert!(read.is_some(), "only an awaited read comes here");
         let Some(pages) = pages else { return Progress::Unread("reading the pages failed") };
+        if self.made.len() > MAX_READS || self.found.len() > 2 * MAX_PAGES {
+            return Progress::Failed("reading the state takes more than a cluster's may");
+        }
         self.found.extend(pages.pages.iter().map(|page| (page.id.clone(), page.clone())));
         if pages.truncated {
             let whole: Vec<u32> =

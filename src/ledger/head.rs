@@ -3,7 +3,10 @@
 //! Attributes: `v` format version, `c` checksum over the bytes in `d0`, `d1`, ...; a signature will be `s`. Whatever
 //! else there is, is ignored.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use prost::Message as _;
 
@@ -48,13 +51,25 @@ pub struct RootPage {
     pub digest: Digest,
 }
 
-/// Changes on top of the pages, sorted by key; no value: the key is removed.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// A key and its new value; no value: the key is removed.
+pub type Change = (Arc<str>, Option<Value>);
+
+/// Changes on top of the pages, sorted by key. One that was read is unpacked when it is first asked for: whoever wrote the head has to
+/// be known before (R2).
+#[derive(Debug, Clone, Default)]
 pub struct Delta {
-    pub changes: Vec<(Arc<str>, Option<Value>)>,
+    changes: OnceLock<Result<Vec<Change>, Error>>,
     /// As it stands in a head. Empty without changes, and for a delta that no reader would unpack.
     packed: Vec<u8>,
 }
+
+impl PartialEq for Delta {
+    fn eq(&self, other: &Self) -> bool {
+        self.packed == other.packed && (!self.packed.is_empty() || self.changes() == other.changes())
+    }
+}
+
+impl Eq for Delta {}
 
 impl Delta {
     /// What turns `base` into `desired`.
@@ -67,7 +82,7 @@ impl Delta {
         let at_least: usize = changes.iter().map(|(key, value)| key.len() + value_len(value)).sum();
         // While thousands of changes come in, each new one makes a delta: those that cannot fit must cost next to nothing.
         if at_least > codec::MAX_UNPACKED {
-            return Self { changes, packed: Vec::new() };
+            return Self { changes: OnceLock::from(Ok(changes)), packed: Vec::new() };
         }
         let pairs = changes
             .iter()
@@ -75,11 +90,34 @@ impl Delta {
             .collect();
         let raw = wire::DataPage { pairs }.encode_to_vec();
         let packed = if raw.len() > codec::MAX_UNPACKED { Vec::new() } else { codec::pack(&raw, level) };
-        Self { changes, packed }
+        Self { changes: OnceLock::from(Ok(changes)), packed }
+    }
+
+    fn unpacked(&self) -> &Result<Vec<Change>, Error> {
+        self.changes.get_or_init(|| {
+            if self.packed.is_empty() {
+                return Ok(Vec::new());
+            }
+            let page = wire::DataPage::decode(&*codec::unpack(&self.packed)?)?;
+            Ok(page.pairs.into_iter().map(|pair| (pair.key.into(), pair.value.map(Into::into))).collect())
+        })
+    }
+
+    /// Whether it can be read.
+    ///
+    /// # Errors
+    /// It cannot: nothing of the head counts.
+    pub fn check(&self) -> Result<(), Error> {
+        self.unpacked().as_ref().map(drop).map_err(Clone::clone)
+    }
+
+    /// None for one that cannot be read.
+    pub fn changes(&self) -> &[Change] {
+        self.unpacked().as_deref().unwrap_or_default()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty()
+        self.packed.is_empty() && self.changes().is_empty()
     }
 
     /// Bytes that the delta takes in a head. More than any head holds, whatever the compression, where readers would not
@@ -90,7 +128,7 @@ impl Delta {
 
     pub fn apply(&self, base: &Map) -> Map {
         let mut map = base.clone();
-        for (key, value) in &self.changes {
+        for (key, value) in self.changes() {
             match value {
                 Some(value) => map.insert(key.clone(), value.clone()),
                 None => map.remove(key),
@@ -99,13 +137,8 @@ impl Delta {
         map
     }
 
-    fn read(packed: Vec<u8>) -> Result<Self, Error> {
-        if packed.is_empty() {
-            return Ok(Self::default());
-        }
-        let page = wire::DataPage::decode(&*codec::unpack(&packed)?)?;
-        let changes = page.pairs.into_iter().map(|pair| (pair.key.into(), pair.value.map(Into::into))).collect();
-        Ok(Self { changes, packed })
+    fn read(packed: Vec<u8>) -> Self {
+        Self { changes: OnceLock::new(), packed }
     }
 }
 
@@ -253,7 +286,7 @@ impl Head {
                 Presence::Live
             },
             root: Root { shards: head.shards, pages },
-            delta: Arc::new(Delta::read(head.delta)?),
+            delta: Arc::new(Delta::read(head.delta)),
             lease: Duration::from_secs(head.lease.into()),
             written: head.written,
         })
@@ -263,6 +296,24 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_delta_is_unpacked_when_it_is_asked_for_and_not_when_the_head_is_read() {
+        let head = Head {
+            cluster: "a".into(),
+            reads: FORMAT,
+            uid: "uid".into(),
+            position: Position { epoch: 1, seq: 1 },
+            presence: Presence::Live,
+            root: Root::empty(1),
+            delta: Arc::new(Delta::read(vec![9, 9, 9])),
+            lease: Duration::from_mins(5),
+            written: 0,
+        };
+        let read = Head::from_instance(&head.to_instance()).unwrap();
+        assert!(read.delta.changes.get().is_none() && read == head);
+        assert!(read.delta.check().is_err() && read.delta.changes().is_empty());
+    }
 
     #[test]
     fn a_delta_that_readers_would_not_unpack_fits_no_head() {

@@ -46,6 +46,22 @@ impl Default for Limits {
     }
 }
 
+/// What the ledger of one cluster may come to. Beyond it nothing of the cluster is read, and no cluster writes it: what is in the
+/// registry was written by others, and a reader's memory is its own. 6,000 services of ten pods are 18,000 pairs, some 400 pages and
+/// 6 MB.
+pub const MAX_PAGES: usize = 4_096;
+/// Pairs of a state. With them names are bounded, and endpoints, of which a chunk has at most 16.
+pub const MAX_PAIRS: usize = 65_536;
+/// Bytes of a state: keys and values, unpacked.
+pub const MAX_STATE_BYTES: usize = 32 << 20;
+/// Reads of one attempt to read a root: each of 64 shards as a whole, and then some by flush.
+pub const MAX_READS: usize = 192;
+/// Other clusters that a cluster knows, those that left not counted. Cloud Map has room for 1,000 heads.
+pub const MAX_CLUSTERS: usize = 1_000;
+/// So far above the record an epoch of the own head is nobody's: every real one was stored there first, and a record that was lost
+/// is not lost for longer than this many elections.
+pub const MAX_EPOCH_LEAP: u64 = 1 << 20;
+
 /// Times. The names of the rules (W3, R7, ...) are those of the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
@@ -75,6 +91,11 @@ pub struct Timing {
     pub audit_limit: Duration,
     /// How long an own root may be unverifiable before the leader starts from nothing (W2).
     pub verify_limit: Duration,
+    /// A head of the own cluster that the record does not know must not advance for this long before this leader is elected
+    /// (W1). Longer than a heartbeat and what a slow operation takes.
+    pub stranger: Duration,
+    /// A cluster that left is forgotten when its head is not there for this long (R6).
+    pub forget: Duration,
     /// Between attempts to claim an id that another cluster owns (W0).
     pub refused_retry: Duration,
     /// How long the new head was read back before the old id's head is marked as left (W9).
@@ -126,6 +147,8 @@ impl Default for Timing {
             audit: seconds(300),
             audit_limit: seconds(60),
             verify_limit: seconds(15),
+            stranger: seconds(30),
+            forget: seconds(600),
             refused_retry: seconds(30),
             handover: seconds(30),
             leave_retry: seconds(3),

@@ -8,8 +8,10 @@
 //!
 //! Writer:
 //! - W0 claims the cluster id by creating `exports-0.<id>`; if another cluster did, nothing is written.
-//! - W1 elected: the Lease is read again, the epoch is one above the record's and the own head's, and stored first.
-//! - W2 reads the own head until it verifies: that is the base. If it never does, a full flush comes first.
+//! - W1 elected: the Lease is read again, the epoch is one above the record's and the own head's, and stored first. An own
+//!   head that the record does not know must not advance.
+//! - W2 reads the own head until it verifies: that is the base. If completed reads show that it does not, a full flush
+//!   comes first.
 //! - W3 publishes when the state changed, or as a heartbeat; one head operation in flight.
 //! - W4 a head carries the difference to the base, or repeats what was said last; a delta is never cut.
 //! - W5 flushes: pages under a new id, awaited, seen with equal digests, only then named by a head.

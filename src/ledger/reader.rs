@@ -8,7 +8,7 @@ use super::{
     call::{Call, CallId, Outbox, Outcome},
     fetch::{Fetch, Progress},
     head::{Delta, Head, Root},
-    limits::Timing,
+    limits::{MAX_CLUSTERS, Timing},
     record::{Accepted, Gone, Position},
     remote::{Remote, RemoteFigures, Remotes, successor},
     tree::Cache,
@@ -62,6 +62,8 @@ struct Peer {
     /// On the own clock, and on the read clock.
     advanced: Duration,
     at_or_above: Duration,
+    /// When a head of it was last there, whatever it said, on the read clock.
+    seen: Duration,
     low: Option<(Position, u32)>,
     /// The accepted position was lowered on purpose (R3): the record must follow.
     escaped: bool,
@@ -159,11 +161,26 @@ impl Reader {
                     self.ignored.insert(id.clone(), error.to_string());
                 }
                 Ok(head) if head.uid == self.me.uid => {}
-                Ok(head) => {
-                    if self.is_signed(now, head, out) {
-                        self.accept(head);
+                Ok(head) if !self.is_signed(now, head, out) => {}
+                // Unpacked only now: before, it was nobody's.
+                Ok(head) => match head.delta.check() {
+                    Ok(()) if self.has_room(id) => self.accept(head),
+                    Ok(()) => {
+                        let full = format!(
+                            "{MAX_CLUSTERS} other clusters are known already: say of those that are gone for good that they left \
+                             (cloudmap-mcs forget)"
+                        );
+                        self.ignored.insert(id.clone(), full);
                     }
-                }
+                    Err(error) => {
+                        self.ignored.insert(id.clone(), error.to_string());
+                    }
+                },
+            }
+        }
+        for id in heads.keys() {
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.seen = self.read_clock;
             }
         }
         self.recall();
@@ -183,16 +200,48 @@ impl Reader {
     /// R7: the own clock advances only between two advances of the own head as read back.
     fn hear_own(&mut self, heads: &Heads) {
         let Some(Ok(own)) = heads.get(&self.me.cluster) else { return };
-        if own.uid != self.me.uid || self.own.is_some_and(|(position, _)| own.position <= position) {
+        let silence = self.timing.heartbeat.mul_f64(OWN_SILENCE);
+        let ahead = |(position, at): &(Position, Duration)| {
+            // One that nobody follows was not this cluster's: what is written since is lower.
+            own.position <= *position && (own.position == *position || self.read_clock.saturating_sub(*at) <= silence)
+        };
+        if own.uid != self.me.uid || self.own.as_ref().is_some_and(ahead) {
             return;
         }
         match self.own {
-            Some((_, at)) if self.read_clock.saturating_sub(at) <= self.timing.heartbeat.mul_f64(OWN_SILENCE) => {
+            Some((_, at)) if self.read_clock.saturating_sub(at) <= silence => {
                 self.own_clock += self.read_clock.saturating_sub(at);
             }
             _ => self.recovered = self.read_clock,
         }
         self.own = Some((own.position, self.read_clock));
+    }
+
+    fn has_room(&self, id: &Arc<str>) -> bool {
+        let known = |peer: &&Peer| peer.accepted.as_ref().is_some_and(|accepted| accepted.gone != Some(Gone::Left));
+        self.peers.get(id).is_some_and(|peer| peer.accepted.is_some())
+            || self.peers.values().filter(known).count() < MAX_CLUSTERS
+    }
+
+    /// R6: clusters that left, by the record as well, and whose heads are not there any more: nothing of them need be
+    /// remembered. Without a head nothing can bring them back, and one that comes is that of a new member.
+    pub(super) fn forgettable(&self) -> impl Iterator<Item = &str> {
+        let long_gone = |peer: &Peer| {
+            let left = |accepted: &Accepted| accepted.gone == Some(Gone::Left);
+            peer.accepted.as_ref().is_some_and(left)
+                && peer.applied.as_ref().is_some_and(|applied| left(&applied.accepted))
+                && peer.candidate.is_none()
+                && self.read_clock.saturating_sub(peer.seen) > self.timing.forget
+        };
+        self.peers.iter().filter(move |(_, peer)| long_gone(peer)).map(|(id, _)| &**id)
+    }
+
+    /// The record does not know these any more.
+    pub(super) fn forget(&mut self, stored: &BTreeMap<String, Accepted>) {
+        let gone: Vec<Arc<str>> = self.forgettable().filter(|id| !stored.contains_key(*id)).map(Into::into).collect();
+        for id in gone {
+            self.peers.remove(&id);
+        }
     }
 
     /// R2: whether the head's UID is that of the creator of the cluster's exports service.

@@ -51,6 +51,13 @@ pub struct Record {
     /// Highest epoch that a leader of this cluster took.
     #[serde(default)]
     pub epoch: u64,
+    /// The ClusterSet, and the own id there, that `leaving` and `accepted` are of. `None`: no leader of a ClusterSet was elected
+    /// yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<Member>,
+    /// Where this cluster was a member before, and has not been marked as left yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former: Vec<Member>,
     /// Set by `cloudmap-mcs leave`: the leader withdraws everything and says so.
     #[serde(default)]
     pub leaving: bool,
@@ -60,6 +67,39 @@ pub struct Record {
     /// Outside a ClusterSet only: where this cluster's annotated Services are registered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub registrations: Vec<StoredRegistration>,
+}
+
+/// A cluster as a member of a ClusterSet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    pub clusterset: String,
+    pub cluster: String,
+}
+
+/// Most memberships that are remembered to be marked as left: who changes its ClusterSet more often while the former ones
+/// cannot be reached has to clean up itself.
+const MOST_FORMER: usize = 8;
+
+impl Record {
+    /// The record as the leader of this member goes on with it. Positions of another ClusterSet's clusters say nothing here, nor
+    /// does a request to leave that one; the epoch is the cluster's own and stays.
+    #[must_use]
+    pub fn bound_to(mut self, member: &Member) -> Self {
+        if self.member.as_ref() == Some(member) {
+            return self;
+        }
+        let before = self.member.replace(member.clone());
+        self.former.retain(|former| former != member);
+        if let Some(before) = before.filter(|before| before.clusterset != member.clusterset) {
+            self.accepted.clear();
+            self.leaving = false;
+            self.former.retain(|former| *former != before);
+            self.former.push(before);
+            let excess = self.former.len().saturating_sub(MOST_FORMER);
+            self.former.drain(..excess);
+        }
+        self
+    }
 }
 
 /// A [`Registration`](crate::model::Registration) as people read it.

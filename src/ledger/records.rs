@@ -27,6 +27,10 @@ use crate::model::{
 /// Largest value, in bytes: it must fit into a page, and into a delta beside others.
 pub const MAX_VALUE: usize = 2_500;
 
+/// Longest key that is looked at, in bytes; the longest that is written has a namespace and a name of 63 each and the number of a
+/// chunk.
+const MAX_KEY: usize = 160;
+
 /// A record that is too large for the ledger. The object that caused it is refused; nothing else is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -242,6 +246,9 @@ enum Key {
 
 impl Key {
     fn parse(key: &str) -> Option<Self> {
+        if key.len() > MAX_KEY {
+            return None;
+        }
         if key.starts_with('!') {
             return Some(Self::Registration);
         }
@@ -263,9 +270,14 @@ fn unreadable(key: &Arc<str>) -> Problem {
     Problem { key: key.clone(), message: "unreadable record" }
 }
 
+/// Nobody writes a larger value, so nobody reads one.
+pub(super) fn capped(bytes: &[u8]) -> Option<&[u8]> {
+    (bytes.len() <= MAX_VALUE).then_some(bytes)
+}
+
 /// The export, and which of its fields this release does not understand.
 fn decode_export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
-    let message = wire::Export::decode(bytes).ok()?;
+    let message = wire::Export::decode(capped(bytes)?).ok()?;
     let mut degraded = Vec::new();
     let ports: Vec<ServicePort> = message.ports.iter().filter_map(read_port).collect();
     if ports.len() < message.ports.len() {
@@ -318,7 +330,7 @@ fn decode_export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
 
 /// One registration record; `None` if it is unreadable.
 pub fn decode_registration(bytes: &[u8]) -> Option<Registration> {
-    let message = wire::Registration::decode(bytes).ok()?;
+    let message = wire::Registration::decode(capped(bytes)?).ok()?;
     Some(Registration {
         target: read_target(message.target?),
         owner: ClaimOwner {

@@ -1,6 +1,6 @@
 //! Reading the whole ledger once, for people: `ledger show`, `purge --dry-run` and `forget`.
 
-use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     Map,
@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     cloudmap::CloudMap,
+    env,
     model::{ClusterId, ClusterSetId},
 };
 
@@ -108,14 +109,17 @@ pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) ->
 }
 
 async fn read(registry: &Registry, head: &Arc<Head>, view: &mut ClusterView) {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = env::since_epoch();
     view.age = now.checked_sub(std::time::Duration::from_millis(head.written));
     if view.creator.as_deref() != Some(&head.uid) {
         let creator = view.creator.as_deref().unwrap_or("nobody");
         view.problems.push(format!("the head is from UID {}, but the id belongs to {creator}", head.uid));
     }
-    if !head.is_live() {
+    if !head.is_live() || view.creator.as_deref() != Some(&head.uid) {
         return;
+    }
+    if let Err(error) = head.delta.check() {
+        return view.problems.push(error.to_string());
     }
     let mut fetch = Fetch::new(head.cluster.clone(), head.root.clone(), Cache::default());
     let mut out = Outbox::default();
@@ -191,7 +195,7 @@ pub async fn forget_recorded(
     if let Outcome::Taken { owner } = registry.claim(0).await? {
         return Err(Error::Taken { cluster: cluster.to_string(), owner });
     }
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = env::since_epoch();
     let farewell = Head {
         cluster: cluster.as_str().into(),
         reads: FORMAT,
@@ -224,8 +228,19 @@ pub async fn forget(
     farewell.root = Root::empty(head.root.shards);
     farewell.delta = Arc::default();
     registry.put_head(&farewell).await?;
+    Ok(delete_pages(&cloudmap, &registry, clusterset, cluster).await?)
+}
+
+/// Deletes all pages of a cluster; returns how many there were.
+pub(super) async fn delete_pages(
+    cloudmap: &Arc<dyn CloudMap>,
+    registry: &Registry,
+    clusterset: &ClusterSetId,
+    cluster: &ClusterId,
+) -> Result<usize, Failure> {
     let mut deleted = 0;
-    for belonging in belongings(cloudmap, clusterset, Some(cluster)).await? {
+    let belongings = belongings(Arc::clone(cloudmap), clusterset, Some(cluster)).await;
+    for belonging in belongings.map_err(|error| Failure { message: error.to_string(), uncertain: false })? {
         let prefix = |shard: &u32| *belonging.service == *service_name(cluster.as_str(), *shard);
         let Some(shard) = (0..super::head::MAX_SHARDS).find(prefix) else { continue };
         for page in &belonging.instances {

@@ -7,7 +7,7 @@ use super::{
     call::{Call, CallId, Failure, Ids, Outbox, Outcome},
     limits::{Limits, Timing},
     reader::Reader,
-    record::{Record, Version},
+    record::{Member, Record, Version},
     remote::Remotes,
     writer::{Heads, Identity, Now, Writer},
 };
@@ -16,6 +16,7 @@ use super::{
 #[derive(Debug)]
 pub struct Term {
     timing: Timing,
+    member: Member,
     writer: Writer,
     reader: Reader,
     keeper: Keeper,
@@ -37,6 +38,11 @@ struct Keeper {
     late: u32,
     next_poll: Duration,
     error: Option<String>,
+    /// The call that marks a former membership as left, and which.
+    departing: Option<(CallId, Member)>,
+    depart_at: Duration,
+    /// Former memberships that are marked as left; the record must follow.
+    departed: Vec<Member>,
 }
 
 #[derive(Debug)]
@@ -49,8 +55,10 @@ struct RecordCall {
 
 impl Term {
     pub fn new(me: Identity, timing: Timing, limits: Limits, stale_ttl: Option<Duration>, ids: Ids) -> Self {
+        let member = Member { clusterset: me.clusterset.to_string(), cluster: me.cluster.to_string() };
         Self {
             timing,
+            member,
             writer: Writer::new(me.clone(), timing, limits, ids),
             reader: Reader::new(me, timing, stale_ttl),
             keeper: Keeper::default(),
@@ -116,6 +124,12 @@ impl Term {
     pub fn done(&mut self, now: Now, id: CallId, outcome: &Outcome) {
         if self.keeper.call.as_ref().is_some_and(|call| call.id == id) {
             self.record_done(now, outcome);
+        } else if let Some((_, from)) = self.keeper.departing.take_if(|(call, _)| *call == id) {
+            if matches!(outcome, Outcome::Done) {
+                self.keeper.departed.push(from);
+            } else {
+                self.keeper.depart_at = now.mono + self.timing.refused_retry;
+            }
         } else if !self.writer.done(now, id, outcome, &mut self.out) {
             self.reader.done(now, id, outcome, &mut self.out);
         }
@@ -137,7 +151,21 @@ impl Term {
         self.out.wake
     }
 
+    /// A former ClusterSet is left when what this cluster exports can be read in the present one.
+    fn depart(&mut self, now: Now) {
+        let Some((Record { former, .. }, _)) = &self.keeper.stored else { return };
+        let next = former.iter().find(|former| !self.keeper.departed.contains(former));
+        let Some(from) = next.filter(|_| self.keeper.departing.is_none() && self.writer.is_settled(now)) else {
+            return;
+        };
+        if now.mono < self.keeper.depart_at {
+            return self.out.wake_at(self.keeper.depart_at);
+        }
+        self.keeper.departing = Some((self.out.call(Call::Depart { from: from.clone() }), from.clone()));
+    }
+
     fn settle(&mut self, now: Now) {
+        self.depart(now);
         self.keep(now);
         if self.own.is_none() {
             self.own = self.writer.inherited();
@@ -159,9 +187,14 @@ impl Term {
         let Some((record, version)) = &self.keeper.stored else {
             return self.load_record(now);
         };
-        let mut wanted = record.clone();
+        let mut wanted = record.clone().bound_to(&self.member);
+        wanted.epoch = wanted.epoch.max(self.writer.holds_epoch());
         if let Some(epoch) = self.writer.wants_epoch(record.epoch) {
             wanted.epoch = epoch;
+        }
+        wanted.former.retain(|former| !self.keeper.departed.contains(former));
+        for id in self.reader.forgettable() {
+            wanted.accepted.remove(id);
         }
         let proposal = self.reader.proposal();
         // What is proposed may be stored already, after a restart. It applies only if it still is: another process of
@@ -194,13 +227,17 @@ impl Term {
                 self.keeper.error = None;
                 self.keeper.next_poll = now.mono + self.timing.record_poll;
                 let before = self.keeper.stored.take().map(|(record, _)| record).or(self.keeper.before.take());
-                self.reader.restore(before.as_ref().map(|before| &before.accepted), &record.accepted);
+                let of = |record: &Record| record.clone().bound_to(&self.member).accepted;
+                let accepted = of(record);
+                self.reader.restore(before.as_ref().map(of).as_ref(), &accepted);
                 if !late {
-                    self.reader.commit(now, &record.accepted);
+                    self.reader.commit(now, &accepted);
                 }
+                self.writer.recorded(record.epoch);
                 self.writer.superseded(record.epoch);
                 self.keeper.stored = Some((record.clone(), version.clone()));
-                self.writer.set_leaving(now, record.leaving, &mut self.out);
+                let leaving = record.clone().bound_to(&self.member).leaving;
+                self.writer.set_leaving(now, leaving, &mut self.out);
             }
             (Outcome::Stored { version }, Some(record)) => {
                 self.keeper.failures = 0;
@@ -209,6 +246,8 @@ impl Term {
                 if !late {
                     self.reader.commit(now, &record.accepted);
                 }
+                self.reader.forget(&record.accepted);
+                self.writer.recorded(record.epoch);
                 if record.epoch > before {
                     self.writer.epoch_stored(now, record.epoch);
                 }

@@ -12,9 +12,9 @@ use super::{
     Map, Value,
     chunks::{self, Chunk, MAX_ENDPOINTS},
     codec,
-    head::{Delta, Head, Presence},
-    limits::Limits,
-    page::{PageId, StoredPage},
+    head::{Delta, Head, Presence, Root, RootPage},
+    limits::{self, Limits},
+    page::{self, Entry, PageId, Prefix, StoredPage},
     record::Position,
     records::{self, Catalog},
     tree::{self, Cache, Plan},
@@ -316,4 +316,93 @@ fn one_unreadable_record_costs_nothing_else() {
     assert_eq!(catalog.exports.len(), 1);
     let named: BTreeSet<_> = catalog.problems.iter().map(|problem| &*problem.key).collect();
     assert_eq!(named, BTreeSet::from(["ns/bad", "?future"]));
+}
+
+/// A root of pages made by somebody who keeps to no rule.
+fn forged(contents: &[(Prefix, Vec<Arc<str>>)]) -> (Root, BTreeMap<PageId, Arc<StoredPage>>) {
+    let value = Value::from([1]);
+    let mut pages = Vec::new();
+    let mut store = |bytes| {
+        let page = Arc::new(StoredPage::new(PageId { flush: "1-1-a".into(), number: pages.len() as u32 }, bytes));
+        pages.push(page.clone());
+        page
+    };
+    let mut entries = Vec::new();
+    for (prefix, keys) in contents {
+        let page = store(page::encode_pairs(keys.iter().map(|key| (key, &value)), 6));
+        entries.push(Entry { prefix: *prefix, page: page.id.clone(), digest: page.digest });
+    }
+    let index = store(page::encode_index(&entries, 6));
+    let root = [RootPage { shard: 0, id: index.id.clone(), digest: index.digest }];
+    (Root { shards: 1, pages: root.into() }, pages.into_iter().map(|page| (page.id.clone(), page)).collect())
+}
+
+fn why_not(contents: &[(Prefix, Vec<Arc<str>>)]) -> Option<&'static str> {
+    let (root, pages) = forged(contents);
+    tree::verify(&root, &Cache::default(), &pages).err().and_then(|missing| missing.broken)
+}
+
+#[test]
+fn pages_that_say_what_is_not_their_part_are_not_read() {
+    let keys = |count: u32| (0..count).map(|key| format!("ns/{key}").into()).collect::<Vec<Arc<str>>>();
+    let (zero, one) = Prefix::ALL.split();
+    let of = |prefix: Prefix, keys: &[Arc<str>]| -> Vec<Arc<str>> {
+        let (first, last) = prefix.range();
+        keys.iter().filter(|key| (first..=last).contains(&tree::hash(key))).cloned().collect()
+    };
+    let all = keys(20);
+    assert_eq!(why_not(&[(zero, of(zero, &all)), (one, of(one, &all))]), None);
+    assert!(why_not(&[(zero, of(one, &all)), (one, of(zero, &all))]).unwrap().contains("prefix"));
+    assert!(why_not(&[(Prefix::ALL, all.clone()), (zero, of(zero, &all))]).unwrap().contains("overlap"));
+}
+
+#[test]
+fn a_state_that_is_larger_than_a_cluster_may_have_is_not_read() {
+    let keys: Vec<Arc<str>> = (0..=limits::MAX_PAIRS).map(|key| format!("a/{key}").into()).collect();
+    let mut pages = BTreeMap::<Prefix, Vec<Arc<str>>>::new();
+    let mut prefixes = vec![Prefix::ALL];
+    for _ in 0..5 {
+        prefixes = prefixes.into_iter().flat_map(|prefix| [prefix.split().0, prefix.split().1]).collect();
+    }
+    for key in &keys {
+        let hash = tree::hash(key);
+        let prefix = prefixes.iter().find(|prefix| (prefix.range().0..=prefix.range().1).contains(&hash)).unwrap();
+        pages.entry(*prefix).or_default().push(key.clone());
+    }
+    let contents: Vec<_> = pages.into_iter().collect();
+    assert!(why_not(&contents).unwrap().contains("larger"));
+    let map: Map = keys.iter().map(|key| (key.clone(), Value::from([1]))).collect();
+    assert!(tree::excess(&map).unwrap().contains("65536"));
+    assert_eq!(tree::excess(&map.into_iter().skip(1).collect()), None);
+}
+
+#[test]
+fn values_that_nobody_writes_are_not_read() {
+    let service = ServiceKey::new("ns", "web");
+    let endpoint = |host: u8| Endpoint {
+        ipv4: Some(Ipv4Addr::new(10, 0, 0, host)),
+        ipv6: None,
+        ports: [].into(),
+        conditions: Conditions { ready: true, serving: true, terminating: false },
+        hostname: None,
+        zone: None,
+        node: None,
+    };
+    let read = |endpoints: u8| {
+        let chunk = Chunk { index: 0, endpoints: (0..endpoints).map(endpoint).collect() };
+        let map = Map::from([records::encode_chunk(&service, &chunk, &[]).unwrap()]);
+        records::chunks(&map, &service).len()
+    };
+    assert_eq!((read(16), read(17)), (1, 0));
+    let mut value = records::encode_registration(&Registration {
+        target: Target { namespace: "ns".into(), service: "web".into() },
+        owner: ClaimOwner { kind: "Service".into(), namespace: "ns".into(), name: "web".into() },
+        claimed: 0,
+        retiring: false,
+    });
+    let (_, bytes) = value.as_mut().unwrap();
+    assert!(records::decode_registration(bytes).is_some());
+    // A field that nobody knows: it would be ignored.
+    let unknown = [vec![0x7a, 0xb8, 0x17], vec![0; 3_000]].concat();
+    assert!(records::decode_registration(&[bytes, &unknown[..]].concat()).is_none());
 }

@@ -11,7 +11,7 @@ use super::{
     Map, Value,
     codec::Digest,
     head::{MAX_SHARDS, Root, RootPage},
-    limits::Limits,
+    limits::{Limits, MAX_PAGES, MAX_PAIRS, MAX_STATE_BYTES},
     page::{self, Entry, PageId, Pairs, Prefix, StoredPage},
 };
 
@@ -122,7 +122,7 @@ pub fn plan(
 
 type Item<'a> = (u64, &'a Arc<str>, &'a Value);
 
-fn hash(key: &str) -> u64 {
+pub(super) fn hash(key: &str) -> u64 {
     let digest = Sha256::digest(key.as_bytes());
     let mut first = [0; 8];
     first.copy_from_slice(&digest[..8]);
@@ -226,7 +226,8 @@ impl Planner<'_> {
 #[derive(Debug, Clone, Default)]
 pub struct Cache {
     index: BTreeMap<PageId, (Digest, Arc<[Entry]>)>,
-    data: BTreeMap<PageId, (Digest, Pairs)>,
+    /// With the prefix that all of its keys have.
+    data: BTreeMap<PageId, (Digest, Prefix, Pairs)>,
 }
 
 /// A map that was read and verified, page by page, against a root.
@@ -246,50 +247,86 @@ pub struct Missing {
 }
 
 /// Reads the map under `root` from `cache` and the `found` pages. It is all or nothing.
+///
+/// A digest says only that the pages are those that the root's writer meant. What they say is checked as well: each page has the
+/// keys of its prefix, no two prefixes overlap, and the whole keeps to the bounds ([`MAX_PAGES`], [`MAX_PAIRS`],
+/// [`MAX_STATE_BYTES`]) before more of it is unpacked.
 pub fn verify(root: &Root, cache: &Cache, found: &BTreeMap<PageId, Arc<StoredPage>>) -> Result<Verified, Missing> {
     let mut verified = Verified { tree: Tree::empty(root.shards), map: Map::new(), cache: Cache::default() };
     verified.tree.root = root.clone();
-    let mut missing = Missing::default();
+    let mut missing = BTreeSet::new();
+    let broken = |why| Missing { pages: BTreeSet::new(), broken: Some(why) };
     let stored = |id: &PageId, digest: Digest| found.get(id).filter(|page| page.digest == digest);
+    let (mut listed, mut pairs_read, mut bytes) = (0, 0, 0);
     for root_page in root.pages.iter() {
         let cached = cache.index.get(&root_page.id).filter(|(digest, _)| *digest == root_page.digest);
         let entries = match (cached, stored(&root_page.id, root_page.digest)) {
             (Some((_, entries)), _) => entries.clone(),
-            (None, Some(page)) => {
-                let Ok(entries) = page::decode_index(&page.bytes) else {
-                    missing.broken = Some("an index page has the right digest but cannot be read");
-                    continue;
-                };
-                entries
-            }
+            (None, Some(page)) => page::decode_index(&page.bytes)
+                .map_err(|_| broken("an index page has the right digest but cannot be read"))?,
             (None, None) => {
-                missing.pages.insert((root_page.shard, root_page.id.clone()));
+                missing.insert((root_page.shard, root_page.id.clone()));
                 continue;
             }
         };
+        listed += 1 + entries.len();
+        if listed > MAX_PAGES {
+            return Err(broken("the root names more pages than a cluster may have"));
+        }
         for entry in entries.iter() {
-            let cached = cache.data.get(&entry.page).filter(|(digest, _)| *digest == entry.digest);
+            if entry.prefix.shard(root.shards) != root_page.shard {
+                return Err(broken("a page is named in another shard than its prefix belongs to"));
+            }
+            let cached = cache.data.get(&entry.page);
+            let cached = cached.filter(|(digest, prefix, _)| (*digest, *prefix) == (entry.digest, entry.prefix));
             let pairs = match (cached, stored(&entry.page, entry.digest)) {
-                (Some((_, pairs)), _) => pairs.clone(),
+                (Some((_, _, pairs)), _) => pairs.clone(),
                 (None, Some(page)) => {
-                    let Ok(pairs) = page::decode_pairs(&page.bytes) else {
-                        missing.broken = Some("a page has the right digest but cannot be read");
-                        continue;
-                    };
+                    let pairs = page::decode_pairs(&page.bytes)
+                        .map_err(|_| broken("a page has the right digest but cannot be read"))?;
+                    let (first, last) = entry.prefix.range();
+                    if !pairs.iter().all(|(key, _)| (first..=last).contains(&hash(key))) {
+                        return Err(broken("a page has keys that do not belong to its prefix"));
+                    }
                     pairs
                 }
                 (None, None) => {
-                    missing.pages.insert((entry.prefix.shard(root.shards), entry.page.clone()));
+                    missing.insert((entry.prefix.shard(root.shards), entry.page.clone()));
                     continue;
                 }
             };
+            pairs_read += pairs.len();
+            bytes += pairs.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+            if pairs_read > MAX_PAIRS || bytes > MAX_STATE_BYTES {
+                return Err(broken("the state is larger than that of a cluster may be"));
+            }
             verified.map.extend(pairs.iter().cloned());
             verified.tree.leaves.insert(entry.prefix, (entry.page.clone(), entry.digest));
-            verified.cache.data.insert(entry.page.clone(), (entry.digest, pairs));
+            verified.cache.data.insert(entry.page.clone(), (entry.digest, entry.prefix, pairs));
         }
         verified.cache.index.insert(root_page.id.clone(), (root_page.digest, entries));
     }
-    if missing == Missing::default() { Ok(verified) } else { Err(missing) }
+    if !missing.is_empty() {
+        return Err(Missing { pages: missing, broken: None });
+    }
+    let leaves = verified.tree.leaves.keys();
+    let overlaps = leaves.clone().zip(leaves.skip(1)).any(|(one, next)| next.range().0 <= one.range().1);
+    if overlaps || verified.map.len() != pairs_read {
+        return Err(broken("pages overlap"));
+    }
+    Ok(verified)
+}
+
+/// Why a state is larger than any reader takes.
+pub(super) fn excess(map: &Map) -> Option<String> {
+    let bytes: usize = map.iter().map(|(key, value)| key.len() + value.len()).sum();
+    (map.len() > MAX_PAIRS || bytes > MAX_STATE_BYTES).then(|| {
+        format!(
+            "the exports of this cluster take {} records of {bytes} bytes, and a cluster may have {MAX_PAIRS} of \
+             {MAX_STATE_BYTES} in all: nothing new is published until there are fewer",
+            map.len()
+        )
+    })
 }
 
 /// The pairs of those pages of `root` that are among `found`: a part of a state, which stands for none.

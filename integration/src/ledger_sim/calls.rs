@@ -49,6 +49,7 @@ impl Sim {
                 let outcome = if bad { failed("throttled", false) } else { Outcome::Creator(creator) };
                 (self.rng.uniform(0.02, 0.5), outcome)
             }
+            Call::Depart { .. } => (0.1, Outcome::Done),
             Call::Claim { shard } => self.claim(caller, &own, &uid, shard),
             Call::ReadPages { cluster, shard, flush } => {
                 (self.rng.uniform(0.02, 0.3), self.read_pages(caller, &cluster, shard, flush.as_deref()))
@@ -60,7 +61,7 @@ impl Sim {
                 }
                 self.trace(|s| {
                     let pages: Vec<_> = head.root.pages.iter().map(|page| page.id.to_string()).collect();
-                    let delta = head.delta.changes.len();
+                    let delta = head.delta.changes().len();
                     format!(
                         "{} says {} {} {:?} {pages:?} + {delta}",
                         s.name(caller.proc),
@@ -173,7 +174,7 @@ impl Sim {
             latency = self.rng.uniform(40.0, 150.0);
         }
         let fails = !self.calm && self.rng.chance(self.scenario.fail);
-        let lost = self.rng.chance(unknown / 2.0);
+        let lost = self.rng.chance(unknown / 2.0) || self.scenario.unobserved;
         let limit = if lost { CALL_LIMIT } else { OPERATION_LIMIT };
         let answer = if lost || latency > OPERATION_LIMIT {
             self.at(limit, Event::Done { caller, id, outcome: failed("time-out", true) });

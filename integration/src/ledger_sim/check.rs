@@ -152,6 +152,37 @@ impl Sim {
         self.registry.services.get(&service) == Some(&c.uid)
     }
 
+    /// A leader that starts from nothing has lost where its instances are.
+    pub(super) fn check_start(&mut self, proc: usize, own: &Map) {
+        if !own.is_empty() || self.clusters[self.procs[proc].cluster].leaving {
+            return;
+        }
+        let uid = self.clusters[self.procs[proc].cluster].uid.clone();
+        let heads = self.registry.committed.get(&Service::Clusters).into_iter().flat_map(BTreeMap::values);
+        let own_heads = heads.filter_map(|value| match value {
+            Value::Head(head) if head.uid == uid => Some(head.clone()),
+            _ => None,
+        });
+        let Some(head) = own_heads.max_by_key(|head| head.position).filter(|head| head.is_live()) else { return };
+        let rows = self
+            .registry
+            .committed
+            .iter()
+            .filter(|(service, _)| matches!(service, Service::Exports { cluster, .. } if *cluster == head.cluster));
+        let pages = rows.flat_map(|(_, rows)| rows.values()).filter_map(|value| match value {
+            Value::Page(page) => Some((page.id.clone(), page.clone())),
+            Value::Head(_) => None,
+        });
+        let verified = tree::verify(&head.root, &Cache::default(), &pages.collect());
+        if verified.is_ok_and(|verified| !head.delta.apply(&verified.map).is_empty()) {
+            let name = self.name(proc);
+            self.violate(
+                "I8",
+                format!("{name} starts from nothing, although {} {} is there", head.cluster, head.position),
+            );
+        }
+    }
+
     /// Who does not have what.
     pub(super) fn disagreements(&self) -> Vec<String> {
         let mut found = Vec::new();

@@ -179,6 +179,7 @@ impl Sim {
                     view: 0,
                     desired: None,
                     seen: Arc::<Remotes>::default(),
+                    started: false,
                     wake: 0,
                     next_tick: 0,
                 });

@@ -7,7 +7,8 @@
 //! - I4 everything converges when the faults stop;
 //! - I5 who does not own an id writes nothing under it;
 //! - I6 garbage is bounded, and gone in the end;
-//! - I7 the final root is readable.
+//! - I7 the final root is readable;
+//! - I8 no leader starts from nothing while its cluster's last state can be read.
 //!
 //! A run is determined by its scenario and its seed.
 

@@ -40,6 +40,8 @@ pub struct Scenario {
     pub shards: bool,
     /// Probability that a read returns an arbitrary part and says that it was truncated.
     pub truncate: f64,
+    /// Nobody may look at operations: they have their effects, but never a result.
+    pub unobserved: bool,
     /// The Kubernetes API fails, slows down, and loses answers.
     pub kube: bool,
     /// Convergence after the faults stop.
@@ -75,6 +77,7 @@ const BASE: Scenario = Scenario {
     forge: false,
     shards: false,
     truncate: 0.0,
+    unobserved: false,
     kube: false,
     converge: 150.0,
 };
@@ -115,4 +118,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "shards", shards: true, change: 3.0, burst: 0.25, ..BASE },
     Scenario { name: "truncated", truncate: 0.15, shards: true, ..BASE },
     Scenario { name: "kube", kube: true, converge: 200.0, ..BASE },
+    Scenario { name: "unobserved", unobserved: true, gap: 0.0, converge: 250.0, ..BASE },
+    Scenario { name: "crawl", latency: 45.0, burst: 0.25, change: 20.0, converge: 400.0, ..BASE },
+    Scenario { name: "unread", outages: Some(6), crash: 40.0, lease_deleted: 90.0, ..BASE },
 ];

@@ -114,6 +114,8 @@ pub(super) struct Proc {
     pub(super) view: usize,
     pub(super) desired: Option<usize>,
     pub(super) seen: Arc<Remotes>,
+    /// What this leader started from is looked at.
+    pub(super) started: bool,
     pub(super) wake: u64,
     pub(super) next_tick: u64,
 }
@@ -224,12 +226,14 @@ impl Sim {
         let limits = limits(self.scenario.shards);
         let ttl = self.scenario.ttl.then_some(timing().lease);
         let p = &mut self.procs[proc];
-        let me = Identity { cluster: p.id.clone(), uid: self.clusters[p.cluster].uid.clone() };
+        let me =
+            Identity { clusterset: "prod".into(), cluster: p.id.clone(), uid: self.clusters[p.cluster].uid.clone() };
         self.terms += 1;
         p.term_number = self.terms;
         p.term = Some(Term::new(me, timing(), limits, ttl, ids));
         p.desired = None;
         p.seen = Arc::default();
+        p.started = false;
         p.wake = 0;
         self.trace(|s| format!("{} leads", s.name(proc)));
         let now = self.time();
@@ -327,7 +331,12 @@ impl Sim {
         let calls = term.take_calls();
         let wake = term.wake().map(|at| at.as_micros() as u64);
         let (remotes, stage) = (term.remotes().clone(), term.writer().stage());
+        let own = term.own().cloned();
         let leaving = term.record().is_some_and(|record| record.leaving);
+        if let Some(own) = own.filter(|_| !self.procs[proc].started) {
+            self.procs[proc].started = true;
+            self.check_start(proc, &own);
+        }
         if let Some(at) = wake {
             let p = &mut self.procs[proc];
             if p.wake == 0 || at < p.wake {

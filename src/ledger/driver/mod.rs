@@ -1,5 +1,6 @@
 //! Runs a [`Term`] against Cloud Map, the record store and tokio's clock.
 
+mod departure;
 pub mod local;
 mod registry;
 mod status;
@@ -35,6 +36,7 @@ use crate::{
     cluster, env,
     model::{ClusterId, ClusterSetId},
 };
+use departure::depart;
 pub(super) use registry::Registry;
 pub use status::Status;
 
@@ -167,14 +169,17 @@ pub fn spawn(
     let (read_back_tx, read_back) = watch::channel(None);
     let (remotes_tx, remotes) = watch::channel(Arc::default());
     let (status_tx, status) = watch::channel(Arc::default());
-    let me = Identity { cluster: cluster.as_str().into(), uid: uid.as_str().into() };
+    let me =
+        Identity { clusterset: clusterset.as_str().into(), cluster: cluster.as_str().into(), uid: uid.as_str().into() };
     let seed = env::random();
     let driver = Driver {
         term: Term::new(me, timing, limits, stale_ttl, Ids::new(seed)),
         timing,
         jitter: Ids::new(!seed),
         ports: Arc::new(Ports {
+            cloudmap: Arc::clone(&cloudmap),
             registry: Registry::new(cloudmap, &clusterset).owned_by(&cluster, &uid),
+            uid,
             record,
             leadership: Box::new(leadership),
         }),
@@ -316,6 +321,8 @@ impl Driver {
 
 /// Everything outside.
 struct Ports {
+    cloudmap: Arc<dyn CloudMap>,
+    uid: String,
     registry: Registry,
     record: Arc<dyn RecordStore>,
     leadership: Box<dyn Leadership>,
@@ -352,6 +359,7 @@ impl Ports {
             Call::DeletePage { cluster, shard, page } => {
                 self.registry.delete_page(&cluster, shard, &page.to_string()).await
             }
+            Call::Depart { from } => depart(&self.cloudmap, &from, &self.uid).await,
             Call::Creator { cluster } => self.registry.creator(&cluster).await.map(Outcome::Creator),
         };
         (id, outcome.unwrap_or_else(Outcome::Failed))

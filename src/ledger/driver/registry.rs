@@ -38,6 +38,9 @@ const LAST_POLL: Duration = Duration::from_secs(1);
 /// An operation that takes longer is of unknown outcome.
 const OPERATION_LIMIT: Duration = Duration::from_mins(1);
 
+/// So many heads are said to be many: a discovery has room for 1,000.
+const CROWDED: usize = 800;
+
 /// The ledger of one ClusterSet in Cloud Map.
 pub(in crate::ledger) struct Registry {
     cloudmap: Arc<dyn CloudMap>,
@@ -52,6 +55,8 @@ pub(in crate::ledger) struct Registry {
     proving: Mutex<()>,
     /// The heads were read once.
     seen_heads: AtomicBool,
+    /// There are so many heads that somebody has to do something about it.
+    crowded: AtomicBool,
     heads: Mutex<ParsedHeads>,
     bytes_read: AtomicU64,
 }
@@ -77,6 +82,7 @@ impl Registry {
             owned: Mutex::default(),
             proving: Mutex::default(),
             seen_heads: AtomicBool::new(false),
+            crowded: AtomicBool::new(false),
             heads: Mutex::default(),
             bytes_read: AtomicU64::new(0),
         }
@@ -252,9 +258,24 @@ impl Registry {
         };
         self.seen_heads.store(true, Ordering::Relaxed);
         if discovery.truncated {
-            return Err(failure(format!("reading {CLUSTERS} returned 1,000 rows, which may be a part only")));
+            return Err(failure(format!(
+                "reading {CLUSTERS} returned 1,000 rows, which may be a part only: nothing can be read until there are fewer. Clusters \
+                 that left are listed by `cloudmap-mcs ledger show` and taken away by `cloudmap-mcs purge --cluster ID`"
+            )));
         }
-        Ok(Some(self.heads.lock().await.parse(discovery.instances)))
+        let heads = self.heads.lock().await.parse(discovery.instances);
+        let crowded = heads.len() >= CROWDED;
+        if crowded && !self.crowded.swap(crowded, Ordering::Relaxed) {
+            let left = heads.values().flatten().filter(|head| !head.is_live()).count();
+            tracing::warn!(
+                heads = heads.len(),
+                left,
+                "at 1,000 heads the ledger cannot be read any more: take away those of clusters that left, which `cloudmap-mcs \
+                 ledger show` lists, by `cloudmap-mcs purge --cluster ID`"
+            );
+        }
+        self.crowded.store(crowded, Ordering::Relaxed);
+        Ok(Some(heads))
     }
 
     /// `None`: there is no such service.

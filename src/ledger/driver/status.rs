@@ -51,6 +51,12 @@ impl Status {
                 "the cluster id belongs to the cluster whose kube-system UID is {owner}; nothing is written until this \
                  cluster's id is changed (ClusterProperty cluster.clusterset.k8s.io)"
             )),
+            Stage::Contested => Some(
+                "another controller writes in the name of this cluster, with the same id and the same UID of the namespace \
+                 kube-system, as after a restore from a backup while the original goes on; nothing is written from here \
+                 until it stops. Stop one of them, or make that cluster anew"
+                    .to_owned(),
+            ),
             _ => None,
         };
         Self {

@@ -315,3 +315,31 @@ async fn who_loses_its_id_writes_nothing_until_it_has_it_again() {
     assert_eq!(blue.status().borrow().stage, Stage::Running);
     assert_eq!(views(&cloudmap).await["blue"].state, Some(state(800)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_changes_its_clusterset_has_left_the_former_one_and_knows_nobody_of_it() {
+    let cloudmap = Fake::new();
+    let (blues, greens) = (Arc::<Stored>::default(), Arc::<Stored>::default());
+    let blue = start_with(&cloudmap, "blue", "uid-blue", Arc::clone(&blues));
+    let green = start_with(&cloudmap, "green", "uid-green", Arc::clone(&greens));
+    publish(&blue, &state(400)).await;
+    publish(&green, &state(1)).await;
+    sees(&green, "blue", &state(400)).await;
+    sees(&blue, "green", &state(1)).await;
+    let pages = service(&cloudmap, "exports-0.blue");
+    drop(blue);
+    let settings = Settings::new("blue".parse().unwrap(), "test".parse().unwrap(), "uid-blue");
+    let port: Arc<dyn CloudMap> = Arc::new(cloudmap.clone());
+    let blue = spawn(settings, port, blues.clone(), Always, std::future::pending());
+    publish(&blue, &state(2)).await;
+    assert_eq!(blue.remotes().borrow().clusters.len(), 0);
+    let mut remotes = green.remotes();
+    let id: ClusterId = "blue".parse().unwrap();
+    let left = |remotes: &Arc<Remotes>| remotes.clusters.get(&id).is_some_and(|remote| remote.left);
+    tokio::time::timeout(Duration::from_mins(2), remotes.wait_for(left)).await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let registered = cloudmap.registry().instances.keys().filter(|(service, _)| *service == pages).count();
+    assert_eq!(registered, 0);
+    let record = blues.0.lock().unwrap().as_ref().unwrap().0.clone();
+    assert!(record.former.is_empty() && record.accepted.is_empty() && record.epoch > 1);
+}

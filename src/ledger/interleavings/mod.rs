@@ -1,6 +1,8 @@
 //! Interleavings that once lost something, one by one, through the real state machines. The simulation finds such
 //! things; these say which rule prevents which of them.
 
+mod bounds;
+mod contesting;
 mod flushing;
 mod inheriting;
 mod leaving;
@@ -19,7 +21,7 @@ use super::{
     head::Head,
     limits::{Limits, Timing},
     page::{PageId, StoredPage},
-    record::{Position, Record},
+    record::{Member, Position, Record},
     remote::Remote,
     term::Term,
     tree::{self, Cache},
@@ -42,7 +44,9 @@ struct World {
     hides_new_pages: bool,
     /// Every head that was sent, in order.
     sent: Vec<Arc<Head>>,
-    /// By UID: the record, and the process that holds the Lease.
+    /// Former memberships that were marked as left.
+    departed: Vec<Member>,
+    /// By API server: the record, and the process that holds the Lease. A cluster's is named by its UID.
     records: BTreeMap<Arc<str>, (Record, u64)>,
     leases: BTreeMap<Arc<str>, u32>,
 }
@@ -85,7 +89,7 @@ impl World {
 
     /// Whatever the call does, it does now.
     fn make(&mut self, by: &Process, call: &Call) -> Outcome {
-        let (own, uid) = (by.me.cluster.clone(), by.me.uid.clone());
+        let (own, uid, home) = (by.me.cluster.clone(), by.me.uid.clone(), by.home.clone());
         match call.clone() {
             Call::Claim { shard } => {
                 let service = (own.clone(), shard);
@@ -97,18 +101,18 @@ impl World {
                 let shards = self.creators.keys().filter(|(cluster, _)| *cluster == own).count() as u32;
                 Outcome::Claimed { created, shards }
             }
-            Call::ConfirmLease => Outcome::Lease { held: self.leases.get(&uid) == Some(&by.number) },
+            Call::ConfirmLease => Outcome::Lease { held: self.leases.get(&home) == Some(&by.number) },
             Call::LoadRecord => {
-                let (record, version) = self.records.get(&uid).cloned().unzip();
+                let (record, version) = self.records.get(&home).cloned().unzip();
                 Outcome::Loaded { record: record.unwrap_or_default(), version: version.map(|v| v.to_string()) }
             }
             Call::StoreRecord { record, expected } => {
-                let version = self.records.get(&uid).map(|(_, version)| *version);
+                let version = self.records.get(&home).map(|(_, version)| *version);
                 if version.map(|version| version.to_string()) != expected {
                     return Outcome::Conflict;
                 }
                 let version = version.unwrap_or_default() + 1;
-                self.records.insert(uid, (record, version));
+                self.records.insert(home, (record, version));
                 Outcome::Stored { version: Some(version.to_string()) }
             }
             Call::ReadPages { cluster, shard, flush } => {
@@ -133,6 +137,10 @@ impl World {
                 self.pages.entry((cluster, shard)).or_default().remove(&page);
                 Outcome::Done
             }
+            Call::Depart { from } => {
+                self.departed.push(from);
+                Outcome::Done
+            }
             Call::Creator { cluster } => Outcome::Creator(self.creators.get(&(cluster, 0)).map(ToString::to_string)),
         }
     }
@@ -147,6 +155,8 @@ fn meaning(head: &Head, pages: &Stored) -> Option<Map> {
 /// A process that believes that it leads its cluster.
 struct Process {
     number: u32,
+    /// The API server that has its record and Lease.
+    home: Arc<str>,
     me: Identity,
     term: Term,
     /// Calls that hang, and which ones do.
@@ -177,16 +187,35 @@ impl Process {
     }
 
     fn elect_with(world: &mut World, cluster: &str, uid: &str, limits: Limits, ttl: Option<Duration>) -> Self {
-        Self::start(world, Identity { cluster: cluster.into(), uid: uid.into() }, &timing(), limits, ttl)
+        Self::start(
+            world,
+            Identity { clusterset: "prod".into(), cluster: cluster.into(), uid: uid.into() },
+            &timing(),
+            limits,
+            ttl,
+        )
     }
 
     fn start(world: &mut World, me: Identity, timing: &Timing, limits: Limits, ttl: Option<Duration>) -> Self {
-        let holder = world.leases.entry(me.uid.clone()).or_default();
+        let home = me.uid.clone();
+        Self::start_at(world, home, me, timing, limits, ttl)
+    }
+
+    fn start_at(
+        world: &mut World,
+        home: Arc<str>,
+        me: Identity,
+        timing: &Timing,
+        limits: Limits,
+        ttl: Option<Duration>,
+    ) -> Self {
+        let holder = world.leases.entry(home.clone()).or_default();
         *holder += 1;
         let number = *holder;
         let term = Term::new(me.clone(), *timing, limits, ttl, Ids::new(u64::from(number)));
         let mut process = Self {
             number,
+            home,
             me,
             term,
             hanging: Vec::new(),

@@ -8,6 +8,8 @@ use crate::ledger::{
     call::{CallId, Outbox, Outcome},
     fetch::{Fetch, Progress},
     head::Head,
+    limits::MAX_EPOCH_LEAP,
+    record::Position,
     tree::{Cache, Tree, Verified},
 };
 
@@ -26,6 +28,17 @@ pub(super) struct Search {
     asking: Option<(CallId, Arc<str>)>,
     /// What could be read of a root that does not verify.
     salvage: Map,
+}
+
+/// W1: an own head whose epoch this cluster's record does not know. Its record was lost or restored, or somebody else is this
+/// cluster as well: then it goes on writing.
+#[derive(Debug)]
+pub(super) struct Stranger {
+    position: Position,
+    pub(super) advances: bool,
+    /// Time between completed reads in a row that showed nothing above `position`.
+    pub(super) silent: Duration,
+    read: Duration,
 }
 
 impl Search {
@@ -65,6 +78,31 @@ impl Writer {
                 self.note(outcome);
                 self.phase = Phase::Claim { retry_at: now.mono + self.timing.retry_min, call: None };
             }
+        }
+    }
+
+    /// Whether a head of the own id can be one of this cluster: every epoch is stored in the record before a head carries it.
+    pub(super) fn is_plausible(&self, head: &Head) -> bool {
+        head.uid != self.me.uid || head.position.epoch <= self.recorded.max(self.epoch) + MAX_EPOCH_LEAP
+    }
+
+    pub(super) fn watch_stranger(&mut self, now: Now, own: Option<&Arc<Head>>) {
+        let own = own.filter(|head| head.uid == self.me.uid && head.position.epoch > self.recorded);
+        let step = |since: Duration| now.mono.saturating_sub(since).min(self.timing.max_step);
+        match (&mut self.stranger, own) {
+            (Some(stranger), Some(head)) if head.position > stranger.position => {
+                *stranger =
+                    Stranger { position: head.position, advances: true, silent: Duration::ZERO, read: now.mono };
+            }
+            (Some(stranger), _) => {
+                stranger.silent += step(stranger.read);
+                stranger.read = now.mono;
+            }
+            (None, Some(head)) => {
+                let (position, silent, read) = (head.position, Duration::ZERO, now.mono);
+                self.stranger = Some(Stranger { position, advances: false, silent, read });
+            }
+            (None, None) => {}
         }
     }
 
@@ -182,6 +220,9 @@ impl Writer {
                 let read = |head: &&Arc<Head>| head.root == verified.tree.root && *fetch.cluster() == head.cluster;
                 let Some(head) = head.filter(read).cloned() else { return };
                 let Verified { tree, map, cache: _ } = *verified;
+                if head.delta.check().is_err() {
+                    return search.missed(now.mono, self.timing.max_step);
+                }
                 let said = Arc::new(head.delta.apply(&map));
                 if head.cluster != self.me.cluster {
                     // Those pages are not this id's: everything is written anew, from what they say.

@@ -17,10 +17,11 @@ use super::{
     head::{Delta, Head, Root},
     limits::{Limits, Timing},
     page::StoredPage,
-    tree::Tree,
+    record::Position,
+    tree::{self, Tree},
 };
 use audit::Audit;
-use election::Search;
+use election::{Search, Stranger};
 use flush::Flush;
 use garbage::Garbage;
 use leave::{Farewell, FormerId};
@@ -39,6 +40,7 @@ pub struct Now {
 /// Who writes, and how.
 #[derive(Debug, Clone)]
 pub struct Identity {
+    pub clusterset: Arc<str>,
     pub cluster: Arc<str>,
     /// UID of the kube-system namespace.
     pub uid: Arc<str>,
@@ -76,6 +78,10 @@ pub struct Writer {
     /// The newest own head that was read in this term, whoever wrote it.
     best: Option<Arc<Head>>,
     epoch: u64,
+    /// The epoch that is stored in the record, as far as is known.
+    recorded: u64,
+    /// A head of this cluster above that.
+    stranger: Option<Stranger>,
     /// The state to be published, and how many there were.
     desired: Option<Arc<Map>>,
     generation: u64,
@@ -191,6 +197,9 @@ pub enum Stage {
         owner: String,
     },
     Electing,
+    /// Another process writes in the name of this cluster, and its epochs are not in this cluster's record: a second controller
+    /// with the same UID of kube-system and the same id. Nothing is written until it stops.
+    Contested,
     Verifying,
     Running,
     /// Withdrawing everything; `left` is published once the desired state is empty.
@@ -205,7 +214,7 @@ impl Stage {
     pub const fn owns_id(&self) -> bool {
         match self {
             Self::Running | Self::Leaving | Self::Left => true,
-            Self::Claiming | Self::Refused { .. } | Self::Electing | Self::Verifying => false,
+            Self::Claiming | Self::Refused { .. } | Self::Electing | Self::Contested | Self::Verifying => false,
         }
     }
 }
@@ -225,6 +234,8 @@ impl Writer {
             shards: 1,
             best: None,
             epoch: 0,
+            recorded: 0,
+            stranger: None,
             desired: None,
             generation: 0,
             changed_at: Duration::ZERO,
@@ -237,6 +248,9 @@ impl Writer {
         match (&self.phase, &self.refused) {
             (Phase::Claim { .. }, Some(owner)) => Stage::Refused { owner: owner.clone() },
             (Phase::Claim { .. }, None) => Stage::Claiming,
+            (Phase::Confirm { .. } | Phase::Elected, _) if self.stranger.as_ref().is_some_and(|it| it.advances) => {
+                Stage::Contested
+            }
             (Phase::Confirm { .. } | Phase::Elected, _) => Stage::Electing,
             (Phase::Verify(_), _) => Stage::Verifying,
             (Phase::Run, _) if self.run.farewell.as_ref().is_some_and(Farewell::is_over) => Stage::Left,
@@ -285,12 +299,31 @@ impl Writer {
 
     /// The epoch that must be stored before this writer goes on, given the stored one (W1).
     pub(super) fn wants_epoch(&self, stored: u64) -> Option<u64> {
-        let seen = self.best.as_ref().map_or(0, |best| best.position.epoch);
-        matches!(self.phase, Phase::Elected).then(|| stored.max(seen).max(self.epoch) + 1)
+        let best = self.best.as_ref().filter(|best| self.is_plausible(best)).map_or(0, |best| best.position.epoch);
+        let silent = self.stranger.as_ref().is_none_or(|stranger| stranger.silent >= self.timing.stranger);
+        let elected = matches!(self.phase, Phase::Elected) && (best <= stored || silent && self.stranger.is_some());
+        elected.then(|| stored.max(best).max(self.epoch) + 1)
+    }
+
+    /// The epoch that the record must not fall behind: somebody may have deleted or restored it.
+    pub(super) fn holds_epoch(&self) -> u64 {
+        if matches!(self.phase, Phase::Verify(_) | Phase::Run) { self.epoch } else { 0 }
+    }
+
+    pub(super) fn recorded(&mut self, epoch: u64) {
+        self.recorded = epoch;
+    }
+
+    /// What this cluster exports can be read by others for a while, so that what it said elsewhere may go.
+    pub(super) fn is_settled(&self, now: Now) -> bool {
+        matches!(self.phase, Phase::Run)
+            && self.run.farewell.is_none()
+            && self.run.read_back.is_some_and(|since| now.mono >= since + self.timing.handover)
     }
 
     pub(super) fn epoch_stored(&mut self, now: Now, epoch: u64) {
         if matches!(self.phase, Phase::Elected) {
+            self.stranger = None;
             self.epoch = epoch;
             self.phase = Phase::Verify(Box::new(Search::new(now.mono)));
         }
@@ -332,6 +365,10 @@ impl Writer {
         if self.desired.as_ref().is_some_and(|desired| **desired == *map) {
             return;
         }
+        if let Some(excess) = tree::excess(&map) {
+            self.error = Some(excess);
+            return;
+        }
         self.desired = Some(map);
         self.generation += 1;
         self.changed_at = now.mono;
@@ -351,10 +388,16 @@ impl Writer {
     /// W6, and what W1 and W2 need.
     fn observe(&mut self, now: Now, heads: &Heads, out: &mut Outbox) {
         let own = heads.get(&self.me.cluster).and_then(|head| head.as_ref().ok());
+        let rank = |head: &Head| (self.is_plausible(head), head.position);
         if let Some(head) = own
-            && self.best.as_ref().is_none_or(|best| best.position < head.position)
+            && self.best.as_ref().is_none_or(|best| rank(best) < rank(head))
         {
             self.best = Some(head.clone());
+        }
+        // The next heartbeat writes over one that cannot be real, and readers come back to what is real (R3).
+        let own = own.filter(|head| self.is_plausible(head));
+        if matches!(self.phase, Phase::Confirm { .. } | Phase::Elected) {
+            self.watch_stranger(now, own);
         }
         match &mut self.phase {
             Phase::Confirm { call } => {
@@ -369,7 +412,8 @@ impl Writer {
                         self.phase = Phase::Claim { retry_at: now.mono, call: None };
                         return;
                     }
-                    if head.uid == self.me.uid && head.position.epoch > self.epoch {
+                    let sent = if matches!(self.phase, Phase::Run) { self.run.seq } else { 0 };
+                    if head.uid == self.me.uid && head.position > (Position { epoch: self.epoch, seq: sent }) {
                         self.elect_again();
                         return;
                     }
@@ -472,7 +516,7 @@ impl Writer {
             cluster: self.me.cluster.clone(),
             reads: super::head::FORMAT,
             uid: self.me.uid.clone(),
-            position: super::record::Position { epoch: self.epoch, seq },
+            position: Position { epoch: self.epoch, seq },
             presence: super::head::Presence::Live,
             root,
             delta,
