@@ -15,6 +15,9 @@ use super::{
     world::{Imported, timing, version_of},
 };
 
+/// Seconds: the lag of replicas, the wait for a base, and then some.
+const YOUNG: f64 = 30.0;
+
 impl Sim {
     /// The import side of `proc`'s cluster acts on what its reader says.
     pub(super) fn import(&mut self, proc: usize, before: &Remotes, remotes: &Remotes) {
@@ -173,6 +176,11 @@ impl Sim {
             Value::Page(page) => Some((page.id.clone(), page.clone())),
             Value::Head(_) => None,
         });
+        // One that is this young may be hidden by replicas that lag, beyond the time that a new leader waits for it.
+        let first = self.registry.head_commits.get(&head.cluster).and_then(|commits| commits.first());
+        if first.is_none_or(|first| self.seconds() - first < YOUNG) {
+            return;
+        }
         let verified = tree::verify(&head.root, &Cache::default(), &pages.collect());
         if verified.is_ok_and(|verified| !head.delta.apply(&verified.map).is_empty()) {
             let name = self.name(proc);
