@@ -10,7 +10,7 @@ use crate::{
     annotations::{Policy, ZoneKind},
     cluster::{LabelKeys, selector::NamespaceSelector},
     foreign::ImportFrom,
-    instances::{Selection, target::validate},
+    instances::{RegistrationPolicy, Selection, target::validate},
     model::{ClusterId, ClusterSetId, Target},
     telemetry::LogArgs,
 };
@@ -89,6 +89,12 @@ pub struct RunArgs {
     /// Registers nothing for annotated Services: what would be is logged. ServiceExports are not concerned.
     #[arg(long, env = "CLOUDMAP_MCS_DRY_RUN")]
     pub dry_run: bool,
+
+    /// Which Cloud Map services annotations on ServiceExports, Services and Ingresses may name. With `granted` those that the
+    /// annotation `cloudmap-mcs/may-register` on their Namespace has, beside the name that an export has itself; with `open` all,
+    /// as in external-dns.
+    #[arg(long, env = "CLOUDMAP_MCS_REGISTRATION_POLICY", value_enum, default_value_t = RegistrationPolicy::Open)]
+    pub registration_policy: RegistrationPolicy,
 
     /// How long a new claim to a Cloud Map name that an annotation gives must have been visible to the other clusters
     /// before instances are registered there.

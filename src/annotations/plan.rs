@@ -26,9 +26,10 @@ use crate::{
     api::names::ANNOTATION_SHARE,
     cluster::objects::{Ingress, Service, ServiceKind},
     instances::{
-        Adopt, Consent, Custom, InstanceSpec, Source,
+        Adopt, Consent, Custom, InstanceSpec, Rights, Source,
         custom::{self, ByAddress},
         host::is_load_balancer,
+        policy::Verdict,
         records::{Wishes, address_records, host_record},
         sync::Creation,
         target::validate,
@@ -86,10 +87,11 @@ pub fn plan(
     pods: &Arc<ByAddress>,
     zones: Option<&Zones>,
     settings: &Settings,
+    rights: &Rights,
 ) -> Option<Planned> {
     let request = Request::read(&service.annotations)?;
     let origin = Origin::Service(service, endpoints);
-    Some(Planner::new(origin, settings, pods).plan(request, &service.annotations, source, zones))
+    Some(Planner::new(origin, settings, rights, pods).plan(request, &service.annotations, source, zones))
 }
 
 /// Plans an annotated Ingress: its hosts lead where its load balancer is. `None`: it asks for nothing.
@@ -98,9 +100,10 @@ pub fn plan_ingress(
     source: &Source<'_>,
     zones: Option<&Zones>,
     settings: &Settings,
+    rights: &Rights,
 ) -> Option<Planned> {
     let request = Request::read_ingress(&ingress.annotations, &ingress.hosts)?;
-    let planner = Planner::new(Origin::Ingress(ingress), settings, &Arc::default());
+    let planner = Planner::new(Origin::Ingress(ingress), settings, rights, &Arc::default());
     Some(planner.plan(request, &ingress.annotations, source, zones))
 }
 
@@ -114,27 +117,59 @@ enum Origin<'a> {
 struct Planner<'a> {
     origin: Origin<'a>,
     settings: &'a Settings,
+    rights: &'a Rights,
     pods: Arc<ByAddress>,
     refusals: Vec<Refusal>,
     found: BTreeMap<Target, Backends>,
+    /// What the Namespace allows, which decides about a target, is not known yet.
+    unknown: bool,
 }
 
 impl<'a> Planner<'a> {
-    fn new(origin: Origin<'a>, settings: &'a Settings, pods: &Arc<ByAddress>) -> Self {
-        Self { origin, settings, pods: Arc::clone(pods), refusals: Vec::new(), found: BTreeMap::new() }
+    fn new(origin: Origin<'a>, settings: &'a Settings, rights: &'a Rights, pods: &Arc<ByAddress>) -> Self {
+        let (refusals, found, unknown) = Default::default();
+        Self { origin, settings, rights, pods: Arc::clone(pods), refusals, found, unknown }
     }
 
-    fn plan(mut self, request: Request, annotations: &Pairs, source: &Source<'_>, zones: Option<&Zones>) -> Planned {
-        for message in request.complaints {
+    fn namespace(&self) -> &'a str {
+        match self.origin {
+            Origin::Service(service, _) => &service.key.namespace,
+            Origin::Ingress(ingress) => &ingress.key.namespace,
+        }
+    }
+
+    /// Leaves the takeover that the annotation asks for where it is allowed; what the flag says is allowed to all.
+    fn permit(&mut self, request: &mut Request, flag: Option<&Adopt>) {
+        let Some(adopt) = request.adopt.as_ref().filter(|adopt| Some(*adopt) != flag) else { return };
+        match self.rights.adopt(self.namespace(), adopt) {
+            Verdict::Allowed => return,
+            Verdict::Unknown => request.unclear = true,
+            Verdict::Refused(why) => self.refuse("NotAllowed", why),
+        }
+        request.adopt = None;
+    }
+
+    fn plan(
+        mut self,
+        mut request: Request,
+        annotations: &Pairs,
+        source: &Source<'_>,
+        zones: Option<&Zones>,
+    ) -> Planned {
+        for message in std::mem::take(&mut request.complaints) {
             self.refuse("InvalidAnnotation", message);
         }
+        let flag = self.settings.owner_id.as_deref().map(|owner| Adopt::ExternalDns(owner.into()));
+        self.permit(&mut request, flag.as_ref());
         if let (Some(named), Origin::Service(service, endpoints)) = (request.named, self.origin) {
             self.named(named, request.adopt.clone(), service, endpoints);
         }
         if let Some(hosts) = request.hosts {
             let Some(zones) = zones else { return Planned { wanted: None, refusals: self.refusals } };
-            let owner = self.settings.owner_id.as_deref().map(|owner| Adopt::ExternalDns(owner.into()));
-            self.hosts(&hosts, request.adopt.or(owner).as_ref(), zones);
+            self.hosts(&hosts, request.adopt.or(flag).as_ref(), zones);
+        }
+        if self.unknown {
+            return Planned { wanted: None, refusals: self.refusals };
         }
         let Self { mut refusals, found, pods, .. } = self;
         let wishes = Wishes::read(annotations)
@@ -236,6 +271,14 @@ impl<'a> Planner<'a> {
     fn add(&mut self, target: Target, backends: Backends) {
         if let Err(invalid) = validate(&target) {
             return self.refuse("InvalidName", invalid.to_string());
+        }
+        match self.rights.register(self.namespace(), &target) {
+            Verdict::Allowed => {}
+            Verdict::Unknown => {
+                self.unknown = true;
+                return;
+            }
+            Verdict::Refused(why) => return self.refuse("NotAllowed", why),
         }
         match self.found.entry(target) {
             Entry::Vacant(vacant) => {

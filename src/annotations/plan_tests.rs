@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     cloudmap::{Namespace, NamespaceKind, RecordType, fake::mk_service},
     cluster::{cache::Narrow, objects::Interner},
-    instances::{Identity, attributes::ServiceTraits},
+    instances::{Identity, RegistrationPolicy, attributes::ServiceTraits, policy::mk_rights},
     model::ServiceKey,
 };
 
@@ -66,7 +66,8 @@ fn planned(service: &Service, endpoints: &[Endpoint]) -> Planned {
     let identity = Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
     let key = ServiceKey::new("shop", "web");
     let source = Source { identity: &identity, service: &key, ports: &service.ports, region: None };
-    plan(service, &source, endpoints, &Arc::default(), Some(&zones()), &Settings::default()).unwrap()
+    plan(service, &source, endpoints, &Arc::default(), Some(&zones()), &Settings::default(), &Rights::default())
+        .unwrap()
 }
 
 /// One line for each target: addresses that are ready, records, TTL.
@@ -250,11 +251,18 @@ fn both_tools_on_one_service_add_up_and_a_service_that_asks_for_nothing_is_none(
     let key = ServiceKey::new("shop", "web");
     let source = Source { identity: &identity, service: &key, ports: &[], region: None };
     let settings = Settings::default();
-    assert_eq!(plan(&headless(&[]), &source, &[], &Arc::default(), Some(&zones()), &settings), None);
-    let unknown = plan(&headless(&annotations), &source, &[], &Arc::default(), None, &settings).unwrap();
+    assert_eq!(
+        plan(&headless(&[]), &source, &[], &Arc::default(), Some(&zones()), &settings, &Rights::default()),
+        None
+    );
+    let unknown =
+        plan(&headless(&annotations), &source, &[], &Arc::default(), None, &settings, &Rights::default()).unwrap();
     assert_eq!(unknown.wanted, None, "without the namespaces nothing is concluded");
     assert!(
-        plan(&headless(&annotations[..2]), &source, &[], &Arc::default(), None, &settings).unwrap().wanted.is_some()
+        plan(&headless(&annotations[..2]), &source, &[], &Arc::default(), None, &settings, &Rights::default())
+            .unwrap()
+            .wanted
+            .is_some()
     );
 }
 
@@ -264,8 +272,10 @@ fn the_owner_that_is_taken_over_comes_from_the_flag_or_the_annotation() {
     let key = ServiceKey::new("shop", "web");
     let source = Source { identity: &identity, service: &key, ports: &[], region: None };
     let settings = Settings { owner_id: Some("eks".to_owned()), ..Settings::default() };
+    let rights = mk_rights(RegistrationPolicy::Open, None, Some("external-dns/other"));
     let consent = |annotations: &[(&str, &str)]| {
-        let found = plan(&headless(annotations), &source, &[], &Arc::default(), Some(&zones()), &settings).unwrap();
+        let found =
+            plan(&headless(annotations), &source, &[], &Arc::default(), Some(&zones()), &settings, &rights).unwrap();
         found.wanted.unwrap().into_values().next().unwrap().consent
     };
     let eks = Some(Adopt::ExternalDns("eks".into()));
@@ -308,4 +318,42 @@ fn a_ttl_is_asked_for_by_an_annotation_that_can_be_read() {
 fn the_records_of_aliases_and_names_are_weighted() {
     assert!(host_record(true, 60).weighted && host_record(true, 60).records[0].record_type == RecordType::A);
     assert!(host_record(false, 60).weighted && host_record(false, 60).records[0].record_type == RecordType::Cname);
+}
+
+fn planned_with(annotations: &[(&str, &str)], rights: &Rights) -> Planned {
+    let identity = Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
+    let key = ServiceKey::new("shop", "web");
+    let source = Source { identity: &identity, service: &key, ports: &[], region: None };
+    let settings = Settings::default();
+    plan(&headless(annotations), &source, &[], &Arc::default(), Some(&zones()), &settings, rights).unwrap()
+}
+
+/// Whoever may annotate a Service learns the owner id of external-dns by looking at Cloud Map, or guesses it.
+#[test]
+fn a_takeover_takes_place_only_where_an_administrator_allows_it() {
+    let annotations = [(HOSTNAME, "web.internal"), ("cloudmap-mcs/adopt", "external-dns/eks")];
+    let consent = |rights: &Rights| {
+        let found = planned_with(&annotations, rights);
+        let consent = found.wanted.as_ref().unwrap().values().next().unwrap().consent.clone();
+        (consent.adopt.is_some(), consent.unclear, reasons(&found).join(" "))
+    };
+    let allowed = |allow_adopt| mk_rights(RegistrationPolicy::Open, None, allow_adopt);
+    assert_eq!(consent(&allowed(Some("external-dns/eks"))), (true, false, String::new()));
+    assert_eq!(consent(&allowed(None)), (false, false, "NotAllowed".to_owned()));
+    assert_eq!(consent(&Rights::default()), (false, true, String::new()), "not known yet: nothing follows");
+}
+
+#[test]
+fn under_the_policy_granted_only_names_that_the_namespace_has_are_planned() {
+    let annotations = [
+        (HOSTNAME, "web.internal,www.internal"),
+        ("cloudmap.controller/namespace", "test-namespace"),
+        ("cloudmap.controller/hostname", "web"),
+    ];
+    let found = planned_with(&annotations, &mk_rights(RegistrationPolicy::Granted, Some("internal/web"), None));
+    assert_eq!(lines(&found), ["internal/web:  (A 300)"]);
+    assert_eq!(reasons(&found), ["NotAllowed", "NotAllowed"]);
+    let unknown = planned_with(&annotations, &Rights::new(RegistrationPolicy::Granted));
+    assert_eq!((unknown.wanted, unknown.refusals), (None, vec![]), "not known yet: nothing follows");
+    assert_eq!(lines(&planned_with(&annotations, &Rights::default())).len(), 3, "open");
 }

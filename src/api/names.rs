@@ -100,6 +100,14 @@ pub const ANNOTATION_INSTANCE_PORT: &str = "cloudmap-mcs/instance-port";
 /// whatever `--import-from` says.
 pub const ANNOTATION_IMPORT_FROM: &str = "cloudmap.controller/import-from";
 
+/// On a Namespace: which Cloud Map services the objects in it may name under `--registration-policy=granted`,
+/// `<Cloud Map namespace>/<service>` separated by commas, `*` for any text.
+pub const ANNOTATION_MAY_REGISTER: &str = "cloudmap-mcs/may-register";
+
+/// On a Namespace: from which controllers the objects in it may take over by [`ANNOTATION_ADOPT`]: its values, separated by
+/// commas, or `*`.
+pub const ANNOTATION_ALLOW_ADOPT: &str = "cloudmap-mcs/allow-adopt";
+
 /// Prefixes of the annotations that the caches keep: this project's own, and those of the controllers it takes over
 /// from. All others are dropped on the way in.
 pub const ANNOTATION_PREFIXES: &[&str] = &[

@@ -162,6 +162,7 @@ impl Leader {
                 upsert_only: self.args.policy == Policy::UpsertOnly,
                 dry_run: self.args.dry_run,
             },
+            registration: self.args.registration_policy,
             claim_delay: self.args.claim_delay,
             export_namespaces: self.args.export_namespaces.clone(),
             families: self.families.clone(),

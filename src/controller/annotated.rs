@@ -24,8 +24,9 @@ use crate::{
         objects::{Ingress, Service},
     },
     instances::{
-        InstanceSpec, Selection,
+        InstanceSpec, Rights, Selection,
         custom::ByAddress,
+        policy::why_it_wins,
         sync::{Ids, Notice, Outcome, TargetDesired, TargetStatus},
     },
     model::{ClaimOwner, Endpoint, ServiceKey, Target},
@@ -134,6 +135,7 @@ impl Annotated {
         service: &Service,
         endpoints: impl FnOnce() -> Vec<Endpoint>,
         pods: &Arc<ByAddress>,
+        rights: &Rights,
     ) -> Option<Object> {
         if service.deleting || service.managed {
             return None;
@@ -141,16 +143,16 @@ impl Annotated {
         request::Request::read(&service.annotations)?;
         let endpoints = if service.headless { endpoints() } else { Vec::new() };
         let source = self.targets.source(&service.key, &service.ports);
-        self.object(&service.uid, |zones| plan(service, &source, &endpoints, pods, zones, &self.settings))
+        self.object(&service.uid, |zones| plan(service, &source, &endpoints, pods, zones, &self.settings, rights))
     }
 
     /// Plans an Ingress. `None`: it asks for nothing.
-    pub(super) fn plan_ingress(&self, ingress: &Ingress) -> Option<Object> {
+    pub(super) fn plan_ingress(&self, ingress: &Ingress, rights: &Rights) -> Option<Object> {
         if ingress.deleting {
             return None;
         }
         let source = self.targets.source(&ingress.key, &[]);
-        self.object(&ingress.uid, |zones| plan_ingress(ingress, &source, zones, &self.settings))
+        self.object(&ingress.uid, |zones| plan_ingress(ingress, &source, zones, &self.settings, rights))
     }
 
     fn object(&self, uid: &str, plan: impl FnOnce(Option<&Zones>) -> Option<Planned>) -> Option<Object> {
@@ -316,8 +318,9 @@ impl Annotated {
             let winner = knowledge.claimant(target).filter(|(_, owner)| !owner.is_same_service(&own));
             let said = winner.map(|(cluster, owner)| {
                 let text = format!(
-                    "Cloud Map service {target} is claimed by {owner} of cluster {cluster}, which was first. Change the \
-                     annotation to another name, or remove it there; then this {} takes over.",
+                    "Cloud Map service {target} is claimed by {owner} of cluster {cluster}, {}. Change the annotation to \
+                     another name, or remove it there; then this {} takes over.",
+                    why_it_wins(&owner, &own, target),
                     own.kind
                 );
                 ("DomainConflict", text)

@@ -1,6 +1,6 @@
 //! Which targets this cluster may register instances in now, by the claims of all clusters and by time.
 //!
-//! - The oldest claim of all known clusters holds ([`Knowledge::claimant`]).
+//! - The oldest claim of all known clusters holds, and before it one of the namespace whose own name it is ([`Knowledge::claimant`]).
 //! - Nothing is registered in a target that is new to this term before all clusters were read, or had the time to be.
 //! - A new claim to a *named* target must have been visible in the ledger for a while, with no older one, and every live
 //!   cluster must be readable. That costs time, so it is asked for only where two names can want one target: not of the

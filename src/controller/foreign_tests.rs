@@ -12,6 +12,8 @@ fn namespace(name: &str, import_from: Option<&str>) -> Namespace {
         terminating: false,
         labels: BTreeMap::new(),
         import_from: import_from.map(Into::into),
+        may_register: None,
+        allow_adopt: None,
     }
 }
 

@@ -10,9 +10,10 @@ use tracing::{info, warn};
 
 use super::membership::LEAVING;
 use crate::{
+    cluster::objects::Namespace,
     export::{Exports, Local, Publication, Refusal},
     import::Unknown,
-    instances::{Naming, target::validate},
+    instances::{Naming, RegistrationPolicy, Rights, policy::Precedence, target::validate},
     ledger::{Map, records, remote::Remotes},
     model::{ClaimOwner, ClusterId, Endpoint, Registration, ServiceKey, Target},
 };
@@ -67,6 +68,8 @@ pub struct Rules {
     pub frozen: bool,
     /// Every export has the target of its own name, beside the one that it asks for.
     pub own_targets: bool,
+    /// Which targets annotations may name.
+    pub registration: RegistrationPolicy,
 }
 
 /// What is known.
@@ -78,6 +81,7 @@ pub struct Knowledge {
     planned: HashMap<ServiceKey, Result<Arc<Local>, Refusal>>,
     annotated: HashMap<ClaimOwner, Asks>,
     rules: Rules,
+    rights: Rights,
     /// `None` until the own ledger is known.
     exports: Option<Exports>,
     remotes: BTreeMap<ClusterId, Remote>,
@@ -110,6 +114,7 @@ impl Knowledge {
             planned: HashMap::new(),
             annotated: HashMap::new(),
             rules: Rules::default(),
+            rights: Rights::default(),
             exports: None,
             remotes: BTreeMap::new(),
             read: false,
@@ -120,7 +125,17 @@ impl Knowledge {
 
     #[must_use]
     pub fn with(self, rules: Rules) -> Self {
-        Self { rules, ..self }
+        Self { rules, rights: Rights::new(rules.registration), ..self }
+    }
+
+    /// Who may register where.
+    pub const fn rights(&self) -> &Rights {
+        &self.rights
+    }
+
+    /// A Kubernetes namespace came, changed, or went. Whether what is in it may do anything else now.
+    pub fn namespace_changed(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) -> bool {
+        self.rights.namespace_changed(name, namespace)
     }
 
     pub fn local(&self) -> &ClusterId {
@@ -375,15 +390,15 @@ impl Knowledge {
         wanted.is_some() && published.as_ref() == wanted
     }
 
-    /// Whose the target is, of all clusters' claims: the oldest (then by cluster id, then by owner), and in which cluster
-    /// it was made. Claims of one `<namespace>/<name>` in several clusters share the target.
+    /// Whose the target is, of all clusters' claims: the first by [`Precedence`] (then by cluster id, then by owner), and in which
+    /// cluster it was made. Claims of one `<namespace>/<name>` in several clusters share the target.
     pub fn claimant(&self, target: &Target) -> Option<(ClusterId, ClaimOwner)> {
         let own = self.exports.as_ref().and_then(|exports| exports.registrations().get(target));
         own.map(|registration| (&self.local, registration))
             .into_iter()
             .chain(self.remotes.iter().filter_map(|(id, remote)| Some((id, remote.registrations.get(target)?))))
             .filter(|(_, registration)| !registration.retiring)
-            .min_by_key(|(id, registration)| (registration.claimed, *id, &registration.owner))
+            .min_by_key(|(id, registration)| (Precedence::of(registration), *id, &registration.owner))
             .map(|(id, registration)| (id.clone(), registration.owner.clone()))
     }
 

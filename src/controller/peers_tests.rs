@@ -56,6 +56,8 @@ fn mk_with(enabled: bool) -> Peers {
         terminating: false,
         labels: BTreeMap::new(),
         import_from: None,
+        may_register: None,
+        allow_adopt: None,
     };
     peers.namespace_changed(&"shop".into(), Some(&shop));
     peers

@@ -24,13 +24,17 @@ impl Watch {
         for owner in owners {
             let (key, caches) = (owner.key(), &self.shared.caches);
             let planned = if owner.is_ingress() {
-                caches.ingresses.get(&key).and_then(|ingress| self.annotated.plan_ingress(&ingress))
+                let state = self.shared.state();
+                let rights = state.knowledge.rights();
+                caches.ingresses.get(&key).and_then(|ingress| self.annotated.plan_ingress(&ingress, rights))
             } else {
                 let slices = self.slices.get(&key);
-                self.shared.state().pods.update(&key, &slices, &self.shared.caches.pods);
-                let pods = self.shared.state().pods.of(&key);
+                let mut state = self.shared.state();
+                state.pods.update(&key, &slices, &self.shared.caches.pods);
+                let (pods, rights) = (state.pods.of(&key), state.knowledge.rights());
                 let endpoints = || export::join(&slices);
-                caches.services.get(&key).and_then(|service| self.annotated.plan_service(&service, endpoints, &pods))
+                let service = caches.services.get(&key);
+                service.and_then(|service| self.annotated.plan_service(&service, endpoints, &pods, rights))
             };
             let Some(change) = self.annotated.replan(&owner, planned) else {
                 // One that is gone now hands nothing over any more.

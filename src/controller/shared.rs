@@ -81,12 +81,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a ServiceExport exports now. `None`: nothing is known yet of its namespace, whose labels decide.
+    /// What a ServiceExport exports now. `None`: nothing is known yet of its namespace, whose labels and annotations decide.
     pub(super) fn plan(&self, export: &ServiceExport, slices: &[Arc<ForeignSlice>]) -> Option<Result<Local, Refusal>> {
         let service = self.caches.services.get(&export.key);
-        let target = match self.targets.asked(export) {
+        let target = match self.targets.asked(export, self.state().knowledge.rights()) {
             Asked::Target(target) => Some(target),
             Asked::None | Asked::Invalid(_) => None,
+            Asked::Unknown => return None,
         };
         let plan = export::plan(export, service.as_deref(), slices, target);
         let plan =

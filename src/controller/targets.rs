@@ -21,7 +21,8 @@ use crate::{
     cluster::objects::ServiceExport,
     export::Local,
     instances::{
-        Adopt, Consent, Custom, Identity, InstanceSpec, Naming, Selection, Source, custom,
+        Adopt, Consent, Custom, Identity, InstanceSpec, Naming, Rights, Selection, Source, custom,
+        policy::{Verdict, why_it_wins},
         records::{Wishes, address_records},
         sync::{Creation, Notice, Outcome, Reason, TargetDesired, TargetStatus},
         target::{DEFAULT_TTL, validate},
@@ -47,13 +48,15 @@ pub enum Asked {
     /// No instances: by the annotation, or by `--instances`.
     None,
     Target(Target),
-    /// An annotation that cannot be understood, and what to write instead.
+    /// An annotation that cannot be understood or is not allowed, and what to write instead.
     Invalid(String),
+    /// Its Namespace, which decides, is not known yet.
+    Unknown,
 }
 
 impl Targets {
     /// Where the instances of an export belong.
-    pub fn asked(&self, export: &ServiceExport) -> Asked {
+    pub fn asked(&self, export: &ServiceExport, rights: &Rights) -> Asked {
         let annotations = &export.annotations;
         let named = annotation(annotations, ANNOTATION_TARGET_NAMESPACE)
             .or_else(|| annotation(annotations, ANNOTATION_TARGET_SERVICE))
@@ -80,9 +83,16 @@ impl Targets {
             namespace: annotation(annotations, ANNOTATION_TARGET_NAMESPACE).map_or(implied.namespace, Arc::from),
             service: annotation(annotations, ANNOTATION_TARGET_SERVICE).map_or(implied.service, Arc::from),
         };
-        match validate(&target) {
-            Ok(()) => Asked::Target(target),
-            Err(error) => Asked::Invalid(format!("{error}.")),
+        if let Err(error) = validate(&target) {
+            return Asked::Invalid(format!("{error}."));
+        }
+        if !named && !shares(annotations) {
+            return Asked::Target(target);
+        }
+        match rights.register(&export.key.namespace, &target) {
+            Verdict::Allowed => Asked::Target(target),
+            Verdict::Refused(why) => Asked::Invalid(format!("{why}.")),
+            Verdict::Unknown => Asked::Unknown,
         }
     }
 
@@ -92,8 +102,8 @@ impl Targets {
     }
 
     /// What the annotations, and `--aws-mcs-compat`, say about a target that somebody else made.
-    fn consent(&self, key: &ServiceKey, target: &Target, annotations: &Pairs) -> Consent {
-        let mut consent = consent(annotations);
+    fn consent(&self, key: &ServiceKey, target: &Target, annotations: &Pairs, rights: &Rights) -> Consent {
+        let mut consent = consent(annotations, &key.namespace, rights);
         if self.for_aws_mcs(key).as_ref() == Some(target)
             && let Some(clusterset) = self.identity.clusterset.clone()
         {
@@ -153,7 +163,8 @@ impl Targets {
             _ => Some(Vec::new()),
         };
         let keep = instances.is_none();
-        let consent = annotations.map(|annotations| self.consent(&key, target, annotations)).unwrap_or_default();
+        let consent = annotations.map(|annotations| self.consent(&key, target, annotations, knowledge.rights()));
+        let consent = consent.unwrap_or_default();
         let instances = instances.unwrap_or_default().into();
         let decides = decides(knowledge, target);
         Some(TargetDesired { active, retiring, decides, keep, as_is, consent, creation, instances })
@@ -191,7 +202,7 @@ impl Targets {
         pods: &PodLabels,
     ) -> Option<(RegisteredReason, String)> {
         let for_aws_mcs = self.for_aws_mcs(&export.key);
-        let target = match (self.asked(export), for_aws_mcs) {
+        let target = match (self.asked(export, knowledge.rights()), for_aws_mcs) {
             // Of two targets the one that needs attention.
             (Asked::Target(target), Some(other)) if other != target => {
                 let standings =
@@ -208,6 +219,11 @@ impl Targets {
                 ));
             }
             (Asked::Invalid(message), _) => return Some((RegisteredReason::InvalidAnnotation, message)),
+            (Asked::Unknown, _) => {
+                let message =
+                    format!("Waiting for the Namespace {}, which says what is allowed.", export.key.namespace);
+                return Some((RegisteredReason::Pending, message));
+            }
         };
         Some(self.registered_in(&target, knowledge, export, claims, statuses, pods))
     }
@@ -221,18 +237,20 @@ impl Targets {
         statuses: &BTreeMap<Target, TargetStatus>,
         pods: &PodLabels,
     ) -> (RegisteredReason, String) {
+        let own = ClaimOwner::export(&export.key);
         if let Some((cluster, owner)) = knowledge.claimant(target)
-            && !owner.is_same_service(&ClaimOwner::export(&export.key))
+            && !owner.is_same_service(&own)
         {
             return (
                 RegisteredReason::NameConflict,
                 format!(
-                    "Cloud Map service {target} is claimed by {owner} of cluster {cluster}, which was first. Choose \
-                     another one by the annotation {ANNOTATION_TARGET_SERVICE}, or delete that export."
+                    "Cloud Map service {target} is claimed by {owner} of cluster {cluster}, {}. Choose another one by the \
+                     annotation {ANNOTATION_TARGET_SERVICE}, or have that claim removed.",
+                    why_it_wins(&owner, &own, target)
                 ),
             );
         }
-        if let Err(message) = understood(&export.annotations) {
+        if let Err(message) = understood(&export.annotations, &export.key.namespace, knowledge.rights()) {
             return (RegisteredReason::InvalidAnnotation, message);
         }
         let planned = knowledge.planned(&export.key).and_then(|planned| planned.as_ref().ok());
@@ -275,12 +293,14 @@ impl Targets {
 }
 
 /// Annotations that do not say where instances belong, only how: while one cannot be understood, what is registered stays,
-/// and nothing is made.
-fn understood(annotations: &Pairs) -> Result<(), String> {
-    if let Some(text) = annotation(annotations, ANNOTATION_ADOPT)
-        && let Err(error) = text.parse::<Adopt>()
-    {
-        return Err(format!("The annotation {ANNOTATION_ADOPT} is {}: {error}.", Excerpt(text)));
+/// and nothing is made. A takeover that is not allowed is none.
+fn understood(annotations: &Pairs, namespace: &str, rights: &Rights) -> Result<(), String> {
+    if let Some(text) = annotation(annotations, ANNOTATION_ADOPT) {
+        match text.parse::<Adopt>().map(|adopt| rights.adopt(namespace, &adopt)) {
+            Err(error) => return Err(format!("The annotation {ANNOTATION_ADOPT} is {}: {error}.", Excerpt(text))),
+            Ok(Verdict::Refused(why)) => return Err(format!("The annotation {why}.")),
+            Ok(Verdict::Allowed | Verdict::Unknown) => {}
+        }
     }
     Wishes::read(annotations).map(|_| ())
 }
@@ -336,13 +356,21 @@ fn instance_ports(export: Option<&ServiceExport>, ports: &[ServicePort]) -> Resu
     Ok(ports)
 }
 
-/// What the annotations say about a target that somebody else made.
-fn consent(annotations: &Pairs) -> Consent {
-    let share = annotation(annotations, ANNOTATION_SHARE) == Some("true");
+/// What the annotations say about a target that somebody else made, as far as it is allowed.
+fn consent(annotations: &Pairs, namespace: &str, rights: &Rights) -> Consent {
+    let share = shares(annotations);
     let named = annotation(annotations, ANNOTATION_TARGET_SERVICE).is_some() || share;
-    let adopt = annotation(annotations, ANNOTATION_ADOPT).map(str::parse::<Adopt>);
-    let unclear = matches!(adopt, Some(Err(_)));
-    Consent { named, share, adopt: adopt.and_then(Result::ok), unclear }
+    let asked = annotation(annotations, ANNOTATION_ADOPT).map(str::parse::<Adopt>);
+    let (adopt, unclear) = match asked.map(|adopt| adopt.map(|adopt| (rights.adopt(namespace, &adopt), adopt))) {
+        Some(Ok((Verdict::Allowed, adopt))) => (Some(adopt), false),
+        Some(Ok((Verdict::Unknown, _)) | Err(_)) => (None, true),
+        Some(Ok((Verdict::Refused(_), _))) | None => (None, false),
+    };
+    Consent { named, share, adopt, unclear }
+}
+
+fn shares(annotations: &Pairs) -> bool {
+    annotation(annotations, ANNOTATION_SHARE) == Some("true")
 }
 
 #[cfg(test)]

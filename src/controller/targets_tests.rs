@@ -102,7 +102,11 @@ fn annotations_decide_over_the_flag() {
         (None, &[(ANNOTATION_INSTANCES, "true")], Asked::Target(implied)),
         (All, &[(ANNOTATION_INSTANCES, "false")], Asked::None),
     ] {
-        assert_eq!(mk_targets(policy).asked(&mk_export(annotations)), expected, "{policy:?} {annotations:?}");
+        assert_eq!(
+            mk_targets(policy).asked(&mk_export(annotations), &Rights::default()),
+            expected,
+            "{policy:?} {annotations:?}"
+        );
     }
     let invalid = [
         [(ANNOTATION_INSTANCES, "yes")],
@@ -110,14 +114,16 @@ fn annotations_decide_over_the_flag() {
         [(ANNOTATION_TARGET_NAMESPACE, "clusterset-prod")],
     ];
     for annotations in invalid {
-        let Asked::Invalid(message) = mk_targets(All).asked(&mk_export(&annotations)) else { panic!("accepted") };
+        let Asked::Invalid(message) = mk_targets(All).asked(&mk_export(&annotations), &Rights::default()) else {
+            panic!("accepted")
+        };
         assert!(message.contains(annotations[0].1), "{message}");
     }
     // The name of a Kubernetes namespace implies no target in a ledger.
     let export = ServiceExport { key: ServiceKey::new("clusterset-prod", "clusters"), ..mk_export(&[]) };
     for aws_mcs in [false, true] {
         let targets = Targets { aws_mcs, ..mk_targets(All) };
-        assert!(matches!(targets.asked(&export), Asked::Invalid(_)));
+        assert!(matches!(targets.asked(&export, &Rights::default()), Asked::Invalid(_)));
         assert_eq!(targets.for_aws_mcs(&export.key), Option::None);
     }
 }
@@ -190,4 +196,29 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     export.annotations = mk_export(&[]).annotations;
     let elsewhere = targets.registered(&knowledge, &export, &claims, &BTreeMap::new(), &PodLabels::default()).unwrap();
     assert_eq!(elsewhere.0, RegisteredReason::Pending, "another target is not that one");
+}
+
+#[test]
+fn under_the_policy_granted_an_export_has_its_own_name_and_what_its_namespace_has() {
+    use crate::instances::{RegistrationPolicy::Granted, policy::mk_rights};
+    let targets = mk_targets(Selection::All);
+    let service = (ANNOTATION_TARGET_SERVICE, "www");
+    for (annotations, granted, allowed) in [
+        (&[][..], None, true),
+        (&[service], None, false),
+        (&[service], Some("shop/www"), true),
+        (&[(ANNOTATION_TARGET_NAMESPACE, "internal")], Some("shop/*"), false),
+        (&[(ANNOTATION_TARGET_NAMESPACE, "internal")], Some("internal/web"), true),
+        (&[(ANNOTATION_SHARE, "true")], None, false),
+        (&[(ANNOTATION_SHARE, "true")], Some("shop/web"), true),
+    ] {
+        match targets.asked(&mk_export(annotations), &mk_rights(Granted, granted, None)) {
+            Asked::Target(_) => assert!(allowed, "{annotations:?} {granted:?}"),
+            Asked::Invalid(why) => {
+                assert!(!allowed && why.contains("may-register"), "{annotations:?} {granted:?} {why}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(targets.asked(&mk_export(&[service]), &Rights::new(Granted)), Asked::Unknown);
 }

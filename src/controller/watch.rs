@@ -39,7 +39,10 @@ use crate::{
     },
     env,
     foreign::Found,
-    instances::sync::{Desired, TargetDesired, TargetStatus},
+    instances::{
+        RegistrationPolicy,
+        sync::{Desired, TargetDesired, TargetStatus},
+    },
     ledger::{driver::Handle, records, remote::Remotes},
     model::{ClaimOwner, ClusterId, IpFamily, ServiceKey, Target},
     queue::Queue,
@@ -60,6 +63,8 @@ pub struct Settings {
     pub concurrency: usize,
     pub targets: Targets,
     pub annotations: annotations::Settings,
+    /// Which targets annotations may name.
+    pub registration: RegistrationPolicy,
     /// How long a new claim to a named target must have been visible before instances are registered there.
     pub claim_delay: Duration,
     /// The namespaces that may export; `None`: all.
@@ -91,13 +96,22 @@ pub struct Inputs {
 
 /// Runs until it is dropped, with the caches synced: nothing may act before that. Only the leader runs it.
 pub async fn run(settings: Settings, inputs: Inputs) {
-    let Settings { cluster, concurrency, targets, annotations, claim_delay, export_namespaces, families, import } =
-        settings;
+    let Settings {
+        cluster,
+        concurrency,
+        targets,
+        annotations,
+        registration,
+        claim_delay,
+        export_namespaces,
+        families,
+        import,
+    } = settings;
     let Inputs { caches, writer, ledger, alone, directory, membership, instances, statuses, sought, found, metrics } =
         inputs;
     let notes = Outbox::new(metrics.dropped_events());
     let said = notes.clone();
-    let rules = Rules { alone, frozen: annotations.dry_run, own_targets: targets.aws_mcs };
+    let rules = Rules { alone, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration };
     let annotated = Annotated::new(annotations, targets.clone(), directory, notes.clone());
     let mut claims = Claims::new(claim_delay);
     if alone {
@@ -203,6 +217,8 @@ impl Watch {
         // All that the caches hold, before anything else: an index that is only half filled would read as "no endpoints",
         // and exports that are not planned yet as withdrawn. After that no source of changes goes before another, so that
         // none starves.
+        let present = namespaces.take();
+        self.rights_changed(&present);
         self.slices_changed(slices.take());
         self.imported_changed(imported.take());
         self.services_changed(&services.take());
@@ -210,7 +226,7 @@ impl Watch {
         self.exports_changed(&exports.take());
         // Nothing was read of the registry before this either, so that nothing is deleted because a namespace does not seem
         // to import anything.
-        self.namespaces_changed(&namespaces.take());
+        self.namespaces_changed(&present);
         loop {
             let due = self.shared.state().claims.wake();
             tokio::select! {
@@ -425,18 +441,29 @@ impl Watch {
         self.replan(keys);
     }
 
+    /// Takes in what Namespaces allow. Returns those that allow anything else now.
+    fn rights_changed(&self, changes: &[Change<Namespace>]) -> BTreeSet<Arc<str>> {
+        let mut state = self.shared.state();
+        let changed =
+            changes.iter().filter(|change| state.knowledge.namespace_changed(&change.key, change.new.as_deref()));
+        changed.map(|change| change.key.clone()).collect()
+    }
+
     fn namespaces_changed(&mut self, changes: &[Change<Namespace>]) {
         self.importers_changed(changes);
+        let rights = self.rights_changed(changes);
         let changed: BTreeSet<&Arc<str>> = changes.iter().map(|change| &change.key).collect();
-        if self.shared.export_namespaces.is_some() {
-            let of_changed = |key: &&ServiceKey| changed.contains(&key.namespace);
-            let exports = self
-                .shared
-                .caches
-                .exports
-                .read(|exports| exports.keys().filter(of_changed).cloned().collect::<Vec<_>>());
-            self.replan(exports);
+        let every = self.shared.export_namespaces.is_some();
+        let of_changed =
+            |key: &&ServiceKey| rights.contains(&key.namespace) || every && changed.contains(&key.namespace);
+        let exports =
+            self.shared.caches.exports.read(|exports| exports.keys().filter(of_changed).cloned().collect::<Vec<_>>());
+        for key in &exports {
+            self.touched.extend(self.shared.state().knowledge.targets_of(&ClaimOwner::export(key)));
         }
+        self.replan(exports);
+        let owners = self.annotated.owners().into_iter().filter(|owner| rights.contains(&owner.namespace));
+        self.annotate(owners.collect::<Vec<_>>());
         let names = self.shared.state().knowledge.names();
         self.enqueue(names.into_iter().filter(|key| changed.contains(&key.namespace)));
     }

@@ -78,6 +78,8 @@ fn a_namespace_without_the_labels_may_not_export_and_reads_what_to_do() {
         uid: "uid".into(),
         terminating: false,
         import_from: None,
+        may_register: None,
+        allow_adopt: None,
         labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
     };
     let allowed: NamespaceSelector = "export in (yes, all)".parse().unwrap();

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{ClaimOwner, Registration, Target};
+use crate::{
+    instances::policy::Precedence,
+    model::{ClaimOwner, Registration, Target},
+};
 
 /// The records, which begin as the leader before left them: claims keep their dates, and targets that nobody wants any
 /// more are still known until their instances are seen to be gone.
@@ -20,7 +23,7 @@ pub(super) struct Registrations {
 pub(super) struct Changed {
     /// Targets whose record is another one.
     pub(super) records: BTreeSet<Target>,
-    /// Owners that may now get a target they waited for.
+    /// Owners that may now get a target they waited for, or that lost one and wait for it.
     pub(super) freed: BTreeSet<ClaimOwner>,
 }
 
@@ -34,7 +37,8 @@ impl Registrations {
     }
 
     /// Sets all that an owner wants. `now` is in seconds since 1970: new claims date from it. Who waits for a target claims it
-    /// with the date since when; who waits longest is the first.
+    /// with the date since when; the first by [`Precedence`] follows. Who holds a name that is another one's own waits as soon as
+    /// that one wants it.
     pub(super) fn set(&mut self, owner: &ClaimOwner, targets: BTreeSet<Target>, now: i64) -> Changed {
         let mut changed = Changed::default();
         self.waiting.retain(|target, owners| {
@@ -61,11 +65,21 @@ impl Registrations {
                 held => {
                     let waiting = self.waiting.entry(target.clone()).or_default();
                     let claimed = *waiting.entry(owner.clone()).or_insert(now);
-                    let first = waiting.iter().map(|(owner, since)| (since, owner)).min();
-                    if held.is_some_and(|held| !held.retiring) || first.is_some_and(|(_, first)| first != owner) {
+                    let precedence = |(owner, since): (&ClaimOwner, &i64)| Precedence::new(owner, target, *since);
+                    let first = waiting.iter().map(|waiting| (precedence(waiting), waiting.0)).min();
+                    let held = held.filter(|held| !held.retiring);
+                    let evicts = |held| precedence((owner, &claimed)).evicts(Precedence::of(held));
+                    if held.is_some_and(|held| !evicts(held)) || first.is_some_and(|(_, first)| first != owner) {
                         continue;
                     }
                     waiting.remove(owner);
+                    if let Some(held) = held {
+                        // One that has not spoken to this leader yet may be gone, and waits as soon as it speaks.
+                        if self.wanted.get(&held.owner).is_some_and(|wanted| wanted.contains(target)) {
+                            waiting.insert(held.owner.clone(), held.claimed);
+                        }
+                        changed.freed.insert(held.owner.clone());
+                    }
                     Registration { target: target.clone(), owner: owner.clone(), claimed, retiring: false }
                 }
             };
@@ -172,6 +186,42 @@ mod tests {
         registrations.set(&web, targets(&["a"]), 5);
         registrations.set(&web, targets(&[]), 6);
         assert_eq!(registrations.set(&api, targets(&[]), 7).freed, BTreeSet::new());
+    }
+
+    /// A tenant that names another one's service first does not keep it, and who loses it so is the next.
+    #[test]
+    fn a_name_goes_to_the_namespace_whose_own_it_is_whoever_claimed_it_first() {
+        let payments = || BTreeSet::from([Target { namespace: "shop".into(), service: "payments".into() }]);
+        let evil = ClaimOwner { kind: "Service".into(), namespace: "evil".into(), name: "payments".into() };
+        let (bad, own) = (ClaimOwner { namespace: "bad".into(), ..evil.clone() }, owner("ServiceExport", "payments"));
+        let holds = |registrations: &Registrations| {
+            let held = registrations.held.values().next().unwrap();
+            (held.owner.clone(), held.claimed)
+        };
+        let mut registrations = Registrations::resume(BTreeMap::new());
+        registrations.set(&evil, payments(), 1);
+        registrations.set(&bad, payments(), 2);
+        let changed = registrations.set(&own, payments(), 3);
+        assert_eq!((changed.records, changed.freed), (payments(), [evil.clone()].into()));
+        assert_eq!(holds(&registrations), (own.clone(), 3));
+        assert_eq!(registrations.set(&evil, payments(), 4), Changed::default());
+        // Another one of the same namespace does not evict it.
+        assert_eq!(registrations.set(&owner("Service", "web"), payments(), 5), Changed::default());
+        registrations.set(&owner("Service", "web"), BTreeSet::new(), 6);
+        let freed = registrations.set(&own, BTreeSet::new(), 7).freed;
+        assert_eq!(freed, [bad.clone(), evil.clone()].into());
+        for owner in &freed {
+            registrations.set(owner, payments(), 7);
+        }
+        assert_eq!(holds(&registrations), (evil.clone(), 1), "it is as it was before");
+
+        // By the record of the leader before: whoever is gone since does not wait.
+        let mut registrations = Registrations::resume(registrations.held);
+        registrations.set(&own, payments(), 8);
+        assert_eq!(holds(&registrations), (own.clone(), 8));
+        registrations.set(&own, BTreeSet::new(), 9);
+        registrations.set(&bad, payments(), 9);
+        assert_eq!(holds(&registrations), (bad, 9));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Instances: what the rest of AWS reads about our endpoints.
 //!
 //! [`target`] names the Cloud Map service of a Kubernetes Service, [`attributes`], [`custom`], [`host`] and [`per_port`] write
-//! its instances, [`ownership`] says whose things are, [`adopt`] what may be taken over, [`plan`] compares: all pure. [`sync`] makes Cloud
+//! its instances, [`ownership`] says whose things are, [`policy`] who may register where, [`adopt`] what may be taken over, [`plan`] compares: all pure. [`sync`] makes Cloud
 //! Map so.
 
 pub mod adopt;
@@ -11,6 +11,7 @@ pub mod host;
 pub mod ownership;
 mod per_port;
 pub mod plan;
+pub mod policy;
 pub mod records;
 mod selection;
 pub mod sync;
@@ -20,5 +21,6 @@ pub use adopt::Adopt;
 pub use attributes::{InstanceSpec, Source, Unfit};
 pub use custom::Custom;
 pub use ownership::{Consent, Identity};
+pub use policy::{RegistrationPolicy, Rights};
 pub use selection::Selection;
 pub use target::{InvalidTarget, Naming};

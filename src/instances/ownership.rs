@@ -252,11 +252,13 @@ pub fn refusal(owner: &ServiceOwner, consent: &Consent) -> Option<String> {
             "the service was made by the controllers of {set}; choose another name, remove it there first, or share it by \
              the annotation cloudmap-mcs/share"
         )),
-        ServiceOwner::ExternalDns(owner) => Some(format!(
-            "the service belongs to external-dns with owner id {owner:?}; take it over by the annotation \
-             cloudmap-mcs/adopt: external-dns/{owner} once external-dns is stopped, share it by cloudmap-mcs/share, or \
-             choose another name"
-        )),
+        // Without its owner id, which is for administrators: whoever takes over needs it.
+        ServiceOwner::ExternalDns(_) => Some(
+            "the service belongs to external-dns; share it by cloudmap-mcs/share, choose another name, or have an \
+             administrator stop external-dns and allow the annotation cloudmap-mcs/adopt (the log of this controller has the \
+             owner id)"
+                .to_owned(),
+        ),
     }
 }
 

@@ -17,6 +17,10 @@ pub struct Namespace {
     pub labels: BTreeMap<String, String>,
     /// The annotation [`names::ANNOTATION_IMPORT_FROM`].
     pub import_from: Option<Box<str>>,
+    /// The annotation [`names::ANNOTATION_MAY_REGISTER`].
+    pub may_register: Option<Box<str>>,
+    /// The annotation [`names::ANNOTATION_ALLOW_ADOPT`].
+    pub allow_adopt: Option<Box<str>>,
 }
 
 impl Narrow for Namespace {
@@ -31,13 +35,15 @@ impl Narrow for Namespace {
 
     fn narrow(object: Self::Kind, _: &mut Interner) -> Option<Self> {
         let terminating = object.metadata.deletion_timestamp.is_some();
-        let import_from = object.metadata.annotations.as_ref();
-        let import_from = import_from.and_then(|annotations| annotations.get(names::ANNOTATION_IMPORT_FROM));
+        let annotations = object.metadata.annotations.as_ref();
+        let read = |name: &str| annotations?.get(name).map(|value| annotation_value(value));
         Some(Self {
             name: object.metadata.name.as_deref()?.into(),
             uid: uid(&object.metadata),
             terminating,
-            import_from: import_from.map(|value| annotation_value(value)),
+            import_from: read(names::ANNOTATION_IMPORT_FROM),
+            may_register: read(names::ANNOTATION_MAY_REGISTER),
+            allow_adopt: read(names::ANNOTATION_ALLOW_ADOPT),
             labels: object.metadata.labels.unwrap_or_default(),
         })
     }

@@ -351,6 +351,7 @@ async fn while_it_cannot_be_understood_who_a_service_is_taken_over_from_it_stays
         world.add_instance(&theirs, ip, &[("AWS_INSTANCE_IPV4", ip)]);
     }
     let mut blue = world.cluster("blue");
+    blue.objects.annotate_namespace("shop", &[(names::ANNOTATION_ALLOW_ADOPT, "*")]);
     blue.put_service("web", 80);
     let (right, wrong) = ("external-dns/eks", "external-dns");
     let export = |blue: &Cluster, name, adopt| {

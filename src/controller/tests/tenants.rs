@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::{
     annotated::{HOSTNAME, PYTHON},
-    world::{Cluster, World, until},
+    world::{Cluster, World, always, until},
 };
-use crate::{api::names, cloudmap::NamespaceKind};
+use crate::{api::names, cloudmap::NamespaceKind, instances::RegistrationPolicy, model::ServiceKey};
 
 const TARGET: &str = "external-dns.alpha.kubernetes.io/target";
 
@@ -27,6 +27,34 @@ impl World {
 }
 
 impl Cluster {
+    /// A Service with endpoints, and its ServiceExport, in another namespace than the world's.
+    fn export_in(&self, key: &ServiceKey, port: u16, addresses: &[&str]) {
+        let (namespace, name) = (&*key.namespace, &*key.name);
+        self.objects.add_namespace(namespace);
+        let port = json!({"name": "http", "protocol": "TCP", "port": port});
+        let service = json!({
+            "metadata": {"namespace": namespace, "name": name},
+            "spec": {"clusterIP": "10.96.200.9", "clusterIPs": ["10.96.200.9"], "ipFamilies": ["IPv4"], "ports": [port]},
+        });
+        self.objects.put_service(serde_json::from_value(service).unwrap());
+        let endpoints: Vec<_> =
+            addresses.iter().map(|address| json!({"addresses": [address], "conditions": {"ready": true}})).collect();
+        let managed_by = "endpointslice-controller.k8s.io";
+        let slice = json!({
+            "metadata": {
+                "namespace": namespace, "name": format!("{name}-1"),
+                "labels": {names::LABEL_KUBERNETES_SERVICE_NAME: name, names::LABEL_SLICE_MANAGED_BY: managed_by},
+            },
+            "addressType": "IPv4", "ports": [port], "endpoints": endpoints,
+        });
+        self.objects.put_slice(serde_json::from_value(slice).unwrap());
+        let export = json!({
+            "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
+            "metadata": {"namespace": namespace, "name": name},
+        });
+        self.objects.put_export(serde_json::from_value(export).unwrap());
+    }
+
     fn node_port(&self, name: &str, annotations: &[(&str, &str)]) {
         self.annotate(name, annotations, &json!({"type": "NodePort", "clusterIP": "10.96.0.1"}));
     }
@@ -85,4 +113,92 @@ async fn nothing_is_ever_registered_in_a_ledger_whichever_annotation_asks_for_it
     // Other clusters still hear of this one.
     green.until_imports("first", &["10.9.9.1"]).await;
     until("a future cluster is not kept out", || !world.ledgers().contains_key("clusterset-prod/exports-0.red")).await;
+}
+
+/// In one cluster and across two: whoever names it first does not keep a name that is another namespace's own.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_a_tenant_took_goes_to_the_namespace_whose_own_it_is() {
+    for here in [true, false] {
+        let world = World::new();
+        let (blue, mut green) = (world.cluster("blue"), world.cluster("green"));
+        blue.until_knows(&green).await;
+        green.until_knows(&blue).await;
+        // The world's Services are in the namespace shop; this one wants a name of the namespace bank.
+        blue.export("evil", 80, &["10.0.0.66"]);
+        let names = [(names::ANNOTATION_TARGET_NAMESPACE, "bank"), (names::ANNOTATION_TARGET_SERVICE, "payments")];
+        blue.put_export("evil", &names);
+        until("nobody else has it", || world.holds("bank", "payments") == ["10.0.0.66"]).await;
+
+        let owner = if here { &blue } else { &green };
+        let payments = ServiceKey::new("bank", "payments");
+        owner.export_in(&payments, 80, &["10.1.0.1"]);
+        until("it is the bank's", || world.holds("bank", "payments") == ["10.1.0.1"]).await;
+        blue.until_says("evil", "Registered", "False", "NameConflict").await;
+        let text = blue.condition("evil", "Registered").unwrap().message;
+        assert!(text.contains("ServiceExport bank/payments") && text.contains("whose own name it is"), "{text}");
+        if !here {
+            green.kill();
+            green.lead();
+        }
+        always("it stays so", Duration::from_mins(2), || world.holds("bank", "payments") == ["10.1.0.1"]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_takeover_waits_for_the_administrator_and_nobody_tells_the_tenant_the_owner_id() {
+    let world = World::new();
+    let internal = world.add_namespace("internal", NamespaceKind::DnsPrivate);
+    let heritage = "heritage=external-dns,external-dns/owner=eks,external-dns/resource=service/shop/web";
+    let theirs = world.fake.registry().add_service(&internal, "web", "random", heritage);
+    world.add_instance(&theirs, "10.0.0.9", &[("AWS_INSTANCE_IPV4", "10.0.0.9")]);
+    let blue = world.cluster("blue");
+    let before = world.holds("internal", "web");
+    blue.headless("web", &[(HOSTNAME, "web.internal"), (names::ANNOTATION_ADOPT, "external-dns/eks")], &["10.0.0.1"]);
+    let text = blue.until_noted("web", "NotAllowed").await;
+    assert!(text.contains(names::ANNOTATION_ALLOW_ADOPT) && text.contains("administrator"), "{text}");
+    let text = blue.until_noted("web", "ForeignOwner").await;
+    assert!(!text.contains("eks"), "{text}");
+    // An export fares alike.
+    blue.export("other", 80, &["10.0.0.2"]);
+    let annotations = [
+        (names::ANNOTATION_TARGET_NAMESPACE, "internal"),
+        (names::ANNOTATION_TARGET_SERVICE, "web"),
+        (names::ANNOTATION_ADOPT, "external-dns/eks"),
+    ];
+    blue.headless("web", &[], &["10.0.0.1"]);
+    blue.put_export("other", &annotations);
+    blue.until_says("other", "Registered", "False", "InvalidAnnotation").await;
+    let text = blue.condition("other", "Registered").unwrap().message;
+    assert!(text.contains(names::ANNOTATION_ALLOW_ADOPT), "{text}");
+    assert_eq!(world.holds("internal", "web"), before);
+
+    blue.objects.annotate_namespace("shop", &[(names::ANNOTATION_ALLOW_ADOPT, "external-dns/eks")]);
+    until("it is taken over", || world.holds("internal", "web") == ["10.0.0.2"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_the_policy_granted_names_follow_what_the_namespace_has() {
+    let world = World::new();
+    world.add_namespace("internal", NamespaceKind::DnsPrivate);
+    let mut blue = world.cluster("blue");
+    blue.kill();
+    blue.registration = RegistrationPolicy::Granted;
+    blue.lead();
+    blue.headless("web", &[(HOSTNAME, "web.internal")], &["10.0.0.1"]);
+    let text = blue.until_noted("web", "NotAllowed").await;
+    assert!(text.contains("internal/web") && text.contains(names::ANNOTATION_MAY_REGISTER), "{text}");
+    blue.export("own", 80, &["10.0.0.2"]);
+    until("its own name an export has", || world.holds("shop", "own") == ["10.0.0.2"]).await;
+    blue.put_export("own", &[(names::ANNOTATION_TARGET_NAMESPACE, "internal")]);
+    blue.until_says("own", "Registered", "False", "InvalidAnnotation").await;
+    assert!(world.service("internal", "web").is_none() && world.service("internal", "own").is_none());
+
+    blue.objects.annotate_namespace("shop", &[(names::ANNOTATION_MAY_REGISTER, "internal/web, internal/ow*")]);
+    until("both are granted", || {
+        world.holds("internal", "web") == ["10.0.0.1"] && world.holds("internal", "own") == ["10.0.0.2"]
+    })
+    .await;
+    blue.objects.annotate_namespace("shop", &[(names::ANNOTATION_MAY_REGISTER, "internal/own")]);
+    until("one is taken back", || world.service("internal", "web").is_none()).await;
+    assert_eq!(world.holds("internal", "own"), ["10.0.0.2"]);
 }

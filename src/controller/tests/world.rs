@@ -21,7 +21,7 @@ use crate::{
     cluster::{Caches, memory::MemoryCluster, selector::NamespaceSelector},
     foreign,
     import::derived_name,
-    instances::{self, Naming, Selection},
+    instances::{self, Naming, RegistrationPolicy, Selection},
     ledger::{self, CLUSTERS, driver, head::Head, record::memory::Stored, show},
     model::{IpFamily, ServiceKey},
 };
@@ -85,6 +85,7 @@ impl World {
             annotations: annotations::Settings::default(),
             instances: Selection::All,
             aws_mcs: false,
+            registration: RegistrationPolicy::Open,
         };
         cluster.lead();
         cluster
@@ -195,6 +196,7 @@ pub(super) struct Cluster {
     pub(super) instances: Selection,
     /// `--aws-mcs-compat`
     pub(super) aws_mcs: bool,
+    pub(super) registration: RegistrationPolicy,
 }
 
 impl Drop for Cluster {
@@ -220,7 +222,7 @@ impl Cluster {
         let (objects, caches, fake, record) =
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
-        let aws_mcs = self.aws_mcs;
+        let (aws_mcs, registration) = (self.aws_mcs, self.registration);
         self.leader = Some(tokio::spawn(async move {
             let (ledger, permit): (_, Arc<dyn instances::sync::Leadership>) = match identity.clusterset.clone() {
                 Some(clusterset) => {
@@ -269,6 +271,7 @@ impl Cluster {
                 concurrency: 4,
                 targets,
                 annotations,
+                registration,
                 claim_delay: Duration::from_secs(10),
                 export_namespaces,
                 import: ImportRules::default(),

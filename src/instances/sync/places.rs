@@ -233,7 +233,11 @@ impl Engine {
                 self.resolved(target, place);
                 if let Some((message, at)) = refused.zip(until) {
                     if let Some(state) = self.targets.get_mut(target) {
-                        state.problem = Some((Reason::ForeignOwner, message));
+                        let problem = Some((Reason::ForeignOwner, message));
+                        if state.problem != problem {
+                            tracing::info!(%target, ?owner, "the Cloud Map service is somebody else's");
+                        }
+                        state.problem = problem;
                     }
                     self.wake_at(target, at);
                 }

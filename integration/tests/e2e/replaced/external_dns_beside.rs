@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::ecs::{Ecs, Task};
 use cloudmap_mcs_integration::emulator::Write;
 use cloudmap_mcs_integration::scenario::{
-    Cluster, Instances, NAMES, PODS, SERVICE, World, eventually, explained, holds, manifests,
+    Cluster, Instances, NAMES, NAMESPACE, PODS, SERVICE, World, eventually, explained, holds, manifests,
 };
 use serde_json::{Value, json};
 
@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 const OWNER: &str = "eks-prod";
 const NOT_THE_OWNER: &str = "eks";
 const OWNER_FLAG: &str = "CLOUDMAP_MCS_TXT_OWNER_ID";
+/// What is said of a service of external-dns: never its owner id, with which it could be taken over.
+const THEIRS: &str = "the service belongs to external-dns";
 const DRY_RUN_FLAG: &str = "CLOUDMAP_MCS_DRY_RUN";
 /// Services that move from external-dns and back.
 const MOVED: [&str; 2] = ["web", "api"];
@@ -118,6 +120,12 @@ async fn followed_by_ours(world: &World, domain: &str) -> Result<()> {
     Ok(())
 }
 
+/// What an administrator says on the Namespace.
+async fn allow_adopt(world: &World, owners: &str) -> Result<()> {
+    let patch = json!({"metadata": {"annotations": {"cloudmap-mcs/allow-adopt": owners}}});
+    world.clusters[0].merge(NAMESPACE, "", &world.namespace, &patch).await
+}
+
 async fn annotate(world: &World, name: &str, annotations: &Value) -> Result<()> {
     let patch = json!({"metadata": {"annotations": annotations}});
     world.clusters[0].merge(SERVICE, &world.namespace, name, &patch).await
@@ -168,7 +176,8 @@ async fn side_by_side(world: &World, domain: &str) -> Result<()> {
     let addresses = world.pod_ipv4s(here, "theirs").await?;
     world.names()?.have(&format!("theirs.{domain}"), "A", &addresses).await?;
 
-    // Now both want it. Another owner is no consent.
+    // Now both want it. Another owner is no consent, nor is this one before an administrator allows it.
+    allow_adopt(world, &format!("external-dns/{NOT_THE_OWNER}")).await?;
     annotate(
         world,
         "theirs",
@@ -178,7 +187,7 @@ async fn side_by_side(world: &World, domain: &str) -> Result<()> {
         }),
     )
     .await?;
-    world.described(here, SERVICE, "theirs", "ForeignOwner", &format!("\"{OWNER}\"")).await?;
+    world.described(here, SERVICE, "theirs", "ForeignOwner", THEIRS).await?;
     for (theirs, ours) in [(3, 2), (1, 1)] {
         world.deploy(here, "theirs", theirs).await?;
         for name in OURS {
@@ -204,6 +213,8 @@ async fn adopt(world: &World, domain: &str) -> Result<()> {
     let before = world.registry()?.writes().await?.last().map_or(0, |write| write.sequence);
     let taken_over = async {
         annotate(world, "theirs", &json!({"cloudmap-mcs/adopt": format!("external-dns/{OWNER}")})).await?;
+        world.described(here, SERVICE, "theirs", "NotAllowed", "cloudmap-mcs/allow-adopt").await?;
+        allow_adopt(world, &format!("external-dns/{OWNER}")).await?;
         for replicas in [1, 3, 2] {
             world.deploy(here, "theirs", replicas).await?;
             let addresses = world.pod_ipv4s(here, "theirs").await?;
@@ -317,7 +328,7 @@ async fn over_and_back(world: &World, ecs: &Ecs, kubeconfig: &Kubeconfig, domain
     here.controller().run(2, &[(DRY_RUN_FLAG, None)]).await?;
     for name in MOVED {
         followed(world, domain, name, ToOwned::to_owned).await?;
-        world.described(here, SERVICE, name, "ForeignOwner", &format!("\"{OWNER}\"")).await?;
+        world.described(here, SERVICE, name, "ForeignOwner", THEIRS).await?;
     }
     world.deploy(here, MOVED[0], 1).await?;
     followed(world, domain, MOVED[0], ToOwned::to_owned).await?;

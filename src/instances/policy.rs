@@ -1,0 +1,289 @@
+//! Who may register where: the one place that decides it. Tenants write Services, Ingresses and ServiceExports in their own
+//! namespaces; only administrators write Namespaces and the controller's flags.
+//!
+//! | question | rule |
+//! |---|---|
+//! | who of several gets a target | claims of the namespace whose own name the target is come first ([`is_at_home`]), then the oldest ([`Precedence`]) |
+//! | may an object name a target at all | `--registration-policy=open`: yes. `granted`: if the annotation `cloudmap-mcs/may-register` on its Namespace has it |
+//! | may an object take over from another controller | if `cloudmap-mcs/allow-adopt` on its Namespace, or `--txt-owner-id`, says so |
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use clap::ValueEnum;
+
+use super::Adopt;
+use crate::{
+    api::names::{ANNOTATION_ADOPT, ANNOTATION_ALLOW_ADOPT, ANNOTATION_MAY_REGISTER},
+    cluster::objects::Namespace,
+    model::{ClaimOwner, Registration, Target},
+};
+
+/// `--registration-policy`: which targets annotations may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum RegistrationPolicy {
+    /// All, as in external-dns.
+    #[default]
+    Open,
+    /// Those that annotations on the Namespace grant.
+    Granted,
+}
+
+/// Whether the target is the owner's own name, by either way of naming, whatever the flags of this cluster say: all clusters
+/// must judge alike. That is all of the Cloud Map namespace with the name of the owner's Kubernetes namespace, and
+/// `<name>.<namespace>` in any.
+pub fn is_at_home(owner: &ClaimOwner, target: &Target) -> bool {
+    let ClaimOwner { kind: _, namespace, name } = owner;
+    target.namespace == *namespace
+        || target.service.strip_suffix(&**namespace).and_then(|rest| rest.strip_suffix('.')) == Some(name)
+}
+
+/// Order of the claims to one target: the smallest has it. Later come the cluster's id and the owner, which only make it total.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Precedence {
+    /// The name is not the owner's own.
+    away: bool,
+    /// Since when it is claimed, in seconds since 1970.
+    claimed: i64,
+}
+
+impl Precedence {
+    pub fn new(owner: &ClaimOwner, target: &Target, claimed: i64) -> Self {
+        Self { away: !is_at_home(owner, target), claimed }
+    }
+
+    pub fn of(registration: &Registration) -> Self {
+        Self::new(&registration.owner, &registration.target, registration.claimed)
+    }
+
+    /// Whether it wins although the other one was there before: only a claim to the owner's own name does.
+    pub const fn evicts(self, held: Self) -> bool {
+        !self.away && held.away
+    }
+}
+
+/// Why a claim has a target and not another one, for the loser.
+pub fn why_it_wins(winner: &ClaimOwner, loser: &ClaimOwner, target: &Target) -> &'static str {
+    if is_at_home(winner, target) && !is_at_home(loser, target) { "whose own name it is" } else { "which was first" }
+}
+
+/// What the annotations on one Namespace allow the objects in it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Grants {
+    /// Patterns of Cloud Map namespaces and of services.
+    register: Vec<(Box<str>, Box<str>)>,
+    /// Values of [`ANNOTATION_ADOPT`], or `*`.
+    adopt: Vec<Box<str>>,
+}
+
+impl Grants {
+    fn read(namespace: &Namespace) -> Self {
+        let list = |text: &Option<Box<str>>| -> Vec<Box<str>> {
+            let items = text.as_deref().unwrap_or_default().split(',').map(str::trim);
+            items.filter(|item| !item.is_empty()).map(Box::from).collect()
+        };
+        // What is no pattern grants nothing.
+        let pattern =
+            |item: Box<str>| item.split_once('/').map(|(namespace, service)| (namespace.into(), service.into()));
+        Self {
+            register: list(&namespace.may_register).into_iter().filter_map(pattern).collect(),
+            adopt: list(&namespace.allow_adopt),
+        }
+    }
+}
+
+/// What follows from the rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Allowed,
+    /// The Namespace is not known yet: nothing may be concluded.
+    Unknown,
+    /// What is not allowed, and what an administrator can do.
+    Refused(String),
+}
+
+/// The rules of this cluster: the policy, and what its Namespaces grant.
+#[derive(Debug, Clone, Default)]
+pub struct Rights {
+    policy: RegistrationPolicy,
+    /// By Kubernetes namespace; those that are not in here are not known.
+    grants: BTreeMap<Arc<str>, Grants>,
+}
+
+impl Rights {
+    pub fn new(policy: RegistrationPolicy) -> Self {
+        Self { policy, grants: BTreeMap::new() }
+    }
+
+    /// A Kubernetes namespace came, changed, or went. Whether it grants anything else now.
+    pub fn namespace_changed(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) -> bool {
+        let grants = namespace.map(Grants::read);
+        if self.grants.get(name) == grants.as_ref() {
+            return false;
+        }
+        match grants {
+            Some(grants) => self.grants.insert(name.clone(), grants),
+            None => self.grants.remove(name),
+        };
+        true
+    }
+
+    /// Whether an object in this Kubernetes namespace may register in a target that it names, or shares. The one that its name
+    /// implies needs no right: of what is there already, it gets only what its ClusterSet made.
+    pub fn register(&self, namespace: &str, target: &Target) -> Verdict {
+        if self.policy == RegistrationPolicy::Open {
+            return Verdict::Allowed;
+        }
+        let Some(grants) = self.grants.get(namespace) else { return Verdict::Unknown };
+        let granted = |(namespaces, services): &(Box<str>, Box<str>)| {
+            matches(namespaces, &target.namespace) && matches(services, &target.service)
+        };
+        if grants.register.iter().any(granted) {
+            return Verdict::Allowed;
+        }
+        Verdict::Refused(format!(
+            "Cloud Map service {target} is not granted to Kubernetes namespace {namespace}, and this cluster registers only what \
+             is (--registration-policy=granted); ask an administrator for the annotation {ANNOTATION_MAY_REGISTER}: \
+             \"{target}\" on the Namespace, or name a service that it has"
+        ))
+    }
+
+    /// Whether an object in this Kubernetes namespace may take over from the controller that its annotation names.
+    pub fn adopt(&self, namespace: &str, adopt: &Adopt) -> Verdict {
+        let Some(grants) = self.grants.get(namespace) else { return Verdict::Unknown };
+        let adopt = adopt.to_string();
+        if grants.adopt.iter().any(|granted| **granted == *"*" || **granted == *adopt) {
+            return Verdict::Allowed;
+        }
+        Verdict::Refused(format!(
+            "{ANNOTATION_ADOPT} asks to take over from {adopt}, which Kubernetes namespace {namespace} may not; ask an \
+             administrator for the annotation {ANNOTATION_ALLOW_ADOPT}: \"{adopt}\" on the Namespace, or remove {ANNOTATION_ADOPT}"
+        ))
+    }
+}
+
+/// Whether a pattern, in which `*` stands for any text, has a name. Letters compare without case, as in DNS.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.to_ascii_lowercase(), name.to_ascii_lowercase());
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|begin| name.strip_prefix(begin)) else { return false };
+    let Some(end) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(end)
+}
+
+/// The rights in the Kubernetes namespace `shop`, whose Namespace has these annotations.
+#[cfg(test)]
+pub(crate) fn mk_rights(policy: RegistrationPolicy, may_register: Option<&str>, allow_adopt: Option<&str>) -> Rights {
+    let mut rights = Rights::new(policy);
+    let namespace = Namespace {
+        name: "shop".into(),
+        uid: "uid".into(),
+        terminating: false,
+        labels: BTreeMap::new(),
+        import_from: None,
+        may_register: may_register.map(Box::from),
+        allow_adopt: allow_adopt.map(Box::from),
+    };
+    assert!(rights.namespace_changed(&namespace.name, Some(&namespace)));
+    assert!(!rights.namespace_changed(&namespace.name, Some(&namespace)), "no news");
+    rights
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(target: &str) -> Target {
+        let (namespace, service) = target.split_once('/').unwrap();
+        Target { namespace: namespace.into(), service: service.into() }
+    }
+
+    fn owner(kind: &str, key: &str) -> ClaimOwner {
+        let (namespace, name) = key.split_once('/').unwrap();
+        ClaimOwner { kind: kind.into(), namespace: namespace.into(), name: name.into() }
+    }
+
+    #[test]
+    fn a_name_is_at_home_in_the_namespace_that_implies_it() {
+        for (owner, target, expected) in [
+            (owner("ServiceExport", "shop/payments"), "shop/payments", true),
+            (owner("ServiceExport", "shop/other"), "shop/payments", true),
+            (owner("Service", "shop/web"), "shop/payments", true),
+            (owner("Service", "evil/payments"), "shop/payments", false),
+            (owner("ServiceExport", "shop/payments"), "internal/payments.shop", true),
+            (owner("ServiceExport", "shop/other"), "internal/payments.shop", false),
+            (owner("ServiceExport", "evil/payments"), "internal/payments.shop", false),
+            (owner("ServiceExport", "shop/payments"), "internal/payments", false),
+            (owner("ServiceExport", "shop/payments"), "internal/x.payments.shop", false),
+            (owner("ServiceExport", "shop/payments"), "internal/paymentsshop", false),
+        ] {
+            assert_eq!(is_at_home(&owner, &self::target(target)), expected, "{owner} {target}");
+        }
+    }
+
+    #[test]
+    fn the_own_name_comes_before_age_and_age_before_all_else() {
+        let claim = |key, claimed| Precedence::new(&owner("Service", key), &target("shop/payments"), claimed);
+        let (own, other, evil) = (claim("shop/payments", 9), claim("shop/web", 5), claim("evil/payments", 1));
+        let mut all = [evil, own, other];
+        all.sort();
+        assert_eq!(all, [other, own, evil], "within a namespace the older one");
+        assert!(own.evicts(evil) && other.evicts(evil));
+        assert!(!other.evicts(own) && !own.evicts(other) && !evil.evicts(own) && !evil.evicts(claim("bad/web", 2)));
+    }
+
+    #[test]
+    fn who_may_register_where() {
+        use RegistrationPolicy::{Granted, Open};
+        for (policy, may_register, named, allowed) in [
+            (Open, None, "internal/payments", true),
+            (Granted, None, "internal/payments", false),
+            (Granted, Some(""), "internal/payments", false),
+            (Granted, Some("internal/payments"), "internal/payments", true),
+            (Granted, Some("internal/payments"), "Internal/payments", true),
+            (Granted, Some("internal/payments"), "internal/payments-2", false),
+            (Granted, Some("internal/pay*"), "internal/payments", true),
+            (Granted, Some("internal/*-db"), "internal/orders-db", true),
+            (Granted, Some("internal/*-db"), "internal/orders-db-2", false),
+            (Granted, Some("internal/a*a"), "internal/a", false),
+            (Granted, Some("internal/a*b*c"), "internal/a1b2c", true),
+            (Granted, Some("other/x, internal/*"), "internal/a.b", true),
+            (Granted, Some("*/*"), "internal/payments", true),
+            (Granted, Some("*.org/web"), "example.org/web", true),
+            (Granted, Some("internal"), "internal/payments", false),
+            (Granted, Some("*"), "internal/payments", false),
+        ] {
+            let verdict = mk_rights(policy, may_register, None).register("shop", &target(named));
+            assert_eq!(verdict == Verdict::Allowed, allowed, "{policy:?} {may_register:?} {named}: {verdict:?}");
+            if let Verdict::Refused(why) = verdict {
+                assert!(why.contains(named) && why.contains("may-register") && why.contains("shop"), "{why}");
+            }
+        }
+        let elsewhere = mk_rights(Granted, Some("*/*"), Some("*")).register("evil", &target("internal/payments"));
+        assert_eq!(elsewhere, Verdict::Unknown, "a namespace that is not known allows and refuses nothing");
+    }
+
+    #[test]
+    fn who_may_take_over_from_whom() {
+        for (allow_adopt, adopt, allowed) in [
+            (None, "external-dns/eks", false),
+            (Some("external-dns/eks"), "external-dns/eks", true),
+            (Some("external-dns/eks"), "external-dns/eks-prod", false),
+            (Some("external-dns/eks"), "cloudmap-controller", false),
+            (Some("cloudmap-controller, external-dns/a"), "cloudmap-controller", true),
+            (Some("*"), "external-dns/eks", true),
+            (Some("external-dns/*"), "external-dns/eks", false),
+        ] {
+            let verdict = mk_rights(RegistrationPolicy::Open, None, allow_adopt).adopt("shop", &adopt.parse().unwrap());
+            assert_eq!(verdict == Verdict::Allowed, allowed, "{allow_adopt:?} {adopt}: {verdict:?}");
+            if let Verdict::Refused(why) = verdict {
+                assert!(why.contains(adopt) && why.contains("allow-adopt") && why.contains("shop"), "{why}");
+            }
+        }
+        let unknown = Rights::default().adopt("shop", &"external-dns/eks".parse().unwrap());
+        assert_eq!(unknown, Verdict::Unknown);
+    }
+}
