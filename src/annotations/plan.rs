@@ -34,7 +34,7 @@ use crate::{
         sync::Creation,
         target::validate,
     },
-    model::{Conditions, Endpoint, EndpointPort, IpFamily, Pairs, ServicePort, Target},
+    model::{Conditions, Endpoint, EndpointPort, IpFamily, Pairs, ServicePort, Target, addresses::check},
 };
 
 /// What an object asks for, as far as it can be done.
@@ -296,16 +296,31 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Leaves out addresses that are nobody's endpoint.
+    fn admit(&mut self, mut targets: Vec<HostTarget>) -> Vec<HostTarget> {
+        targets.retain(|target| {
+            let HostTarget::Ip(ip) = target else { return true };
+            let Err(forbidden) = check(*ip) else { return true };
+            let message = format!(
+                "{ip} is left out: it is {}; register the address of a pod or a load balancer",
+                forbidden.as_str()
+            );
+            self.refuse("AddressSkipped", message);
+            false
+        });
+        targets
+    }
+
     /// What a host name leads to.
-    fn backends(&self, targets: &[HostTarget], internal: bool) -> Result<Backends, String> {
+    fn backends(&mut self, targets: &[HostTarget], internal: bool) -> Result<Backends, String> {
         if !targets.is_empty() {
-            return Ok(fixed(targets, &[]));
+            return Ok(fixed(&self.admit(targets.to_vec()), &[]));
         }
         let (service, endpoints) = match self.origin {
             Origin::Service(service, endpoints) => (service, endpoints),
             Origin::Ingress(ingress) => {
-                let targets: Vec<_> = ingress.load_balancer.iter().map(|text| HostTarget::parse(text)).collect();
-                return Ok(fixed(&targets, &[]));
+                let targets = ingress.load_balancer.iter().map(|text| HostTarget::parse(text)).collect();
+                return Ok(fixed(&self.admit(targets), &[]));
             }
         };
         match &service.kind {
@@ -314,7 +329,7 @@ impl<'a> Planner<'a> {
                 let addresses = service.external_ips.iter().copied().map(HostTarget::Ip).collect::<Vec<_>>();
                 let from_status = || service.load_balancer.iter().map(|text| HostTarget::parse(text)).collect();
                 let targets = if addresses.is_empty() { from_status() } else { addresses };
-                Ok(fixed(&targets, &ports(service)))
+                Ok(fixed(&self.admit(targets), &ports(service)))
             }
             ServiceKind::ClusterIp | ServiceKind::LoadBalancer if internal => Ok(cluster_ips(service)),
             ServiceKind::ExternalName => {
@@ -324,7 +339,7 @@ impl<'a> Planner<'a> {
                 if targets.is_empty() {
                     targets.extend(name);
                 }
-                Ok(fixed(&targets, &[]))
+                Ok(fixed(&self.admit(targets), &[]))
             }
             ServiceKind::NodePort => Err(format!(
                 "Service {} is of type NodePort, whose node addresses are not registered; make it headless or a LoadBalancer, \

@@ -357,3 +357,20 @@ fn under_the_policy_granted_only_names_that_the_namespace_has_are_planned() {
     assert_eq!((unknown.wanted, unknown.refusals), (None, vec![]), "not known yet: nothing follows");
     assert_eq!(lines(&planned_with(&annotations, &Rights::default())).len(), 3, "open");
 }
+
+/// `spec.externalIPs` and the annotation are the tenant's to write.
+#[test]
+fn addresses_that_are_nobodys_endpoints_are_left_out_and_complained_about() {
+    let node_port = json!({"type": "NodePort"});
+    let targets = "192.0.2.1,169.254.169.254,fd00:ec2::254,::ffff:10.0.0.1,255.255.255.255";
+    let found = planned(&service(&[(HOSTNAME, "web.internal"), (TARGET, targets)], &node_port, &json!([])), &[]);
+    assert_eq!(lines(&found), ["internal/web: 192.0.2.1 (A 300)"]);
+    assert_eq!(reasons(&found), ["AddressSkipped"; 4]);
+    assert!(found.refusals.iter().any(|refusal| refusal.message.contains("169.254.169.254")), "{:?}", found.refusals);
+    let external = json!({"type": "LoadBalancer", "clusterIP": "10.96.0.1", "externalIPs": ["169.254.170.23"]});
+    let found = planned(&service(&[(HOSTNAME, "web.internal")], &external, &json!([])), &[]);
+    assert_eq!(
+        (lines(&found).concat(), reasons(&found)),
+        ("internal/web:  (nothing yet)".to_owned(), vec!["AddressSkipped"])
+    );
+}

@@ -20,7 +20,7 @@ use crate::{
     foreign,
     instances::{self, Naming},
     ledger::driver,
-    model::{ClusterId, IpFamily},
+    model::{ClusterId, IpFamily, addresses::Range},
 };
 
 pub(super) struct Leader {
@@ -34,6 +34,7 @@ pub(super) struct Leader {
     pub(super) identity: watch::Receiver<Known>,
     pub(super) uid: Arc<str>,
     pub(super) families: Vec<IpFamily>,
+    pub(super) service_ranges: Vec<Range>,
     pub(super) figures: Figures,
     pub(super) metrics: controller::Metrics,
 }
@@ -166,6 +167,7 @@ impl Leader {
             claim_delay: self.args.claim_delay,
             export_namespaces: self.args.export_namespaces.clone(),
             families: self.families.clone(),
+            service_ranges: self.service_ranges.clone(),
         };
         let directory = ledger.is_some().then(|| Directory::spawn(Arc::clone(&self.cloudmap)));
         let listing = directory.as_ref().map(Directory::known);

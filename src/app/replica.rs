@@ -74,9 +74,10 @@ impl Replica {
         let mut stopping = stop.clone();
         let ask = || async {
             let uid = identity::kube_system_uid(&client).await?;
-            Ok::<_, identity::AskError>((uid, identity::ip_families(&client, &namespace).await?))
+            let families = identity::ip_families(&client, &namespace).await?;
+            Ok::<_, identity::AskError>((uid, families, identity::service_ranges(&client).await?))
         };
-        let (uid, families) = tokio::select! {
+        let (uid, families, service_ranges) = tokio::select! {
             biased;
             _ = stopping.wait_for(|stop| *stop) => return Ok(()),
             answers = ask
@@ -127,6 +128,7 @@ impl Replica {
             identity,
             uid,
             families,
+            service_ranges,
             figures: metrics.figures,
             metrics: metrics.controller,
             args,

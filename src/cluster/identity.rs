@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{Namespace, Service};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Service},
+    networking::v1::ServiceCIDR,
+};
 use kube::{
     Api, Client,
     api::{ListParams, PostParams},
@@ -17,7 +20,7 @@ use super::{
 };
 use crate::{
     api::{self, names},
-    model::{ClusterId, ClusterSetId, InvalidClusterId, IpFamily},
+    model::{ClusterId, ClusterSetId, InvalidClusterId, IpFamily, addresses::Range},
 };
 
 /// The namespace whose UID identifies a cluster for its whole life.
@@ -197,6 +200,34 @@ pub async fn ip_families(client: &Client, namespace: &str) -> Result<Vec<IpFamil
     }
 }
 
+/// The ranges that this cluster takes addresses of Services from, as its ServiceCIDRs say them (Kubernetes 1.33 and later). Where
+/// the API server does not serve these, or does not let us read them, none: then only the addresses of Services that are there are
+/// known. Ranges that are added later are read at the next start.
+///
+/// # Errors
+/// No answer.
+pub async fn service_ranges(client: &Client) -> Result<Vec<Range>, AskError> {
+    let api: Api<ServiceCIDR> = Api::all(client.clone());
+    match ask("list the ServiceCIDRs", api.list(&ListParams::default())).await {
+        Ok(found) => {
+            let cidrs = found.items.into_iter().filter_map(|found| found.spec?.cidrs).flatten();
+            let ranges: Vec<_> = cidrs.filter_map(|cidr| Range::parse(&cidr)).collect();
+            info!(?ranges, "ranges of Services of this cluster");
+            Ok(ranges)
+        }
+        Err(AskError::Api { source, .. }) if is_refusal(&source) => {
+            warn!(error = %source, "the API server does not tell its ServiceCIDRs: of the ranges of Services only allocated addresses are known");
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What is asked for is not served, or not for us; anything else may pass.
+fn is_refusal(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_not_found() || status.is_forbidden())
+}
+
 const BOTH: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
 /// What is known of the identity: `None` until the properties have been read.
@@ -324,6 +355,29 @@ mod tests {
         assert_eq!(ip_families(&api.client(), "own").await.unwrap(), BOTH);
         api.refuse(404, "NotFound", "no such namespace");
         assert_eq!(ip_families(&api.client(), "own").await.unwrap(), BOTH);
+    }
+
+    #[tokio::test]
+    async fn the_ranges_of_services_are_those_of_the_service_cidrs_where_there_are_any() {
+        let api = FakeApi::default();
+        let cidr = |name: &str, cidrs: &[&str]| json!({"metadata": {"name": name}, "spec": {"cidrs": cidrs}});
+        let items = [cidr("kubernetes", &["10.96.0.0/12", "fd00:96::/108"]), cidr("more", &["10.200.0.0/16", "?"])];
+        api.prepare(
+            200,
+            json!({"kind": "ServiceCIDRList", "apiVersion": "networking.k8s.io/v1", "metadata": {}, "items": items}),
+        );
+        let ranges = service_ranges(&api.client()).await.unwrap();
+        assert_eq!(ranges.len(), 3);
+        for (address, inside) in [("10.100.0.9", true), ("fd00:96::9", true), ("10.200.1.1", true), ("10.0.0.1", false)]
+        {
+            assert_eq!(ranges.iter().any(|range| range.contains(address.parse().unwrap())), inside, "{address}");
+        }
+        for (code, reason) in [(404, "NotFound"), (403, "Forbidden")] {
+            api.refuse(code, reason, "not here");
+            assert_eq!(service_ranges(&api.client()).await.unwrap(), []);
+        }
+        api.refuse(503, "ServiceUnavailable", "later");
+        service_ranges(&api.client()).await.unwrap_err();
     }
 
     #[tokio::test]

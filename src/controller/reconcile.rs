@@ -140,7 +140,10 @@ impl Reconciler {
             derived: there.derived.as_deref(),
             slices: &there.slices,
         };
-        let plan = import::plan(&observed, |address: IpAddr| state.cluster_ips.contains_key(&address));
+        let plan = import::plan(&observed, |address: IpAddr| {
+            state.cluster_ips.contains_key(&address)
+                || self.shared.service_ranges.iter().any(|range| range.contains(address))
+        });
         (plan, there)
     }
 

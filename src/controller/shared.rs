@@ -20,7 +20,7 @@ use crate::{
     export::{self, Local, Refusal},
     import::Unknown,
     instances::sync::TargetStatus,
-    model::{ClusterId, IpFamily, ServiceKey, Target},
+    model::{ClusterId, IpFamily, ServiceKey, Target, addresses::Range},
     queue::Queue,
 };
 
@@ -33,6 +33,8 @@ pub(super) struct Shared {
     pub(super) export_namespaces: Option<NamespaceSelector>,
     /// The IP families that this cluster has.
     pub(super) families: Vec<IpFamily>,
+    /// The ranges that it takes addresses of Services from, as far as they are known.
+    pub(super) service_ranges: Vec<Range>,
     pub(super) metrics: Metrics,
     /// In a ClusterSet, or on the way into one.
     pub(super) ledger: bool,

@@ -33,18 +33,21 @@ use crate::{
     annotations::{self, Directory},
     cluster::{
         Caches, Change, ClusterWriter,
-        events::Outbox,
+        events::{self, Note, Outbox, Severity},
         objects::{ForeignSlice, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport},
         selector::NamespaceSelector,
     },
-    env,
+    env, export,
     foreign::Found,
     instances::{
         RegistrationPolicy,
         sync::{Desired, TargetDesired, TargetStatus},
     },
     ledger::{driver::Handle, records, remote::Remotes},
-    model::{ClaimOwner, ClusterId, IpFamily, ServiceKey, Target},
+    model::{
+        ClaimOwner, ClusterId, IpFamily, ServiceKey, Target,
+        addresses::{Forbidden, Range},
+    },
     queue::Queue,
 };
 
@@ -71,6 +74,8 @@ pub struct Settings {
     pub export_namespaces: Option<NamespaceSelector>,
     /// The IP families that this cluster has.
     pub families: Vec<IpFamily>,
+    /// The ranges that it takes addresses of Services from, as far as they are known.
+    pub service_ranges: Vec<Range>,
     pub import: ImportRules,
 }
 
@@ -105,6 +110,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         claim_delay,
         export_namespaces,
         families,
+        service_ranges,
         import,
     } = settings;
     let Inputs { caches, writer, ledger, alone, directory, membership, instances, statuses, sought, found, metrics } =
@@ -124,6 +130,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         targets,
         export_namespaces,
         families,
+        service_ranges,
         metrics,
         ledger: ledger.is_some() && !alone,
         state: Mutex::new(State {
@@ -153,6 +160,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         instances,
         desired: BTreeMap::new(),
         touched: BTreeSet::new(),
+        forbidden: HashMap::new(),
         moved_ips: HashSet::new(),
     };
     tokio::select! {
@@ -175,6 +183,8 @@ pub(super) struct Watch {
     pub(super) desired: BTreeMap<Target, TargetDesired>,
     /// Targets whose desired instances may have changed since the last round.
     pub(super) touched: BTreeSet<Target>,
+    /// What was said last of addresses that exports leave out.
+    forbidden: HashMap<ServiceKey, BTreeMap<IpAddr, Forbidden>>,
     /// Cluster IPs that came or went since the names with such endpoints were last looked for.
     moved_ips: HashSet<IpAddr>,
 }
@@ -468,6 +478,27 @@ impl Watch {
         self.enqueue(names.into_iter().filter(|key| changed.contains(&key.namespace)));
     }
 
+    /// Says on a ServiceExport which addresses of its Service are left out, when that is news.
+    fn tell_forbidden(&mut self, key: &ServiceKey, export: Option<&ServiceExport>, slices: &[Arc<ForeignSlice>]) {
+        let forbidden = export.map(|_| export::forbidden(slices)).unwrap_or_default();
+        let (Some(export), Some((address, why))) = (export, forbidden.first_key_value()) else {
+            self.forbidden.remove(key);
+            return;
+        };
+        if self.forbidden.get(key) == Some(&forbidden) {
+            return;
+        }
+        let text = format!(
+            "Left out {} address(es) of Service {key} that are nobody's endpoint, such as {address}: it is {}. Correct its \
+             EndpointSlices.",
+            forbidden.len(),
+            why.as_str()
+        );
+        let (regarding, severity) = (events::export(key, &export.uid), Severity::Warning);
+        self.notes.send(Note { regarding, severity, reason: "AddressSkipped", action: "Export", text });
+        self.forbidden.insert(key.clone(), forbidden);
+    }
+
     /// Plans names again that are exported or were; publishes if that changed anything.
     fn replan(&mut self, keys: impl IntoIterator<Item = ServiceKey>) {
         let mut work: Vec<ServiceKey> = keys.into_iter().collect();
@@ -476,6 +507,7 @@ impl Watch {
             let export = self.shared.caches.exports.get(&key).filter(|export| !export.deleting);
             let slices = self.slices.get(&key);
             let exported = export.is_some();
+            self.tell_forbidden(&key, export.as_deref(), &slices);
             let plan = export.and_then(|export| self.shared.plan(&export, &slices));
             let mut state = self.shared.state();
             let owner = ClaimOwner::export(&key);

@@ -8,7 +8,10 @@ use std::{
 
 use crate::{
     cluster::objects::{AddressType, ForeignSlice, TargetId},
-    model::{Conditions, Endpoint, EndpointPort},
+    model::{
+        Conditions, Endpoint, EndpointPort,
+        addresses::{Forbidden, check},
+    },
 };
 
 /// What makes rows of several slices one endpoint: the object behind them, else the address.
@@ -22,12 +25,12 @@ enum Identity {
 /// twice counts once, with the ports of both.
 ///
 /// Only the first address of a row is used, as Kubernetes asks of consumers; rows without an address that is one
-/// (host names) are left out.
+/// (host names) are left out, and so are those with one that is nobody's endpoint ([`forbidden`]).
 pub(crate) fn join(slices: &[Arc<ForeignSlice>]) -> Vec<Endpoint> {
     let mut joined: BTreeMap<Identity, Endpoint> = BTreeMap::new();
     for slice in slices.iter().filter(|slice| slice.address_type != AddressType::Unsupported && !slice.deleting) {
         for row in &slice.endpoints {
-            let Some(address) = row.address else { continue };
+            let Some(address) = row.address.filter(|address| check(*address).is_ok()) else { continue };
             let identity = row.target.map_or(Identity::Address(address), Identity::Object);
             let endpoint = joined.entry(identity).or_insert_with(|| Endpoint {
                 ipv4: None,
@@ -51,6 +54,12 @@ pub(crate) fn join(slices: &[Arc<ForeignSlice>]) -> Vec<Endpoint> {
     let mut endpoints: Vec<_> = joined.into_values().collect();
     endpoints.sort_by_key(|endpoint| (endpoint.ipv4, endpoint.ipv6.unwrap_or(Ipv6Addr::UNSPECIFIED)));
     endpoints
+}
+
+/// The addresses in `slices` that are nobody's endpoint, sorted: whoever writes EndpointSlices can write any.
+pub(crate) fn forbidden(slices: &[Arc<ForeignSlice>]) -> BTreeMap<IpAddr, Forbidden> {
+    let addresses = slices.iter().flat_map(|slice| &slice.endpoints).filter_map(|row| row.address);
+    addresses.filter_map(|address| Some((address, check(address).err()?))).collect()
 }
 
 /// Slices of the two families are updated one after the other: until both agree, an endpoint is as unready as either
@@ -171,6 +180,17 @@ mod tests {
         let endpoints = join(&[a, b]);
         assert_eq!(endpoints[0].ports, mk_ports(&[("admin", 81), ("http", 80)]));
         assert_eq!(endpoints[1].ports, mk_ports(&[("admin", 81)]));
+    }
+
+    /// The API server admits these in slices that users write.
+    #[test]
+    fn addresses_that_are_nobodys_endpoints_are_left_out() {
+        let rows = ["fd00:ec2::254", "64:ff9b::a9fe:a9fe", "fd00::1"].map(|address| mk_row(address, None));
+        let slices = [mk_slice("a", AddressType::V6, &[], rows.into())];
+        let joined: Vec<_> = join(&slices).iter().map(|endpoint| endpoint.ipv6.unwrap().to_string()).collect();
+        assert_eq!(joined, ["fd00::1"]);
+        let refused: Vec<_> = forbidden(&slices).into_values().collect();
+        assert_eq!(refused, [Forbidden::Ipv4InIpv6, Forbidden::AwsService]);
     }
 
     #[test]

@@ -7,6 +7,6 @@ mod registrations;
 mod status;
 
 pub use desired::{Exports, Local};
-pub(crate) use endpoints::join;
+pub(crate) use endpoints::{forbidden, join};
 pub use plan::{Refusal, hand_over, permit, plan, remarks};
 pub use status::{Facts, Publication, verdicts};

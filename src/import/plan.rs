@@ -123,7 +123,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     let is_exported = exported.is_some();
     let Some(mut service) = exported.or_else(|| registered::service(observed)) else {
         if registered::stays(observed) && !concerns_unknown(observed) {
-            return without_endpoints(observed);
+            return without_endpoints(observed, is_cluster_ip);
         }
         let ours = observed.import.is_some_and(|import| import.managed)
             || observed.derived.is_some_and(|derived| derived.managed)
@@ -177,17 +177,11 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     let mut place = |source: &ClusterId, endpoints: &[Endpoint], families: &[IpFamily], carried: &[Arc<str>], kept| {
         let local = source == observed.local;
         let mut packed = packable(endpoints, &Placement { source, local, families, carried, unnamed_alias, proximity });
-        // What the own API server admitted as an endpoint is not checked again.
-        if !local {
-            packed.retain(|candidate| match usable(candidate.endpoint.address, is_cluster_ip) {
-                Ok(()) => true,
-                Err(reason) => {
-                    skipped.push((source.clone(), candidate.endpoint.address, reason));
-                    false
-                }
-            });
-        }
         packed.extend(kept);
+        // The own endpoints were checked when they were planned, and may have cluster IPs: nothing else here leads to them.
+        if !local {
+            leave_out(source, &mut packed, is_cluster_ip, &mut skipped);
+        }
         slices.insert(source.clone(), packed_slices(observed, source, &packed));
     };
     for (cluster, source) in observed.sources {
@@ -218,21 +212,34 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
 }
 
 /// The import of a name that only others registered, none of whose instances is known to be there.
-fn without_endpoints(observed: &Observed<'_>) -> Plan {
-    let unread = registered::unread(observed).into_iter();
-    let slices: BTreeMap<ClusterId, Vec<Slice>> =
-        unread.map(|(source, rows)| (source.clone(), packed_slices(observed, &source, &rows))).collect();
+fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Copy) -> Plan {
+    let mut skipped = Vec::new();
+    let unread = registered::unread(observed).into_iter().map(|(source, mut rows)| {
+        leave_out(&source, &mut rows, is_cluster_ip, &mut skipped);
+        let slices = packed_slices(observed, &source, &rows);
+        (source, slices)
+    });
+    let slices: BTreeMap<ClusterId, Vec<Slice>> = unread.collect();
     let wanted: BTreeSet<&Arc<str>> = slices.values().flatten().map(|slice| &slice.name).collect();
     let names = observed.slices.iter().map(|slice| &slice.key.name);
     let stale = names.filter(|name| !wanted.contains(name)).cloned().collect();
-    Plan::Want(Box::new(Wanted {
-        service: None,
-        obstacle: None,
-        silent: BTreeMap::new(),
-        slices,
-        stale,
-        skipped: Vec::new(),
-    }))
+    Plan::Want(Box::new(Wanted { service: None, obstacle: None, silent: BTreeMap::new(), slices, stale, skipped }))
+}
+
+/// Leaves out the addresses that cannot be endpoints here, those of slices that are kept included.
+fn leave_out(
+    source: &ClusterId,
+    endpoints: &mut Vec<PackedEndpoint>,
+    is_cluster_ip: impl Fn(IpAddr) -> bool + Copy,
+    skipped: &mut Vec<(ClusterId, IpAddr, Unusable)>,
+) {
+    endpoints.retain(|candidate| match usable(candidate.endpoint.address, is_cluster_ip) {
+        Ok(()) => true,
+        Err(reason) => {
+            skipped.push((source.clone(), candidate.endpoint.address, reason));
+            false
+        }
+    });
 }
 
 fn packed_slices(observed: &Observed<'_>, source: &ClusterId, endpoints: &[PackedEndpoint]) -> Vec<Slice> {

@@ -1,6 +1,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::*;
+use crate::model::addresses::Forbidden;
 use crate::{
     api::{ServiceImportSpec, ServiceImportStatus},
     cluster::{
@@ -324,7 +325,8 @@ fn a_bad_address_is_left_out_and_reported_but_never_its_slice() {
     let wanted = Scene::new(&[("there", 1, &ips)]).wanted();
     assert_eq!(wanted.slices[&id("there")][0].endpoints.len(), 1);
     let reasons: Vec<_> = wanted.skipped.iter().map(|(_, _, reason)| *reason).collect();
-    assert_eq!(reasons, [Unusable::Loopback, Unusable::LinkLocal, Unusable::ClusterIp]);
+    let forbidden = [Forbidden::Loopback, Forbidden::LinkLocal].map(Unusable::Forbidden);
+    assert_eq!(reasons, [&forbidden[..], &[Unusable::ClusterIp]].concat());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The domain: what a cluster exports, what an endpoint is, and the pure rules over them. Nothing here knows
 //! Kubernetes client types, the network or the clock.
 
+pub mod addresses;
 mod endpoint;
 mod excerpt;
 mod export;

@@ -202,3 +202,24 @@ async fn under_the_policy_granted_names_follow_what_the_namespace_has() {
     until("one is taken back", || world.service("internal", "web").is_none()).await;
     assert_eq!(world.holds("internal", "own"), ["10.0.0.2"]);
 }
+
+/// A Service without a selector, whose EndpointSlices the tenant writes, would lead the pods of all clusters to the credentials of
+/// their nodes; and an address that the own cluster may give to a Service tomorrow.
+#[tokio::test(start_paused = true)]
+async fn addresses_that_are_nobodys_endpoints_leave_no_cluster_and_enter_none() {
+    let world = World::new();
+    let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+    blue.until_knows(&green).await;
+    blue.export("web", 80, &["10.0.0.1", "169.254.169.254", "::ffff:169.254.170.23", "240.0.0.1"]);
+    green.until_imports("web", &["10.0.0.1"]).await;
+    until("it is registered", || world.holds("shop", "web") == ["10.0.0.1"]).await;
+    let notes = blue.objects.take_notes();
+    let said = notes.iter().find(|note| note.reason == "AddressSkipped").expect("nothing is said");
+    let regarding = (said.regarding.kind.as_deref(), said.regarding.name.as_deref());
+    assert_eq!(regarding, (Some("ServiceExport"), Some("web")));
+    assert!(said.text.contains("3 address(es)") && said.text.contains("169.254.169.254"), "{}", said.text);
+    // In the range of Services here, though no Service has it.
+    blue.put_endpoints("web", &["10.0.0.1", "10.96.77.77"]);
+    until("it is registered, too", || world.holds("shop", "web") == ["10.0.0.1", "10.96.77.77"]).await;
+    always("green does not take it", Duration::from_secs(30), || green.imported("web") == ["10.0.0.1"]).await;
+}

@@ -23,7 +23,7 @@ use crate::{
     import::derived_name,
     instances::{self, Naming, RegistrationPolicy, Selection},
     ledger::{self, CLUSTERS, driver, head::Head, record::memory::Stored, show},
-    model::{IpFamily, ServiceKey},
+    model::{IpFamily, ServiceKey, addresses::Range},
 };
 
 /// Simulated time within which everything converges.
@@ -276,6 +276,7 @@ impl Cluster {
                 export_namespaces,
                 import: ImportRules::default(),
                 families: vec![IpFamily::V4],
+                service_ranges: vec![Range::parse("10.96.0.0/16").unwrap()],
             };
             run(settings, inputs).await;
         }));

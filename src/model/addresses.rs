@@ -1,0 +1,171 @@
+//! Addresses that must not become anybody's endpoint, wherever they come from: another cluster's ledger, Cloud Map, an annotation,
+//! or EndpointSlices that a user wrote. The one place that decides it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Why an address is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Forbidden {
+    /// `::`, and `0.0.0.0/8`: "this network" (RFC 1122).
+    Unspecified,
+    Loopback,
+    /// `169.254.0.0/16`, where AWS has the instance metadata, the credentials of ECS and EKS Pod Identity, DNS and time;
+    /// `fe80::/10`.
+    LinkLocal,
+    Multicast,
+    /// `240.0.0.0/4` (RFC 1112), broadcast included.
+    Reserved,
+    /// `fd00:ec2::/32`, where AWS has the same services as in `169.254.0.0/16`.
+    AwsService,
+    /// An IPv6 address that stands for an IPv4 address, or carries one: through it every other rule could be passed by.
+    Ipv4InIpv6,
+}
+
+impl Forbidden {
+    /// A word for metrics and messages: "it is ...".
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unspecified => "unspecified",
+            Self::Loopback => "loopback",
+            Self::LinkLocal => "link-local",
+            Self::Multicast => "multicast",
+            Self::Reserved => "reserved",
+            Self::AwsService => "of a service of AWS itself, such as instance metadata",
+            Self::Ipv4InIpv6 => "an IPv4 address in an IPv6 form",
+        }
+    }
+}
+
+/// Ranges of IPv6 addresses that stand for IPv4 addresses.
+const IPV4_IN_IPV6: [Range; 7] = [
+    // Compatible (RFC 4291, deprecated): `::a.b.c.d`. `::` and `::1` are told before.
+    Range::v6(0, 96),
+    // Mapped: `::ffff:a.b.c.d`.
+    Range::v6(0xffff << 32, 96),
+    // Translated (RFC 2765): `::ffff:0:a.b.c.d`.
+    Range::v6(0xffff << 48, 96),
+    // NAT64 (RFC 6052), and its local form (RFC 8215).
+    Range::v6(0x0064_ff9b << 96, 96),
+    Range::v6(0x0064_ff9b_0001 << 80, 48),
+    // 6to4 (RFC 3056) and Teredo (RFC 4380).
+    Range::v6(0x2002 << 112, 16),
+    Range::v6(0x2001 << 112, 32),
+];
+const AWS_SERVICES: Range = Range::v6(0xfd00_0ec2 << 96, 32);
+
+/// Whether an address may be an endpoint at all. Private addresses may, and so may those that are for documentation; what is
+/// a Service's address in a cluster only that cluster can tell.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(address: IpAddr) -> Result<(), Forbidden> {
+    let is_link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    let first = match address {
+        IpAddr::V4(v4) => Some(v4.octets()[0]),
+        IpAddr::V6(_) => None,
+    };
+    if address.is_unspecified() || first == Some(0) {
+        Err(Forbidden::Unspecified)
+    } else if address.is_loopback() {
+        Err(Forbidden::Loopback)
+    } else if is_link_local {
+        Err(Forbidden::LinkLocal)
+    } else if address.is_multicast() {
+        Err(Forbidden::Multicast)
+    } else if first.is_some_and(|first| first >= 240) {
+        Err(Forbidden::Reserved)
+    } else if AWS_SERVICES.contains(address) {
+        Err(Forbidden::AwsService)
+    } else if IPV4_IN_IPV6.iter().any(|range| range.contains(address)) {
+        Err(Forbidden::Ipv4InIpv6)
+    } else {
+        Ok(())
+    }
+}
+
+/// A range of addresses: `10.96.0.0/12`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    base: IpAddr,
+    /// Bits that all addresses of the range share with `base`.
+    length: u32,
+}
+
+impl Range {
+    const fn v6(bits: u128, length: u32) -> Self {
+        Self { base: IpAddr::V6(Ipv6Addr::from_bits(bits)), length }
+    }
+
+    /// Reads CIDR notation. `None`: it is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (base, length) = text.split_once('/')?;
+        let (base, length) = (base.parse::<IpAddr>().ok()?, length.parse::<u32>().ok()?);
+        let bits = if base.is_ipv4() { Ipv4Addr::BITS } else { Ipv6Addr::BITS };
+        (length <= bits).then_some(Self { base, length })
+    }
+
+    /// Whether an address of the same family is in it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.base, address) {
+            (IpAddr::V4(base), IpAddr::V4(address)) => {
+                (base.to_bits() ^ address.to_bits()).leading_zeros() >= self.length
+            }
+            (IpAddr::V6(base), IpAddr::V6(address)) => {
+                (base.to_bits() ^ address.to_bits()).leading_zeros() >= self.length
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_that_can_be_somebodys_pods_may_be_endpoints() {
+        use Forbidden::{AwsService, Ipv4InIpv6, LinkLocal, Loopback, Multicast, Reserved, Unspecified};
+        for (addresses, expected) in [
+            ("10.0.0.1 172.16.0.1 100.64.0.1 192.0.2.1 198.51.100.7 203.0.113.9 198.18.0.1 8.8.8.8", Ok(())),
+            ("fd00::1 fd00:ec1::254 fd00:ec3::1 2001:db8::1 2001:db7::1 2600:1f18::1 2003::1 64:ff9c::1", Ok(())),
+            ("0.0.0.0 0.1.2.3 ::", Err(Unspecified)),
+            ("127.0.0.1 127.9.9.9 ::1", Err(Loopback)),
+            (
+                "169.254.169.254 169.254.170.2 169.254.170.23 169.254.169.253 169.254.0.1 fe80::1 febf::1",
+                Err(LinkLocal),
+            ),
+            ("224.0.0.1 239.255.255.255 ff02::1", Err(Multicast)),
+            ("240.0.0.1 250.1.2.3 255.255.255.255", Err(Reserved)),
+            ("fd00:ec2::254 fd00:ec2::23 fd00:ec2::253 fd00:ec2:ffff::1", Err(AwsService)),
+            ("::ffff:10.0.0.1 ::ffff:127.0.0.1 ::ffff:169.254.169.254 ::10.0.0.1 ::ffff:0:10.0.0.1", Err(Ipv4InIpv6)),
+            ("64:ff9b::169.254.169.254 64:ff9b::10.0.0.1 64:ff9b:1::1 64:ff9b:1:ffff::a00:1", Err(Ipv4InIpv6)),
+            ("2002:a9fe:a9fe::1 2002::1 2001::1 2001:0:4136:e378:8000:63bf:3fff:fdd2", Err(Ipv4InIpv6)),
+        ] {
+            for address in addresses.split(' ') {
+                assert_eq!(check(address.parse().unwrap()), expected, "{address}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_range_has_the_addresses_of_its_family_that_begin_alike() {
+        for (range, inside, outside) in [
+            ("10.96.0.0/12", "10.96.0.1 10.111.255.255", "10.112.0.0 10.95.255.255 ::ffff:10.96.0.1 fd00::1"),
+            ("10.20.0.1/32", "10.20.0.1", "10.20.0.0 10.20.0.2"),
+            ("0.0.0.0/0", "1.2.3.4", "fd00::1"),
+            ("fd12:3456::/108", "fd12:3456::f:ffff", "fd12:3456::10:0 10.0.0.1"),
+        ] {
+            let range = Range::parse(range).unwrap();
+            let is_inside =
+                |addresses: &str| addresses.split(' ').map(|a| range.contains(a.parse().unwrap())).collect();
+            let (inside, outside): (Vec<bool>, Vec<bool>) = (is_inside(inside), is_inside(outside));
+            assert!(inside.iter().all(|is| *is) && !outside.iter().any(|is| *is), "{range:?} {inside:?} {outside:?}");
+        }
+        for wrong in ["10.0.0.0", "10.0.0.0/33", "fd00::/129", "10.0.0.0/-1", "x/8", ""] {
+            assert_eq!(Range::parse(wrong), None, "{wrong}");
+        }
+    }
+}
