@@ -57,6 +57,7 @@ fn zones() -> Zones {
         http_name: name.into(),
         kind,
         description: None,
+        created: 0,
     };
     let all = [("internal", NamespaceKind::DnsPrivate), ("test-namespace", NamespaceKind::Http)].map(namespace);
     Zones::new(&all)

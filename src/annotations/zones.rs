@@ -27,15 +27,17 @@ pub struct Zone {
     pub kind: NamespaceKind,
 }
 
-/// All namespaces that this account sees, sorted: of those that share a name, the one that is used is the first.
+/// All namespaces of this account, sorted by name: of those that share one, the one that is used is the first
+/// ([`Namespace::precedence`]).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Zones(Vec<Zone>);
 
 impl Zones {
     pub fn new(namespaces: &[Namespace]) -> Self {
-        let mut zones: Vec<_> =
-            namespaces.iter().map(|namespace| Zone { name: namespace.name.clone(), kind: namespace.kind }).collect();
-        zones.sort();
+        let mut sorted: Vec<&Namespace> = namespaces.iter().collect();
+        sorted.sort_by_key(|namespace| (&namespace.name, namespace.precedence()));
+        let zone = |namespace: &Namespace| Zone { name: namespace.name.clone(), kind: namespace.kind };
+        let mut zones: Vec<_> = sorted.into_iter().map(zone).collect();
         zones.dedup();
         Self(zones)
     }
@@ -130,6 +132,7 @@ mod tests {
                 http_name: (*name).into(),
                 kind: *kind,
                 description: None,
+                created: 0,
             })
             .collect();
         Zones::new(&namespaces)

@@ -202,6 +202,7 @@ impl Registry {
             http_name: name.into(),
             kind,
             description: None,
+            created: i64::try_from(self.next).unwrap(),
         };
         self.namespaces.push(namespace);
         id

@@ -23,7 +23,8 @@ pub type Attributes = BTreeMap<String, String>;
 /// still happen later.
 #[async_trait]
 pub trait CloudMap: Send + Sync + 'static {
-    /// All namespaces that this account sees. AWS allows few such calls: whoever cannot do without goes first.
+    /// All namespaces of this account. Those that other accounts share with it (AWS RAM) are not among them: their calls take ARNs
+    /// and the owner's account. AWS allows few such calls: whoever cannot do without goes first.
     async fn list_namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error>;
 
     async fn get_namespace(&self, id: &str) -> Result<Namespace, Error>;
@@ -122,9 +123,19 @@ pub struct Namespace {
     pub http_name: Arc<str>,
     pub kind: NamespaceKind,
     pub description: Option<String>,
+    /// Milliseconds since 1970; the greatest number where AWS does not tell.
+    pub created: i64,
 }
 
-/// In the order in which they come where several namespaces have one name.
+impl Namespace {
+    /// Order of namespaces that share a name, of which the first is used, by all clusters and leaders alike. It is the oldest: one
+    /// that is made later, whatever its kind and its id, takes nothing away from it, and AWS deletes none that has services.
+    pub fn precedence(&self) -> (i64, NamespaceKind, &str) {
+        (self.created, self.kind, &self.id)
+    }
+}
+
+/// In the order in which they come where several namespaces of one moment have one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NamespaceKind {
     Http,

@@ -227,9 +227,9 @@ impl Engine {
         };
         self.namespaces_failed = 0;
         for (name, entry) in &mut self.namespaces {
-            // Two private namespaces may have one name: the choice must stay the same.
+            // Several may have one name: the choice must stay the same.
             let of_name = all.iter().filter(|there| there.name == *name || there.id == *name);
-            let found = of_name.min_by_key(|there| &there.id).cloned();
+            let found = of_name.min_by_key(|there| there.precedence()).cloned();
             // An id tells only here whose it is.
             let (found, ledger) = match found {
                 Some(found) if ledger::is_ledger(&found.name) => (None, true),

@@ -40,6 +40,7 @@ impl CloudMap {
         }
         let existing = self.namespaces.values().find(|namespace| {
             namespace.r#type == kind
+                && self.is_own(namespace)
                 && namespace.name == request.name
                 && namespace.vpc.as_deref().unwrap_or_default() == vpc
         });
@@ -172,7 +173,7 @@ impl CloudMap {
 
     pub(crate) fn get_namespace(&self, request: &IdRequest) -> Answer {
         let namespace = self.find_namespace("Id", &request.id)?;
-        let mut members = self.describe_namespace(namespace);
+        let mut members = Self::describe_namespace(namespace);
         members["CreatorRequestId"] = json!(namespace.creator_request_id);
         Ok(json!({ "Namespace": members }))
     }
@@ -187,8 +188,10 @@ impl CloudMap {
         let (page, next) = paging::page("ListNamespaces", &self.namespaces, size, request.next_token.as_ref())?;
         let found: Vec<_> = page
             .into_iter()
-            .filter(|(_, namespace)| request.filters.iter().all(|filter| matches(namespace, filter)))
-            .map(|(_, namespace)| self.describe_namespace(namespace))
+            .filter(|(_, namespace)| {
+                request.filters.iter().all(|filter| matches(namespace, filter, self.is_own(namespace)))
+            })
+            .map(|(_, namespace)| Self::describe_namespace(namespace))
             .collect();
         Ok(json!({ "Namespaces": found, "NextToken": next }))
     }
@@ -201,12 +204,17 @@ impl CloudMap {
             .ok_or_else(|| ApiError::namespace_not_found(id_or_arn))
     }
 
-    fn describe_namespace(&self, namespace: &Namespace) -> Value {
+    /// Whether it is not only shared with this account.
+    fn is_own(&self, namespace: &Namespace) -> bool {
+        owner(namespace) == self.settings.account
+    }
+
+    fn describe_namespace(namespace: &Namespace) -> Value {
         let soa = namespace.soa_ttl.map(|ttl| json!({ "TTL": ttl }));
         json!({
             "Id": namespace.id,
             "Arn": namespace.arn,
-            "ResourceOwner": self.settings.account,
+            "ResourceOwner": owner(namespace),
             "Name": namespace.name,
             "Type": namespace.r#type.name(),
             "Description": namespace.description,
@@ -225,13 +233,18 @@ pub(crate) fn add_namespace(namespace: &Namespace) -> Change {
     Change::AddNamespace { http_name: namespace.http_name.clone(), id: namespace.id.clone(), zone: Zone::of(namespace) }
 }
 
-fn matches(namespace: &Namespace, filter: &Filter) -> bool {
+/// The account in the ARN: a snapshot may have namespaces that another one shares with this (AWS RAM).
+fn owner(namespace: &Namespace) -> &str {
+    namespace.arn.split(':').nth(4).unwrap_or_default()
+}
+
+fn matches(namespace: &Namespace, filter: &Filter, own: bool) -> bool {
     let value = filter.values[0].as_str();
     let field = match filter.name.as_str() {
         "TYPE" => namespace.r#type.name(),
         "NAME" => &namespace.name,
         "HTTP_NAME" => &namespace.http_name,
-        _ => return value == "SELF",
+        _ => return value == if own { "SELF" } else { "OTHER_ACCOUNTS" },
     };
     if filter.condition.as_deref() == Some("BEGINS_WITH") { field.starts_with(value) } else { field == value }
 }

@@ -252,6 +252,7 @@ fn namespace(value: &Value) -> Namespace {
             _ => NamespaceKind::Http,
         },
         description: value["Description"].as_str().map(str::to_owned),
+        created: value["CreateDate"].as_f64().map_or(i64::MAX, |seconds| (seconds * 1000.0).round() as i64),
     }
 }
 

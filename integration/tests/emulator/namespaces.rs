@@ -163,3 +163,28 @@ async fn lists_filter_and_page() {
     assert_eq!(code(f.client.list_namespaces().next_token("x").send().await), "InvalidInput");
     assert_eq!(code(f.client.list_namespaces().max_results(101).send().await), "InvalidInput");
 }
+
+/// "Namespaces that are shared with your account" (AWS RAM) come with the others, unless a filter says otherwise.
+#[tokio::test]
+async fn a_namespace_that_another_account_shares_is_listed_as_its_own() {
+    let f = Fixture::start().await;
+    create_http_namespace(&f.client, "shared").await;
+    let control = f.emulator.control();
+    let mut snapshot = control.snapshot();
+    let shared = snapshot.namespaces.iter_mut().find(|namespace| namespace.name == "shared").unwrap();
+    let own = shared.arn.split(':').nth(4).unwrap().to_owned();
+    shared.arn = shared.arn.replace(&own, "999999999999");
+    control.restore(snapshot);
+    let list = async |owner: &str| {
+        let name = NamespaceFilterName::ResourceOwner;
+        let filter = NamespaceFilter::builder().name(name).values(owner).build().unwrap();
+        let page = f.client.list_namespaces().filters(filter).send().await.unwrap();
+        let found = page.namespaces().iter();
+        found.map(|n| (n.name().unwrap().to_owned(), n.resource_owner().unwrap().to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!(list("OTHER_ACCOUNTS").await, [("shared".to_owned(), "999999999999".to_owned())]);
+    assert!(list("SELF").await.iter().all(|(name, owner)| name != "shared" && *owner == own));
+    assert_eq!(f.client.list_namespaces().send().await.unwrap().namespaces().len(), list("SELF").await.len() + 1);
+    // The name is free in this account.
+    create_http_namespace(&f.client, "shared").await;
+}

@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use aws_sdk_servicediscovery::{
     error::BuildError,
+    primitives::DateTime,
     types::{self, OperationStatus, OperationTargetType, ServiceType},
 };
 
@@ -29,6 +30,7 @@ pub(super) fn summarized_namespace(summary: &types::NamespaceSummary) -> Option<
         http_name: http_name(properties.and_then(|properties| properties.http_properties()), summary.name()),
         kind: kind(summary.r#type())?,
         description: summary.description().map(str::to_owned),
+        created: created(summary.create_date()),
     })
 }
 
@@ -42,7 +44,12 @@ pub(super) fn namespace(namespace: &types::Namespace) -> Option<Namespace> {
         http_name: http_name(properties.and_then(|properties| properties.http_properties()), namespace.name()),
         kind: kind(namespace.r#type())?,
         description: namespace.description().map(str::to_owned),
+        created: created(namespace.create_date()),
     })
+}
+
+fn created(date: Option<&DateTime>) -> i64 {
+    date.and_then(|date| date.to_millis().ok()).unwrap_or(i64::MAX)
 }
 
 fn http_name(properties: Option<&types::HttpProperties>, name: Option<&str>) -> Arc<str> {

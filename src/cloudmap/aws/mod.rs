@@ -34,7 +34,8 @@ use aws_sdk_servicediscovery::{
     },
     types::{
         CustomHealthStatus, HealthCheckCustomConfig, HealthStatus, HealthStatusFilter, HttpInstanceSummary,
-        ServiceFilter, ServiceFilterName, ServiceTypeOption, Tag, error::DuplicateRequest,
+        NamespaceFilter, NamespaceFilterName, ServiceFilter, ServiceFilterName, ServiceTypeOption, Tag,
+        error::DuplicateRequest,
     },
 };
 use aws_smithy_runtime_api::client::endpoint::EndpointPrefix;
@@ -55,6 +56,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 const PAGE: i32 = 100;
 /// Most instances that `DiscoverInstances` returns; it has no next page, and without `MaxResults` it returns 100.
 const DISCOVERED: i32 = 1000;
+/// Value of the filter `RESOURCE_OWNER` for what the caller's own account owns.
+const SELF: &str = "SELF";
 /// No listing is this long: at 100 rows a page it would be a million.
 const MAX_PAGES: usize = 10_000;
 /// Throttled answers to the further pages of a listing, until it is given up.
@@ -250,8 +253,10 @@ fn unbuilt(operation: Operation, error: &aws_sdk_servicediscovery::error::BuildE
 impl CloudMap for AwsCloudMap {
     async fn list_namespaces(&self, _lane: Lane) -> Result<Vec<Namespace>, Error> {
         let operation = Operation::ListNamespaces;
+        let own = NamespaceFilter::builder().name(NamespaceFilterName::ResourceOwner).values(SELF).build();
+        let own = own.map_err(|e| unbuilt(operation, &e))?;
         self.pages(operation, async |token| {
-            let request = self.client.list_namespaces().max_results(PAGE).set_next_token(token);
+            let request = self.client.list_namespaces().filters(own.clone()).max_results(PAGE).set_next_token(token);
             let page = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
             Ok((page.namespaces().iter().filter_map(convert::summarized_namespace).collect(), page.next_token))
         })

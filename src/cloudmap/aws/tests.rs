@@ -191,7 +191,7 @@ async fn follows_empty_pages_to_the_end() {
 #[tokio::test]
 async fn namespaces_are_listed_to_the_last_page_with_the_names_that_discovery_takes() {
     let script = [
-        json!({"Namespaces": [{"Id": "ns-1", "Name": "shop", "Type": "HTTP",
+        json!({"Namespaces": [{"Id": "ns-1", "Name": "shop", "Type": "HTTP", "CreateDate": 1_700_000_000.25,
             "Properties": {"HttpProperties": {"HttpName": "shop-1a2b"}}}], "NextToken": "a"}),
         json!({"NextToken": "b"}),
         json!({"Namespaces": [{"Id": "ns-2", "Name": "internal", "Type": "DNS_PRIVATE"}]}),
@@ -200,9 +200,14 @@ async fn namespaces_are_listed_to_the_last_page_with_the_names_that_discovery_ta
     let namespaces = cloudmap(&server.url).await.list_namespaces(Lane::Instances).await.unwrap();
     let names: Vec<_> = namespaces.iter().map(|namespace| (&*namespace.name, &*namespace.http_name)).collect();
     assert_eq!(names, [("shop", "shop-1a2b"), ("internal", "internal")]);
+    assert_eq!([namespaces[0].created, namespaces[1].created], [1_700_000_000_250, i64::MAX]);
+    for request in server.requests.lock().unwrap().iter() {
+        let body: Value = serde_json::from_str(&request.body).unwrap();
+        assert_eq!(body["Filters"], json!([{"Name": "RESOURCE_OWNER", "Values": ["SELF"]}]), "others' are not ours");
+    }
     let (cloudmap, _server) = answering(
         200,
-        &json!({"Namespace": {"Id": "ns-1", "Name": "shop", "Type": "HTTP",
+        &json!({"Namespace": {"Id": "ns-1", "Name": "shop", "Type": "HTTP", "CreateDate": 1_700_000_000.25,
         "Properties": {"HttpProperties": {"HttpName": "shop-1a2b"}}}}),
     )
     .await;

@@ -305,13 +305,13 @@ pub(super) fn listed(service: &Service, identity: &ownership::Identity) -> Liste
     }
 }
 
-/// Where several namespaces have one name, API-only ones come before private and public ones, then the smallest id. Host names
-/// go by the same order ([`Zones`](crate::annotations::Zones)).
+/// Of several namespaces with one name the first by [`Namespace::precedence`]. Host names go by the same order
+/// ([`Zones`](crate::annotations::Zones)).
 pub(super) fn by_name(namespaces: Vec<Namespace>) -> BTreeMap<Arc<str>, Namespace> {
     let mut chosen = BTreeMap::<Arc<str>, Namespace>::new();
     for namespace in namespaces {
         match chosen.get(&namespace.name) {
-            Some(other) if (other.kind, &other.id) <= (namespace.kind, &namespace.id) => {}
+            Some(other) if other.precedence() <= namespace.precedence() => {}
             _ => {
                 chosen.insert(namespace.name.clone(), namespace);
             }

@@ -113,8 +113,8 @@ impl Registry {
             let name = self.namespace_name();
             let mut found = self.cloudmap.list_namespaces(Lane::Ledger).await?;
             found.retain(|namespace| namespace.kind == NamespaceKind::Http && *namespace.name == *name);
-            // Namespaces that other accounts share may have the same name: all clusters must take the same one.
-            *known = found.into_iter().min_by(|a, b| a.id.cmp(&b.id));
+            // Several may have the name: all clusters must take the same one, and stay with it.
+            *known = found.into_iter().min_by(|a, b| a.precedence().cmp(&b.precedence()));
         }
         Ok(known.clone())
     }

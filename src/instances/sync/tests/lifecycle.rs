@@ -243,3 +243,32 @@ async fn in_a_service_without_a_description_nothing_is_registered_before_it_is_k
     sleep(Duration::from_secs(5)).await;
     assert_eq!(next.instances("web"), [ecs(1)]);
 }
+
+/// Somebody makes another namespace of the name: an API-only one, or a private one for another VPC, whose id happens to be smaller.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_of_the_same_name_that_is_made_later_moves_nothing() {
+    for kind in [NamespaceKind::Http, NamespaceKind::DnsPrivate] {
+        let fake = Fake::new();
+        let first = fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
+        let world = World::new(fake.clone());
+        let web = target("shop", "web");
+        world.desire([(web.clone(), active(specs("uid-1", "web", 1..=3, "a")))]);
+        world.registered(&web, 3).await;
+        {
+            let mut registry = fake.registry();
+            registry.add_namespace("shop", kind);
+            let later = registry.namespaces.last_mut().unwrap();
+            (later.id, later.arn) = ("ns-0".into(), "arn:ns-0".into());
+        }
+        // Another leader, which knows nothing but what is there.
+        world.leads.store(false, Ordering::SeqCst);
+        sleep(Duration::from_secs(2)).await;
+        world.leads.store(true, Ordering::SeqCst);
+        world.desire([(web.clone(), active(specs("uid-1", "web", 2..=4, "a")))]);
+        world.registered(&web, 3).await;
+        sleep(Duration::from_mins(5)).await;
+        let services: Vec<_> = fake.registry().services.values().map(|service| service.namespace_id.clone()).collect();
+        assert_eq!(services, [Some(first)], "{kind:?}: it moved");
+        assert_eq!((world.instances("web").len(), world.status(&web).registered), (3, 3));
+    }
+}
