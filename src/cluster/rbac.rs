@@ -15,12 +15,11 @@ use super::{
     lease::{self, KubernetesLease, Leadership, LeaseStore, Record},
     metrics::Metrics,
     objects::ObjectKey,
-    record::{self, RecordObject},
+    record::{self, RecordObject, RecordStore},
     watches::Caches,
 };
 use crate::{
     api::{ServiceImport, ServiceImportSpec, ServiceImportStatus, names::FieldManager},
-    ledger::{self, record::RecordStore},
     model::ServiceKey,
 };
 
@@ -167,8 +166,8 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     store.write(&record, Some("1")).await.unwrap();
     let object = RecordObject::new(client.clone(), OWN);
     object.load().await.unwrap();
-    object.store(&ledger::record::Record::default(), &None).await.unwrap();
-    object.store(&ledger::record::Record::default(), &Some("1".to_owned())).await.unwrap();
+    object.store(&record::Record::default(), &None).await.unwrap();
+    object.store(&record::Record::default(), &Some("1".to_owned())).await.unwrap();
     identity::kube_system_uid(&client).await.unwrap();
     identity::ip_families(&client, OWN).await.unwrap();
     identity::service_ranges(&client).await.unwrap();

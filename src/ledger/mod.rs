@@ -44,7 +44,6 @@ mod interleavings;
 pub mod limits;
 pub mod page;
 pub mod reader;
-pub mod record;
 pub mod records;
 pub mod remote;
 pub mod show;
@@ -54,6 +53,8 @@ mod tests;
 pub mod tree;
 mod wire;
 pub mod writer;
+
+pub use crate::cluster::record;
 
 /// The state of one cluster as the ledger carries it: opaque values under keys. `<ns>/<name>` is an export,
 /// `<ns>/<name>#<i>` a chunk of its endpoints, `!<id>` a registration record.

@@ -1,8 +1,10 @@
 //! What the repository must hold about itself: its documents and its folders.
 
 mod documents;
+mod layers;
 mod manifests;
 mod scripts;
+mod vocabulary;
 
 use std::{
     fs,

@@ -7,8 +7,8 @@ use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::O
 use kube::{Api, Client, api::PostParams};
 use tokio::time::timeout;
 
-use super::apply;
-use crate::ledger::record::{Record, RecordStore, StoreError, Version};
+use super::{Record, RecordStore, StoreError, Version};
+use crate::cluster::apply;
 
 /// Name of the ConfigMap.
 pub const RECORD: &str = "cloudmap-mcs-ledger";
@@ -99,9 +99,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        cluster::fake_api::FakeApi,
-        ledger::record::{Accepted, Gone, Position},
+    use crate::cluster::{
+        fake_api::FakeApi,
+        record::{Accepted, Gone, Position},
     };
 
     fn store() -> (FakeApi, RecordObject) {

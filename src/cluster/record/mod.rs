@@ -1,5 +1,6 @@
 //! What a cluster must remember outside Cloud Map: one Kubernetes object, written by compare-and-swap only.
 
+mod config_map;
 #[cfg(test)]
 pub(crate) mod memory;
 
@@ -7,6 +8,8 @@ use std::{collections::BTreeMap, fmt};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
+
+pub use config_map::{RECORD, RecordObject};
 
 /// The order of heads: every upsert of a head raises it, heartbeats too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
