@@ -8,6 +8,8 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
+use crate::model::ConflictReason;
+
 /// Longest `message` that the CRD accepts, in characters.
 const MAX_MESSAGE: usize = 32_768;
 
@@ -25,6 +27,10 @@ pub enum ExportCondition {
 }
 
 impl ExportCondition {
+    /// All that this project writes on a ServiceExport.
+    pub const ALL: [Self; 4] = [Self::Valid, Self::Ready, Self::Conflict, Self::Registered];
+
+    /// The `type` of the condition.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Valid => "Valid",
@@ -33,53 +39,6 @@ impl ExportCondition {
             Self::Registered => "Registered",
         }
     }
-}
-
-/// Reasons of [`ExportCondition::Valid`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ValidReason {
-    /// True.
-    Valid,
-    /// False: there is no Service of that name.
-    NoService,
-    /// False: the Service is of type ExternalName.
-    InvalidServiceType,
-}
-
-/// Reasons of [`ExportCondition::Ready`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ReadyReason {
-    /// True: the export is in the registry.
-    Exported,
-    /// False or Unknown: not yet; the message says what it waits for.
-    Pending,
-    /// False: the message says why.
-    Failed,
-}
-
-/// Reasons of [`ExportCondition::Registered`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RegisteredReason {
-    /// True.
-    Registered,
-    /// False: registrations are under way.
-    Pending,
-    /// False: an annotation or a flag turned the instances off.
-    Disabled,
-    /// False: an older claim to the target wins; the message names it.
-    NameConflict,
-    /// False: the target belongs to somebody else, and nobody said `share` or `adopt`.
-    ForeignOwner,
-    /// False: the Cloud Map namespace does not exist and is not ours to create.
-    NoNamespace,
-    /// False: a quota of Cloud Map is reached.
-    LimitExceeded,
-    /// False: an annotation cannot be understood.
-    InvalidAnnotation,
-    /// False: an endpoint lacks an address of a family that the DNS records of the target require.
-    AddressFamilyMissing,
-    /// False: Cloud Map refused; the message carries its words.
-    Failed,
 }
 
 /// Condition types of a ServiceImport.
@@ -92,6 +51,7 @@ pub enum ImportCondition {
 }
 
 impl ImportCondition {
+    /// The `type` of the condition.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "Ready",
@@ -100,31 +60,55 @@ impl ImportCondition {
     }
 }
 
-/// Reasons of [`ImportCondition::Ready`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ImportReadyReason {
-    /// True.
-    Ready,
-    /// False: what it needs cannot be made yet; the message says why.
-    Pending,
-    /// False: this cluster supports none of the families of the service.
-    IpFamilyNotSupported,
+/// One row of the table of a condition: what is said, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// `type` of the condition.
+    pub condition: &'static str,
+    /// `status` of the condition.
+    pub status: Status,
+    /// `reason` of the condition, in CamelCase.
+    pub reason: &'static str,
+    /// `reason` of the Event that says the change as well; `None`: it is progress, and not worth one.
+    pub event: Option<&'static str>,
+    /// What it means, in the words of `docs/operations.md`.
+    pub text: &'static str,
 }
 
-/// Reasons of [`ImportCondition::Stale`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ImportStaleReason {
-    /// True: the ledger of the clusters that the message names does not advance.
-    ClusterSilent,
-}
+/// The table of one condition: an enum with a row for each variant. `docs/operations.md` has the same rows, which a test
+/// compares (`src/tests/vocabulary.rs`).
+macro_rules! condition {
+    ($(#[$doc:meta])* $name:ident, $condition:expr;
+     $($variant:ident => $status:ident, $reason:literal, $event:expr, $text:literal;)+) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name {
+            $(
+                #[doc = concat!(stringify!($status), ": ", $text, ".")]
+                $variant,
+            )+
+        }
 
-macro_rules! reason {
-    ($name:ident: $($variant:ident = $text:literal),+) => {
         impl $name {
-            pub const fn as_str(self) -> &'static str {
+            /// All of them, in the order of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// Its row of the table.
+            pub const fn row(self) -> Row {
                 match self {
-                    $(Self::$variant => $text,)+
+                    $(Self::$variant => Row {
+                        condition: $condition.as_str(),
+                        status: Status::$status,
+                        reason: $reason,
+                        event: $event,
+                        text: $text,
+                    },)+
                 }
+            }
+
+            /// The `reason` of the condition.
+            pub const fn as_str(self) -> &'static str {
+                self.row().reason
             }
         }
 
@@ -133,25 +117,71 @@ macro_rules! reason {
                 f.write_str(self.as_str())
             }
         }
+
+        impl From<$name> for Row {
+            fn from(reason: $name) -> Self {
+                reason.row()
+            }
+        }
     };
 }
 
-reason!(ValidReason: Valid = "Valid", NoService = "NoService", InvalidServiceType = "InvalidServiceType");
-reason!(ReadyReason: Exported = "Exported", Pending = "Pending", Failed = "Failed");
-reason!(
-    RegisteredReason: Registered = "Registered",
-    Pending = "Pending",
-    Disabled = "Disabled",
-    NameConflict = "NameConflict",
-    ForeignOwner = "ForeignOwner",
-    NoNamespace = "NoNamespace",
-    LimitExceeded = "LimitExceeded",
-    InvalidAnnotation = "InvalidAnnotation",
-    AddressFamilyMissing = "AddressFamilyMissing",
-    Failed = "Failed"
-);
-reason!(ImportStaleReason: ClusterSilent = "ClusterSilent");
-reason!(ImportReadyReason: Ready = "Ready", Pending = "Pending", IpFamilyNotSupported = "IPFamilyNotSupported");
+condition! {
+    /// Reasons of [`ExportCondition::Valid`].
+    ValidReason, ExportCondition::Valid;
+    Valid => True, "Valid", None, "the Service can be exported";
+    NoService => False, "NoService", Some("NoService"), "no Service of that name in this cluster";
+    InvalidServiceType => False, "InvalidServiceType", Some("InvalidServiceType"), "ExternalName cannot be exported";
+}
+
+condition! {
+    /// Reasons of [`ExportCondition::Ready`].
+    ReadyReason, ExportCondition::Ready;
+    Exported => True, "Exported", Some("Exported"), "the registry has exactly this export";
+    Pending => False, "Pending", None, "on the way for more than 3 s";
+    Outside => False, "Pending", Some("NoClusterSet"), "in no ClusterSet";
+    Failed => False, "Failed", Some("Failed"), "the message says why";
+}
+
+condition! {
+    /// Reasons of [`ExportCondition::Conflict`]. Where exports differ, the condition's `reason` is that of each
+    /// [`ConflictReason`] in place of this one's.
+    ConflictState, ExportCondition::Conflict;
+    NoConflicts => False, "NoConflicts", Some("NoConflicts"), "all exporting clusters agree";
+    Conflict => True, "Conflict", Some("Conflict"), "exports of this name differ";
+}
+
+condition! {
+    /// Reasons of [`ExportCondition::Registered`].
+    RegisteredReason, ExportCondition::Registered;
+    Registered => True, "Registered", None, "the ready endpoints are instances";
+    Pending => False, "Pending", None, "on the way; or waiting, as the message says";
+    Disabled => False, "Disabled", None, "not asked for, by annotation or `--instances=annotated`";
+    NameConflict => False, "NameConflict", Some("NameConflict"), "an older claim holds the target; the message names it";
+    ForeignOwner => False, "ForeignOwner", Some("ForeignOwner"), "the Cloud Map service was made by somebody else";
+    NoNamespace => False, "NoNamespace", Some("NoNamespace"), "the Cloud Map namespace does not exist and is not created";
+    LimitExceeded => False, "LimitExceeded", Some("LimitExceeded"), "a quota of Cloud Map";
+    InvalidAnnotation => False, "InvalidAnnotation", Some("InvalidAnnotation"), "an annotation cannot be understood";
+    AddressFamilyMissing => False, "AddressFamilyMissing", Some("AddressFamilyMissing"),
+        "endpoints lack what the service's DNS records require";
+    Failed => False, "Failed", Some("Failed"), "AWS refused, permissions included";
+}
+
+condition! {
+    /// Reasons of [`ImportCondition::Ready`].
+    ImportReadyReason, ImportCondition::Ready;
+    Ready => True, "Ready", None, "the service can be used in this cluster";
+    Pending => False, "Pending", None, "the derived Service or an EndpointSlice cannot be written";
+    IpFamilyNotSupported => False, "IPFamilyNotSupported", None,
+        "this cluster supports none of the IP families that the service is exported with";
+}
+
+condition! {
+    /// Reasons of [`ImportCondition::Stale`], which is absent while all clusters are heard of.
+    ImportStaleReason, ImportCondition::Stale;
+    ClusterSilent => True, "ClusterSilent", Some("ClusterSilent"),
+        "nothing has been heard of the clusters that the message names for 5 minutes or more";
+}
 
 /// `status` of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -171,30 +201,45 @@ impl Status {
     }
 }
 
-impl From<bool> for Status {
-    fn from(holds: bool) -> Self {
-        if holds { Self::True } else { Self::False }
-    }
-}
-
-/// What a condition should say. Types and reasons come from the enums of this module, by their `as_str`.
+/// What a condition should say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
+    /// `type` of the condition.
     pub type_: &'static str,
     pub status: Status,
     pub reason: String,
+    /// `reason` of the Event that says the change, if it is worth one.
+    pub event: Option<&'static str>,
     /// Cut at 32,768 characters, the limit of the CRD.
     pub message: String,
 }
 
 impl Verdict {
-    pub fn new(
-        type_: &'static str,
-        status: impl Into<Status>,
-        reason: impl fmt::Display,
-        message: impl Into<String>,
-    ) -> Self {
-        Self { type_, status: status.into(), reason: reason.to_string(), message: message.into() }
+    /// By a row of the tables.
+    pub fn new(row: impl Into<Row>, message: impl Into<String>) -> Self {
+        let Row { condition, status, reason, event, text: _ } = row.into();
+        Self { type_: condition, status, reason: reason.to_owned(), event, message: message.into() }
+    }
+
+    /// One condition for all conflicts: reasons joined by commas, as KEP-1645 allows.
+    pub fn conflict(reasons: &[ConflictReason], message: impl Into<String>) -> Self {
+        let reason = reasons.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(",");
+        Self { reason, ..Self::new(ConflictState::Conflict, message) }
+    }
+
+    /// Whether it is bad news: `Conflict` and `Stale` are by being true, the others by not being true.
+    pub fn is_bad(&self) -> bool {
+        let holds = self.status == Status::True;
+        let fears = self.type_ == ExportCondition::Conflict.as_str() || self.type_ == ImportCondition::Stale.as_str();
+        holds == fears
+    }
+
+    /// The reason of the Event that says this where an object has had the conditions `before`: only what is new to the
+    /// object, and good news only after bad ones.
+    pub fn news(&self, before: &[Condition]) -> Option<&'static str> {
+        let there = find(before, self.type_);
+        let said = there.is_some_and(|there| there.status == self.status.as_str() && there.reason == self.reason);
+        self.event.filter(|_| !said && (self.is_bad() || there.is_some()))
     }
 }
 
@@ -211,7 +256,7 @@ pub fn conditions(
 ) -> Vec<Condition> {
     verdicts
         .into_iter()
-        .map(|Verdict { type_, status, reason, message }| {
+        .map(|Verdict { type_, status, reason, event: _, message }| {
             let unchanged_since = find(current, type_)
                 .filter(|condition| condition.status == status.as_str())
                 .map(|condition| condition.last_transition_time.clone());
@@ -257,26 +302,22 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn ready(status: Status, reason: ReadyReason, message: &str) -> Verdict {
-        Verdict::new(ExportCondition::Ready.as_str(), status, reason, message)
-    }
-
     #[test]
     fn the_transition_time_changes_only_with_the_status() {
-        let first = conditions(&[], [ready(Status::False, ReadyReason::Pending, "waiting")], Some(1), at(10));
+        let first = conditions(&[], [Verdict::new(ReadyReason::Pending, "waiting")], Some(1), at(10));
         assert_eq!(first[0].last_transition_time.0, at(10));
 
-        let reworded = conditions(&first, [ready(Status::False, ReadyReason::Failed, "denied")], Some(2), at(20));
+        let reworded = conditions(&first, [Verdict::new(ReadyReason::Failed, "denied")], Some(2), at(20));
         assert_eq!(reworded[0].last_transition_time.0, at(10));
         assert_eq!((reworded[0].reason.as_str(), reworded[0].observed_generation), ("Failed", Some(2)));
 
-        let flipped = conditions(&reworded, [ready(Status::True, ReadyReason::Exported, "")], Some(2), at(30));
+        let flipped = conditions(&reworded, [Verdict::new(ReadyReason::Exported, "")], Some(2), at(30));
         assert_eq!(flipped[0].last_transition_time.0, at(30));
     }
 
     #[test]
     fn the_same_verdict_is_nothing_to_write() {
-        let verdict = ready(Status::True, ReadyReason::Exported, "");
+        let verdict = Verdict::new(ReadyReason::Exported, "");
         let written = conditions(&[], [verdict.clone()], Some(1), at(10));
         assert!(already_say(&written, &conditions(&written, [verdict], Some(1), at(99))));
         assert!(!already_say(&[], &written));
@@ -284,8 +325,9 @@ mod tests {
 
     #[test]
     fn conditions_of_others_are_left_to_them() {
-        let others = conditions(&[], [Verdict::new("Custom", true, "Because", "")], None, at(1));
-        let own = conditions(&others, [ready(Status::True, ReadyReason::Exported, "")], None, at(2));
+        let others =
+            conditions(&[], [Verdict { type_: "Custom", ..Verdict::new(ReadyReason::Failed, "") }], None, at(1));
+        let own = conditions(&others, [Verdict::new(ReadyReason::Exported, "")], None, at(2));
         assert_eq!(own.len(), 1);
         assert!(!already_say(&others, &own));
     }
@@ -294,7 +336,7 @@ mod tests {
     fn fractions_of_a_second_are_dropped_as_the_api_server_does() {
         let now = Timestamp::from_millisecond(1_500).unwrap();
         assert_eq!(
-            conditions(&[], [ready(Status::True, ReadyReason::Exported, "")], None, now)[0].last_transition_time.0,
+            conditions(&[], [Verdict::new(ReadyReason::Exported, "")], None, now)[0].last_transition_time.0,
             at(1)
         );
     }
@@ -302,7 +344,26 @@ mod tests {
     #[test]
     fn long_messages_are_cut_between_characters() {
         let message = "é".repeat(MAX_MESSAGE + 5);
-        let made = conditions(&[], [ready(Status::False, ReadyReason::Failed, &message)], None, at(1));
+        let made = conditions(&[], [Verdict::new(ReadyReason::Failed, &message)], None, at(1));
         assert_eq!(made[0].message.chars().count(), MAX_MESSAGE);
+    }
+
+    #[test]
+    fn an_event_says_what_is_new_and_good_news_only_after_bad_ones() {
+        let said = |verdict: Verdict| conditions(&[], [verdict], Some(1), at(10));
+        let exported = Verdict::new(ReadyReason::Exported, "");
+        let failed = Verdict::new(ReadyReason::Failed, "denied");
+        assert_eq!(exported.news(&[]), None);
+        assert_eq!(failed.news(&[]), Some("Failed"));
+        assert_eq!(exported.news(&said(failed.clone())), Some("Exported"));
+        assert_eq!(failed.news(&said(Verdict::new(ReadyReason::Failed, "throttled"))), None);
+        assert_eq!(Verdict::new(ReadyReason::Pending, "").news(&said(failed)), None);
+        let pending = said(Verdict::new(ReadyReason::Pending, ""));
+        assert_eq!(Verdict::new(ReadyReason::Outside, "").news(&[]), Some("NoClusterSet"));
+        assert_eq!(Verdict::new(ReadyReason::Outside, "").news(&pending), None);
+        let conflict = Verdict::conflict(&[ConflictReason::Type, ConflictReason::Port], "");
+        assert_eq!((conflict.reason.as_str(), conflict.news(&[])), ("TypeConflict,PortConflict", Some("Conflict")));
+        assert_eq!(Verdict::new(ConflictState::NoConflicts, "").news(&[]), None);
+        assert_eq!(Verdict::new(ConflictState::NoConflicts, "").news(&said(conflict)), Some("NoConflicts"));
     }
 }

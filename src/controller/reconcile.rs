@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 use super::{Membership, shared::Shared};
 use crate::{
     api::{
-        conditions::{ImportCondition, Status, conditions, find},
+        conditions::{ExportCondition, ImportCondition, ImportStaleReason, Status, already_say, conditions, find},
         names::FieldManager,
     },
     cluster::{
@@ -22,7 +22,7 @@ use crate::{
         objects::ServiceExport,
     },
     env,
-    export::{self, Facts, verdicts},
+    export::{self, Facts, Publication, verdicts},
     foreign::Picture,
     import::{self, Observed, Plan, Source, There, Wanted, derived_name},
     model::{ClusterId, Conflict, ServiceKey, merge},
@@ -163,7 +163,8 @@ impl Reconciler {
                 // Not planned yet: it is in the queue again as soon as it is.
                 None => return Ok(()),
             };
-            if refusal.is_none() && self.shared.ledger && knowledge.starting() && says(&export, "Ready") {
+            if refusal.is_none() && self.shared.ledger && knowledge.starting() && says(&export, ExportCondition::Ready)
+            {
                 return Ok(());
             }
             let on_its_way = refusal.is_none() && self.shared.ledger && knowledge.is_on_its_way(key);
@@ -184,7 +185,11 @@ impl Reconciler {
                 local: knowledge.local(),
                 refusal,
                 remarks: export::remarks(&export),
-                publication: knowledge.publication(key),
+                publication: match knowledge.publication(key) {
+                    // It does not pass by itself.
+                    Publication::Pending(message) if !self.shared.ledger => Publication::Outside(message),
+                    publication => publication,
+                },
                 conflicts: conflicts.as_deref(),
                 registered: self.shared.targets.registered(
                     knowledge,
@@ -195,42 +200,32 @@ impl Reconciler {
                 ),
             })
         };
+        let conflict = ExportCondition::Conflict.as_str();
         let unsaid = export.conditions.iter().filter(|there| {
             self.shared.ledger
-                && there.type_ == "Conflict"
+                && there.type_ == conflict
                 && verdicts[0].status == Status::True
-                && !verdicts.iter().any(|verdict| verdict.type_ == "Conflict")
+                && !verdicts.iter().any(|verdict| verdict.type_ == conflict)
         });
         let unsaid: Vec<_> = unsaid.cloned().collect();
+        let news = verdicts.iter().filter_map(|verdict| {
+            Some(Note {
+                regarding: events::export(key, &export.uid),
+                severity: if verdict.is_bad() { Severity::Warning } else { Severity::Normal },
+                reason: verdict.news(&export.conditions)?,
+                action: "Export",
+                text: verdict.message.clone(),
+            })
+        });
+        let news: Vec<_> = news.collect();
         let mut conditions = conditions(&export.conditions, verdicts, export.generation, env::timestamp());
         conditions.extend(unsaid);
-        let changed: Vec<_> = conditions.iter().filter(|condition| !export.conditions.contains(condition)).collect();
-        let superfluous = stale_types(&export, &conditions);
-        if changed.is_empty() && !superfluous {
+        if already_say(&export.conditions, &conditions) && !stale_types(&export, &conditions) {
             return Ok(());
         }
         self.writer.apply_export_conditions(key, &export.uid, &conditions, FieldManager::ExportStatus).await?;
-        for condition in changed {
-            let before = export.conditions.iter().find(|before| before.type_ == condition.type_);
-            if before.is_some_and(|before| (&before.status, &before.reason) == (&condition.status, &condition.reason)) {
-                continue;
-            }
-            let bad = (condition.status == "True") == (condition.type_ == "Conflict");
-            let reason = match &*condition.reason {
-                // It does not pass by itself.
-                "Pending" if !self.shared.ledger && condition.type_ == "Ready" => Some("NoClusterSet"),
-                reason => event_reason(reason),
-            };
-            if let Some(reason) = reason.filter(|_| bad || before.is_some()) {
-                let note = Note {
-                    regarding: events::export(key, &export.uid),
-                    severity: if bad { Severity::Warning } else { Severity::Normal },
-                    reason,
-                    action: "Export",
-                    text: condition.message.clone(),
-                };
-                self.writer.publish_event(note).await;
-            }
+        for note in news {
+            self.writer.publish_event(note).await;
         }
         Ok(())
     }
@@ -298,7 +293,7 @@ fn staleness(key: &ServiceKey, there: &There, wanted: &Wanted) -> Option<Note> {
                 "Nothing is heard of {}: endpoints there are as they were, and may be gone.",
                 clusters.join(", ")
             );
-            (Severity::Warning, "ClusterSilent", text)
+            (Severity::Warning, ImportStaleReason::ClusterSilent.as_str(), text)
         }
         (true, true) => (Severity::Normal, "ClustersHeard", "All exporting clusters are heard of again.".to_owned()),
         _ => return None,
@@ -313,8 +308,8 @@ fn conflicts(sources: &BTreeMap<ClusterId, Arc<export::Local>>) -> Vec<Conflict>
 }
 
 /// Whether the object says that this condition holds.
-fn says(export: &ServiceExport, type_: &str) -> bool {
-    export.conditions.iter().any(|condition| condition.type_ == type_ && condition.status == "True")
+fn says(export: &ServiceExport, type_: ExportCondition) -> bool {
+    find(&export.conditions, type_.as_str()).is_some_and(|condition| condition.status == Status::True.as_str())
 }
 
 /// Whether the object has a condition of ours that is no longer said.
@@ -323,26 +318,7 @@ fn stale_types(
     conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition],
 ) -> bool {
     export.conditions.iter().any(|there| {
-        ["Valid", "Ready", "Conflict", "Registered"].contains(&there.type_.as_str())
+        ExportCondition::ALL.iter().any(|type_| type_.as_str() == there.type_)
             && !conditions.iter().any(|condition| condition.type_ == there.type_)
-    })
-}
-
-/// Reasons of conditions as reasons of Events; progress is not worth one.
-fn event_reason(reason: &str) -> Option<&'static str> {
-    Some(match reason {
-        "Exported" => "Exported",
-        "NoService" => "NoService",
-        "InvalidServiceType" => "InvalidServiceType",
-        "Failed" => "Failed",
-        "NameConflict" => "NameConflict",
-        "ForeignOwner" => "ForeignOwner",
-        "NoNamespace" => "NoNamespace",
-        "LimitExceeded" => "LimitExceeded",
-        "InvalidAnnotation" => "InvalidAnnotation",
-        "AddressFamilyMissing" => "AddressFamilyMissing",
-        "NoConflicts" => "NoConflicts",
-        "Pending" | "Valid" | "Registered" | "Disabled" => return None,
-        _ => "Conflict",
     })
 }

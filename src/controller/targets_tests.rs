@@ -188,7 +188,7 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     assert_eq!(registered(&export, Outcome::Pending).0, RegisteredReason::Pending);
     let (reason, message) = registered(&export, Outcome::Registered { count: 1 });
     assert_eq!(reason, RegisteredReason::Registered);
-    let verdict = crate::api::conditions::Verdict::new("Registered", true, reason, message);
+    let verdict = crate::api::conditions::Verdict::new(reason, message);
     export.conditions = conditions(&[], [verdict], None, k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
     assert_eq!(registered(&export, Outcome::Pending).0, RegisteredReason::Registered);
     let refused = Outcome::Refused { reason: Reason::LimitExceeded, message: "full".to_owned() };

@@ -2,7 +2,7 @@
 
 use super::Refusal;
 use crate::{
-    api::conditions::{ExportCondition, ReadyReason, RegisteredReason, ValidReason, Verdict},
+    api::conditions::{ConflictState, ReadyReason, RegisteredReason, ValidReason, Verdict},
     model::{ClusterId, Conflict},
 };
 
@@ -29,59 +29,51 @@ pub enum Publication {
     Published,
     /// On the way, or waiting for what the message says.
     Pending(String),
+    /// Not before the cluster is in a ClusterSet, as the message says.
+    Outside(String),
     /// Not without somebody's help, which the message names.
     Failed(String),
 }
 
 /// The conditions, with KEP-1645's reasons, and this project's own `Registered`.
 pub fn verdicts(facts: &Facts<'_>) -> Vec<Verdict> {
-    let valid = |holds: bool, reason: ValidReason, message: String| {
-        Verdict::new(ExportCondition::Valid.as_str(), holds, reason, message)
-    };
-    let ready =
-        |holds: bool, reason, message: &str| Verdict::new(ExportCondition::Ready.as_str(), holds, reason, message);
     let mut verdicts = Vec::with_capacity(4);
     verdicts.push(match facts.refusal {
-        Some(Refusal::Invalid { reason, message }) => valid(false, *reason, message.clone()),
+        Some(Refusal::Invalid { reason, message }) => Verdict::new(*reason, message),
         None | Some(Refusal::NotAllowed(_)) => {
             let all = "The Service can be exported.";
             let message = facts.remarks.as_ref().map_or_else(|| all.to_owned(), |rest| format!("{all} {rest}"));
-            valid(true, ValidReason::Valid, message)
+            Verdict::new(ValidReason::Valid, message)
         }
     });
     verdicts.push(match (facts.refusal, &facts.publication) {
         (Some(Refusal::NotAllowed(message)), _) | (_, Publication::Failed(message)) => {
-            ready(false, ReadyReason::Failed, message)
+            Verdict::new(ReadyReason::Failed, message)
         }
         (Some(Refusal::Invalid { .. }), _) => {
-            ready(false, ReadyReason::Failed, "Nothing is exported: see the condition Valid.")
+            Verdict::new(ReadyReason::Failed, "Nothing is exported: see the condition Valid.")
         }
-        (None, Publication::Pending(message)) => ready(false, ReadyReason::Pending, message),
-        (None, Publication::Published) => ready(
-            true,
+        (None, Publication::Pending(message)) => Verdict::new(ReadyReason::Pending, message),
+        (None, Publication::Outside(message)) => Verdict::new(ReadyReason::Outside, message),
+        (None, Publication::Published) => Verdict::new(
             ReadyReason::Exported,
             "The registry has the export: the other clusters of the ClusterSet see it.",
         ),
     });
     if facts.refusal.is_none() {
         verdicts.extend(facts.conflicts.map(|conflicts| conflict(conflicts, facts.local)));
-        if let Some((reason, message)) = facts.registered.clone() {
-            let holds = reason == RegisteredReason::Registered;
-            verdicts.push(Verdict::new(ExportCondition::Registered.as_str(), holds, reason, message));
-        }
+        verdicts.extend(facts.registered.clone().map(|(reason, message)| Verdict::new(reason, message)));
     }
     verdicts
 }
 
-/// One condition for all conflicts: reasons joined by commas, as KEP-1645 allows.
 fn conflict(conflicts: &[Conflict], local: &ClusterId) -> Verdict {
-    let type_ = ExportCondition::Conflict.as_str();
     if conflicts.is_empty() {
-        return Verdict::new(type_, false, "NoConflicts", "All exporting clusters agree.");
+        return Verdict::new(ConflictState::NoConflicts, "All exporting clusters agree.");
     }
-    let reasons: Vec<_> = conflicts.iter().map(|conflict| conflict.reason.as_str()).collect();
+    let reasons: Vec<_> = conflicts.iter().map(|conflict| conflict.reason).collect();
     let messages: Vec<_> = conflicts.iter().map(|conflict| conflict.message(local)).collect();
-    Verdict::new(type_, true, reasons.join(","), messages.join(" "))
+    Verdict::conflict(&reasons, messages.join(" "))
 }
 
 #[cfg(test)]

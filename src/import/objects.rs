@@ -13,7 +13,7 @@ use crate::{
     api::{
         ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
         ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
-        conditions::{ImportCondition, ImportReadyReason, ImportStaleReason, Verdict, conditions},
+        conditions::{ImportReadyReason, ImportStaleReason, Verdict, conditions},
         names,
     },
     cluster::objects,
@@ -217,26 +217,18 @@ pub fn import_status(
     generation: Option<i64>,
     now: Timestamp,
 ) -> ServiceImportStatus {
-    let ready =
-        |holds: bool, reason, message: &str| Verdict::new(ImportCondition::Ready.as_str(), holds, reason, message);
     let supported = !import.spec.ip_families.is_empty();
     let mut verdicts = vec![match facts.pending {
-        Some(message) => ready(false, ImportReadyReason::Pending, message),
-        None if supported => ready(true, ImportReadyReason::Ready, "The service can be used in this cluster."),
-        None => ready(
-            false,
+        Some(message) => Verdict::new(ImportReadyReason::Pending, message),
+        None if supported => Verdict::new(ImportReadyReason::Ready, "The service can be used in this cluster."),
+        None => Verdict::new(
             ImportReadyReason::IpFamilyNotSupported,
             "This cluster supports none of the IP families that the service is exported with.",
         ),
     }];
     // Only while it holds: a condition on every import that almost never says anything is a write for each.
     if !facts.silent.is_empty() {
-        verdicts.push(Verdict::new(
-            ImportCondition::Stale.as_str(),
-            true,
-            ImportStaleReason::ClusterSilent,
-            stale_message(facts.silent),
-        ));
+        verdicts.push(Verdict::new(ImportStaleReason::ClusterSilent, stale_message(facts.silent)));
     }
     ServiceImportStatus {
         clusters: service.clusters.keys().map(|cluster| ClusterStatus { cluster: cluster.to_string() }).collect(),

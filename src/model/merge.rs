@@ -85,6 +85,20 @@ pub enum ConflictReason {
 }
 
 impl ConflictReason {
+    /// All of them, in the order in which the condition joins them.
+    pub const ALL: [Self; 9] = [
+        Self::Type,
+        Self::Port,
+        Self::SessionAffinity,
+        Self::SessionAffinityConfig,
+        Self::InternalTrafficPolicy,
+        Self::TrafficDistribution,
+        Self::IpFamily,
+        Self::Labels,
+        Self::Annotations,
+    ];
+
+    /// As the upstream API spells it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Type => "TypeConflict",
