@@ -157,7 +157,7 @@ condition! {
     Registered => True, "Registered", None, "the ready endpoints are instances";
     Pending => False, "Pending", None, "on the way; or waiting, as the message says";
     Disabled => False, "Disabled", None, "not asked for, by annotation or `--instances=annotated`";
-    NameConflict => False, "NameConflict", Some("NameConflict"), "an older claim holds the target; the message names it";
+    NameConflict => False, "NameConflict", Some("NameConflict"), "an older claim holds the target";
     ForeignOwner => False, "ForeignOwner", Some("ForeignOwner"), "the Cloud Map service was made by somebody else";
     NoNamespace => False, "NoNamespace", Some("NoNamespace"), "the Cloud Map namespace does not exist and is not created";
     LimitExceeded => False, "LimitExceeded", Some("LimitExceeded"), "a quota of Cloud Map";

@@ -10,8 +10,8 @@ use crate::{
     model::ConflictReason,
 };
 
-/// Events on a ServiceExport that no condition says: something is in the way of its import, or of every write.
-const WITHOUT_CONDITION: [&str; 2] = ["ForeignObject", "ReconcileFailed"];
+/// Events on a ServiceExport that no condition says: about an address of it, its import, or writes that fail.
+const WITHOUT_CONDITION: [&str; 3] = ["AddressSkipped", "ForeignObject", "ReconcileFailed"];
 
 /// A row of a table of conditions in the document: `Ready=False`, its reasons, and what it says of them.
 type Documented = (String, BTreeSet<String>, String);
