@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Parser;
 use cloudmap_mcs_integration::simulation::{
-    campaign::{Campaign, describe, shrink},
+    campaign::{Campaign, describe, shrink, twice},
     note_panics, run,
     scenario::{SCENARIOS, Scenario},
 };
@@ -30,6 +30,9 @@ struct Args {
     /// Prints what happens in it, each request and each write.
     #[arg(long, requires = "seed")]
     trace: bool,
+    /// Runs it two times and compares all that happens.
+    #[arg(long, requires = "seed")]
+    twice: bool,
     /// Looks for the shortest schedule that fails in the same way.
     #[arg(long, requires = "seed")]
     shrink: bool,
@@ -46,7 +49,8 @@ struct Args {
 
 #[expect(clippy::print_stdout, reason = "a command")]
 fn main() -> ExitCode {
-    let Args { seeds, start, scenario, seed, steps, trace, shrink: shrunk, threads, limit, log } = Args::parse();
+    let Args { seeds, start, scenario, seed, steps, trace, shrink: shrunk, twice: again, threads, limit, log } =
+        Args::parse();
     if let Some(filter) = log {
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
     }
@@ -59,7 +63,7 @@ fn main() -> ExitCode {
         let failed = Campaign { scenarios, start, seeds, threads, limit, progress }.run();
         return if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     };
-    let mut report = run(scenarios[0], seed, steps.as_deref(), trace);
+    let mut report = if again { twice(scenarios[0], seed) } else { run(scenarios[0], seed, steps.as_deref(), trace) };
     report.trace.iter().for_each(|line| println!("{line}"));
     if shrunk && report.violation.is_some() {
         report = shrink(scenarios[0], &report);

@@ -52,12 +52,9 @@ impl Campaign {
             println!("{}", summary(name, &reports));
         }
         let failed: Vec<&Report> = reports.iter().filter(|report| report.violation.is_some()).collect();
-        for (index, report) in failed.iter().enumerate() {
-            println!("{}", describe(report));
-            if index < SHRUNK
-                && let Some(scenario) = self.scenarios.iter().find(|scenario| scenario.name == report.scenario)
-            {
-                println!("  the steps that it takes:");
+        for report in failed.iter().take(SHRUNK) {
+            if let Some(scenario) = self.scenarios.iter().find(|scenario| scenario.name == report.scenario) {
+                println!("{}\n  the steps that it takes:", describe(report));
                 shrink(scenario, report).steps.iter().for_each(|step| println!("    {step}"));
             }
         }
@@ -76,7 +73,14 @@ impl Campaign {
             // Seed by seed through all scenarios, so that a campaign that is cut short has some of each.
             let scenario = self.scenarios[number as usize % self.scenarios.len()];
             let seed = self.start + number / self.scenarios.len() as u64;
-            let report = run(scenario, seed, None, false);
+            let report = if cfg!(tokio_unstable) && seed == self.start {
+                twice(scenario, seed)
+            } else {
+                run(scenario, seed, None, false)
+            };
+            if report.violation.is_some() {
+                println!("{}", describe(&report));
+            }
             let mut reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
             reports.push(report);
             if self.progress.is_some_and(|every| told.elapsed() >= every) {
@@ -86,6 +90,21 @@ impl Campaign {
             }
         }
     }
+}
+
+/// Runs a seed two times: the traces have to be the same, line by line.
+pub fn twice(scenario: &'static Scenario, seed: u64) -> Report {
+    let (mut first, second) = (run(scenario, seed, None, true), run(scenario, seed, None, true));
+    let differs = first.trace.iter().zip(&second.trace).find(|(one, other)| one != other);
+    let what = match differs {
+        Some((one, other)) => Some(format!("once {one}, then {other}")),
+        None => (first.trace.len() != second.trace.len()).then(|| "one of them went on".to_owned()),
+    };
+    if let Some(what) = what {
+        first.violation = Some(("the same seed gives the same run", what));
+    }
+    first.trace.clear();
+    first
 }
 
 /// A failure, and how to see it again.

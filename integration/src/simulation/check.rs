@@ -35,7 +35,7 @@ impl Checks {
         for cluster in &world.clusters {
             for write in cluster.api.take_writes() {
                 world.trace.line(|| format!("{} {write}", cluster.id));
-                if write.by == "user" {
+                if !cluster.replicas.iter().any(|replica| replica.name == write.by) {
                     continue;
                 }
                 if let Some(what) = stranger(&write) {
@@ -68,8 +68,9 @@ impl Checks {
             if write.instance.starts_with("ecs-") || write.service == "legacy" {
                 return Some(format!("{} {} {}/{}", write.caller, write.operation, write.service, write.instance));
             }
-            // Heads: every heartbeat is one.
-            if write.service != "clusters" {
+            // Heads: every heartbeat is one. Pages that nobody needs any more go after minutes.
+            let is_page = write.service.starts_with("exports-") && write.operation == "DeregisterInstance";
+            if write.service != "clusters" && !is_page {
                 self.writes.push(format!("{} {} {}/{}", write.caller, write.operation, write.service, write.instance));
             }
         }
