@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 use k8s_openapi::jiff::SignedDuration;
 
 use crate::{
-    api::names::ANNOTATION_ADOPT,
+    api::names::{ANNOTATION_ADOPT, ANNOTATION_SHARE},
     instances::{Adopt, records::MAX_TTL},
     model::{Excerpt, Pairs, Target},
 };
@@ -31,7 +31,7 @@ pub struct Request {
     pub hosts: Option<Hosts>,
     /// Take over from this controller.
     pub adopt: Option<Adopt>,
-    /// Take over from a controller that cannot be understood.
+    /// Whether to share a service, or from whom to take it over, cannot be understood.
     pub unclear: bool,
     /// Annotations that cannot be understood, with the remedy. What remains is asked for nevertheless.
     pub complaints: Vec<String>,
@@ -107,9 +107,19 @@ impl Request {
             let complain = |error| complaints.push(format!("{ANNOTATION_ADOPT} is {}: {error}", Excerpt(text)));
             text.trim().parse::<Adopt>().map_err(complain)
         });
-        let unclear = matches!(adopt, Some(Err(())));
+        let share = wrong_share(annotations);
+        let unclear = matches!(adopt, Some(Err(()))) || share.is_some();
+        complaints.extend(share);
         Some(Self { named, hosts, adopt: adopt.and_then(Result::ok), unclear, complaints })
     }
+}
+
+/// What is wrong with the annotation that asks to share a service, with the remedy; `None`: nothing.
+pub fn wrong_share(annotations: &Pairs) -> Option<String> {
+    let share = annotations.get(ANNOTATION_SHARE).filter(|value| !["true", "false"].contains(&value.trim()))?;
+    Some(format!(
+        "{ANNOTATION_SHARE} is {share:?}: write \"true\" or \"false\". Until then what is registered stays as it is"
+    ))
 }
 
 fn python(annotations: &Pairs, complaints: &mut Vec<String>) -> Option<Named> {
@@ -344,6 +354,20 @@ mod tests {
             let request = read(&[(ALPHA, "a.example.org"), ("external-dns.alpha.kubernetes.io/ttl", text)]).unwrap();
             assert_eq!(request.hosts.unwrap().ttl, 300);
             assert!(request.complaints[0].contains("io/ttl is") && request.complaints[0].contains("1m30s"), "{text}");
+        }
+    }
+
+    #[test]
+    fn whether_to_share_is_said_by_true_or_false_alone() {
+        for (value, wrong) in [("true", false), (" false ", false), ("yes", true), ("True", true), ("", true)] {
+            let request = read(&[(ALPHA, "a.example.org"), ("cloudmap-mcs/share", value)]).unwrap();
+            assert_eq!(request.unclear, wrong, "{value:?}");
+            assert_eq!(
+                request.complaints.iter().any(|text| text.contains("cloudmap-mcs/share is")),
+                wrong,
+                "{value:?}"
+            );
+            assert!(request.hosts.is_some(), "the names are asked for all the same");
         }
     }
 

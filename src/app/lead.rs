@@ -16,7 +16,7 @@ use crate::{
         identity::{Identity, Known},
         record::RecordObject,
     },
-    controller::{self, ImportRules, Inputs, Membership, Targets},
+    controller::{self, ImportRules, Inputs, Membership, Mode, Records, Targets},
     foreign,
     instances::{self, Naming},
     ledger::driver,
@@ -97,41 +97,35 @@ impl Leader {
                 );
                 let membership = Membership::Joining("The controller is starting".to_owned());
                 let identity = instances::Identity { clusterset: Some(clusterset), cluster, cluster_uid: uid };
-                self.control(identity, Some(ledger), false, membership).await
+                self.control(identity, Records::Ledger(ledger), membership).await
             }
             Some(Identity { cluster, clusterset: None, uid }) => {
                 let remedy = "This cluster is in no ClusterSet. Create the ClusterProperty clusterset.k8s.io, or start \
                               the controller with --clusterset-id.";
                 let identity = instances::Identity { clusterset: None, cluster, cluster_uid: uid };
                 let records = driver::local::spawn(Arc::clone(&self.record) as _, self.leadership.clone());
-                self.control(identity, Some(records), true, Membership::Joining(remedy.to_owned())).await
+                self.control(identity, Records::Local(records), Membership::Joining(remedy.to_owned())).await
             }
             None => {
                 let Ok(placeholder) = self.uid.parse::<ClusterId>() else { return std::future::pending().await };
                 let identity =
                     instances::Identity { clusterset: None, cluster: placeholder, cluster_uid: self.uid.clone() };
                 let refused = membership.unwrap_or(Membership::Refused(String::new()));
-                self.control(identity, None, false, refused).await
+                self.control(identity, Records::Nowhere, refused).await
             }
         }
     }
 
-    /// `alone`: in no ClusterSet, where only annotated Services are registered.
-    async fn control(
-        &self,
-        identity: instances::Identity,
-        ledger: Option<driver::Handle>,
-        alone: bool,
-        membership: Membership,
-    ) -> &'static str {
+    async fn control(&self, identity: instances::Identity, records: Records, membership: Membership) -> &'static str {
         let (desired, desired_receiver) = watch::channel(Arc::default());
         // Dropped with the term, which ends the task of the instances.
         let (_stop, stopped) = watch::channel(());
         let leadership = self.leadership.clone();
         let leads_until = move || leadership.is_leader_until();
-        let permit: Arc<dyn instances::sync::Leadership> = match &ledger {
-            Some(ledger) if !alone => Arc::new(ledger.permit(leads_until)),
-            _ => Arc::new(leads_until),
+        let ledger = if let Records::Ledger(ledger) = &records { Some(ledger) } else { None };
+        let permit: Arc<dyn instances::sync::Leadership> = match ledger {
+            Some(ledger) => Arc::new(ledger.permit(leads_until)),
+            None => Arc::new(leads_until),
         };
         let mut settings = instances::sync::Settings::new(identity.clone());
         settings.drift_budget = self.args.drift_calls_per_second;
@@ -145,12 +139,15 @@ impl Leader {
         let calls_per_second = self.args.import_calls_per_second;
         let reader = foreign::Settings { identity: identity.clone(), calls_per_second, aws_mcs };
         let read = foreign::spawn(reader, Arc::clone(&self.cloudmap), sought_receiver);
-        self.figures.follow(ledger.as_ref().filter(|_| !alone), registered.figures(), read.figures());
+        self.figures.follow(ledger, registered.figures(), read.figures());
         let naming = match &self.args.instances_namespace {
             Some(namespace) => Naming::OneNamespace(namespace.as_str().into()),
             None => Naming::PerNamespace,
         };
-        let import = ImportRules { default: self.args.import_from.clone().unwrap_or_default() };
+        let import = ImportRules {
+            default: self.args.import_from.clone().unwrap_or_default(),
+            own: Some(self.args.place.kube.namespace.as_str().into()),
+        };
         let settings = controller::Settings {
             import,
             cluster: identity.cluster.clone(),
@@ -169,15 +166,16 @@ impl Leader {
             families: self.families.clone(),
             service_ranges: self.service_ranges.clone(),
         };
-        let directory = ledger.is_some().then(|| Directory::spawn(Arc::clone(&self.cloudmap)));
+        let identified = records.mode() != Mode::Unidentified;
+        let directory = identified.then(|| Directory::spawn(Arc::clone(&self.cloudmap)));
         let listing = directory.as_ref().map(Directory::known);
-        let publishing = ledger.as_ref().map(driver::Handle::status);
+        let publishing = ledger.map(driver::Handle::status);
+        let keeping = if let Records::Local(local) = &records { Some(local.kept()) } else { None };
         let inputs = Inputs {
             caches: self.caches.clone(),
             writer: Arc::clone(&self.writer),
             directory,
-            ledger,
-            alone,
+            records,
             membership,
             instances: desired,
             statuses: registered.status(),
@@ -188,6 +186,7 @@ impl Leader {
         tokio::select! {
             biased;
             () = ended(publishing) => "the ledger",
+            () = ended(keeping) => "the record of registrations",
             () = ended(listing) => "the listing of Cloud Map namespaces",
             () = ended(Some(registered.status())) => "the registration of instances",
             () = ended(Some(read.figures())) => "the reading of what others registered",

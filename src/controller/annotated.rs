@@ -1,11 +1,10 @@
 //! The annotated Services and Ingresses of this cluster: what they want, what is registered for them, and what is said on them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use tokio::sync::watch;
 use tracing::info;
 
 use super::{
@@ -15,12 +14,12 @@ use super::{
 };
 use crate::{
     annotations::{
-        Directory, Known, Planned, Refusal, Settings, Wanted, Zones,
+        Known, Planned, Refusal, Settings, Wanted, Zones,
         news::{deleted, news},
         plan, plan_ingress, request,
     },
     cluster::{
-        events::{self, Note, Outbox, Severity},
+        events::{self, Note, Severity},
         objects::{Ingress, Service},
     },
     instances::{
@@ -35,28 +34,35 @@ use crate::{
 pub(super) struct Annotated {
     settings: Settings,
     targets: Targets,
-    /// `None` while the identity of this cluster is not known: nothing is registered then.
-    directory: Option<Directory>,
-    objects: HashMap<ClaimOwner, Object>,
+    /// The namespaces that take host names.
+    zones: Known,
+    objects: BTreeMap<ClaimOwner, Object>,
     /// Who wants a target, the losers included.
     wanting: BTreeMap<Target, BTreeSet<ClaimOwner>>,
-    /// What was said last of a target's instances, and on whom.
-    said: HashMap<Target, (ClaimOwner, Ids)>,
+    /// What was said last of a target's instances.
+    said: BTreeMap<Target, Said>,
     /// What keeps a target from being registered, as said last.
-    trouble: HashMap<(ClaimOwner, Target, Topic), String>,
+    trouble: BTreeMap<Target, BTreeMap<(ClaimOwner, Topic), String>>,
     /// Outside a ClusterSet: why registrations cannot be recorded.
     unrecorded: Option<String>,
     /// Who was told that nothing can be registered for it, because of the ledger or the record.
-    held_up: HashSet<ClaimOwner>,
+    held_up: BTreeSet<ClaimOwner>,
     /// What was said last of limits and the like.
-    noticed: HashMap<(ClaimOwner, Target), Vec<Notice>>,
-    /// Uids of objects that asked for something once: `kubectl describe` finds Events by them.
-    departed: HashMap<ClaimOwner, Box<str>>,
-    notes: Outbox,
+    noticed: BTreeMap<Target, BTreeMap<ClaimOwner, Vec<Notice>>>,
+    notes: Vec<Note>,
+}
+
+/// What was said of a target's instances, and on whom.
+#[derive(Debug, Clone)]
+struct Said {
+    owner: ClaimOwner,
+    /// Of the object, which may be gone by now: `kubectl describe` finds Events by it. Empty: not known.
+    uid: Box<str>,
+    ids: Ids,
 }
 
 /// What a Warning is about: each of these comes and goes by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Topic {
     /// Whose the target is, or may be.
     Claim,
@@ -89,34 +95,32 @@ pub(super) struct Change {
 }
 
 impl Annotated {
-    pub(super) fn new(settings: Settings, targets: Targets, directory: Option<Directory>, notes: Outbox) -> Self {
-        let (objects, wanting, said, trouble, noticed, departed) = Default::default();
-        let (unrecorded, held_up) = Default::default();
-        Self {
-            settings,
-            targets,
-            directory,
-            objects,
-            wanting,
-            said,
-            trouble,
-            unrecorded,
-            held_up,
-            noticed,
-            departed,
-            notes,
-        }
+    pub(super) fn new(settings: Settings, targets: Targets) -> Self {
+        let (objects, wanting, said, trouble, noticed) = Default::default();
+        let (zones, unrecorded, held_up, notes) = Default::default();
+        Self { settings, targets, zones, objects, wanting, said, trouble, unrecorded, held_up, noticed, notes }
     }
 
-    /// The namespaces that take host names. Without a directory it never changes.
-    pub(super) fn known(&self) -> watch::Receiver<Known> {
-        self.directory.as_ref().map_or_else(|| watch::channel(Known::default()).1, Directory::known)
+    /// Takes over which namespaces take host names.
+    pub(super) fn set_zones(&mut self, zones: Known) {
+        self.zones = zones;
+    }
+
+    /// Whether it matters which namespaces there are.
+    pub(super) fn needs_zones(&self) -> bool {
+        !self.objects.is_empty()
+    }
+
+    /// What is to be said since that was asked last.
+    pub(super) fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
     }
 
     /// How many objects are annotated, and how many things they ask for are refused.
     pub(super) fn sizes(&self) -> (usize, usize) {
         let refusals: usize = self.objects.values().map(|object| object.planned.refusals.len()).sum();
-        (self.objects.len(), refusals + self.trouble.len() + self.held_up.len())
+        let trouble: usize = self.trouble.values().map(BTreeMap::len).sum();
+        (self.objects.len(), refusals + trouble + self.held_up.len())
     }
 
     /// All annotated objects.
@@ -134,7 +138,7 @@ impl Annotated {
         &self,
         service: &Service,
         endpoints: impl FnOnce() -> Vec<Endpoint>,
-        pods: &Arc<ByAddress>,
+        pods: impl FnOnce() -> Arc<ByAddress>,
         rights: &Rights,
     ) -> Option<Object> {
         if service.deleting || service.managed {
@@ -143,7 +147,7 @@ impl Annotated {
         request::Request::read(&service.annotations)?;
         let endpoints = if service.headless { endpoints() } else { Vec::new() };
         let source = self.targets.source(&service.key, &service.ports);
-        self.object(&service.uid, |zones| plan(service, &source, &endpoints, pods, zones, &self.settings, rights))
+        self.object(&service.uid, |zones| plan(service, &source, &endpoints, &pods(), zones, &self.settings, rights))
     }
 
     /// Plans an Ingress. `None`: it asks for nothing.
@@ -156,7 +160,7 @@ impl Annotated {
     }
 
     fn object(&self, uid: &str, plan: impl FnOnce(Option<&Zones>) -> Option<Planned>) -> Option<Object> {
-        let Known { zones, error } = self.known().borrow().clone();
+        let Known { zones, error } = self.zones.clone();
         let mut planned = plan(zones.as_deref())?;
         if let (None, Some(error)) = (&planned.wanted, error) {
             let message =
@@ -175,25 +179,20 @@ impl Annotated {
     pub(super) fn replan(&mut self, owner: &ClaimOwner, planned: Option<Object>) -> Option<Change> {
         let before = if let Some(object) = planned {
             self.complain(owner, &object);
-            self.departed.remove(owner);
             self.objects.insert(owner.clone(), object)
         } else {
             let gone = self.objects.remove(owner)?;
-            self.departed.insert(owner.clone(), gone.uid.clone());
             self.held_up.remove(owner);
             Some(gone)
         };
-        if let Some(directory) = &self.directory {
-            directory.want(!self.objects.is_empty());
-        }
         let (before, wanted) = (before.as_ref().map(Object::asks), self.objects.get(owner).map(Object::asks));
         let (old, new) =
             [&before, &wanted].map(|asks| asks.iter().flat_map(Asks::targets).collect::<BTreeSet<_>>()).into();
         for &target in old.difference(&new) {
             for topic in [Topic::Claim, Topic::Outcome] {
-                self.trouble.remove(&(owner.clone(), target.clone(), topic));
+                remove_from(&mut self.trouble, target, &(owner.clone(), topic));
             }
-            self.noticed.remove(&(owner.clone(), target.clone()));
+            remove_from(&mut self.noticed, target, owner);
             if let Some(owners) = self.wanting.get_mut(target) {
                 owners.remove(owner);
                 if owners.is_empty() {
@@ -221,6 +220,23 @@ impl Annotated {
         }
     }
 
+    /// This cluster has no registration record of a target (any more).
+    pub(super) fn forget(&mut self, target: &Target) {
+        self.said.remove(target);
+        let wanting = self.wanting.get(target);
+        let wants = |owner: &ClaimOwner| wanting.is_some_and(|owners| owners.contains(owner));
+        let mut trouble = self.trouble.remove(target).unwrap_or_default();
+        trouble.retain(|(owner, _), _| wants(owner));
+        let mut noticed = self.noticed.remove(target).unwrap_or_default();
+        noticed.retain(|owner, _| wants(owner));
+        if !trouble.is_empty() {
+            self.trouble.insert(target.clone(), trouble);
+        }
+        if !noticed.is_empty() {
+            self.noticed.insert(target.clone(), noticed);
+        }
+    }
+
     /// A registration that is given up is forgotten, and what is registered stays.
     pub(super) fn forgets(&self, knowledge: &Knowledge, target: &Target) -> bool {
         let held = knowledge.exports().and_then(|exports| exports.registrations().get(target));
@@ -228,13 +244,13 @@ impl Annotated {
         retiring && self.settings.upsert_only && *knowledge.membership() != Membership::Leaving
     }
 
-    /// What should be registered in a target that an annotated object of this cluster holds. `None`: nothing is to be done
-    /// there. `presence`: whether an object is there, annotated or not.
+    /// What should be registered in a target that an annotated object of this cluster, `owner`, holds or hands over. `None`:
+    /// nothing is to be done there. `presence`: whether an object is there, annotated or not.
     pub(super) fn desired(
         &self,
         knowledge: &Knowledge,
         target: &Target,
-        standing: Standing,
+        (owner, standing): (&ClaimOwner, Standing),
         presence: impl Fn(&ClaimOwner) -> bool,
     ) -> Option<TargetDesired> {
         // Who leaves its ClusterSet takes everything along, what was registered before these flags were set as well.
@@ -243,17 +259,16 @@ impl Annotated {
         if dry_run {
             return None;
         }
-        let registration = knowledge.exports()?.registrations().get(target)?;
-        let object = self.objects.get(&registration.owner).filter(|_| !self.settings.dry_run);
+        let object = self.objects.get(owner).filter(|_| !self.settings.dry_run);
         let wanted = match object.map(|object| &object.planned.wanted) {
             // Not known yet: nothing may be concluded.
             Some(None) if !leaving => return None,
             Some(Some(wanted)) => wanted.get(target),
             Some(None) | None => None,
         };
-        let moved_away = standing == Standing::HandsOver && wanted.is_none();
+        let moved_away = matches!(standing, Standing::HandsOver | Standing::Keeps) && wanted.is_none();
         // An object that is gone hands nothing over.
-        if standing == Standing::Withdraws || moved_away && !presence(&registration.owner) {
+        if standing == Standing::Withdraws || moved_away && !presence(owner) {
             return (!upsert_only).then(|| TargetDesired { retiring: true, ..TargetDesired::default() });
         }
         if moved_away {
@@ -347,8 +362,7 @@ impl Annotated {
         let present = presence(owner);
         let present = present.as_deref();
         if let Some(now) = &status.reached
-            && let Some((former, said)) =
-                self.said.get(target).cloned().or_else(|| Some((owner.clone(), status.found.clone()?)))
+            && let Some(Said { owner: former, uid: former_uid, ids: said }) = self.said_of(target, owner, status)
             && said != *now
         {
             let wanted = self.objects.get(owner).and_then(|object| object.planned.wanted.as_ref()?.get(target));
@@ -364,21 +378,25 @@ impl Annotated {
                     if uid.is_some() {
                         self.note(&former, uid.as_deref(), Severity::Normal, "IPRemoved", text);
                     } else {
-                        self.tell_deleted(&former, target, Some(&text));
+                        self.tell_deleted(&former, &former_uid, target, Some(&text));
                     }
                 }
                 (Some(_), Some(text)) => self.note(owner, present, Severity::Normal, "IPRemoved", text),
-                (None, removed) if status.own_gone => self.tell_deleted(owner, target, removed.as_deref()),
+                (None, removed) if status.own_gone => {
+                    let uid = if former == *owner { &*former_uid } else { "" };
+                    self.tell_deleted(owner, uid, target, removed.as_deref());
+                }
                 _ => {}
             }
         }
         // Until a new owner's own are there, what was reached is the former one's.
         let settled = matches!(status.outcome, Outcome::Registered { .. });
-        let reached_by_it = settled || self.said.get(target).is_none_or(|(said, _)| said == owner);
+        let reached_by_it = settled || self.said.get(target).is_none_or(|said| said.owner == *owner);
         match &status.reached {
             // What an object that is gone leaves is said when all of it is gone.
             Some(reached) if !status.own_gone && present.is_some() && reached_by_it => {
-                self.said.insert(target.clone(), (owner.clone(), Arc::clone(reached)));
+                let uid = present.unwrap_or_default().into();
+                self.said.insert(target.clone(), Said { owner: owner.clone(), uid, ids: Arc::clone(reached) });
             }
             _ if status.own_gone => {
                 self.said.remove(target);
@@ -402,55 +420,80 @@ impl Annotated {
 
     /// Says what the user should know though everything is registered, once.
     fn tell_notices(&mut self, owner: &ClaimOwner, target: &Target, notices: &[Notice]) {
-        let about = (owner.clone(), target.clone());
-        let before = self.noticed.remove(&about).unwrap_or_default();
+        let before = remove_from(&mut self.noticed, target, owner).unwrap_or_default();
         for Notice { reason, message } in notices.iter().filter(|notice| !before.contains(notice)) {
             let text = format!("Cloud Map service {target}: {message}.");
             self.note(owner, None, Severity::Warning, reason, text);
         }
         if !notices.is_empty() {
-            self.noticed.insert(about, notices.to_vec());
+            self.noticed.entry(target.clone()).or_default().insert(owner.clone(), notices.to_vec());
         }
     }
 
-    fn tell_deleted(&self, owner: &ClaimOwner, target: &Target, removed: Option<&str>) {
+    fn tell_deleted(&mut self, owner: &ClaimOwner, uid: &str, target: &Target, removed: Option<&str>) {
         let reason = if owner.is_ingress() { "IngressDeleted" } else { "ServiceDeleted" };
-        self.note(owner, None, Severity::Normal, reason, deleted(owner, removed, target));
+        self.note(owner, Some(uid), Severity::Normal, reason, deleted(owner, removed, target));
     }
 
     /// Says a Warning about a target, with its reason, once, and forgets it when it is over.
     fn tell(&mut self, owner: &ClaimOwner, target: &Target, topic: Topic, said: Option<(&'static str, String)>) {
-        let about = (owner.clone(), target.clone(), topic);
+        let about = (owner.clone(), topic);
         match said {
-            Some((reason, text)) if self.trouble.get(&about) != Some(&text) => {
-                self.trouble.insert(about, text.clone());
+            Some((reason, text)) if self.trouble.get(target).and_then(|said| said.get(&about)) != Some(&text) => {
+                self.trouble.entry(target.clone()).or_default().insert(about, text.clone());
                 self.note(owner, None, Severity::Warning, reason, text);
             }
             Some(_) => {}
             None => {
-                self.trouble.remove(&about);
+                remove_from(&mut self.trouble, target, &about);
             }
         }
     }
 
+    /// What was said of the instances in a target, by this leader or, as far as it is known, before it.
+    fn said_of(&self, target: &Target, owner: &ClaimOwner, status: &TargetStatus) -> Option<Said> {
+        let before = || {
+            let uid = self.objects.get(owner).map(|object| object.uid.clone()).unwrap_or_default();
+            Some(Said { owner: owner.clone(), uid, ids: status.found.clone()? })
+        };
+        self.said.get(target).cloned().or_else(before)
+    }
+
     /// Says what cannot be done for an object, as far as that is news.
-    fn complain(&self, owner: &ClaimOwner, object: &Object) {
+    fn complain(&mut self, owner: &ClaimOwner, object: &Object) {
         let before = self.objects.get(owner).map(|before| before.planned.refusals.as_slice()).unwrap_or_default();
-        for Refusal { reason, message } in object.planned.refusals.iter().filter(|refusal| !before.contains(refusal)) {
+        let news = object.planned.refusals.iter().filter(|refusal| !before.contains(refusal)).cloned();
+        for Refusal { reason, message } in news.collect::<Vec<_>>() {
             let text = format!("Not registered as annotated: {message}.");
             self.note(owner, Some(&object.uid), Severity::Warning, reason, text);
         }
     }
 
-    fn note(&self, owner: &ClaimOwner, present: Option<&str>, severity: Severity, reason: &'static str, text: String) {
-        let known = || self.objects.get(owner).map(|object| &object.uid).or_else(|| self.departed.get(owner));
+    fn note(
+        &mut self,
+        owner: &ClaimOwner,
+        present: Option<&str>,
+        severity: Severity,
+        reason: &'static str,
+        text: String,
+    ) {
+        let known = || self.objects.get(owner).map(|object| &object.uid);
         let uid = present.or_else(|| known().map(|uid| &**uid)).unwrap_or_default();
         let refer = if owner.is_ingress() { events::ingress } else { events::service };
         let mut regarding = refer(&owner.key(), uid);
         regarding.uid = regarding.uid.filter(|uid| !uid.is_empty());
-        // The receiver ends with the controller.
-        self.notes.send(Note { regarding, severity, reason, action: "Register", text });
+        self.notes.push(Note { regarding, severity, reason, action: "Register", text });
     }
+}
+
+/// Removes what is said of a target about somebody, and the target with the last of it.
+fn remove_from<K: Ord, V>(said: &mut BTreeMap<Target, BTreeMap<K, V>>, target: &Target, about: &K) -> Option<V> {
+    let of_target = said.get_mut(target)?;
+    let removed = of_target.remove(about);
+    if of_target.is_empty() {
+        said.remove(target);
+    }
+    removed
 }
 
 #[cfg(test)]

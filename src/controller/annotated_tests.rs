@@ -7,21 +7,55 @@ use crate::{
     },
 };
 
+fn wanting(target: Target) -> Object {
+    let wanted = Wanted {
+        instances: [].into(),
+        creation: Creation::default(),
+        consent: Consent::default(),
+        keep: false,
+        as_is: false,
+    };
+    Object { uid: "uid".into(), planned: Planned { wanted: Some([(target, wanted)].into()), refusals: vec![] } }
+}
+
+#[test]
+fn objects_that_come_and_go_leave_nothing_behind() {
+    let mut annotated = Annotated::new(Settings::default(), mk_targets(Selection::All));
+    let knowledge = mk_knowledge(&[("older", 3)]);
+    for n in 0..1_000 {
+        let owner = ClaimOwner::service(&key(&format!("web-{n}")));
+        let target = Target { namespace: "internal".into(), service: format!("web-{n}").into() };
+        let elsewhere = Target { service: format!("other-{n}").into(), ..target.clone() };
+        annotated.replan(&owner, Some(wanting(target.clone())));
+        annotated.tell_waiting(&knowledge, &target, false);
+        let ids: Ids = Arc::new(["k8s-1".into()].into());
+        let registered = TargetStatus { reached: Some(ids), ..TargetStatus::default() };
+        annotated.tell_status(&owner, &target, None, &registered, |_| Some("uid".into()));
+        // It wants another name, and what it leaves cannot be withdrawn.
+        annotated.replan(&owner, Some(wanting(elsewhere.clone())));
+        let notices = vec![Notice { reason: "Foreign", message: "not ours".to_owned() }];
+        let outcome = Outcome::Refused { reason: Reason::AccessDenied, message: "denied".to_owned() };
+        let refused = TargetStatus { outcome, notices, ..TargetStatus::default() };
+        for target in [&target, &elsewhere] {
+            annotated.tell_status(&owner, target, None, &refused, |_| Some("uid".into()));
+        }
+        annotated.replan(&owner, None);
+        // By hand, or because the record of a claim is another one's.
+        for target in [&target, &elsewhere] {
+            annotated.forget(target);
+        }
+    }
+    let Annotated { objects, wanting, said, trouble, held_up, noticed, .. } = &annotated;
+    let sizes = [objects.len(), wanting.len(), said.len(), trouble.len(), held_up.len(), noticed.len()];
+    assert_eq!(sizes, [0; 6]);
+}
+
 #[test]
 fn what_is_refused_counts_until_it_is_not_whatever_else_changes() {
-    let notes = Outbox::new(prometheus::IntCounter::new("dropped", "dropped").unwrap());
-    let mut annotated = Annotated::new(Settings::default(), mk_targets(Selection::All), None, notes);
+    let mut annotated = Annotated::new(Settings::default(), mk_targets(Selection::All));
     let owner = ClaimOwner::service(&key("web"));
     let touch = |annotated: &mut Annotated, others: &[(&str, i64)]| {
-        let wanted = Wanted {
-            instances: [].into(),
-            creation: Creation::default(),
-            consent: Consent::default(),
-            keep: false,
-            as_is: false,
-        };
-        let planned = Planned { wanted: Some([(target(), wanted)].into()), refusals: vec![] };
-        annotated.replan(&owner, Some(Object { uid: "uid".into(), planned }));
+        annotated.replan(&owner, Some(wanting(target())));
         annotated.tell_waiting(&mk_knowledge(others), &target(), false);
         annotated.sizes()
     };

@@ -8,6 +8,8 @@
 //!   has it in other clusters already, and not of a cluster that is alone.
 //! - Who loses a target, or moves away from it while another name waits for it, keeps its live endpoints there for twice
 //!   that while, one for the successor's own wait and one for it to see the release and to register: it is there first.
+//!   Another name of this cluster that takes the claim over, and is not the next one of all clusters, changes nothing in
+//!   that. A new leader does not know since when, nor what was registered: it leaves what is there as it is, as long.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,9 +17,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
-
-use super::{Knowledge, watch::SETTLE};
+use super::{Knowledge, core::SETTLE};
 use crate::{
     ledger::{Map, records},
     model::{ClaimOwner, Registration, Target},
@@ -30,6 +30,8 @@ pub(super) enum Standing {
     Holds,
     /// Keep what is there up to date, until the successor had time to register.
     HandsOver,
+    /// Leave what is there as it is, until the successor had time to register: the leader before may have held the target.
+    Keeps,
     /// Nothing: the claim is not in the registry yet.
     AwaitsRecord,
     /// Nothing: a cluster is not read yet, and may have an older claim.
@@ -45,33 +47,37 @@ pub(super) enum Standing {
 pub(super) struct Claims {
     delay: Duration,
     /// No other cluster is in the ClusterSet.
-    alone: bool,
+    sole: bool,
     /// Every live cluster is readable.
     verified: bool,
     /// The published state that was read back.
     visible: Option<Arc<Map>>,
     /// Claims of the leader before that were made longer ago than the delay.
     established: BTreeSet<Target>,
+    /// Targets of the leader before that are not judged yet: there may be instances of this cluster.
+    inherited: BTreeSet<Target>,
     /// Date of a claim, and since when it is visible.
-    visible_since: BTreeMap<Target, (i64, Instant)>,
+    visible_since: BTreeMap<Target, (i64, Duration)>,
     /// Until when targets that were lost are kept.
-    kept_until: BTreeMap<Target, Instant>,
-    /// How this cluster stands, and for whom that was judged.
+    kept_until: BTreeMap<Target, Duration>,
+    /// How this cluster stands, and whose instances are or may be there: those of the owner of its claim, or of the one
+    /// before that still hands over.
     standings: BTreeMap<Target, (ClaimOwner, Standing)>,
     /// Since when targets wait for clusters that cannot be read.
-    unread_since: BTreeMap<Target, Instant>,
+    unread_since: BTreeMap<Target, Duration>,
     /// When to judge again where time alone changes the judgement, or what is said of it.
-    due: BTreeMap<Target, Instant>,
+    due: BTreeMap<Target, Duration>,
 }
 
 impl Claims {
     pub(super) fn new(delay: Duration) -> Self {
         Self {
             delay,
-            alone: false,
+            sole: false,
             verified: false,
             visible: None,
             established: BTreeSet::new(),
+            inherited: BTreeSet::new(),
             visible_since: BTreeMap::new(),
             kept_until: BTreeMap::new(),
             standings: BTreeMap::new(),
@@ -81,17 +87,20 @@ impl Claims {
     }
 
     /// Takes over the claims of the leader before. `date` is the present, in seconds since 1970.
-    pub(super) fn inherit<'a>(&mut self, registrations: impl IntoIterator<Item = &'a Registration>, date: i64) {
+    pub(super) fn inherit<'a>(&mut self, registrations: impl Iterator<Item = &'a Registration> + Clone, date: i64) {
+        self.inherited = registrations.clone().map(|registration| registration.target.clone()).collect();
         let old = |registration: &&Registration| {
             let age = Duration::from_secs(date.saturating_sub(registration.claimed).max(0).unsigned_abs());
             !registration.retiring && age >= self.delay
         };
-        self.established =
-            registrations.into_iter().filter(old).map(|registration| registration.target.clone()).collect();
+        self.established = registrations.filter(old).map(|registration| registration.target.clone()).collect();
     }
 
-    pub(super) fn set_clusters(&mut self, alone: bool, verified: bool) {
-        (self.alone, self.verified) = (alone, verified);
+    /// Whether this is the only cluster, and whether every live one is readable. Returns whether that is news.
+    pub(super) fn set_clusters(&mut self, sole: bool, verified: bool) -> bool {
+        let before = (self.sole, self.verified);
+        (self.sole, self.verified) = (sole, verified);
+        before != (sole, verified)
     }
 
     pub(super) fn set_visible(&mut self, map: Option<Arc<Map>>) {
@@ -106,6 +115,11 @@ impl Claims {
         self.standings.get(target).map(|(_, standing)| *standing)
     }
 
+    /// The owner whose instances are or may be in a target.
+    pub(super) fn acts_for(&self, target: &Target) -> Option<&ClaimOwner> {
+        self.standings.get(target).map(|(owner, _)| owner)
+    }
+
     /// Targets that are not held: what the registry shows of the own claims, or of other clusters, may change that.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Target> {
         self.standings.iter().filter(|(_, (_, standing))| *standing != Standing::Holds).map(|(target, _)| target)
@@ -115,16 +129,18 @@ impl Claims {
     pub(super) fn handed_over_by(&self, owner: &ClaimOwner) -> impl Iterator<Item = &Target> {
         let standing = |target: &&Target| self.standings.get(*target);
         self.due.keys().filter(move |target| {
-            standing(target).is_some_and(|(held, standing)| held == owner && *standing == Standing::HandsOver)
+            standing(target).is_some_and(|(held, standing)| {
+                held == owner && matches!(standing, Standing::HandsOver | Standing::Keeps)
+            })
         })
     }
 
     /// When the next target must be judged again.
-    pub(super) fn wake(&self) -> Option<Instant> {
+    pub(super) fn wake(&self) -> Option<Duration> {
         self.due.values().min().copied()
     }
 
-    pub(super) fn due(&self, now: Instant) -> impl Iterator<Item = &Target> {
+    pub(super) fn due(&self, now: Duration) -> impl Iterator<Item = &Target> {
         self.due.iter().filter(move |(_, at)| **at <= now).map(|(target, _)| target)
     }
 
@@ -135,11 +151,12 @@ impl Claims {
         knowledge: &Knowledge,
         target: &Target,
         implied: impl FnOnce(&Registration) -> bool,
-        now: Instant,
+        now: Duration,
     ) -> Option<Standing> {
         self.due.remove(target);
         let Some(own) = knowledge.exports().and_then(|exports| exports.registrations().get(target)) else {
             self.established.remove(target);
+            self.inherited.remove(target);
             self.visible_since.remove(target);
             self.kept_until.remove(target);
             self.standings.remove(target);
@@ -149,18 +166,20 @@ impl Claims {
         self.note_visibility(own, now);
         let claimant = knowledge.claimant(target).map(|(_, owner)| owner);
         let rivalled = claimant.as_ref().is_some_and(|owner| !owner.is_same_service(&own.owner));
-        let standing = if own.retiring || rivalled {
-            self.lose(own, rivalled, now)
+        let (owner, standing) = if own.retiring || rivalled {
+            let unread = knowledge.settling() && !self.sole;
+            self.lose(own, rivalled, unread, now)
         } else {
             self.kept_until.remove(target);
             let shared = || {
                 let mut others = knowledge.other_claims(target).peekable();
                 others.peek().is_some() && others.all(|owner| owner.is_same_service(&own.owner))
             };
-            let free = self.alone || self.established.contains(target) || implied(own) || shared();
-            self.hold(knowledge, own, free, now)
+            let free = self.sole || self.established.contains(target) || implied(own) || shared();
+            (own.owner.clone(), self.hold(knowledge, own, free, now))
         };
-        self.standings.insert(target.clone(), (own.owner.clone(), standing));
+        self.inherited.remove(target);
+        self.standings.insert(target.clone(), (owner, standing));
         if standing == Standing::AwaitsClusters {
             let long = *self.unread_since.entry(target.clone()).or_insert(now) + SETTLE;
             if now < long {
@@ -173,11 +192,11 @@ impl Claims {
     }
 
     /// Whether a target has waited for clusters that cannot be read for longer than they usually take.
-    pub(super) fn awaits_clusters_long(&self, target: &Target, now: Instant) -> bool {
+    pub(super) fn awaits_clusters_long(&self, target: &Target, now: Duration) -> bool {
         self.unread_since.get(target).is_some_and(|since| now >= *since + SETTLE)
     }
 
-    fn note_visibility(&mut self, own: &Registration, now: Instant) {
+    fn note_visibility(&mut self, own: &Registration, now: Duration) {
         let there = self.visible.as_ref().and_then(|map| map.get(&*records::registration_key(&own.target)));
         if own.retiring || there.and_then(|value| records::decode_registration(value)).as_ref() != Some(own) {
             self.visible_since.remove(&own.target);
@@ -189,23 +208,37 @@ impl Claims {
         }
     }
 
-    /// A claim that was released, or turned out to be the younger one.
-    fn lose(&mut self, own: &Registration, rivalled: bool, now: Instant) -> Standing {
+    /// A claim that was released, or turned out to be the younger one. Also says whose instances are there. `unread`: it is
+    /// not known yet who else has claims.
+    fn lose(&mut self, own: &Registration, rivalled: bool, unread: bool, now: Duration) -> (ClaimOwner, Standing) {
         let target = &own.target;
         self.established.remove(target);
-        // Who only follows in this cluster, and not first of all clusters, has nothing there to hand over.
-        let before = self.standings.get(target).filter(|(owner, _)| owner.is_same_service(&own.owner));
-        let held = matches!(before, Some((_, Standing::Holds | Standing::HandsOver)));
-        let until = *self.kept_until.entry(target.clone()).or_insert(now + 2 * self.delay);
-        if held && rivalled && now < until {
-            self.due.insert(target.clone(), until);
-            return Standing::HandsOver;
+        let held = match self.standings.get(target) {
+            Some((former, Standing::Holds | Standing::HandsOver)) => Some((former, Standing::HandsOver)),
+            Some((former, Standing::Keeps)) => Some((former, Standing::Keeps)),
+            None if self.inherited.contains(target) => Some((&own.owner, Standing::Keeps)),
+            _ => None,
+        };
+        if let Some((former, Standing::Keeps)) = held
+            && !rivalled
+            && unread
+        {
+            return (former.clone(), Standing::Keeps);
         }
-        Standing::Withdraws
+        let until = *self.kept_until.entry(target.clone()).or_insert(now + 2 * self.delay);
+        match held {
+            Some((former, standing)) if rivalled && now < until => {
+                self.due.insert(target.clone(), until);
+                // Another name of this cluster that follows, and is not the first of all clusters, has nothing there yet.
+                let owner = if former.is_same_service(&own.owner) { &own.owner } else { former };
+                (owner.clone(), standing)
+            }
+            _ => (own.owner.clone(), Standing::Withdraws),
+        }
     }
 
     /// The oldest claim of all.
-    fn hold(&mut self, knowledge: &Knowledge, own: &Registration, free: bool, now: Instant) -> Standing {
+    fn hold(&mut self, knowledge: &Knowledge, own: &Registration, free: bool, now: Duration) -> Standing {
         let target = &own.target;
         let held = matches!(self.standing(target), Some(Standing::Holds | Standing::HandsOver));
         if held {
@@ -214,8 +247,8 @@ impl Claims {
         if !knowledge.is_on_record(target) {
             return Standing::AwaitsRecord;
         }
-        // Who is alone waits for nobody: outside a ClusterSet there is nobody to be read.
-        if knowledge.settling() && !self.alone {
+        // The only cluster waits for nobody: outside a ClusterSet there is nobody to be read.
+        if knowledge.settling() && !self.sole {
             return Standing::AwaitsClusters;
         }
         if free {

@@ -8,6 +8,8 @@ use crate::{
 };
 
 const DELAY: Duration = Duration::from_secs(10);
+/// When the tests begin, since the controller leads.
+const START: Duration = Duration::from_mins(5);
 
 /// Claims of a cluster that can read another one, and has read its own claim back.
 fn mk_claims(knowledge: &Knowledge) -> Claims {
@@ -17,13 +19,13 @@ fn mk_claims(knowledge: &Knowledge) -> Claims {
     claims
 }
 
-fn judge(claims: &mut Claims, knowledge: &Knowledge, now: Instant) -> Standing {
+fn judge(claims: &mut Claims, knowledge: &Knowledge, now: Duration) -> Standing {
     claims.judge(knowledge, &target(), |_| false, now).unwrap()
 }
 
 #[test]
 fn a_named_target_waits_until_its_claim_was_visible_for_a_while() {
-    let (knowledge, start) = (mk_knowledge(&[]), Instant::now());
+    let (knowledge, start) = (mk_knowledge(&[]), START);
     let mut claims = mk_claims(&knowledge);
     claims.set_visible(None);
     assert_eq!(judge(&mut claims, &knowledge, start), Standing::AwaitsRecord);
@@ -33,14 +35,14 @@ fn a_named_target_waits_until_its_claim_was_visible_for_a_while() {
     assert_eq!(judge(&mut claims, &knowledge, seen), Standing::AwaitsDelay);
     assert_eq!(claims.wake(), Some(seen + DELAY));
     assert_eq!(claims.due(seen + DELAY).collect::<Vec<_>>(), [&target()]);
-    assert_eq!(judge(&mut claims, &knowledge, seen + DELAY - Duration::from_millis(1)), Standing::AwaitsDelay);
+    assert_eq!(judge(&mut claims, &knowledge, seen + Duration::from_millis(9_999)), Standing::AwaitsDelay);
     assert_eq!(judge(&mut claims, &knowledge, seen + DELAY), Standing::Holds);
     assert_eq!((claims.wake(), claims.waiting().count()), (None, 0));
 }
 
 #[test]
 fn nobody_waits_where_no_other_name_can_want_the_target() {
-    let (knowledge, now) = (mk_knowledge(&[]), Instant::now());
+    let (knowledge, now) = (mk_knowledge(&[]), START);
     assert_eq!(mk_claims(&knowledge).judge(&knowledge, &target(), |_| true, now), Some(Standing::Holds), "implied");
     let mut alone = mk_claims(&knowledge);
     alone.set_clusters(true, true);
@@ -64,14 +66,14 @@ fn a_service_that_is_annotated_here_and_exported_elsewhere_holds_its_target_besi
         let own = knowledge.desired();
         knowledge.adopt_published(own);
         adopt(&mut knowledge, &[("web", exported)]);
-        let now = Instant::now();
+        let now = START;
         assert_eq!(judge(&mut mk_claims(&knowledge), &knowledge, now), Standing::Holds, "claimed at {exported}");
     }
 }
 
 #[test]
 fn a_new_target_waits_for_clusters_that_cannot_be_read_and_a_held_one_does_not() {
-    let (knowledge, start) = (mk_knowledge(&[]), Instant::now());
+    let (knowledge, start) = (mk_knowledge(&[]), START);
     let mut claims = mk_claims(&knowledge);
     claims.set_clusters(false, false);
     assert_eq!(judge(&mut claims, &knowledge, start), Standing::AwaitsClusters);
@@ -84,7 +86,7 @@ fn a_new_target_waits_for_clusters_that_cannot_be_read_and_a_held_one_does_not()
 
 #[test]
 fn who_loses_a_target_keeps_it_until_its_successor_had_time_and_gets_it_back_at_once() {
-    let (mut knowledge, start) = (mk_knowledge(&[]), Instant::now());
+    let (mut knowledge, start) = (mk_knowledge(&[]), START);
     let mut claims = mk_claims(&knowledge);
     judge(&mut claims, &knowledge, start);
     let held = start + DELAY;
@@ -105,7 +107,7 @@ fn what_is_released_is_kept_only_for_another_name_that_waits() {
     for (others, first) in
         [(&[][..], Standing::Withdraws), (&[("web", 9)], Standing::Withdraws), (&[("younger", 9)], Standing::HandsOver)]
     {
-        let (mut knowledge, start) = (mk_knowledge(others), Instant::now());
+        let (mut knowledge, start) = (mk_knowledge(others), START);
         let mut claims = mk_claims(&knowledge);
         judge(&mut claims, &knowledge, start);
         let held = start + DELAY;
@@ -121,9 +123,9 @@ fn what_is_released_is_kept_only_for_another_name_that_waits() {
 
 /// Another name of this cluster, which waited less long than one elsewhere: it never held anything.
 #[test]
-fn who_only_follows_in_its_cluster_hands_nothing_over() {
-    for (since, standing) in [(8, Standing::Holds), (12, Standing::Withdraws)] {
-        let (mut knowledge, start) = (mk_knowledge(&[("other", 9)]), Instant::now());
+fn what_a_name_of_this_cluster_had_is_kept_for_the_one_elsewhere_that_is_next() {
+    for (since, standing) in [(8, Standing::Holds), (12, Standing::HandsOver)] {
+        let (mut knowledge, start) = (mk_knowledge(&[("other", 9)]), START);
         let mut claims = mk_claims(&knowledge);
         judge(&mut claims, &knowledge, start);
         assert_eq!(judge(&mut claims, &knowledge, start + DELAY), Standing::Holds);
@@ -132,6 +134,12 @@ fn who_only_follows_in_its_cluster_hands_nothing_over() {
             knowledge.claim_again(&owner, 20);
         }
         assert_eq!(judge(&mut claims, &knowledge, start + DELAY), standing, "since {since}");
+        let [web, next] = ["web", "next"].map(|name| ClaimOwner::export(&key(name)));
+        let acting = if standing == Standing::Holds { &next } else { &web };
+        assert_eq!(claims.acts_for(&target()), Some(acting));
+        let later = if standing == Standing::Holds { Standing::Holds } else { Standing::Withdraws };
+        assert_eq!(judge(&mut claims, &knowledge, start + 3 * DELAY), later);
+        assert_eq!(claims.acts_for(&target()), Some(&next));
     }
 }
 
@@ -142,13 +150,23 @@ fn a_new_leader_goes_on_with_old_claims_once_it_knows_the_other_clusters() {
         claims.inherit(knowledge.exports().map(Exports::registrations).unwrap().values(), now);
         claims
     };
-    let start = Instant::now();
+    let start = START;
     let knowledge = mk_knowledge(&[]);
     assert_eq!(judge(&mut inherit(&knowledge, 15), &knowledge, start), Standing::Holds);
     assert_eq!(judge(&mut inherit(&knowledge, 14), &knowledge, start), Standing::AwaitsDelay, "9 s old");
-    // It lost it already: nothing is registered for a moment.
+    // It lost it already: nothing is registered for a moment, and what the leader before kept for the successor stays.
     let lost = mk_knowledge(&[("older", 3)]);
-    assert_eq!(judge(&mut inherit(&lost, 100), &lost, start), Standing::Withdraws);
+    let mut claims = inherit(&lost, 100);
+    assert_eq!(judge(&mut claims, &lost, start), Standing::Keeps);
+    assert_eq!(claims.wake(), Some(start + 2 * DELAY));
+    assert_eq!(judge(&mut claims, &lost, start + 2 * DELAY), Standing::Withdraws);
+    assert_eq!(judge(&mut claims, &lost, start + 3 * DELAY), Standing::Withdraws);
+    // So does what it had released.
+    let mut released = mk_knowledge(&[("younger", 9)]);
+    released.replan(&key("web"), None, 20);
+    let mut claims = inherit(&released, 100);
+    assert_eq!(judge(&mut claims, &released, start), Standing::Keeps);
+    assert_eq!(judge(&mut claims, &released, start + 2 * DELAY), Standing::Withdraws);
 
     let mut unread = Knowledge::new("here".parse().unwrap(), Membership::Member { trouble: None });
     unread.resume(&knowledge.desired().unwrap(), 100);

@@ -1,7 +1,7 @@
 //! What others registered in Cloud Map, for the Kubernetes namespaces that import it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
 };
@@ -24,6 +24,8 @@ use crate::{
 pub struct ImportRules {
     /// For namespaces without the annotation.
     pub default: ImportFrom,
+    /// The Kubernetes namespace of this controller.
+    pub own: Option<Arc<str>>,
 }
 
 /// What is known.
@@ -34,7 +36,7 @@ pub(super) struct Foreign {
     namespaces: BTreeMap<Arc<str>, Importing>,
     found: Arc<Found>,
     /// For names that are not completely read: all addresses that were.
-    seen: HashMap<ServiceKey, BTreeSet<IpAddr>>,
+    seen: BTreeMap<ServiceKey, BTreeSet<IpAddr>>,
     /// What was said on the Kubernetes namespaces about Cloud Map namespaces.
     said: BTreeMap<(Arc<str>, Arc<str>), Trouble>,
 }
@@ -70,9 +72,14 @@ impl Foreign {
             barred: None,
             namespaces: BTreeMap::new(),
             found: Arc::default(),
-            seen: HashMap::new(),
+            seen: BTreeMap::new(),
             said: BTreeMap::new(),
         }
+    }
+
+    /// Whether nothing may be imported under a name.
+    pub(super) fn refuses(&self, key: &ServiceKey) -> bool {
+        self.rules.refuse(key)
     }
 
     /// A Kubernetes namespace came, changed, or went.
@@ -228,7 +235,7 @@ impl Foreign {
         picture.backends.sort();
         if picture.complete {
             self.seen.remove(key);
-        } else {
+        } else if self.seen.contains_key(key) || !picture.backends.is_empty() {
             let seen = self.seen.entry(key.clone()).or_default();
             seen.extend(picture.backends.iter().flat_map(Backend::addresses));
             picture.seen.clone_from(seen);
@@ -267,6 +274,15 @@ impl Consequences {
 }
 
 impl ImportRules {
+    /// Whether nothing may be imported under a name, whoever exports it: in the namespaces of Kubernetes itself, whose names
+    /// begin with `kube-`, and of this controller, another cluster must not make Services, nor one that stands for the API
+    /// server (`default/kubernetes`).
+    pub(super) fn refuse(&self, key: &ServiceKey) -> bool {
+        key.namespace.starts_with("kube-")
+            || Some(&key.namespace) == self.own.as_ref()
+            || (&*key.namespace, &*key.name) == ("default", "kubernetes")
+    }
+
     /// The Cloud Map namespaces of a Kubernetes namespace, ledgers left out.
     ///
     /// # Errors

@@ -65,7 +65,7 @@ fn octets(picture: &Picture) -> Vec<u8> {
 
 #[test]
 fn an_annotation_counts_before_the_flag_and_the_ledger_is_never_imported() {
-    let rules = ImportRules { default: "{namespace},common".parse().unwrap() };
+    let rules = ImportRules { default: "{namespace},common".parse().unwrap(), ..ImportRules::default() };
     let mut foreign = Foreign::new(rules);
     for (namespace, expected) in [
         (namespace("shop", None), &["common", "shop"][..]),
@@ -114,7 +114,7 @@ fn what_changed_concerns_the_names_in_every_namespace_that_imports_it() {
 
 #[test]
 fn a_namespace_that_cannot_be_read_is_said_once_where_somebody_named_it() {
-    let mut foreign = Foreign::new(ImportRules { default: "{namespace}".parse().unwrap() });
+    let mut foreign = Foreign::new(ImportRules { default: "{namespace}".parse().unwrap(), ..ImportRules::default() });
     add(&mut foreign, &namespace("implied", None));
     add(&mut foreign, &namespace("shop", Some("internal")));
     let missing = || found_in(&[("internal", trouble(Trouble::NotFound)), ("implied", trouble(Trouble::NotFound))]);
@@ -217,7 +217,7 @@ fn a_namespace_that_does_not_exist_counts_as_empty_beside_one_that_does() {
 
 #[test]
 fn outside_a_clusterset_nothing_is_sought_and_who_asked_is_told() {
-    let mut foreign = Foreign::new(ImportRules { default: "common".parse().unwrap() });
+    let mut foreign = Foreign::new(ImportRules { default: "common".parse().unwrap(), ..ImportRules::default() });
     add(&mut foreign, &namespace("implied", None));
     add(&mut foreign, &namespace("shop", Some("internal")));
     let why = || Some("There is no ClusterSet.".to_owned());
@@ -254,4 +254,15 @@ fn who_imports_later_is_told_of_what_cannot_be_an_endpoint() {
     assert_eq!(later.rejected, [(ServiceKey::new("other", "web"), rejected)]);
     let same = add(&mut foreign, &namespace("other", Some("internal,more")));
     assert_eq!(same.rejected, [], "it is not said again");
+}
+
+#[test]
+fn names_that_nothing_was_read_of_leave_nothing_behind() {
+    let mut foreign = importing("internal,unread");
+    foreign.adopt(found_in(&[("internal", services(false, &[("web", Some(reading(&[("a", "10.0.0.1")])))]))]));
+    for n in 0..1_000 {
+        assert!(!foreign.picture(&key(&format!("name-{n}"))).complete);
+        foreign.picture(&key("web"));
+    }
+    assert_eq!(foreign.seen.keys().collect::<Vec<_>>(), [&key("web")]);
 }

@@ -1,23 +1,20 @@
 //! Which EndpointSlices belong to which name.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{cluster::objects::EndpointSlice, model::ServiceKey};
 
 /// Slices by the name they belong to. `T` is one of the slice caches' types.
 #[derive(Debug)]
 pub(super) struct SliceIndex<T> {
-    by_name: HashMap<ServiceKey, BTreeMap<Arc<str>, Arc<T>>>,
+    by_name: BTreeMap<ServiceKey, BTreeMap<Arc<str>, Arc<T>>>,
     name_of: fn(&EndpointSlice) -> Option<&Arc<str>>,
 }
 
 impl<T: std::ops::Deref<Target = EndpointSlice>> SliceIndex<T> {
     /// `name_of` reads the label that says which name a slice belongs to.
     pub(super) fn new(name_of: fn(&EndpointSlice) -> Option<&Arc<str>>) -> Self {
-        Self { by_name: HashMap::new(), name_of }
+        Self { by_name: BTreeMap::new(), name_of }
     }
 
     /// Takes a change in; returns the names that it concerns: a slice whose label changed concerns two.

@@ -1,14 +1,14 @@
 //! All that is known about exports at one moment: of this cluster by its caches, of the others by their ledgers.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
 };
 
 use tracing::{info, warn};
 
-use super::membership::LEAVING;
+use super::{Mode, membership::LEAVING};
 use crate::{
     cluster::objects::Namespace,
     export::{Exports, Local, Publication, Refusal},
@@ -62,8 +62,7 @@ impl Asks {
 /// What is done at all.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rules {
-    /// In no ClusterSet: nothing is exported, only annotated objects are registered.
-    pub alone: bool,
+    pub mode: Mode,
     /// `--dry-run`: what is recorded for annotated objects stays as it is.
     pub frozen: bool,
     /// Every export has the target of its own name, beside the one that it asks for.
@@ -78,14 +77,20 @@ pub struct Knowledge {
     local: ClusterId,
     membership: Membership,
     /// For each ServiceExport what it exports, or why it does not.
-    planned: HashMap<ServiceKey, Result<Arc<Local>, Refusal>>,
-    annotated: HashMap<ClaimOwner, Asks>,
+    planned: BTreeMap<ServiceKey, Result<Arc<Local>, Refusal>>,
+    annotated: BTreeMap<ClaimOwner, Asks>,
+    /// The exports that want a target.
+    wanting: BTreeMap<Target, BTreeSet<ServiceKey>>,
+    /// In how many clusters each name is exported, the own plan included.
+    names: BTreeMap<ServiceKey, usize>,
     rules: Rules,
     rights: Rights,
     /// `None` until the own ledger is known.
     exports: Option<Exports>,
     remotes: BTreeMap<ClusterId, Remote>,
-    /// The registry's heads were read at least once.
+    /// Clusters that are in the ledger, but of which nothing is accepted (yet).
+    unaccepted: BTreeSet<ClusterId>,
+    /// The registry's heads were read at least once in this term: what the record says does not count.
     read: bool,
     /// All live clusters were verified at least once, or had the time to be.
     settled: bool,
@@ -96,7 +101,7 @@ pub struct Knowledge {
 struct Remote {
     /// `None`: not known (yet).
     map: Option<Arc<Map>>,
-    exports: HashMap<ServiceKey, Arc<Local>>,
+    exports: BTreeMap<ServiceKey, Arc<Local>>,
     registrations: BTreeMap<Target, Registration>,
     /// Since when nothing is heard of it, if so, in milliseconds since 1970.
     silent: Option<u64>,
@@ -111,12 +116,15 @@ impl Knowledge {
         Self {
             local,
             membership,
-            planned: HashMap::new(),
-            annotated: HashMap::new(),
+            planned: BTreeMap::new(),
+            annotated: BTreeMap::new(),
+            wanting: BTreeMap::new(),
+            names: BTreeMap::new(),
             rules: Rules::default(),
             rights: Rights::default(),
             exports: None,
             remotes: BTreeMap::new(),
+            unaccepted: BTreeSet::new(),
             read: false,
             settled: false,
             published: None,
@@ -165,9 +173,7 @@ impl Knowledge {
 
     /// How many clusters are known to export anything, this one included, and how many names they export.
     pub fn sizes(&self) -> (usize, usize) {
-        let names: BTreeSet<&ServiceKey> =
-            self.remotes.values().flat_map(|remote| remote.exports.keys()).chain(self.planned.keys()).collect();
-        (1 + self.remotes.len(), names.len())
+        (1 + self.remotes.len(), self.names.len())
     }
 
     /// What a ServiceExport exports now (`None`: there is no ServiceExport). Returns the other names that must be
@@ -187,11 +193,30 @@ impl Knowledge {
         if unchanged {
             return (BTreeSet::new(), false);
         }
-        let plan = plan.map(|plan| plan.map(Arc::new));
-        match plan {
-            Some(plan) => self.planned.insert(key.clone(), plan),
-            None => self.planned.remove(key),
-        };
+        let owner = ClaimOwner::export(key);
+        for target in self.targets_of(&owner) {
+            if let Some(wanting) = self.wanting.get_mut(&target) {
+                wanting.remove(key);
+                if wanting.is_empty() {
+                    self.wanting.remove(&target);
+                }
+            }
+        }
+        match plan.map(|plan| plan.map(Arc::new)) {
+            Some(plan) => {
+                if self.planned.insert(key.clone(), plan).is_none() {
+                    count(&mut self.names, key);
+                }
+            }
+            None => {
+                if self.planned.remove(key).is_some() {
+                    discount(&mut self.names, key);
+                }
+            }
+        }
+        for target in self.targets_of(&owner) {
+            self.wanting.entry(target).or_default().insert(key.clone());
+        }
         (self.export(key, now), true)
     }
 
@@ -250,7 +275,7 @@ impl Knowledge {
     pub fn export(&mut self, key: &ServiceKey, now: i64) -> BTreeSet<ClaimOwner> {
         let local = match (&self.membership, self.planned.get(key)) {
             (Membership::Leaving, _) | (_, None | Some(Err(_))) => None,
-            _ if self.rules.alone => None,
+            _ if self.rules.mode == Mode::Standalone => None,
             (_, Some(Ok(local))) => Some(Arc::clone(local)),
         };
         let targets = local.as_ref().map(|local| self.targets_for(key, local)).unwrap_or_default();
@@ -272,7 +297,7 @@ impl Knowledge {
             let owns = if owner.is_annotated() {
                 self.rules.frozen || self.annotated.contains_key(owner)
             } else {
-                !self.rules.alone && matches!(self.planned.get(&key), Some(Ok(_)))
+                self.rules.mode != Mode::Standalone && matches!(self.planned.get(&key), Some(Ok(_)))
             };
             !leaving && owns
         });
@@ -299,7 +324,8 @@ impl Knowledge {
     /// ([`unknown`](Self::unknown), [`settling`](Self::settling)) is not among the names.
     pub fn adopt_remotes(&mut self, remotes: &Remotes) -> Concerned {
         let mut concerned = Concerned::default();
-        self.read |= remotes.all_live_verified || !remotes.clusters.is_empty();
+        self.read |= remotes.heads_read;
+        self.unaccepted.clone_from(&remotes.unaccepted);
         self.settled |= remotes.all_live_verified;
         for (id, remote) in &remotes.clusters {
             let gone = remote.left || remote.expired;
@@ -326,9 +352,17 @@ impl Knowledge {
             let mut problems = Vec::new();
             for key in records::changed_services(&before, &state) {
                 match records::decode_service(&state, &key, &mut problems) {
-                    Some(exported) => entry.exports.insert(key.clone(), Arc::new(exported)),
-                    None => entry.exports.remove(&key),
-                };
+                    Some(exported) => {
+                        if entry.exports.insert(key.clone(), Arc::new(exported)).is_none() {
+                            count(&mut self.names, &key);
+                        }
+                    }
+                    None => {
+                        if entry.exports.remove(&key).is_some() {
+                            discount(&mut self.names, &key);
+                        }
+                    }
+                }
                 concerned.names.insert(key);
             }
             for problem in problems {
@@ -341,16 +375,14 @@ impl Knowledge {
             }
         }
         for (_, gone) in self.remotes.extract_if(.., |id, _| !remotes.clusters.contains_key(id)) {
-            concerned.names.extend(gone.exports.into_keys());
+            for key in gone.exports.into_keys() {
+                discount(&mut self.names, &key);
+                concerned.names.insert(key);
+            }
             concerned.targets.extend(gone.registrations.into_keys());
         }
-        let wants = |key: &ServiceKey, plan: &Result<Arc<Local>, Refusal>| {
-            let targets = plan.as_ref().map(|local| self.targets_for(key, local)).unwrap_or_default();
-            targets.iter().any(|target| concerned.targets.contains(target))
-        };
-        let wanting: Vec<_> =
-            self.planned.iter().filter(|(key, plan)| wants(key, plan)).map(|(key, _)| key.clone()).collect();
-        concerned.names.extend(wanting);
+        let wanting = concerned.targets.iter().filter_map(|target| self.wanting.get(target)).flatten();
+        concerned.names.extend(wanting.cloned());
         concerned
     }
 
@@ -409,7 +441,7 @@ impl Knowledge {
     }
 
     /// Names whose endpoints in other clusters have one of these addresses.
-    pub fn names_with(&self, addresses: &HashSet<IpAddr>) -> BTreeSet<ServiceKey> {
+    pub fn names_with(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<ServiceKey> {
         let concerned = |endpoint: &Endpoint| {
             endpoint.ipv4.is_some_and(|address| addresses.contains(&address.into()))
                 || endpoint.ipv6.is_some_and(|address| addresses.contains(&address.into()))
@@ -441,8 +473,15 @@ impl Knowledge {
     }
 
     /// All names that any known cluster exports.
-    pub fn names(&self) -> BTreeSet<ServiceKey> {
-        self.remotes.values().flat_map(|remote| remote.exports.keys()).chain(self.planned.keys()).cloned().collect()
+    pub fn names(&self) -> impl Iterator<Item = &ServiceKey> {
+        self.names.keys()
+    }
+
+    /// Those of them in a namespace.
+    pub fn names_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &ServiceKey> {
+        let first = ServiceKey::new(Arc::clone(namespace), "");
+        let names = self.names.range(first..).map(|(key, _)| key);
+        names.take_while(move |key| key.namespace == *namespace)
     }
 
     /// The cluster is in the ledger, has not left, and is heard of.
@@ -452,7 +491,7 @@ impl Knowledge {
 
     /// The cluster is in the ledger, but what it says is not known (yet).
     pub fn is_unread(&self, cluster: &ClusterId) -> bool {
-        self.remotes.get(cluster).is_some_and(|remote| remote.map.is_none())
+        self.unaccepted.contains(cluster) || self.remotes.get(cluster).is_some_and(|remote| remote.map.is_none())
     }
 
     /// The clusters of which all that they export by the ledger is known, this one included. Only worth asking when the ledger was
@@ -465,7 +504,7 @@ impl Knowledge {
     pub fn unknown(&self) -> Unknown {
         if self.read {
             let unknown = self.remotes.iter().filter(|(_, remote)| remote.map.is_none()).map(|(id, _)| id.clone());
-            Unknown::Only(unknown.collect())
+            Unknown::Only(unknown.chain(self.unaccepted.iter().cloned()).collect())
         } else {
             Unknown::All
         }
@@ -504,6 +543,19 @@ impl Knowledge {
             (_, _, Membership::Joining(waiting)) => Publication::Pending(waiting.clone()),
             (_, _, Membership::Member { trouble: Some(error) }) => Publication::Failed(error.clone()),
             _ => Publication::Pending("On its way to the registry.".to_owned()),
+        }
+    }
+}
+
+fn count(names: &mut BTreeMap<ServiceKey, usize>, key: &ServiceKey) {
+    *names.entry(key.clone()).or_default() += 1;
+}
+
+fn discount(names: &mut BTreeMap<ServiceKey, usize>, key: &ServiceKey) {
+    if let Some(count) = names.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            names.remove(key);
         }
     }
 }

@@ -41,7 +41,9 @@ fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -> Remotes {
     };
     Remotes {
         clusters: clusters.iter().map(|(name, state)| (id(name), read(state))).collect(),
+        heads_read: true,
         all_live_verified: clusters.iter().all(|(_, state)| state.is_some()),
+        ..Remotes::default()
     }
 }
 
@@ -58,6 +60,24 @@ fn nothing_is_known_before_the_registry_was_read() {
     assert_eq!(knowledge.unknown(), Unknown::All, "an empty reading that verified nothing is none");
     knowledge.adopt_remotes(&mk_remotes(&[]));
     assert!(knowledge.unknown().is_none() && !knowledge.settling());
+}
+
+/// Clusters that joined since are missing in it.
+#[test]
+fn a_record_that_was_rolled_back_says_nothing_about_the_clusters_that_it_lacks() {
+    let mut knowledge = mk_knowledge();
+    let recorded = Remotes { heads_read: false, ..mk_remotes(&[("there", None)]) };
+    knowledge.adopt_remotes(&recorded);
+    assert_eq!(knowledge.unknown(), Unknown::All);
+    assert!(!knowledge.settle(), "time alone does not tell");
+    // Who made the exports service of the other one is asked only now.
+    let mut read = mk_remotes(&[("there", Some(mk_map(&[])))]);
+    (read.unaccepted, read.all_live_verified) = ([id("joined")].into(), false);
+    knowledge.adopt_remotes(&read);
+    assert_eq!(knowledge.unknown(), Unknown::Only([id("joined")].into()));
+    assert!(knowledge.is_unread(&id("joined")) && knowledge.settling());
+    knowledge.adopt_remotes(&mk_remotes(&[("there", Some(mk_map(&[]))), ("joined", Some(mk_map(&[])))]));
+    assert!(knowledge.unknown().is_none());
 }
 
 #[test]

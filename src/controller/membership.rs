@@ -1,39 +1,122 @@
-//! What the state of the ledger means for the exports and the annotated objects of this cluster.
+//! How this cluster stands in its ClusterSet: its own ledger, those of the others, and what that means for its objects.
+
+use std::sync::Arc;
 
 use tracing::info;
 
 use super::{
-    Membership,
-    watch::{Watch, seconds},
+    Knowledge, Membership, Mode,
+    core::{Core, Now, SETTLE},
 };
 use crate::{
-    ledger::{driver::Status, writer::Stage},
+    ledger::{
+        Map,
+        driver::{Status, local::Kept},
+        records,
+        remote::Remotes,
+        writer::Stage,
+    },
     model::ClusterId,
 };
 
 /// What is said while `cloudmap-mcs leave` holds.
 pub(super) const LEAVING: &str = "This cluster leaves its ClusterSet. To come back: cloudmap-mcs leave --undo.";
 
-impl Watch {
-    /// The ledger, or outside a ClusterSet the record of registrations, stands otherwise than before.
-    pub(super) fn membership_changed(&mut self, status: &Status, young: bool) {
-        if self.shared.ledger {
-            let membership = membership(status, young, self.shared.state().knowledge.local());
-            if *self.shared.state().knowledge.membership() == membership {
-                return;
-            }
-            info!(?membership, "membership changed");
-            self.shared.state().knowledge.set_membership(membership, seconds());
-            self.check_membership();
-            self.touch_all();
-            self.publish();
-            self.enqueue(self.names());
-        } else {
-            self.annotated.set_unrecorded(status.error.as_deref());
+impl Core {
+    pub(super) fn ledger_changed(&mut self, status: Arc<Status>, now: Now) {
+        self.status = status;
+        if self.mode == Mode::Member {
+            self.judge_membership(now);
         }
+    }
+
+    fn judge_membership(&mut self, now: Now) {
+        let membership = membership(&self.status, self.young, self.knowledge.local());
+        if *self.knowledge.membership() == membership {
+            return;
+        }
+        info!(?membership, "membership changed");
+        self.knowledge.set_membership(membership, now.seconds());
+        self.check_membership();
+        self.touch_all();
+        self.publish = true;
+        let names = self.names();
+        self.reconcile(names);
+        self.tell_held_up();
+    }
+
+    fn tell_held_up(&mut self) {
         for owner in self.annotated.owners() {
-            self.annotated.tell_held_up(&self.shared.state().knowledge, &owner);
+            self.annotated.tell_held_up(&self.knowledge, &owner);
         }
+    }
+
+    /// This leader starts from what the one before left.
+    pub(super) fn resumed(&mut self, own: Option<&Map>, now: Now) {
+        let Some(own) = own else { return };
+        self.claims.inherit(records::registrations(own).values(), now.seconds());
+        self.knowledge.resume(own, now.seconds());
+        self.touch_all();
+        self.publish = true;
+    }
+
+    /// What is kept in place of a ledger is published and visible at once: there is nobody else to see it.
+    pub(super) fn kept(&mut self, Kept { map, error }: Kept, now: Now) {
+        if self.knowledge.exports().is_none() {
+            self.resumed(map.as_deref(), now);
+        }
+        if map.is_some() {
+            self.published(map.clone());
+            self.read_back(map);
+        }
+        self.annotated.set_unrecorded(error.as_deref());
+        self.tell_held_up();
+    }
+
+    pub(super) fn published(&mut self, map: Option<Arc<Map>>) {
+        let concerned = self.knowledge.adopt_published(map);
+        self.touched.extend(concerned.targets);
+        self.reconcile(concerned.names);
+    }
+
+    pub(super) fn read_back(&mut self, map: Option<Arc<Map>>) {
+        self.claims.set_visible(map);
+        self.touched.extend(self.claims.waiting().cloned());
+    }
+
+    pub(super) fn remotes_changed(&mut self, remotes: &Remotes) {
+        let waiting = |knowledge: &Knowledge| (knowledge.unknown(), knowledge.settling());
+        let before = waiting(&self.knowledge);
+        let concerned = self.knowledge.adopt_remotes(remotes);
+        let known = waiting(&self.knowledge) != before;
+        let sole = remotes.all_live_verified && remotes.clusters.values().all(|remote| remote.left);
+        if self.claims.set_clusters(sole, remotes.all_live_verified) || known {
+            self.touched.extend(self.claims.waiting().cloned());
+        }
+        self.touched.extend(concerned.targets);
+        self.reconcile(concerned.names);
+        if known {
+            // What waited for a cluster to become known, or was kept because it was not.
+            let names = self.names();
+            self.reconcile(names);
+        }
+    }
+
+    /// What could not be read yet has had its time, and what failed another attempt.
+    pub(super) fn settle(&mut self, now: Now) {
+        self.young = false;
+        if self.mode == Mode::Member {
+            self.judge_membership(now);
+        }
+        // Both: what waits for either waits no longer.
+        if self.knowledge.settle() | self.peers.settle() {
+            info!("not all clusters could be read: their objects are kept, new imports wait no longer");
+            let names = self.names();
+            self.reconcile(names);
+            self.touched.extend(self.claims.waiting().cloned());
+        }
+        // While the registry cannot be read at all, the time has not begun.
+        self.settles = self.knowledge.settling().then_some(now.mono + SETTLE);
     }
 }
 

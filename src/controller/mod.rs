@@ -1,28 +1,32 @@
-//! Runs exporting and importing: takes what changed from the caches, the ledger and the instances ([`run`]), keeps what is
-//! known in one place ([`Knowledge`]), publishes what this cluster exports at once, and puts every name that may need a
-//! write into a queue that a few workers take from.
+//! Decides what is exported, imported and registered. A core without a clock, a channel or a task takes in what changed and
+//! says what follows ([`core`]); a runtime around it owns the channels, the queue of names and the workers that write what the
+//! core planned for one name ([`run`], [`work`]).
 
 mod annotated;
 mod claims;
+mod core;
+mod exports;
 mod foreign;
-mod importing;
+mod imports;
 mod index;
 mod knowledge;
 mod membership;
 mod metrics;
+mod mode;
+mod names;
 mod peers;
 mod pending;
 mod pods;
-mod reconcile;
-mod register;
-mod shared;
+mod registrations;
+mod runtime;
 mod targets;
 #[cfg(test)]
 mod tests;
-mod watch;
+mod work;
 
 pub use foreign::ImportRules;
 pub use knowledge::{Asks, Concerned, Knowledge, Membership, Rules};
 pub use metrics::Metrics;
+pub use mode::Mode;
+pub use runtime::{Inputs, Records, Settings, run};
 pub use targets::{Asked, Targets};
-pub use watch::{Inputs, Settings, run};

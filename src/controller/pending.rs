@@ -1,9 +1,7 @@
 //! For how long an export may be on its way before its ServiceExport says so: publishing takes about two seconds, and a
 //! `Pending` that lasts no longer is a write on every ServiceExport that nobody reads.
 
-use std::{collections::HashMap, time::Duration};
-
-use tokio::time::Instant;
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::model::ServiceKey;
 
@@ -13,14 +11,14 @@ const UNSAID: Duration = Duration::from_secs(3);
 /// Since when exports are on their way.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    since: HashMap<ServiceKey, Instant>,
+    since: BTreeMap<ServiceKey, Duration>,
 }
 
 impl Pending {
     /// The export is on its way: how long that is to remain unsaid, if any longer.
-    pub(super) fn wait(&mut self, key: &ServiceKey, now: Instant) -> Option<Duration> {
+    pub(super) fn wait(&mut self, key: &ServiceKey, now: Duration) -> Option<Duration> {
         let since = *self.since.entry(key.clone()).or_insert(now);
-        Some((since + UNSAID).saturating_duration_since(now)).filter(|rest| !rest.is_zero())
+        Some((since + UNSAID).saturating_sub(now)).filter(|rest| !rest.is_zero())
     }
 
     /// It is so no more, or there is no such export.
@@ -36,7 +34,7 @@ mod tests {
     #[test]
     fn what_passes_soon_remains_unsaid_and_what_lasts_is_said() {
         let mut pending = Pending::default();
-        let (key, start) = (ServiceKey::new("ns", "a"), Instant::now());
+        let (key, start) = (ServiceKey::new("ns", "a"), Duration::from_mins(5));
         assert_eq!(pending.wait(&key, start), Some(UNSAID));
         assert_eq!(pending.wait(&key, start + Duration::from_secs(1)), Some(Duration::from_secs(2)));
         assert_eq!(pending.wait(&key, start + UNSAID), None);

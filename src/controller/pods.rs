@@ -1,7 +1,7 @@
 //! The labels of pods that their instances say, by address.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
 };
@@ -17,11 +17,16 @@ use crate::{
 
 /// For each Service that is registered. Empty without `--instance-labels`.
 #[derive(Debug, Default)]
-pub(super) struct PodLabels(HashMap<ServiceKey, Arc<ByAddress>>);
+pub(super) struct PodLabels(BTreeMap<ServiceKey, Arc<ByAddress>>);
 
 impl PodLabels {
     pub(super) fn of(&self, key: &ServiceKey) -> Arc<ByAddress> {
         self.0.get(key).cloned().unwrap_or_default()
+    }
+
+    /// The Service is not registered any more.
+    pub(super) fn forget(&mut self, key: &ServiceKey) {
+        self.0.remove(key);
     }
 
     /// Looks at the pods behind a Service again; returns whether their labels are others now.

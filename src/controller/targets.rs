@@ -10,6 +10,7 @@ use super::{
     pods::PodLabels,
 };
 use crate::{
+    annotations::request::wrong_share,
     api::{
         conditions::RegisteredReason,
         names::{
@@ -124,22 +125,22 @@ impl Targets {
         !registration.owner.is_annotated() && self.naming.implied(&registration.owner.key()) == registration.target
     }
 
-    /// What should be registered in a target, by what is known now. `None`: this cluster has nothing to do there.
+    /// What should be registered in a target, by what is known now. `owner`: the export whose instances they are.
     pub(super) fn desired(
         &self,
         knowledge: &Knowledge,
         target: &Target,
-        standing: Standing,
+        (owner, standing): (&ClaimOwner, Standing),
         export: impl Fn(&ServiceKey) -> Option<Arc<ServiceExport>>,
         pods: &PodLabels,
-    ) -> Option<TargetDesired> {
-        let registration = knowledge.exports()?.registrations().get(target)?;
-        let key = registration.owner.key();
+    ) -> TargetDesired {
+        let key = owner.key();
         let object = export(&key);
         let annotations = object.as_ref().map(|export| &export.annotations);
         let planned = knowledge.planned(&key).and_then(|plan| plan.as_ref().ok());
         // An export that is gone hands nothing over. Whose claim is the younger one keeps it while it withdraws.
-        let retiring = standing == Standing::Withdraws || standing == Standing::HandsOver && planned.is_none();
+        let hands_over = matches!(standing, Standing::HandsOver | Standing::Keeps);
+        let retiring = standing == Standing::Withdraws || hands_over && planned.is_none();
         let active = !retiring
             && match standing {
                 Standing::Holds => knowledge.is_on_record(target),
@@ -167,7 +168,7 @@ impl Targets {
         let consent = consent.unwrap_or_default();
         let instances = instances.unwrap_or_default().into();
         let decides = decides(knowledge, target);
-        Some(TargetDesired { active, retiring, decides, keep, as_is, consent, creation, instances })
+        TargetDesired { active, retiring, decides, keep, as_is, consent, creation, instances }
     }
 
     /// The instances of an export in a target, and what is to be said of them; see [`custom::fit`].
@@ -295,6 +296,9 @@ impl Targets {
 /// Annotations that do not say where instances belong, only how: while one cannot be understood, what is registered stays,
 /// and nothing is made. A takeover that is not allowed is none.
 fn understood(annotations: &Pairs, namespace: &str, rights: &Rights) -> Result<(), String> {
+    if let Some(message) = wrong_share(annotations) {
+        return Err(format!("The annotation {message}."));
+    }
     if let Some(text) = annotation(annotations, ANNOTATION_ADOPT) {
         match text.parse::<Adopt>().map(|adopt| rights.adopt(namespace, &adopt)) {
             Err(error) => return Err(format!("The annotation {ANNOTATION_ADOPT} is {}: {error}.", Excerpt(text))),
@@ -366,7 +370,7 @@ fn consent(annotations: &Pairs, namespace: &str, rights: &Rights) -> Consent {
         Some(Ok((Verdict::Unknown, _)) | Err(_)) => (None, true),
         Some(Ok((Verdict::Refused(_), _))) | None => (None, false),
     };
-    Consent { named, share, adopt, unclear }
+    Consent { named, share, adopt, unclear: unclear || wrong_share(annotations).is_some() }
 }
 
 fn shares(annotations: &Pairs) -> bool {

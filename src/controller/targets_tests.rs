@@ -86,7 +86,7 @@ pub(in crate::controller) fn adopt(knowledge: &mut Knowledge, others: &[(&str, i
         problem: None,
     };
     let clusters = [("there".parse().unwrap(), there)].into();
-    knowledge.adopt_remotes(&Remotes { clusters, all_live_verified: true });
+    knowledge.adopt_remotes(&Remotes { clusters, heads_read: true, all_live_verified: true, ..Remotes::default() });
 }
 
 #[test]
@@ -129,28 +129,46 @@ fn annotations_decide_over_the_flag() {
 }
 
 #[test]
+fn an_annotation_with_a_wrong_value_is_said_and_what_is_registered_stays() {
+    let (targets, knowledge) = (mk_targets(Selection::All), mk_knowledge(&[]));
+    let claims = Claims::new(std::time::Duration::from_secs(10));
+    for (name, wrong) in [(ANNOTATION_SHARE, "yes"), (ANNOTATION_SHARE, ""), (ANNOTATION_ADOPT, "somebody")] {
+        let export = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www"), (name, wrong)]);
+        let (reason, message) =
+            targets.registered(&knowledge, &export, &claims, &BTreeMap::new(), &PodLabels::default()).unwrap();
+        assert!(reason == RegisteredReason::InvalidAnnotation && message.contains(name), "{message}");
+        assert!(consent(&export.annotations, "shop", &Rights::default()).unclear, "{name}");
+    }
+    for right in ["true", "false"] {
+        let export = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www"), (ANNOTATION_SHARE, right)]);
+        let consent = consent(&export.annotations, "shop", &Rights::default());
+        assert!(!consent.unclear && consent.share == (right == "true"));
+    }
+}
+
+#[test]
 fn the_standing_of_a_claim_decides_what_is_registered() {
-    let targets = mk_targets(Selection::All);
+    let (targets, owner) = (mk_targets(Selection::All), ClaimOwner::export(&key("web")));
     let knowledge = mk_knowledge(&[]);
     let desired = |standing| {
-        let desired = targets.desired(&knowledge, &target(), standing, |_| None, &PodLabels::default()).unwrap();
+        let desired = targets.desired(&knowledge, &target(), (&owner, standing), |_| None, &PodLabels::default());
         (desired.active, desired.retiring, desired.instances.len())
     };
     assert_eq!(desired(Standing::Holds), (true, false, 1));
     assert_eq!(desired(Standing::HandsOver), (true, false, 1));
     assert_eq!(desired(Standing::Withdraws), (false, true, 0));
-    for waits in [Standing::AwaitsRecord, Standing::AwaitsClusters, Standing::AwaitsDelay] {
+    for waits in [Standing::Keeps, Standing::AwaitsRecord, Standing::AwaitsClusters, Standing::AwaitsDelay] {
         let (active, retiring, _) = desired(waits);
         assert!(!active && !retiring, "{waits:?}");
     }
     // The record is written anew, as after a change of leaders: until then nothing is registered.
     let mut knowledge = mk_knowledge(&[]);
     knowledge.adopt_published(None);
-    assert!(!targets.desired(&knowledge, &target(), Standing::Holds, |_| None, &PodLabels::default()).unwrap().active);
+    assert!(!targets.desired(&knowledge, &target(), (&owner, Standing::Holds), |_| None, &PodLabels::default()).active);
     // An export that is gone hands nothing over.
     knowledge.replan(&key("web"), None, 6);
     assert!(
-        targets.desired(&knowledge, &target(), Standing::HandsOver, |_| None, &PodLabels::default()).unwrap().retiring
+        targets.desired(&knowledge, &target(), (&owner, Standing::HandsOver), |_| None, &PodLabels::default()).retiring
     );
 }
 
@@ -168,7 +186,7 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
     claims.set_visible(knowledge.desired());
     for (verified, words) in [(false, "every cluster"), (true, "after 10s")] {
         claims.set_clusters(false, verified);
-        claims.judge(&knowledge, &target(), |_| false, tokio::time::Instant::now());
+        claims.judge(&knowledge, &target(), |_| false, std::time::Duration::from_mins(5));
         let (reason, message) =
             targets.registered(&knowledge, &named, &claims, &BTreeMap::new(), &PodLabels::default()).unwrap();
         assert!(reason == RegisteredReason::Pending && message.contains(words), "{message}");

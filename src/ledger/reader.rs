@@ -1,7 +1,11 @@
 //! The reader: what the other clusters say, as a pure state machine. The rules R1 to R8 are those of the module
 //! documentation of [`super`].
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     Map,
@@ -31,6 +35,8 @@ pub struct Reader {
     creators: BTreeMap<Arc<str>, Creator>,
     /// Ids whose heads are ignored, and why (R2).
     ignored: BTreeMap<Arc<str>, String>,
+    /// Ids of other clusters whose heads are there, but were never accepted.
+    unaccepted: BTreeSet<Arc<str>>,
     /// Time in which the heads could be read (R1).
     read_clock: Duration,
     last_read: Option<Duration>,
@@ -114,6 +120,7 @@ impl Reader {
             peers: BTreeMap::new(),
             creators: BTreeMap::new(),
             ignored: BTreeMap::new(),
+            unaccepted: BTreeSet::new(),
             read_clock: Duration::ZERO,
             last_read: None,
             own_clock: Duration::ZERO,
@@ -189,12 +196,23 @@ impl Reader {
             self.read(now, &id, out);
         }
         self.judge(now);
+        self.unaccepted =
+            heads.iter().filter(|(id, head)| self.may_export(id, head)).map(|(id, _)| id.clone()).collect();
         self.all_live_verified = heads.iter().all(|(id, head)| {
             let Ok(head) = head else { return true };
             let skipped = head.uid == self.me.uid || !head.is_live() || self.ignored.contains_key(id);
             let peer = self.peers.get(id);
             skipped || peer.is_some_and(|peer| peer.applied.is_some() || peer.stale.is_some())
         });
+    }
+
+    /// Whether a cluster of which no head was ever accepted may export something all the same.
+    fn may_export(&self, id: &Arc<str>, head: &Result<Arc<Head>, impl Sized>) -> bool {
+        let accepted = self.peers.get(id).is_some_and(|peer| peer.accepted.is_some());
+        let own = *id == self.me.cluster || head.as_ref().is_ok_and(|head| head.uid == self.me.uid);
+        // A head that says that it left, and is nobody's: the cluster was purged.
+        let purged = head.as_ref().is_ok_and(|head| !head.is_live()) && self.ignored.contains_key(id);
+        !accepted && !own && !purged
     }
 
     /// R7: the own clock advances only between two advances of the own head as read back.
@@ -500,7 +518,12 @@ impl Reader {
             };
             clusters.insert(cluster, remote);
         }
-        Remotes { clusters, all_live_verified: self.seen_heads && self.all_live_verified }
+        Remotes {
+            clusters,
+            heads_read: self.seen_heads,
+            unaccepted: self.unaccepted.iter().filter_map(|id| id.parse().ok()).collect(),
+            all_live_verified: self.seen_heads && self.all_live_verified,
+        }
     }
 
     /// Ids whose heads are ignored, and why (R2): among them ids that never were accepted.

@@ -1,6 +1,10 @@
 //! What this cluster knows of the others: the reader's result.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{Map, head::Presence, record::Position};
 use crate::model::ClusterId;
@@ -9,6 +13,12 @@ use crate::model::ClusterId;
 #[derive(Debug, Clone, Default)]
 pub struct Remotes {
     pub clusters: BTreeMap<ClusterId, Remote>,
+    /// The heads were read since the term began. Before that `clusters` has at most those that the record knows of, which
+    /// may be an old one: other clusters may be there.
+    pub heads_read: bool,
+    /// Clusters with a head that is not accepted (yet): its creator was not asked yet, or it cannot be read. What they
+    /// export is not known, so nothing that came from them may be deleted (R8).
+    pub unaccepted: BTreeSet<ClusterId>,
     /// The heads were read, and every live cluster among them that is not stale is verified. Claims wait for it.
     pub all_live_verified: bool,
 }
@@ -35,7 +45,8 @@ pub struct Remote {
 impl Remotes {
     /// Equal but for positions: nothing to do for anybody.
     pub(super) fn same_content(&self, other: &Self) -> bool {
-        self.all_live_verified == other.all_live_verified
+        (self.all_live_verified, self.heads_read, &self.unaccepted)
+            == (other.all_live_verified, other.heads_read, &other.unaccepted)
             && self.clusters.len() == other.clusters.len()
             && self.clusters.iter().zip(&other.clusters).all(|((a, x), (b, y))| a == b && x.same_content(y))
     }

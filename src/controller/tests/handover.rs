@@ -114,3 +114,54 @@ async fn what_a_deleted_service_had_goes_at_once_whoever_waits_for_its_name() {
         until("its successor is there", || world.web() == ["10.1.0.2"]).await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_two_others_wait_for_is_never_empty() {
+    for next_is_here in [false, true] {
+        // Of claims that date from one second that of the cluster with the lesser id is the older one.
+        let (world, waiting, holding) = pair().await;
+        holding.headless("a", &WANTS, &["10.0.0.1"]);
+        until("the first is registered", || world.web() == ["10.0.0.1"]).await;
+        std::thread::sleep(Duration::from_secs(1));
+        let waits = |cluster: &Cluster, name: &str, address: &str| cluster.headless(name, &WANTS, &[address]);
+        let [first, second] = if next_is_here { [&holding, &waiting] } else { [&waiting, &holding] };
+        waits(first, "b", "10.1.0.2");
+        first.until_noted("b", "DomainConflict").await;
+        sleep(Duration::from_secs(20)).await;
+        std::thread::sleep(Duration::from_secs(1));
+        waits(second, "c", "10.2.0.3");
+        second.until_noted("c", "DomainConflict").await;
+        sleep(Duration::from_secs(20)).await;
+        holding.headless("a", &[], &["10.0.0.1"]);
+        let deadline = Instant::now() + Duration::from_mins(10);
+        while world.web() != ["10.1.0.2"] {
+            assert!(!world.web().is_empty(), "nobody has the name");
+            assert!(Instant::now() < deadline, "{next_is_here} {:?}", world.web());
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_changes_hands_without_a_gap_though_the_leader_does_so_meanwhile() {
+    let (world, mut blue, mut green) = pair().await;
+    blue.headless("a", &WANTS, &["10.0.0.1"]);
+    until("the first is registered", || world.web() == ["10.0.0.1"]).await;
+    green.headless("b", &WANTS, &["10.1.0.2"]);
+    green.until_noted("b", "DomainConflict").await;
+    sleep(Duration::from_secs(20)).await;
+    // While nobody leads there, the successor cannot see the release.
+    green.kill();
+    blue.headless("a", &[], &["10.0.0.1"]);
+    sleep(Duration::from_secs(4)).await;
+    blue.kill();
+    blue.lead();
+    sleep(Duration::from_secs(5)).await;
+    green.lead();
+    let deadline = Instant::now() + Duration::from_mins(10);
+    while world.web() != ["10.1.0.2"] {
+        assert!(!world.web().is_empty(), "nobody has the name");
+        assert!(Instant::now() < deadline, "{:?}", world.web());
+        sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -11,6 +11,7 @@ mod iam;
 mod registered;
 mod replaced;
 mod sharing;
+mod system;
 mod tenants;
 mod unfit;
 mod world;

@@ -224,16 +224,16 @@ impl Cluster {
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
         let (aws_mcs, registration) = (self.aws_mcs, self.registration);
         self.leader = Some(tokio::spawn(async move {
-            let (ledger, permit): (_, Arc<dyn instances::sync::Leadership>) = match identity.clusterset.clone() {
+            let (records, permit): (_, Arc<dyn instances::sync::Leadership>) = match identity.clusterset.clone() {
                 Some(clusterset) => {
                     let mut settings =
                         driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
                     settings.stale_ttl = stale_ttl;
                     let ledger = driver::spawn(settings, fake.clone(), record, Always, pending());
                     let permit = ledger.permit(leads_until);
-                    (ledger, Arc::new(permit))
+                    (Records::Ledger(ledger), Arc::new(permit))
                 }
-                None => (driver::local::spawn(record, Always), Arc::new(leads_until)),
+                None => (Records::Local(driver::local::spawn(record, Always)), Arc::new(leads_until)),
             };
             let (desired, receiver) = tokio::sync::watch::channel(Arc::default());
             let (_stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -257,8 +257,7 @@ impl Cluster {
                 } else {
                     "This cluster is in no ClusterSet.".to_owned()
                 }),
-                ledger: Some(ledger),
-                alone: !member,
+                records,
                 directory: Some(annotations::Directory::spawn(fake)),
                 instances: desired,
                 statuses: registered.status(),
@@ -274,7 +273,7 @@ impl Cluster {
                 registration,
                 claim_delay: Duration::from_secs(10),
                 export_namespaces,
-                import: ImportRules::default(),
+                import: ImportRules { own: Some("cloudmap-mcs-system".into()), ..ImportRules::default() },
                 families: vec![IpFamily::V4],
                 service_ranges: vec![Range::parse("10.96.0.0/16").unwrap()],
             };

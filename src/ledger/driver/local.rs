@@ -7,11 +7,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{
     sync::watch,
+    task::JoinHandle,
     time::{Instant, sleep},
 };
 use tracing::warn;
 
-use super::{Handle, LEASE_MARGIN, Leadership, Status};
+use super::{LEASE_MARGIN, Leadership};
 use crate::{
     env,
     ledger::{
@@ -26,35 +27,59 @@ use crate::{
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(8);
 
+/// The registration records, as they are stored.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Kept {
+    /// `None` until they were read: first as the leader before left them.
+    pub map: Option<Arc<Map>>,
+    /// Why they cannot be read, or stored, and not just once.
+    pub error: Option<String>,
+}
+
+/// Running records. Dropping it stops them at once; the next leader goes on from what is stored.
+#[derive(Debug)]
+pub struct Handle {
+    desired: watch::Sender<Option<Arc<Map>>>,
+    kept: watch::Receiver<Kept>,
+    task: JoinHandle<()>,
+}
+
+impl Handle {
+    /// The records to store. `None` until the first are known; nothing is stored before.
+    pub fn desired(&self) -> &watch::Sender<Option<Arc<Map>>> {
+        &self.desired
+    }
+
+    /// What is stored.
+    pub fn kept(&self) -> watch::Receiver<Kept> {
+        self.kept.clone()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 /// Starts a term outside any ClusterSet. No other clusters, and no state but the registration records.
 pub fn spawn(record: Arc<dyn RecordStore>, leadership: impl Leadership) -> Handle {
     let (desired, desired_rx) = watch::channel(None);
-    let (own_tx, own) = watch::channel(None);
-    let (published_tx, published) = watch::channel(None);
-    let (read_back_tx, read_back) = watch::channel(None);
-    // Never changes: nobody else is there.
-    let (_, remotes) = watch::channel(Arc::default());
-    let (status_tx, status) = watch::channel(Arc::default());
-    let keeper = Keeper { record, leadership, published: published_tx, read_back: read_back_tx, status: status_tx };
-    let task = env::spawn(keeper.run(desired_rx, own_tx));
-    Handle { desired, own, published, read_back, remotes, status, task }
+    let (sender, kept) = watch::channel(Kept::default());
+    let keeper = Keeper { record, leadership, kept: sender };
+    Handle { desired, kept, task: env::spawn(keeper.run(desired_rx)) }
 }
 
 struct Keeper<L> {
     record: Arc<dyn RecordStore>,
     leadership: L,
-    published: watch::Sender<Option<Arc<Map>>>,
-    read_back: watch::Sender<Option<Arc<Map>>>,
-    /// Only its error is ever set.
-    status: watch::Sender<Arc<Status>>,
+    kept: watch::Sender<Kept>,
 }
 
 impl<L: Leadership> Keeper<L> {
-    async fn run(self, mut desired: watch::Receiver<Option<Arc<Map>>>, own: watch::Sender<Option<Arc<Map>>>) {
+    async fn run(self, mut desired: watch::Receiver<Option<Arc<Map>>>) {
         let (mut record, mut version) = self.load().await;
-        let inherited = Arc::new(decode(&record));
-        own.send_replace(Some(Arc::clone(&inherited)));
-        self.says(inherited);
+        self.says(Arc::new(decode(&record)));
         let mut wait = RETRY_FIRST;
         while desired.changed().await.is_ok() {
             let Some(wanted) = desired.borrow_and_update().clone() else { continue };
@@ -88,15 +113,13 @@ impl<L: Leadership> Keeper<L> {
     }
 
     fn says(&self, map: Arc<Map>) {
-        self.status.send_if_modified(|status| std::mem::take(status).error.is_some());
-        self.published.send_replace(Some(Arc::clone(&map)));
-        self.read_back.send_replace(Some(map));
+        self.kept.send_replace(Kept { map: Some(map), error: None });
     }
 
     /// Says an error, once it is more than a hiccup.
     fn fails(&self, error: &StoreError, wait: Duration) {
         if wait > RETRY_FIRST {
-            self.status.send_replace(Arc::new(Status { error: Some(error.to_string()), ..Status::default() }));
+            self.kept.send_modify(|kept| kept.error = Some(error.to_string()));
         }
     }
 
@@ -185,9 +208,10 @@ mod tests {
         Arc::new([records::encode_registration(&registration).unwrap()].into())
     }
 
-    async fn says(channel: &mut watch::Receiver<Option<Arc<Map>>>, map: &Arc<Map>) {
-        let waited = tokio::time::timeout(Duration::from_mins(5), channel.wait_for(|held| held.as_ref() == Some(map)));
-        assert!(waited.await.is_ok(), "{:?}", channel.borrow());
+    async fn says(handle: &Handle, map: &Arc<Map>) {
+        let mut kept = handle.kept();
+        let waited = tokio::time::timeout(Duration::from_mins(5), kept.wait_for(|kept| kept.map.as_ref() == Some(map)));
+        assert!(waited.await.is_ok(), "{:?}", kept.borrow());
     }
 
     #[tokio::test(start_paused = true)]
@@ -198,28 +222,29 @@ mod tests {
         store.store(&kept, &None).await.unwrap();
 
         let first = spawn(store.clone(), Leads(leads.clone()));
-        says(&mut first.own(), &Arc::default()).await;
+        says(&first, &Arc::default()).await;
         for (service, retiring) in [("web", false), ("web", true)] {
             first.desired().send_replace(Some(map(service, retiring)));
-            says(&mut first.published(), &map(service, retiring)).await;
+            says(&first, &map(service, retiring)).await;
         }
         drop(first);
         assert_eq!(store.0.lock().unwrap().as_ref().unwrap().0.epoch, 3, "what else is in the record stays");
 
         let second = spawn(store.clone(), Leads(leads));
-        says(&mut second.own(), &map("web", true)).await;
+        says(&second, &map("web", true)).await;
         // Somebody else wrote it meanwhile.
         store.0.lock().unwrap().as_mut().unwrap().1 += 1;
         second.desired().send_replace(Some(map("api", false)));
-        says(&mut second.read_back(), &map("api", false)).await;
+        says(&second, &map("api", false)).await;
 
         lead.send_replace(false);
         second.desired().send_replace(Some(map("db", false)));
         tokio::time::sleep(Duration::from_mins(1)).await;
-        assert_eq!(*second.published().borrow(), Some(map("api", false)), "who does not lead writes nothing");
-        assert!(second.status().borrow().error.as_ref().is_some_and(|error| error.contains("Lease")));
+        let kept = second.kept().borrow().clone();
+        assert_eq!(kept.map, Some(map("api", false)), "who does not lead writes nothing");
+        assert!(kept.error.is_some_and(|error| error.contains("Lease")));
         lead.send_replace(true);
-        says(&mut second.published(), &map("db", false)).await;
-        assert_eq!(second.status().borrow().error, None);
+        says(&second, &map("db", false)).await;
+        assert_eq!(second.kept().borrow().error, None);
     }
 }

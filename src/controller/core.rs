@@ -1,0 +1,331 @@
+//! The core: everything that is known and decided, in one place, without a clock, a channel or a task.
+//!
+//! [`Core::handle`] takes what changed and the time, and returns what is to be done. Its rooms are files by subject: what is
+//! exported ([`exports`](super::exports)), imported ([`imports`](super::imports)) and registered
+//! ([`registrations`](super::registrations)), how this cluster stands in its ClusterSet ([`membership`](super::membership)),
+//! and what a worker writes for one name ([`names`](super::names)). The caches are read where a decision needs an object that
+//! did not change itself.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    Knowledge, Membership, Mode, Targets, annotated::Annotated, claims::Claims, foreign::Foreign, index::SliceIndex,
+    knowledge::Rules, peers::Peers, pending::Pending, pods::PodLabels, runtime::Settings, work::Work,
+};
+use crate::{
+    annotations::Known,
+    awsmcs,
+    cluster::{
+        Caches, Change,
+        events::Note,
+        objects::{ForeignSlice, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport},
+        selector::NamespaceSelector,
+    },
+    export::Local,
+    foreign::Found,
+    import::Unknown,
+    instances::sync::{Desired, TargetDesired, TargetStatus},
+    ledger::{
+        Map,
+        driver::{Status, local::Kept},
+        remote::Remotes,
+    },
+    model::{
+        ClusterId, IpFamily, ServiceKey, Target,
+        addresses::{Forbidden, Range},
+    },
+};
+
+/// How long new imports wait for clusters that are there but could not be read since this replica leads, and errors of
+/// the registry for another attempt before the objects say them.
+pub(super) const SETTLE: Duration = Duration::from_secs(15);
+
+/// The time at which something is handled.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Now {
+    /// Since this replica leads: what waiting is measured by.
+    pub(super) mono: Duration,
+    /// What dates are made of.
+    pub(super) wall: Timestamp,
+}
+
+impl Now {
+    /// Seconds since 1970: claims date from them.
+    pub(super) fn seconds(self) -> i64 {
+        self.wall.as_second()
+    }
+}
+
+/// What happened.
+#[derive(Debug)]
+pub(super) enum Input {
+    Slices(Vec<Change<ForeignSlice>>),
+    Exports(Vec<Change<ServiceExport>>),
+    Services(Vec<Change<Service>>),
+    Ingresses(Vec<Change<Ingress>>),
+    Pods(Vec<Change<Pod>>),
+    /// The Namespaces that there are at the start: what they allow decides about all that follows.
+    Rights(Arc<Vec<Change<Namespace>>>),
+    Namespaces(Arc<Vec<Change<Namespace>>>),
+    Imports(Vec<Change<ServiceImport>>),
+    ImportedSlices(Vec<Change<OwnSlice>>),
+    /// The Cloud Map namespaces that take host names.
+    Zones(Known),
+    /// How the ledger stands.
+    Ledger(Arc<Status>),
+    /// The own ledger as the leader before left it, once that is known.
+    Resumed(Option<Arc<Map>>),
+    /// What the registry has of this cluster.
+    Published(Option<Arc<Map>>),
+    /// What of it was read back.
+    ReadBack(Option<Arc<Map>>),
+    Remotes(Arc<Remotes>),
+    /// The registration records of a cluster in no ClusterSet.
+    Kept(Kept),
+    /// What came of the desired instances.
+    Statuses(Arc<BTreeMap<Target, TargetStatus>>),
+    /// What others registered.
+    Found(Arc<Found>),
+    /// A worker is free for a name.
+    Due(ServiceKey),
+    /// Time passed: to be said when [`Core::wake`] asks for it, and about once a second.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Let the registry, or outside a ClusterSet the record, have this of the cluster.
+    Publish(Arc<Map>),
+    /// Have these instances registered.
+    Register(Arc<Desired>),
+    /// Read these Cloud Map namespaces.
+    Seek(Arc<BTreeSet<Arc<str>>>),
+    /// List the Cloud Map namespaces, or not.
+    List(bool),
+    /// Look at a name as soon as a worker is free.
+    Reconcile(ServiceKey),
+    /// Look at a name again after this time.
+    ReconcileIn(ServiceKey, Duration),
+    /// Write this; the answer to [`Input::Due`].
+    Apply(Box<Work>),
+    /// Tell the user.
+    Emit(Note),
+}
+
+/// How much is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sizes {
+    pub(super) clusters: usize,
+    pub(super) names: usize,
+    /// Annotated objects, and what they ask for that is refused.
+    pub(super) annotated: (usize, usize),
+}
+
+/// Everything that is known.
+pub(super) struct Core {
+    pub(super) caches: Caches,
+    pub(super) mode: Mode,
+    pub(super) targets: Targets,
+    /// The namespaces that may export; `None`: all.
+    pub(super) export_namespaces: Option<NamespaceSelector>,
+    /// The IP families that this cluster has.
+    pub(super) families: Vec<IpFamily>,
+    /// The ranges that it takes addresses of Services from, as far as they are known.
+    pub(super) service_ranges: Vec<Range>,
+    /// What was said last of addresses that exports leave out.
+    pub(super) forbidden: BTreeMap<ServiceKey, BTreeMap<IpAddr, Forbidden>>,
+    pub(super) knowledge: Knowledge,
+    pub(super) claims: Claims,
+    pub(super) annotated: Annotated,
+    pub(super) foreign: Foreign,
+    pub(super) peers: Peers,
+    pub(super) pods: PodLabels,
+    pub(super) pending: Pending,
+    pub(super) slices: SliceIndex<ForeignSlice>,
+    pub(super) imported: SliceIndex<OwnSlice>,
+    /// How many Services have each.
+    pub(super) cluster_ips: BTreeMap<IpAddr, usize>,
+    /// Cluster IPs that came or went since the names with such endpoints were last looked for.
+    pub(super) moved_ips: BTreeSet<IpAddr>,
+    pub(super) statuses: Arc<BTreeMap<Target, TargetStatus>>,
+    pub(super) status: Arc<Status>,
+    /// Errors of the registry count as waiting.
+    pub(super) young: bool,
+    /// When what could not be read has had its time. `None`: it had.
+    pub(super) settles: Option<Duration>,
+    /// Targets whose desired instances may have changed.
+    pub(super) touched: BTreeSet<Target>,
+    pub(super) desired: BTreeMap<Target, TargetDesired>,
+    pub(super) sought: Arc<BTreeSet<Arc<str>>>,
+    listing: bool,
+    /// The map to publish may have changed.
+    pub(super) publish: bool,
+    pub(super) out: Vec<Command>,
+}
+
+impl Core {
+    /// Nothing is known yet. `membership`: what is said before the ledger was heard of.
+    pub(super) fn new(settings: Settings, caches: Caches, mode: Mode, membership: Membership, now: Now) -> Self {
+        let Settings {
+            cluster,
+            targets,
+            annotations,
+            registration,
+            claim_delay,
+            export_namespaces,
+            families,
+            service_ranges,
+            import,
+            ..
+        } = settings;
+        let rules = Rules { mode, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration };
+        let mut claims = Claims::new(claim_delay);
+        if mode == Mode::Standalone {
+            claims.set_clusters(true, true);
+        }
+        let mut core = Self {
+            caches,
+            mode,
+            export_namespaces,
+            families,
+            service_ranges,
+            forbidden: BTreeMap::new(),
+            knowledge: Knowledge::new(cluster, membership).with(rules),
+            claims,
+            annotated: Annotated::new(annotations, targets.clone()),
+            foreign: Foreign::new(import),
+            peers: Peers::new(targets.aws_mcs && mode == Mode::Member),
+            pods: PodLabels::default(),
+            pending: Pending::default(),
+            targets,
+            slices: SliceIndex::new(|slice| slice.service.as_ref()),
+            imported: SliceIndex::new(|slice| slice.service_import.as_ref()),
+            cluster_ips: BTreeMap::new(),
+            moved_ips: BTreeSet::new(),
+            statuses: Arc::default(),
+            status: Arc::default(),
+            young: true,
+            settles: Some(now.mono + SETTLE),
+            touched: BTreeSet::new(),
+            desired: BTreeMap::new(),
+            sought: Arc::default(),
+            listing: false,
+            publish: false,
+            out: Vec::new(),
+        };
+        core.check_membership();
+        core
+    }
+
+    /// Takes one thing in, and says what follows from it. Equal inputs at equal times have equal consequences.
+    pub(super) fn handle(&mut self, input: Input, now: Now) -> Vec<Command> {
+        match input {
+            Input::Slices(changes) => self.slices_changed(changes, now),
+            Input::Exports(changes) => self.exports_changed(&changes, now),
+            Input::Services(changes) => self.services_changed(&changes, now),
+            Input::Ingresses(changes) => self.ingresses_changed(&changes, now),
+            Input::Pods(changes) => self.pods_changed(&changes, now),
+            Input::Rights(changes) => drop(self.rights_changed(&changes)),
+            Input::Namespaces(changes) => self.namespaces_changed(&changes, now),
+            Input::Imports(changes) => self.reconcile(changes.into_iter().map(|change| change.key)),
+            Input::ImportedSlices(changes) => self.imported_changed(&changes),
+            Input::Zones(known) => self.zones_changed(known, now),
+            Input::Ledger(status) => self.ledger_changed(status, now),
+            Input::Resumed(own) => self.resumed(own.as_deref(), now),
+            Input::Kept(kept) => self.kept(kept, now),
+            Input::Published(map) => self.published(map),
+            Input::ReadBack(map) => self.read_back(map),
+            Input::Remotes(remotes) => self.remotes_changed(&remotes),
+            Input::Statuses(statuses) => self.statuses_changed(&statuses, now),
+            Input::Found(found) => self.found_changed(&found),
+            Input::Due(key) => {
+                let work = self.work(&key, now);
+                self.out.push(Command::Apply(Box::new(work)));
+            }
+            Input::Tick => self.time_passed(now),
+        }
+        self.conclude(now)
+    }
+
+    /// What follows for instances, the registry and the user, once for all that was taken in.
+    fn conclude(&mut self, now: Now) -> Vec<Command> {
+        self.update_instances(now);
+        if std::mem::take(&mut self.publish) {
+            self.out.extend(self.knowledge.desired().map(Command::Publish));
+        }
+        let listing = self.annotated.needs_zones();
+        if std::mem::replace(&mut self.listing, listing) != listing {
+            self.out.push(Command::List(listing));
+        }
+        self.out.extend(self.annotated.take_notes().into_iter().map(Command::Emit));
+        std::mem::take(&mut self.out)
+    }
+
+    /// When time alone changes something next.
+    pub(super) fn wake(&self) -> Option<Duration> {
+        self.claims.wake().into_iter().chain(self.settles).min()
+    }
+
+    fn time_passed(&mut self, now: Now) {
+        self.touched.extend(self.claims.due(now.mono).cloned());
+        if self.settles.is_some_and(|at| at <= now.mono) {
+            self.settle(now);
+        }
+        self.cluster_ips_moved();
+    }
+
+    pub(super) fn sizes(&self) -> Sizes {
+        let (clusters, names) = self.knowledge.sizes();
+        Sizes { clusters, names, annotated: self.annotated.sizes() }
+    }
+
+    /// Has names looked at.
+    pub(super) fn reconcile(&mut self, names: impl IntoIterator<Item = ServiceKey>) {
+        self.out.extend(names.into_iter().map(Command::Reconcile));
+    }
+
+    /// Every name that anybody exports, or that there are objects of.
+    pub(super) fn names(&self) -> BTreeSet<ServiceKey> {
+        let mut names: BTreeSet<ServiceKey> = self.knowledge.names().cloned().collect();
+        names.extend(self.imported.names().cloned());
+        names.extend(self.foreign.names());
+        names.extend(self.peers.names());
+        self.caches.imports.read(|imports| {
+            names.extend(imports.values().filter(|import| import.managed).map(|import| import.key.clone()));
+        });
+        self.caches.services.read(|services| {
+            let derived = services.values().filter_map(|service| Some((service, service.service_import.as_deref()?)));
+            names.extend(derived.map(|(service, name)| ServiceKey::new(service.key.namespace.clone(), name)));
+        });
+        names
+    }
+
+    /// What every known cluster says about a name, by the ledger or by the instances of its AWS controller.
+    pub(super) fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Local>> {
+        let mut sources = self.knowledge.sources(key);
+        let told = self.peers.told(key, |cluster| self.knowledge.is_live(cluster));
+        awsmcs::join(&mut sources, told.exports, |cluster| self.knowledge.is_unread(cluster));
+        sources
+    }
+
+    /// The clusters of which it is not known what they say about a name.
+    pub(super) fn unknown(&self, key: &ServiceKey) -> Unknown {
+        match self.knowledge.unknown() {
+            Unknown::Only(_) if !self.peers.is_complete(key) => Unknown::AllBut(self.knowledge.known()),
+            unknown => unknown,
+        }
+    }
+
+    /// New imports wait for the first reading.
+    pub(super) fn settling(&self) -> bool {
+        self.knowledge.settling() || !self.peers.is_settled()
+    }
+}

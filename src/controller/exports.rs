@@ -1,0 +1,138 @@
+//! What this cluster exports, as far as its own objects decide it.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{
+    core::{Command, Core, Now},
+    pods,
+    targets::Asked,
+};
+use crate::{
+    cluster::{
+        Change,
+        events::{self, Note, Severity},
+        objects::{ForeignSlice, Ingress, Pod, Service, ServiceExport},
+    },
+    export::{self, Local, Refusal},
+    model::{ClaimOwner, ServiceKey},
+};
+
+impl Core {
+    pub(super) fn exports_changed(&mut self, changes: &[Change<ServiceExport>], now: Now) {
+        self.replan(changes.iter().map(|change| change.key.clone()), now);
+        for Change { key, .. } in changes {
+            // Annotations decide about instances that the plan, which other clusters see, does not tell.
+            let owner = ClaimOwner::export(key);
+            self.touched.extend(self.knowledge.targets_of(&owner));
+            // One that is gone now hands nothing over any more.
+            self.touched.extend(self.claims.handed_over_by(&owner).cloned());
+        }
+        self.reconcile(changes.iter().map(|change| change.key.clone()));
+    }
+
+    pub(super) fn services_changed(&mut self, changes: &[Change<Service>], now: Now) {
+        for Change { key, old, new } in changes {
+            self.count_cluster_ips(old.as_deref(), new.as_deref());
+            for service in old.iter().chain(new).filter_map(|service| service.service_import.as_deref()) {
+                self.reconcile([ServiceKey::new(key.namespace.clone(), service)]);
+            }
+            // One of somebody else may have been in the way of an import, which its name does not tell.
+            if key.name.starts_with("derived-") && old.as_ref().is_some_and(|service| !service.managed) {
+                let names = self.names().into_iter().filter(|name| name.namespace == key.namespace);
+                self.reconcile(names.collect::<Vec<_>>());
+            }
+        }
+        self.annotate(changes.iter().map(|change| ClaimOwner::service(&change.key)), now);
+        self.replan(changes.iter().map(|change| change.key.clone()), now);
+    }
+
+    pub(super) fn ingresses_changed(&mut self, changes: &[Change<Ingress>], now: Now) {
+        self.annotate(changes.iter().map(|change| ClaimOwner::ingress(&change.key)), now);
+    }
+
+    pub(super) fn slices_changed(&mut self, changes: Vec<Change<ForeignSlice>>, now: Now) {
+        let changes = changes.into_iter();
+        let keys = changes.flat_map(|change| self.slices.update(change.old.as_ref(), change.new.as_ref())).collect();
+        self.endpoints_changed(keys, now);
+    }
+
+    /// Pods say other labels now, or are seen only now: instances may say so.
+    pub(super) fn pods_changed(&mut self, changes: &[Change<Pod>], now: Now) {
+        let (pods, namespaces) = pods::changed(changes);
+        let within = self.slices.names().filter(|key| namespaces.contains(&key.namespace));
+        let of_them = |key: &&ServiceKey| self.slices.get(key).iter().any(|slice| pods::concerns(slice, &pods));
+        let keys = within.filter(of_them).cloned().collect();
+        self.endpoints_changed(keys, now);
+    }
+
+    fn endpoints_changed(&mut self, keys: BTreeSet<ServiceKey>, now: Now) {
+        let annotated: Vec<_> =
+            keys.iter().filter(|key| self.annotated.concerns(key)).map(ClaimOwner::service).collect();
+        self.annotate(annotated, now);
+        self.replan(keys, now);
+    }
+
+    /// Plans names again that are exported or were.
+    pub(super) fn replan(&mut self, keys: impl IntoIterator<Item = ServiceKey>, now: Now) {
+        for key in keys {
+            let export = self.caches.exports.get(&key).filter(|export| !export.deleting);
+            let slices = self.slices.get(&key);
+            self.tell_forbidden(&key, export.as_deref(), &slices);
+            let plan = export.as_ref().and_then(|export| self.plan_export(export, &slices));
+            let owner = ClaimOwner::export(&key);
+            let before = self.knowledge.targets_of(&owner);
+            if export.is_some() {
+                if self.pods.update(&key, &slices, &self.caches.pods) {
+                    self.touched.extend(before.clone());
+                }
+            } else if !self.annotated.concerns(&key) {
+                self.pods.forget(&key);
+            }
+            let (freed, changed) = self.knowledge.replan(&key, plan, now.seconds());
+            if changed {
+                self.publish = true;
+                self.touched.extend(before);
+                self.touched.extend(self.knowledge.targets_of(&owner));
+                self.freed(freed, now);
+                self.reconcile([key]);
+            }
+        }
+    }
+
+    /// Says on a ServiceExport which addresses of its Service are left out, when that is news.
+    fn tell_forbidden(&mut self, key: &ServiceKey, export: Option<&ServiceExport>, slices: &[Arc<ForeignSlice>]) {
+        let forbidden = export.map(|_| export::forbidden(slices)).unwrap_or_default();
+        let (Some(export), Some((address, why))) = (export, forbidden.first_key_value()) else {
+            self.forbidden.remove(key);
+            return;
+        };
+        if self.forbidden.get(key) == Some(&forbidden) {
+            return;
+        }
+        let text = format!(
+            "Left out {} address(es) of Service {key} that are nobody's endpoint, such as {address}: it is {}. Correct its \
+             EndpointSlices.",
+            forbidden.len(),
+            why.as_str()
+        );
+        let (regarding, severity) = (events::export(key, &export.uid), Severity::Warning);
+        self.out.push(Command::Emit(Note { regarding, severity, reason: "AddressSkipped", action: "Export", text }));
+        self.forbidden.insert(key.clone(), forbidden);
+    }
+
+    /// What a ServiceExport exports now. `None`: nothing is known yet of its namespace, whose labels and annotations decide.
+    fn plan_export(&self, export: &ServiceExport, slices: &[Arc<ForeignSlice>]) -> Option<Result<Local, Refusal>> {
+        let service = self.caches.services.get(&export.key);
+        let target = match self.targets.asked(export, self.knowledge.rights()) {
+            Asked::Target(target) => Some(target),
+            Asked::Unknown => return None,
+            Asked::None | Asked::Invalid(_) => None,
+        };
+        let plan = export::plan(export, service.as_deref(), slices, target);
+        let plan =
+            if self.targets.aws_mcs { plan.and_then(|local| export::hand_over(export).map(|()| local)) } else { plan };
+        let Some(allowed) = &self.export_namespaces else { return Some(plan) };
+        let namespace = self.caches.namespaces.get(&export.key.namespace)?;
+        Some(plan.and_then(|local| export::permit(&namespace, allowed).map(|()| local)))
+    }
+}

@@ -1,0 +1,145 @@
+//! What is imported: from other clusters, and from what others registered in Cloud Map.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{
+    Membership, Mode,
+    core::{Command, Core, Now},
+    foreign::{Consequences, rejection},
+    membership::LEAVING,
+};
+use crate::{
+    cluster::{
+        Change, events,
+        objects::{Namespace, OwnSlice, Service},
+    },
+    foreign::Found,
+    model::{ClaimOwner, ServiceKey},
+};
+
+impl Core {
+    pub(super) fn imported_changed(&mut self, changes: &[Change<OwnSlice>]) {
+        for change in changes {
+            let names = self.imported.update(change.old.as_ref(), change.new.as_ref());
+            self.reconcile(names);
+        }
+    }
+
+    pub(super) fn namespaces_changed(&mut self, changes: &[Change<Namespace>], now: Now) {
+        // Other Cloud Map namespaces may be sought.
+        for Change { key, new, .. } in changes {
+            self.peers.namespace_changed(key, new.as_deref());
+            let consequences = self.foreign.namespace_changed(key, new.as_deref());
+            self.follow(consequences);
+        }
+        self.seek();
+        let rights = self.rights_changed(changes);
+        let changed: BTreeSet<&Arc<str>> = changes.iter().map(|change| &change.key).collect();
+        let every = self.export_namespaces.is_some();
+        let of_changed =
+            |key: &&ServiceKey| rights.contains(&key.namespace) || every && changed.contains(&key.namespace);
+        let exports: BTreeSet<_> =
+            self.caches.exports.read(|exports| exports.keys().filter(of_changed).cloned().collect());
+        for key in &exports {
+            self.touched.extend(self.knowledge.targets_of(&ClaimOwner::export(key)));
+        }
+        self.replan(exports, now);
+        let owners = self.annotated.owners().into_iter().filter(|owner| rights.contains(&owner.namespace));
+        self.annotate(owners.collect::<Vec<_>>(), now);
+        let names = changed.iter().flat_map(|namespace| self.knowledge.names_in(namespace)).cloned();
+        let names: Vec<_> = names.collect();
+        self.reconcile(names);
+    }
+
+    /// Takes in what Namespaces allow. Returns those that allow anything else now.
+    pub(super) fn rights_changed(&mut self, changes: &[Change<Namespace>]) -> BTreeSet<Arc<str>> {
+        let knowledge = &mut self.knowledge;
+        let changed = changes.iter().filter(|change| knowledge.namespace_changed(&change.key, change.new.as_deref()));
+        changed.map(|change| change.key.clone()).collect()
+    }
+
+    /// The membership of this cluster may have changed: without one nothing is imported, and nothing is read, which costs.
+    pub(super) fn check_membership(&mut self) {
+        let why = obstacle(self.knowledge.membership(), self.mode);
+        let consequences = self.foreign.bar(why);
+        self.follow(consequences);
+        self.seek();
+    }
+
+    fn seek(&mut self) {
+        let mut sought = self.foreign.sought();
+        sought.extend(self.peers.sought().cloned());
+        if *self.sought != sought {
+            self.sought = Arc::new(sought);
+            self.out.push(Command::Seek(Arc::clone(&self.sought)));
+        }
+    }
+
+    /// Something else is registered.
+    pub(super) fn found_changed(&mut self, found: &Arc<Found>) {
+        let of_peers = self.peers.adopt(Arc::clone(found));
+        let of_others = self.foreign.adopt(Arc::clone(found));
+        self.follow(of_peers);
+        self.follow(of_others);
+    }
+
+    /// Does what a change of what others registered, or of who imports it, entails.
+    fn follow(&mut self, consequences: Consequences) {
+        let Consequences { names, namespaces, mut notes, rejected } = consequences;
+        for (key, rejected) in rejected {
+            // On the ServiceImport if there is one.
+            let import = self.caches.imports.get(&key).filter(|import| import.managed);
+            let namespace = self.caches.namespaces.get(&key.namespace);
+            let regarding = import
+                .map(|import| events::import(&key, &import.uid))
+                .or_else(|| Some(events::namespace(&key.namespace, &namespace?.uid)));
+            notes.extend(regarding.and_then(|regarding| rejection(&key, &rejected, regarding)));
+        }
+        self.out.extend(notes.into_iter().map(Command::Emit));
+        self.reconcile(names);
+        if !namespaces.is_empty() {
+            let within: Vec<_> = self.names().into_iter().filter(|key| namespaces.contains(&key.namespace)).collect();
+            self.reconcile(within);
+        }
+    }
+
+    pub(super) fn count_cluster_ips(&mut self, old: Option<&Service>, new: Option<&Service>) {
+        for ip in old.into_iter().flat_map(|service| &service.cluster_ips) {
+            if let Some(count) = self.cluster_ips.get_mut(ip) {
+                *count -= 1;
+                if *count == 0 {
+                    self.cluster_ips.remove(ip);
+                    self.moved_ips.insert(*ip);
+                }
+            }
+        }
+        for ip in new.into_iter().flat_map(|service| &service.cluster_ips) {
+            let count = self.cluster_ips.entry(*ip).or_default();
+            *count += 1;
+            if *count == 1 {
+                self.moved_ips.insert(*ip);
+            }
+        }
+    }
+
+    /// An imported endpoint cannot have an address that is a cluster IP here. All endpoints are looked through for it, so
+    /// that this is done for many Services at once.
+    pub(super) fn cluster_ips_moved(&mut self) {
+        if self.moved_ips.is_empty() {
+            return;
+        }
+        let moved = std::mem::take(&mut self.moved_ips);
+        let names = self.knowledge.names_with(&moved);
+        self.reconcile(names);
+    }
+}
+
+/// Why nothing can be imported, if so, and the remedy.
+fn obstacle(membership: &Membership, mode: Mode) -> Option<String> {
+    match membership {
+        Membership::Leaving => Some(LEAVING.to_owned()),
+        Membership::Refused(why) => Some(why.clone()),
+        Membership::Joining(why) | Membership::Failing(why) => (mode != Mode::Member).then(|| why.clone()),
+        Membership::Member { .. } => None,
+    }
+}

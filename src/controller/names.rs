@@ -1,0 +1,177 @@
+//! What a worker is to write for one name: the imported objects, and the conditions of this cluster's ServiceExport.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::{
+    Membership, Mode,
+    core::{Command, Core, Now},
+    work::{Report, Work},
+};
+use crate::{
+    api::conditions::{ExportCondition, Status, already_say, conditions, find},
+    cluster::{
+        events::{self, Note, Severity},
+        objects::ServiceExport,
+    },
+    export::{self, Facts, Publication, verdicts},
+    foreign::Picture,
+    import::{self, Observed, Plan, Source, There, Unknown, derived_name},
+    model::{ClusterId, Conflict, ServiceKey, merge},
+};
+
+impl Core {
+    /// All that is to be written for a name, by what is known now.
+    pub(super) fn work(&mut self, key: &ServiceKey, now: Now) -> Work {
+        let (import, there) = self.plan_import(key);
+        let mut notes = Vec::new();
+        notes.extend(self.refused(key));
+        let report = self.plan_report(key, now);
+        Work { key: key.clone(), import, there, export: self.caches.exports.get(key), report, notes, now: now.wall }
+    }
+
+    fn plan_import(&mut self, key: &ServiceKey) -> (Plan, There) {
+        let there = There {
+            import: self.caches.imports.get(key),
+            derived: self.caches.services.get(&ServiceKey::new(key.namespace.clone(), derived_name(key))),
+            slices: self.imported.get(key),
+        };
+        let nothing = match self.knowledge.membership() {
+            Membership::Refused(_) => return (Plan::Keep, there),
+            Membership::Leaving => true,
+            Membership::Member { .. } | Membership::Joining(_) | Membership::Failing(_) => self.foreign.refuses(key),
+        };
+        let (sources, unknown, foreign) = if nothing {
+            (BTreeMap::new(), Unknown::Only(BTreeSet::new()), Picture::nothing())
+        } else {
+            (self.sources(key), self.unknown(key), self.foreign.picture(key))
+        };
+        let sources: BTreeMap<ClusterId, Source<'_>> = sources
+            .iter()
+            .map(|(id, local)| (id.clone(), Source { export: &local.export, endpoints: &local.endpoints }))
+            .collect();
+        let silent = self.knowledge.silent();
+        let namespace = self.caches.namespaces.get(&key.namespace);
+        let observed = Observed {
+            key,
+            local: self.knowledge.local(),
+            namespace: namespace.is_some_and(|namespace| !namespace.terminating),
+            sources: &sources,
+            unknown: &unknown,
+            settling: self.settling(),
+            families: &self.families,
+            silent: &silent,
+            foreign: &foreign,
+            import: there.import.as_deref(),
+            derived: there.derived.as_deref(),
+            slices: &there.slices,
+        };
+        let plan = import::plan(&observed, |address: IpAddr| {
+            self.cluster_ips.contains_key(&address) || self.service_ranges.iter().any(|range| range.contains(address))
+        });
+        (plan, there)
+    }
+
+    /// The Event for an export that nobody may import, on the own ServiceExport or on the namespace.
+    fn refused(&mut self, key: &ServiceKey) -> Option<Note> {
+        if !self.foreign.refuses(key) || self.sources(key).is_empty() && !self.foreign.picture(key).exists {
+            return None;
+        }
+        let export = self.caches.exports.get(key).map(|export| events::export(key, &export.uid));
+        let namespace = || Some(events::namespace(&key.namespace, &self.caches.namespaces.get(&key.namespace)?.uid));
+        let text = format!(
+            "{key} is exported, and not imported: no cluster makes Services for others in the namespaces of Kubernetes \
+             (kube-*) and of this controller, nor for default/kubernetes. Export it from another namespace."
+        );
+        let (severity, reason, action) = (Severity::Warning, "SystemNamespace", "Import");
+        Some(Note { regarding: export.or_else(namespace)?, severity, reason, action, text })
+    }
+
+    /// The conditions of this cluster's ServiceExport. `None`: those that it has are right, or it is too early to say.
+    fn plan_report(&mut self, key: &ServiceKey, now: Now) -> Option<Report> {
+        let member = self.mode == Mode::Member;
+        let Some(export) = self.caches.exports.get(key).filter(|export| !export.deleting) else {
+            self.pending.over(key);
+            return None;
+        };
+        // Not planned yet: it is looked at again as soon as it is.
+        let refusal = self.knowledge.planned(key)?.as_ref().err();
+        if refusal.is_none() && member && self.knowledge.starting() && says(&export, ExportCondition::Ready) {
+            return None;
+        }
+        let on_its_way = refusal.is_none() && member && self.knowledge.is_on_its_way(key);
+        if !on_its_way {
+            self.pending.over(key);
+        } else if let Some(rest) = self.pending.wait(key, now.mono) {
+            self.out.push(Command::ReconcileIn(key.clone(), rest));
+            return None;
+        }
+        let conflicts = match self.unknown(key) {
+            Unknown::All => None,
+            unknown => {
+                // Who is not known may disagree: what was said of it holds meanwhile.
+                Some(conflicts(&self.sources(key))).filter(|known| unknown.is_none() || !known.is_empty())
+            }
+        };
+        let verdicts = verdicts(&Facts {
+            local: self.knowledge.local(),
+            refusal,
+            remarks: export::remarks(&export),
+            publication: match self.knowledge.publication(key) {
+                // It does not pass by itself.
+                Publication::Pending(message) if !member => Publication::Outside(message),
+                publication => publication,
+            },
+            conflicts: conflicts.as_deref(),
+            registered: self.targets.registered(&self.knowledge, &export, &self.claims, &self.statuses, &self.pods),
+        });
+        let conflict = ExportCondition::Conflict.as_str();
+        let unsaid = export.conditions.iter().filter(|there| {
+            member
+                && there.type_ == conflict
+                && verdicts[0].status == Status::True
+                && !verdicts.iter().any(|verdict| verdict.type_ == conflict)
+        });
+        let unsaid: Vec<_> = unsaid.cloned().collect();
+        let notes = verdicts.iter().filter_map(|verdict| {
+            Some(Note {
+                regarding: events::export(key, &export.uid),
+                severity: if verdict.is_bad() { Severity::Warning } else { Severity::Normal },
+                reason: verdict.news(&export.conditions)?,
+                action: "Export",
+                text: verdict.message.clone(),
+            })
+        });
+        let notes = notes.collect();
+        let mut conditions = conditions(&export.conditions, verdicts, export.generation, now.wall);
+        conditions.extend(unsaid);
+        if already_say(&export.conditions, &conditions) && !stale_types(&export, &conditions) {
+            return None;
+        }
+        Some(Report { uid: export.uid.clone(), conditions, notes })
+    }
+}
+
+/// The conflicts among all known exports of a name.
+fn conflicts(sources: &BTreeMap<ClusterId, Arc<export::Local>>) -> Vec<Conflict> {
+    let exports = sources.iter().map(|(id, local)| (id.clone(), &local.export)).collect();
+    merge(&exports).map(|service| service.conflicts).unwrap_or_default()
+}
+
+/// Whether the object says that this condition holds.
+fn says(export: &ServiceExport, type_: ExportCondition) -> bool {
+    find(&export.conditions, type_.as_str()).is_some_and(|condition| condition.status == Status::True.as_str())
+}
+
+/// Whether the object has a condition of ours that is no longer said.
+fn stale_types(export: &ServiceExport, conditions: &[Condition]) -> bool {
+    export.conditions.iter().any(|there| {
+        ExportCondition::ALL.iter().any(|type_| type_.as_str() == there.type_)
+            && !conditions.iter().any(|condition| condition.type_ == there.type_)
+    })
+}

@@ -1,0 +1,159 @@
+//! What changes about targets: who wants them, what they should hold, and what came of it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::core::{Command, Core, Now};
+use crate::{
+    annotations::Known,
+    cluster::Caches,
+    export,
+    instances::sync::{Desired, TargetStatus},
+    model::{ClaimOwner, Target},
+};
+
+impl Core {
+    /// Plans annotated objects again.
+    pub(super) fn annotate(&mut self, owners: impl IntoIterator<Item = ClaimOwner>, now: Now) {
+        for owner in owners {
+            let (key, caches, rights) = (owner.key(), &self.caches, self.knowledge.rights());
+            let planned = if owner.is_ingress() {
+                caches.ingresses.get(&key).and_then(|ingress| self.annotated.plan_ingress(&ingress, rights))
+            } else {
+                let slices = self.slices.get(&key);
+                let pods = &mut self.pods;
+                let labels = || {
+                    pods.update(&key, &slices, &caches.pods);
+                    pods.of(&key)
+                };
+                let endpoints = || export::join(&slices);
+                let service = caches.services.get(&key);
+                let planned =
+                    service.and_then(|service| self.annotated.plan_service(&service, endpoints, labels, rights));
+                if planned.is_none() && caches.exports.get(&key).is_none_or(|export| export.deleting) {
+                    pods.forget(&key);
+                }
+                planned
+            };
+            let Some(change) = self.annotated.replan(&owner, planned) else {
+                // One that is gone now hands nothing over any more.
+                self.touched.extend(self.claims.handed_over_by(&owner).cloned());
+                continue;
+            };
+            self.touched.extend(change.touched);
+            let (freed, changed) = self.knowledge.annotate(&owner, change.wanted, now.seconds());
+            self.annotated.tell_held_up(&self.knowledge, &owner);
+            self.publish |= changed;
+            self.freed(freed, now);
+        }
+    }
+
+    pub(super) fn zones_changed(&mut self, known: Known, now: Now) {
+        self.annotated.set_zones(known);
+        let annotated = self.annotated.owners();
+        self.annotate(annotated, now);
+    }
+
+    /// Lets those who waited for a target that is free now claim it.
+    pub(super) fn freed(&mut self, owners: BTreeSet<ClaimOwner>, now: Now) {
+        for owner in owners {
+            self.knowledge.claim_again(&owner, now.seconds());
+            self.publish = true;
+            self.touched.extend(self.knowledge.targets_of(&owner));
+            if !owner.is_annotated() {
+                self.reconcile([owner.key()]);
+            }
+        }
+    }
+
+    pub(super) fn statuses_changed(&mut self, statuses: &Arc<BTreeMap<Target, TargetStatus>>, now: Now) {
+        let before = std::mem::replace(&mut self.statuses, Arc::clone(statuses));
+        for (target, status) in statuses.iter().filter(|(target, status)| before.get(*target) != Some(status)) {
+            let held = self.knowledge.exports().and_then(|exports| exports.registrations().get(target));
+            match held.map(|held| held.owner.clone()) {
+                Some(owner) if owner.is_annotated() => {
+                    let caches = &self.caches;
+                    let presence = |owner: &ClaimOwner| present(caches, owner);
+                    self.annotated.tell_status(&owner, target, before.get(target), status, presence);
+                }
+                Some(owner) => self.reconcile([owner.key()]),
+                None => {}
+            }
+            if status.own_gone {
+                self.forget(target, now);
+            }
+        }
+    }
+
+    /// A target that is given up holds nothing of this cluster any more, or what it holds stays.
+    fn forget(&mut self, target: &Target, now: Now) {
+        let freed = self.knowledge.retired(target);
+        self.publish = true;
+        self.freed(freed, now);
+        self.touched.insert(target.clone());
+    }
+
+    pub(super) fn touch_all(&mut self) {
+        let held = self.knowledge.exports().into_iter().flat_map(|exports| exports.registrations().keys());
+        self.touched.extend(held.chain(self.desired.keys()).cloned());
+    }
+
+    /// Hands the instances that the touched targets should have to whoever registers them.
+    pub(super) fn update_instances(&mut self, now: Now) {
+        let forgets = |target: &&Target| self.annotated.forgets(&self.knowledge, target);
+        let forgotten: Vec<_> = self.touched.iter().filter(forgets).cloned().collect();
+        for target in &forgotten {
+            self.forget(target, now);
+        }
+        let mut changed = false;
+        for target in std::mem::take(&mut self.touched) {
+            changed |= self.update_target(target, now);
+        }
+        if changed {
+            self.out.push(Command::Register(Arc::new(Desired { targets: self.desired.clone() })));
+        }
+    }
+
+    /// Returns whether a target should have other instances than before.
+    fn update_target(&mut self, target: Target, now: Now) -> bool {
+        let Self { knowledge, claims, annotated, targets, caches, pods, out, .. } = self;
+        let before = claims.standing(&target);
+        let standing = claims.judge(knowledge, &target, |own| targets.is_implied(own), now.mono);
+        match knowledge.exports().and_then(|exports| exports.registrations().get(&target)) {
+            Some(held) if standing != before && !held.owner.is_annotated() => {
+                out.push(Command::Reconcile(held.owner.key()));
+            }
+            Some(_) => {}
+            None => annotated.forget(&target),
+        }
+        annotated.tell_waiting(knowledge, &target, claims.awaits_clusters_long(&target, now.mono));
+        let desired = claims.acts_for(&target).zip(standing).and_then(|(owner, standing)| {
+            if owner.is_annotated() {
+                let presence = |owner: &ClaimOwner| present(caches, owner).is_some();
+                annotated.desired(knowledge, &target, (owner, standing), presence)
+            } else {
+                let export = |key: &_| caches.exports.get(key);
+                Some(targets.desired(knowledge, &target, (owner, standing), export, pods))
+            }
+        });
+        match desired {
+            Some(desired) if self.desired.get(&target) == Some(&desired) => false,
+            Some(desired) => {
+                self.desired.insert(target, desired);
+                true
+            }
+            None => self.desired.remove(&target).is_some(),
+        }
+    }
+}
+
+/// The uid of an annotated object, if it is there.
+fn present(caches: &Caches, owner: &ClaimOwner) -> Option<Box<str>> {
+    let key = owner.key();
+    if owner.is_ingress() {
+        return caches.ingresses.get(&key).filter(|ingress| !ingress.deleting).map(|ingress| ingress.uid.clone());
+    }
+    caches.services.get(&key).filter(|service| !service.deleting).map(|service| service.uid.clone())
+}

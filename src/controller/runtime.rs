@@ -1,0 +1,379 @@
+//! The runtime of the core: channels, the queue, the clock and the workers. It awaits nothing but the next change, so that
+//! an endpoint that goes is on its way to the registry within a millisecond, whatever the workers are busy with.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::FutureExt;
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+use tracing::warn;
+
+use super::{
+    Membership, Mode, Targets,
+    core::{Command, Core, Input, Now},
+    foreign::ImportRules,
+    metrics::Metrics,
+    work::Work,
+};
+use crate::{
+    annotations::{self, Directory, Known},
+    cluster::{Caches, ClusterWriter, apply::Error, cache, events::Outbox, objects, selector::NamespaceSelector},
+    env,
+    foreign::Found,
+    instances::{
+        RegistrationPolicy,
+        sync::{Desired, TargetStatus},
+    },
+    ledger::{
+        Map,
+        driver::{self, Status, local},
+        remote::Remotes,
+    },
+    model::{ClusterId, IpFamily, ServiceKey, Target, addresses::Range},
+    queue::Queue,
+};
+
+/// How often the sizes of what is known are measured, and cluster IPs that moved are looked for among the endpoints.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What the controller is told at its start.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub cluster: ClusterId,
+    /// Names that are written at once.
+    pub concurrency: usize,
+    pub targets: Targets,
+    pub annotations: annotations::Settings,
+    /// Which targets annotations may name.
+    pub registration: RegistrationPolicy,
+    /// How long a new claim to a named target must have been visible before instances are registered there.
+    pub claim_delay: Duration,
+    /// The namespaces that may export; `None`: all.
+    pub export_namespaces: Option<NamespaceSelector>,
+    /// The IP families that this cluster has.
+    pub families: Vec<IpFamily>,
+    /// The ranges that it takes addresses of Services from, as far as they are known.
+    pub service_ranges: Vec<Range>,
+    pub import: ImportRules,
+}
+
+/// Where the records of this cluster are kept, which follows from its [`Mode`].
+#[derive(Debug)]
+pub enum Records {
+    /// In the ledger of its ClusterSet.
+    Ledger(driver::Handle),
+    /// In a ConfigMap: registration records only.
+    Local(local::Handle),
+    /// Nowhere: its identity is not known.
+    Nowhere,
+}
+
+impl Records {
+    pub const fn mode(&self) -> Mode {
+        match self {
+            Self::Ledger(_) => Mode::Member,
+            Self::Local(_) => Mode::Standalone,
+            Self::Nowhere => Mode::Unidentified,
+        }
+    }
+
+    fn publish(&self, map: Arc<Map>) {
+        match self {
+            Self::Ledger(ledger) => drop(ledger.desired().send_replace(Some(map))),
+            Self::Local(local) => drop(local.desired().send_replace(Some(map))),
+            Self::Nowhere => {}
+        }
+    }
+}
+
+/// Everything that the controller listens and speaks to.
+#[expect(missing_debug_implementations, reason = "the writer is a trait object")]
+pub struct Inputs {
+    pub caches: Caches,
+    pub writer: Arc<dyn ClusterWriter>,
+    pub records: Records,
+    /// The namespaces that host names in annotations may be in. `None`: no annotated Service is registered.
+    pub directory: Option<Directory>,
+    /// What is said before the ledger was heard of.
+    pub membership: Membership,
+    pub instances: watch::Sender<Arc<Desired>>,
+    pub statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
+    /// The Cloud Map namespaces to import from, and what others registered there.
+    pub sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    pub found: watch::Receiver<Arc<Found>>,
+    pub metrics: Metrics,
+}
+
+/// Runs until it is dropped, with the caches synced: nothing may act before that. Only the leader runs it.
+pub async fn run(settings: Settings, inputs: Inputs) {
+    let Inputs { caches, writer, records, directory, membership, instances, statuses, sought, found, metrics } = inputs;
+    let notes = Outbox::new(metrics.dropped_events());
+    let said = notes.clone();
+    let ledger = if let Records::Ledger(ledger) = &records { Some(ledger) } else { None };
+    let local = if let Records::Local(local) = &records { Some(local) } else { None };
+    let registry = Registry {
+        own: ledger.map_or_else(never, driver::Handle::own),
+        published: ledger.map_or_else(never, driver::Handle::published),
+        read_back: ledger.map_or_else(never, driver::Handle::read_back),
+        remotes: ledger.map_or_else(never, driver::Handle::remotes),
+        status: ledger.map_or_else(never, driver::Handle::status),
+        kept: local.map_or_else(never, local::Handle::kept),
+        zones: directory.as_ref().map_or_else(never, Directory::known),
+        statuses,
+        found,
+    };
+    let objects = Objects::new(&caches);
+    let (done, finished) = mpsc::unbounded_channel();
+    let now = Now { mono: Duration::ZERO, wall: env::timestamp() };
+    let runtime = Runtime {
+        started: Instant::now(),
+        concurrency: settings.concurrency,
+        core: Core::new(settings, caches, records.mode(), membership, now),
+        queue: Queue::default(),
+        workers: JoinSet::new(),
+        done,
+        records,
+        directory,
+        instances,
+        sought,
+        notes,
+        writer: Arc::clone(&writer),
+        metrics,
+    };
+    tokio::select! {
+        biased;
+        () = runtime.run(objects, registry, finished) => {}
+        // Events are published one after the other: none may hold up the loop.
+        () = async { loop { writer.publish_event(said.next().await).await } } => {}
+    }
+}
+
+/// A channel that never changes.
+fn never<T: Default>() -> watch::Receiver<T> {
+    watch::channel(T::default()).1
+}
+
+/// What changes in Kubernetes.
+struct Objects {
+    slices: cache::Changes<objects::ForeignSlice>,
+    exports: cache::Changes<objects::ServiceExport>,
+    services: cache::Changes<objects::Service>,
+    ingresses: cache::Changes<objects::Ingress>,
+    pods: cache::Changes<objects::Pod>,
+    namespaces: cache::Changes<objects::Namespace>,
+    imported: cache::Changes<objects::OwnSlice>,
+    imports: cache::Changes<objects::ServiceImport>,
+}
+
+impl Objects {
+    fn new(caches: &Caches) -> Self {
+        Self {
+            slices: caches.slices.subscribe(),
+            exports: caches.exports.subscribe(),
+            services: caches.services.subscribe(),
+            ingresses: caches.ingresses.subscribe(),
+            pods: caches.pods.subscribe(),
+            namespaces: caches.namespaces.subscribe(),
+            imported: caches.imported_slices.subscribe(),
+            imports: caches.imports.subscribe(),
+        }
+    }
+
+    /// All that the caches hold, before anything else: an index that is only half filled would read as "no endpoints", and
+    /// exports that are not planned yet as withdrawn. Nothing was read of the registry before this either, so that nothing is
+    /// deleted because a namespace does not seem to import anything.
+    fn first(&mut self) -> [Input; 7] {
+        let namespaces = Arc::new(self.namespaces.take());
+        [
+            Input::Rights(Arc::clone(&namespaces)),
+            Input::Slices(self.slices.take()),
+            Input::ImportedSlices(self.imported.take()),
+            Input::Services(self.services.take()),
+            Input::Ingresses(self.ingresses.take()),
+            Input::Exports(self.exports.take()),
+            Input::Namespaces(namespaces),
+        ]
+    }
+
+    /// The next changes, all that there are of one kind. Cancel-safe.
+    async fn next(&mut self) -> Input {
+        tokio::select! {
+            biased;
+            changes = self.slices.next() => Input::Slices(changes),
+            changes = self.exports.next() => Input::Exports(changes),
+            changes = self.services.next() => Input::Services(changes),
+            changes = self.ingresses.next() => Input::Ingresses(changes),
+            changes = self.pods.next() => Input::Pods(changes),
+            changes = self.namespaces.next() => Input::Namespaces(Arc::new(changes)),
+            changes = self.imported.next() => Input::ImportedSlices(changes),
+            changes = self.imports.next() => Input::Imports(changes),
+        }
+    }
+}
+
+/// What changes in the registry, and in the records of this cluster. Without a ledger, or a record in its place, their
+/// channels never change.
+struct Registry {
+    own: watch::Receiver<Option<Arc<Map>>>,
+    published: watch::Receiver<Option<Arc<Map>>>,
+    read_back: watch::Receiver<Option<Arc<Map>>>,
+    remotes: watch::Receiver<Arc<Remotes>>,
+    status: watch::Receiver<Arc<Status>>,
+    kept: watch::Receiver<local::Kept>,
+    zones: watch::Receiver<Known>,
+    statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
+    found: watch::Receiver<Arc<Found>>,
+}
+
+impl Registry {
+    /// The next change. Cancel-safe.
+    async fn next(&mut self) -> Input {
+        tokio::select! {
+            biased;
+            Ok(()) = self.own.changed() => Input::Resumed(self.own.borrow_and_update().clone()),
+            Ok(()) = self.published.changed() => Input::Published(self.published.borrow_and_update().clone()),
+            Ok(()) = self.read_back.changed() => Input::ReadBack(self.read_back.borrow_and_update().clone()),
+            Ok(()) = self.remotes.changed() => Input::Remotes(Arc::clone(&self.remotes.borrow_and_update())),
+            Ok(()) = self.status.changed() => Input::Ledger(Arc::clone(&self.status.borrow_and_update())),
+            Ok(()) = self.kept.changed() => Input::Kept(self.kept.borrow_and_update().clone()),
+            Ok(()) = self.zones.changed() => Input::Zones(self.zones.borrow_and_update().clone()),
+            Ok(()) = self.statuses.changed() => Input::Statuses(Arc::clone(&self.statuses.borrow_and_update())),
+            Ok(()) = self.found.changed() => Input::Found(Arc::clone(&self.found.borrow_and_update())),
+            else => std::future::pending().await,
+        }
+    }
+}
+
+/// The next change: of Kubernetes and of the registry in turns, so that neither starves. Cancel-safe.
+async fn next(objects: &mut Objects, registry: &mut Registry, turn: bool) -> Input {
+    if turn {
+        tokio::select! { biased; input = objects.next() => input, input = registry.next() => input }
+    } else {
+        tokio::select! { biased; input = registry.next() => input, input = objects.next() => input }
+    }
+}
+
+/// A worker is done with a name.
+struct Done {
+    work: Box<Work>,
+    outcome: Result<(), Error>,
+    begun: Instant,
+}
+
+struct Runtime {
+    started: Instant,
+    concurrency: usize,
+    core: Core,
+    queue: Queue<ServiceKey>,
+    workers: JoinSet<()>,
+    done: mpsc::UnboundedSender<Done>,
+    records: Records,
+    directory: Option<Directory>,
+    instances: watch::Sender<Arc<Desired>>,
+    sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    notes: Outbox,
+    writer: Arc<dyn ClusterWriter>,
+    metrics: Metrics,
+}
+
+impl Runtime {
+    async fn run(mut self, mut objects: Objects, mut registry: Registry, mut finished: mpsc::UnboundedReceiver<Done>) {
+        self.handle(Input::Ledger(Arc::clone(&registry.status.borrow_and_update())));
+        for input in objects.first() {
+            self.handle(input);
+        }
+        let mut tick = tokio::time::interval(TICK);
+        let mut turn = false;
+        loop {
+            let wake = self.core.wake().map(|at| self.started + at);
+            turn = !turn;
+            tokio::select! {
+                biased;
+                input = next(&mut objects, &mut registry, turn) => self.handle(input),
+                Some(done) = finished.recv() => self.finish(done),
+                Some(ended) = self.workers.join_next(), if !self.workers.is_empty() => {
+                    if let Err(error) = ended {
+                        // A panic: the process must not go on with a name that nobody works on.
+                        return warn!(%error, "a worker of the controller ended");
+                    }
+                }
+                key = self.queue.take(), if self.workers.len() < self.concurrency => self.handle(Input::Due(key)),
+                () = sleep_until(wake.unwrap_or(self.started)), if wake.is_some() => self.handle(Input::Tick),
+                _ = tick.tick() => {
+                    self.handle(Input::Tick);
+                    let sizes = self.core.sizes();
+                    self.metrics.measured(self.queue.len(), sizes.clusters, sizes.names);
+                    self.metrics.annotated(sizes.annotated);
+                }
+            }
+            // Neither do the workers, however much changes.
+            while let Ok(done) = finished.try_recv() {
+                self.finish(done);
+            }
+            while self.workers.len() < self.concurrency
+                && let Some(key) = self.queue.take().now_or_never()
+            {
+                self.handle(Input::Due(key));
+            }
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        if let Input::Remotes(remotes) = &input {
+            self.metrics.adopted(remotes);
+        }
+        let now = Now { mono: self.started.elapsed(), wall: env::timestamp() };
+        for command in self.core.handle(input, now) {
+            self.obey(command);
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Publish(map) => self.records.publish(map),
+            Command::Register(desired) => drop(self.instances.send_replace(desired)),
+            Command::Seek(namespaces) => drop(self.sought.send_replace(namespaces)),
+            Command::List(wanted) => {
+                if let Some(directory) = &self.directory {
+                    directory.want(wanted);
+                }
+            }
+            Command::Reconcile(key) => self.queue.add(key),
+            Command::ReconcileIn(key, delay) => self.queue.add_after(key, delay),
+            Command::Apply(work) => {
+                let (writer, metrics, begun) = (Arc::clone(&self.writer), self.metrics.clone(), Instant::now());
+                let done = self.done.clone();
+                self.workers.spawn(env::task(async move {
+                    let outcome = work.apply(&*writer, &metrics).await;
+                    // It is received as long as the runtime runs.
+                    let _ = done.send(Done { work, outcome, begun });
+                }));
+            }
+            Command::Emit(note) => self.notes.send(note),
+        }
+    }
+
+    fn finish(&self, Done { work, outcome, begun }: Done) {
+        let outcome = match outcome {
+            Ok(()) => {
+                self.queue.done(&work.key);
+                "ok"
+            }
+            Err(error) => {
+                let (retry_in, failures) = self.queue.failed(&work.key);
+                for note in work.failed(&error, retry_in, failures) {
+                    self.notes.send(note);
+                }
+                error.cause.category()
+            }
+        };
+        self.metrics.reconciled(outcome, begun.elapsed());
+    }
+}

@@ -1,0 +1,167 @@
+//! What workers do: they write what the core planned for one name, and decide nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use tracing::{debug, warn};
+
+use super::Metrics;
+use crate::{
+    api::{
+        conditions::{ImportCondition, ImportStaleReason, find},
+        names::FieldManager,
+    },
+    cluster::{
+        ClusterWriter,
+        apply::{Cause, Error},
+        events::{self, Note, Severity},
+        objects::ServiceExport,
+    },
+    import::{self, Plan, There, Wanted},
+    model::ServiceKey,
+};
+
+/// All that is to be written for one name.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) key: ServiceKey,
+    pub(super) import: Plan,
+    /// The objects that the plan was made for.
+    pub(super) there: There,
+    /// This cluster's ServiceExport, on which obstacles and failures are said, too.
+    pub(super) export: Option<Arc<ServiceExport>>,
+    pub(super) report: Option<Report>,
+    pub(super) notes: Vec<Note>,
+    pub(super) now: Timestamp,
+}
+
+/// Conditions of a ServiceExport that are to be written.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) uid: Box<str>,
+    pub(super) conditions: Vec<Condition>,
+    /// What is said when they are written.
+    pub(super) notes: Vec<Note>,
+}
+
+impl Work {
+    /// Writes all of it.
+    ///
+    /// # Errors
+    /// What is not written is to be planned again.
+    pub(super) async fn apply(&self, writer: &dyn ClusterWriter, metrics: &Metrics) -> Result<(), Error> {
+        // Both halves are tried: a name whose import fails still gets its conditions.
+        let imported = self.import(writer, metrics).await;
+        let reported = self.report(writer).await;
+        imported.and(reported)
+    }
+
+    /// Makes the imported objects of the name what they should be.
+    async fn import(&self, writer: &dyn ClusterWriter, metrics: &Metrics) -> Result<(), Error> {
+        for note in &self.notes {
+            writer.publish_event(note.clone()).await;
+        }
+        match &self.import {
+            Plan::Keep => Ok(()),
+            Plan::Remove => import::remove(writer, &self.key, &self.there).await,
+            Plan::Blocked(message) => {
+                self.blocked(writer, metrics, message).await;
+                Ok(())
+            }
+            Plan::Want(wanted) => {
+                if let Some(obstacle) = &wanted.obstacle {
+                    self.blocked(writer, metrics, obstacle).await;
+                }
+                for (cluster, address, reason) in &wanted.skipped {
+                    metrics.skipped_address(reason.as_str());
+                    debug!(key = %self.key, %cluster, %address, reason = reason.as_str(), "left out an address");
+                }
+                for note in [self.skipped(wanted), self.staleness(wanted)].into_iter().flatten() {
+                    writer.publish_event(note).await;
+                }
+                import::apply(writer, &self.key, &self.there, wanted, self.now).await
+            }
+        }
+    }
+
+    async fn report(&self, writer: &dyn ClusterWriter) -> Result<(), Error> {
+        let Some(Report { uid, conditions, notes }) = &self.report else { return Ok(()) };
+        writer.apply_export_conditions(&self.key, uid, conditions, FieldManager::ExportStatus).await?;
+        for note in notes {
+            writer.publish_event(note.clone()).await;
+        }
+        Ok(())
+    }
+
+    /// The Event for addresses that were left out.
+    fn skipped(&self, wanted: &Wanted) -> Option<Note> {
+        let ((cluster, address, reason), import) = wanted.skipped.first().zip(self.there.import.as_ref())?;
+        let text = format!(
+            "Left out {} address(es) that cannot be endpoints here, such as {address} of cluster {cluster}: it is {}.",
+            wanted.skipped.len(),
+            reason.as_str()
+        );
+        let (severity, reason, action) = (Severity::Warning, "AddressSkipped", "Import");
+        Some(Note { regarding: events::import(&self.key, &import.uid), severity, reason, action, text })
+    }
+
+    /// The Event for an import whose condition `Stale` comes or goes.
+    fn staleness(&self, wanted: &Wanted) -> Option<Note> {
+        let import = self.there.import.as_ref().filter(|import| import.managed && wanted.service.is_some())?;
+        let is_stale = find(&import.status.conditions, ImportCondition::Stale.as_str()).is_some();
+        let (severity, reason, text) = match (is_stale, wanted.silent.is_empty()) {
+            (false, false) => {
+                let clusters: Vec<_> = wanted.silent.keys().map(ToString::to_string).collect();
+                let text = format!(
+                    "Nothing is heard of {}: endpoints there are as they were, and may be gone.",
+                    clusters.join(", ")
+                );
+                (Severity::Warning, ImportStaleReason::ClusterSilent.as_str(), text)
+            }
+            (true, true) => {
+                (Severity::Normal, "ClustersHeard", "All exporting clusters are heard of again.".to_owned())
+            }
+            _ => return None,
+        };
+        Some(Note { regarding: events::import(&self.key, &import.uid), severity, reason, action: "Import", text })
+    }
+
+    /// An object of somebody else is in the way: said on it, and on the export of this cluster if there is one.
+    async fn blocked(&self, writer: &dyn ClusterWriter, metrics: &Metrics, message: &str) {
+        let (key, there) = (&self.key, &self.there);
+        warn!(%key, message, "cannot import");
+        metrics.blocked();
+        let regarding = [
+            there.import.as_ref().filter(|import| !import.managed).map(|import| events::import(key, &import.uid)),
+            there.derived.as_ref().filter(|s| !s.managed).map(|service| events::service(&service.key, &service.uid)),
+            self.export.as_ref().map(|export| events::export(key, &export.uid)),
+        ];
+        for regarding in regarding.into_iter().flatten() {
+            let (severity, reason, action) = (Severity::Warning, "ForeignObject", "Import");
+            writer.publish_event(Note { regarding, severity, reason, action, text: message.to_owned() }).await;
+        }
+    }
+
+    /// Says that it failed, and that it is tried again after `retry_in`: on the objects from the third time in a row.
+    pub(super) fn failed(&self, error: &Error, retry_in: Duration, failures: u32) -> Vec<Note> {
+        let (key, cause) = (&self.key, error.cause.to_string());
+        match error.cause {
+            // The cache catches up, the namespace goes, or the other replica goes on.
+            Cause::Conflict(_) | Cause::NotLeader | Cause::NotFound(_) | Cause::NamespaceTerminating(_)
+                if failures < 5 =>
+            {
+                debug!(%key, %error, cause, ?retry_in, "will try again");
+                Vec::new()
+            }
+            _ => {
+                warn!(%key, %error, cause, ?retry_in, failures, "failed to reconcile");
+                let export = self.export.as_ref().map(|export| events::export(key, &export.uid));
+                let import = self.there.import.as_ref().map(|import| events::import(key, &import.uid));
+                let objects = [export, import].into_iter().flatten().filter(|_| failures == 3);
+                let text = format!("{error}: {cause}. It is tried again until it succeeds.");
+                let (severity, reason, action) = (Severity::Warning, "ReconcileFailed", "Reconcile");
+                objects.map(|regarding| Note { regarding, severity, reason, action, text: text.clone() }).collect()
+            }
+        }
+    }
+}
