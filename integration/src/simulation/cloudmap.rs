@@ -178,12 +178,13 @@ impl Failed {
 
 impl Port {
     async fn call(&self, operation: Operation, body: Value) -> Result<Value, Failed> {
-        let (name, unanswered) = (operation.name(), BTreeMap::new());
+        let name = operation.name();
         let writes = !["Get", "List", "Discover"].iter().any(|read| name.starts_with(read));
         let crash = writes.then(|| self.registry.crash(&self.replica)).flatten();
         if let Some(Crash { after: false, then, .. }) = crash {
             then();
-            return std::future::pending().await;
+            sleep(DEADLINE).await;
+            return Err(silence(name));
         }
         let (tell, told) = oneshot::channel();
         let travel = self.registry.clone().travel(Arc::clone(&self.replica), name, body.to_string().into_bytes());
@@ -191,7 +192,8 @@ impl Port {
         if let Some(Crash { then, .. }) = crash {
             drop(told.await);
             then();
-            return std::future::pending().await;
+            sleep(DEADLINE).await;
+            return Err(silence(name));
         }
         let answer = timeout(DEADLINE, told).await.ok().and_then(Result::ok).unwrap_or(Err(Failure::Silence));
         answer.map_err(|failure| match failure {
@@ -199,11 +201,7 @@ impl Port {
                 let (kind, message) = answered(operation, Some(&code), Some(&message), status);
                 Failed { error: Error { operation: name, kind, message }, code, members }
             }
-            Failure::Silence => {
-                let message = "no answer in time or connection lost".to_owned();
-                let error = Error { operation: name, kind: ErrorKind::Unknown, message };
-                Failed { error, code: String::new(), members: unanswered }
-            }
+            Failure::Silence => silence(name),
         })
     }
 
@@ -225,6 +223,13 @@ impl Port {
         let answer = self.call(operation, body).await.map_err(Failed::sorted)?;
         Ok(OperationId(text(&answer["OperationId"])))
     }
+}
+
+/// No answer came. A crash ends here as well where another process runs in the place of the one that it was meant for.
+fn silence(operation: &'static str) -> Failed {
+    let error =
+        Error { operation, kind: ErrorKind::Unknown, message: "no answer in time or connection lost".to_owned() };
+    Failed { error, code: String::new(), members: BTreeMap::new() }
 }
 
 fn text(value: &Value) -> Arc<str> {
