@@ -2,10 +2,18 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use axum::{
+    BoxError,
+    body::{Body, Bytes, HttpBody},
+    http::{Response, header},
+};
 use kube::{
     Client, Config,
+    client::{ClientBuilder, DynBody},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use serde_json::json;
+use tower::util::MapResponseLayer;
 
 /// Which cluster to talk to. By default: the one of the environment's kubeconfig, else the one that this pod runs in.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -49,8 +57,34 @@ pub async fn connect(options: &Options) -> Result<Connection, Error> {
     // calls has a deadline, and a back-off or a queue of its own.
     config.default_retry = false;
     let namespace = config.default_namespace.clone();
-    let client = Client::try_from(config).map_err(|error| Error::Client(Box::new(error)))?;
+    let client = ClientBuilder::try_from(config).map_err(|error| Error::Client(Box::new(error)))?;
+    let client = client.with_layer(&MapResponseLayer::new(say_retry_after::<Box<DynBody>>)).build();
     Ok(Connection { client, namespace })
+}
+
+/// Puts what the header `Retry-After` says, in seconds, into a `Status`: an API server that sheds load sends a plain text,
+/// and kube drops the headers.
+fn say_retry_after<B>(response: Response<B>) -> Response<Body>
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let headers = response.headers();
+    let after = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
+    let is_json =
+        headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    let code = response.status();
+    match after {
+        Some(after) if !is_json && (code.is_client_error() || code.is_server_error()) => response.map(|_| {
+            let message = format!("{code}: the API server asks to wait for {after} s");
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code.as_u16(), "message": message,
+                "reason": code.canonical_reason().unwrap_or_default(), "details": {"retryAfterSeconds": after},
+            });
+            status.to_string().into()
+        }),
+        _ => response.map(Body::new),
+    }
 }
 
 async fn configuration(options: &Options) -> Result<Config, Error> {
@@ -70,6 +104,31 @@ async fn configuration(options: &Options) -> Result<Config, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A response of a server that sheds load, as the client understands it.
+    async fn understood(code: u16, kind: &str, after: Option<&str>, body: &'static str) -> (u32, String) {
+        let headers = after.map(|after| (header::RETRY_AFTER, after));
+        let response = headers
+            .into_iter()
+            .chain([(header::CONTENT_TYPE, kind)])
+            .fold(Response::builder().status(code), |response, (name, value)| response.header(name, value));
+        let shown = say_retry_after(response.body(Body::from(body)).unwrap());
+        let bytes = axum::body::to_bytes(shown.into_body(), usize::MAX).await.unwrap();
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        let status = serde_json::from_str::<kube::core::Status>(&text).unwrap_or_default();
+        (status.details.map_or(0, |details| details.retry_after_seconds), text)
+    }
+
+    #[tokio::test]
+    async fn a_server_that_sheds_load_is_understood() {
+        let (after, text) = understood(429, "text/plain; charset=utf-8", Some("7"), "Too many requests").await;
+        assert!(after == 7 && text.contains("asks to wait for 7 s"), "{text}");
+        for (code, kind, header) in
+            [(429, "text/plain", None), (200, "text/plain", Some("7")), (503, "application/json", Some("7"))]
+        {
+            assert_eq!(understood(code, kind, header, "{}").await.1, "{}", "left as it is");
+        }
+    }
 
     #[tokio::test]
     async fn a_missing_kubeconfig_is_named() {
