@@ -162,9 +162,7 @@ pub async fn properties(client: &Client) -> Result<Vec<ClusterProperty>, AskErro
     let api: Api<api::ClusterProperty> = Api::all(client.clone());
     let objects = match ask("list ClusterProperties", api.list(&ListParams::default())).await {
         Ok(list) => list.items,
-        Err(AskError::Api { source, .. }) if matches!(&*source, kube::Error::Api(status) if status.is_not_found()) => {
-            Vec::new()
-        }
+        Err(AskError::Api { source, .. }) if code(&source) == Some(404) => Vec::new(),
         Err(error) => return Err(error),
     };
     let mut interner = Interner::default();
@@ -225,7 +223,13 @@ pub async fn service_ranges(client: &Client) -> Result<Vec<Range>, AskError> {
 
 /// What is asked for is not served, or not for us; anything else may pass.
 fn is_refusal(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.is_not_found() || status.is_forbidden())
+    matches!(code(error), Some(403 | 404))
+}
+
+/// The HTTP status of an answer. `Status::is_not_found` of kube 5.0 does not see that of a resource which is not served: its
+/// body is plain text, without a reason.
+fn code(error: &kube::Error) -> Option<u16> {
+    if let kube::Error::Api(status) = error { Some(status.code) } else { None }
 }
 
 const BOTH: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
@@ -378,6 +382,17 @@ mod tests {
         }
         api.refuse(503, "ServiceUnavailable", "later");
         service_ranges(&api.client()).await.unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn a_resource_that_the_api_server_does_not_serve_has_no_objects() {
+        // As API servers answer it: in plain text, not as a Status.
+        let not_served = || json!("404 page not found");
+        let api = FakeApi::default();
+        api.prepare(404, not_served());
+        assert_eq!(service_ranges(&api.client()).await.unwrap(), []);
+        api.prepare(404, not_served());
+        assert_eq!(properties(&api.client()).await.unwrap(), []);
     }
 
     #[tokio::test]

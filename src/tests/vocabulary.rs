@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Events on a ServiceExport that no condition says: about an address of it, its import, or writes that fail.
-const WITHOUT_CONDITION: [&str; 3] = ["AddressSkipped", "ForeignObject", "ReconcileFailed"];
+const WITHOUT_CONDITION: [&str; 4] = ["AddressSkipped", "ForeignObject", "ReconcileFailed", "SystemNamespace"];
 
 /// A row of a table of conditions in the document: `Ready=False`, its reasons, and what it says of them.
 type Documented = (String, BTreeSet<String>, String);

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::world::{World, always, key, until};
@@ -126,12 +127,18 @@ async fn a_namespace_that_comes_later_gets_its_imports() {
 async fn a_cluster_ip_that_comes_or_goes_is_an_endpoint_no_more_or_again() {
     let world = World::new();
     let (blue, green) = (world.cluster("blue"), world.cluster("green"));
-    blue.export("web", 80, &["10.0.0.1", "10.96.200.1"]);
-    green.until_imports("web", &["10.0.0.1", "10.96.200.1"]).await;
-    green.put_service("other", 80);
+    blue.export("web", 80, &["10.0.0.1", "10.97.200.9"]);
+    green.until_imports("web", &["10.0.0.1", "10.97.200.9"]).await;
+    green.objects.put_service(
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "shop", "name": "other"},
+            "spec": {"clusterIP": "10.97.200.9", "clusterIPs": ["10.97.200.9"], "ipFamilies": ["IPv4"], "ports": [{"port": 80}]},
+        }))
+        .unwrap(),
+    );
     green.until_imports("web", &["10.0.0.1"]).await;
     green.objects.remove_service(&key("other"));
-    green.until_imports("web", &["10.0.0.1", "10.96.200.1"]).await;
+    green.until_imports("web", &["10.0.0.1", "10.97.200.9"]).await;
 }
 
 #[tokio::test(start_paused = true)]
