@@ -329,3 +329,7 @@ impl Core {
         self.knowledge.settling() || !self.peers.is_settled()
     }
 }
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

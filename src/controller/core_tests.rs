@@ -1,0 +1,284 @@
+//! The core by itself: what changed goes in, commands come out, and time is a number.
+
+use serde_json::json;
+
+use super::*;
+use crate::{
+    annotations,
+    api::names::LABEL_KUBERNETES_SERVICE_NAME,
+    cluster::{cache::Changes, memory::MemoryCluster},
+    controller::{ImportRules, targets::tests::mk_targets},
+    export::Exports,
+    import::Plan,
+    instances::{RegistrationPolicy, Selection, sync::Outcome},
+    ledger::{record::Position, remote::Remote, writer::Stage},
+};
+
+const DELAY: Duration = Duration::from_secs(10);
+
+fn at(seconds: u64) -> Now {
+    Now { mono: Duration::from_secs(seconds), wall: Timestamp::from_second(1_000_000 + seconds.cast_signed()).unwrap() }
+}
+
+fn key(name: &str) -> ServiceKey {
+    ServiceKey::new("shop", name)
+}
+
+/// A core, and the cluster that its caches show.
+struct Bench {
+    objects: Arc<MemoryCluster>,
+    core: Core,
+    exports: Changes<ServiceExport>,
+    services: Changes<Service>,
+    slices: Changes<ForeignSlice>,
+    namespaces: Changes<Namespace>,
+}
+
+impl Bench {
+    fn new(mode: Mode) -> Self {
+        let (objects, caches) = MemoryCluster::new();
+        let settings = Settings {
+            cluster: "here".parse().unwrap(),
+            concurrency: 1,
+            targets: mk_targets(Selection::All),
+            annotations: annotations::Settings::default(),
+            registration: RegistrationPolicy::Open,
+            claim_delay: DELAY,
+            export_namespaces: None,
+            families: vec![IpFamily::V4],
+            service_ranges: Vec::new(),
+            import: ImportRules::default(),
+        };
+        let (exports, services) = (caches.exports.subscribe(), caches.services.subscribe());
+        let (slices, namespaces) = (caches.slices.subscribe(), caches.namespaces.subscribe());
+        let core = Core::new(settings, caches, mode, Membership::Joining("starting".to_owned()), at(0));
+        objects.add_namespace("shop");
+        Self { objects, core, exports, services, slices, namespaces }
+    }
+
+    /// A member whose ledger is empty, and whose heads were read: there is nobody else.
+    fn member() -> Self {
+        let mut bench = Self::new(Mode::Member);
+        bench.observe(at(0));
+        let running = Status { stage: Stage::Running, ..Status::default() };
+        bench.core.handle(Input::Ledger(Arc::new(running)), at(0));
+        bench.core.handle(Input::Resumed(Some(Arc::default())), at(0));
+        bench.remotes([], at(0));
+        bench
+    }
+
+    /// Takes in what the caches show.
+    fn observe(&mut self, now: Now) -> Vec<Command> {
+        let inputs = [
+            Input::Slices(self.slices.take()),
+            Input::Services(self.services.take()),
+            Input::Exports(self.exports.take()),
+            Input::Namespaces(Arc::new(self.namespaces.take())),
+        ];
+        inputs.into_iter().flat_map(|input| self.core.handle(input, now)).collect()
+    }
+
+    fn remotes<const N: usize>(&mut self, exporting: [&str; N], now: Now) -> Vec<Command> {
+        let mut map = Exports::resume(&Map::new());
+        let local = Arc::new(crate::controller::targets::tests::mk_local());
+        for name in exporting {
+            map.set(&key(name), Some(Arc::clone(&local)), BTreeSet::new(), 1);
+        }
+        let remote = Remote {
+            uid: "uid".into(),
+            state: Some(map.map()),
+            position: Position::default(),
+            left: false,
+            stale: None,
+            expired: false,
+            problem: None,
+        };
+        let clusters: BTreeMap<_, _> = [("there".parse().unwrap(), remote)].into_iter().take(N).collect();
+        let remotes = Remotes { clusters, heads_read: true, all_live_verified: true, ..Remotes::default() };
+        self.core.handle(Input::Remotes(Arc::new(remotes)), now)
+    }
+
+    fn put(&self, name: &str, annotations: &[(&str, &str)]) {
+        let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
+        // What annotations ask for has its pods registered only where it is headless.
+        let ip = if annotations.is_empty() { "10.96.0.9" } else { "None" };
+        let metadata = json!({"namespace": "shop", "name": name, "annotations": annotations});
+        let ports = json!([{"name": "http", "protocol": "TCP", "port": 80}]);
+        let spec = json!({"clusterIP": ip, "clusterIPs": [ip], "ipFamilies": ["IPv4"], "ports": ports});
+        self.objects.put_service(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap());
+        let slice = json!({
+            "metadata": {"namespace": "shop", "name": format!("{name}-1"), "labels": {LABEL_KUBERNETES_SERVICE_NAME: name}},
+            "addressType": "IPv4", "ports": ports, "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}],
+        });
+        self.objects.put_slice(serde_json::from_value(slice).unwrap());
+    }
+
+    fn export(&self, name: &str, annotations: &[(&str, &str)]) {
+        self.put(name, &[]);
+        let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
+        let export = json!({
+            "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
+            "metadata": {"namespace": "shop", "name": name, "annotations": annotations},
+        });
+        self.objects.put_export(serde_json::from_value(export).unwrap());
+    }
+
+    fn work(&mut self, name: &str, now: Now) -> Box<Work> {
+        let commands = self.core.handle(Input::Due(key(name)), now);
+        commands.into_iter().find_map(|c| if let Command::Apply(work) = c { Some(work) } else { None }).unwrap()
+    }
+}
+
+fn published(commands: &[Command]) -> Option<Arc<Map>> {
+    commands.iter().rev().find_map(|c| if let Command::Publish(map) = c { Some(Arc::clone(map)) } else { None })
+}
+
+fn registered(commands: &[Command]) -> Option<Arc<Desired>> {
+    commands
+        .iter()
+        .rev()
+        .find_map(|c| if let Command::Register(desired) = c { Some(Arc::clone(desired)) } else { None })
+}
+
+fn reconciled(commands: &[Command]) -> BTreeSet<ServiceKey> {
+    commands.iter().filter_map(|c| if let Command::Reconcile(key) = c { Some(key.clone()) } else { None }).collect()
+}
+
+#[test]
+fn an_export_is_published_with_its_endpoints_and_taken_back_when_it_goes() {
+    let mut bench = Bench::member();
+    bench.export("web", &[]);
+    let commands = bench.observe(at(1));
+    let map = published(&commands).unwrap();
+    assert!(map.contains_key("shop/web") && map.contains_key("shop/web#0"), "{map:?}");
+    assert!(reconciled(&commands).contains(&key("web")));
+    assert!(bench.observe(at(2)).is_empty(), "no news");
+    bench.objects.remove_export(&key("web"));
+    let map = published(&bench.observe(at(3))).unwrap();
+    assert!(!map.contains_key("shop/web") && !map.contains_key("shop/web#0"), "{map:?}");
+}
+
+#[test]
+fn what_another_cluster_exports_is_written_by_a_worker_and_stays_while_that_cluster_is_not_known() {
+    let mut bench = Bench::member();
+    let commands = bench.remotes(["web"], at(1));
+    assert!(reconciled(&commands).contains(&key("web")));
+    assert!(matches!(bench.work("web", at(1)).import, Plan::Want(_)));
+    assert!(matches!(bench.work("other", at(1)).import, Plan::Keep));
+    // In the namespaces of Kubernetes nothing is.
+    let system = ServiceKey::new("kube-system", "web");
+    let commands = bench.core.handle(Input::Due(system), at(1));
+    assert!(matches!(&commands[..], [Command::Apply(work)] if matches!(work.import, Plan::Keep)));
+    assert!(bench.remotes(["web"], at(2)).is_empty(), "no news");
+    let commands = bench.remotes([], at(3));
+    assert!(reconciled(&commands).contains(&key("web")));
+}
+
+#[test]
+fn a_named_target_is_registered_when_its_claim_was_on_record_and_visible_for_long_enough() {
+    let mut bench = Bench::member();
+    // Another cluster is there, which might want the name, too.
+    bench.remotes(["other"], at(1));
+    bench.export("web", &[("cloudmap-mcs/service", "www")]);
+    let commands = bench.observe(at(2));
+    let target = Target { namespace: "shop".into(), service: "www".into() };
+    let active = |desired: &Desired| desired.targets[&target].active;
+    let desired = registered(&commands).unwrap();
+    assert!(!active(&desired) && desired.targets[&target].instances.len() == 1);
+    let map = published(&commands);
+    bench.core.handle(Input::Published(map.clone()), at(3));
+    bench.core.handle(Input::ReadBack(map), at(4));
+    assert_eq!(bench.core.wake(), Some(at(4).mono + DELAY));
+    assert!(bench.core.handle(Input::Tick, at(13)).is_empty(), "not yet");
+    let desired = registered(&bench.core.handle(Input::Tick, at(14))).unwrap();
+    assert!(active(&desired));
+    // What came of it is said on the export alone that it concerns.
+    let status = TargetStatus { outcome: Outcome::Registered { count: 1 }, ..TargetStatus::default() };
+    let commands = bench.core.handle(Input::Statuses(Arc::new([(target, status)].into())), at(15));
+    assert_eq!(reconciled(&commands), [key("web")].into());
+    let conditions = bench.work("web", at(20)).report.unwrap().conditions;
+    assert!(
+        conditions.iter().any(|c| (c.type_.as_str(), c.status.as_str()) == ("Registered", "True")),
+        "{conditions:?}"
+    );
+}
+
+#[test]
+fn an_annotated_service_of_a_cluster_in_no_clusterset_is_registered_when_its_record_is_kept() {
+    let mut bench = Bench::new(Mode::Standalone);
+    bench.observe(at(0));
+    bench.core.handle(Input::Kept(Kept { map: Some(Arc::default()), error: None }), at(0));
+    bench.put("web", &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "web")]);
+    let commands = bench.observe(at(1));
+    assert!(commands.iter().any(|command| matches!(command, Command::List(true))));
+    assert!(registered(&commands).unwrap().targets.values().all(|desired| !desired.active));
+    let kept = Kept { map: published(&commands), error: None };
+    let desired = registered(&bench.core.handle(Input::Kept(kept), at(2))).unwrap();
+    assert!(desired.targets.values().all(|desired| desired.active) && desired.targets.len() == 1);
+}
+
+#[test]
+fn a_cloud_map_namespace_is_sought_as_long_as_a_namespace_imports_it() {
+    let mut bench = Bench::member();
+    let sought = |commands: Vec<Command>| {
+        commands.into_iter().find_map(|c| if let Command::Seek(sought) = c { Some(sought.len()) } else { None })
+    };
+    bench.objects.annotate_namespace("shop", &[("cloudmap.controller/import-from", "internal")]);
+    assert_eq!(sought(bench.observe(at(1))), Some(1));
+    bench.objects.annotate_namespace("shop", &[]);
+    assert_eq!(sought(bench.observe(at(2))), Some(0));
+}
+
+#[test]
+fn an_error_of_the_registry_counts_as_waiting_at_first_and_is_said_later() {
+    let mut bench = Bench::new(Mode::Member);
+    bench.observe(at(0));
+    bench.export("web", &[]);
+    bench.observe(at(0));
+    let failing = Status { error: Some("access denied".to_owned()), ..Status::default() };
+    bench.core.handle(Input::Ledger(Arc::new(failing)), at(1));
+    assert!(matches!(bench.core.knowledge.membership(), Membership::Joining(_)));
+    let commands = bench.core.handle(Input::Tick, Now { mono: SETTLE, ..at(15) });
+    assert!(matches!(bench.core.knowledge.membership(), Membership::Failing(_)));
+    assert_eq!(reconciled(&commands), [key("web")].into());
+}
+
+#[test]
+fn names_that_come_and_go_leave_nothing_behind() {
+    let mut bench = Bench::member();
+    for n in 0..300 {
+        let name = format!("web-{n}");
+        bench.export(&name, &[("cloudmap-mcs/service", &format!("www-{n}"))]);
+        bench.put(
+            &format!("pods-{n}"),
+            &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", &format!("pods-{n}"))],
+        );
+        let map = published(&bench.observe(at(n)));
+        bench.core.handle(Input::Published(map.clone()), at(n));
+        bench.core.handle(Input::ReadBack(map), at(n));
+        bench.remotes(["theirs"], at(n));
+        bench.work(&name, at(n));
+        bench.objects.remove_export(&key(&name));
+        for gone in [name.clone(), format!("pods-{n}")] {
+            bench.objects.remove_service(&key(&gone));
+            let slice = json!({
+                "metadata": {"namespace": "shop", "name": format!("{gone}-1")}, "addressType": "IPv4", "endpoints": [],
+            });
+            bench.objects.put_slice(serde_json::from_value(slice).unwrap());
+        }
+        bench.observe(at(n));
+        bench.work(&name, at(n));
+        bench.remotes([], at(n));
+        let desired: BTreeSet<Target> = bench.core.desired.keys().cloned().collect();
+        assert_eq!(desired.len(), 2);
+        let gone = TargetStatus { own_gone: true, ..TargetStatus::default() };
+        let statuses = desired.into_iter().map(|target| (target, gone.clone())).collect();
+        let map = published(&bench.core.handle(Input::Statuses(Arc::new(statuses)), at(n)));
+        assert_eq!(map.as_deref(), Some(&Map::new()));
+        bench.core.handle(Input::Statuses(Arc::default()), at(n));
+    }
+    let core = &bench.core;
+    assert_eq!(core.sizes(), Sizes { clusters: 1, names: 0, annotated: (0, 0) });
+    assert_eq!((core.slices.names().count(), core.cluster_ips.len(), core.desired.len()), (0, 0, 0));
+    assert_eq!((core.claims.waiting().count(), core.claims.wake()), (0, None));
+}
