@@ -60,11 +60,11 @@ impl Sim {
             return self.violate("I1", format!("{name} applies a state of {id} that never was (version {version})"));
         }
         let before = self.clusters[reader].imported.get(id).cloned();
-        let excused = self.clusters[reader].may_go_back.remove(id);
-        if let Some(before) = before.as_ref().filter(|before| before.uid == remote.uid && !excused)
+        if let Some(before) = before.as_ref().filter(|before| before.uid == remote.uid)
             && let Some(old) = before.version
             && (remote.position.epoch, version) < (before.epoch, old)
             && !before.expired
+            && !self.clusters[reader].may_go_back.remove(id)
         {
             let name = self.name(proc);
             let what = format!(
@@ -157,7 +157,8 @@ impl Sim {
 
     /// A leader that starts from nothing has lost where its instances are.
     pub(super) fn check_start(&mut self, proc: usize, own: &Map) {
-        if !own.is_empty() || self.clusters[self.procs[proc].cluster].leaving {
+        // Where the registry went back, leaders look for the newest head that was seen, and it is not there any more.
+        if !own.is_empty() || self.clusters[self.procs[proc].cluster].leaving || self.scenario.restore {
             return;
         }
         let uid = self.clusters[self.procs[proc].cluster].uid.clone();
@@ -177,8 +178,8 @@ impl Sim {
             Value::Head(_) => None,
         });
         // One that is this young may be hidden by replicas that lag, beyond the time that a new leader waits for it.
-        let first = self.registry.head_commits.get(&head.cluster).and_then(|commits| commits.first());
-        if first.is_none_or(|first| self.seconds() - first < YOUNG) {
+        let last = self.registry.head_commits.get(&head.cluster).and_then(|commits| commits.last());
+        if last.is_none_or(|last| self.seconds() - last < YOUNG) {
             return;
         }
         let verified = tree::verify(&head.root, &Cache::default(), &pages.collect());

@@ -314,6 +314,11 @@ impl Sim {
                 c.lease = None;
                 c.record = None;
                 c.may_go_back.extend(c.imported.keys().cloned());
+                // Its next leader may take an epoch again that a stale read hides: two heads of one position.
+                let id = c.id.clone();
+                for reader in &mut self.clusters {
+                    reader.may_go_back.insert(id.clone());
+                }
                 self.trace(|s| format!("the record of {} is deleted", s.clusters[cluster].uid));
             }
             Fault::Vandal => self.vandalise(),

@@ -397,7 +397,9 @@ impl Writer {
         // The next heartbeat writes over one that cannot be real, and readers come back to what is real (R3).
         let own = own.filter(|head| self.is_plausible(head));
         if matches!(self.phase, Phase::Confirm { .. } | Phase::Elected) {
-            self.watch_stranger(now, own);
+            // The newest one that was seen, also where an older one is there again: its epoch is what the next must be above.
+            let best = self.best.clone().filter(|best| self.is_plausible(best));
+            self.watch_stranger(now, best.as_ref());
         }
         match &mut self.phase {
             Phase::Confirm { call } => {
