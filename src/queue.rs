@@ -2,8 +2,7 @@
 //! more afterwards, and a failing one comes back ever later.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    hash::Hash,
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -25,29 +24,29 @@ pub struct Queue<K> {
 #[derive(Debug)]
 struct Inner<K> {
     ready: VecDeque<K>,
-    queued: HashSet<K>,
-    working: HashSet<K>,
+    queued: BTreeSet<K>,
+    working: BTreeSet<K>,
     /// Asked for while in work.
-    again: HashSet<K>,
-    failures: HashMap<K, u32>,
-    delayed: HashMap<K, Instant>,
+    again: BTreeSet<K>,
+    failures: BTreeMap<K, u32>,
+    delayed: BTreeMap<K, Instant>,
 }
 
 impl<K> Default for Queue<K> {
     fn default() -> Self {
         let inner = Inner {
             ready: VecDeque::new(),
-            queued: HashSet::new(),
-            working: HashSet::new(),
-            again: HashSet::new(),
-            failures: HashMap::new(),
-            delayed: HashMap::new(),
+            queued: BTreeSet::new(),
+            working: BTreeSet::new(),
+            again: BTreeSet::new(),
+            failures: BTreeMap::new(),
+            delayed: BTreeMap::new(),
         };
         Self { inner: Mutex::new(inner), wake: Notify::new() }
     }
 }
 
-impl<K: Clone + Eq + Hash> Queue<K> {
+impl<K: Clone + Ord> Queue<K> {
     /// Asks for a key as soon as possible, also when it waits for a retry: what changed may be the cure.
     pub fn add(&self, key: K) {
         let mut inner = self.lock();
@@ -133,7 +132,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash> Inner<K> {
+impl<K: Clone + Ord> Inner<K> {
     fn enqueue(&mut self, key: K) {
         if self.working.contains(&key) {
             self.again.insert(key);
