@@ -297,19 +297,23 @@ impl Head {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_delta_is_unpacked_when_it_is_asked_for_and_not_when_the_head_is_read() {
-        let head = Head {
+    fn mk_head(delta: Delta) -> Head {
+        Head {
             cluster: "a".into(),
             reads: FORMAT,
             uid: "uid".into(),
             position: Position { epoch: 1, seq: 1 },
             presence: Presence::Live,
             root: Root::empty(1),
-            delta: Arc::new(Delta::read(vec![9, 9, 9])),
+            delta: Arc::new(delta),
             lease: Duration::from_mins(5),
             written: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn a_delta_is_unpacked_when_it_is_asked_for_and_not_when_the_head_is_read() {
+        let head = mk_head(Delta::read(vec![9, 9, 9]));
         let read = Head::from_instance(&head.to_instance()).unwrap();
         assert!(read.delta.changes.get().is_none() && read == head);
         assert!(read.delta.check().is_err() && read.delta.changes().is_empty());
@@ -322,17 +326,7 @@ mod tests {
             (0..records).map(|n| (format!("ns/{n}").into(), vec![7; 1_000].into())).collect()
         };
         let fits = |records| {
-            let head = Head {
-                cluster: "a".into(),
-                reads: FORMAT,
-                uid: "uid".into(),
-                position: Position { epoch: 1, seq: 1 },
-                presence: Presence::Live,
-                root: Root::empty(1),
-                delta: Arc::new(Delta::between(&Map::new(), &map(records), 6)),
-                lease: Duration::from_mins(5),
-                written: 0,
-            };
+            let head = mk_head(Delta::between(&Map::new(), &map(records), 6));
             let read = Head::from_instance(&head.to_instance());
             (head.fits(&Limits::default()), read.is_ok_and(|read| read.delta == head.delta))
         };

@@ -25,8 +25,8 @@ fn a_flush_that_goes_on_is_not_given_up_however_long_it_takes() {
     assert_eq!(leader.term.writer().figures().flushes_abandoned, 0);
 }
 
-#[test]
-fn a_flush_that_stands_still_is_given_up_and_its_pages_are_used_again() {
+/// A flush of a hundred records of which only the first pages were written.
+fn with_a_flush_that_stands_still() -> (World, Process) {
     let mut world = World::default();
     let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", narrow(), None);
     pass(&mut world, &mut [&mut leader], 5);
@@ -36,6 +36,12 @@ fn a_flush_that_stands_still_is_given_up_and_its_pages_are_used_again() {
         pass(&mut world, &mut [&mut leader], 5);
         leader.let_go_first(&mut world, 2);
     }
+    (world, leader)
+}
+
+#[test]
+fn a_flush_that_stands_still_is_given_up_and_its_pages_are_used_again() {
+    let (mut world, mut leader) = with_a_flush_that_stands_still();
     let written = world.count_pages("blue");
     assert!(written >= 10);
     pass(&mut world, &mut [&mut leader], 140);
@@ -54,15 +60,7 @@ fn a_flush_that_stands_still_is_given_up_and_its_pages_are_used_again() {
 
 #[test]
 fn a_page_of_a_flush_that_was_given_up_is_written_anew_where_it_is_gone() {
-    let mut world = World::default();
-    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", narrow(), None);
-    pass(&mut world, &mut [&mut leader], 5);
-    leader.hangs = is_page;
-    leader.desire(&mut world, &state(0..100, 1));
-    for _ in 0..6 {
-        pass(&mut world, &mut [&mut leader], 5);
-        leader.let_go_first(&mut world, 2);
-    }
+    let (mut world, mut leader) = with_a_flush_that_stands_still();
     // Somebody deletes what was written of it.
     world.pages.clear();
     pass(&mut world, &mut [&mut leader], 140);
