@@ -69,6 +69,34 @@ pub fn task(task: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'stati
     }
 }
 
+/// The machine of a test: its wall clock goes as tokio's clock does, from the first hour of 2026.
+#[cfg(test)]
+pub(crate) struct Simulated {
+    began: tokio::time::Instant,
+}
+
+#[cfg(test)]
+impl Simulated {
+    pub(crate) fn new() -> Self {
+        Self { began: tokio::time::Instant::now() }
+    }
+}
+
+#[cfg(test)]
+impl Machine for Simulated {
+    fn wall_clock(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_hours(490_896) + self.began.elapsed()
+    }
+
+    fn random(&self) -> u64 {
+        rand::random()
+    }
+
+    fn task(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+        task
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};

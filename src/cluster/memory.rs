@@ -83,6 +83,12 @@ impl MemoryCluster {
         std::mem::take(&mut self.state().notes)
     }
 
+    /// The first of those that are wanted; the others stay.
+    pub(crate) fn take_note(&self, wanted: impl Fn(&Note) -> bool) -> Option<Note> {
+        let notes = &mut self.state().notes;
+        notes.iter().position(wanted).map(|index| notes.remove(index))
+    }
+
     /// Lets the controller's next write fail.
     pub(crate) fn fail_next(&self, cause: Cause) {
         self.state().failures.push_back(Some(cause));

@@ -9,7 +9,7 @@ use super::world::{Cluster, World, always, key, until};
 use crate::{
     annotations,
     cloudmap::{Attributes, NamespaceKind, Operation, RecordType, Service},
-    cluster::events::Severity,
+    cluster::events::{Note, Severity},
 };
 
 pub(super) const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
@@ -70,18 +70,16 @@ impl Cluster {
     /// Waits for an Event on a Service, and returns its text.
     pub(super) async fn until_noted(&self, name: &str, reason: &str) -> String {
         let deadline = tokio::time::Instant::now() + Duration::from_mins(10);
-        let mut seen = Vec::new();
+        let wanted = |note: &Note| note.reason == reason && note.regarding.name.as_deref() == Some(name);
         loop {
-            let notes = self.objects.take_notes();
-            let found = notes.iter().find(|note| note.reason == reason && note.regarding.name.as_deref() == Some(name));
-            if let Some(note) = found {
+            if let Some(note) = self.objects.take_note(wanted) {
                 assert_eq!(note.regarding.kind.as_deref(), Some("Service"));
                 let bad = !["IPRegistered", "IPRemoved", "ServiceDeleted"].contains(&reason);
                 assert_eq!(note.severity == Severity::Warning, bad, "{note:?}");
-                return note.text.clone();
+                return note.text;
             }
-            seen.extend(notes.into_iter().map(|note| format!("{}: {}", note.reason, note.text)));
-            assert!(tokio::time::Instant::now() < deadline, "no {reason} on {name}, only {seen:?}");
+            let in_time = tokio::time::Instant::now() < deadline;
+            assert!(in_time, "no {reason} on {name}, only {:?}", self.objects.take_notes());
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -190,7 +188,7 @@ async fn of_two_services_that_want_one_name_the_older_claim_wins_through_restart
         assert!(text.contains("internal/web") && text.contains("Service shop/a of cluster blue"), "{text}");
     }
     // Each leader dates anew who waits in its cluster, by the second: after this one b is younger than c.
-    std::thread::sleep(Duration::from_millis(1100));
+    tokio::time::sleep(Duration::from_millis(1100)).await;
     blue.kill();
     blue.lead();
     always("nobody evicts anybody", Duration::from_mins(5), || world.holds("internal", "web") == ["10.0.0.1"]).await;

@@ -122,13 +122,13 @@ async fn a_name_that_two_others_wait_for_is_never_empty() {
         let (world, waiting, holding) = pair().await;
         holding.headless("a", &WANTS, &["10.0.0.1"]);
         until("the first is registered", || world.web() == ["10.0.0.1"]).await;
-        std::thread::sleep(Duration::from_secs(1));
+        sleep(Duration::from_secs(1)).await;
         let waits = |cluster: &Cluster, name: &str, address: &str| cluster.headless(name, &WANTS, &[address]);
         let [first, second] = if next_is_here { [&holding, &waiting] } else { [&waiting, &holding] };
         waits(first, "b", "10.1.0.2");
         first.until_noted("b", "DomainConflict").await;
         sleep(Duration::from_secs(20)).await;
-        std::thread::sleep(Duration::from_secs(1));
+        sleep(Duration::from_secs(1)).await;
         waits(second, "c", "10.2.0.3");
         second.until_noted("c", "DomainConflict").await;
         sleep(Duration::from_secs(20)).await;

@@ -19,7 +19,7 @@ use crate::{
         fake::{Fake, Fault},
     },
     cluster::{Caches, memory::MemoryCluster, selector::NamespaceSelector},
-    foreign,
+    env, foreign,
     import::derived_name,
     instances::{self, Naming, RegistrationPolicy, Selection},
     ledger::{self, CLUSTERS, driver, head::Head, record::memory::Stored, show},
@@ -52,14 +52,15 @@ impl driver::Leadership for Always {
     }
 }
 
-/// The registry that all clusters share.
+/// The registry that all clusters share, and the clock that all of them see.
 pub(super) struct World {
     pub(super) fake: Fake,
+    machine: Arc<dyn env::Machine>,
 }
 
 impl World {
     pub(super) fn new() -> Self {
-        Self { fake: Fake::new() }
+        Self { fake: Fake::new(), machine: Arc::new(env::Simulated::new()) }
     }
 
     /// A cluster that leads at once.
@@ -77,6 +78,7 @@ impl World {
             objects,
             caches,
             fake: self.fake.clone(),
+            machine: Arc::clone(&self.machine),
             record: Arc::default(),
             leader: None,
             export_namespaces: None,
@@ -140,7 +142,11 @@ impl World {
     /// As `cloudmap-mcs forget` does it.
     pub(super) async fn forget(&self, id: &str) {
         let (clusterset, id) = ("prod".parse().unwrap(), id.parse().unwrap());
-        show::forget(Arc::new(self.fake.clone()), &clusterset, &id).await.unwrap();
+        let fake = Arc::new(self.fake.clone());
+        env::on(&self.machine, async move {
+            show::forget(fake, &clusterset, &id).await.unwrap();
+        })
+        .await;
     }
 
     /// As `cloudmap-mcs purge --cluster` does it, but for instances.
@@ -185,6 +191,7 @@ pub(super) struct Cluster {
     pub(super) objects: Arc<MemoryCluster>,
     caches: Caches,
     fake: Fake,
+    machine: Arc<dyn env::Machine>,
     record: Arc<Stored>,
     leader: Option<JoinHandle<()>>,
     /// Heeded by those that lead from now on.
@@ -223,7 +230,7 @@ impl Cluster {
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
         let (aws_mcs, registration) = (self.aws_mcs, self.registration);
-        self.leader = Some(tokio::spawn(async move {
+        self.leader = Some(tokio::spawn(env::on(&self.machine, async move {
             let (records, permit): (_, Arc<dyn instances::sync::Leadership>) = match identity.clusterset.clone() {
                 Some(clusterset) => {
                     let mut settings =
@@ -278,7 +285,7 @@ impl Cluster {
                 service_ranges: vec![Range::parse("10.96.0.0/16").unwrap()],
             };
             run(settings, inputs).await;
-        }));
+        })));
     }
 
     /// Waits until another cluster's head was read, by an export that comes and goes.
