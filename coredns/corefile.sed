@@ -1,5 +1,5 @@
-# Adds clusterset.local to a Corefile, once: the zone and the option that serves it to the kubernetes plugin, and the zone
-# to those that the cache plugin leaves alone, as it does cluster.local: names and endpoints that come and go are seen at once.
+# Adds clusterset.local to a Corefile, unless it is there: the zone and the option `multicluster` to the kubernetes plugin, and
+# the zone to those that the cache plugin skips, like cluster.local, so that changes of names and endpoints are seen at once.
 /^[[:space:]]*kubernetes[[:space:]].*cluster\.local/{
 /clusterset\.local/!{
 s/^\([[:space:]]*\)\(kubernetes[[:space:]][[:space:]]*\)\([^{]*cluster\.local\)\(.*\){[[:space:]]*$/\1\2\3 clusterset.local\4{\

@@ -1,5 +1,5 @@
-//! The command line. Every flag is also an environment variable (`CLOUDMAP_MCS_` and the flag's name), so that the
-//! Deployment is configured by a ConfigMap.
+//! The command line. Every flag is also an environment variable (`CLOUDMAP_MCS_` and the name of the flag), so that a
+//! ConfigMap can configure the Deployment.
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -27,24 +27,24 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Runs the controller.
+    /// Run the controller.
     Run(Box<RunArgs>),
-    /// Prints the CustomResourceDefinitions as YAML.
+    /// Print the CustomResourceDefinitions as YAML.
     Crds,
-    /// Looks into the ledger: what the clusters of the ClusterSet tell each other.
+    /// Inspect the ledger, through which the clusters of the ClusterSet exchange their exports.
     #[command(subcommand)]
     Ledger(LedgerCommand),
-    /// Takes this cluster out of its ClusterSet: its exports, instances and ledger pages are removed by the leader.
+    /// Remove this cluster from its ClusterSet: the leader withdraws its exports, instances and ledger pages.
     Leave(LeaveArgs),
-    /// Removes what a cluster, or the whole ClusterSet, left in AWS. Start with --dry-run, which only lists it.
+    /// Remove what a cluster, or the whole ClusterSet, left behind in AWS. Use --dry-run first, which only lists it.
     Purge(PurgeArgs),
-    /// Declares a cluster that died as left, so that the others drop its exports.
+    /// Mark a dead cluster as left, so that the other clusters drop its exports.
     Forget(ForgetArgs),
 }
 
 #[derive(Debug, Subcommand)]
 pub enum LedgerCommand {
-    /// Prints every cluster's exports, endpoints, claims, age and lag.
+    /// Print every cluster's exports, endpoints, claims, age and lag.
     Show(ShowArgs),
 }
 
@@ -53,87 +53,88 @@ pub struct RunArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
 
-    /// Which exported Services are also registered as ordinary Cloud Map instances, for ECS tasks and other readers.
-    /// AWS charges about 0.10 USD per instance and month.
+    /// Which exports are also registered as ordinary Cloud Map instances, for ECS tasks and other readers. AWS charges
+    /// about 0.10 USD per instance and month.
     #[arg(long, env = "CLOUDMAP_MCS_INSTANCES", value_enum, default_value_t = Selection::All)]
     pub instances: Selection,
-    /// Register all instances in this one Cloud Map namespace, under `<service>.<namespace>`, instead of in a Cloud Map
+    /// Register all instances in this one Cloud Map namespace, as `<service>.<namespace>`, instead of in one Cloud Map
     /// namespace per Kubernetes namespace.
     #[arg(long, env = "CLOUDMAP_MCS_INSTANCES_NAMESPACE", value_name = "NAME", value_parser = instances_namespace)]
     pub instances_namespace: Option<String>,
-    /// Keys of pod labels, separated by commas, that become attributes of the pods' instances, under the same names. Needs the
-    /// permission to read pods (config/components/instance-labels) and memory for each pod that has one of them.
+    /// Keys of pod labels, separated by commas, that become attributes of the pods' instances, with the same names. Needs
+    /// permission to read pods (config/components/instance-labels), and memory for each pod that has one of these labels.
     #[arg(long, env = "CLOUDMAP_MCS_INSTANCE_LABELS", value_name = "KEYS", value_parser = parsed::<LabelKeys>)]
     pub instance_labels: Option<LabelKeys>,
-    /// Cloud Map listings a second that drift checks of instances may spend; how often each target is checked (every 50 s
-    /// up to 500 of them) follows from it and is the metric `cloudmap_mcs_instances_drift_period_seconds`.
+    /// How many Cloud Map listings a second the drift checks of instances may use. This determines how often each target is
+    /// checked (every 50 s for up to 500 targets); see the metric `cloudmap_mcs_instances_drift_period_seconds`.
     #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value = "10", value_parser = rate)]
     pub drift_calls_per_second: f64,
 
-    /// Cloud Map namespaces that take the host names of annotated Services: those of this domain and below (with a dot in
-    /// front: only below), several with commas. Without it all namespaces do. As in external-dns.
+    /// Only Cloud Map namespaces of this domain and its subdomains take the host names of annotated Services (with a leading
+    /// dot: only subdomains). Several are separated by commas. Without it all namespaces do. As in external-dns.
     #[arg(long, env = "CLOUDMAP_MCS_DOMAIN_FILTER", value_name = "DOMAIN", value_delimiter = ',')]
     pub domain_filter: Vec<String>,
-    /// Only Cloud Map namespaces of this kind take the host names of annotated Services. Without it all do, API-only ones
-    /// included. As in external-dns.
+    /// Only Cloud Map namespaces of this kind take the host names of annotated Services. Without it all do, including
+    /// API-only ones. As in external-dns.
     #[arg(long, env = "CLOUDMAP_MCS_AWS_ZONE_TYPE", value_name = "TYPE", value_enum)]
     pub aws_zone_type: Option<ZoneKind>,
-    /// Owner id of the external-dns that this controller takes over from: its services, by exactly this id, and its
-    /// instances become this controller's where a Service's external-dns annotations name them. Stop that one first.
+    /// Owner id of the external-dns that this controller replaces. Where external-dns annotations name a service that
+    /// external-dns owns by exactly this id, this controller takes over the service and its instances. Stop external-dns
+    /// first.
     #[arg(long, env = "CLOUDMAP_MCS_TXT_OWNER_ID", value_name = "ID")]
     pub txt_owner_id: Option<String>,
-    /// Whether names that no annotated Service asks for any more are withdrawn. With `upsert-only` they stay with the last
-    /// addresses; those of names that are asked for follow the endpoints in both. As in external-dns.
+    /// Whether to withdraw names that no annotated Service requests any more. With `upsert-only` they keep their last
+    /// addresses. Names that are requested follow their endpoints in both cases. As in external-dns.
     #[arg(long, env = "CLOUDMAP_MCS_POLICY", value_enum, default_value_t = Policy::Sync)]
     pub policy: Policy,
-    /// Registers nothing for annotated Services: what would be is logged. ServiceExports are not concerned.
+    /// Register nothing for annotated Services, and log what would be registered. Does not apply to ServiceExports.
     #[arg(long, env = "CLOUDMAP_MCS_DRY_RUN")]
     pub dry_run: bool,
 
-    /// Which Cloud Map services annotations on ServiceExports, Services and Ingresses may name. With `granted` those that the
-    /// annotation `cloudmap-mcs/may-register` on their Namespace has, beside the name that an export has itself; with `open` all,
-    /// as in external-dns.
+    /// Which Cloud Map services the annotations on ServiceExports, Services and Ingresses may name: with `open` all, as in
+    /// external-dns; with `granted` only those in the annotation `cloudmap-mcs/may-register` on their Namespace, in addition
+    /// to an export's own name.
     #[arg(long, env = "CLOUDMAP_MCS_REGISTRATION_POLICY", value_enum, default_value_t = RegistrationPolicy::Open)]
     pub registration_policy: RegistrationPolicy,
 
-    /// How long a new claim to a Cloud Map name that an annotation gives must have been visible to the other clusters
-    /// before instances are registered there.
+    /// How long a new claim to a Cloud Map name that an annotation gives must have been visible to the other clusters before
+    /// the controller registers instances there.
     #[arg(long, env = "CLOUDMAP_MCS_CLAIM_DELAY", value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub claim_delay: Duration,
 
-    /// Namespaces that may export Services, by their labels, as in `kubectl get -l`: `team in (a, b),!private`. ServiceExports
-    /// elsewhere say that they are not allowed. Without the flag all namespaces may.
+    /// Label selector of the namespaces that may export Services, as in `kubectl get -l`: `team in (a, b),!private`.
+    /// ServiceExports in other namespaces report that they are not allowed. Without it all namespaces may export.
     #[arg(long, env = "CLOUDMAP_MCS_EXPORT_NAMESPACES", value_name = "SELECTOR", value_parser = parsed::<NamespaceSelector>)]
     pub export_namespaces: Option<NamespaceSelector>,
 
-    /// Cloud Map namespaces, separated by commas, whose instances (ECS tasks and whatever else this ClusterSet did not
-    /// register) are imported into every Kubernetes namespace that has no annotation `cloudmap.controller/import-from`.
-    /// `{namespace}` stands for the name of the Kubernetes namespace.
+    /// Cloud Map namespaces, separated by commas, whose foreign instances (ECS tasks and everything else that this ClusterSet
+    /// did not register) are imported into every Kubernetes namespace without the annotation
+    /// `cloudmap.controller/import-from`. `{namespace}` stands for the name of the Kubernetes namespace.
     #[arg(long, env = "CLOUDMAP_MCS_IMPORT_FROM", value_name = "NAMES", value_parser = parsed::<ImportFrom>)]
     pub import_from: Option<ImportFrom>,
-    /// Cloud Map calls a second that looking for such instances may spend. How often each service is looked at follows
-    /// from it and is the metric `cloudmap_mcs_import_period_seconds`. A call a second is 2.63 USD a month.
+    /// How many Cloud Map calls a second these imports may use. This determines how often each service is read; see the
+    /// metric `cloudmap_mcs_import_period_seconds`. One call a second costs 2.63 USD a month.
     #[arg(long, env = "CLOUDMAP_MCS_IMPORT_CALLS_PER_SECOND", value_name = "N", default_value = "60", value_parser = rate)]
     pub import_calls_per_second: f64,
 
-    /// Other clusters of this ClusterSet still have the AWS Cloud Map MCS Controller for K8s. Every export is registered with its
-    /// instance ids and attributes, one instance for each endpoint and port, and what it exports there is imported here.
-    /// It must not run in this cluster. See docs/moving-from-aws-mcs-controller.md.
+    /// Other clusters of this ClusterSet still run the AWS Cloud Map MCS Controller for K8s. Register every export with the
+    /// instance ids and attributes of that controller, one instance per endpoint and port, and import its exports. It must
+    /// not run in this cluster. See docs/moving-from-aws-mcs-controller.md.
     #[arg(long, env = "CLOUDMAP_MCS_AWS_MCS_COMPAT", conflicts_with = "instances_namespace")]
     pub aws_mcs_compat: bool,
 
-    /// How often the ledger is read: from 200ms to 20s.
+    /// How often to read the ledger: 200ms to 20s.
     #[arg(long, env = "CLOUDMAP_MCS_LEDGER_TICK", value_name = "DURATION", default_value = "1s", value_parser = tick)]
     pub ledger_tick: Duration,
-    /// Remove the endpoints of a cluster whose ledger has not advanced for this long, at least 5m. Off by default: a cluster
-    /// whose controller is down still serves.
+    /// Remove the endpoints of a cluster whose ledger has not advanced for this long, at least 5m. Off by default, because
+    /// the pods of a cluster still serve while its controller is down.
     #[arg(long, env = "CLOUDMAP_MCS_STALE_CLUSTER_TTL", value_name = "DURATION", value_parser = stale_ttl)]
     pub stale_cluster_ttl: Option<Duration>,
 
-    /// Where /healthz, /readyz and /metrics are served.
+    /// Address on which to serve /healthz, /readyz and /metrics.
     #[arg(long, env = "CLOUDMAP_MCS_LISTEN", value_name = "ADDRESS", default_value = "[::]:8080")]
     pub listen: SocketAddr,
-    /// Reconciles in flight at once.
+    /// How many names to reconcile at once.
     #[arg(long, env = "CLOUDMAP_MCS_CONCURRENCY", value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,
@@ -152,31 +153,31 @@ pub struct PlaceArgs {
 
 #[derive(Debug, Args)]
 pub struct KubeArgs {
-    /// Kubeconfig file; without it the Pod's own service account, or $KUBECONFIG, or ~/.kube/config.
+    /// Kubeconfig file. Without it: the pod's own service account, or $KUBECONFIG, or ~/.kube/config.
     #[arg(long, env = "CLOUDMAP_MCS_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig.
     #[arg(long, env = "CLOUDMAP_MCS_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
-    /// The controller's own namespace: its Lease and its ledger record live there.
+    /// The controller's own namespace, which contains its Lease and its ledger record.
     #[arg(long, env = "CLOUDMAP_MCS_NAMESPACE", value_name = "NAME", default_value = "cloudmap-mcs-system")]
     pub namespace: String,
 }
 
 #[derive(Debug, Args)]
 pub struct IdentityArgs {
-    /// Id of this cluster, where no ClusterProperty `cluster.clusterset.k8s.io` gives it; without either the UID of the
-    /// kube-system namespace serves. A flag that disagrees with the property is an error.
+    /// Id of this cluster if no ClusterProperty `cluster.clusterset.k8s.io` sets it. Without either, the UID of the
+    /// namespace kube-system. A flag that contradicts the property is an error.
     #[arg(long, env = "CLOUDMAP_MCS_CLUSTER_ID", value_name = "ID", value_parser = parsed::<ClusterId>)]
     pub cluster_id: Option<ClusterId>,
-    /// Id of the ClusterSet, where no ClusterProperty `clusterset.k8s.io` gives it.
+    /// Id of the ClusterSet if no ClusterProperty `clusterset.k8s.io` sets it.
     #[arg(long, env = "CLOUDMAP_MCS_CLUSTERSET_ID", value_name = "ID", value_parser = parsed::<ClusterSetId>)]
     pub clusterset_id: Option<ClusterSetId>,
 }
 
 #[derive(Debug, Args)]
 pub struct AwsArgs {
-    /// AWS region of the registry; without it the SDK's default chain ($AWS_REGION, profile, instance metadata).
+    /// AWS region of the registry. Without it: the SDK's default chain ($AWS_REGION, profile, instance metadata).
     #[arg(long, env = "CLOUDMAP_MCS_REGION", value_name = "REGION")]
     pub region: Option<String>,
     /// Role to assume for all Cloud Map calls, with the credentials of the SDK's default chain (IRSA, Pod Identity, ...).
@@ -185,7 +186,7 @@ pub struct AwsArgs {
     /// External id for --assume-role-arn.
     #[arg(long, env = "CLOUDMAP_MCS_ASSUME_ROLE_EXTERNAL_ID", value_name = "ID", requires = "assume_role_arn")]
     pub assume_role_external_id: Option<String>,
-    /// Another address for Cloud Map, such as an emulator: discovery calls go there without the `data-` host prefix.
+    /// Another address for Cloud Map, such as an emulator. Discovery calls go there without the host prefix `data-`.
     /// For PrivateLink set $AWS_ENDPOINT_URL_SERVICEDISCOVERY instead.
     #[arg(long, env = "CLOUDMAP_MCS_CLOUDMAP_ENDPOINT", value_name = "URL", value_parser = http_url)]
     pub cloudmap_endpoint: Option<String>,
@@ -195,9 +196,10 @@ pub struct AwsArgs {
 pub struct ShowArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t = OutputFormat::Table)]
     pub output: OutputFormat,
-    /// Only this cluster.
+    /// Show only this cluster.
     #[arg(long, value_name = "ID", value_parser = parsed::<ClusterId>)]
     pub cluster: Option<ClusterId>,
 }
@@ -206,10 +208,10 @@ pub struct ShowArgs {
 pub struct LeaveArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Give up waiting for the leader after this long; it goes on by itself.
+    /// Stop waiting for the leader after this time. The leader continues by itself.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     pub timeout: Duration,
-    /// Come back: clears the flag that an earlier `leave` set.
+    /// Rejoin: clear the flag that an earlier `leave` set.
     #[arg(long)]
     pub undo: bool,
 }
@@ -218,10 +220,10 @@ pub struct LeaveArgs {
 pub struct PurgeArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Only what this cluster left; without it, what the whole ClusterSet left.
+    /// Remove only what this cluster left behind. Without it: what the whole ClusterSet left behind.
     #[arg(long, value_name = "ID", value_parser = parsed::<ClusterId>)]
     pub cluster: Option<ClusterId>,
-    /// Lists what would be removed, and removes nothing.
+    /// List what would be removed, and remove nothing.
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -230,7 +232,7 @@ pub struct PurgeArgs {
 pub struct ForgetArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// The cluster that died.
+    /// Id of the dead cluster.
     #[arg(value_parser = parsed::<ClusterId>)]
     pub cluster: ClusterId,
 }
@@ -261,15 +263,16 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is not a positive duration such as 500ms, 20s, 5m or 1h"))
 }
 
-/// Faster costs more than it tells; slower than the heartbeats of the ledger cannot tell who is silent.
+/// Reading more often costs more and shows little more. Reading more slowly than the ledger's heartbeats cannot tell which
+/// clusters are silent.
 fn tick(text: &str) -> Result<Duration, String> {
     let bounds = Duration::from_millis(200)..=Duration::from_secs(20);
     let tick = duration(text)?;
     if bounds.contains(&tick) { Ok(tick) } else { Err(format!("{text:?} is not a duration from 200ms to 20s")) }
 }
 
-/// Before a cluster counts as stale ([`Timing::lease`](crate::ledger::limits::Timing::lease)), it cannot be stale for too
-/// long.
+/// A cluster counts as stale only after [`Timing::lease`](crate::ledger::limits::Timing::lease), so its endpoints cannot
+/// expire before that.
 fn stale_ttl(text: &str) -> Result<Duration, String> {
     let ttl = duration(text)?;
     if ttl >= Duration::from_mins(5) { Ok(ttl) } else { Err(format!("{text:?} is too short: at least 5m")) }
@@ -341,14 +344,14 @@ mod tests {
     }
 
     #[test]
-    fn the_aws_controller_knows_no_namespace_for_all() {
+    fn aws_mcs_compat_excludes_instances_namespace() {
         let flags = ["cloudmap-mcs", "run", "--aws-mcs-compat", "--instances-namespace", "internal"];
         let error = Cli::try_parse_from(flags).unwrap_err().to_string();
         assert!(error.contains("--instances-namespace") && error.contains("--aws-mcs-compat"), "{error}");
     }
 
     #[test]
-    fn durations_are_as_people_write_them() {
+    fn durations_are_parsed_with_their_units() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("5m"), Ok(Duration::from_mins(5)));
         assert!(duration("-1s").is_err());

@@ -130,16 +130,16 @@ condition! {
     /// Reasons of [`ExportCondition::Valid`].
     ValidReason, ExportCondition::Valid;
     Valid => True, "Valid", None, "the Service can be exported";
-    NoService => False, "NoService", Some("NoService"), "no Service of that name in this cluster";
-    InvalidServiceType => False, "InvalidServiceType", Some("InvalidServiceType"), "ExternalName cannot be exported";
+    NoService => False, "NoService", Some("NoService"), "this cluster has no Service of that name";
+    InvalidServiceType => False, "InvalidServiceType", Some("InvalidServiceType"), "a Service of type ExternalName cannot be exported";
 }
 
 condition! {
     /// Reasons of [`ExportCondition::Ready`].
     ReadyReason, ExportCondition::Ready;
-    Exported => True, "Exported", Some("Exported"), "the registry has exactly this export";
-    Pending => False, "Pending", None, "on the way for more than 3 s";
-    Outside => False, "Pending", Some("NoClusterSet"), "in no ClusterSet";
+    Exported => True, "Exported", Some("Exported"), "the registry contains exactly this export";
+    Pending => False, "Pending", None, "the export has been on its way for more than 3 s";
+    Outside => False, "Pending", Some("NoClusterSet"), "the cluster is in no ClusterSet";
     Failed => False, "Failed", Some("Failed"), "the message says why";
 }
 
@@ -155,16 +155,16 @@ condition! {
     /// Reasons of [`ExportCondition::Registered`].
     RegisteredReason, ExportCondition::Registered;
     Registered => True, "Registered", None, "the ready endpoints are instances";
-    Pending => False, "Pending", None, "on the way; or waiting, as the message says";
-    Disabled => False, "Disabled", None, "not asked for, by annotation or `--instances=annotated`";
+    Pending => False, "Pending", None, "the registration is under way, or it waits for what the message names";
+    Disabled => False, "Disabled", None, "not requested, because of the annotation or `--instances=annotated`";
     NameConflict => False, "NameConflict", Some("NameConflict"), "an older claim holds the target";
-    ForeignOwner => False, "ForeignOwner", Some("ForeignOwner"), "the Cloud Map service was made by somebody else";
-    NoNamespace => False, "NoNamespace", Some("NoNamespace"), "the Cloud Map namespace does not exist and is not created";
-    LimitExceeded => False, "LimitExceeded", Some("LimitExceeded"), "a quota of Cloud Map";
-    InvalidAnnotation => False, "InvalidAnnotation", Some("InvalidAnnotation"), "an annotation cannot be understood";
+    ForeignOwner => False, "ForeignOwner", Some("ForeignOwner"), "the Cloud Map service belongs to somebody else";
+    NoNamespace => False, "NoNamespace", Some("NoNamespace"), "the Cloud Map namespace does not exist, and the controller does not create it";
+    LimitExceeded => False, "LimitExceeded", Some("LimitExceeded"), "a Cloud Map quota is exhausted";
+    InvalidAnnotation => False, "InvalidAnnotation", Some("InvalidAnnotation"), "an annotation is invalid";
     AddressFamilyMissing => False, "AddressFamilyMissing", Some("AddressFamilyMissing"),
         "endpoints lack what the service's DNS records require";
-    Failed => False, "Failed", Some("Failed"), "AWS refused, permissions included";
+    Failed => False, "Failed", Some("Failed"), "AWS refused a call";
 }
 
 condition! {
@@ -180,7 +180,7 @@ condition! {
     /// Reasons of [`ImportCondition::Stale`], which is absent while all clusters are heard of.
     ImportStaleReason, ImportCondition::Stale;
     ClusterSilent => True, "ClusterSilent", Some("ClusterSilent"),
-        "nothing has been heard of the clusters that the message names for 5 minutes or more";
+        "the clusters named in the message have been silent for 5 minutes or more";
 }
 
 /// `status` of a condition.

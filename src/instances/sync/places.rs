@@ -235,7 +235,7 @@ impl Engine {
                     if let Some(state) = self.targets.get_mut(target) {
                         let problem = Some((Reason::ForeignOwner, message));
                         if state.problem != problem {
-                            tracing::info!(%target, ?owner, "the Cloud Map service is somebody else's");
+                            tracing::info!(%target, ?owner, "the Cloud Map service belongs to somebody else");
                         }
                         state.problem = problem;
                     }
