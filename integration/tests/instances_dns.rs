@@ -213,6 +213,6 @@ async fn of_more_than_eight_pods_dns_answers_eight_and_it_is_said() {
     bed.desire("web", wanted(pods("web", &twelve), records(&[IpFamily::V4], 60)));
     bed.until("web", |status| status.registered == 12 && !status.notices.is_empty()).await;
     let status = bed.handle.status().borrow()[&target("web")].clone();
-    assert_eq!(status.notices[0].reason, "DnsAnswersLimited");
+    assert_eq!(status.notices[0].reason.as_str(), "DnsAnswersLimited");
     assert_eq!(bed.ask("web.internal", "A").await.data().len(), 8);
 }

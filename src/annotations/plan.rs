@@ -23,7 +23,7 @@ use super::{
     request::{HostTarget, Hosts, Named, Request},
 };
 use crate::{
-    api::names::ANNOTATION_SHARE,
+    api::{events::EventReason, names::ANNOTATION_SHARE},
     cluster::objects::{Ingress, Service, ServiceKind},
     instances::{
         Adopt, Consent, Custom, InstanceSpec, Rights, Source,
@@ -60,8 +60,7 @@ pub struct Wanted {
 /// Something that is asked for and cannot be done: a Warning on the object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refusal {
-    /// In CamelCase.
-    pub reason: &'static str,
+    pub reason: EventReason,
     /// What is wrong, and the remedy.
     pub message: String,
 }
@@ -144,7 +143,7 @@ impl<'a> Planner<'a> {
         match self.rights.adopt(self.namespace(), adopt) {
             Verdict::Allowed => return,
             Verdict::Unknown => request.unclear = true,
-            Verdict::Refused(why) => self.refuse("NotAllowed", why),
+            Verdict::Refused(why) => self.refuse(EventReason::NotAllowed, why),
         }
         request.adopt = None;
     }
@@ -157,7 +156,7 @@ impl<'a> Planner<'a> {
         zones: Option<&Zones>,
     ) -> Planned {
         for message in std::mem::take(&mut request.complaints) {
-            self.refuse("InvalidAnnotation", message);
+            self.refuse(EventReason::InvalidAnnotation, message);
         }
         let flag = self.settings.owner_id.as_deref().map(|owner| Adopt::ExternalDns(owner.into()));
         self.permit(&mut request, flag.as_ref());
@@ -175,11 +174,11 @@ impl<'a> Planner<'a> {
         let wishes = Wishes::read(annotations)
             .map_err(|message| {
                 let message = message.trim_end_matches('.').to_owned();
-                refusals.push(Refusal { reason: "InvalidAnnotation", message });
+                refusals.push(Refusal { reason: EventReason::InvalidAnnotation, message });
             })
             .ok();
         let (service, complaints) = custom::read(annotations);
-        let complaint = |message| Refusal { reason: "InvalidAnnotation", message };
+        let complaint = |message| Refusal { reason: EventReason::InvalidAnnotation, message };
         refusals.extend(complaints.into_iter().map(complaint));
         let custom = Custom { service, pods };
         let share = annotations.get(ANNOTATION_SHARE).is_some_and(|value| value.trim() == "true");
@@ -187,7 +186,7 @@ impl<'a> Planner<'a> {
         let mut wanted = BTreeMap::new();
         for (target, backends) in found {
             let (found, complaint) = backends.wanted(source, &custom, &consent);
-            refusals.extend(complaint.map(|message| Refusal { reason: "TooManyAttributes", message }));
+            refusals.extend(complaint.map(|message| Refusal { reason: EventReason::TooManyAttributes, message }));
             // What cannot be understood decides nothing: the service is neither made nor changed.
             let unknown = |creation| Creation { service: false, ..creation };
             let creation = match &wishes {
@@ -201,7 +200,7 @@ impl<'a> Planner<'a> {
         Planned { wanted: Some(wanted), refusals }
     }
 
-    fn refuse(&mut self, reason: &'static str, message: String) {
+    fn refuse(&mut self, reason: EventReason, message: String) {
         self.refusals.push(Refusal { reason, message });
     }
 
@@ -213,7 +212,7 @@ impl<'a> Planner<'a> {
                  {} with a ServiceExport that names {target}",
                 service.key
             );
-            return self.refuse("NotHeadless", message);
+            return self.refuse(EventReason::NotHeadless, message);
         }
         let backends = Backends { ttl, ttl_asked, adopt, ..pods(service, endpoints) };
         self.add(target, backends);
@@ -230,8 +229,8 @@ impl<'a> Planner<'a> {
                 Err(message) => {
                     let no_address = format!("host name {host:?}: {message}");
                     match target {
-                        Ok(_) => self.refuse("NoAddress", no_address),
-                        Err(message) => self.refuse("NoNamespace", message),
+                        Ok(_) => self.refuse(EventReason::NoAddress, no_address),
+                        Err(message) => self.refuse(EventReason::NoNamespace, message),
                     }
                     continue;
                 }
@@ -244,7 +243,7 @@ impl<'a> Planner<'a> {
             }
             match target {
                 Ok(target) => self.add(target, backends),
-                Err(message) => self.refuse("NoNamespace", message),
+                Err(message) => self.refuse(EventReason::NoNamespace, message),
             }
         }
     }
@@ -270,7 +269,7 @@ impl<'a> Planner<'a> {
     /// Two names can mean one target: it gets what belongs to both.
     fn add(&mut self, target: Target, backends: Backends) {
         if let Err(invalid) = validate(&target) {
-            return self.refuse("InvalidName", invalid.to_string());
+            return self.refuse(EventReason::InvalidName, invalid.to_string());
         }
         match self.rights.register(self.namespace(), &target) {
             Verdict::Allowed => {}
@@ -278,7 +277,7 @@ impl<'a> Planner<'a> {
                 self.unknown = true;
                 return;
             }
-            Verdict::Refused(why) => return self.refuse("NotAllowed", why),
+            Verdict::Refused(why) => return self.refuse(EventReason::NotAllowed, why),
         }
         match self.found.entry(target) {
             Entry::Vacant(vacant) => {
@@ -305,7 +304,7 @@ impl<'a> Planner<'a> {
                 "{ip} is left out: it is {}; register the address of a pod or a load balancer",
                 forbidden.as_str()
             );
-            self.refuse("AddressSkipped", message);
+            self.refuse(EventReason::AddressSkipped, message);
             false
         });
         targets

@@ -87,7 +87,7 @@ fn lines(planned: &Planned) -> Vec<String> {
 }
 
 fn reasons(planned: &Planned) -> Vec<&str> {
-    planned.refusals.iter().map(|refusal| refusal.reason).collect()
+    planned.refusals.iter().map(|refusal| refusal.reason.as_str()).collect()
 }
 
 /// `example/nginx-service.yaml` of the Python controller, and what it would have made: A, TTL 60, MULTIVALUE.

@@ -8,6 +8,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
+use super::events::EventReason;
 use crate::model::ConflictReason;
 
 /// Longest `message` that the CRD accepts, in characters.
@@ -69,8 +70,8 @@ pub struct Row {
     pub status: Status,
     /// `reason` of the condition, in CamelCase.
     pub reason: &'static str,
-    /// `reason` of the Event that says the change as well; `None`: it is progress, and not worth one.
-    pub event: Option<&'static str>,
+    /// The Event that says the change as well; `None`: it is progress, and not worth one.
+    pub event: Option<EventReason>,
     /// What it means, in the words of `docs/operations.md`.
     pub text: &'static str,
 }
@@ -130,25 +131,25 @@ condition! {
     /// Reasons of [`ExportCondition::Valid`].
     ValidReason, ExportCondition::Valid;
     Valid => True, "Valid", None, "the Service can be exported";
-    NoService => False, "NoService", Some("NoService"), "this cluster has no Service of that name";
-    InvalidServiceType => False, "InvalidServiceType", Some("InvalidServiceType"), "a Service of type ExternalName cannot be exported";
+    NoService => False, "NoService", Some(EventReason::NoService), "this cluster has no Service of that name";
+    InvalidServiceType => False, "InvalidServiceType", Some(EventReason::InvalidServiceType), "a Service of type ExternalName cannot be exported";
 }
 
 condition! {
     /// Reasons of [`ExportCondition::Ready`].
     ReadyReason, ExportCondition::Ready;
-    Exported => True, "Exported", Some("Exported"), "the registry contains exactly this export";
+    Exported => True, "Exported", Some(EventReason::Exported), "the registry contains exactly this export";
     Pending => False, "Pending", None, "the export has been on its way for more than 3 s";
-    Outside => False, "Pending", Some("NoClusterSet"), "the cluster is in no ClusterSet";
-    Failed => False, "Failed", Some("Failed"), "the message says why";
+    Outside => False, "Pending", Some(EventReason::NoClusterSet), "the cluster is in no ClusterSet";
+    Failed => False, "Failed", Some(EventReason::Failed), "the message says why";
 }
 
 condition! {
     /// Reasons of [`ExportCondition::Conflict`]. Where exports differ, the condition's `reason` is that of each
     /// [`ConflictReason`] in place of this one's.
     ConflictState, ExportCondition::Conflict;
-    NoConflicts => False, "NoConflicts", Some("NoConflicts"), "all exporting clusters agree";
-    Conflict => True, "Conflict", Some("Conflict"), "exports of this name differ";
+    NoConflicts => False, "NoConflicts", Some(EventReason::NoConflicts), "all exporting clusters agree";
+    Conflict => True, "Conflict", Some(EventReason::Conflict), "exports of this name differ";
 }
 
 condition! {
@@ -157,14 +158,14 @@ condition! {
     Registered => True, "Registered", None, "the ready endpoints are instances";
     Pending => False, "Pending", None, "the registration is under way, or it waits for what the message names";
     Disabled => False, "Disabled", None, "not requested, because of the annotation or `--instances=annotated`";
-    NameConflict => False, "NameConflict", Some("NameConflict"), "an older claim holds the target";
-    ForeignOwner => False, "ForeignOwner", Some("ForeignOwner"), "the Cloud Map service belongs to somebody else";
-    NoNamespace => False, "NoNamespace", Some("NoNamespace"), "the Cloud Map namespace does not exist, and the controller does not create it";
-    LimitExceeded => False, "LimitExceeded", Some("LimitExceeded"), "a Cloud Map quota is exhausted";
-    InvalidAnnotation => False, "InvalidAnnotation", Some("InvalidAnnotation"), "an annotation is invalid";
-    AddressFamilyMissing => False, "AddressFamilyMissing", Some("AddressFamilyMissing"),
+    NameConflict => False, "NameConflict", Some(EventReason::NameConflict), "an older claim holds the target";
+    ForeignOwner => False, "ForeignOwner", Some(EventReason::ForeignOwner), "the Cloud Map service belongs to somebody else";
+    NoNamespace => False, "NoNamespace", Some(EventReason::NoNamespace), "the Cloud Map namespace does not exist, and the controller does not create it";
+    LimitExceeded => False, "LimitExceeded", Some(EventReason::LimitExceeded), "a Cloud Map quota is exhausted";
+    InvalidAnnotation => False, "InvalidAnnotation", Some(EventReason::InvalidAnnotation), "an annotation is invalid";
+    AddressFamilyMissing => False, "AddressFamilyMissing", Some(EventReason::AddressFamilyMissing),
         "endpoints lack what the service's DNS records require";
-    Failed => False, "Failed", Some("Failed"), "AWS refused a call";
+    Failed => False, "Failed", Some(EventReason::Failed), "AWS refused a call";
 }
 
 condition! {
@@ -179,7 +180,7 @@ condition! {
 condition! {
     /// Reasons of [`ImportCondition::Stale`], which is absent while all clusters are heard of.
     ImportStaleReason, ImportCondition::Stale;
-    ClusterSilent => True, "ClusterSilent", Some("ClusterSilent"),
+    ClusterSilent => True, "ClusterSilent", Some(EventReason::ClusterSilent),
         "the clusters named in the message have been silent for 5 minutes or more";
 }
 
@@ -208,8 +209,8 @@ pub struct Verdict {
     pub type_: &'static str,
     pub status: Status,
     pub reason: String,
-    /// `reason` of the Event that says the change, if it is worth one.
-    pub event: Option<&'static str>,
+    /// The Event that says the change, if it is worth one.
+    pub event: Option<EventReason>,
     /// Cut at 32,768 characters, the limit of the CRD.
     pub message: String,
 }
@@ -234,9 +235,9 @@ impl Verdict {
         holds == fears
     }
 
-    /// The reason of the Event that says this where an object has had the conditions `before`: only what is new to the
+    /// The Event that says this where an object has had the conditions `before`: only what is new to the
     /// object, and good news only after bad ones.
-    pub fn news(&self, before: &[Condition]) -> Option<&'static str> {
+    pub fn news(&self, before: &[Condition]) -> Option<EventReason> {
         let there = find(before, self.type_);
         let said = there.is_some_and(|there| there.status == self.status.as_str() && there.reason == self.reason);
         self.event.filter(|_| !said && (self.is_bad() || there.is_some()))
@@ -354,16 +355,19 @@ mod tests {
         let exported = Verdict::new(ReadyReason::Exported, "");
         let failed = Verdict::new(ReadyReason::Failed, "denied");
         assert_eq!(exported.news(&[]), None);
-        assert_eq!(failed.news(&[]), Some("Failed"));
-        assert_eq!(exported.news(&said(failed.clone())), Some("Exported"));
+        assert_eq!(failed.news(&[]), Some(EventReason::Failed));
+        assert_eq!(exported.news(&said(failed.clone())), Some(EventReason::Exported));
         assert_eq!(failed.news(&said(Verdict::new(ReadyReason::Failed, "throttled"))), None);
         assert_eq!(Verdict::new(ReadyReason::Pending, "").news(&said(failed)), None);
         let pending = said(Verdict::new(ReadyReason::Pending, ""));
-        assert_eq!(Verdict::new(ReadyReason::Outside, "").news(&[]), Some("NoClusterSet"));
+        assert_eq!(Verdict::new(ReadyReason::Outside, "").news(&[]), Some(EventReason::NoClusterSet));
         assert_eq!(Verdict::new(ReadyReason::Outside, "").news(&pending), None);
         let conflict = Verdict::conflict(&[ConflictReason::Type, ConflictReason::Port], "");
-        assert_eq!((conflict.reason.as_str(), conflict.news(&[])), ("TypeConflict,PortConflict", Some("Conflict")));
+        assert_eq!(
+            (conflict.reason.as_str(), conflict.news(&[])),
+            ("TypeConflict,PortConflict", Some(EventReason::Conflict))
+        );
         assert_eq!(Verdict::new(ConflictState::NoConflicts, "").news(&[]), None);
-        assert_eq!(Verdict::new(ConflictState::NoConflicts, "").news(&said(conflict)), Some("NoConflicts"));
+        assert_eq!(Verdict::new(ConflictState::NoConflicts, "").news(&said(conflict)), Some(EventReason::NoConflicts));
     }
 }

@@ -6,6 +6,7 @@
 mod cluster_property;
 pub mod conditions;
 mod crds;
+pub mod events;
 pub mod names;
 mod service_export;
 mod service_import;

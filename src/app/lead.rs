@@ -8,11 +8,12 @@ use tracing::info;
 use super::figures::Figures;
 use crate::{
     annotations::{self, Directory, Policy},
+    api::events::EventReason,
     cli::RunArgs,
     cloudmap::CloudMap,
     cluster::{
         Caches, ClusterWriter, Leadership,
-        events::{self, Note, Severity},
+        events::{self, Note},
         identity::{Identity, Known},
         record::RecordObject,
     },
@@ -80,8 +81,8 @@ impl Leader {
         };
         if let Some(text) = identity.as_ref().and_then(Identity::warning) {
             let regarding = events::lease(&self.args.place.kube.namespace);
-            let (severity, reason, action) = (Severity::Warning, "DottedClusterId", "Identify");
-            self.writer.publish_event(Note { regarding, severity, reason, action, text }).await;
+            let (reason, action) = (EventReason::DottedClusterId, "Identify");
+            self.writer.publish_event(Note { regarding, reason, action, text }).await;
         }
         match identity {
             Some(Identity { cluster, clusterset: Some(clusterset), uid }) => {

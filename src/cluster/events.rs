@@ -29,7 +29,7 @@ use tracing::warn;
 
 use super::{apply::Cause, metrics::Metrics};
 use crate::{
-    api::{ServiceExport, ServiceImport, names},
+    api::{ServiceExport, ServiceImport, events::EventReason, names},
     env,
     model::ServiceKey,
 };
@@ -64,9 +64,7 @@ const WAITING_ALIKE: usize = 8;
 pub struct Note {
     /// The object, with kind, name and uid; `kubectl describe` finds the Event by its uid.
     pub regarding: ObjectReference,
-    pub severity: Severity,
-    /// In CamelCase, at most 128 characters: the reason of the condition that changed.
-    pub reason: &'static str,
+    pub reason: EventReason,
     /// What was being done, in CamelCase: `Export`, `Register`.
     pub action: &'static str,
     /// Cut at 1,024 bytes.
@@ -128,21 +126,6 @@ impl Outbox {
                 return note;
             }
             self.0.filled.notified().await;
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Severity {
-    Normal,
-    Warning,
-}
-
-impl Severity {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "Normal",
-            Self::Warning => "Warning",
         }
     }
 }
@@ -245,7 +228,7 @@ impl Publisher {
 
 /// What was said lately: the object's uid, the reason, and a hash of the text.
 #[derive(Debug, Default)]
-struct Said(HashMap<(String, &'static str, u64), Instant>);
+struct Said(HashMap<(String, EventReason, u64), Instant>);
 
 impl Said {
     fn is_new(&mut self, note: &Note, now: Instant) -> bool {
@@ -268,7 +251,7 @@ impl Said {
 }
 
 fn event(note: Note, instance: &str, now: Timestamp) -> Event {
-    let Note { regarding, severity, reason, action, text } = note;
+    let Note { regarding, reason, action, text } = note;
     Event {
         metadata: ObjectMeta {
             namespace: regarding.namespace.clone(),
@@ -278,8 +261,8 @@ fn event(note: Note, instance: &str, now: Timestamp) -> Event {
         event_time: Some(MicroTime(now)),
         reporting_controller: Some(names::CONTROLLER.to_owned()),
         reporting_instance: Some(instance.to_owned()),
-        type_: Some(severity.as_str().to_owned()),
-        reason: Some(reason.to_owned()),
+        type_: Some(reason.severity().as_str().to_owned()),
+        reason: Some(reason.as_str().to_owned()),
         action: Some(action.to_owned()),
         note: Some(text),
         regarding: Some(regarding),
@@ -301,8 +284,7 @@ mod tests {
     fn note(text: &str) -> Note {
         Note {
             regarding: export(&ServiceKey::new("ns", "web"), "u"),
-            severity: Severity::Warning,
-            reason: "NameConflict",
+            reason: EventReason::NameConflict,
             action: "Register",
             text: text.to_owned(),
         }
@@ -372,7 +354,7 @@ mod tests {
     #[test]
     fn what_waits_to_be_published_is_bounded_whatever_a_tenant_does() {
         let outbox = outbox();
-        outbox.send(Note { reason: "NoService", ..note("of somebody else") });
+        outbox.send(Note { reason: EventReason::NoService, ..note("of somebody else") });
         for n in 0..1300 {
             outbox.send(note(&format!("{n} {}", "x".repeat(200_000))));
         }

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::{
     apply::{ClusterWriter, KubernetesWriter},
-    events::{self, Note, Publisher, Severity},
+    events::{self, Note, Publisher},
     fake_api::{FakeApi, Request},
     identity,
     lease::{self, KubernetesLease, Leadership, LeaseStore, Record},
@@ -19,7 +19,7 @@ use super::{
     watches::Caches,
 };
 use crate::{
-    api::{ServiceImport, ServiceImportSpec, ServiceImportStatus, names::FieldManager},
+    api::{ServiceImport, ServiceImportSpec, ServiceImportStatus, events::EventReason, names::FieldManager},
     model::ServiceKey,
 };
 
@@ -145,8 +145,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     writer
         .publish_event(Note {
             regarding: events::export(&key, "u"),
-            severity: Severity::Normal,
-            reason: "Exported",
+            reason: EventReason::Exported,
             action: "Export",
             text: String::new(),
         })

@@ -18,8 +18,9 @@ use crate::{
         news::{deleted, news},
         plan, plan_ingress, request,
     },
+    api::events::EventReason,
     cluster::{
-        events::{self, Note, Severity},
+        events::{self, Note},
         objects::{Ingress, Service},
     },
     instances::{
@@ -165,12 +166,14 @@ impl Annotated {
         if let (None, Some(error)) = (&planned.wanted, error) {
             let message =
                 format!("the Cloud Map namespaces, one of which each host name needs, cannot be listed: {error}");
-            planned.refusals.push(Refusal { reason: "NamespacesUnknown", message });
+            planned.refusals.push(Refusal { reason: EventReason::NamespacesUnknown, message });
         }
         if self.targets.policy == Selection::None {
             let message = "instances are switched off by --instances=none".to_owned();
-            planned =
-                Planned { wanted: Some(BTreeMap::new()), refusals: vec![Refusal { reason: "Disabled", message }] };
+            planned = Planned {
+                wanted: Some(BTreeMap::new()),
+                refusals: vec![Refusal { reason: EventReason::Disabled, message }],
+            };
         }
         Some(Object { uid: uid.into(), planned })
     }
@@ -312,7 +315,7 @@ impl Annotated {
         };
         match why.cloned() {
             Some(why) if self.held_up.insert(owner.clone()) => {
-                self.note(owner, None, Severity::Warning, "Failed", why);
+                self.note(owner, None, EventReason::Failed, why);
             }
             Some(_) => {}
             None => {
@@ -338,11 +341,11 @@ impl Annotated {
                     why_it_wins(&owner, &own, target),
                     own.kind
                 );
-                ("DomainConflict", text)
+                (EventReason::DomainConflict, text)
             });
             let waits = || {
                 let waits = unread && held.is_some_and(|held| held.owner == own);
-                waits.then(|| ("AwaitsClusters", awaits_clusters(target)))
+                waits.then(|| (EventReason::AwaitsClusters, awaits_clusters(target)))
             };
             self.tell(&own, target, Topic::Claim, said.or_else(waits));
             self.tell_held_up(knowledge, &own);
@@ -369,19 +372,19 @@ impl Annotated {
             let known = wanted.map(|wanted| Arc::clone(&wanted.instances)).unwrap_or_default();
             let news = news(target, &said, now, &known);
             if let Some(text) = news.registered {
-                self.note(owner, present, Severity::Normal, "IPRegistered", text);
+                self.note(owner, present, EventReason::IpRegistered, text);
             }
             match (present, news.removed) {
                 // It took the target over: what is gone was the former owner's.
                 (_, Some(text)) if former != *owner => {
                     let uid = presence(&former);
                     if uid.is_some() {
-                        self.note(&former, uid.as_deref(), Severity::Normal, "IPRemoved", text);
+                        self.note(&former, uid.as_deref(), EventReason::IpRemoved, text);
                     } else {
                         self.tell_deleted(&former, &former_uid, target, Some(&text));
                     }
                 }
-                (Some(_), Some(text)) => self.note(owner, present, Severity::Normal, "IPRemoved", text),
+                (Some(_), Some(text)) => self.note(owner, present, EventReason::IpRemoved, text),
                 (None, removed) if status.own_gone => {
                     let uid = if former == *owner { &*former_uid } else { "" };
                     self.tell_deleted(owner, uid, target, removed.as_deref());
@@ -409,7 +412,7 @@ impl Annotated {
         if before.map(|before| &before.outcome) != Some(&status.outcome) && self.objects.contains_key(owner) {
             let said = match &status.outcome {
                 Outcome::Refused { reason, message } => {
-                    Some((reason.as_str(), format!("Cloud Map service {target}: {message}.")))
+                    Some((reason.event(), format!("Cloud Map service {target}: {message}.")))
                 }
                 Outcome::Registered { .. } => None,
                 Outcome::Pending => return,
@@ -421,9 +424,9 @@ impl Annotated {
     /// Says what the user should know though everything is registered, once.
     fn tell_notices(&mut self, owner: &ClaimOwner, target: &Target, notices: &[Notice]) {
         let before = remove_from(&mut self.noticed, target, owner).unwrap_or_default();
-        for Notice { reason, message } in notices.iter().filter(|notice| !before.contains(notice)) {
+        for &Notice { reason, ref message } in notices.iter().filter(|notice| !before.contains(notice)) {
             let text = format!("Cloud Map service {target}: {message}.");
-            self.note(owner, None, Severity::Warning, reason, text);
+            self.note(owner, None, reason, text);
         }
         if !notices.is_empty() {
             self.noticed.entry(target.clone()).or_default().insert(owner.clone(), notices.to_vec());
@@ -431,17 +434,17 @@ impl Annotated {
     }
 
     fn tell_deleted(&mut self, owner: &ClaimOwner, uid: &str, target: &Target, removed: Option<&str>) {
-        let reason = if owner.is_ingress() { "IngressDeleted" } else { "ServiceDeleted" };
-        self.note(owner, Some(uid), Severity::Normal, reason, deleted(owner, removed, target));
+        let reason = if owner.is_ingress() { EventReason::IngressDeleted } else { EventReason::ServiceDeleted };
+        self.note(owner, Some(uid), reason, deleted(owner, removed, target));
     }
 
     /// Says a Warning about a target, with its reason, once, and forgets it when it is over.
-    fn tell(&mut self, owner: &ClaimOwner, target: &Target, topic: Topic, said: Option<(&'static str, String)>) {
+    fn tell(&mut self, owner: &ClaimOwner, target: &Target, topic: Topic, said: Option<(EventReason, String)>) {
         let about = (owner.clone(), topic);
         match said {
             Some((reason, text)) if self.trouble.get(target).and_then(|said| said.get(&about)) != Some(&text) => {
                 self.trouble.entry(target.clone()).or_default().insert(about, text.clone());
-                self.note(owner, None, Severity::Warning, reason, text);
+                self.note(owner, None, reason, text);
             }
             Some(_) => {}
             None => {
@@ -465,24 +468,17 @@ impl Annotated {
         let news = object.planned.refusals.iter().filter(|refusal| !before.contains(refusal)).cloned();
         for Refusal { reason, message } in news.collect::<Vec<_>>() {
             let text = format!("Not registered as annotated: {message}.");
-            self.note(owner, Some(&object.uid), Severity::Warning, reason, text);
+            self.note(owner, Some(&object.uid), reason, text);
         }
     }
 
-    fn note(
-        &mut self,
-        owner: &ClaimOwner,
-        present: Option<&str>,
-        severity: Severity,
-        reason: &'static str,
-        text: String,
-    ) {
+    fn note(&mut self, owner: &ClaimOwner, present: Option<&str>, reason: EventReason, text: String) {
         let known = || self.objects.get(owner).map(|object| &object.uid);
         let uid = present.or_else(|| known().map(|uid| &**uid)).unwrap_or_default();
         let refer = if owner.is_ingress() { events::ingress } else { events::service };
         let mut regarding = refer(&owner.key(), uid);
         regarding.uid = regarding.uid.filter(|uid| !uid.is_empty());
-        self.notes.push(Note { regarding, severity, reason, action: "Register", text });
+        self.notes.push(Note { regarding, reason, action: "Register", text });
     }
 }
 

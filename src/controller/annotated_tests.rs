@@ -33,7 +33,7 @@ fn objects_that_come_and_go_leave_nothing_behind() {
         annotated.tell_status(&owner, &target, None, &registered, |_| Some("uid".into()));
         // It wants another name, and what it leaves cannot be withdrawn.
         annotated.replan(&owner, Some(wanting(elsewhere.clone())));
-        let notices = vec![Notice { reason: "Foreign", message: "not ours".to_owned() }];
+        let notices = vec![Notice { reason: EventReason::NearlyFull, message: "not ours".to_owned() }];
         let outcome = Outcome::Refused { reason: Reason::AccessDenied, message: "denied".to_owned() };
         let refused = TargetStatus { outcome, notices, ..TargetStatus::default() };
         for target in [&target, &elsewhere] {

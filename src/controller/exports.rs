@@ -8,9 +8,10 @@ use super::{
     targets::Asked,
 };
 use crate::{
+    api::events::EventReason,
     cluster::{
         Change,
-        events::{self, Note, Severity},
+        events::{self, Note},
         objects::{ForeignSlice, Ingress, Pod, Service, ServiceExport},
     },
     export::{self, Local, Refusal},
@@ -115,8 +116,8 @@ impl Core {
             forbidden.len(),
             why.as_str()
         );
-        let (regarding, severity) = (events::export(key, &export.uid), Severity::Warning);
-        self.out.push(Command::Emit(Note { regarding, severity, reason: "AddressSkipped", action: "Export", text }));
+        let (regarding, reason) = (events::export(key, &export.uid), EventReason::AddressSkipped);
+        self.out.push(Command::Emit(Note { regarding, reason, action: "Export", text }));
         self.forbidden.insert(key.clone(), forbidden);
     }
 

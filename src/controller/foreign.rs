@@ -9,9 +9,9 @@ use std::{
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::{
-    api::names::ANNOTATION_IMPORT_FROM,
+    api::{events::EventReason, names::ANNOTATION_IMPORT_FROM},
     cluster::{
-        events::{self, Note, Severity},
+        events::{self, Note},
         objects::Namespace,
     },
     foreign::{Backend, Found, ImportFrom, InvalidImportFrom, NamespaceFound, Picture, Rejected, Trouble},
@@ -91,7 +91,7 @@ impl Foreign {
                 Ok(from) => (!from.is_empty()).then_some(Importing { uid, from, named, known: true }),
                 Err(error) => {
                     let text = format!("What is imported from Cloud Map stays as it was: {error}.");
-                    consequences.notes.push(note(name, &uid, "InvalidAnnotation", text));
+                    consequences.notes.push(note(name, &uid, EventReason::InvalidAnnotation, text));
                     let before = self.namespaces.get(name).cloned();
                     let unknown = Importing { uid: uid.clone(), from: Vec::new(), named, known: false };
                     Some(Importing { uid, ..before.unwrap_or(unknown) })
@@ -135,7 +135,7 @@ impl Foreign {
     fn in_vain(&self, name: &str, importing: &Importing) -> Option<Note> {
         let why = self.barred.as_ref().filter(|_| importing.named)?;
         let text = format!("Nothing is read from Cloud Map for the imports of this namespace: {why}");
-        Some(note(name, &importing.uid, "NoClusterSet", text))
+        Some(note(name, &importing.uid, EventReason::NoClusterSet, text))
     }
 
     /// The Cloud Map namespaces that are to be read.
@@ -193,9 +193,9 @@ impl Foreign {
                             "There is no Cloud Map namespace {from} in this account and region. Create it, or correct the \
                              annotation; {meanwhile}."
                         );
-                        ("NoNamespace", text)
+                        (EventReason::NoNamespace, text)
                     }
-                    Trouble::Failed(error) => ("ImportFailed", unreadable(from, error)),
+                    Trouble::Failed(error) => (EventReason::ImportFailed, unreadable(from, error)),
                 };
                 let place = (namespace.clone(), from.clone());
                 if self.said.get(&place) != Some(&trouble) {
@@ -258,7 +258,7 @@ impl Consequences {
     fn add(&mut self, namespace: &Arc<str>, uid: &str, from: &str, old: &NamespaceFound, new: &NamespaceFound) {
         let changed = changed_services(old, new);
         let failing = failing(from, old, new, &changed);
-        self.notes.extend(failing.map(|text| note(namespace, uid, "ImportFailed", text)));
+        self.notes.extend(failing.map(|text| note(namespace, uid, EventReason::ImportFailed, text)));
         for label in changed {
             let key = ServiceKey::new(namespace.clone(), label.clone());
             let rejected = |found: &NamespaceFound| {
@@ -319,8 +319,7 @@ pub(super) fn rejection(key: &ServiceKey, rejected: &[Rejected], regarding: Obje
         first.instance,
         first.why
     );
-    let (severity, reason, action) = (Severity::Warning, "InstanceSkipped", "Import");
-    Some(Note { regarding, severity, reason, action, text })
+    Some(Note { regarding, reason: EventReason::InstanceSkipped, action: "Import", text })
 }
 
 /// What to say of services of a Cloud Map namespace that cannot be read any more, if there are any.
@@ -355,9 +354,9 @@ pub(super) fn changed_services(old: &NamespaceFound, new: &NamespaceFound) -> BT
     differ(old, new).into_iter().chain(differ(new, old)).collect()
 }
 
-pub(super) fn note(namespace: &str, uid: &str, reason: &'static str, text: String) -> Note {
+pub(super) fn note(namespace: &str, uid: &str, reason: EventReason, text: String) -> Note {
     let regarding = events::namespace(namespace, uid);
-    Note { regarding, severity: Severity::Warning, reason, action: "Import", text }
+    Note { regarding, reason, action: "Import", text }
 }
 
 #[cfg(test)]

@@ -81,7 +81,10 @@ fn an_annotation_counts_before_the_flag_and_the_ledger_is_never_imported() {
         assert!(consequences.notes.is_empty());
     }
     let bad = add(&mut foreign, &namespace("shop", Some("a b")));
-    assert_eq!((bad.notes[0].reason, bad.notes[0].regarding.name.as_deref()), ("InvalidAnnotation", Some("shop")));
+    assert_eq!(
+        (bad.notes[0].reason.as_str(), bad.notes[0].regarding.name.as_deref()),
+        ("InvalidAnnotation", Some("shop"))
+    );
     assert!(bad.notes[0].text.contains("\"a b\""), "{}", bad.notes[0].text);
     add(&mut foreign, &namespace("shop", Some("internal")));
     for annotation in ["internal,clusterset-prod", "ClusterSet-test"] {
@@ -120,7 +123,7 @@ fn a_namespace_that_cannot_be_read_is_said_once_where_somebody_named_it() {
     let missing = || found_in(&[("internal", trouble(Trouble::NotFound)), ("implied", trouble(Trouble::NotFound))]);
     let notes = foreign.adopt(missing()).notes;
     assert_eq!(
-        notes.iter().map(|note| (note.reason, note.regarding.name.as_deref())).collect::<Vec<_>>(),
+        notes.iter().map(|note| (note.reason.as_str(), note.regarding.name.as_deref())).collect::<Vec<_>>(),
         [("NoNamespace", Some("shop"))]
     );
     assert!(notes[0].text.contains("internal") && notes[0].text.contains("Create it"), "{}", notes[0].text);
@@ -145,7 +148,7 @@ fn services_that_cannot_be_read_are_said_together() {
     };
     assert!(foreign.adopt(denied(&[])).notes.is_empty());
     let notes = foreign.adopt(denied(&["api", "web"])).notes;
-    assert_eq!((notes.len(), notes[0].reason), (1, "ImportFailed"));
+    assert_eq!((notes.len(), notes[0].reason.as_str()), (1, "ImportFailed"));
     assert!(
         notes[0].text.starts_with("2 service(s) of Cloud Map namespace internal cannot be read, such as api: access"),
         "{}",
@@ -222,7 +225,7 @@ fn outside_a_clusterset_nothing_is_sought_and_who_asked_is_told() {
     add(&mut foreign, &namespace("shop", Some("internal")));
     let why = || Some("There is no ClusterSet.".to_owned());
     let of = |consequences: Consequences| -> Vec<_> {
-        let named = consequences.notes.into_iter().map(|note| (note.reason, note.regarding.name.unwrap()));
+        let named = consequences.notes.into_iter().map(|note| (note.reason.as_str(), note.regarding.name.unwrap()));
         named.collect()
     };
     assert_eq!(of(foreign.bar(why())), [("NoClusterSet", "shop".to_owned())]);

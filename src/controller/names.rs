@@ -14,9 +14,12 @@ use super::{
     work::{Report, Work},
 };
 use crate::{
-    api::conditions::{ExportCondition, Status, already_say, conditions, find},
+    api::{
+        conditions::{ExportCondition, Status, already_say, conditions, find},
+        events::EventReason,
+    },
     cluster::{
-        events::{self, Note, Severity},
+        events::{self, Note},
         objects::ServiceExport,
     },
     export::{self, Facts, Publication, verdicts},
@@ -88,8 +91,8 @@ impl Core {
             "{key} is exported, and not imported: no cluster makes Services for others in the namespaces of Kubernetes \
              (kube-*) and of this controller, nor for default/kubernetes. Export it from another namespace."
         );
-        let (severity, reason, action) = (Severity::Warning, "SystemNamespace", "Import");
-        Some(Note { regarding: export.or_else(namespace)?, severity, reason, action, text })
+        let (reason, action) = (EventReason::SystemNamespace, "Import");
+        Some(Note { regarding: export.or_else(namespace)?, reason, action, text })
     }
 
     /// The conditions of this cluster's ServiceExport. `None`: those that it has are right, or it is too early to say.
@@ -141,7 +144,6 @@ impl Core {
         let notes = verdicts.iter().filter_map(|verdict| {
             Some(Note {
                 regarding: events::export(key, &export.uid),
-                severity: if verdict.is_bad() { Severity::Warning } else { Severity::Normal },
                 reason: verdict.news(&export.conditions)?,
                 action: "Export",
                 text: verdict.message.clone(),

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::foreign::{Consequences, changed_services, failing, note, unreadable};
 use crate::{
+    api::events::EventReason,
     awsmcs,
     cluster::objects::Namespace,
     export::Local,
@@ -64,11 +65,11 @@ impl Peers {
                 consequences.namespaces.insert(namespace.clone());
             }
             if let Some(Trouble::Failed(error)) = new.trouble.as_ref().filter(|_| new.trouble != old.trouble) {
-                consequences.notes.push(note(namespace, uid, "ImportFailed", unreadable(namespace, error)));
+                consequences.notes.push(note(namespace, uid, EventReason::ImportFailed, unreadable(namespace, error)));
             }
             let changed = changed_services(old, new);
             let failing = failing(namespace, old, new, &changed);
-            consequences.notes.extend(failing.map(|text| note(namespace, uid, "ImportFailed", text)));
+            consequences.notes.extend(failing.map(|text| note(namespace, uid, EventReason::ImportFailed, text)));
             for label in changed {
                 let key = ServiceKey::new(namespace.clone(), label.clone());
                 let rejected = |found: &NamespaceFound| found.services.get(&label).map(rejected).unwrap_or_default();

@@ -8,13 +8,14 @@ use tracing::{debug, warn};
 use super::Metrics;
 use crate::{
     api::{
-        conditions::{ImportCondition, ImportStaleReason, find},
+        conditions::{ImportCondition, find},
+        events::EventReason,
         names::FieldManager,
     },
     cluster::{
         ClusterWriter,
         apply::{Cause, Error},
-        events::{self, Note, Severity},
+        events::{self, Note},
         objects::ServiceExport,
     },
     import::{self, Plan, There, Wanted},
@@ -101,29 +102,27 @@ impl Work {
             wanted.skipped.len(),
             reason.as_str()
         );
-        let (severity, reason, action) = (Severity::Warning, "AddressSkipped", "Import");
-        Some(Note { regarding: events::import(&self.key, &import.uid), severity, reason, action, text })
+        let (reason, action) = (EventReason::AddressSkipped, "Import");
+        Some(Note { regarding: events::import(&self.key, &import.uid), reason, action, text })
     }
 
     /// The Event for an import whose condition `Stale` comes or goes.
     fn staleness(&self, wanted: &Wanted) -> Option<Note> {
         let import = self.there.import.as_ref().filter(|import| import.managed && wanted.service.is_some())?;
         let is_stale = find(&import.status.conditions, ImportCondition::Stale.as_str()).is_some();
-        let (severity, reason, text) = match (is_stale, wanted.silent.is_empty()) {
+        let (reason, text) = match (is_stale, wanted.silent.is_empty()) {
             (false, false) => {
                 let clusters: Vec<_> = wanted.silent.keys().map(ToString::to_string).collect();
                 let text = format!(
                     "Nothing is heard of {}: endpoints there are as they were, and may be gone.",
                     clusters.join(", ")
                 );
-                (Severity::Warning, ImportStaleReason::ClusterSilent.as_str(), text)
+                (EventReason::ClusterSilent, text)
             }
-            (true, true) => {
-                (Severity::Normal, "ClustersHeard", "All exporting clusters are heard of again.".to_owned())
-            }
+            (true, true) => (EventReason::ClustersHeard, "All exporting clusters are heard of again.".to_owned()),
             _ => return None,
         };
-        Some(Note { regarding: events::import(&self.key, &import.uid), severity, reason, action: "Import", text })
+        Some(Note { regarding: events::import(&self.key, &import.uid), reason, action: "Import", text })
     }
 
     /// An object of somebody else is in the way: said on it, and on the export of this cluster if there is one.
@@ -137,8 +136,8 @@ impl Work {
             self.export.as_ref().map(|export| events::export(key, &export.uid)),
         ];
         for regarding in regarding.into_iter().flatten() {
-            let (severity, reason, action) = (Severity::Warning, "ForeignObject", "Import");
-            writer.publish_event(Note { regarding, severity, reason, action, text: message.to_owned() }).await;
+            let (reason, action) = (EventReason::ForeignObject, "Import");
+            writer.publish_event(Note { regarding, reason, action, text: message.to_owned() }).await;
         }
     }
 
@@ -159,8 +158,8 @@ impl Work {
                 let import = self.there.import.as_ref().map(|import| events::import(key, &import.uid));
                 let objects = [export, import].into_iter().flatten().filter(|_| failures == 3);
                 let text = format!("{error}: {cause}. It is tried again until it succeeds.");
-                let (severity, reason, action) = (Severity::Warning, "ReconcileFailed", "Reconcile");
-                objects.map(|regarding| Note { regarding, severity, reason, action, text: text.clone() }).collect()
+                let (reason, action) = (EventReason::ReconcileFailed, "Reconcile");
+                objects.map(|regarding| Note { regarding, reason, action, text: text.clone() }).collect()
             }
         }
     }

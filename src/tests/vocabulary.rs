@@ -1,17 +1,20 @@
-//! The reasons of conditions and their Events are those that `docs/operations.md` explains.
+//! The reasons of conditions and Events are those that `docs/operations.md` explains.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
 use super::root;
 use crate::{
-    api::conditions::{
-        ConflictState, ImportReadyReason, ImportStaleReason, ReadyReason, RegisteredReason, Row, ValidReason,
+    api::{
+        conditions::{
+            ConflictState, ImportReadyReason, ImportStaleReason, ReadyReason, RegisteredReason, Row, ValidReason,
+        },
+        events::EventReason,
     },
     model::ConflictReason,
 };
-
-/// Events on a ServiceExport that no condition says: about an address of it, its import, or writes that fail.
-const WITHOUT_CONDITION: [&str; 4] = ["AddressSkipped", "ForeignObject", "ReconcileFailed", "SystemNamespace"];
 
 /// A row of a table of conditions in the document: `Ready=False`, its reasons, and what it says of them.
 type Documented = (String, BTreeSet<String>, String);
@@ -89,19 +92,23 @@ fn the_document_has_each_reason_of_a_condition_with_its_status_and_meaning_and_n
 }
 
 #[test]
-fn the_document_has_each_event_of_a_condition_and_no_others() {
-    let said: BTreeSet<String> = export_rows().iter().filter_map(|row| row.event.map(str::to_owned)).collect();
-    let events = section("Events");
-    let on = |object: &'static str| -> BTreeSet<String> {
-        rows(&events)
-            .filter(|cells| cells[1].contains(object))
-            .flat_map(|cells| quoted(cells[0]).collect::<Vec<_>>())
-            .collect()
-    };
-    let without = WITHOUT_CONDITION.map(str::to_owned).into();
-    let documented: BTreeSet<String> = on("ServiceExport").difference(&without).cloned().collect();
-    assert_eq!(documented, said);
-    for event in import_rows().iter().filter_map(|row| row.event) {
-        assert!(on("ServiceImport").contains(event), "{event} on a ServiceImport is not explained");
+fn the_document_has_each_event_with_the_objects_that_it_is_on_and_no_others() {
+    let mut documented = BTreeMap::<String, BTreeSet<String>>::new();
+    for cells in rows(&section("Events")) {
+        for reason in quoted(cells[0]) {
+            documented.entry(reason).or_default().extend(cells[1].split(", ").map(str::to_owned));
+        }
+    }
+    let kinds = |reason: &EventReason| reason.kinds().iter().map(|&kind| kind.to_owned()).collect();
+    let said = EventReason::ALL.iter().map(|reason| (reason.to_string(), kinds(reason)));
+    assert_eq!(documented, said.collect());
+}
+
+#[test]
+fn an_event_of_a_condition_is_on_its_kind_of_object() {
+    for (kind, table) in [("ServiceExport", export_rows()), ("ServiceImport", import_rows())] {
+        for event in table.iter().filter_map(|row| row.event) {
+            assert!(event.kinds().contains(&kind), "{event} on a {kind}");
+        }
     }
 }

@@ -269,6 +269,8 @@ impl ClusterWriter for MemoryCluster {
     }
 
     async fn publish_event(&self, note: Note) {
+        let kind = note.regarding.kind.as_deref().unwrap_or_default();
+        assert!(note.reason.kinds().contains(&kind), "{} is not to be on a {kind}", note.reason);
         self.state().notes.push(note);
     }
 }

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use super::world::{Cluster, World, always, key, until};
 use crate::{
     annotations,
+    api::events::Severity,
     cloudmap::{Attributes, NamespaceKind, Operation, RecordType, Service},
-    cluster::events::{Note, Severity},
+    cluster::events::Note,
 };
 
 pub(super) const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
@@ -75,7 +76,7 @@ impl Cluster {
             if let Some(note) = self.objects.take_note(wanted) {
                 assert_eq!(note.regarding.kind.as_deref(), Some("Service"));
                 let bad = !["IPRegistered", "IPRemoved", "ServiceDeleted"].contains(&reason);
-                assert_eq!(note.severity == Severity::Warning, bad, "{note:?}");
+                assert_eq!(note.reason.severity() == Severity::Warning, bad, "{note:?}");
                 return note.text;
             }
             let in_time = tokio::time::Instant::now() < deadline;
@@ -407,7 +408,7 @@ async fn an_annotated_ingress_is_registered_where_its_load_balancer_is_and_claim
     while !["DomainConflict", "IPRegistered"].iter().all(|reason| notes.iter().any(|(said, _)| said == reason)) {
         assert!(tokio::time::Instant::now() < deadline, "{notes:?}");
         let of_it = blue.objects.take_notes().into_iter().filter(|n| n.regarding.kind.as_deref() == Some("Ingress"));
-        notes.extend(of_it.map(|note| (note.reason, note.text)));
+        notes.extend(of_it.map(|note| (note.reason.as_str(), note.text)));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let conflict = notes.iter().find(|(reason, _)| *reason == "DomainConflict").unwrap();

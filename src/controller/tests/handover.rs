@@ -57,7 +57,7 @@ async fn a_service_that_one_cluster_exports_and_another_annotates_has_one_name()
         sleep(Duration::from_mins(2)).await;
         assert_eq!(world.web(), ["10.0.0.1", "10.1.0.1"]);
         let notes = [&blue, &green].map(|cluster| cluster.objects.take_notes()).concat();
-        assert!(notes.iter().all(|note| !note.reason.ends_with("Conflict")), "{notes:?}");
+        assert!(notes.iter().all(|note| !note.reason.as_str().ends_with("Conflict")), "{notes:?}");
     }
 }
 

@@ -24,7 +24,7 @@ impl Cluster {
     /// What was said on a Service since that was asked last, by reason.
     fn said(&self, name: &str) -> Vec<String> {
         let notes = self.objects.take_notes().into_iter();
-        notes.filter(|note| note.regarding.name.as_deref() == Some(name)).map(|note| note.reason.to_owned()).collect()
+        notes.filter(|note| note.regarding.name.as_deref() == Some(name)).map(|note| note.reason.to_string()).collect()
     }
 }
 

@@ -161,7 +161,7 @@ async fn what_fails_in_one_service_or_namespace_is_said_on_its_object_and_stops_
     while !expected.iter().all(|(name, reason)| said.contains(&((*name).to_owned(), *reason))) {
         assert!(tokio::time::Instant::now() < deadline, "{said:?}");
         let notes = blue.objects.take_notes();
-        said.extend(notes.into_iter().map(|note| (note.regarding.name.unwrap_or_default(), note.reason)));
+        said.extend(notes.into_iter().map(|note| (note.regarding.name.unwrap_or_default(), note.reason.as_str())));
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!(!said.iter().any(|(name, reason)| name == "good" && *reason != "IPRegistered"), "{said:?}");

@@ -34,6 +34,7 @@ pub use self::notice::Notice;
 use self::{call::Performer, engine::Engine};
 use super::{Consent, Identity, InstanceSpec};
 use crate::{
+    api::events::EventReason,
     cloudmap::{CloudMap, DnsConfig},
     env,
     model::Target,
@@ -155,16 +156,16 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// A word for conditions, Events and metrics.
-    pub const fn as_str(self) -> &'static str {
+    /// The Event that says so.
+    pub const fn event(self) -> EventReason {
         match self {
-            Self::ForeignOwner => "ForeignOwner",
-            Self::NoNamespace => "NoNamespace",
-            Self::LimitExceeded => "LimitExceeded",
-            Self::AccessDenied => "AccessDenied",
-            Self::Throttled => "Throttled",
-            Self::UnfitEndpoints => "UnfitEndpoints",
-            Self::Failed => "Failed",
+            Self::ForeignOwner => EventReason::ForeignOwner,
+            Self::NoNamespace => EventReason::NoNamespace,
+            Self::LimitExceeded => EventReason::LimitExceeded,
+            Self::AccessDenied => EventReason::AccessDenied,
+            Self::Throttled => EventReason::Throttled,
+            Self::UnfitEndpoints => EventReason::UnfitEndpoints,
+            Self::Failed => EventReason::Failed,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the user of a target should know though everything is registered.
 
-use crate::instances::attributes::ServiceTraits;
+use crate::{api::events::EventReason, instances::attributes::ServiceTraits};
 
 /// What DNS answers with at most (`MULTIVALUE`).
 const DNS_ANSWERS: usize = 8;
@@ -13,8 +13,7 @@ const NEARLY_FULL: usize = 900;
 /// Something that keeps nothing from being registered.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Notice {
-    /// A word for Events, in CamelCase.
-    pub reason: &'static str,
+    pub reason: EventReason,
     /// A sentence without its full stop, and with no figure that changes with every pod.
     pub message: String,
 }
@@ -53,9 +52,9 @@ impl Crowded {
             "More than {NEARLY_FULL} instances: a Cloud Map service takes {QUOTA}; spread them over several services"
         );
         [
-            notice(self.dns, "DnsAnswersLimited", dns),
-            notice(self.discovery && !self.nearly_full, "DiscoveryLimited", discovery),
-            notice(self.nearly_full, "NearlyFull", nearly_full),
+            notice(self.dns, EventReason::DnsAnswersLimited, dns),
+            notice(self.discovery && !self.nearly_full, EventReason::DiscoveryLimited, discovery),
+            notice(self.nearly_full, EventReason::NearlyFull, nearly_full),
         ]
         .into_iter()
         .flatten()
@@ -74,7 +73,7 @@ mod tests {
     }
 
     fn reasons(crowded: Crowded) -> Vec<&'static str> {
-        crowded.notices().map(|notice| notice.reason).collect()
+        crowded.notices().map(|notice| notice.reason.as_str()).collect()
     }
 
     #[test]

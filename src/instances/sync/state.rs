@@ -13,6 +13,7 @@ use super::{
     notice::{Crowded, Notice},
 };
 use crate::{
+    api::events::EventReason,
     cloudmap::{DnsConfig, DnsRecord, Error, ErrorKind, OperationId, RecordType},
     instances::{
         Adopt,
@@ -342,11 +343,11 @@ impl State {
                 list(&place.records),
                 list(asked)
             );
-            notices.push(Notice { reason: "RecordsDiffer", message });
+            notices.push(Notice { reason: EventReason::RecordsDiffer, message });
         }
         if let Some(error) = &self.ttl.error {
             let message = format!("The TTL stays as it is, which is tried again: {error}");
-            notices.push(Notice { reason: "TtlNotChanged", message });
+            notices.push(Notice { reason: EventReason::TtlNotChanged, message });
         }
         notices
     }

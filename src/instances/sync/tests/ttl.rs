@@ -22,7 +22,7 @@ fn ttls(service: &Service) -> Vec<(RecordType, u32)> {
 }
 
 fn reasons(world: &World, target: &Target) -> Vec<&'static str> {
-    world.status(target).notices.iter().map(|notice| notice.reason).collect()
+    world.status(target).notices.iter().map(|notice| notice.reason.as_str()).collect()
 }
 
 /// external-dns lost both when a TTL changed: an update deletes what it does not repeat.

@@ -3,11 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use cloudmap_mcs::{
-    api::{ServiceImport, ServiceImportSpec, ServiceImportStatus, ServiceImportType, names::FieldManager},
+    api::{
+        ServiceImport, ServiceImportSpec, ServiceImportStatus, ServiceImportType, events::EventReason,
+        names::FieldManager,
+    },
     cluster::{
         Caches, ClusterWriter as _, KubernetesWriter, Leadership, Metrics,
         apply::Cause,
-        events::{self, Note, Publisher, Severity},
+        events::{self, Note, Publisher},
         identity,
         lease::{Elector, KubernetesLease, Timing},
         record::RecordObject,
@@ -132,9 +135,7 @@ async fn what_the_writer_writes_is_there_and_owned_by_it() {
     writer.apply_export_conditions(&key, "any", &[], FieldManager::ExportStatus).await.unwrap_err();
     let regarding = events::export(&key, "u");
     let text = "as it happens".to_owned();
-    writer
-        .publish_event(Note { regarding, severity: Severity::Normal, reason: "Exported", action: "Export", text })
-        .await;
+    writer.publish_event(Note { regarding, reason: EventReason::Exported, action: "Export", text }).await;
     assert_eq!(server.list("events").len(), 1);
 
     writer.delete_service_import(&key, "another").await.unwrap();
