@@ -175,6 +175,8 @@ impl Driver {
             } else {
                 running.end(&mut self.world, *number, step);
             }
+            // What users do is seen before anybody can answer it: two steps may undo each other between two looks.
+            self.look()?;
         }
         self.wait_until(begun + TROUBLE).await?;
         self.world.registry.forget_crashes();
@@ -203,15 +205,20 @@ impl Driver {
             let next = (Instant::now() + LOOK).min(end);
             sleep_until(next).await;
             self.world.restart();
-            if let Some(violation) = self.checks.look(&self.world) {
-                return Err(violation);
-            }
-            if let Some(panic) = PANICS.with_borrow_mut(Vec::pop) {
-                return Err(("nothing panics", panic));
-            }
+            self.look()?;
             if next >= end {
                 return Ok(());
             }
+        }
+    }
+
+    fn look(&mut self) -> Result<(), Violation> {
+        if let Some(violation) = self.checks.look(&self.world) {
+            return Err(violation);
+        }
+        match PANICS.with_borrow_mut(Vec::pop) {
+            Some(panic) => Err(("nothing panics", panic)),
+            None => Ok(()),
         }
     }
 }

@@ -1,13 +1,16 @@
 //! What happens to a world, step by step: drawn from a seed, and data, so that a failing run can be repeated with less.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde_json::json;
 
 use super::{
     kubernetes::{Fault, FaultId, Moment, Scope, Verb},
     scenario::Kind,
-    world::{NAMES, Place, World},
+    world::{NAMES, Place, World, is_terminating},
 };
 use crate::{
     emulator::{Effect, Fault as Rule, Latency},
@@ -221,6 +224,8 @@ pub(crate) struct Running {
     faults: BTreeMap<usize, FaultId>,
     rules: BTreeMap<usize, u64>,
     foreigners: BTreeMap<usize, String>,
+    /// The steps that deleted a namespace: one that terminates already ends when the step before says so.
+    namespaces: BTreeSet<usize>,
 }
 
 impl Running {
@@ -232,7 +237,11 @@ impl Running {
             Action::Unexport(place) => world.unexport(*place),
             Action::RemoveService(place) => world.remove_service(*place),
             Action::Namespace { cluster, namespace } => {
-                drop(world.clusters[*cluster].api.delete("namespaces", "", namespace));
+                let api = &world.clusters[*cluster].api;
+                if api.get("namespaces", "", namespace).is_some_and(|namespace| !is_terminating(&namespace)) {
+                    drop(api.delete("namespaces", "", namespace));
+                    self.namespaces.insert(number);
+                }
             }
             Action::Crash { cluster, replica, of_registry, nth, after } => {
                 let slot = world.slot(*cluster, *replica);
@@ -278,12 +287,10 @@ impl Running {
 
     pub(crate) fn end(&mut self, world: &mut World, number: usize, step: &Step) {
         match &step.action {
-            Action::Namespace { cluster, namespace } => {
+            Action::Namespace { cluster, namespace } if self.namespaces.remove(&number) => {
                 let api = &world.clusters[*cluster].api;
                 api.finish_namespace(namespace);
-                if api.get("namespaces", "", namespace).is_none() {
-                    drop(api.put("namespaces", json!({"metadata": {"name": namespace}})));
-                }
+                drop(api.put("namespaces", json!({"metadata": {"name": namespace}})));
             }
             Action::Pause { cluster, replica } => world.slot(*cluster, *replica).machine.pause(false),
             Action::Kubernetes { cluster, .. } => {
