@@ -11,10 +11,10 @@ use prometheus::{Registry, TextEncoder};
 
 use crate::cluster::{self, Caches};
 
-/// What the probes and the metrics page answer.
+/// The probes and the metrics page.
 ///
-/// Liveness says only that the process answers: restarting it makes neither a missing CRD nor AWS appear. Readiness
-/// says that the caches are complete and fresh, in the standby replica as well.
+/// Liveness only means that the process answers: a restart fixes neither a missing CRD nor AWS. Readiness means that
+/// the caches are complete and fresh, also on a standby.
 #[derive(Debug, Clone)]
 pub struct Admin {
     caches: Arc<OnceLock<(Caches, cluster::Metrics)>>,
@@ -22,18 +22,18 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Not ready before [`Self::watch`].
+    /// An admin server for the metrics of `registry`. It is not ready before [`Self::watch`].
     pub fn new(registry: Registry) -> Self {
         Self { caches: Arc::default(), registry }
     }
 
-    /// The caches that readiness depends on, and the metrics that tell their age.
+    /// Sets the caches on which readiness depends, and the metrics that show their age.
     pub fn watch(&self, caches: Caches, metrics: cluster::Metrics) {
-        // Called once.
+        // This is called once.
         let _ = self.caches.set((caches, metrics));
     }
 
-    /// Serves until `shutdown` ends.
+    /// Serves until `shutdown` resolves.
     pub async fn serve(
         self,
         address: SocketAddr,
@@ -53,7 +53,7 @@ impl Admin {
     }
 }
 
-/// Nodes without IPv6 cannot bind the default `[::]`: the same port on `0.0.0.0` serves there.
+/// Nodes without IPv6 cannot bind the default `[::]`. The same port on `0.0.0.0` works there.
 async fn bind(address: SocketAddr) -> std::io::Result<tokio::net::TcpListener> {
     match tokio::net::TcpListener::bind(address).await {
         Err(_) if address.is_ipv6() && address.ip().is_unspecified() => {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn readiness_says_which_cache_is_missing_or_frozen() {
+    async fn readiness_names_the_missing_or_frozen_cache() {
         let registry = Registry::new();
         let cluster_metrics = cluster::Metrics::new(&registry).unwrap();
         let admin = Admin::new(registry);

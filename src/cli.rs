@@ -19,12 +19,15 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(name = "cloudmap-mcs", version, max_term_width = 110)]
 pub struct Cli {
+    /// How to log.
     #[command(flatten)]
     pub log: LogArgs,
+    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the controller.
@@ -42,14 +45,17 @@ pub enum Command {
     Forget(ForgetArgs),
 }
 
+/// The commands for the ledger.
 #[derive(Debug, Subcommand)]
 pub enum LedgerCommand {
     /// Print every cluster's exports, endpoints, claims, age and lag.
     Show(ShowArgs),
 }
 
+/// Flags of `run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
+    /// Where to run.
     #[command(flatten)]
     pub place: PlaceArgs,
 
@@ -140,17 +146,21 @@ pub struct RunArgs {
     pub concurrency: u16,
 }
 
-/// Which cluster and which registry.
+/// The cluster and the registry.
 #[derive(Debug, Args)]
 pub struct PlaceArgs {
+    /// How to reach the cluster.
     #[command(flatten)]
     pub kube: KubeArgs,
+    /// The identity of the cluster.
     #[command(flatten)]
     pub identity: IdentityArgs,
+    /// How to reach the registry.
     #[command(flatten)]
     pub aws: AwsArgs,
 }
 
+/// How to reach the cluster.
 #[derive(Debug, Args)]
 pub struct KubeArgs {
     /// Kubeconfig file. Without it: the pod's own service account, or $KUBECONFIG, or ~/.kube/config.
@@ -164,6 +174,7 @@ pub struct KubeArgs {
     pub namespace: String,
 }
 
+/// The identity of the cluster, if ClusterProperties do not set it.
 #[derive(Debug, Args)]
 pub struct IdentityArgs {
     /// Id of this cluster if no ClusterProperty `cluster.clusterset.k8s.io` sets it. Without either, the UID of the
@@ -175,6 +186,7 @@ pub struct IdentityArgs {
     pub clusterset_id: Option<ClusterSetId>,
 }
 
+/// How to reach the registry.
 #[derive(Debug, Args)]
 pub struct AwsArgs {
     /// AWS region of the registry. Without it: the SDK's default chain ($AWS_REGION, profile, instance metadata).
@@ -192,8 +204,10 @@ pub struct AwsArgs {
     pub cloudmap_endpoint: Option<String>,
 }
 
+/// Flags of `ledger show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
+    /// Where to run.
     #[command(flatten)]
     pub place: PlaceArgs,
     /// Output format.
@@ -204,8 +218,10 @@ pub struct ShowArgs {
     pub cluster: Option<ClusterId>,
 }
 
+/// Flags of `leave`.
 #[derive(Debug, Args)]
 pub struct LeaveArgs {
+    /// Where to run.
     #[command(flatten)]
     pub place: PlaceArgs,
     /// Stop waiting for the leader after this time. The leader continues by itself.
@@ -216,8 +232,10 @@ pub struct LeaveArgs {
     pub undo: bool,
 }
 
+/// Flags of `purge`.
 #[derive(Debug, Args)]
 pub struct PurgeArgs {
+    /// Where to run.
     #[command(flatten)]
     pub place: PlaceArgs,
     /// Remove only what this cluster left behind. Without it: what the whole ClusterSet left behind.
@@ -228,8 +246,10 @@ pub struct PurgeArgs {
     pub dry_run: bool,
 }
 
+/// Flags of `forget`.
 #[derive(Debug, Args)]
 pub struct ForgetArgs {
+    /// Where to run.
     #[command(flatten)]
     pub place: PlaceArgs,
     /// Id of the dead cluster.
@@ -237,9 +257,12 @@ pub struct ForgetArgs {
     pub cluster: ClusterId,
 }
 
+/// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
+    /// Tables for people.
     Table,
+    /// JSON with all fields.
     Json,
 }
 

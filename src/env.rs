@@ -1,9 +1,9 @@
-//! What a process takes from its machine, beside the network and the monotonic clock (tokio's): the wall clock, chance,
-//! and tasks of its own.
+//! What a process gets from its machine besides the network and the monotonic clock (tokio's): the wall clock,
+//! randomness, and tasks.
 //!
-//! The edges ask here and pass on what they were told; nothing else in the product asks the operating system. A process
-//! has the real machine. A simulation gives each replica a [`Machine`] of its own with [`on`]: clocks that differ and
-//! jump, seeded chance, and tasks that stand still or end while other replicas go on.
+//! Only the edges call these functions, and pass the results on. Nothing else in the product asks the operating system.
+//! A process uses the real machine. A simulation gives each replica a [`Machine`] of its own with [`on`]: with a wall
+//! clock that differs and jumps, seeded randomness, and tasks that stand still or end while other replicas continue.
 
 use std::{
     sync::Arc,
@@ -14,15 +14,15 @@ use futures::{FutureExt as _, future::BoxFuture};
 use k8s_openapi::jiff::Timestamp;
 use tokio::task::JoinHandle;
 
-/// A machine other than the real one.
+/// A machine that replaces the real one.
 pub trait Machine: Send + Sync + 'static {
-    /// What its wall clock shows. It may go back.
+    /// The time of its wall clock. It may go back.
     fn wall_clock(&self) -> SystemTime;
 
-    /// Any number.
+    /// A random number.
     fn random(&self) -> u64;
 
-    /// How it runs a task: every task of the process goes through here once.
+    /// Runs a task. Every task of the process passes through here once.
     fn task(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()>;
 }
 
@@ -30,7 +30,7 @@ tokio::task_local! {
     static MACHINE: Arc<dyn Machine>;
 }
 
-/// Runs a task, and all that it spawns through here, on this machine.
+/// Runs a task, and everything that it spawns through this module, on `machine`.
 pub fn on(machine: &Arc<dyn Machine>, task: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'static, ()> {
     let scoped = MACHINE.scope(Arc::clone(machine), task).boxed();
     machine.task(scoped)
@@ -40,7 +40,7 @@ fn machine() -> Option<Arc<dyn Machine>> {
     MACHINE.try_with(Arc::clone).ok()
 }
 
-/// Time since 1970 by the wall clock.
+/// Time since 1970, by the wall clock.
 pub fn since_epoch() -> Duration {
     let now = machine().map_or_else(SystemTime::now, |machine| machine.wall_clock());
     now.duration_since(UNIX_EPOCH).unwrap_or_default()
@@ -51,17 +51,17 @@ pub fn timestamp() -> Timestamp {
     Timestamp::UNIX_EPOCH.checked_add(since_epoch()).unwrap_or(Timestamp::MAX)
 }
 
-/// A number by chance.
+/// A random number.
 pub fn random() -> u64 {
     machine().map_or_else(rand::random, |machine| machine.random())
 }
 
-/// As [`tokio::spawn`], on the machine of the task that asks.
+/// Like [`tokio::spawn`], on the machine of the calling task.
 pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(self::task(task))
 }
 
-/// A task to be spawned in some other way, such as in a `JoinSet`, on the machine of the task that asks.
+/// Prepares a task that is spawned in another way, such as in a `JoinSet`, to run on the machine of the calling task.
 pub fn task(task: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'static, ()> {
     match machine() {
         Some(machine) => on(&machine, task),
@@ -69,7 +69,7 @@ pub fn task(task: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'stati
     }
 }
 
-/// The machine of a test: its wall clock goes as tokio's clock does, from the first hour of 2026.
+/// The machine of a test. Its wall clock follows tokio's clock, starting in the first hour of 2026.
 #[cfg(test)]
 pub(crate) struct Simulated {
     began: tokio::time::Instant,
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tasks_of_tasks_run_on_the_same_machine() {
+    async fn spawned_tasks_run_on_the_machine_of_their_parent() {
         let machine = Arc::new(Counting::default());
         let dynamic: Arc<dyn Machine> = machine.clone();
         on(&dynamic, async {

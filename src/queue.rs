@@ -1,5 +1,5 @@
-//! A queue of keys: each key is worked on by one worker at a time, asked for again while it is in work it comes once
-//! more afterwards, and a failing one comes back ever later.
+//! A queue of keys with back-off. Only one worker at a time has a key. A key that is added while a worker has it comes
+//! once more afterwards. A key that fails comes back later and later.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -9,12 +9,12 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-/// First delay after a failure; it doubles with each further one.
+/// First delay after a failure. It doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
-/// Longest delay between tries: a user who mends something does not wait longer.
+/// Maximum delay between attempts, so that a user who fixes something does not wait longer.
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// The queue. Workers [`take`](Self::take) keys and say [`done`](Self::done) or [`failed`](Self::failed).
+/// The queue. Workers [`take`](Self::take) keys, and then call [`done`](Self::done) or [`failed`](Self::failed).
 #[derive(Debug)]
 pub struct Queue<K> {
     inner: Mutex<Inner<K>>,
@@ -26,7 +26,7 @@ struct Inner<K> {
     ready: VecDeque<K>,
     queued: BTreeSet<K>,
     working: BTreeSet<K>,
-    /// Asked for while in work.
+    /// Added while a worker has them.
     again: BTreeSet<K>,
     failures: BTreeMap<K, u32>,
     delayed: BTreeMap<K, Instant>,
@@ -47,7 +47,7 @@ impl<K> Default for Queue<K> {
 }
 
 impl<K: Clone + Ord> Queue<K> {
-    /// Asks for a key as soon as possible, also when it waits for a retry: what changed may be the cure.
+    /// Adds a key to be taken as soon as possible, even if it waits for a retry: the change may have fixed the failure.
     pub fn add(&self, key: K) {
         let mut inner = self.lock();
         inner.delayed.remove(&key);
@@ -56,7 +56,7 @@ impl<K: Clone + Ord> Queue<K> {
         self.wake.notify_one();
     }
 
-    /// Asks for a key after `delay`, unless it is asked for before.
+    /// Adds a key to be taken after `delay`, or earlier if it is added again.
     pub fn add_after(&self, key: K, delay: Duration) {
         let mut inner = self.lock();
         let due = Instant::now() + delay;
@@ -66,7 +66,7 @@ impl<K: Clone + Ord> Queue<K> {
         self.wake.notify_one();
     }
 
-    /// The next key. Cancel-safe.
+    /// Waits for the next key. Cancel-safe.
     pub async fn take(&self) -> K {
         loop {
             let notified = self.wake.notified();
@@ -92,7 +92,7 @@ impl<K: Clone + Ord> Queue<K> {
         }
     }
 
-    /// The key was worked on with success.
+    /// The worker succeeded with the key.
     pub fn done(&self, key: &K) {
         let mut inner = self.lock();
         inner.failures.remove(key);
@@ -101,7 +101,8 @@ impl<K: Clone + Ord> Queue<K> {
         self.wake.notify_one();
     }
 
-    /// The key failed: it comes back later. Returns when, and how often it failed in a row.
+    /// The worker failed with the key, which comes back later. Returns the delay, and how many times in a row it has
+    /// failed.
     pub fn failed(&self, key: &K) -> (Duration, u32) {
         let mut inner = self.lock();
         let count = inner.failures.entry(key.clone()).or_insert(0);
@@ -117,12 +118,13 @@ impl<K: Clone + Ord> Queue<K> {
         (delay, count)
     }
 
-    /// Keys that wait, now or for a retry.
+    /// Number of keys that wait, now or for a retry.
     pub fn len(&self) -> usize {
         let inner = self.lock();
         inner.ready.len() + inner.delayed.len()
     }
 
+    /// Whether no key waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -164,7 +166,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_in_work_is_not_given_out_twice_but_comes_again() {
+    async fn a_key_that_a_worker_has_is_not_given_to_another_but_comes_again() {
         let queue = Queue::default();
         queue.add("a");
         queue.add("a");
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failing_key_comes_back_ever_later_and_at_once_when_something_changed() {
+    async fn a_failing_key_comes_back_later_and_later_and_at_once_after_a_change() {
         let queue = Queue::default();
         queue.add("a");
         let mut delays = Vec::new();
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failing_key_never_holds_up_the_others() {
+    async fn a_failing_key_does_not_delay_the_others() {
         let queue = Arc::new(Queue::default());
         queue.add(1);
         let key = queue.take().await;

@@ -1,4 +1,4 @@
-//! Logs.
+//! Logging.
 
 use std::io::IsTerminal as _;
 
@@ -6,22 +6,30 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+/// The flags for logging.
 #[derive(Debug, Args)]
 pub struct LogArgs {
-    /// What is logged: a level, or a list of `module=level`.
+    /// What to log: a level, or a list of `module=level`.
     #[arg(long, global = true, env = "CLOUDMAP_MCS_LOG", value_name = "FILTER", default_value = "info")]
     pub log: String,
+    /// Format of the log.
     #[arg(long, global = true, env = "CLOUDMAP_MCS_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }
 
+/// Format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
+    /// One line per record, for people.
     Text,
+    /// One JSON object per line.
     Json,
 }
 
 /// Starts logging to stderr.
+///
+/// # Errors
+/// The filter is not valid.
 pub fn init(args: &LogArgs) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&args.log)
         .with_context(|| format!("--log {:?} is neither a level nor a list of module=level", args.log))?;

@@ -1,4 +1,4 @@
-//! The Cloud Map namespaces that there are, listed again from time to time while anybody asks for host names.
+//! The list of Cloud Map namespaces. It is read again from time to time while an object has host names.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,23 +15,23 @@ use crate::{
     env,
 };
 
-/// How often namespaces are listed; a new one takes names from then on.
+/// Time between two listings. A new namespace takes names from the next one on.
 const PERIOD: Duration = Duration::from_mins(1);
-/// First and longest wait after a failure.
+/// First and longest pause after a failure.
 const RETRY: Duration = Duration::from_secs(2);
-/// Failures in a row that are more than a hiccup.
+/// After this many failures in a row, the failure is reported.
 const SAID_AFTER: u32 = 3;
 
-/// What is known of the namespaces.
+/// What is known about the namespaces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Known {
-    /// The last complete list: `None` until there was one. It stays when a later listing fails.
+    /// The last complete list; `None` before the first one. It stays when a later listing fails.
     pub zones: Option<Arc<Zones>>,
-    /// Why listing fails, and not just once.
+    /// Why listing fails repeatedly, if it does.
     pub error: Option<String>,
 }
 
-/// A running listing, one call a minute. Dropping it stops it.
+/// Lists the namespaces once a minute, until it is dropped.
 #[derive(Debug)]
 pub struct Directory {
     wanted: watch::Sender<bool>,
@@ -40,17 +40,19 @@ pub struct Directory {
 }
 
 impl Directory {
+    /// Starts the task that lists.
     pub fn spawn(cloudmap: Arc<dyn CloudMap>) -> Self {
         let (wanted, asked) = watch::channel(false);
         let (sender, known) = watch::channel(Known::default());
         Self { wanted, known, task: env::spawn(follow(cloudmap, asked, sender)) }
     }
 
-    /// Whether anybody needs the list.
+    /// Sets whether any object needs the list.
     pub fn want(&self, wanted: bool) {
         self.wanted.send_if_modified(|held| std::mem::replace(held, wanted) != wanted);
     }
 
+    /// What is known, and its changes.
     pub fn known(&self) -> watch::Receiver<Known> {
         self.known.clone()
     }
@@ -86,7 +88,7 @@ async fn follow(cloudmap: Arc<dyn CloudMap>, mut asked: watch::Receiver<bool>, k
         match listed {
             Ok(_) => sleep_until(begun + PERIOD).await,
             Err(error) => {
-                warn!(%error, "cannot list the Cloud Map namespaces: annotated host names are left as they are");
+                warn!(%error, "cannot list the Cloud Map namespaces; annotated host names stay as they are");
                 sleep(RETRY.saturating_mul(1 << failures.min(5)).min(PERIOD)).await;
             }
         }
@@ -102,7 +104,7 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn lists_only_while_it_is_wanted_and_keeps_the_last_list_when_a_listing_fails() {
+    async fn lists_only_while_needed_and_keeps_the_last_list_when_a_listing_fails() {
         let fake = Fake::new();
         fake.registry().add_namespace("internal", NamespaceKind::DnsPrivate);
         let directory = Directory::spawn(Arc::new(fake.clone()));

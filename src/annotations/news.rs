@@ -1,4 +1,5 @@
-//! What an Event says about the instances of an annotated Service: one for each change, however many pods it concerns.
+//! The texts of Events about instances of annotated Services: one Event per change, no matter how many pods it
+//! concerns.
 
 use std::{collections::BTreeSet, net::Ipv6Addr, sync::Arc};
 
@@ -7,17 +8,19 @@ use crate::{
     model::{ClaimOwner, Target},
 };
 
-/// More addresses than this are counted, not listed.
+/// Addresses beyond this number are counted and not listed.
 const LISTED: usize = 8;
 
-/// What came and went between two moments at which nothing remained to be written.
+/// What changed between two moments at which nothing remained to be written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct News {
+    /// The text about new instances.
     pub registered: Option<String>,
+    /// The text about removed instances.
     pub removed: Option<String>,
 }
 
-/// Compares ids of instances. `known` are the instances that are wanted now: they tell names of hosts, which ids do not.
+/// Compares ids of instances. `known` are the desired instances, which contain host names that ids do not.
 pub fn news(target: &Target, before: &BTreeSet<Arc<str>>, now: &BTreeSet<Arc<str>>, known: &[InstanceSpec]) -> News {
     let list = |ids: Vec<&Arc<str>>| {
         let named = ids.iter().take(LISTED).map(|id| address(id, known)).collect::<Vec<_>>().join(", ");
@@ -33,14 +36,14 @@ pub fn news(target: &Target, before: &BTreeSet<Arc<str>>, now: &BTreeSet<Arc<str
     }
 }
 
-/// What is said when the owner of a target is gone.
+/// The text if the owner of a target was deleted.
 pub fn deleted(owner: &ClaimOwner, removed: Option<&str>, target: &Target) -> String {
     let removed =
-        removed.map_or_else(|| format!("Nothing was left of it in Cloud Map service {target}."), str::to_owned);
+        removed.map_or_else(|| format!("Nothing of it was left in Cloud Map service {target}."), str::to_owned);
     format!("{owner} was deleted. {removed}")
 }
 
-/// The address in an id, or the id itself where there is none.
+/// The address in an id, or the id itself if it has none.
 fn address(id: &str, known: &[InstanceSpec]) -> String {
     if let Some(spec) = find(known, id) {
         return spec.address();
@@ -97,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sentence_tells_all_that_came_and_one_all_that_went() {
+    fn one_sentence_lists_what_was_registered_and_one_what_was_removed() {
         let before = specs(&["10.0.0.1", "fd00::1"], &[]);
         let now = specs(&["10.0.0.2", "10.0.0.3"], &["lb.example.org"]);
         let said = news(&target(), &ids(&before), &ids(&now), &now);
@@ -111,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn many_pods_are_counted_and_every_id_has_a_name() {
+    fn many_pods_are_counted_and_every_id_is_named() {
         let addresses: Vec<_> = (0..30).map(|n| format!("10.0.0.{n}")).collect();
         let all = specs(&addresses.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
         let said = news(&target(), &BTreeSet::new(), &ids(&all), &all).registered.unwrap();

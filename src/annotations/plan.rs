@@ -1,4 +1,4 @@
-//! What belongs into which target: the annotations, the Service and its endpoints, and the namespaces that there are.
+//! What belongs into which target, by the annotations, the Service with its endpoints, and the list of namespaces.
 //!
 //! | Service | `hostname` | `internal-hostname` | `cloudmap.controller/...` |
 //! |---|---|---|---|
@@ -8,9 +8,9 @@
 //! | ExternalName | external IPs, else the external name | the same | refused |
 //! | NodePort | refused | refused | refused |
 //!
-//! An Ingress: the addresses and names of its load balancer, for its annotated and its own hosts. `target` replaces all of
-//! these. Records, where the service is made: A, AAAA or both (MULTIVALUE) for addresses, A
-//! (WEIGHTED, an alias) for load balancers of AWS, CNAME (WEIGHTED) for other names.
+//! For an Ingress: the addresses and names of its load balancer, for the hosts in its annotations and its rules.
+//! `target` replaces all of these. A service that is created gets these records: A, AAAA or both (MULTIVALUE) for
+//! addresses, A (WEIGHTED, an alias) for load balancers of AWS, CNAME (WEIGHTED) for other names.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -37,35 +37,40 @@ use crate::{
     model::{Conditions, Endpoint, EndpointPort, IpFamily, Pairs, ServicePort, Target, addresses::check},
 };
 
-/// What an object asks for, as far as it can be done.
+/// What an object requests, as far as it is possible.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Planned {
-    /// `None`: not known yet, because the Cloud Map namespaces are not; nothing may be concluded from that.
+    /// The targets; `None` if the Cloud Map namespaces are not known yet, in which case nothing may be concluded.
     pub wanted: Option<BTreeMap<Target, Wanted>>,
+    /// What is not possible.
     pub refusals: Vec<Refusal>,
 }
 
 /// One target of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Sorted by id; those of pods that are not ready among them.
+    /// The desired instances, sorted by id, including those of pods that are not ready.
     pub instances: Arc<[InstanceSpec]>,
+    /// How to create a missing Cloud Map service.
     pub creation: Creation,
+    /// Which foreign services and instances may be used.
     pub consent: Consent,
-    /// As [`TargetDesired::keep`](crate::instances::sync::TargetDesired::keep) and its `as_is`, where instances are too large.
+    /// [`TargetDesired::keep`](crate::instances::sync::TargetDesired::keep), set if instances would be too large.
     pub keep: bool,
+    /// [`TargetDesired::as_is`](crate::instances::sync::TargetDesired::as_is), set if instances would be too large.
     pub as_is: bool,
 }
 
-/// Something that is asked for and cannot be done: a Warning on the object.
+/// A request that is not possible: a Warning on the object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refusal {
+    /// Reason of the Event, in CamelCase.
     pub reason: EventReason,
     /// What is wrong, and the remedy.
     pub message: String,
 }
 
-/// What leads to a target, before it becomes instances.
+/// The backends of a target, before they become instances.
 #[derive(Debug, Default)]
 struct Backends {
     endpoints: Vec<Endpoint>,
@@ -77,8 +82,8 @@ struct Backends {
     adopt: Option<Adopt>,
 }
 
-/// Plans an annotated Service. `source` names the Service and its ports; `endpoints` are those of its EndpointSlices, used
-/// where it is headless, and `pods` are labels of pods. `None`: it asks for nothing.
+/// Plans an annotated Service. `source` names the Service and its ports; `endpoints` are those of its EndpointSlices,
+/// for headless Services; `pods` are pod labels. `None` if the Service requests nothing.
 pub fn plan(
     service: &Service,
     source: &Source<'_>,
@@ -93,7 +98,7 @@ pub fn plan(
     Some(Planner::new(origin, settings, rights, pods).plan(request, &service.annotations, source, zones))
 }
 
-/// Plans an annotated Ingress: its hosts lead where its load balancer is. `None`: it asks for nothing.
+/// Plans an annotated Ingress: its hosts point to its load balancer. `None` if the Ingress requests nothing.
 pub fn plan_ingress(
     ingress: &Ingress,
     source: &Source<'_>,
@@ -120,7 +125,7 @@ struct Planner<'a> {
     pods: Arc<ByAddress>,
     refusals: Vec<Refusal>,
     found: BTreeMap<Target, Backends>,
-    /// What the Namespace allows, which decides about a target, is not known yet.
+    /// Whether it is not known yet what the Namespace allows, on which a target depends.
     unknown: bool,
 }
 
@@ -137,7 +142,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Leaves the takeover that the annotation asks for where it is allowed; what the flag says is allowed to all.
+    /// Keeps the takeover that the annotation requests only if the Namespace allows it. The flag is allowed for all.
     fn permit(&mut self, request: &mut Request, flag: Option<&Adopt>) {
         let Some(adopt) = request.adopt.as_ref().filter(|adopt| Some(*adopt) != flag) else { return };
         match self.rights.adopt(self.namespace(), adopt) {
@@ -187,7 +192,7 @@ impl<'a> Planner<'a> {
         for (target, backends) in found {
             let (found, complaint) = backends.wanted(source, &custom, &consent);
             refusals.extend(complaint.map(|message| Refusal { reason: EventReason::TooManyAttributes, message }));
-            // What cannot be understood decides nothing: the service is neither made nor changed.
+            // An invalid annotation decides nothing, so the service is neither created nor changed.
             let unknown = |creation| Creation { service: false, ..creation };
             let creation = match &wishes {
                 Some(wishes) => wishes.apply(found.creation),
@@ -208,7 +213,7 @@ impl<'a> Planner<'a> {
         let Named { target, ttl, ttl_asked } = named;
         if !service.headless {
             let message = format!(
-                "cloudmap.controller/... registers the pods of headless Services only; set clusterIP: None, or export Service \
+                "cloudmap.controller/... registers only the pods of headless Services; set clusterIP: None, or export Service \
                  {} with a ServiceExport that names {target}",
                 service.key
             );
@@ -238,7 +243,7 @@ impl<'a> Planner<'a> {
             if let Origin::Service(Service { headless: true, .. }, endpoints) = self.origin
                 && hosts.targets.is_empty()
             {
-                // Also where the name is a domain itself, which is no service: the pods' names are below it.
+                // Even if the name itself is a domain, which is no service: the pods' names are below it.
                 self.pod_names(host, endpoints, &backends, zones);
             }
             match target {
@@ -248,8 +253,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// external-dns (from v0.22 on) gives each pod that has a host name a record of its own. It takes that of the pod; pods
-    /// themselves are not read here, and EndpointSlices have it only where the pod's `subdomain` is the Service.
+    /// external-dns (from v0.22 on) gives each pod with a host name a record of its own, and uses the host name of the
+    /// pod. This controller does not read pods, and EndpointSlices have the host name only if the pod's `subdomain` is
+    /// the Service.
     fn pod_names(&mut self, host: &str, endpoints: &[Endpoint], all: &Backends, zones: &Zones) {
         let mut names = BTreeMap::<String, Vec<Endpoint>>::new();
         for endpoint in endpoints {
@@ -266,7 +272,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Two names can mean one target: it gets what belongs to both.
+    /// Adds a target. Two names can mean the same target, which then gets the instances of both.
     fn add(&mut self, target: Target, backends: Backends) {
         if let Err(invalid) = validate(&target) {
             return self.refuse(EventReason::InvalidName, invalid.to_string());
@@ -295,7 +301,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Leaves out addresses that are nobody's endpoint.
+    /// Removes addresses that can never be an endpoint.
     fn admit(&mut self, mut targets: Vec<HostTarget>) -> Vec<HostTarget> {
         targets.retain(|target| {
             let HostTarget::Ip(ip) = target else { return true };
@@ -310,7 +316,7 @@ impl<'a> Planner<'a> {
         targets
     }
 
-    /// What a host name leads to.
+    /// The backends of a host name.
     fn backends(&mut self, targets: &[HostTarget], internal: bool) -> Result<Backends, String> {
         if !targets.is_empty() {
             return Ok(fixed(&self.admit(targets.to_vec()), &[]));
@@ -346,7 +352,7 @@ impl<'a> Planner<'a> {
                 service.key
             )),
             _ => Err(format!(
-                "Service {} has cluster IPs only, which nobody outside reaches; use the annotation \
+                "Service {} has only cluster IPs, which cannot be reached from outside; use the annotation \
                  external-dns.alpha.kubernetes.io/internal-hostname to register them, make the Service headless to register \
                  its pods, or export it with a ServiceExport",
                 service.key
@@ -360,7 +366,7 @@ fn pods(service: &Service, endpoints: &[Endpoint]) -> Backends {
     Backends { endpoints: endpoints.to_vec(), families, ..Backends::default() }
 }
 
-/// Both families of a dual-stack Service are one instance.
+/// The cluster IPs of a Service. Both families of a dual-stack Service are one instance.
 fn cluster_ips(service: &Service) -> Backends {
     let targets: Vec<_> = service.cluster_ips.iter().copied().map(HostTarget::Ip).collect();
     fixed(&targets, &ports(service))
@@ -378,7 +384,7 @@ fn ports(service: &Service) -> Vec<EndpointPort> {
     ports
 }
 
-/// Addresses and names that do not come from EndpointSlices.
+/// Backends for addresses and names that do not come from EndpointSlices.
 fn fixed(targets: &[HostTarget], ports: &[EndpointPort]) -> Backends {
     let (mut ipv4, mut ipv6, mut hosts) = (Vec::new(), Vec::new(), BTreeSet::new());
     for target in targets {
@@ -390,7 +396,7 @@ fn fixed(targets: &[HostTarget], ports: &[EndpointPort]) -> Backends {
             }
         }
     }
-    // Where there are both families, each instance needs both: which ones go together makes no difference.
+    // If both families exist, each instance needs both; any combination will do.
     let nth = |n: usize, len: usize| n.min(len.saturating_sub(1));
     let endpoints = (0..ipv4.len().max(ipv6.len())).map(|n| Endpoint {
         ipv4: ipv4.get(nth(n, ipv4.len())).copied(),
@@ -409,7 +415,7 @@ fn endpoint(ports: &[EndpointPort]) -> Endpoint {
 }
 
 impl Backends {
-    /// What a target shall have, and what is to be said of it.
+    /// The desired state of a target, and a complaint about it.
     fn wanted(self, source: &Source<'_>, custom: &Custom, consent: &Consent) -> (Wanted, Option<String>) {
         let Self { endpoints, hosts, families, ttl, ttl_asked, adopt } = self;
         let (instances, complaint) = custom::fit(custom, |custom| {
@@ -427,7 +433,7 @@ impl Backends {
             keep: instances.is_none(),
             as_is: complaint.is_some(),
             instances: instances.unwrap_or_default().into(),
-            // Records cannot be changed later: while nothing tells which, nothing is made.
+            // Records cannot be changed later. While they are not known, no service is created.
             creation: Creation {
                 namespace: false,
                 service: dns.is_some(),

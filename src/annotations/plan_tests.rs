@@ -71,7 +71,7 @@ fn planned(service: &Service, endpoints: &[Endpoint]) -> Planned {
         .unwrap()
 }
 
-/// One line for each target: addresses that are ready, records, TTL.
+/// One line per target: ready addresses, records, TTL.
 fn lines(planned: &Planned) -> Vec<String> {
     let line = |(target, wanted): (&Target, &Wanted)| {
         let ready = wanted.instances.iter().filter(|spec| spec.is_ready());
@@ -90,7 +90,7 @@ fn reasons(planned: &Planned) -> Vec<&str> {
     planned.refusals.iter().map(|refusal| refusal.reason.as_str()).collect()
 }
 
-/// `example/nginx-service.yaml` of the Python controller, and what it would have made: A, TTL 60, MULTIVALUE.
+/// `example/nginx-service.yaml` of the Python controller, which would create A, TTL 60, MULTIVALUE.
 #[test]
 fn a_headless_service_of_the_python_controller_gets_its_ready_pods_registered() {
     let annotations =
@@ -108,9 +108,9 @@ fn a_headless_service_of_the_python_controller_gets_its_ready_pods_registered() 
     assert!(found.refusals[0].message.contains("clusterIP: None"));
 }
 
-/// The tutorial of external-dns for headless Services: `kafka-0.example.org` from the host name `example.org`.
+/// external-dns' tutorial for headless Services: `kafka-0.example.org` from the host name `example.org`.
 #[test]
-fn pods_have_names_below_a_domain_that_is_no_service_itself() {
+fn pods_get_names_below_a_domain_that_is_no_service_itself() {
     let pods =
         [pod("10.0.0.1", true, Some("kafka-0")), pod("10.0.0.2", true, Some("kafka-1")), pod("10.0.0.3", true, None)];
     let planned = planned(&headless(&[(HOSTNAME, "internal")]), &pods);
@@ -118,17 +118,17 @@ fn pods_have_names_below_a_domain_that_is_no_service_itself() {
     assert_eq!(reasons(&planned), ["NoNamespace"]);
 }
 
-/// The manifest of external-dns' `docs/tutorials/aws-sd.md`, whose fixture shows A records with TTL 300.
+/// The manifest of external-dns' `docs/tutorials/aws-sd.md`, whose fixture has A records with TTL 300.
 #[test]
 fn a_headless_service_of_external_dns_gets_its_ready_pods_registered() {
     let found = planned(&headless(&[(HOSTNAME, "nginx.internal")]), &[pod("10.0.0.1", true, None)]);
     assert_eq!(lines(&found), ["internal/nginx: 10.0.0.1 (A 300)"]);
-    // Nothing is ready yet: the service is made nevertheless, since the Service says which records.
+    // Nothing is ready yet, but the service is created anyway, because the Service determines the records.
     assert_eq!(lines(&planned(&headless(&[(HOSTNAME, "nginx.internal")]), &[])), ["internal/nginx:  (A 300)"]);
 }
 
 #[test]
-fn pods_with_host_names_have_names_of_their_own() {
+fn pods_with_host_names_get_names_of_their_own() {
     let pods = [pod("10.0.0.1", true, Some("db-0")), pod("10.0.0.2", true, Some("db-1"))];
     let found = planned(&headless(&[(HOSTNAME, "db.internal"), ("external-dns.kubernetes.io/ttl", "30s")]), &pods);
     assert_eq!(
@@ -142,7 +142,7 @@ fn pods_with_host_names_have_names_of_their_own() {
 }
 
 #[test]
-fn records_are_those_of_the_families_of_the_service() {
+fn records_follow_the_families_of_the_service() {
     let spec = |families: Value| json!({"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": families});
     for (families, records) in [
         (json!(["IPv6"]), "(AAAA 300)".replace("AAAA", "Aaaa")),
@@ -162,7 +162,7 @@ fn records_are_those_of_the_families_of_the_service() {
 type Case<'a> = (&'a [(&'a str, &'a str)], &'a Value, Value, &'a [&'a str], &'a [&'a str]);
 
 #[test]
-fn each_type_of_service_leads_where_external_dns_leads_it() {
+fn each_type_of_service_gets_the_backends_that_external_dns_gives_it() {
     let ports = json!([{"name": "http", "port": 80, "protocol": "TCP"}]);
     let ips =
         json!({"type": "ClusterIP", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00::96"], "ports": ports});
@@ -226,9 +226,9 @@ fn each_type_of_service_leads_where_external_dns_leads_it() {
     }
 }
 
-/// A service that was made by these records takes the instances, as AWS checks it.
+/// A service that was created with these records takes the instances, by AWS's checks.
 #[test]
-fn what_is_planned_fits_the_service_that_is_made_for_it() {
+fn planned_instances_fit_the_service_that_is_created_for_them() {
     for (annotations, targets) in [("10.0.0.1", 1), (ELB, 1), ("db.example.org", 1), ("10.0.0.1,10.0.0.2,fd00::1", 2)] {
         let service =
             service(&[(HOSTNAME, "web.internal"), (TARGET, annotations)], &json!({"type": "NodePort"}), &json!([]));
@@ -240,7 +240,7 @@ fn what_is_planned_fits_the_service_that_is_made_for_it() {
 }
 
 #[test]
-fn both_tools_on_one_service_add_up_and_a_service_that_asks_for_nothing_is_none() {
+fn requests_of_both_tools_add_up_and_a_service_without_requests_is_none() {
     let annotations = [
         ("cloudmap.controller/namespace", "internal"),
         ("cloudmap.controller/hostname", "nginx"),
@@ -268,7 +268,7 @@ fn both_tools_on_one_service_add_up_and_a_service_that_asks_for_nothing_is_none(
 }
 
 #[test]
-fn the_owner_that_is_taken_over_comes_from_the_flag_or_the_annotation() {
+fn the_owner_to_take_over_from_is_in_the_flag_or_the_annotation() {
     let identity = Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
     let key = ServiceKey::new("shop", "web");
     let source = Source { identity: &identity, service: &key, ports: &[], region: None };
@@ -289,7 +289,7 @@ fn the_owner_that_is_taken_over_comes_from_the_flag_or_the_annotation() {
 }
 
 #[test]
-fn attributes_are_added_to_all_instances_and_bad_ones_are_complained_about() {
+fn attributes_are_added_to_all_instances_and_bad_ones_are_reported() {
     let annotations =
         [(HOSTNAME, "web.internal"), ("cloudmap-mcs/attributes", "stage=canary,AWS_INSTANCE_IPV4=1.2.3.4")];
     let found = planned(&headless(&annotations), &[pod("10.0.0.1", true, None)]);
@@ -301,7 +301,7 @@ fn attributes_are_added_to_all_instances_and_bad_ones_are_complained_about() {
 }
 
 #[test]
-fn a_ttl_is_asked_for_by_an_annotation_that_can_be_read() {
+fn only_a_valid_annotation_requests_a_ttl() {
     let ttl = "external-dns.alpha.kubernetes.io/ttl";
     for (annotations, asked, records) in [
         (&[][..], None, 300),
@@ -329,9 +329,9 @@ fn planned_with(annotations: &[(&str, &str)], rights: &Rights) -> Planned {
     plan(&headless(annotations), &source, &[], &Arc::default(), Some(&zones()), &settings, rights).unwrap()
 }
 
-/// Whoever may annotate a Service learns the owner id of external-dns by looking at Cloud Map, or guesses it.
+/// A user who may annotate a Service can read the owner id of external-dns in Cloud Map, or guess it.
 #[test]
-fn a_takeover_takes_place_only_where_an_administrator_allows_it() {
+fn a_takeover_happens_only_if_an_administrator_allows_it() {
     let annotations = [(HOSTNAME, "web.internal"), ("cloudmap-mcs/adopt", "external-dns/eks")];
     let consent = |rights: &Rights| {
         let found = planned_with(&annotations, rights);
@@ -345,7 +345,7 @@ fn a_takeover_takes_place_only_where_an_administrator_allows_it() {
 }
 
 #[test]
-fn under_the_policy_granted_only_names_that_the_namespace_has_are_planned() {
+fn with_the_policy_granted_only_names_of_the_namespace_are_planned() {
     let annotations = [
         (HOSTNAME, "web.internal,www.internal"),
         ("cloudmap.controller/namespace", "test-namespace"),
@@ -359,9 +359,9 @@ fn under_the_policy_granted_only_names_that_the_namespace_has_are_planned() {
     assert_eq!(lines(&planned_with(&annotations, &Rights::default())).len(), 3, "open");
 }
 
-/// `spec.externalIPs` and the annotation are the tenant's to write.
+/// Tenants write `spec.externalIPs` and the annotation.
 #[test]
-fn addresses_that_are_nobodys_endpoints_are_left_out_and_complained_about() {
+fn addresses_that_cannot_be_endpoints_are_left_out_and_reported() {
     let node_port = json!({"type": "NodePort"});
     let targets = "192.0.2.1,169.254.169.254,fd00:ec2::254,::ffff:10.0.0.1,255.255.255.255";
     let found = planned(&service(&[(HOSTNAME, "web.internal"), (TARGET, targets)], &node_port, &json!([])), &[]);

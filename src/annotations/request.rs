@@ -1,4 +1,4 @@
-//! What the annotations of an object say, in words of their own: no Cloud Map, no endpoints.
+//! Parses the annotations of an object, without Cloud Map and without endpoints.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
@@ -10,67 +10,73 @@ use crate::{
     model::{Excerpt, Pairs, Target},
 };
 
-/// The Python CloudMap Kubernetes Controller's.
+/// Prefix of the Python CloudMap Kubernetes Controller.
 const PYTHON: &str = "cloudmap.controller/";
-/// external-dns': the first is read where both say something; v0.22 made it the default.
+/// Prefixes of external-dns. The first one takes precedence; it is the default since v0.22.
 const EXTERNAL_DNS: [&str; 2] = ["external-dns.kubernetes.io/", "external-dns.alpha.kubernetes.io/"];
-/// On an Ingress: whether the annotation or the rules name the hosts, in any case of letters; without it both do.
+/// On an Ingress: whether hosts come from the annotation or the rules, in upper or lower case. Without it they come
+/// from both.
 const SOURCE: &str = "ingress-hostname-source";
-/// The only value of external-dns' annotation `controller` that means it.
+/// The value of external-dns' annotation `controller` that refers to external-dns. With any other value, it ignores the
+/// object.
 const DNS_CONTROLLER: &str = "dns-controller";
 
-/// TTL of the Python controller's records, seconds.
+/// TTL of the Python controller's records, in seconds.
 pub const PYTHON_TTL: u32 = 60;
-/// TTL that external-dns gives to records where none is asked for, seconds.
+/// TTL of external-dns' records without an annotation, in seconds.
 pub const EXTERNAL_DNS_TTL: u32 = 300;
-/// What an object asks for.
+/// What an object requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Request {
     /// `cloudmap.controller/namespace` and `cloudmap.controller/hostname`, verbatim.
     pub named: Option<Named>,
+    /// The request of external-dns' annotations.
     pub hosts: Option<Hosts>,
-    /// Take over from this controller.
+    /// The controller to take over from.
     pub adopt: Option<Adopt>,
-    /// Whether to share a service, or from whom to take it over, cannot be understood.
+    /// Whether the annotations about sharing or taking over a service are invalid.
     pub unclear: bool,
-    /// Annotations that cannot be understood, with the remedy. What remains is asked for nevertheless.
+    /// Messages about invalid annotations, with the remedy. The rest of the request is valid.
     pub complaints: Vec<String>,
 }
 
-/// The Python controller's request: both names are opaque, API-only namespaces included.
+/// A request with the Python controller's annotations. Both names are used verbatim; the namespace may be API-only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
+    /// The named Cloud Map service.
     pub target: Target,
-    /// Seconds.
+    /// TTL in seconds.
     pub ttl: u32,
-    /// An annotation says so.
+    /// Whether an annotation sets the TTL.
     pub ttl_asked: bool,
 }
 
-/// external-dns' request.
+/// A request with external-dns' annotations.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hosts {
-    /// Names of what the outside reaches.
+    /// Names for the external addresses of the object.
     pub names: BTreeSet<Arc<str>>,
-    /// Names of what only the cluster reaches: `internal-hostname`.
+    /// Names for the internal addresses of the object: `internal-hostname`.
     pub internal: BTreeSet<Arc<str>>,
-    /// What the names lead to, in place of what the object itself has.
+    /// The annotation `target`: addresses that replace those of the object.
     pub targets: Vec<HostTarget>,
-    /// Seconds.
+    /// TTL in seconds.
     pub ttl: u32,
-    /// An annotation says so.
+    /// Whether an annotation sets the TTL.
     pub ttl_asked: bool,
 }
 
 /// An address, or the name of another host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostTarget {
+    /// An IP address.
     Ip(IpAddr),
+    /// A host name in lower case, without the final dot.
     Name(Arc<str>),
 }
 
 impl HostTarget {
-    /// Reads an address or a host name; names are in lower case, without the dot at the end.
+    /// Parses an address or a host name.
     pub fn parse(text: &str) -> Self {
         let text = text.trim().trim_end_matches('.');
         text.parse().map_or_else(|_| Self::Name(text.to_ascii_lowercase().into()), Self::Ip)
@@ -78,7 +84,7 @@ impl HostTarget {
 }
 
 impl Request {
-    /// Reads annotations. `None`: they ask for nothing.
+    /// Parses the annotations of a Service; `None` if they request nothing.
     pub fn read(annotations: &Pairs) -> Option<Self> {
         let mut complaints = Vec::new();
         let named = python(annotations, &mut complaints);
@@ -86,8 +92,8 @@ impl Request {
         Self::complete(annotations, named, hosts, complaints)
     }
 
-    /// Reads the annotations of an Ingress, which names hosts itself. An Ingress without any of external-dns' annotations asks
-    /// for nothing.
+    /// Parses the annotations of an Ingress, which also has hosts in its rules (`defined`). `None` if it has none of
+    /// external-dns' annotations.
     pub fn read_ingress(annotations: &Pairs, defined: &BTreeSet<Box<str>>) -> Option<Self> {
         let mut complaints = Vec::new();
         let hosts = external_dns(annotations, Some(defined), &mut complaints);
@@ -114,11 +120,11 @@ impl Request {
     }
 }
 
-/// What is wrong with the annotation that asks to share a service, with the remedy; `None`: nothing.
+/// The message about an invalid [`ANNOTATION_SHARE`], with the remedy; `None` if it is valid or absent.
 pub fn wrong_share(annotations: &Pairs) -> Option<String> {
     let share = annotations.get(ANNOTATION_SHARE).filter(|value| !["true", "false"].contains(&value.trim()))?;
     Some(format!(
-        "{ANNOTATION_SHARE} is {share:?}: write \"true\" or \"false\". Until then what is registered stays as it is"
+        "{ANNOTATION_SHARE} is {share:?}: write \"true\" or \"false\". Until then, existing instances stay as they are"
     ))
 }
 
@@ -132,7 +138,7 @@ fn python(annotations: &Pairs, complaints: &mut Vec<String>) -> Option<Named> {
         (namespace, _) => {
             let (there, missing) =
                 if namespace.is_some() { ("namespace", "hostname") } else { ("hostname", "namespace") };
-            complaints.push(format!("{PYTHON}{there} needs {PYTHON}{missing} beside it: annotate both, or none"));
+            complaints.push(format!("{PYTHON}{there} also needs {PYTHON}{missing}: set both annotations, or none"));
             return None;
         }
     };
@@ -152,7 +158,7 @@ fn external_dns(
             Some((key, value)).filter(|_| !value.is_empty())
         })
     };
-    // Meant for another instance of external-dns, which is to be left alone.
+    // The object is for another instance of external-dns.
     if read("controller").is_some_and(|(_, controller)| controller != DNS_CONTROLLER) {
         return None;
     }
@@ -202,7 +208,7 @@ fn external_dns(
     let targets = list.split(',').filter(|target| !target.trim().is_empty()).map(HostTarget::parse).collect();
     if let Some((key, kind)) = read("endpoints-type") {
         complaints.push(format!(
-            "{key}: {} is not supported, pod addresses are registered; remove the annotation",
+            "{key}: {} is not supported, because pod addresses are registered; remove the annotation",
             Excerpt(kind)
         ));
     }
@@ -210,7 +216,8 @@ fn external_dns(
     Some(Hosts { names, internal, targets, ttl, ttl_asked })
 }
 
-/// Seconds, or a duration as Go writes it; and whether that was asked for. Zero means the default, as in external-dns.
+/// Parses seconds, or a duration in Go's syntax, and returns whether the annotation sets it. Zero means the default, as
+/// in external-dns.
 fn read_ttl(annotation: Option<(String, &str)>, default: u32, complaints: &mut Vec<String>) -> (u32, bool) {
     let Some((key, text)) = annotation else { return (default, false) };
     let seconds = text.parse::<u64>().ok().or_else(|| {
@@ -252,7 +259,7 @@ mod tests {
     const ALPHA: &str = "external-dns.alpha.kubernetes.io/hostname";
 
     #[test]
-    fn annotations_that_ask_for_nothing_are_nothing() {
+    fn unrelated_annotations_request_nothing() {
         assert_eq!(read(&[]), None);
         assert_eq!(read(&[("cloudmap-mcs/share", "true"), ("external-dns.alpha.kubernetes.io/ttl", "60")]), None);
         assert_eq!(read(&[(ALPHA, " "), ("cloudmap.controller/ttl", "30")]), None);
@@ -260,7 +267,7 @@ mod tests {
 
     /// `example/nginx-service.yaml` of the Python controller.
     #[test]
-    fn the_python_controllers_names_are_taken_verbatim_and_its_ttl_is_read() {
+    fn the_python_controllers_names_are_used_verbatim_and_its_ttl_is_read() {
         let request = read(&[
             ("cloudmap.controller/namespace", "test-namespace"),
             ("cloudmap.controller/hostname", "nginx-service"),
@@ -274,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_request_of_the_python_controller_is_refused_with_the_other_half() {
+    fn half_a_request_of_the_python_controller_is_refused_and_the_message_names_the_other_half() {
         let request = read(&[("cloudmap.controller/namespace", "n")]).unwrap();
         assert_eq!(request.named, None);
         assert!(request.complaints[0].contains("cloudmap.controller/hostname"), "{:?}", request.complaints);
@@ -297,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_for_another_controller_is_left_to_it() {
+    fn objects_for_another_controller_are_ignored() {
         let controller = "external-dns.alpha.kubernetes.io/controller";
         assert_eq!(read(&[(ALPHA, "a.example.org"), (controller, "other")]), None);
         assert!(read(&[(ALPHA, "a.example.org"), (controller, "dns-controller")]).is_some());
     }
 
     #[test]
-    fn an_ingress_names_hosts_itself_once_any_annotation_says_that_it_is_meant() {
+    fn the_rules_of_an_ingress_count_once_it_has_any_annotation() {
         let rules = ["web.example.org".into(), "*.example.org".into()].into();
         let read = |annotations: &[(&str, &str)]| {
             let annotations = annotations.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
@@ -324,9 +331,9 @@ mod tests {
         assert_eq!(read(&[(ALPHA, "a.example.org"), inner]), both, "Ingresses have no inner addresses");
     }
 
-    /// external-dns says nothing of it.
+    /// external-dns reports nothing in this case.
     #[test]
-    fn a_source_of_hosts_that_is_none_means_no_hosts_and_is_complained_about() {
+    fn an_invalid_source_of_hosts_means_no_hosts_and_is_reported() {
         let source = "external-dns.alpha.kubernetes.io/ingress-hostname-source";
         let annotations = [(ALPHA, "a.example.org"), (source, "rules-only")];
         let annotations = annotations.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
@@ -358,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_to_share_is_said_by_true_or_false_alone() {
+    fn only_true_and_false_are_valid_for_sharing() {
         for (value, wrong) in [("true", false), (" false ", false), ("yes", true), ("True", true), ("", true)] {
             let request = read(&[(ALPHA, "a.example.org"), ("cloudmap-mcs/share", value)]).unwrap();
             assert_eq!(request.unclear, wrong, "{value:?}");
@@ -372,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_and_unknown_owners_are_complained_about_and_the_rest_is_done() {
+    fn wildcards_and_unknown_owners_are_reported_and_the_rest_is_planned() {
         let request = read(&[(ALPHA, "*.example.org,a.example.org"), ("cloudmap-mcs/adopt", "eks")]).unwrap();
         assert_eq!(request.hosts.unwrap().names, set(&["a.example.org"]));
         assert!(request.adopt.is_none() && request.unclear);

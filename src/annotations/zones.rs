@@ -1,4 +1,4 @@
-//! Which Cloud Map namespace a host name belongs to.
+//! The Cloud Map namespace of a host name.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
     model::Target,
 };
 
-/// `--aws-zone-type`.
+/// Kinds of DNS namespaces (`--aws-zone-type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ZoneKind {
     /// Public DNS namespaces.
@@ -20,19 +20,22 @@ pub enum ZoneKind {
     Private,
 }
 
-/// A Cloud Map namespace, as far as names matter.
+/// The properties of a Cloud Map namespace that matter for host names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Zone {
+    /// Its name.
     pub name: Arc<str>,
+    /// Its kind.
     pub kind: NamespaceKind,
 }
 
-/// All namespaces of this account, sorted by name: of those that share one, the one that is used is the first
+/// All namespaces of this account, sorted by name. If several have one name, the first one is used
 /// ([`Namespace::precedence`]).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Zones(Vec<Zone>);
 
 impl Zones {
+    /// The zones of these namespaces.
     pub fn new(namespaces: &[Namespace]) -> Self {
         let mut sorted: Vec<&Namespace> = namespaces.iter().collect();
         sorted.sort_by_key(|namespace| (&namespace.name, namespace.precedence()));
@@ -42,11 +45,12 @@ impl Zones {
         Self(zones)
     }
 
-    /// The target of a host name: the longest namespace that is a suffix of it, at a dot, and the rest as the service's
-    /// name. Ledgers take none. Names compare without case, as in DNS; the service's name is in lower case.
+    /// The target of a host name: the longest namespace that is a suffix of it at a dot, with the rest as the name of
+    /// the service. Ledgers take no host names. Names compare without case, as in DNS; the name of the service is in
+    /// lower case.
     ///
     /// # Errors
-    /// No namespace takes it: why, and what to do.
+    /// Why no namespace takes the name, and the remedy.
     pub fn target(&self, host: &str, settings: &Settings) -> Result<Target, String> {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         let service = |zone: &Zone| {
@@ -57,12 +61,13 @@ impl Zones {
         let matching = || self.0.iter().filter(|zone| !is_ledger(zone)).filter_map(|zone| Some((zone, service(zone)?)));
         let found = matching().filter(|(zone, _)| settings.takes(zone)).max_by_key(|(zone, _)| zone.name.len());
         if let Some((zone, service)) = found {
-            // A target is a name: of namespaces that share one, the first is written to, whichever is meant.
+            // A target is a name. If several namespaces have it, instances are written into the first one, no matter
+            // which was meant.
             let used = self.0.iter().find(|other| other.name == zone.name).unwrap_or(zone);
             if !settings.takes(used) {
                 return Err(format!(
-                    "host name {host:?} belongs to Cloud Map namespaces that are all named {:?}, of which only the {} one is \
-                     used, and --aws-zone-type leaves that out; delete that namespace, change the host name, or leave this \
+                    "host name {host:?} belongs to several Cloud Map namespaces with the name {:?}, of which only the {} one is \
+                     used, and --aws-zone-type excludes that one; delete that namespace, change the host name, or leave this \
                      host name to external-dns",
                     used.name,
                     used.kind.as_str()
@@ -72,33 +77,33 @@ impl Zones {
         }
         if let Some((zone, _)) = matching().max_by_key(|(zone, _)| zone.name.len()) {
             return Err(format!(
-                "host name {host:?} belongs to Cloud Map namespace {:?}, which --domain-filter or --aws-zone-type leaves out; \
+                "host name {host:?} belongs to Cloud Map namespace {:?}, which --domain-filter or --aws-zone-type excludes; \
                  change these flags of the controller, or the host name",
                 zone.name
             ));
         }
         if let Some(zone) = self.0.iter().find(|zone| is_ledger(zone) && service(zone).is_some()) {
             return Err(format!(
-                "host name {host:?} belongs to Cloud Map namespace {:?}, the ledger of a ClusterSet, in which nothing else is \
+                "host name {host:?} belongs to Cloud Map namespace {:?}, the ledger of a ClusterSet, in which nothing else may be \
                  registered; change the host name",
                 zone.name
             ));
         }
         if self.0.iter().any(|zone| zone.name.eq_ignore_ascii_case(&host)) {
             return Err(format!(
-                "host name {host:?} is the name of a Cloud Map namespace itself; put the name of a service before it"
+                "host name {host:?} is the name of a Cloud Map namespace; put the name of a service before it"
             ));
         }
         Err(format!(
             "host name {host:?} is in no Cloud Map namespace; create a namespace that it ends with, or change the host name \
-             (namespaces with DNS are never created by this controller)"
+             (this controller never creates DNS namespaces)"
         ))
     }
 }
 
 impl Settings {
-    /// Whether a namespace takes host names, as external-dns decides it: a filter means the domain and all below, one with
-    /// a dot in front only what is below.
+    /// Whether a namespace takes host names, by the rules of external-dns: a filter means the domain and its
+    /// subdomains, and with a leading dot only the subdomains.
     fn takes(&self, zone: &Zone) -> bool {
         let kind = match self.zone_kind {
             None => true,
@@ -148,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_suffix_at_a_dot_takes_the_name() {
+    fn the_namespace_with_the_longest_suffix_at_a_dot_takes_the_name() {
         let settings = Settings::default();
         for (host, target) in [
             ("web.internal", Some("internal/web")),
@@ -156,7 +161,7 @@ mod tests {
             ("a.b.prod.internal.", Some("prod.internal/a.b")),
             ("web.xprod.internal", Some("internal/web.xprod")),
             ("Web.Example.ORG", Some("example.org/web")),
-            // Why people left external-dns: an API-only namespace that is no domain.
+            // The reason why people left external-dns: an API-only namespace that is no domain.
             ("nginx-service.test-namespace", Some("test-namespace/nginx-service")),
             ("web.example.com", None),
             ("example.org", None),
@@ -166,7 +171,7 @@ mod tests {
             let found = all().target(host, &settings).ok().map(|target| target.to_string());
             assert_eq!(found.as_deref(), target, "{host}");
         }
-        // A namespace is no service of a namespace above it unless that one exists.
+        // A namespace is no service of a namespace above it, unless that one exists.
         assert_eq!(all().target("prod.internal", &settings).unwrap().to_string(), "internal/prod");
     }
 
@@ -179,14 +184,14 @@ mod tests {
                 zones(&["clusterset-prod", "clusterset-prod.example.org"]).target(host, &settings).unwrap_err();
             assert!(message.contains("ledger") && message.contains("change the host name"), "{message}");
         }
-        // Below a domain it is a name like any other there.
+        // Below a domain it is a name like any other.
         let found =
             zones(&["clusterset-prod.example.org", "example.org"]).target("a.clusterset-prod.example.org", &settings);
         assert_eq!(found.unwrap().to_string(), "example.org/a.clusterset-prod");
     }
 
     #[test]
-    fn flags_leave_namespaces_out() {
+    fn flags_exclude_namespaces() {
         let filtered = |filter: &[&str], zone_kind| Settings {
             domain_filter: filter.iter().map(|&filter| filter.to_owned()).collect(),
             zone_kind,
@@ -200,7 +205,7 @@ mod tests {
             (filtered(&["ternal"], None), "web.internal", None),
             (filtered(&["example.org", " Internal. "], None), "web.internal", Some("internal/web")),
             (filtered(&[""], None), "web.internal", Some("internal/web")),
-            // What is left out does not take names from a shorter one.
+            // An excluded namespace does not take names from a shorter one.
             (filtered(&[], Some(ZoneKind::Private)), "web.prod.internal", Some("prod.internal/web")),
             (filtered(&[], Some(ZoneKind::Private)), "web.example.org", None),
             (filtered(&[], Some(ZoneKind::Public)), "web.example.org", Some("example.org/web")),
@@ -215,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn of_namespaces_that_share_a_name_the_one_that_is_used_must_be_of_the_kind_that_is_asked_for() {
+    fn if_namespaces_share_a_name_the_used_one_must_be_of_the_requested_kind() {
         use NamespaceKind::{DnsPrivate, DnsPublic, Http};
         let of = |zone_kind| Settings { zone_kind, ..Settings::default() };
         for (kinds, zone_kind, used) in [
@@ -240,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_host_and_the_remedy() {
+    fn a_refusal_has_the_host_name_and_the_remedy() {
         let settings = Settings::default();
         let message = all().target("web.example.com", &settings).unwrap_err();
         assert!(message.contains("\"web.example.com\"") && message.contains("create a namespace"), "{message}");

@@ -1,5 +1,5 @@
-//! Conditions of ServiceExport and ServiceImport: the types and reasons of KEP-1645, this project's own, and the rules
-//! of `metav1.Condition`.
+//! Conditions of ServiceExports and ServiceImports: the types and reasons of KEP-1645 and of this project, and the
+//! rules of `metav1.Condition`.
 
 use std::fmt;
 
@@ -11,24 +11,24 @@ use k8s_openapi::{
 use super::events::EventReason;
 use crate::model::ConflictReason;
 
-/// Longest `message` that the CRD accepts, in characters.
+/// Maximum length of a `message` in the CRD, in characters.
 const MAX_MESSAGE: usize = 32_768;
 
-/// Condition types of a ServiceExport.
+/// Types of conditions on a ServiceExport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ExportCondition {
-    /// KEP-1645: the Service exists and is of a type that can be exported.
+    /// KEP-1645: the Service exists and has a type that can be exported.
     Valid,
-    /// KEP-1645: the export has reached the other clusters' source of truth, here the registry.
+    /// KEP-1645: the export has reached the source of truth for the other clusters, here the registry.
     Ready,
     /// KEP-1645: exports of one name differ between clusters.
     Conflict,
-    /// This project's own: the endpoints are registered as Cloud Map instances.
+    /// Of this project: the endpoints are registered as Cloud Map instances.
     Registered,
 }
 
 impl ExportCondition {
-    /// All that this project writes on a ServiceExport.
+    /// All conditions that this project writes on a ServiceExport.
     pub const ALL: [Self; 4] = [Self::Valid, Self::Ready, Self::Conflict, Self::Registered];
 
     /// The `type` of the condition.
@@ -42,12 +42,12 @@ impl ExportCondition {
     }
 }
 
-/// Condition types of a ServiceImport.
+/// Types of conditions on a ServiceImport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ImportCondition {
     /// KEP-1645: the imported service can be used in this cluster.
     Ready,
-    /// This project's own: exporting clusters have not been heard of for long. Absent while all are.
+    /// Of this project: exporting clusters have been silent for long. The condition is absent while none is silent.
     Stale,
 }
 
@@ -61,7 +61,7 @@ impl ImportCondition {
     }
 }
 
-/// One row of the table of a condition: what is said, and where.
+/// A row in the table of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     /// `type` of the condition.
@@ -70,14 +70,14 @@ pub struct Row {
     pub status: Status,
     /// `reason` of the condition, in CamelCase.
     pub reason: &'static str,
-    /// The Event that says the change as well; `None`: it is progress, and not worth one.
+    /// `reason` of the Event that reports the change; `None` if the change is mere progress.
     pub event: Option<EventReason>,
-    /// What it means, in the words of `docs/operations.md`.
+    /// The meaning, in the words of `docs/operations.md`.
     pub text: &'static str,
 }
 
-/// The table of one condition: an enum with a row for each variant. `docs/operations.md` has the same rows, which a test
-/// compares (`src/tests/vocabulary.rs`).
+/// The table of one condition: an enum with a row for each variant. `docs/operations.md` has the same rows; a test
+/// compares them (`src/tests/vocabulary.rs`).
 macro_rules! condition {
     ($(#[$doc:meta])* $name:ident, $condition:expr;
      $($variant:ident => $status:ident, $reason:literal, $event:expr, $text:literal;)+) => {
@@ -91,10 +91,10 @@ macro_rules! condition {
         }
 
         impl $name {
-            /// All of them, in the order of the table.
+            /// All reasons, in the order of the table.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// Its row of the table.
+            /// The row of this reason.
             pub const fn row(self) -> Row {
                 match self {
                     $(Self::$variant => Row {
@@ -145,8 +145,8 @@ condition! {
 }
 
 condition! {
-    /// Reasons of [`ExportCondition::Conflict`]. Where exports differ, the condition's `reason` is that of each
-    /// [`ConflictReason`] in place of this one's.
+    /// Reasons of [`ExportCondition::Conflict`]. If exports differ, the condition's `reason` is that of each
+    /// [`ConflictReason`] instead.
     ConflictState, ExportCondition::Conflict;
     NoConflicts => False, "NoConflicts", Some(EventReason::NoConflicts), "all exporting clusters agree";
     Conflict => True, "Conflict", Some(EventReason::Conflict), "exports of this name differ";
@@ -178,7 +178,7 @@ condition! {
 }
 
 condition! {
-    /// Reasons of [`ImportCondition::Stale`], which is absent while all clusters are heard of.
+    /// Reasons of [`ImportCondition::Stale`], which is absent while no cluster is silent.
     ImportStaleReason, ImportCondition::Stale;
     ClusterSilent => True, "ClusterSilent", Some(EventReason::ClusterSilent),
         "the clusters named in the message have been silent for 5 minutes or more";
@@ -187,12 +187,16 @@ condition! {
 /// `status` of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
+    /// The condition holds.
     True,
+    /// The condition does not hold.
     False,
+    /// It is not known whether the condition holds.
     Unknown,
 }
 
 impl Status {
+    /// The spelling of the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",
@@ -202,41 +206,43 @@ impl Status {
     }
 }
 
-/// What a condition should say.
+/// The desired content of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// `type` of the condition.
     pub type_: &'static str,
+    /// `status` of the condition.
     pub status: Status,
+    /// `reason` of the condition, in CamelCase.
     pub reason: String,
-    /// The Event that says the change, if it is worth one.
+    /// `reason` of the Event that reports the change, if one does.
     pub event: Option<EventReason>,
-    /// Cut at 32,768 characters, the limit of the CRD.
+    /// Text for people. It is cut after 32,768 characters, the limit of the CRD.
     pub message: String,
 }
 
 impl Verdict {
-    /// By a row of the tables.
+    /// The content of a condition, from a row of its table.
     pub fn new(row: impl Into<Row>, message: impl Into<String>) -> Self {
         let Row { condition, status, reason, event, text: _ } = row.into();
         Self { type_: condition, status, reason: reason.to_owned(), event, message: message.into() }
     }
 
-    /// One condition for all conflicts: reasons joined by commas, as KEP-1645 allows.
+    /// One condition for all conflicts, with their reasons joined by commas, as KEP-1645 allows.
     pub fn conflict(reasons: &[ConflictReason], message: impl Into<String>) -> Self {
         let reason = reasons.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(",");
         Self { reason, ..Self::new(ConflictState::Conflict, message) }
     }
 
-    /// Whether it is bad news: `Conflict` and `Stale` are by being true, the others by not being true.
+    /// Whether this is bad: `Conflict` and `Stale` are bad if true, all others if not.
     pub fn is_bad(&self) -> bool {
         let holds = self.status == Status::True;
         let fears = self.type_ == ExportCondition::Conflict.as_str() || self.type_ == ImportCondition::Stale.as_str();
         holds == fears
     }
 
-    /// The Event that says this where an object has had the conditions `before`: only what is new to the
-    /// object, and good news only after bad ones.
+    /// The reason of the Event to emit, if the object had the conditions `before`. Only a change is an Event, and a
+    /// good one only after a bad one.
     pub fn news(&self, before: &[Condition]) -> Option<EventReason> {
         let there = find(before, self.type_);
         let said = there.is_some_and(|there| there.status == self.status.as_str() && there.reason == self.reason);
@@ -244,11 +250,11 @@ impl Verdict {
     }
 }
 
-/// The conditions that say `verdicts`, given those that the object has now.
+/// The conditions with the content of `verdicts`, given those that the object has now.
 ///
-/// `lastTransitionTime` is `now` only where the status is new, else it is kept. Conditions of other types in `current`
-/// are not repeated: each writer applies only its own (see [`super::names::FieldManager`]). The result is in the order
-/// of `verdicts`, so that an unchanged verdict gives an equal result.
+/// `lastTransitionTime` is `now` only if the status changes. Conditions of other types in `current` are not repeated,
+/// because each writer applies only its own (see [`super::names::FieldManager`]). The result has the order of
+/// `verdicts`, so equal verdicts give equal results.
 pub fn conditions(
     current: &[Condition],
     verdicts: impl IntoIterator<Item = Verdict>,
@@ -267,19 +273,19 @@ pub fn conditions(
                 reason,
                 message: truncate(message),
                 observed_generation: generation,
-                // The API server keeps whole seconds: finer ones would differ from what is read back.
+                // The API server keeps whole seconds. A more precise time would differ from what is read back.
                 last_transition_time: unchanged_since.unwrap_or_else(|| Time(whole_seconds(now))),
             }
         })
         .collect()
 }
 
-/// The condition of this type, if the object has one.
+/// The condition of this type, if the object has it.
 pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Whether the object already says all of this, so that nothing needs to be written.
+/// Whether the object already has all `wanted` conditions, so that nothing needs to be written.
 pub fn already_say(current: &[Condition], wanted: &[Condition]) -> bool {
     wanted.iter().all(|condition| find(current, &condition.type_) == Some(condition))
 }
@@ -317,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_verdict_is_nothing_to_write() {
+    fn an_unchanged_verdict_needs_no_write() {
         let verdict = Verdict::new(ReadyReason::Exported, "");
         let written = conditions(&[], [verdict.clone()], Some(1), at(10));
         assert!(already_say(&written, &conditions(&written, [verdict], Some(1), at(99))));
@@ -325,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_others_are_left_to_them() {
+    fn conditions_of_other_writers_are_not_repeated() {
         let others =
             conditions(&[], [Verdict { type_: "Custom", ..Verdict::new(ReadyReason::Failed, "") }], None, at(1));
         let own = conditions(&others, [Verdict::new(ReadyReason::Exported, "")], None, at(2));
@@ -350,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_says_what_is_new_and_good_news_only_after_bad_ones() {
+    fn only_changes_are_events_and_good_ones_only_after_bad_ones() {
         let said = |verdict: Verdict| conditions(&[], [verdict], Some(1), at(10));
         let exported = Verdict::new(ReadyReason::Exported, "");
         let failed = Verdict::new(ReadyReason::Failed, "denied");

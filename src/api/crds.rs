@@ -1,7 +1,7 @@
 //! The CustomResourceDefinitions, generated from the types.
 //!
-//! `config/crd` holds them as YAML; a test keeps the files equal to this and structurally equal to the ones that
-//! sigs.k8s.io/mcs-api ships.
+//! `config/crd` has them as YAML. Tests compare the files with the generated CRDs, and the structure of both with the
+//! CRDs of sigs.k8s.io/mcs-api.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer};
 
 use super::{ClusterProperty, ServiceExport, ServiceImport, names};
 
-/// ServiceExport, ServiceImport and ClusterProperty: v1beta1 stored and served, v1alpha1 served with the same schema,
-/// so that no conversion webhook is needed. CoreDNS and older controllers read v1alpha1.
+/// The CRDs of ServiceExport, ServiceImport and ClusterProperty. v1beta1 is stored and served. v1alpha1 is served with
+/// the same schema, so no conversion webhook is needed; CoreDNS and older controllers read it.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     let release = BTreeMap::from([
         (names::LABEL_RELEASE_VERSION.to_owned(), names::MCS_RELEASE_VERSION.to_owned()),
@@ -47,8 +47,8 @@ fn with_both_versions(mut crd: CustomResourceDefinition) -> CustomResourceDefini
     crd
 }
 
-/// Drops what describes the Rust reader rather than the API: defaults, which the API server would write into every
-/// object, nullability, and titles.
+/// Removes what describes the Rust types and not the API: defaults, which the API server would write into every object,
+/// nullability, and titles.
 fn conform(schema: &mut JSONSchemaProps) {
     schema.default = None;
     schema.nullable = None;
@@ -66,7 +66,7 @@ fn conform(schema: &mut JSONSchemaProps) {
     }
 }
 
-/// As controller-gen writes it: the type fields are declared, and `spec` is not required.
+/// Completes the root as controller-gen does: the type fields are declared, and `spec` is not required.
 fn complete_root(root: &mut JSONSchemaProps) {
     root.required = None;
     let declare = |type_: &str| JSONSchemaProps { type_: Some(type_.to_owned()), ..JSONSchemaProps::default() };

@@ -1,7 +1,7 @@
 //! The Kubernetes API of the Multi-Cluster Services standard as Rust types, the CRDs generated from them, and every
-//! name that this project writes into or expects in Kubernetes objects.
+//! name that this project reads or writes in Kubernetes objects.
 //!
-//! The types are lenient readers: a value that a newer release of the standard adds never makes an object unreadable.
+//! Reading is lenient: a value that a newer release of the standard adds never makes an object unreadable.
 
 mod cluster_property;
 pub mod conditions;
@@ -19,7 +19,7 @@ pub use service_import::{
     ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
 };
 
-/// Reads an absent or null `spec` as the default one, which serde cannot be told from within `kube`'s derive. The
+/// Reads an absent or null `spec` as the default spec. The derive macro of `kube` cannot tell serde to do this. The
 /// upstream CRDs do not require `spec`, so objects without one exist. The struct must be `#[serde(remote = "Self")]`.
 macro_rules! spec_may_be_absent {
     ($spec:ident, $name:literal) => {

@@ -1,10 +1,10 @@
-//! Every label, annotation, well-known name and field manager that this project writes or reads.
+//! Every label, annotation, well-known name and field manager that this project reads or writes.
 
-/// Prefix of the labels and annotations that are this project's own.
+/// Prefix of this project's own labels and annotations.
 pub const DOMAIN: &str = "cloudmap-mcs";
 
-/// Whether a label or annotation has a meaning for this project or the standard: exported ones must not pass for what
-/// they write themselves.
+/// Whether a label or annotation has a meaning for this project or for the standard. Such names are not exported: they
+/// would pass for those that the importing controller writes.
 pub fn is_reserved(name: &str) -> bool {
     name.starts_with(DOMAIN) || name.starts_with("multicluster.kubernetes.io/")
 }
@@ -15,7 +15,8 @@ pub const MCS_GROUP: &str = "multicluster.x-k8s.io";
 /// API group of ClusterProperty (KEP-2149).
 pub const ABOUT_GROUP: &str = "about.k8s.io";
 
-/// The standard's release that the CRDs follow, as a label on them; an installer compares it to prevent downgrades.
+/// The release of the standard that the CRDs follow, as a label on them. An installer compares it to prevent
+/// downgrades.
 pub const LABEL_RELEASE_VERSION: &str = "multicluster.x-k8s.io/release-version";
 
 /// Counts schema changes within one release of the standard (see [`LABEL_RELEASE_VERSION`]).
@@ -24,13 +25,13 @@ pub const LABEL_CRD_SCHEMA_REVISION: &str = "multicluster.x-k8s.io/crd-schema-re
 /// Release of sigs.k8s.io/mcs-api whose schemas [`mod@crate::api::crds`] reproduces.
 pub const MCS_RELEASE_VERSION: &str = "v0.5.2";
 
-/// See [`LABEL_CRD_SCHEMA_REVISION`].
+/// The value of [`LABEL_CRD_SCHEMA_REVISION`].
 pub const MCS_SCHEMA_REVISION: &str = "0";
 
-/// Name of the ClusterProperty that holds the cluster's id (KEP-2149).
+/// Name of the ClusterProperty with the cluster's id (KEP-2149).
 pub const PROPERTY_CLUSTER_ID: &str = "cluster.clusterset.k8s.io";
 
-/// Name of the ClusterProperty that holds the id of the ClusterSet that the cluster is a member of (KEP-2149).
+/// Name of the ClusterProperty with the id of the cluster's ClusterSet (KEP-2149).
 pub const PROPERTY_CLUSTERSET_ID: &str = "clusterset.k8s.io";
 
 /// On every imported EndpointSlice: name of the ServiceImport (KEP-1645, MUST). CoreDNS selects slices by it.
@@ -52,41 +53,43 @@ pub const LABEL_SLICE_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by
 /// Value of [`LABEL_SLICE_MANAGED_BY`] and [`LABEL_MANAGED_BY`] on the objects of this project.
 pub const MANAGED_BY: &str = "cloudmap-mcs";
 
-/// On ServiceImports and derived Services that this project made. In its own domain, because a ServiceImport also
-/// carries the labels that users export, and `app.kubernetes.io/managed-by` may be one of them.
+/// On ServiceImports and derived Services that this project created. The label is in this project's domain, because a
+/// ServiceImport also has the labels that users export, and `app.kubernetes.io/managed-by` may be one of them.
 pub const LABEL_MANAGED_BY: &str = "cloudmap-mcs/managed-by";
 
-/// On EndpointSlices that the EndpointSlice controller mirrors from Endpoints or makes for headless Services.
+/// On EndpointSlices that the EndpointSlice controller mirrors from Endpoints or creates for headless Services.
 pub const LABEL_HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// On a derived Service: the kube-proxy implementation that should ignore it. Never written; kept when present.
+/// On a derived Service: the kube-proxy implementation that should ignore it. This project never writes the label, but
+/// keeps it.
 pub const LABEL_SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 
-/// On a ServiceExport: the Cloud Map namespace that its instances are registered in, instead of the default one.
+/// On a ServiceExport: the Cloud Map namespace of its instances, instead of the default one.
 pub const ANNOTATION_TARGET_NAMESPACE: &str = "cloudmap-mcs/namespace";
 
-/// On a ServiceExport: the Cloud Map service that its instances are registered in, instead of the default one.
+/// On a ServiceExport: the Cloud Map service of its instances, instead of the default one.
 pub const ANNOTATION_TARGET_SERVICE: &str = "cloudmap-mcs/service";
 
-/// On a ServiceExport or an annotated Service: `true` joins an existing Cloud Map service that is refused otherwise: one of
-/// the default name, or one that another controller made.
+/// On a ServiceExport or an annotated Service: with `true`, an existing Cloud Map service is joined that would
+/// otherwise be refused, because it only has the default name, or because another controller created it.
 pub const ANNOTATION_SHARE: &str = "cloudmap-mcs/share";
 
-/// On a ServiceExport or an annotated Service: takes over the Cloud Map service and the instances of another controller,
+/// On a ServiceExport or an annotated Service: take over the Cloud Map service and the instances of another controller,
 /// `external-dns/<owner id>` or `cloudmap-controller`.
 pub const ANNOTATION_ADOPT: &str = "cloudmap-mcs/adopt";
 
-/// On a ServiceExport: `true` or `false` turns the instances on or off for it, whatever the default is.
+/// On a ServiceExport: `true` or `false` turns its instances on or off, regardless of `--instances`.
 pub const ANNOTATION_INSTANCES: &str = "cloudmap-mcs/instances";
 
-/// On a ServiceExport or an annotated Service: the records of a Cloud Map service that is made for it in a namespace with
-/// DNS, `A`, `AAAA`, `A,AAAA`, `SRV` or `none`, instead of those of the Service's IP families.
+/// On a ServiceExport or an annotated Service: the records of a Cloud Map service that is created for it in a DNS
+/// namespace, `A`, `AAAA`, `A,AAAA`, `SRV` or `none`, instead of those of the Service's IP families.
 pub const ANNOTATION_RECORDS: &str = "cloudmap-mcs/dns-records";
 
 /// On a ServiceExport or an annotated Service: TTL of these records, in seconds.
 pub const ANNOTATION_TTL: &str = "cloudmap-mcs/dns-ttl";
 
-/// On a ServiceExport or an annotated Service: `custom` makes the Cloud Map service with a custom health check.
+/// On a ServiceExport or an annotated Service: with `custom`, a Cloud Map service that is created gets a custom health
+/// check.
 pub const ANNOTATION_HEALTH_CHECK: &str = "cloudmap-mcs/health-check";
 
 /// On a ServiceExport or an annotated Service or Ingress: attributes for its instances, `key=value` separated by commas
@@ -96,20 +99,20 @@ pub const ANNOTATION_ATTRIBUTES: &str = "cloudmap-mcs/attributes";
 /// On a ServiceExport: name or number of the Service port that becomes `AWS_INSTANCE_PORT`, instead of the first.
 pub const ANNOTATION_INSTANCE_PORT: &str = "cloudmap-mcs/instance-port";
 
-/// On a Namespace: the Cloud Map namespaces whose instances are imported into it, separated by commas. Empty: none,
-/// whatever `--import-from` says.
+/// On a Namespace: the Cloud Map namespaces whose instances are imported into it, separated by commas. An empty value
+/// imports none, regardless of `--import-from`.
 pub const ANNOTATION_IMPORT_FROM: &str = "cloudmap.controller/import-from";
 
-/// On a Namespace: which Cloud Map services the objects in it may name under `--registration-policy=granted`,
+/// On a Namespace: which Cloud Map services the objects in it may name with `--registration-policy=granted`:
 /// `<Cloud Map namespace>/<service>` separated by commas, `*` for any text.
 pub const ANNOTATION_MAY_REGISTER: &str = "cloudmap-mcs/may-register";
 
-/// On a Namespace: from which controllers the objects in it may take over by [`ANNOTATION_ADOPT`]: its values, separated by
-/// commas, or `*`.
+/// On a Namespace: from which controllers the objects in it may take over with [`ANNOTATION_ADOPT`]: values of that
+/// annotation, separated by commas, or `*`.
 pub const ANNOTATION_ALLOW_ADOPT: &str = "cloudmap-mcs/allow-adopt";
 
-/// Prefixes of the annotations that the caches keep: this project's own, and those of the controllers it takes over
-/// from. All others are dropped on the way in.
+/// Prefixes of the annotations that caches keep: those of this project and of the controllers that it replaces. Caches
+/// drop all others.
 pub const ANNOTATION_PREFIXES: &[&str] = &[
     "cloudmap-mcs/",
     "cloudmap.controller/",
@@ -118,27 +121,28 @@ pub const ANNOTATION_PREFIXES: &[&str] = &[
     "multicluster.kubernetes.io/",
 ];
 
-/// Reported as the origin of Events and in metrics.
+/// The origin of Events and metrics.
 pub const CONTROLLER: &str = "cloudmap-mcs";
 
 /// Prefix of the environment variable of every flag: `--cluster-id` is `CLOUDMAP_MCS_CLUSTER_ID`.
 pub const ENV_PREFIX: &str = "CLOUDMAP_MCS_";
 
-/// Who owns which fields in server-side apply: one per writer, so that one writer leaving out a field that another
-/// one wrote does not remove it.
+/// The field managers for server-side apply. Each writer has its own, so that it does not remove the fields of another
+/// writer by leaving them out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FieldManager {
-    /// ServiceImports, derived Services and imported EndpointSlices.
+    /// Writes ServiceImports, derived Services and imported EndpointSlices.
     Import,
-    /// The status of ServiceImports.
+    /// Writes the status of ServiceImports.
     ImportStatus,
-    /// The conditions that exporting sets on a ServiceExport: `Valid`, `Ready`, `Registered`.
+    /// Writes the conditions of a ServiceExport that exporting determines: `Valid`, `Ready`, `Registered`.
     ExportStatus,
-    /// The condition that the merge sets on a ServiceExport: `Conflict`.
+    /// Writes the condition of a ServiceExport that the merge determines: `Conflict`.
     ConflictStatus,
 }
 
 impl FieldManager {
+    /// The name of the field manager.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Import => "cloudmap-mcs-import",

@@ -1,6 +1,6 @@
 //! ServiceImport (KEP-1645).
 
-// The descriptions are those of the upstream CRDs, bare URLs included.
+// The descriptions are those of the upstream CRDs, including bare URLs.
 #![allow(rustdoc::bare_urls)]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -110,26 +110,33 @@ pub struct ServiceImportPort {
     pub port: i32,
 }
 
-/// `spec.type`. An unknown value is kept as it is, so that it does not make the object unreadable.
+/// `spec.type`. An unknown value is kept, so that it does not make the object unreadable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceImportType {
+    /// Clients use the IPs of the import.
     ClusterSetIp,
+    /// Clients use the addresses of the endpoints.
     Headless,
+    /// A type that this version does not know.
     Other(String),
 }
 
 /// `status.endpointSliceObjects`: whether the imported EndpointSlices exist as objects. An unknown value is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointSliceObjects {
+    /// EndpointSlices exist.
     Present,
+    /// No EndpointSlices exist.
     Absent,
+    /// A value that this version does not know.
     Other(String),
 }
 
-/// Makes a string enum that the CRD closes and the reader leaves open.
+/// Makes an enum of strings. The CRD allows only the listed values; reading accepts others.
 macro_rules! open_enum {
     ($name:ident { $($variant:ident = $value:literal),+ }) => {
         impl $name {
+            /// The spelling of the API.
             pub fn as_str(&self) -> &str {
                 match self {
                     $(Self::$variant => $value,)+
@@ -170,7 +177,7 @@ open_enum!(ServiceImportType { ClusterSetIp = "ClusterSetIP", Headless = "Headle
 open_enum!(EndpointSliceObjects { Present = "Present", Absent = "Absent" });
 
 impl Default for ServiceImportType {
-    /// What an object without a spec reads as: a type that nobody offers.
+    /// The type of an object without a spec, which no export has.
     fn default() -> Self {
         Self::Other(String::new())
     }

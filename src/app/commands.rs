@@ -26,46 +26,44 @@ pub(super) fn crds() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How often the registry is asked whether the leader is done.
+/// How often `leave` asks the registry whether the leader is done.
 const POLL: Duration = Duration::from_secs(2);
 
-/// Sets the flag in the record, which the leader acts on, and waits until the registry shows that it has.
+/// Sets the flag in the record, on which the leader acts, and waits until the registry shows the result.
 pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
     let client = connect::kubernetes(&args.place.kube).await?;
     let record = RecordObject::new(client.clone(), &args.place.kube.namespace);
     let mut out = std::io::stdout();
     if args.undo {
         flag(&record, false).await?;
-        writeln!(out, "The cluster comes back: its leader exports again within seconds.")?;
+        writeln!(out, "The cluster rejoins the ClusterSet: its leader exports again within seconds.")?;
         return Ok(());
     }
     let identity = connect::identity(&client, &args.place.identity).await?;
-    let clusterset = identity.clusterset.context("this cluster is in no ClusterSet: there is nothing to leave")?;
+    let clusterset = identity.clusterset.context("this cluster is in no ClusterSet, so there is nothing to leave")?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
-    let news = if flag(&record, true).await? { "Flag set" } else { "The flag was set already" };
+    let news = if flag(&record, true).await? { "The flag is set" } else { "The flag was already set" };
     writeln!(
         out,
-        "{news}: the leader withdraws the exports, the instances, the imports and the ledger of cluster {}.",
+        "{news}. The leader withdraws the exports, the instances, the imports and the ledger of cluster {}.",
         identity.cluster
     )?;
     let deadline = Instant::now() + args.timeout;
     while Instant::now() < deadline {
         if has_left(&cloudmap, &clusterset, &identity.cluster).await? {
-            writeln!(
-                out,
-                "Done: the registry has nothing of this cluster any more. The controller can be removed now."
-            )?;
+            writeln!(out, "Done: nothing of this cluster is left in the registry. You can now remove the controller.")?;
             return Ok(());
         }
         sleep(POLL).await;
     }
     anyhow::bail!(
-        "the leader is not done after {} s; it goes on by itself. Look at its logs, and at `cloudmap-mcs purge --dry-run`",
+        "the leader is not done after {} s. It continues by itself; look at its logs, and at `cloudmap-mcs purge --dry-run`",
         args.timeout.as_secs()
     )
 }
 
-/// The head says `left`, which it does only after the last instance is gone, and no page remains.
+/// Whether the cluster has left: its head says `left`, which it does only after the last instance is gone, and it has
+/// no pages.
 async fn has_left(
     cloudmap: &Arc<dyn CloudMap>,
     clusterset: &ClusterSetId,
@@ -83,14 +81,14 @@ async fn has_left(
         .all(|belonging| belonging.instances.is_empty()))
 }
 
-/// Returns whether the flag was changed.
+/// Returns whether the flag changed.
 async fn flag(record: &RecordObject, leaving: bool) -> anyhow::Result<bool> {
     loop {
         let Some((stored, version)) = RecordStore::load(record).await? else {
             anyhow::ensure!(
                 !leaving,
-                "this cluster has no ledger record: either its controller has never led, or --namespace is not the \
-                 controller's"
+                "this cluster has no ledger record: its controller has never led, or --namespace is not the \
+                 controller's namespace"
             );
             return Ok(false);
         };
@@ -120,14 +118,14 @@ pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
     };
     writeln!(
         std::io::stdout(),
-        "Cluster {0} is marked as left, and {deleted} of its pages are deleted: the others drop its exports within \
-         seconds.\nWhat it left elsewhere is listed by: cloudmap-mcs purge --cluster {0} --dry-run",
+        "Cluster {0} is marked as left, and {deleted} of its pages are deleted. The others drop its exports within \
+         seconds.\nTo list what else it left behind: cloudmap-mcs purge --cluster {0} --dry-run",
         args.cluster
     )?;
     Ok(())
 }
 
-/// What the cluster that this is run for has read of another one, if it can be asked.
+/// What the cluster of this command has recorded about another one, if it can be asked.
 async fn recorded(kube: &KubeArgs, cluster: &ClusterId) -> Option<Accepted> {
     let client = connect::kubernetes(kube).await.ok()?;
     let (record, _) = RecordObject::new(client, &kube.namespace).load().await.ok()??;
@@ -137,8 +135,8 @@ async fn recorded(kube: &KubeArgs, cluster: &ClusterId) -> Option<Accepted> {
 /// Longer than two heartbeats of the ledger.
 const ALIVE_WITHIN: Duration = Duration::from_secs(45);
 
-/// Fails if a cluster (`None`: any of the ClusterSet) says that it is a member and its ledger advances: it would put back
-/// what is removed, and whoever runs it should decide.
+/// Fails if a cluster (`None`: any cluster of the ClusterSet) says that it is a member and its ledger advances. It
+/// would restore what is removed, so a person should decide.
 pub(super) async fn refuse_if_alive(
     cloudmap: &Arc<dyn CloudMap>,
     clusterset: &ClusterSetId,
@@ -151,7 +149,7 @@ pub(super) async fn refuse_if_alive(
     refuse_if_it_advances(cloudmap, clusterset, cluster, &before).await
 }
 
-/// Positions of those that say that they are members.
+/// Positions of the clusters that say that they are members.
 async fn live(
     cloudmap: &Arc<dyn CloudMap>,
     clusterset: &ClusterSetId,

@@ -1,4 +1,4 @@
-//! The two outside worlds, made from the command line.
+//! Connections to Kubernetes and Cloud Map, from the command line.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) async fn kubernetes(args: &KubeArgs) -> anyhow::Result<Client> {
     Ok(client::connect(&options).await?.client)
 }
 
-/// Times that a command repeats a call: half a minute or so.
+/// How often a command repeats a call: for about half a minute.
 const REPEAT: u32 = 24;
 
 fn settings(args: &AwsArgs) -> AwsSettings {
@@ -41,8 +41,8 @@ pub(super) async fn registry(args: &AwsArgs, metrics: cloudmap::Metrics) -> anyh
     Ok(cloudmap::connect(&settings(args), &Rates::default(), metrics).await?)
 }
 
-/// For commands that end soon: nobody scrapes their metrics, and what is throttled, as the controllers share the account's
-/// rates, is repeated.
+/// For commands that end soon. Nobody reads their metrics. They repeat throttled calls, because they share the
+/// account's rates with the controllers.
 pub(super) async fn registry_for_command(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
     let settings = AwsSettings { repeat: REPEAT, ..settings(args) };
     let metrics = cloudmap::Metrics::new(&Registry::new())?;
@@ -54,24 +54,24 @@ pub(super) fn flags(args: &IdentityArgs) -> Flags {
     Flags { cluster: cluster_id.clone(), clusterset: clusterset_id.clone() }
 }
 
-/// The identity at this moment, for commands.
+/// The current identity, for commands.
 pub(super) async fn identity(client: &Client, args: &IdentityArgs) -> anyhow::Result<Identity> {
     let ask = || async {
         let uid = identity::kube_system_uid(client).await?;
         Ok::<_, identity::AskError>((uid, identity::properties(client).await?))
     };
-    // A command that ends soon: three more attempts within seconds.
+    // A command ends soon: three more attempts within seconds.
     let (uid, properties) = ask.retry(ExponentialBuilder::default()).await?;
     Ok(identity::resolve(&properties, &flags(args), &uid)?)
 }
 
-/// The ClusterSet that a command is about: from the flag alone, so that no cluster is needed, else from the cluster.
+/// The ClusterSet of a command: from the flag, so that no cluster is needed, or else from the cluster.
 pub(super) async fn clusterset(kube: &KubeArgs, args: &IdentityArgs) -> anyhow::Result<ClusterSetId> {
     if let Some(id) = &args.clusterset_id {
         return Ok(id.clone());
     }
-    let client = kubernetes(kube).await.context("without --clusterset-id the cluster is asked")?;
+    let client = kubernetes(kube).await.context("the cluster is needed, because --clusterset-id is not set")?;
     identity(&client, args).await?.clusterset.context(
-        "this cluster is in no ClusterSet: give --clusterset-id, or create the ClusterProperty clusterset.k8s.io",
+        "this cluster is in no ClusterSet: set --clusterset-id, or create the ClusterProperty clusterset.k8s.io",
     )
 }

@@ -1,4 +1,4 @@
-//! The figures of ledger and instances as metrics: read from their owners when somebody scrapes.
+//! Metrics of the ledger, the instances and imports. They are read from their owners when somebody scrapes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,7 +16,7 @@ use crate::{
     ledger::driver::{Handle, Status},
 };
 
-/// The metrics; cheap to clone.
+/// The metrics. Clones are cheap.
 #[derive(Debug, Clone)]
 pub(super) struct Figures {
     sources: Arc<Mutex<Sources>>,
@@ -37,7 +37,7 @@ impl Figures {
         Ok(Self { sources })
     }
 
-    /// From now on shows what these say.
+    /// Shows the numbers of these sources from now on.
     pub(super) fn follow(
         &self,
         ledger: Option<&Handle>,
@@ -48,7 +48,7 @@ impl Figures {
         *self.lock() = Sources { ledger, instances: Some(instances), foreign: Some(foreign) };
     }
 
-    /// This replica does not lead: there is nothing to show.
+    /// Shows nothing: this replica does not lead.
     pub(super) fn clear(&self) {
         *self.lock() = Sources::default();
     }
@@ -82,10 +82,10 @@ impl Scrape {
             sources,
             calls,
             started,
-            ledger: vec("cloudmap_mcs_ledger", "Figures of the own ledger since this replica leads", "figure")?,
+            ledger: vec("cloudmap_mcs_ledger", "The own ledger, since this replica leads", "figure")?,
             remote_lag: vec(
                 "cloudmap_mcs_remote_lag_seconds",
-                "From the writing of a cluster's newest change, by its clock, to its application here",
+                "Time from the writing of a cluster's newest change, by its clock, to its application here",
                 "cluster",
             )?,
             remote_silent: vec(
@@ -100,12 +100,12 @@ impl Scrape {
             )?,
             import_sources: vec(
                 "cloudmap_mcs_import_sources",
-                "What is imported from Cloud Map namespaces, and what of them could not be read",
+                "What is imported from Cloud Map namespaces, and how much of it could not be read",
                 "figure",
             )?,
             import_period: vec(
                 "cloudmap_mcs_import_period_seconds",
-                "From one look at a service of an imported Cloud Map namespace to the next",
+                "Time from one reading of a service in an imported Cloud Map namespace to the next",
                 "services",
             )?,
             rejected: vec(
@@ -115,7 +115,7 @@ impl Scrape {
             )?,
             month: vec(
                 "cloudmap_mcs_estimated_month",
-                "Cloud Map calls, discovery calls and their price in USD a month, at the pace since the start",
+                "Cloud Map calls, discovery calls and their price in USD per month, at the pace since the start",
                 "figure",
             )?,
         })

@@ -1,4 +1,4 @@
-//! What the replica that holds the Lease runs, anew for each identity and each term.
+//! What the leader runs. It starts again for each identity and each term.
 
 use std::sync::Arc;
 
@@ -41,38 +41,38 @@ pub(super) struct Leader {
 }
 
 impl Leader {
-    /// Leads whenever it may, until it is dropped. Returns the name of a part that has ended, which none ever should: a
-    /// replica of which a part is dead must not go on.
+    /// Leads whenever it may, until it is dropped. Returns the name of a part that has ended, which should never
+    /// happen: a replica with a dead part must not continue.
     pub(super) async fn run(mut self) -> &'static str {
         loop {
             self.leadership.acquired().await;
             let leadership = self.leadership.clone();
             tokio::select! {
                 biased;
-                () = leadership.lost() => info!("lost the Lease: standing by"),
+                () = leadership.lost() => info!("lost the Lease; standing by"),
                 part = self.lead() => return part,
             }
             self.figures.clear();
         }
     }
 
-    /// Leads under whatever identity this cluster has.
+    /// Leads with the current identity of this cluster.
     async fn lead(&mut self) -> &'static str {
-        info!("all is listed anew before anything is written");
+        info!("listing everything again before anything is written");
         self.caches.refresh().await;
         loop {
             let known = self.identity.borrow_and_update().clone();
             let mut identity = self.identity.clone();
             tokio::select! {
                 biased;
-                _ = identity.changed() => info!("the identity of this cluster changed: starting again under the new one"),
+                _ = identity.changed() => info!("the identity of this cluster changed; starting again with the new one"),
                 part = self.term(known) => return part,
             }
             self.figures.clear();
         }
     }
 
-    /// One term under one identity; everything that it starts ends with it.
+    /// One term with one identity. Everything that it starts ends with it.
     async fn term(&self, known: Known) -> &'static str {
         let (identity, membership) = match known {
             None => return std::future::pending().await,
@@ -190,13 +190,13 @@ impl Leader {
             () = ended(keeping) => "the record of registrations",
             () = ended(listing) => "the listing of Cloud Map namespaces",
             () = ended(Some(registered.status())) => "the registration of instances",
-            () = ended(Some(read.figures())) => "the reading of what others registered",
+            () = ended(Some(read.figures())) => "the reading of discovered instances",
             () = controller::run(settings, inputs) => "the controller",
         }
     }
 }
 
-/// Waits until the task that writes this channel has ended, however: then nobody is left to say so.
+/// Waits until the task that writes this channel has ended, for any reason: nothing else would report it.
 async fn ended<T>(channel: Option<watch::Receiver<T>>) {
     match channel {
         Some(mut channel) => while channel.changed().await.is_ok() {},

@@ -1,4 +1,4 @@
-//! The only wiring: makes the parts out of the command line and runs them.
+//! The only wiring: builds the parts from the command line and runs them.
 
 mod commands;
 mod connect;
@@ -14,7 +14,7 @@ use crate::cli::{Command, LedgerCommand};
 /// Runs a command to its end.
 ///
 /// # Errors
-/// Why it failed, with what to do about it.
+/// The reason why it failed, with a remedy.
 pub async fn execute(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(*args).await,

@@ -1,4 +1,4 @@
-//! `purge`: finds, and removes, what a cluster or the whole ClusterSet left in AWS.
+//! `purge`: finds and removes what a cluster or the whole ClusterSet left behind in AWS.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,33 +22,34 @@ use crate::{
     model::{ClusterId, ClusterSetId, Target},
 };
 
-/// How often operations are looked at, and how long they, and what depends on them, may take.
+/// How often operations are polled, and how long they and what depends on them may take.
 const POLL: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Deregistrations in flight.
+/// How many deregistrations run at the same time.
 const BATCH: usize = 50;
 
-/// A Cloud Map service with instances that a cluster of the ClusterSet registered, by their own attributes, or without
-/// any, which the ClusterSet made.
+/// A Cloud Map service with instances that, according to their attributes, a cluster of the ClusterSet registered; or a
+/// service without instances that the ClusterSet created.
 struct Leftover {
     namespace: Arc<str>,
     service: Service,
     instances: Vec<Arc<str>>,
-    /// Made by the ClusterSet, and empty once the instances are gone; no cluster that stays has a claim to it.
+    /// The ClusterSet created the service, it is empty once the instances are gone, and no remaining cluster has a
+    /// claim to it.
     superfluous: bool,
 }
 
-/// All that is to be removed.
+/// Everything that is to be removed.
 struct Remains {
     ledger: Vec<Belonging>,
-    /// The ledger's namespace, if nobody's entry is left in it.
+    /// The ledger's namespace, if no cluster remains in it.
     ledger_namespace: Option<Namespace>,
     leftovers: Vec<Leftover>,
-    /// Namespaces that the ClusterSet made and in which nothing else is.
+    /// Namespaces that the ClusterSet created and in which nothing else exists.
     namespaces: Vec<Namespace>,
-    /// Members whose entries stay in the ledger.
+    /// Members that remain in the ledger.
     staying: BTreeSet<Arc<str>>,
-    /// They go by the head of the cluster concerned, which says that it is one of them.
+    /// Whether the head of the cluster concerned says that it is a member.
     held: bool,
 }
 
@@ -81,7 +82,8 @@ impl Remains {
             Err(error) => return Err(error.into()),
         };
         let concerned = |id: &str| cluster.is_none_or(|cluster| cluster.as_str() == id);
-        // A head that is missing or unreadable says nothing: only who says `left` has nothing to lose.
+        // A head that is missing or unreadable proves nothing. Only a cluster whose head says `left` has nothing to
+        // lose.
         let left: BTreeSet<&str> = views
             .iter()
             .filter(|view| view.head.as_ref().is_some_and(|head| !head.is_live()))
@@ -108,12 +110,12 @@ impl Remains {
         Ok(remains)
     }
 
-    /// Clusters drop what says that it has left, never what is merely absent.
+    /// Clusters drop the exports of a cluster that has left, never those of one that is merely absent.
     fn refuse_if_held(&self, cluster: Option<&ClusterId>) -> anyhow::Result<()> {
         let Some(cluster) = cluster.filter(|_| self.held) else { return Ok(()) };
         anyhow::bail!(
-            "{cluster} has not left, by what its ledger says: without it the others would keep its exports for ever. Run \
-             `cloudmap-mcs forget {cluster}` first, then this again"
+            "{cluster} has not left, according to its ledger. Without the ledger, the others would keep its exports forever. Run \
+             `cloudmap-mcs forget {cluster}` first, then run purge again"
         )
     }
 
@@ -125,7 +127,7 @@ impl Remains {
         cluster: Option<&ClusterId>,
         claimed: &BTreeSet<Target>,
     ) -> anyhow::Result<()> {
-        // Whose the instances are they say themselves; services and namespaces belong to the ClusterSet as a whole.
+        // Instances name their cluster. Services and namespaces belong to the ClusterSet as a whole.
         let identity = Identity {
             clusterset: Some(clusterset.clone()),
             cluster: cluster.cloned().unwrap_or("any".parse()?),
@@ -199,7 +201,7 @@ impl Remains {
         )?;
         if !self.staying.is_empty() {
             let staying: Vec<&str> = self.staying.iter().map(AsRef::as_ref).collect();
-            writeln!(out, "The ledger itself stays: {} did not leave the ClusterSet", staying.join(", "))?;
+            writeln!(out, "The ledger itself stays, because {} did not leave the ClusterSet", staying.join(", "))?;
         }
         Ok(())
     }
@@ -213,7 +215,7 @@ impl Remains {
         }
         let superfluous = self.leftovers.iter().filter(|leftover| leftover.superfluous);
         let emptied = superfluous.map(|l| (format!("{}/{}", l.namespace, l.service.name), &*l.service.id));
-        // The service of all heads stays for the others.
+        // The service of all heads stays for the remaining clusters.
         let of_ledger = self.ledger.iter().filter(|b| b.cluster.is_some() || self.staying.is_empty());
         let of_ledger = of_ledger.map(|b| (b.service.to_string(), &*b.service_id));
         for (name, id) in emptied.chain(of_ledger) {
@@ -228,7 +230,7 @@ impl Remains {
     }
 }
 
-/// The targets that clusters which stay have a registration record for.
+/// The targets for which remaining clusters have a registration record.
 fn claimed(views: &[ClusterView], staying: &BTreeSet<Arc<str>>) -> BTreeSet<Target> {
     let staying = views.iter().filter(|view| staying.contains(&view.id));
     staying.flat_map(|view| view.catalog.registrations.keys().cloned()).collect()
@@ -259,14 +261,14 @@ async fn deregister(cloudmap: &dyn CloudMap, instances: &[(&Arc<str>, &Arc<str>)
             Ok(OperationState::Running) => {
                 anyhow::ensure!(
                     Instant::now() < deadline,
-                    "AWS has not deregistered {instance} within {} s: run purge again later",
+                    "AWS has not deregistered {instance} within {} s; run purge again later",
                     PATIENCE.as_secs()
                 );
                 operations.insert(operation, instance);
                 sleep(POLL).await;
             }
             Ok(OperationState::Failed { code, message }) => {
-                anyhow::bail!("AWS failed to deregister {instance} ({code}: {message}): run purge again")
+                anyhow::bail!("AWS failed to deregister {instance} ({code}: {message}); run purge again")
             }
             Ok(OperationState::Succeeded { .. }) => {}
             Err(error) if error.kind == ErrorKind::NotFound => {}
@@ -276,7 +278,7 @@ async fn deregister(cloudmap: &dyn CloudMap, instances: &[(&Arc<str>, &Arc<str>)
     Ok(())
 }
 
-/// Deletes something that should be empty, which AWS may see only after a moment.
+/// Deletes something that should be empty. AWS may notice that only after a moment.
 async fn delete(
     out: &mut impl Write,
     what: &str,
@@ -290,10 +292,7 @@ async fn delete(
             Err(error) if error.kind == ErrorKind::NotFound => return Ok(()),
             Err(error) if error.kind == ErrorKind::InUse && Instant::now() < deadline => sleep(POLL).await,
             Err(error) if error.kind == ErrorKind::InUse => {
-                writeln!(
-                    out,
-                    "the {what} {name} is not empty: somebody else uses it, or run purge again to delete it"
-                )?;
+                writeln!(out, "the {what} {name} is not empty: somebody else uses it, or you need to run purge again")?;
                 return Ok(());
             }
             Err(error) => return Err(error).with_context(|| format!("failed to delete the {what} {name}")),

@@ -31,7 +31,7 @@ fn identity(cluster: &str) -> Identity {
     Identity { clusterset: Some(clusterset()), cluster: cluster.parse().unwrap(), cluster_uid: "uid".into() }
 }
 
-/// A cluster whose ledger has pages, and a claim to a target.
+/// A cluster whose ledger has pages and a claim to a target.
 async fn member(fake: &Fake, id: &str, claim: &str) -> Handle {
     member_with(fake, id, claim, Arc::default()).await
 }
@@ -58,7 +58,7 @@ async fn publish(member: &Handle, map: &Arc<Map>) {
     assert_eq!(published, Ok(true), "{:?}", member.status().borrow());
 }
 
-/// As `cloudmap-mcs leave` does it, or takes it back.
+/// Does what `cloudmap-mcs leave` does, or reverts it.
 fn set_leaving(record: &Stored, leaving: bool) {
     let mut held = record.0.lock().unwrap();
     let (record, version) = held.as_mut().unwrap();
@@ -66,7 +66,7 @@ fn set_leaving(record: &Stored, leaving: bool) {
     *version += 1;
 }
 
-/// Services of the ClusterSet and of others in the namespace `shop`, which the ClusterSet made.
+/// Services of the ClusterSet and of others in the namespace `shop`, which the ClusterSet created.
 fn shop(fake: &Fake) {
     let mut registry = fake.registry();
     let shop = registry.add_namespace("shop", NamespaceKind::Http);
@@ -109,7 +109,7 @@ async fn purge(fake: &Fake, cluster: Option<&str>) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Names of namespaces, and of services with the ids in them.
+/// The names of namespaces, and of services with the ids in them.
 fn there(fake: &Fake) -> BTreeMap<String, Vec<String>> {
     let registry = fake.registry();
     let mut there: BTreeMap<_, _> = registry.namespaces.iter().map(|n| (n.name.to_string(), vec![])).collect();
@@ -122,14 +122,14 @@ fn there(fake: &Fake) -> BTreeMap<String, Vec<String>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_cluster_left_goes_and_what_others_have_or_claim_stays() {
+async fn a_clusters_leftovers_go_and_what_others_own_or_claim_stays() {
     let fake = Fake::new();
     drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
     tokio::time::sleep(Duration::from_secs(30)).await;
     shop(&fake);
     let before = there(&fake);
     let said = purge(&fake, Some("blue")).await;
-    assert!(said.contains("The ledger itself stays: green"), "{said}");
+    assert!(said.contains("The ledger itself stays, because green"), "{said}");
     let after = there(&fake);
     let expected: Vec<_> = before
         .keys()
@@ -143,7 +143,7 @@ async fn what_a_cluster_left_goes_and_what_others_have_or_claim_stays() {
         (&["k8s-green".to_owned()][..], &["ecs".to_owned()][..])
     );
 
-    // Now it is the last one: the ledger goes as a whole.
+    // Now it is the last cluster, so the whole ledger goes.
     let said = purge(&fake, Some("green")).await;
     assert!(!said.contains("stays"), "{said}");
     let after = there(&fake);
@@ -152,7 +152,7 @@ async fn what_a_cluster_left_goes_and_what_others_have_or_claim_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_still_hold_to_be_a_member_is_forgotten_first() {
+async fn a_cluster_that_is_still_a_member_must_be_forgotten_first() {
     let fake = Fake::new();
     drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
     tokio::time::sleep(Duration::from_secs(30)).await;
@@ -190,7 +190,7 @@ async fn the_whole_clusterset_goes_with_its_namespaces() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_left_does_not_make_the_ledger_again_until_it_comes_back() {
+async fn a_cluster_that_left_does_not_recreate_the_ledger_until_it_rejoins() {
     let fake = Fake::new();
     let record = Arc::<Stored>::default();
     let blue = member_with(&fake, "blue", "blue", Arc::clone(&record)).await;
@@ -210,7 +210,7 @@ async fn who_left_does_not_make_the_ledger_again_until_it_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_live_controller_stands_in_the_way_and_a_dead_one_does_not() {
+async fn a_live_controller_prevents_the_purge_and_a_dead_one_does_not() {
     let fake = Fake::new();
     let blue = member(&fake, "blue", "blue").await;
     drop(member(&fake, "green", "claimed").await);

@@ -1,5 +1,5 @@
-//! One replica of the controller between its two worlds: what `run` starts in a pod, and a simulation several times in one
-//! process.
+//! One replica of the controller between Kubernetes and Cloud Map. `run` starts one in a pod; a simulation starts
+//! several in one process.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     controller, env,
 };
 
-/// Longest wait for what is under way when the process is told to stop.
+/// How long work in progress may take when the process is told to stop.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The metrics of one replica.
@@ -33,13 +33,15 @@ pub struct Metrics {
     cluster: cluster::Metrics,
     controller: controller::Metrics,
     figures: Figures,
-    /// What the registry's calls are counted in, by whoever connects to it.
+    /// Counters for the calls of whoever connects to the registry.
     pub cloudmap: cloudmap::Metrics,
 }
 
 impl Metrics {
+    /// Creates the metrics in `registry`.
+    ///
     /// # Errors
-    /// If the registry has some of them already.
+    /// The registry already has some of them.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let cloudmap = cloudmap::Metrics::new(registry)?;
         Ok(Self {
@@ -51,15 +53,20 @@ impl Metrics {
     }
 }
 
-/// What a replica is made of.
+/// The parts of a replica.
 #[expect(missing_debug_implementations, reason = "the port is a trait object")]
 pub struct Replica {
+    /// Its flags.
     pub args: RunArgs,
-    /// Name of the pod: the replica's name in Events and, made unique to the process, in the Lease.
+    /// Name of the pod: the replica's name in Events and, with a suffix that is unique to the process, in the Lease.
     pub pod: String,
+    /// The connection to Kubernetes.
     pub client: Client,
+    /// The connection to Cloud Map.
     pub registry: Connected,
+    /// Its probes and metrics page.
     pub admin: Admin,
+    /// Its metrics.
     pub metrics: Metrics,
 }
 
@@ -67,7 +74,7 @@ impl Replica {
     /// Keeps the caches warm, takes part in the election and leads while elected, until `stop` becomes true.
     ///
     /// # Errors
-    /// If a part of it ended that never should.
+    /// A part of the replica ended that never should.
     pub async fn run(self, stop: watch::Receiver<bool>) -> anyhow::Result<()> {
         let Self { args, pod, client, registry: Connected { cloudmap, region }, admin, metrics } = self;
         let namespace = args.place.kube.namespace.clone();
@@ -96,7 +103,7 @@ impl Replica {
             known,
         )));
 
-        // Unique to this process: a restarted container must not take its predecessor's claim for its own.
+        // Unique to this process: a restarted container must not mistake its predecessor's claim for its own.
         let holder = format!("{pod}_{:08x}", env::random() as u32);
         let lease = KubernetesLease::new(client.clone(), &namespace);
         let trouble = Arc::new({
@@ -113,7 +120,7 @@ impl Replica {
             () = caches.synced() => {}
         }
         info!("caches are synced");
-        // Only now: a replica that cannot act must not hold the Lease.
+        // Not earlier: a replica that cannot act must not hold the Lease.
         let (taking_part, mut over) = watch::channel(());
         let mut election = env::spawn(elector.run(async move { while over.changed().await.is_ok() {} }));
 
@@ -144,10 +151,10 @@ impl Replica {
             ended = watches.join_next() => Err(anyhow::anyhow!("a watch ended: {ended:?}")),
             part = leader.run() => Err(anyhow::anyhow!("{part} ended")),
         };
-        // Whatever the reason: nothing is written any more, and the other replica goes on at once.
+        // Whatever the reason is, nothing is written any more, and the other replica continues at once.
         drop(taking_part);
         if tokio::time::timeout(GRACE, election).await.is_err() {
-            warn!("the Lease could not be released in time: it will expire");
+            warn!("the Lease could not be released in time; it will expire");
         }
         result
     }

@@ -1,4 +1,4 @@
-//! `run`: one replica with the two real worlds, the admin server and the signals of its process.
+//! `run`: one replica with the real Kubernetes and Cloud Map, the admin server, and the signals of its process.
 
 use anyhow::Context as _;
 use prometheus::Registry;
@@ -27,7 +27,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
     tokio::select! {
         result = &mut replica => result,
         ended = server.join_next() => {
-            // It ends at the signal as well, and then the replica has a Lease to release.
+            // The server also ends at the signal, and then the replica still has to release the Lease.
             ended.context("no admin server")???;
             if *stop.borrow() { replica.await } else { Ok(()) }
         }

@@ -1,4 +1,4 @@
-//! `ledger show`: the ledger in tables or JSON.
+//! `ledger show`: the ledger as tables or JSON.
 
 use std::{fmt::Write as _, io::Write as _, time::Duration};
 
@@ -171,7 +171,7 @@ fn time(seconds: i64) -> String {
     k8s_openapi::jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
-/// As kubectl writes ages.
+/// Formats an age as kubectl does.
 fn human(age: Duration) -> String {
     match age.as_secs() {
         seconds @ 0..120 => format!("{seconds}s"),
@@ -180,7 +180,7 @@ fn human(age: Duration) -> String {
     }
 }
 
-/// Columns as wide as their widest cell, as kubectl prints them.
+/// A table with columns as wide as their widest cell, as kubectl prints them.
 struct Table<const N: usize> {
     rows: Vec<[String; N]>,
 }

@@ -1,4 +1,4 @@
-//! What the clusters with the AWS controller export, from their instances, beside what the ledger tells.
+//! Exports made from the instances of the AWS controller, and joined with those of the ledger.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,10 +12,11 @@ use crate::model::{
     TrafficPolicy,
 };
 
-/// The exports of one name, by cluster: of each the oldest creation time and the type that its first instance has.
+/// The exports of one name, by cluster. An export has the oldest creation time of its instances, and the type of the
+/// first one.
 ///
-/// Of two ports with one name, or one (protocol, number), the lower one counts, as it can only be for a moment that both are there.
-/// What the instances do not tell has its default; see [`join`].
+/// If two ports have one name, or one (protocol, number), the lower one counts. Both can be there only for a moment.
+/// What instances cannot express has its default; see [`join`].
 pub fn exports<'a>(instances: impl IntoIterator<Item = &'a Registered>) -> BTreeMap<ClusterId, Exported> {
     let mut clusters: BTreeMap<ClusterId, Vec<&Registered>> = BTreeMap::new();
     for instance in instances {
@@ -34,7 +35,7 @@ fn exported(instances: &[&Registered]) -> Option<Exported> {
             kept.push(port.clone());
         }
     }
-    // The order of the Service is not told.
+    // Instances do not have the order of the Service's ports.
     kept.sort_by_key(|port| (port.port, port.protocol));
 
     let mut endpoints: BTreeMap<IpAddr, (&Registered, BTreeSet<&EndpointPort>)> = BTreeMap::new();
@@ -80,11 +81,11 @@ fn endpoint(instance: &Registered, ports: BTreeSet<&EndpointPort>) -> Endpoint {
     }
 }
 
-/// Adds to what the ledger tells of a name what AWS controllers tell.
+/// Joins the ledger's exports of a name with those of AWS controllers.
 ///
-/// A cluster that the ledger tells the name of has moved over: its instances say nothing new, or what is old. `skip` tells the clusters
-/// whose instances do not count whatever they say. What instances cannot tell is taken from the oldest export that
-/// can, so that it is no conflict.
+/// If the ledger has a cluster's export of the name, that cluster has moved, and its instances do not count, because
+/// they contain the same or something older. `skip` returns the clusters whose instances never count. What instances
+/// cannot express comes from the oldest export that can, so that it causes no conflict.
 pub fn join(
     told: &mut BTreeMap<ClusterId, Arc<Exported>>,
     instances: BTreeMap<ClusterId, Exported>,

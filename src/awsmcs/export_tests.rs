@@ -4,7 +4,7 @@ use crate::{
     model::{ConflictReason, Protocol, ServiceType, fixtures, merge},
 };
 
-/// An instance of the cluster `c1` or another one.
+/// An instance of the cluster `c1`, unless changed.
 fn mk(changes: &[(&str, &str)]) -> Registered {
     let changes: Vec<_> = changes.iter().map(|(key, value)| (*key, Some(*value))).collect();
     Registered::read(&mk_instance("x", &changes), true).unwrap()
@@ -58,9 +58,9 @@ fn instances_of_an_address_are_one_endpoint_and_all_of_a_cluster_one_export() {
     assert_eq!((c2.export.created, c2.export.service_type, c2.endpoints.len()), (0, ServiceType::Headless, 2));
 }
 
-/// While the port of a Service changes, instances of both are there.
+/// While the port of a Service changes, instances of both ports are there.
 #[test]
-fn of_two_ports_that_cannot_be_together_one_counts() {
+fn of_two_conflicting_ports_of_one_cluster_one_counts() {
     let instances = [
         mk(&[("SERVICE_PORT", "81"), ("AWS_INSTANCE_IPV4", "10.101.0.119")]),
         mk(&[]),
@@ -72,7 +72,7 @@ fn of_two_ports_that_cannot_be_together_one_counts() {
 }
 
 #[test]
-fn a_cluster_that_moved_over_is_taken_from_the_ledger_only() {
+fn only_the_ledger_counts_for_a_cluster_that_has_moved() {
     let ledger = Arc::new(Exported { export: fixtures::mk_export(7), endpoints: vec![] });
     let mut told = BTreeMap::from([(id("c1"), Arc::clone(&ledger))]);
     let instances = exports(&[mk(&[]), mk(&[("CLUSTER_ID", "c2")]), mk(&[("CLUSTER_ID", "c3")])]);
@@ -82,9 +82,9 @@ fn a_cluster_that_moved_over_is_taken_from_the_ledger_only() {
     assert_eq!(told[&id("c2")].endpoints.len(), 1);
 }
 
-/// Age decides, but nobody is blamed for what instances cannot tell.
+/// Age decides, but instances are not blamed for what they cannot express.
 #[test]
-fn what_instances_cannot_tell_is_no_conflict() {
+fn what_instances_cannot_express_is_no_conflict() {
     let mut ledger = fixtures::mk_export(2_000_000_000);
     ledger.ports = vec![ServicePort { app_protocol: Some("http".into()), ..port("http", 80) }];
     ledger.session_affinity = SessionAffinity::ClientIp { timeout: Some(60) };
@@ -101,7 +101,7 @@ fn what_instances_cannot_tell_is_no_conflict() {
     let merged = of(&[mk(&[])]);
     assert_eq!(merged.conflicts, []);
     assert_eq!((merged.session_affinity, &merged.labels), (ledger.session_affinity, &ledger.labels));
-    // The older one, which is the AWS controller's, decides what it does tell.
+    // The older export, which is the AWS controller's, decides what it can express.
     let merged = of(&[mk(&[("SERVICE_TYPE", "Headless")])]);
     assert_eq!(merged.service_type, ServiceType::Headless);
     assert_eq!(merged.conflicts.iter().map(|conflict| conflict.reason).collect::<Vec<_>>(), [ConflictReason::Type]);

@@ -15,35 +15,39 @@ use crate::{
     model::{ClusterId, ClusterSetId, Endpoint, EndpointPort, Protocol, ServicePort, ServiceType, is_dns_label},
 };
 
-/// What all instances of an export say of it.
+/// What all instances of an export have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported<'a> {
+    /// The exporting cluster.
     pub cluster: &'a ClusterId,
+    /// Its ClusterSet.
     pub clusterset: &'a ClusterSetId,
-    /// Creation of the ServiceExport, seconds since 1970.
+    /// Creation of the ServiceExport, in seconds since 1970.
     pub created: i64,
+    /// Type of the service.
     pub service_type: ServiceType,
 }
 
 /// A port of the Service as one endpoint serves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortOf<'a> {
+    /// The port of the Service.
     pub service: &'a ServicePort,
-    /// What the endpoint listens on.
+    /// The number on which the endpoint listens.
     pub number: u16,
 }
 
 impl PortOf<'_> {
-    /// The id that the AWS controller would give the instance: `tcp-10_1_2_3-8080`. At most 50 characters.
+    /// The id that the AWS controller would give to the instance: `tcp-10_1_2_3-8080`. At most 50 characters.
     pub fn id(self, address: IpAddr) -> String {
         id(self.service.protocol, address, self.number)
     }
 
-    /// The attributes that tell the AWS controller of an endpoint's port, without address and number
+    /// The attributes that describe an endpoint's port to the AWS controller, without address and number
     /// (`AWS_INSTANCE_...`).
     ///
-    /// Only ready endpoints are registered. The name of the `targetPort` is not told to other clusters: its number does as well, because
-    /// the Service that is made of it has no selector.
+    /// Only ready endpoints are registered. Other clusters do not get the name of the `targetPort`. Its number is
+    /// enough, because the Service that they create has no selector.
     pub fn attributes(self, exported: Exported<'_>, endpoint: &Endpoint) -> Attributes {
         let ServicePort { name, protocol, port, app_protocol: _ } = self.service;
         let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
@@ -73,19 +77,20 @@ fn id(protocol: Protocol, address: IpAddr, number: u16) -> String {
     format!("{}-{address}-{number}", protocol.as_str().to_ascii_lowercase())
 }
 
-/// Whether an id begins as all of the AWS controller's do.
+/// Whether an id has the form of the AWS controller's ids.
 pub fn is_id(id: &str) -> bool {
     ["tcp-", "udp-", "sctp-"].iter().any(|protocol| id.starts_with(protocol))
 }
 
-/// Whether an instance is for the AWS controllers of our ClusterSet, whichever controller wrote it.
+/// Whether an instance belongs to our ClusterSet in the terms of the AWS controllers, no matter which controller wrote
+/// it.
 pub fn is_of_set(instance: &Instance, clusterset: &ClusterSetId) -> bool {
     instance.attributes.get(names::CLUSTERSET_ID).is_some_and(|set| set == clusterset.as_str())
         && instance.attributes.contains_key(names::CLUSTER_ID)
 }
 
-/// Whether the AWS controller of this very cluster registered an instance, so that whoever follows it there may take it
-/// over: by both ids, and by the id that it gives such an instance.
+/// Whether the AWS controller of this very cluster registered an instance, so that its successor there may take it
+/// over: both ids match, and the instance id is the one that it would give.
 pub fn wrote(instance: &Instance, cluster: &ClusterId, clusterset: &ClusterSetId) -> bool {
     is_of_set(instance, clusterset)
         && !instance.attributes.contains_key(CLUSTER_UID)
@@ -94,36 +99,43 @@ pub fn wrote(instance: &Instance, cluster: &ClusterId, clusterset: &ClusterSetId
         })
 }
 
-/// What an instance says of the export of another cluster.
+/// An instance as a part of another cluster's export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registered {
+    /// The exporting cluster.
     pub cluster: ClusterId,
-    /// Milliseconds since 1970.
+    /// Creation of the ServiceExport, in milliseconds since 1970.
     pub created: i64,
+    /// Type of the service.
     pub service_type: ServiceType,
+    /// The port of the Service.
     pub port: ServicePort,
+    /// Address of the endpoint.
     pub address: IpAddr,
-    /// What the endpoint listens on, under the name of the Service's port.
+    /// The port on which the endpoint listens, with the name of the Service's port.
     pub served: EndpointPort,
+    /// Whether the endpoint is ready.
     pub ready: bool,
-    /// `false` only where the Cloud Map service has a health check that the instance fails.
+    /// `false` only if the Cloud Map service has a health check and the instance fails it.
     pub healthy: bool,
+    /// Host name of the pod.
     pub hostname: Option<Arc<str>>,
-    /// Our own controller wrote it: the cluster has moved over.
+    /// Whether our own controller wrote the instance, so the cluster has moved.
     pub moved: bool,
 }
 
-/// An instance that says it is the AWS controller's, and that cannot be an endpoint.
+/// An instance has the form of the AWS controller's, but cannot be an endpoint. The value is the attribute that is
+/// missing or invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[error("the attribute {0} is missing or invalid")]
 pub struct Invalid(pub &'static str);
 
 impl Registered {
-    /// Reads what that controller requires ([`is_of_set`] has been asked). IPv6 addresses, which later releases of it write, are
-    /// taken as well.
+    /// Reads the attributes that the AWS controller requires; [`is_of_set`] must be true. IPv6 addresses, which later
+    /// releases write, are accepted as well.
     ///
     /// # Errors
-    /// If an attribute is missing or cannot be understood; that controller skips such instances, too.
+    /// An attribute is missing or invalid. The AWS controller also skips such instances.
     pub fn read(instance: &Instance, healthy: bool) -> Result<Self, Invalid> {
         let text = |name: &'static str| instance.attributes.get(name).map(|value| value.trim()).ok_or(Invalid(name));
         let number = |name| text(name)?.parse::<u16>().ok().filter(|number| *number > 0).ok_or(Invalid(name));
@@ -169,7 +181,7 @@ impl Registered {
     }
 }
 
-/// As Go's `strconv.ParseBool` has it.
+/// Parses like Go's `strconv.ParseBool`.
 fn boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),

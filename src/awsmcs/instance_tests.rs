@@ -1,7 +1,7 @@
 use super::*;
 use crate::model::Conditions;
 
-/// As release v0.3.1 left it for the port `http` of a Service `shop/web` in the cluster `c1`.
+/// As v0.3.1 writes it for the port `http` of a Service `shop/web` in the cluster `c1`.
 const WEB: [(&str, &str); 16] = [
     ("AWS_INSTANCE_IPV4", "10.101.0.118"),
     ("AWS_INSTANCE_PORT", "8080"),
@@ -21,7 +21,7 @@ const WEB: [(&str, &str); 16] = [
     ("SERVICE_TYPE", "ClusterSetIP"),
 ];
 
-/// An instance that the AWS controller wrote, but for these attributes. An empty name leaves one out: `("READY", None)`.
+/// An instance of the AWS controller with changed attributes; `None` removes one.
 pub(in crate::awsmcs) fn mk_instance(id: &str, changes: &[(&str, Option<&str>)]) -> Instance {
     let mut attributes: Attributes = WEB.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     for (key, value) in changes {
@@ -59,7 +59,7 @@ fn web() -> Instance {
 }
 
 #[test]
-fn what_that_controller_wrote_is_read() {
+fn instances_of_the_aws_controller_are_read() {
     let read = Registered::read(&web(), true).unwrap();
     let expected = Registered {
         cluster: "c1".parse().unwrap(),
@@ -85,9 +85,9 @@ fn what_that_controller_wrote_is_read() {
     assert_eq!(Registered::read(&later, true).unwrap().address, "fd00::1".parse::<IpAddr>().unwrap());
 }
 
-/// The same attributes that it requires itself, and what this controller needs of them.
+/// The attributes that the AWS controller requires itself, and those that this controller needs.
 #[test]
-fn an_instance_that_lacks_something_names_it() {
+fn the_error_names_the_attribute_that_an_instance_lacks() {
     let required = WEB
         .iter()
         .map(|(key, _)| *key)
@@ -113,9 +113,9 @@ fn an_instance_that_lacks_something_names_it() {
     }
 }
 
-/// Field by field what it writes for such an endpoint, but for who wrote it.
+/// Each attribute equals what the AWS controller writes for such an endpoint, except for the name of the controller.
 #[test]
-fn what_is_written_is_what_that_controller_writes() {
+fn written_attributes_equal_those_of_the_aws_controller() {
     let endpoint = |hostname: Option<&str>, ip: [u8; 4]| Endpoint {
         ipv4: Some(ip.into()),
         ipv6: None,
@@ -146,7 +146,7 @@ fn what_is_written_is_what_that_controller_writes() {
 }
 
 #[test]
-fn ids_are_those_of_that_controller() {
+fn ids_equal_those_of_the_aws_controller() {
     let port = |protocol| ServicePort { name: "".into(), protocol, port: 1, app_protocol: None };
     for (protocol, address, expected) in [
         (Protocol::Tcp, "10.1.2.3", "tcp-10_1_2_3-8080"),
@@ -161,7 +161,7 @@ fn ids_are_those_of_that_controller() {
 }
 
 #[test]
-fn only_what_that_controller_wrote_under_this_clusters_id_is_taken_over() {
+fn only_instances_that_the_aws_controller_wrote_with_this_clusters_id_are_taken_over() {
     let here = |instance: &Instance| wrote(instance, &"c1".parse().unwrap(), &set());
     assert!(here(&web()) && here(&db()));
     for other in [

@@ -1,5 +1,5 @@
-//! A registry in memory behind the port, for tests under simulated time: asynchronous operations, one at a time per
-//! instance, quotas, faults on demand, and a list of all writes.
+//! A registry in memory behind the port, for tests under simulated time. It has asynchronous operations, one at a time
+//! per instance, quotas and injected faults, and it records all calls.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -15,17 +15,17 @@ use super::{
     NamespaceKind, NewService, Operation, OperationId, OperationState, Service, ServiceChange,
 };
 
-/// "Cloud Map waits for 30 seconds" before a health that was said takes effect.
+/// "Cloud Map waits for 30 seconds" before a custom health status takes effect.
 const HEALTH_DELAY: Duration = Duration::from_secs(30);
 
 /// What happens to the next matching call.
 #[derive(Debug, Clone)]
 pub(crate) enum Fault {
-    /// It fails and has no effect.
+    /// The call fails and has no effect.
     Refused(ErrorKind),
-    /// It fails, and has its effect nevertheless.
+    /// The call fails, but has its effect.
     Lost(ErrorKind),
-    /// It is accepted, and its operation fails.
+    /// The call is accepted, and its operation fails.
     FailedLater,
 }
 
@@ -33,34 +33,34 @@ pub(crate) enum Fault {
 pub(crate) struct Registry {
     pub(crate) namespaces: Vec<Namespace>,
     pub(crate) services: BTreeMap<Arc<str>, Service>,
-    /// By service id and instance id.
+    /// All instances, by service id and instance id.
     pub(crate) instances: BTreeMap<(Arc<str>, Arc<str>), Attributes>,
-    /// Those that fail their health check.
+    /// Instances that fail their health check.
     pub(crate) unhealthy: BTreeSet<(Arc<str>, Arc<str>)>,
-    /// Those that the discovery plane does not show, though they are there.
+    /// Instances that the discovery plane does not return, although they exist.
     pub(crate) undiscovered: BTreeSet<(Arc<str>, Arc<str>)>,
     pub(crate) tags: BTreeMap<Arc<str>, BTreeMap<String, String>>,
     pub(crate) faults: BTreeMap<Operation, VecDeque<Fault>>,
-    /// Ids of services and namespaces about which every call fails so, for as long as they are in here.
+    /// Every call about these services and namespaces fails with the given error while they are in this map.
     pub(crate) failing: BTreeMap<Arc<str>, ErrorKind>,
-    /// Ids of services in which every operation is accepted and fails later, for as long as they are in here.
+    /// Every operation in these services is accepted and fails later while they are in this set.
     pub(crate) failing_later: BTreeSet<Arc<str>>,
-    /// Healths that were said, and when they take effect.
+    /// Health statuses that were set, and when they take effect.
     said: Vec<Said>,
-    /// All calls: the operation and the id of the instance, service or namespace.
+    /// All calls: the operation, and the id of the instance, service or namespace.
     pub(crate) calls: Vec<(Operation, String)>,
     pub(crate) in_flight: usize,
     pub(crate) most_in_flight: usize,
-    /// Operations that run.
+    /// Operations in progress.
     running: BTreeMap<Arc<str>, Pending>,
-    /// Whether those that are over succeeded.
+    /// Finished operations, and whether they succeeded.
     over: BTreeMap<Arc<str>, bool>,
-    /// Namespaces by the operations that made them.
+    /// Namespaces by the operation that created them.
     made: BTreeMap<Arc<str>, Arc<str>>,
     next: u64,
 }
 
-/// When a health takes effect, on which instance of which service, and whether it is a good one.
+/// When a health status takes effect, the service and instance, and whether it is healthy.
 type Said = (Instant, (Arc<str>, Arc<str>), bool);
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Fake {
         Self { quota, ..self }
     }
 
-    /// Each call takes so long.
+    /// Sets how long each call takes.
     pub(crate) fn with_call(self, call: Duration) -> Self {
         Self { call, ..self }
     }
@@ -157,7 +157,7 @@ fn error(operation: Operation, kind: ErrorKind) -> Error {
 }
 
 impl Registry {
-    /// Finishes the operations whose time has come.
+    /// Finishes the operations that are due.
     fn settle(&mut self) {
         let now = Instant::now();
         for (id, pending) in self.running.extract_if(.., |_, pending| pending.until <= now) {
@@ -343,7 +343,7 @@ impl CloudMap for Fake {
         if let Some(service) = registry.services.get_mut(id).filter(|_| succeeds) {
             let ServiceChange { description, records, health_check } = change.clone();
             service.description = description.or_else(|| service.description.take());
-            // As AWS does it: what it is not told of is gone.
+            // As in AWS, everything that the request omits is deleted.
             service.health_check = health_check;
             service.dns = service.dns.take().map(|dns| DnsConfig { records, ..dns });
         }
@@ -504,7 +504,7 @@ impl CloudMap for Fake {
     }
 }
 
-/// A service that is found by API only, and that nobody claims.
+/// A service without records that nobody owns.
 pub(crate) fn mk_service() -> Service {
     Service {
         id: "srv".into(),

@@ -1,4 +1,4 @@
-//! Decorators of the port: [`Limited`] waits for the request rate, [`Counted`] counts and times.
+//! Decorators of the port: [`Limited`] waits for the request rate, [`Counted`] counts and times calls.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,29 +14,30 @@ use super::{
     Operation, OperationId, OperationState, Service, ServiceChange,
 };
 
-/// Makes every call wait for its turn, and slows the instances lane down where AWS throttles. Retries nothing.
+/// Makes every call wait for its turn, and slows down the instances lane when AWS throttles. Retries nothing.
 #[derive(Debug)]
 pub struct Limited<C> {
     inner: C,
     limits: Arc<Limits>,
-    /// The last listing of the namespaces for the instances lane: who waited for it takes it, too.
+    /// The last listing of the namespaces for the instances lane. Callers that waited for it share its result.
     namespaces: Mutex<Option<Listing>>,
 }
 
 #[derive(Debug)]
 struct Listing {
-    /// When it had its turn: it shows what was there before.
+    /// When the call began. The listing shows the state at that time or later.
     begun: Instant,
     result: Result<Vec<Namespace>, Error>,
 }
 
 impl<C: CloudMap> Limited<C> {
+    /// Limits the calls of `inner` to the rates of `limits`.
     pub fn new(inner: C, limits: Arc<Limits>) -> Self {
         Self { inner, limits, namespaces: Mutex::default() }
     }
 
-    /// AWS allows a listing every two seconds, and several parts of the controller ask for one: whoever asks before the next
-    /// one has its turn shares that one. The ledger has a reserve, and waits for nobody.
+    /// AWS allows one listing every two seconds, and several parts of the controller need one. A caller that arrives
+    /// before the next listing begins shares its result. The ledger has a reserve of its own and does not wait.
     async fn namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error> {
         let operation = Operation::ListNamespaces;
         if lane == Lane::Ledger {
@@ -74,7 +75,7 @@ impl<C: CloudMap> Limited<C> {
     }
 }
 
-/// Counts every call by operation and outcome and takes its time.
+/// Counts every call by operation and outcome, and measures its duration.
 #[derive(Debug)]
 pub struct Counted<C> {
     inner: C,
@@ -82,6 +83,7 @@ pub struct Counted<C> {
 }
 
 impl<C: CloudMap> Counted<C> {
+    /// Counts the calls of `inner` in `metrics`.
     pub fn new(inner: C, metrics: Metrics) -> Self {
         Self { inner, metrics }
     }
@@ -104,7 +106,7 @@ impl<C: CloudMap> Counted<C> {
     }
 }
 
-/// The port's verbs, each once around the same verb of the inner one.
+/// Implements the port: each method calls the same method of the inner port.
 macro_rules! decorate {
     ($decorator:ident) => {
         #[async_trait]
@@ -224,7 +226,7 @@ mod tests {
     use crate::cloudmap::{NamespaceKind, Rates, fake::Fake};
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_a_listing_of_the_namespaces_shares_it_and_nobody_takes_an_older_one() {
+    async fn callers_that_wait_for_a_listing_of_the_namespaces_share_it_and_never_get_an_older_one() {
         let fake = Fake::new();
         let limited = Arc::new(Limited::new(fake.clone(), Limits::new(&Rates::default(), None)));
         let calls = || fake.registry().count(Operation::ListNamespaces);

@@ -1,7 +1,7 @@
 //! Request rates: one token bucket per operation, with a reserve that only the ledger may use.
 //!
-//! AWS throttles per account, region and operation, and does not publish the rates of the control plane; see
-//! [`Operation::rate`] for what is known. The time is tokio's, so that it stands still where a test pauses it.
+//! AWS throttles per account, region and operation, and does not publish the rates of the control plane;
+//! [`Operation::rate`] has what is known. The clock is tokio's, so it stands still while a test pauses it.
 
 use std::{
     collections::BTreeMap,
@@ -17,15 +17,18 @@ use tokio::{
 
 use super::{Lane, Metrics, Operation};
 
-/// How hard one throttled answer slows the instances lane down, and how fast it recovers.
+/// A throttled answer multiplies the rate of the instances lane by this factor.
 const SLOW_DOWN: f64 = 0.5;
-/// Never slower than this share of the rate: at 50 writes a second still one or two, which is how recovery is noticed.
+/// The rate never falls below this share: at 50 writes a second one or two remain, which is how the recovery is
+/// noticed.
 const SLOWEST: f64 = 0.03;
-/// Nor fewer calls a second than this, however low the rate: those who wait for a listing of namespaces wait for it alone.
+/// The rate never falls below this many calls a second either, because callers of `ListNamespaces` depend on this one
+/// call.
 const FEWEST: f64 = 0.1;
-/// Share of the full rate that comes back each second without a throttled answer: from the slowest to full in 20 s.
+/// Share of the full rate that returns each second without a throttled answer: from the lowest to the full rate in 20
+/// s.
 const RECOVERY: f64 = 0.05;
-/// All calls that were in flight together are throttled together: they count as one.
+/// All calls that were in flight together are throttled together, so they count as one.
 const SLOW_DOWN_EVERY: Duration = Duration::from_secs(1);
 
 /// Rate and burst of one operation.
@@ -33,14 +36,15 @@ const SLOW_DOWN_EVERY: Duration = Duration::from_secs(1);
 pub struct Rate {
     /// Requests per second, greater than 0.
     pub per_second: f64,
-    /// Requests that may follow each other at once after a quiet time, at least 1.
+    /// Requests that may follow each other at once after a pause, at least 1.
     pub burst: f64,
-    /// Part of the burst that only [`Lane::Ledger`] may use, less than `burst`. Because it is the last part of the
-    /// bucket, a waiting ledger call is always served before any waiting instance call.
+    /// Part of the burst that only [`Lane::Ledger`] may use, less than `burst`. It is the last part of the bucket, so a
+    /// waiting ledger call is always served before any waiting call for instances.
     pub reserve: f64,
 }
 
 impl Rate {
+    /// A rate of one operation.
     pub const fn new(per_second: f64, burst: f64, reserve: f64) -> Self {
         Self { per_second, burst, reserve }
     }
@@ -51,7 +55,7 @@ impl Rate {
 pub struct Rates(BTreeMap<Operation, Rate>);
 
 impl Default for Rates {
-    /// Those of the table of operations ([`Operation::rate`]).
+    /// The rates in the table of operations ([`Operation::rate`]).
     fn default() -> Self {
         Self(Operation::ALL.iter().map(|operation| (*operation, operation.rate())).collect())
     }
@@ -65,12 +69,13 @@ impl Rates {
         self
     }
 
+    /// The rate of one operation.
     pub fn get(&self, operation: Operation) -> Rate {
         self.0[&operation]
     }
 }
 
-/// The buckets of one account and region, shared by everything in the process that calls AWS.
+/// The token buckets of one account and region. Everything in the process that calls AWS shares them.
 pub struct Limits {
     buckets: BTreeMap<Operation, Bucket>,
     metrics: Option<Metrics>,
@@ -79,7 +84,7 @@ pub struct Limits {
 struct Bucket {
     rate: Rate,
     state: Mutex<State>,
-    /// First come, first served within a lane: who is at the head of the queue sleeps while it holds this.
+    /// First come, first served within a lane: the first in the queue sleeps while it holds this lock.
     ledger: FairMutex<()>,
     instances: FairMutex<()>,
 }
@@ -87,14 +92,15 @@ struct Bucket {
 struct State {
     level: f64,
     filled: Instant,
-    /// Share of the rate that the instances lane takes, 1 unless AWS throttled lately.
+    /// Share of the rate that the instances lane gets: 1, unless AWS throttled recently.
     share: f64,
     slowed: Instant,
-    /// The instances lane's next turn while it is slowed down.
+    /// When the instances lane may make its next call while it is slowed down.
     next: Instant,
 }
 
 impl Limits {
+    /// Full buckets with these rates. `metrics` records how long calls wait.
     pub fn new(rates: &Rates, metrics: Option<Metrics>) -> Arc<Self> {
         let now = Instant::now();
         let bucket = |rate: Rate| Bucket {
@@ -107,7 +113,7 @@ impl Limits {
         Arc::new(Self { buckets, metrics })
     }
 
-    /// Waits for the turn of one request. Cancel-safe: a caller that goes away takes nothing.
+    /// Waits until one request may be made. Cancel-safe: a caller that gives up takes no token.
     pub async fn acquire(&self, operation: Operation, lane: Lane) {
         let since = Instant::now();
         let bucket = &self.buckets[&operation];
@@ -125,7 +131,7 @@ impl Limits {
         }
     }
 
-    /// Waits for the turn of a further page of a listing, whose first page its caller has paid for.
+    /// Waits until the next page of a listing may be requested; the first page needs [`acquire`](Self::acquire).
     pub async fn acquire_page(&self, operation: Operation) {
         if let Some(metrics) = &self.metrics {
             metrics.page(operation);
@@ -133,12 +139,12 @@ impl Limits {
         self.acquire(operation, Lane::Instances).await;
     }
 
-    /// AWS throttled a request, from whichever lane: the instances lane makes room.
+    /// Reports that AWS throttled a request, of either lane. The instances lane slows down.
     pub fn throttled(&self, operation: Operation) {
         self.buckets[&operation].throttled();
     }
 
-    /// The share of its rate that the instances lane takes at present: 1, or less while AWS throttles.
+    /// The share of its rate that the instances lane currently gets: 1, or less while AWS throttles.
     pub fn share(&self, operation: Operation) -> f64 {
         let bucket = &self.buckets[&operation];
         bucket.lock().share_at(Instant::now())
@@ -152,7 +158,7 @@ impl fmt::Debug for Limits {
 }
 
 impl Bucket {
-    /// Takes a token, or says when to try again.
+    /// Takes a token, or returns when to try again.
     fn take(&self, lane: Lane) -> Option<Instant> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -169,7 +175,8 @@ impl Bucket {
                 1.0 + self.rate.reserve
             }
         };
-        // A token that is short by a rounding error is there: else the wait below would be too short to pass time.
+        // A token that lacks only a rounding error counts. Otherwise the wait below could be too short for time to
+        // pass.
         if state.level + 1e-6 >= needed {
             state.level -= 1.0;
             if lane == Lane::Instances {
@@ -180,7 +187,7 @@ impl Bucket {
             }
             return None;
         }
-        // Timers have a resolution of a millisecond.
+        // Timers have a resolution of one millisecond.
         let wait = Duration::from_secs_f64((needed - state.level) / self.rate.per_second);
         Some(now + wait.max(Duration::from_millis(1)))
     }
@@ -219,7 +226,7 @@ mod tests {
         Limits::new(&Rates::default().with(WRITE, rate), None)
     }
 
-    /// Grants to the instances lane during a time.
+    /// Number of calls that the instances lane gets in a given time.
     async fn granted(limits: &Limits, time: Duration) -> u32 {
         let mut count = 0;
         let _ = tokio::time::timeout(time, async {
@@ -250,7 +257,7 @@ mod tests {
             })
             .collect();
         let mut worst = Duration::ZERO;
-        // A head write each second and a flush of forty pages every ten: as much as a busy ledger writes.
+        // One head write each second and a flush of forty pages every ten seconds: as much as a busy ledger writes.
         for second in 0..60 {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let writes = if second % 10 == 9 { 40 } else { 1 };
@@ -262,7 +269,7 @@ mod tests {
         }
         assert!(queue.iter().any(|queued| !queued.is_finished()), "the queue was there all the time");
         assert!(queue.iter().any(tokio::task::JoinHandle::is_finished), "and moved");
-        // At most the time in which one token is made: no instance is ever served before a waiting ledger call.
+        // At most the time for one token: no instance is ever served before a waiting ledger call.
         assert!(worst <= Duration::from_millis(21), "{worst:?}");
         for queued in queue {
             queued.abort();
@@ -280,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_ledger_finds_its_namespace_whoever_else_lists() {
+    async fn the_ledger_can_list_namespaces_no_matter_who_else_does() {
         let limits = Limits::new(&Rates::default(), None);
         let listing = async {
             loop {
@@ -294,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn throttling_slows_instances_but_not_the_ledger_and_passes() {
+    async fn throttling_slows_instances_for_a_while_but_never_the_ledger() {
         let limits = limits(Rate::new(50.0, 100.0, 40.0));
         assert!(granted(&limits, Duration::from_secs(10)).await > 500);
         for _ in 0..64 {
@@ -316,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn throttling_for_long_never_stops_the_instances() {
+    async fn long_throttling_never_stops_the_instances() {
         let limits = limits(Rate::new(50.0, 100.0, 40.0));
         for _ in 0..20 {
             limits.throttled(WRITE);
@@ -327,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn throttling_for_long_leaves_a_slow_operation_a_call_in_ten_seconds() {
+    async fn long_throttling_leaves_a_slow_operation_one_call_in_ten_seconds() {
         let limits = limits(Rate::new(0.5, 5.0, 1.0));
         for _ in 0..20 {
             limits.throttled(WRITE);
@@ -342,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_gives_up_takes_nothing() {
+    async fn a_caller_that_gives_up_takes_no_token() {
         let limits = limits(Rate::new(1.0, 1.0, 0.0));
         limits.acquire(WRITE, Lane::Instances).await;
         let gave_up = tokio::time::timeout(Duration::from_millis(10), limits.acquire(WRITE, Lane::Instances)).await;

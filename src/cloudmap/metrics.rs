@@ -1,4 +1,4 @@
-//! What is counted about the calls to Cloud Map, and what they cost.
+//! Counters of the calls to Cloud Map, and their cost.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{Lane, Operation, Plane};
 /// A month as AWS bills it, 730 hours.
 const MONTH: Duration = Duration::from_hours(730);
 
-/// Counters of the calls, their durations and their waits for a turn. Cheap to clone: clones count together.
+/// Counters of calls, their durations, and their waits for the request rate. Clones share the counters.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     calls: IntCounterVec,
@@ -21,12 +21,12 @@ impl Metrics {
     /// Creates and registers the metrics.
     ///
     /// # Errors
-    /// If the registry has metrics of these names already.
+    /// The registry already has metrics with these names.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let buckets = || vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
         let metrics = Self {
             calls: IntCounterVec::new(
-                Opts::new("cloudmap_mcs_aws_calls_total", "Calls to AWS Cloud Map, page by page, by outcome"),
+                Opts::new("cloudmap_mcs_aws_calls_total", "Calls to AWS Cloud Map by outcome; each page counts"),
                 &["operation", "outcome"],
             )?,
             duration: HistogramVec::new(
@@ -37,7 +37,7 @@ impl Metrics {
             wait: HistogramVec::new(
                 HistogramOpts::new(
                     "cloudmap_mcs_aws_limiter_wait_seconds",
-                    "Time that calls waited for the request rate of their operation",
+                    "Time that calls waited for the rate limit of their operation",
                 )
                 .buckets(buckets()),
                 &["operation", "lane"],
@@ -54,7 +54,7 @@ impl Metrics {
         self.duration.with_label_values(&[operation.name()]).observe(duration.as_secs_f64());
     }
 
-    /// A page of a listing that has a next page: the last one counts as the call itself.
+    /// Counts a page of a listing that has a next page. The last page counts as the call itself.
     pub(super) fn page(&self, operation: Operation) {
         self.calls.with_label_values(&[operation.name(), "ok"]).inc();
     }
@@ -67,7 +67,7 @@ impl Metrics {
         self.wait.with_label_values(&[operation.name(), lane]).observe(wait.as_secs_f64());
     }
 
-    /// All calls so far by operation and outcome.
+    /// All calls so far.
     pub fn snapshot(&self) -> Calls {
         let mut calls = BTreeMap::new();
         for family in self.calls.collect() {
@@ -81,28 +81,30 @@ impl Metrics {
     }
 }
 
-/// Numbers of calls by operation and outcome, where the outcome is `ok` or an
+/// Numbers of calls by operation and outcome. The outcome is `ok` or an
 /// [`ErrorKind::category`](super::ErrorKind::category).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Calls(BTreeMap<(String, String), u64>);
 
 impl Calls {
+    /// Operation, outcome and number of calls.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, u64)> {
         self.0.iter().map(|((operation, outcome), &count)| (operation.as_str(), outcome.as_str(), count))
     }
 
+    /// Number of all calls.
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// All calls of one operation.
+    /// Number of calls of one operation.
     pub fn of(&self, operation: Operation) -> u64 {
         self.iter().filter(|(name, ..)| *name == operation.name()).map(|(.., count)| count).sum()
     }
 
-    /// What a month would cost if it went on as between two snapshots.
+    /// The calls and price of a month at the pace between `earlier` and this snapshot.
     ///
-    /// Registered instances have a price of their own (0.10 USD per instance-month), which is not in here.
+    /// Registered instances have a price of their own (0.10 USD per instance and month), which is not included.
     pub fn per_month(&self, earlier: &Self, elapsed: Duration) -> Estimate {
         let months = MONTH.as_secs_f64() / elapsed.as_secs_f64().max(1.0);
         let grown = |now: u64, then: u64| now.saturating_sub(then) as f64 * months;
@@ -119,17 +121,19 @@ impl Calls {
     }
 }
 
-/// Calls and price of a month at the present pace.
+/// Calls and price of a month at the current pace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
+    /// All calls.
     pub calls: f64,
+    /// Calls of `DiscoverInstances`.
     pub discovery_calls: f64,
-    /// Price of all calls.
+    /// Price of all calls in US dollars.
     pub usd: f64,
 }
 
 impl Estimate {
-    /// What so many discovery calls a second come to.
+    /// The price of `per_second` discovery calls a second.
     pub fn of_discovery(per_second: f64) -> Self {
         let calls = per_second * MONTH.as_secs_f64();
         Self { calls, discovery_calls: calls, usd: calls / 1e6 * Plane::Discovery.usd_per_million_calls() }

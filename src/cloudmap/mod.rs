@@ -1,9 +1,9 @@
-//! AWS Cloud Map behind a narrow port: [`CloudMap`] has the verbs that this project needs, with errors sorted by what
-//! the caller can do about them. Everything above speaks to the port, so that it also runs against a simulated
-//! registry under simulated time.
+//! AWS Cloud Map behind a narrow port. [`CloudMap`] has the methods that this project needs, with errors sorted by what
+//! the caller can do about them. All other code uses the port, so it also runs against a simulated registry under
+//! simulated time.
 //!
-//! [`connect`] builds what the product runs on: the AWS adapter, counted, and limited to the request rates that AWS
-//! allows, with a share that is the ledger's alone.
+//! [`connect`] builds what the product uses: the AWS adapter, with counted calls, limited to the request rates that AWS
+//! allows. A part of each rate is only for the ledger.
 
 pub mod attributes;
 mod aws;
@@ -27,18 +27,19 @@ pub use port::{
     Lane, Namespace, NamespaceKind, NewService, OperationId, OperationState, RecordType, Service, ServiceChange,
 };
 
-/// Cloud Map, and where it is.
+/// Cloud Map and its region.
 #[expect(missing_debug_implementations, reason = "the port is a trait object")]
 pub struct Connected {
+    /// The port.
     pub cloudmap: Arc<dyn CloudMap>,
-    /// As the flag, the environment, a profile or instance metadata gave it.
+    /// The region, from the flag, the environment, a profile or the instance metadata.
     pub region: Option<String>,
 }
 
 /// Cloud Map as the product uses it: limited to `rates` and counted in `metrics`.
 ///
 /// # Errors
-/// If the settings cannot be used; no call is made yet.
+/// The settings cannot be used. No call is made yet.
 pub async fn connect(settings: &AwsSettings, rates: &Rates, metrics: Metrics) -> Result<Connected, ConnectError> {
     let limits = Limits::new(rates, Some(metrics.clone()));
     let aws = AwsCloudMap::connect(settings, limits.clone()).await?;
@@ -46,7 +47,7 @@ pub async fn connect(settings: &AwsSettings, rates: &Rates, metrics: Metrics) ->
     Ok(Connected { cloudmap: counted(aws, limits, metrics), region })
 }
 
-/// Any Cloud Map, limited and counted as the product's is.
+/// Limits and counts the calls of any Cloud Map, as [`connect`] does.
 pub fn limited(cloudmap: impl CloudMap, rates: &Rates, metrics: Metrics) -> Arc<dyn CloudMap> {
     let limits = Limits::new(rates, Some(metrics.clone()));
     counted(cloudmap, limits, metrics)

@@ -1,4 +1,5 @@
-//! The operations of Cloud Map that this project calls, in one table: whoever adds one says all that is to be said of it.
+//! The operations of Cloud Map that this project calls, in one table with everything that has to be known about an
+//! operation.
 
 use std::fmt;
 
@@ -9,12 +10,12 @@ use super::limits::Rate;
 pub enum Plane {
     /// Slow and free.
     Control,
-    /// Fast, answered by replicas that lag, and charged by the call.
+    /// Fast, answered by replicas that lag, and billed per call.
     Discovery,
 }
 
 impl Plane {
-    /// US dollars for a million calls (AWS price list).
+    /// Price of a million calls in US dollars (AWS price list).
     pub const fn usd_per_million_calls(self) -> f64 {
         match self {
             Self::Control => 0.0,
@@ -26,31 +27,33 @@ impl Plane {
 /// Whether an operation changes anything in Cloud Map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
+    /// It changes nothing.
     Read,
+    /// It changes something.
     Write,
 }
 
-/// `Name: Plane, Access, (requests a second, burst, of it for the ledger only)`.
+/// `Name: Plane, Access, (requests a second, burst, part of the burst for the ledger only)`.
 macro_rules! operations {
     ($($name:ident: $plane:ident, $access:ident, ($per_second:expr, $burst:expr, $reserve:expr);)*) => {
-        /// One API operation. Its name is the one in AWS's documentation and in IAM actions (`servicediscovery:<name>`).
+        /// One API operation. The name is that of AWS's documentation and of IAM actions (`servicediscovery:<name>`).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Operation {
             $(#[doc = concat!("`servicediscovery:", stringify!($name), "`")] $name,)*
         }
 
         impl Operation {
-            /// All of them.
+            /// All operations.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// As AWS calls it.
+            /// The name that AWS uses.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name),)*
                 }
             }
 
-            /// The part of Cloud Map that serves it, from which its price follows.
+            /// The part of Cloud Map that serves it, which determines its price.
             pub const fn plane(self) -> Plane {
                 match self {
                     $(Self::$name => Plane::$plane,)*
@@ -64,7 +67,7 @@ macro_rules! operations {
                 }
             }
 
-            /// How often this project calls it at most, unless told otherwise ([`Rates`](super::Rates)).
+            /// How often this project calls it at most, unless [`Rates`](super::Rates) are changed.
             pub const fn rate(self) -> Rate {
                 match self {
                     $(Self::$name => Rate::new($per_second, $burst, $reserve),)*
@@ -74,9 +77,10 @@ macro_rules! operations {
     };
 }
 
-// The rates that the AWS Cloud Map MCS Controller limits itself to, which its comments call AWS's default limits, and that
-// users run with; half of the published quota for DiscoverInstances (1,000/s, burst 2,000 per account and region), because
-// several clusters share it. For operations that nobody has figures of, those of their nearest relative.
+// For most operations these are the rates of the AWS Cloud Map MCS Controller, whose comments call them AWS's default
+// limits, and which its users run with. For DiscoverInstances it is half of the published quota (1,000/s, burst 2,000
+// per account and region), because several clusters share it. Operations without known limits get those of the most
+// similar operation.
 operations! {
     ListNamespaces: Control, Read, (0.5, 5.0, 1.0);
     GetNamespace: Control, Read, (5.0, 50.0, 0.0);
@@ -111,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_reads_from_writes_and_a_rate_leaves_something_for_instances() {
+    fn names_distinguish_reads_from_writes_and_rates_leave_something_for_instances() {
         for operation in Operation::ALL {
             let reads = ["List", "Get", "Discover"].iter().any(|verb| operation.name().starts_with(verb));
             assert_eq!(operation.access() == Access::Read, reads, "{operation}");
@@ -121,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_rates_are_those_that_are_kept() {
+    fn the_documented_rates_are_the_real_ones() {
         let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).unwrap();
         let table = document.split("## Rates and quotas").nth(1).unwrap().split("\n\n").nth(2).unwrap();
         let mut documented = BTreeMap::new();

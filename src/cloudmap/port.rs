@@ -1,4 +1,4 @@
-//! The port: domain verbs, plain types, sorted errors.
+//! The port: methods in words of the domain, plain types, sorted errors.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,28 +8,28 @@ use std::{
 
 use async_trait::async_trait;
 
-/// Attributes of an instance: at most 30, keys of at most 255 characters, values of at most 1,024, 5,000 characters
-/// in all (Cloud Map `RegisterInstance`).
+/// Attributes of an instance: at most 30, names of at most 255 characters, values of at most 1,024, and 5,000
+/// characters in total (Cloud Map `RegisterInstance`).
 pub type Attributes = BTreeMap<String, String>;
 
-/// Cloud Map in one account and region.
+/// Cloud Map of one account and region.
 ///
 /// Every call has a deadline of a few seconds and is counted. Calls wait for the rate limit of their operation (see
-/// [`Lane`]); a call that writes is retried by nobody below this port, because only the caller knows whether it may
-/// still write.
+/// [`Lane`]). Nothing below this port retries a write, because only the caller knows whether it may still write.
 ///
 /// # Errors
 /// [`ErrorKind`] says what the caller can do. A write that ends in [`ErrorKind::Unknown`] may have happened, or may
-/// still happen later.
+/// still happen.
 #[async_trait]
 pub trait CloudMap: Send + Sync + 'static {
-    /// All namespaces of this account. Those that other accounts share with it (AWS RAM) are not among them: their calls take ARNs
-    /// and the owner's account. AWS allows few such calls: whoever cannot do without goes first.
+    /// All namespaces of this account, without those that other accounts share with it (AWS RAM): calls for those need
+    /// ARNs and the owner's account. AWS allows few such calls, so the ledger goes first.
     async fn list_namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error>;
 
+    /// One namespace.
     async fn get_namespace(&self, id: &str) -> Result<Namespace, Error>;
 
-    /// Starts to create an API-only namespace. The returned operation is asynchronous.
+    /// Begins to create an API-only namespace. The operation is asynchronous.
     async fn create_http_namespace(
         &self,
         name: &str,
@@ -38,40 +38,46 @@ pub trait CloudMap: Send + Sync + 'static {
         tags: &BTreeMap<String, String>,
     ) -> Result<OperationId, Error>;
 
-    /// Starts to delete a namespace, which must have no services.
+    /// Begins to delete a namespace, which must have no services.
     async fn delete_namespace(&self, id: &str) -> Result<OperationId, Error>;
 
-    /// All services of a namespace. `creator_request_id` and `namespace_id` are not filled in by AWS here.
+    /// All services of a namespace. AWS does not return `creator_request_id` and `namespace_id` here.
     async fn list_services(&self, namespace_id: &str) -> Result<Vec<Service>, Error>;
 
+    /// One service, with all fields.
     async fn get_service(&self, id: &str) -> Result<Service, Error>;
 
-    /// Creates a service; the only create-if-absent that Cloud Map has, and so the only claim.
+    /// Creates a service. This is the only create-if-absent of Cloud Map, and therefore the only way to claim
+    /// something.
     async fn create_service(&self, new: &NewService) -> Result<CreateService, Error>;
 
-    /// Starts to replace the description, the records' TTLs and the Route 53 health check of a service. AWS deletes what it
-    /// is not told of: all of `change` is what the service has afterwards. Services of API-only namespaces cannot be
-    /// updated, kinds of records and routing policy never.
+    /// Begins to replace the description, the TTLs of the records and the Route 53 health check of a service. AWS
+    /// deletes what the request omits: afterwards the service has exactly what `change` contains. Services in API-only
+    /// namespaces cannot be updated. Types of records and the routing policy can never be changed.
     async fn update_service(&self, id: &str, change: &ServiceChange) -> Result<OperationId, Error>;
 
     /// Deletes a service, which must have no instances ([`ErrorKind::InUse`]).
     async fn delete_service(&self, id: &str) -> Result<(), Error>;
 
-    /// Starts an upsert of an instance. One operation per (service, instance) at a time: [`ErrorKind::Duplicate`].
+    /// Begins to create or update an instance. Only one operation per (service, instance) can run at a time
+    /// ([`ErrorKind::Duplicate`]).
     async fn register_instance(&self, service_id: &str, instance: &Instance, lane: Lane) -> Result<OperationId, Error>;
 
+    /// Begins to deregister an instance.
     async fn deregister_instance(&self, service_id: &str, instance_id: &str, lane: Lane) -> Result<OperationId, Error>;
 
+    /// State of an operation.
     async fn operation(&self, id: &OperationId, lane: Lane) -> Result<OperationState, Error>;
 
-    /// All instances as the control plane has them, page after page.
+    /// All instances of a service in the control plane. Reads all pages.
     async fn list_instances(&self, service_id: &str) -> Result<Vec<Instance>, Error>;
 
-    /// The instances of a service that fail its health check, page after page. None where it has no health check.
+    /// The instances of a service that fail its health check. Reads all pages. Empty if the service has no health
+    /// check.
     async fn unhealthy_instances(&self, service_id: &str) -> Result<BTreeSet<Arc<str>>, Error>;
 
-    /// At most 1,000 instances as the discovery plane has them, whatever their health, filtered by equal attributes.
-    /// `http_name` is the namespace's [`Namespace::http_name`].
+    /// At most 1,000 instances in the discovery plane, healthy or not, that have the attributes in `query`. `http_name`
+    /// is the [`Namespace::http_name`].
     async fn discover_instances(
         &self,
         http_name: &str,
@@ -80,19 +86,23 @@ pub trait CloudMap: Send + Sync + 'static {
         lane: Lane,
     ) -> Result<Discovery, Error>;
 
-    /// Sets the health of an instance of a service that has a custom health check.
+    /// Sets the health status of an instance, in a service with a custom health check.
     async fn set_custom_health(&self, service_id: &str, instance_id: &str, healthy: bool) -> Result<(), Error>;
 
+    /// The tags of a service or namespace.
     async fn list_tags(&self, arn: &str) -> Result<BTreeMap<String, String>, Error>;
 
+    /// Adds tags to a service or namespace.
     async fn tag(&self, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error>;
 }
 
-/// Whose share of an operation's request rate a call spends. Ledger calls have a share of their own: ten thousand
-/// instances in the queue never delay them.
+/// Which part of an operation's request rate a call uses. The ledger has a part of its own, so ten thousand queued
+/// instances never delay it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lane {
+    /// Calls of the ledger.
     Ledger,
+    /// All other calls.
     Instances,
 }
 
@@ -100,46 +110,62 @@ pub enum Lane {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OperationId(pub Arc<str>);
 
+/// State of an asynchronous operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OperationState {
     /// Submitted or pending.
     Running,
+    /// It succeeded.
     Succeeded {
-        /// Ids by target type (`NAMESPACE`, `SERVICE`, `INSTANCE`).
+        /// Ids by type of target (`NAMESPACE`, `SERVICE`, `INSTANCE`).
         targets: BTreeMap<String, String>,
     },
+    /// It failed.
     Failed {
+        /// AWS's error code.
         code: String,
+        /// AWS's text.
         message: String,
     },
 }
 
+/// A Cloud Map namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
+    /// Id, such as `ns-abcdefghij123456`.
     pub id: Arc<str>,
+    /// Amazon Resource Name.
     pub arn: Arc<str>,
+    /// Name.
     pub name: Arc<str>,
-    /// What `DiscoverInstances` takes: differs from `name` when a name was used before (AWS appends a hash).
+    /// The name that `DiscoverInstances` takes. It differs from `name` if the name was used before (AWS appends a
+    /// hash).
     pub http_name: Arc<str>,
+    /// Whether it has DNS.
     pub kind: NamespaceKind,
+    /// Text for people.
     pub description: Option<String>,
-    /// Milliseconds since 1970; the greatest number where AWS does not tell.
+    /// Time of creation in milliseconds since 1970; the greatest number if AWS does not return it.
     pub created: i64,
 }
 
 impl Namespace {
-    /// Order of namespaces that share a name, of which the first is used, by all clusters and leaders alike. It is the oldest: one
-    /// that is made later, whatever its kind and its id, takes nothing away from it, and AWS deletes none that has services.
+    /// Sort key for namespaces with one name. All clusters and leaders use the first one. It is the oldest, so a
+    /// namespace that is created later takes nothing away from it, whatever its kind and id; and AWS never deletes a
+    /// namespace that has services.
     pub fn precedence(&self) -> (i64, NamespaceKind, &str) {
         (self.created, self.kind, &self.id)
     }
 }
 
-/// In the order in which they come where several namespaces of one moment have one name.
+/// Kinds of namespaces, in the order of precedence if several were created at the same moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NamespaceKind {
+    /// API-only.
     Http,
+    /// With private DNS names.
     DnsPrivate,
+    /// With public DNS names.
     DnsPublic,
 }
 
@@ -154,64 +180,84 @@ impl NamespaceKind {
     }
 }
 
+/// A Cloud Map service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
+    /// Id, such as `srv-abcdefghij123456`.
     pub id: Arc<str>,
+    /// Amazon Resource Name.
     pub arn: Arc<str>,
+    /// Name.
     pub name: Arc<str>,
+    /// Id of its namespace. Listings do not return it.
     pub namespace_id: Option<Arc<str>>,
+    /// Text that this project uses as an owner mark, if there are records.
     pub description: Option<String>,
-    /// Set by whoever created the service, for ever: our owner mark.
+    /// Set by the creator and never changed: our owner mark. Listings do not return it.
     pub creator_request_id: Option<String>,
-    /// `None` for a service that is found by API only.
+    /// The records; `None` if the service can be discovered only through the API.
     pub dns: Option<DnsConfig>,
+    /// Whether instances have a custom health status.
     pub custom_health_check: bool,
-    /// Route 53 checks the instances (public DNS namespaces).
+    /// The Route 53 health check of its instances (public DNS namespaces).
     pub health_check: Option<HealthCheck>,
 }
 
-/// What a service is to have, whole.
+/// The complete new state of a service's variable parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceChange {
+    /// The description.
     pub description: Option<String>,
-    /// The kinds that the service has, with their TTLs.
+    /// The types of records that the service has, with their TTLs.
     pub records: Vec<DnsRecord>,
+    /// The Route 53 health check.
     pub health_check: Option<HealthCheck>,
 }
 
-/// A Route 53 health check, as AWS writes it.
+/// A Route 53 health check in AWS's terms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthCheck {
     /// `HTTP`, `HTTPS` or `TCP`.
     pub kind: String,
+    /// Path for HTTP and HTTPS.
     pub path: Option<String>,
+    /// Number of failed checks in a row after which an instance is unhealthy.
     pub failure_threshold: Option<i32>,
 }
 
+/// DNS configuration of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsConfig {
-    /// Answers with one random instance (WEIGHTED) instead of up to eight healthy ones (MULTIVALUE).
+    /// Whether DNS answers with one random instance (WEIGHTED) instead of up to eight healthy ones (MULTIVALUE).
     pub weighted: bool,
+    /// The types of records.
     pub records: Vec<DnsRecord>,
 }
 
+/// One type of record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DnsRecord {
+    /// The type.
     pub record_type: RecordType,
-    /// Seconds.
+    /// TTL in seconds.
     pub ttl: u32,
 }
 
+/// Type of a DNS record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RecordType {
+    /// IPv4 address.
     A,
+    /// IPv6 address.
     Aaaa,
+    /// Port and host.
     Srv,
+    /// Another host name.
     Cname,
 }
 
 impl RecordType {
-    /// As DNS spells it.
+    /// The spelling of DNS.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::A => "A",
@@ -222,86 +268,106 @@ impl RecordType {
     }
 }
 
+/// A service to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewService {
+    /// Id of its namespace.
     pub namespace_id: Arc<str>,
+    /// Name.
     pub name: Arc<str>,
-    /// At most 64 characters. Always set explicitly: the SDK would fill in a random one.
+    /// Owner mark of at most 64 characters. It is always set; otherwise the SDK would send a random one.
     pub creator_request_id: String,
-    /// At most 1,024 characters, and not empty.
+    /// Text of 1 to 1,024 characters.
     pub description: Option<String>,
-    /// `None` makes a service that is found by API only (`Type=HTTP` in a DNS namespace).
+    /// The records; `None` creates a service that can be discovered only through the API (`Type=HTTP` in a DNS
+    /// namespace).
     pub dns: Option<DnsConfig>,
+    /// Whether instances have a custom health status.
     pub custom_health_check: bool,
+    /// Tags for the service.
     pub tags: BTreeMap<String, String>,
 }
 
 /// Outcome of [`CloudMap::create_service`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CreateService {
+    /// The service was created.
     Created(Service),
-    /// The name is taken: by whom, so that the loser knows the winner. AWS may answer this to a repeated request of
-    /// the same creator, too: compare the creator with one's own.
+    /// The name is taken, with the creator, so that the loser knows the winner. AWS may return this also to a repeated
+    /// request of the same creator, so compare the creator with your own.
     Exists {
+        /// Id of the existing service.
         id: Arc<str>,
+        /// Its creator, if AWS returns it.
         creator_request_id: Option<String>,
     },
 }
 
+/// A Cloud Map instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
     /// At most 64 characters of `[0-9a-zA-Z_/:.@-]`.
     pub id: Arc<str>,
+    /// The attributes.
     pub attributes: Attributes,
 }
 
+/// Result of [`CloudMap::discover_instances`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Discovery {
+    /// The instances.
     pub instances: Vec<Instance>,
-    /// The ids of those that fail the health check of their service; none where it has no health check.
+    /// Ids of the instances that fail the health check of their service; empty if it has none.
     pub unhealthy: BTreeSet<Arc<str>>,
-    /// Exactly 1,000 rows came back: there may be more, and AWS has no next page.
+    /// Exactly 1,000 rows were returned. There may be more, and AWS has no next page.
     pub truncated: bool,
 }
 
-/// A failed call: which operation, what kind, and the AWS error in words.
+/// A failed call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Cloud Map {operation} failed: {message}")]
 pub struct Error {
+    /// Name of the operation.
     pub operation: &'static str,
+    /// What the caller can do about it.
     pub kind: ErrorKind,
+    /// The error in AWS's words.
     pub message: String,
 }
 
+/// Kinds of errors, by what the caller can do about them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The namespace, service, instance or operation is not there (or not there yet).
+    /// The namespace, service, instance or operation does not exist (or not yet).
     NotFound,
-    /// The name is taken (namespaces).
+    /// A namespace with this name exists.
     AlreadyExists {
+        /// Id of the existing namespace, if AWS returns it.
         id: Option<String>,
     },
     /// Another operation on the same instance is running.
     Duplicate {
+        /// The running operation, if AWS returns it.
         operation: Option<OperationId>,
     },
-    /// `ResourceInUse`.
+    /// `ResourceInUse`: the namespace or service is not empty.
     InUse,
-    /// A quota is reached.
+    /// A quota is exhausted.
     LimitExceeded,
     /// Too many requests: try again later.
     Throttled,
+    /// IAM does not allow the call.
     AccessDenied,
-    /// The request itself is wrong; repeating it cannot help.
+    /// The request itself is wrong. Repeating it does not help.
     InvalidInput,
-    /// Time-out or broken connection: the call may have taken effect, now or later.
+    /// Timeout or broken connection: the call may have taken effect, or may still do so.
     Unknown,
-    /// Anything else AWS says.
+    /// Any other error.
     Other,
 }
 
 impl ErrorKind {
-    /// A stable word for metrics and reasons.
+    /// A fixed word for metrics and reasons.
     pub const fn category(&self) -> &'static str {
         match self {
             Self::NotFound => "not_found",

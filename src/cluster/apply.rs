@@ -1,4 +1,4 @@
-//! Writes to the Kubernetes API: domain verbs, each bounded in time, counted, and only while this replica leads.
+//! Writes to the Kubernetes API. Each write has a deadline, is counted, and is made only while this replica leads.
 
 use std::{
     error::Error as _,
@@ -35,29 +35,29 @@ use crate::{
     model::ServiceKey,
 };
 
-/// Longest wait for one call.
+/// Deadline of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long after the end of a claim a write may still arrive: what was begun in its last moment is given up before
-/// another replica can lead ([`super::lease::Timing`]: 15 s less 10 s).
+/// How long after the end of a leader's claim a write may still arrive. A write that began at the last moment is given
+/// up before another replica can lead ([`super::lease::Timing`]: 15 s minus 10 s).
 const ARRIVAL: Duration = Duration::from_secs(5);
 
-/// How API servers answer a server-side apply with a field that they do not know, as an internal error.
+/// The beginning of the internal error with which API servers answer a server-side apply that has an unknown field.
 const UNKNOWN_FIELD: &str = "failed to create typed patch object";
 
-/// What importing and exporting write into this cluster.
+/// The writes of importing and exporting in this cluster.
 ///
-/// An object is given whole, with all the fields that the import owns; a field left out that was given before is
-/// removed. Given with its `metadata.uid`, it is written over whatever else set its fields, but never over another
-/// object that has taken its name; without, it is created, and an object that is already there must not be somebody
-/// else's ([`Cause::Conflict`]).
+/// Each object is complete: it contains all fields that the import owns, and a field that was in an earlier version but
+/// is left out now is removed. With a `metadata.uid`, the write forces ownership of its fields, but never writes
+/// another object that has taken the name. Without a uid, the object is created; if an object with that name exists, it
+/// must not be foreign ([`Cause::Conflict`]).
 ///
 /// Compare with the cache first: every call is a write.
 #[async_trait]
 pub trait ClusterWriter: Send + Sync + 'static {
     async fn apply_service_import(&self, import: &ServiceImport) -> Result<ServiceImport, Error>;
 
-    /// The status of the ServiceImport with this uid.
+    /// Writes the status of the ServiceImport with this uid.
     async fn apply_import_status(
         &self,
         key: &ServiceKey,
@@ -65,26 +65,27 @@ pub trait ClusterWriter: Send + Sync + 'static {
         status: &ServiceImportStatus,
     ) -> Result<ServiceImport, Error>;
 
-    /// The answer carries the cluster IPs that the API server allocated.
+    /// Writes a derived Service. The result has the cluster IPs that the API server allocated.
     async fn apply_derived_service(&self, service: &v1::Service) -> Result<v1::Service, Error>;
 
-    /// Where the API server refuses node hints, they are left out: see [`ClusterWriter::takes_node_hints`].
+    /// Writes an imported EndpointSlice. If the API server does not accept node hints, they are left out; see
+    /// [`ClusterWriter::takes_node_hints`].
     async fn apply_endpoint_slice(&self, slice: &discovery::EndpointSlice) -> Result<discovery::EndpointSlice, Error>;
 
-    /// Whether the API server takes `hints.forNodes`, as far as is known: Kubernetes has them since 1.33.
+    /// Whether the API server accepts `hints.forNodes`, as far as is known. Kubernetes has them since 1.33.
     fn takes_node_hints(&self) -> bool;
 
-    /// An object that is gone, or replaced by another of that name, is deleted: that is no error.
+    /// Deletes a ServiceImport. If it is gone, or another object has its name, that is no error.
     async fn delete_service_import(&self, key: &ServiceKey, uid: &str) -> Result<(), Error>;
 
-    /// Likewise.
+    /// Deletes a derived Service. If it is gone, or another object has its name, that is no error.
     async fn delete_derived_service(&self, key: &ServiceKey, uid: &str) -> Result<(), Error>;
 
-    /// Likewise.
+    /// Deletes an imported EndpointSlice. If it is gone, or another object has its name, that is no error.
     async fn delete_endpoint_slice(&self, key: &ObjectKey, uid: &str) -> Result<(), Error>;
 
-    /// The conditions that `manager` owns on the ServiceExport with this uid. One that was given before and is left out
-    /// is removed; those of other managers stay.
+    /// Writes the conditions that `manager` owns on the ServiceExport with this uid. A condition that was in an earlier
+    /// version but is left out now is removed. Conditions of other managers stay.
     async fn apply_export_conditions(
         &self,
         key: &ServiceKey,
@@ -93,11 +94,11 @@ pub trait ClusterWriter: Send + Sync + 'static {
         manager: FieldManager,
     ) -> Result<(), Error>;
 
-    /// Publishes an Event on a user's object: on transitions only. Failures are logged and counted.
+    /// Emits an Event about a user's object. Call it only when something changes. Failures are logged and counted.
     async fn publish_event(&self, note: Note);
 }
 
-/// Takes `hints.forNodes` out of a slice.
+/// Removes `hints.forNodes` from a slice.
 pub fn drop_node_hints(slice: &mut discovery::EndpointSlice) {
     for endpoint in &mut slice.endpoints {
         if let Some(hints) = &mut endpoint.hints {
@@ -107,47 +108,53 @@ pub fn drop_node_hints(slice: &mut discovery::EndpointSlice) {
     }
 }
 
-/// A write that failed: which, and why.
+/// A write failed.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {verb} {kind} {object}")]
 pub struct Error {
+    /// The kind of write, such as `apply`.
     pub verb: &'static str,
+    /// The kind of object.
     pub kind: &'static str,
-    /// `<namespace>/<name>`.
+    /// `<namespace>/<name>` of the object.
     pub object: String,
+    /// The reason.
     #[source]
     pub cause: Cause,
 }
 
-/// Why a write failed. The texts are the API server's own where it gave any.
+/// Why a write failed. The text is the API server's, if there is one.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
+    /// This replica does not lead.
     #[error("this replica is not the leader")]
     NotLeader,
-    #[error("no answer in time: it may have taken effect")]
+    /// No answer came in time. The write may have taken effect.
+    #[error("no answer in time; the write may have taken effect")]
     Timeout,
-    /// The object, its namespace or its CRD.
+    /// The object, its namespace or its CRD does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// Another object has its name, or other writers own its fields.
+    /// Another object has the name, or other writers own the fields.
     #[error("{0}")]
     Conflict(String),
-    /// The namespace is being deleted: nothing can be created in it.
+    /// The namespace is being deleted, so nothing can be created in it.
     #[error("{0}")]
     NamespaceTerminating(String),
-    #[error("{0}: does the service account have the permissions of config/rbac?")]
+    /// RBAC does not allow the write.
+    #[error("{0}; check that the service account has the permissions in config/rbac")]
     Forbidden(String),
-    /// Refused by validation or an admission policy, or with a field that this API server does not know: repeating it cannot
-    /// help.
+    /// The object was refused by validation or an admission policy, or has a field that this API server does not know.
+    /// Repeating the write does not help.
     #[error("{0}")]
     Invalid(String),
-    /// No connection, overload, or an answer that cannot be read: may have taken effect.
+    /// No connection, overload, or an unreadable answer. The write may have taken effect.
     #[error("{0}")]
     Unavailable(String),
 }
 
 impl Cause {
-    /// A stable word for metrics.
+    /// A fixed word for metrics.
     pub const fn category(&self) -> &'static str {
         match self {
             Self::NotLeader => "not_leader",
@@ -173,7 +180,7 @@ impl From<kube::Error> for Cause {
             Self::NotFound(message)
         } else if status.is_conflict()
             || status.is_already_exists()
-            // The uid given is not that of the object: the API server calls it immutable.
+            // The uid in the request is not that of the object: the API server calls the field immutable.
             || causes.clone().any(|cause| cause.field == "metadata.uid")
         {
             Self::Conflict(message)
@@ -187,7 +194,7 @@ impl From<kube::Error> for Cause {
     }
 }
 
-/// An error of kube in words: the API server's own where it gave any, else the whole chain.
+/// The text of a kube error: that of the API server if there is one, else the error with all its causes.
 pub(super) fn words(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return status.message.clone();
@@ -196,7 +203,7 @@ pub(super) fn words(error: &kube::Error) -> String {
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();
-        // kube puts some causes into the text already.
+        // kube already includes some causes in the text.
         if !text.ends_with(&cause_text) {
             text = format!("{text}: {cause_text}");
         }
@@ -243,26 +250,27 @@ impl Written for discovery::EndpointSlice {
 }
 
 impl KubernetesWriter {
+    /// A writer that writes only while `leadership` lasts.
     pub fn new(client: Client, leadership: Leadership, metrics: Metrics, events: Publisher) -> Self {
         Self { client, leadership, metrics, events, refuses_node_hints: Arc::default() }
     }
 
-    /// Server-side apply of a whole object.
+    /// Server-side apply of a complete object.
     async fn apply<K: Written + Serialize + Sync>(&self, object: &K) -> Result<K, Error> {
         let metadata = object.meta();
         let (namespace, name) =
             (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default());
         let mut params = PatchParams::apply(FieldManager::Import.as_str());
-        // Without a uid this creates. The API has no "only if absent" for server-side apply, but without force an
-        // object of somebody else conflicts, and one of our own, that the cache has not seen yet, does not.
+        // Without a uid this creates the object. Server-side apply has no "only if absent". But without force, a
+        // foreign object causes a conflict, while our own object that the cache has not seen yet does not.
         params.force = metadata.uid.is_some();
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         self.call("apply", K::KIND, namespace, name, api.patch(name, &params, &Patch::Apply(object))).await
     }
 
-    /// Server-side apply of the status of an object that exists: a status subresource never creates. The API server does
-    /// not compare uids here, so an object that has just taken the name of another can get its status; the error says so,
-    /// and the new object's own turn puts it right.
+    /// Server-side apply of the status of an existing object; a status subresource never creates. The API server does
+    /// not compare uids here, so an object that has just taken the name of another can get its status. The caller gets
+    /// an error, and corrects the status when it handles the new object.
     async fn apply_status<K: Written>(
         &self,
         key: &ServiceKey,

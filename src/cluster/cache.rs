@@ -1,8 +1,8 @@
-//! A cache of one kind of object, narrowed on the way in.
+//! A cache of the objects of one kind, narrowed to the fields that this project needs.
 //!
-//! Own code rather than kube's reflector and shared streams, for three guarantees: objects that vanish while a watch is
-//! broken are reported as changes, a narrowed object that did not change is not, and a slow reader costs memory for
-//! each changed object once, however often it changes.
+//! This is not kube's reflector with shared streams, because of three guarantees. Objects that vanish while a watch is
+//! broken are reported as changes. An object whose kept fields did not change is not reported. A slow reader needs
+//! memory once per changed object, however often the object changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,14 +21,15 @@ use tokio::{
 
 use super::objects::Interner;
 
-/// A cache that has not made progress for this long may be wrong: its replica is not ready and stands for no election.
+/// A cache that has made no progress for this long may be wrong. Its replica is not ready and does not stand for
+/// election.
 ///
-/// A watch that dies is noticed after 65 s of silence at the latest. Three attempts with their deadlines and pauses fit
-/// into the rest: what lasts longer does not heal by itself.
+/// A watch that dies is noticed after 65 s of silence at the latest. The rest of the time is enough for three attempts
+/// with their deadlines and pauses. A problem that lasts longer does not go away by itself.
 pub const STALE_AFTER: Duration = Duration::from_mins(3);
 
-/// Likewise for a list that an election asked for, of which no page came in this time: two attempts fit. A list of very many
-/// pages may take longer, up to [`STALE_AFTER`].
+/// The same for a list that an election requested, if no page of it arrives in this time. It is enough for two
+/// attempts. A list of very many pages may take up to [`STALE_AFTER`].
 pub const REFRESHED_WITHIN: Duration = Duration::from_mins(1);
 
 /// What a cache keeps of an object.
@@ -40,24 +41,25 @@ pub trait Narrow: Sized + PartialEq + Debug + Send + Sync + 'static {
     /// Name of the cache in logs and metrics.
     const CACHE: &'static str;
 
-    /// `None` for an object without a name, which the API server never sends.
+    /// The key of an object. `None` for an object without a name, which the API server never sends.
     fn key(metadata: &ObjectMeta) -> Option<Self::Key>;
 
-    /// `None` means that this object is as good as absent.
+    /// The fields to keep. `None` if the object can be ignored.
     fn narrow(object: Self::Kind, interner: &mut Interner) -> Option<Self>;
 }
 
-/// An object that came, changed or went.
+/// An object appeared, changed or disappeared.
 #[derive(Debug)]
 pub struct Change<T: Narrow> {
+    /// Its key.
     pub key: T::Key,
-    /// As of the last change that this subscriber took; `None` if it was absent then.
+    /// The object when this subscriber last took its change; `None` if it did not exist then.
     pub old: Option<Arc<T>>,
-    /// `None` if it is gone.
+    /// The object now; `None` if it no longer exists.
     pub new: Option<Arc<T>>,
 }
 
-/// Read access to a cache. Cheap to clone; all clones see the same objects.
+/// Read access to a cache. Clones are cheap, and all of them see the same objects.
 #[derive(Debug)]
 pub struct Cache<T: Narrow>(Arc<Shared<T>>);
 
@@ -81,23 +83,24 @@ struct Content<T: Narrow> {
 
 #[derive(Debug, Clone)]
 struct State {
-    /// Something fills the cache.
+    /// Whether something fills the cache.
     watched: bool,
-    /// A complete list has been seen.
+    /// Whether a complete list has been seen.
     synced: bool,
-    /// When the server last said something that a frozen watch would not.
+    /// When the server last sent something that shows that the watch is not frozen.
     heard: Instant,
-    /// Lists asked for by [`Cache::refresh`], and how many of these requests a list has answered that began after them.
+    /// The number of lists that [`Cache::refresh`] requested, and how many of them were answered by a list that began
+    /// later.
     requests: u64,
     answered: u64,
-    /// When the first request was made that is not answered, or a page of its list came.
+    /// When the first unanswered request was made, or the last page of its list arrived.
     requested: Option<Instant>,
-    /// What went wrong since the server was last heard.
+    /// What went wrong since the server last answered.
     trouble: Option<Arc<str>>,
 }
 
 impl<T: Narrow> Cache<T> {
-    /// An empty, unsynced cache and the one end that fills it.
+    /// An empty, unsynced cache, and the writer that fills it.
     pub fn new() -> (Self, Writer<T>) {
         let cache = Self(Arc::new(Shared {
             content: RwLock::new(Content { objects: BTreeMap::new(), subscribers: Vec::new() }),
@@ -115,7 +118,7 @@ impl<T: Narrow> Cache<T> {
         (cache, writer)
     }
 
-    /// A cache of what is not watched: synced, and empty for ever.
+    /// A cache of objects that are not watched. It is synced, and always empty.
     pub fn without_objects() -> Self {
         let (cache, mut writer) = Self::new();
         writer.sync();
@@ -123,6 +126,7 @@ impl<T: Narrow> Cache<T> {
         cache
     }
 
+    /// The object with this key.
     pub fn get(&self, key: &T::Key) -> Option<Arc<T>> {
         self.read(|objects| objects.get(key).cloned())
     }
@@ -132,20 +136,23 @@ impl<T: Narrow> Cache<T> {
         self.read(|objects| objects.values().cloned().collect())
     }
 
-    /// Runs `f` on the objects at one moment, without copying them. The cache is not updated meanwhile: keep it short.
+    /// Calls `f` with the objects at one moment, without copying them. The cache is locked meanwhile, so `f` must be
+    /// short.
     pub fn read<R>(&self, f: impl FnOnce(&BTreeMap<T::Key, Arc<T>>) -> R) -> R {
         f(&self.0.content.read().unwrap_or_else(PoisonError::into_inner).objects)
     }
 
+    /// Number of objects.
     pub fn len(&self) -> usize {
         self.read(BTreeMap::len)
     }
 
+    /// Whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether a complete list has been seen since the start: before that, absence means nothing.
+    /// Whether a complete list has been seen since the start. Before that, the absence of an object means nothing.
     pub fn is_synced(&self) -> bool {
         self.0.state.borrow().synced
     }
@@ -156,14 +163,14 @@ impl<T: Narrow> Cache<T> {
         let _ = self.0.state.subscribe().wait_for(|state| state.synced).await;
     }
 
-    /// Time since the server was last heard: how far behind the cache can be.
+    /// Time since the server last answered: how far behind the cache can be.
     pub fn age(&self) -> Duration {
         let state = self.0.state.borrow();
         if state.watched { state.heard.elapsed() } else { Duration::ZERO }
     }
 
-    /// Asks for a list of its own, as fresh as the API server has, and waits until it is in the cache: what a frozen
-    /// watch did not say is known then. Returns at once where nothing fills the cache.
+    /// Requests a new list, as fresh as the API server has it, and waits until it is in the cache. After that the cache
+    /// contains even what a frozen watch did not report. Returns at once if nothing fills the cache.
     pub async fn refresh(&self) {
         let mut request = 0;
         self.0.state.send_modify(|state| {
@@ -174,8 +181,9 @@ impl<T: Narrow> Cache<T> {
         let _ = self.0.state.subscribe().wait_for(|state| state.answered >= request || !state.watched).await;
     }
 
-    /// Why nothing may rest on this cache, in words: it has no complete list, has heard nothing for [`STALE_AFTER`], or
-    /// waits for the list of an election for longer than [`REFRESHED_WITHIN`].
+    /// Why nothing may depend on this cache, as a text for people: it has no complete list, has made no progress for
+    /// [`STALE_AFTER`], or has waited for the list of an election for longer than [`REFRESHED_WITHIN`]. `None` if it
+    /// can be trusted.
     pub fn trouble(&self) -> Option<String> {
         let state = self.0.state.borrow();
         let silent = state.heard.elapsed();
@@ -186,7 +194,7 @@ impl<T: Narrow> Cache<T> {
         } else if silent >= STALE_AFTER {
             format!("the cache of {} has made no progress for {} s", T::CACHE, silent.as_secs())
         } else if state.requested.is_some_and(|requested| requested.elapsed() >= REFRESHED_WITHIN) {
-            format!("the cache of {} waits for a new list", T::CACHE)
+            format!("the cache of {} is waiting for a new list", T::CACHE)
         } else {
             return None;
         };
@@ -196,7 +204,7 @@ impl<T: Narrow> Cache<T> {
         })
     }
 
-    /// The changes from now on, and before them everything that the cache holds now.
+    /// All changes from now on, and before them everything that the cache contains now.
     pub fn subscribe(&self) -> Changes<T> {
         let mut content = self.0.content.write().unwrap_or_else(PoisonError::into_inner);
         let held = content.objects.iter().map(|(key, object)| (key.clone(), (None, Some(Arc::clone(object)))));
@@ -207,7 +215,7 @@ impl<T: Narrow> Cache<T> {
     }
 }
 
-/// The changes of a cache for one subscriber. What it has not taken yet is coalesced by key.
+/// The changes of a cache for one subscriber. Changes that it has not taken yet are combined by key.
 #[derive(Debug)]
 pub struct Changes<T: Narrow>(Arc<Queue<T>>);
 
@@ -217,11 +225,11 @@ struct Queue<T: Narrow> {
     filled: Notify,
 }
 
-/// What an object was when it was last taken, and what it is now.
+/// An object when it was last taken, and now.
 type Pending<T> = (Option<Arc<T>>, Option<Arc<T>>);
 
 impl<T: Narrow> Changes<T> {
-    /// Waits for changes and takes all there are: at least one, each key once, in their order. Cancel-safe.
+    /// Waits for changes and takes all of them: at least one, each key once, in the order of the keys. Cancel-safe.
     pub async fn next(&mut self) -> Vec<Change<T>> {
         loop {
             let changes = self.take();
@@ -232,7 +240,7 @@ impl<T: Narrow> Changes<T> {
         }
     }
 
-    /// Takes what there is without waiting.
+    /// Takes the changes that there are, without waiting.
     pub fn take(&mut self) -> Vec<Change<T>> {
         let pending = mem::take(&mut *self.0.pending.lock().unwrap_or_else(PoisonError::into_inner));
         pending.into_iter().map(|(key, (old, new))| Change { key, old, new }).collect()
@@ -256,9 +264,9 @@ impl<T: Narrow> Queue<T> {
 #[derive(Debug)]
 pub struct Writer<T: Narrow> {
     cache: Cache<T>,
-    /// The keys that the running list has named, while one runs.
+    /// The keys that the current list has contained so far, if there is one.
     listed: Option<BTreeSet<T::Key>>,
-    /// The requests for a list that were made before the running one began.
+    /// The number of requests for a list that were made before the current list began.
     answers: u64,
     interner: Interner,
 }
@@ -270,10 +278,10 @@ impl<T: Narrow> Writer<T> {
         self.apply(Event::InitDone);
     }
 
-    /// Applies one event of a watch; returns the object that could not be read, if it was one.
+    /// Applies one event of a watch. Returns the object if it could not be parsed.
     ///
-    /// Objects of a list that is still running are applied at once; nothing is removed before its end. An object that
-    /// cannot be read stays as it was, and is not taken for gone.
+    /// The objects of an unfinished list apply at once, but nothing is removed before the list ends. An object that
+    /// cannot be parsed stays as it was and does not count as gone.
     pub fn apply(&mut self, event: Event<Result<T::Kind, Box<InvalidObject>>>) -> Option<Box<InvalidObject>> {
         match event {
             Event::Init => {
@@ -341,9 +349,9 @@ impl<T: Narrow> Writer<T> {
         }
     }
 
-    /// The server said that there is nothing new, or something was applied: the cache is as fresh as can be.
+    /// Notes that the server answered: the cache is as fresh as possible.
     ///
-    /// Returns what was in the way before, if anything.
+    /// Returns the problem that this ends, if there was one.
     pub(super) fn heard(&self) -> Option<Arc<str>> {
         let mut trouble = None;
         self.cache.0.state.send_if_modified(|state| {
@@ -354,7 +362,7 @@ impl<T: Narrow> Writer<T> {
         trouble
     }
 
-    /// A page of a list came, which is not all of it.
+    /// Notes that a page of a list arrived that is not the last one.
     pub(super) fn advanced(&self) {
         self.cache.0.state.send_if_modified(|state| {
             if state.requested.is_some() {
@@ -364,7 +372,7 @@ impl<T: Narrow> Writer<T> {
         });
     }
 
-    /// Something is in the way. Returns whether that is news.
+    /// Notes a problem. Returns whether it is new.
     pub(super) fn failed(&self, words: &str) -> bool {
         self.cache.0.state.send_if_modified(|state| {
             let news = state.trouble.as_deref() != Some(words);
@@ -375,12 +383,12 @@ impl<T: Narrow> Writer<T> {
         })
     }
 
-    /// Whether a list was asked for after the last one began.
+    /// Whether a list was requested after the last one began.
     pub(super) fn is_list_wanted(&self) -> bool {
         self.cache.0.state.borrow().requests > self.answers
     }
 
-    /// Waits until it is so.
+    /// Waits until a list is requested.
     pub(super) async fn list_wanted(&self) {
         // The sender lives as long as `self`, so waiting cannot fail.
         let _ = self.cache.0.state.subscribe().wait_for(|state| state.requests > self.answers).await;

@@ -15,28 +15,36 @@ use kube::{
 use serde_json::json;
 use tower::util::MapResponseLayer;
 
-/// Which cluster to talk to. By default: the one of the environment's kubeconfig, else the one that this pod runs in.
+/// Which cluster to connect to. The default is the one of the environment's kubeconfig, else the one in which this pod
+/// runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
+    /// Kubeconfig file.
     pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig.
     pub context: Option<String>,
 }
 
-/// Why there is no connection.
+/// There is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The kubeconfig cannot be used.
     #[error("failed to read the kubeconfig")]
     Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
+    /// There is neither a kubeconfig nor a service account.
     #[error("failed to find a cluster: neither a kubeconfig nor the service account of a pod can be used")]
     Infer(#[source] Box<kube::config::InferConfigError>),
+    /// The client cannot be created.
     #[error("failed to set up the client")]
     Client(#[source] Box<kube::Error>),
 }
 
-/// A client, and the namespace that this process runs in (in a pod), or that the kubeconfig names.
+/// A client and its default namespace.
 #[derive(Clone)]
 pub struct Connection {
+    /// The client.
     pub client: Client,
+    /// The namespace of this pod, or of the kubeconfig's context.
     pub namespace: String,
 }
 
@@ -46,15 +54,15 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Prepares a client; does not talk to the API server yet.
+/// Prepares a client. Does not connect to the API server yet.
 pub async fn connect(options: &Options) -> Result<Connection, Error> {
     let mut config = configuration(options).await?;
     config.connect_timeout = Some(Duration::from_secs(5));
     config.write_timeout = Some(Duration::from_secs(10));
-    // Watches are quiet for minutes. They notice dead connections by themselves, and every other call has a deadline.
+    // Watches are silent for minutes. They notice dead connections themselves, and every other call has a deadline.
     config.read_timeout = None;
-    // kube would repeat what is answered by 429, 503 or 504 up to 15 times, for minutes, and say nothing of it. Whoever
-    // calls has a deadline, and a back-off or a queue of its own.
+    // By default kube would silently repeat a request that is answered with 429, 503 or 504, up to 15 times and for
+    // minutes. Here every caller has a deadline and its own back-off or queue.
     config.default_retry = false;
     let namespace = config.default_namespace.clone();
     let client = ClientBuilder::try_from(config).map_err(|error| Error::Client(Box::new(error)))?;
@@ -62,8 +70,8 @@ pub async fn connect(options: &Options) -> Result<Connection, Error> {
     Ok(Connection { client, namespace })
 }
 
-/// Puts what the header `Retry-After` says, in seconds, into a `Status`: an API server that sheds load sends a plain text,
-/// and kube drops the headers.
+/// Copies the seconds in the header `Retry-After` into a `Status`: an overloaded API server sends plain text, and kube
+/// drops the headers.
 fn say_retry_after<B>(response: Response<B>) -> Response<Body>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -105,7 +113,7 @@ async fn configuration(options: &Options) -> Result<Config, Error> {
 mod tests {
     use super::*;
 
-    /// A response of a server that sheds load, as the client understands it.
+    /// How the client interprets the response of an overloaded server.
     async fn understood(code: u16, kind: &str, after: Option<&str>, body: &'static str) -> (u32, String) {
         let headers = after.map(|after| (header::RETRY_AFTER, after));
         let response = headers
@@ -120,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_sheds_load_is_understood() {
+    async fn the_response_of_an_overloaded_server_is_understood() {
         let (after, text) = understood(429, "text/plain; charset=utf-8", Some("7"), "Too many requests").await;
         assert!(after == 7 && text.contains("asks to wait for 7 s"), "{text}");
         for (code, kind, header) in
@@ -131,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_kubeconfig_is_named() {
+    async fn the_error_names_a_missing_kubeconfig() {
         let options = Options { kubeconfig: Some("/nonexistent/kubeconfig".into()), context: None };
         let error = connect(&options).await.unwrap_err();
         assert!(std::error::Error::source(&error).unwrap().to_string().contains("/nonexistent/kubeconfig"));

@@ -1,8 +1,9 @@
-//! Events (events.k8s.io) on users' objects, and on the controller's Lease.
+//! Events (events.k8s.io) about users' objects, and about the controller's Lease.
 //!
-//! Own code rather than kube's `Recorder`, which repeats the first note for six minutes whatever the later ones say.
-//! Publish on transitions only. Needs `create` on events.k8s.io Events. What waits to be published is bounded in number
-//! and size ([`Outbox`]): nobody may fill the memory of the controller by changing an object faster than Events are taken.
+//! This is not kube's `Recorder`, which repeats the text of the first Event for six minutes, even if later texts
+//! differ. Emit Events only when something changes. This needs the permission `create` on events.k8s.io Events. The
+//! Events that wait are limited in number and size ([`Outbox`]), so nobody can fill the controller's memory by changing
+//! an object faster than Events can be created.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -34,40 +35,42 @@ use crate::{
     model::ServiceKey,
 };
 
-/// Limit of the API server, in bytes.
+/// Maximum length of the text in the API, in bytes.
 const MAX_NOTE: usize = 1024;
 
-/// Longest name of an object.
+/// Maximum length of an object's name.
 const MAX_NAME: usize = 253;
 
-/// The same thing is not said again about the same object within this time: a condition that flaps fills nobody's
-/// list of Events.
+/// The same Event about the same object is not created again within this time, so a condition that flaps fills no list
+/// of Events.
 const REPEAT_AFTER: Duration = Duration::from_mins(10);
 
-/// More remembered Events than this, and the old ones are forgotten.
+/// How many Events are remembered for this. Beyond that, old ones are forgotten.
 const REMEMBERED: usize = 4096;
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Attempts at one Event, and the pause after the first; the second is twice as long.
+/// Number of attempts to create an Event, and the pause after the first attempt; the second pause is twice as long.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// More Events than this do not wait to be published: the oldest is dropped.
+/// How many Events can wait. Beyond that, the oldest one is dropped.
 const WAITING: usize = 1024;
 
-/// More than this about one object and one reason do not wait either: one tenant may not drop what others should read.
+/// How many Events about one object with one reason can wait, so that one tenant does not displace the Events of
+/// others.
 const WAITING_ALIKE: usize = 8;
 
-/// An Event to be.
+/// An Event to be emitted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
-    /// The object, with kind, name and uid; `kubectl describe` finds the Event by its uid.
+    /// The object, with kind, name and uid. `kubectl describe` finds the Event by the uid.
     pub regarding: ObjectReference,
+    /// The reason: that of the condition that changed, if there is one.
     pub reason: EventReason,
-    /// What was being done, in CamelCase: `Export`, `Register`.
+    /// The action in CamelCase, such as `Export` or `Register`.
     pub action: &'static str,
-    /// Cut at 1,024 bytes.
+    /// The text. It is cut at 1,024 bytes.
     pub text: String,
 }
 
@@ -78,10 +81,10 @@ impl Note {
     }
 }
 
-/// Events that wait to be published, the oldest first. Cheap to clone.
+/// Events that wait to be created, the oldest first. Clones are cheap and share the queue.
 ///
-/// An Event that waits already is not put in again. At most 1,024 wait, and at most 8 of one reason about one object: the
-/// oldest make room.
+/// An Event that already waits is not added again. At most 1,024 wait, and at most 8 about one object with one reason;
+/// the oldest ones make room.
 #[derive(Debug, Clone)]
 pub struct Outbox(Arc<Waiting>);
 
@@ -93,12 +96,12 @@ struct Waiting {
 }
 
 impl Outbox {
-    /// `dropped` counts the Events that made room for others.
+    /// An empty queue. `dropped` counts the Events that had to make room for others.
     pub fn new(dropped: IntCounter) -> Self {
         Self(Arc::new(Waiting { notes: Mutex::default(), filled: Notify::new(), dropped }))
     }
 
-    /// Puts in an Event; its text is cut here.
+    /// Adds an Event. Its text is cut here.
     pub fn send(&self, mut note: Note) {
         note.cut();
         let mut notes = self.0.notes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,7 +121,7 @@ impl Outbox {
         self.0.filled.notify_one();
     }
 
-    /// Waits for the next Event and takes it out. Cancel-safe.
+    /// Waits for the next Event and removes it. Cancel-safe.
     pub async fn next(&self) -> Note {
         loop {
             let note = self.0.notes.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
@@ -130,34 +133,34 @@ impl Outbox {
     }
 }
 
-/// Refers to a ServiceExport.
+/// A reference to a ServiceExport.
 pub fn export(key: &ServiceKey, uid: &str) -> ObjectReference {
     reference::<ServiceExport>(key, uid)
 }
 
-/// Refers to a ServiceImport.
+/// A reference to a ServiceImport.
 pub fn import(key: &ServiceKey, uid: &str) -> ObjectReference {
     reference::<ServiceImport>(key, uid)
 }
 
-/// Refers to a Service.
+/// A reference to a Service.
 pub fn service(key: &ServiceKey, uid: &str) -> ObjectReference {
     reference::<k8s_openapi::api::core::v1::Service>(key, uid)
 }
 
-/// Refers to an Ingress.
+/// A reference to an Ingress.
 pub fn ingress(key: &ServiceKey, uid: &str) -> ObjectReference {
     reference::<k8s_openapi::api::networking::v1::Ingress>(key, uid)
 }
 
-/// Refers to the controller's Lease in its own namespace: what concerns no user's object is said there.
+/// A reference to the controller's Lease in its own namespace, for Events that concern no user's object.
 pub fn lease(namespace: &str) -> ObjectReference {
     let key = ServiceKey::new(namespace, super::lease::LEASE);
     ObjectReference { uid: None, ..reference::<k8s_openapi::api::coordination::v1::Lease>(&key, "") }
 }
 
-/// Refers to a Namespace, from within it: Events about objects without a namespace would be in `default`, where nobody
-/// looks for them.
+/// A reference to a Namespace from within it. Events about objects without a namespace would be in `default`, where
+/// nobody looks for them.
 pub fn namespace(name: &str, uid: &str) -> ObjectReference {
     reference::<Namespace>(&ServiceKey::new(name, name), uid)
 }
@@ -173,7 +176,7 @@ fn reference<K: Resource<DynamicType = ()>>(key: &ServiceKey, uid: &str) -> Obje
     }
 }
 
-/// Publishes Events. Cheap to clone.
+/// Creates Events. Clones are cheap.
 #[derive(Clone)]
 pub struct Publisher {
     client: Client,
@@ -190,12 +193,12 @@ impl std::fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// `instance` is the name of the pod, at most 128 characters.
+    /// Creates Events through `client`. `instance` is the name of the pod, at most 128 characters.
     pub fn new(client: Client, instance: &str, metrics: Metrics) -> Self {
         Self { client, instance: instance.into(), metrics, said: Arc::default() }
     }
 
-    /// Publishes; a failure is logged and counted, because no work may depend on an Event.
+    /// Creates an Event. A failure is only logged and counted, because nothing may depend on an Event.
     pub async fn publish(&self, mut note: Note) {
         note.cut();
         let new = self.said.lock().unwrap_or_else(PoisonError::into_inner).is_new(&note, Instant::now());
@@ -213,20 +216,21 @@ impl Publisher {
                 Ok(Err(error)) => Cause::from(error),
                 Err(_) => Cause::Timeout,
             };
-            // A server that is busy, or away for a moment, deserves another attempt. By its name it is made once.
+            // If the server is busy or briefly away, another attempt is worth it. The name ensures that the Event is
+            // created only once.
             if matches!(error, Cause::Unavailable(_)) && attempt < ATTEMPTS {
                 sleep(PAUSE * attempt).await;
                 attempt += 1;
                 continue;
             }
-            warn!(%error, reason = event.reason, "failed to publish an Event");
+            warn!(%error, reason = event.reason, "failed to create an Event");
             break if matches!(error, Cause::Timeout) { "timeout" } else { "failed" };
         };
         self.metrics.events.with_label_values(&[outcome]).inc();
     }
 }
 
-/// What was said lately: the object's uid, the reason, and a hash of the text.
+/// The recent Events: the object's uid, the reason, and a hash of the text.
 #[derive(Debug, Default)]
 struct Said(HashMap<(String, EventReason, u64), Instant>);
 
@@ -270,8 +274,8 @@ fn event(note: Note, instance: &str, now: Timestamp) -> Event {
     }
 }
 
-/// As client-go names them: the object, a dot, and the time in hexadecimal. At most 253 characters, and the part before
-/// the dot must end in a letter or digit.
+/// The name that client-go would give: the object, a dot, and the time in hexadecimal. It has at most 253 characters,
+/// and the part before the dot must end in a letter or digit.
 fn event_name(object: &str, now: Timestamp) -> String {
     let object = &object[..object.floor_char_boundary(MAX_NAME - 33)];
     format!("{}.{:x}", object.trim_end_matches(['-', '.']), now.as_nanosecond())
@@ -307,7 +311,7 @@ mod tests {
 
     /// The API server refuses `web.` and `web-.x` as names.
     #[test]
-    fn an_event_has_a_name_that_the_api_server_takes() {
+    fn an_event_has_a_name_that_the_api_server_accepts() {
         let now = Timestamp::from_second(1).unwrap();
         assert_eq!(event_name("web", now), "web.3b9aca00");
         let long = event_name(&format!("{}-{}", "a".repeat(MAX_NAME - 34), "b".repeat(33)), Timestamp::MAX);
@@ -315,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_same_is_not_said_twice_but_something_new_is() {
+    async fn the_same_event_is_not_repeated_but_a_new_one_is_created() {
         let mut said = Said::default();
         assert!(said.is_new(&note("a"), Instant::now()));
         assert!(!said.is_new(&note("a"), Instant::now()));
@@ -325,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_recurs_is_said_every_ten_minutes() {
+    async fn a_recurring_event_is_created_every_ten_minutes() {
         let mut said = Said::default();
         for new in [true, false, true] {
             assert_eq!(said.is_new(&note("a"), Instant::now()), new);
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_remembered_is_bounded() {
+    async fn the_number_of_remembered_events_is_bounded() {
         let mut said = Said::default();
         for n in 0..3 * REMEMBERED {
             said.is_new(&note(&n.to_string()), Instant::now());
@@ -350,9 +354,9 @@ mod tests {
         outbox.0.notes.lock().unwrap().iter().cloned().collect()
     }
 
-    /// An annotation of 200 KB that is changed 1,300 times, while the API server takes no Events.
+    /// An annotation of 200 KB that is changed 1,300 times while the API server takes no Events.
     #[test]
-    fn what_waits_to_be_published_is_bounded_whatever_a_tenant_does() {
+    fn the_events_that_wait_are_bounded_no_matter_what_a_tenant_does() {
         let outbox = outbox();
         outbox.send(Note { reason: EventReason::NoService, ..note("of somebody else") });
         for n in 0..1300 {
@@ -371,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_are_taken_in_their_order_and_each_once() {
+    async fn events_are_taken_in_order_and_each_once() {
         let outbox = outbox();
         for text in ["a", "b", "a"] {
             outbox.send(note(text));
@@ -388,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_event_is_tried_again_where_the_api_server_is_busy() {
+    async fn an_event_is_tried_again_if_the_api_server_is_busy() {
         let api = crate::cluster::fake_api::FakeApi::default();
         let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
         let publisher = Publisher::new(api.client(), "pod", metrics.clone());

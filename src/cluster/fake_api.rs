@@ -1,5 +1,5 @@
-//! A stand-in for the API server behind a client, without a socket, so that it works under paused time: records requests,
-//! gives prepared answers.
+//! A replacement for the API server behind a client, without a socket, so that it works under paused time. It records
+//! requests and gives prepared answers.
 
 use std::{
     collections::VecDeque,
@@ -15,10 +15,10 @@ use axum::{
 use kube::Client;
 use serde_json::{Value, json};
 
-/// No status that a server answers with.
+/// Not an HTTP status: the request is never answered.
 const HANGS: u16 = 0;
 
-/// One request as it arrived.
+/// One received request.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) method: Method,
@@ -45,8 +45,8 @@ impl FakeApi {
         Client::new(Router::new().fallback(answer).with_state(Arc::clone(&self.shared)), "default")
     }
 
-    /// The answer to the next request that nothing else is prepared for. Without one, an object is given back as it was
-    /// sent, a list is empty and a watch ends at once.
+    /// Prepares the answer to the next request for which nothing else is prepared. Without a prepared answer, an object
+    /// is returned as it was sent, a list is empty, and a watch ends at once.
     pub(super) fn prepare(&self, code: u16, body: Value) {
         self.shared.answers.lock().unwrap().push_back((code, body));
     }
@@ -56,7 +56,7 @@ impl FakeApi {
         self.prepare(code, status);
     }
 
-    /// The next request that nothing else is prepared for is never answered.
+    /// Lets the next request for which nothing else is prepared hang.
     pub(super) fn hang(&self) {
         self.prepare(HANGS, Value::Null);
     }
@@ -94,7 +94,7 @@ async fn answer(
 }
 
 fn default_answer(request: &Request) -> Value {
-    // /api/v1/<resource>[...] or /apis/<group>/<version>/<resource>[...], namespaced or not.
+    // /api/v1/<resource>[...] or /apis/<group>/<version>/<resource>[...], with or without a namespace.
     let parts = super::rbac::Access::of(request);
     match (request.method.as_str(), parts.name) {
         ("GET", Some(name)) => json!({"metadata": {"name": name, "uid": "uid", "resourceVersion": "1"}}),

@@ -1,8 +1,8 @@
-//! Lists and watches one kind of object, and keeps its cache.
+//! Lists and watches the objects of one kind, and keeps their cache up to date.
 //!
-//! Own code rather than kube's `watcher`, because nothing there bounds a list or the opening of a watch: one connection
-//! that hangs freezes a cache for ever, while its replica looks healthy. Here every step has a deadline, every failure is
-//! counted and said, and the cache knows when the server was last heard.
+//! This is not kube's `watcher`, which has no deadline for a list or for the opening of a watch: one hanging connection
+//! freezes a cache forever, while its replica looks healthy. Here every step has a deadline, every failure is counted
+//! and reported, and the cache knows when the server last answered.
 
 use std::time::Duration;
 
@@ -24,51 +24,52 @@ use super::{
     metrics::Metrics,
 };
 
-/// Objects in a page of a list: what is held in full, not narrowed, at one moment.
+/// Number of objects on a page of a list, which are in memory in full at the same time.
 const PAGE: u32 = 250;
 
-/// Largest page that is asked for, after lists that expired half-way.
+/// Maximum page size, used after lists that expired before their end.
 const MAX_PAGE: u32 = 4000;
 
-/// Longest wait for a page of a list, and for a watch to open. The API server itself gives up after 60 s; one that
-/// works answers within a second.
+/// Deadline for a page of a list, and for the opening of a watch. The API server itself gives up after 60 s; a healthy
+/// one answers within a second.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Seconds after which the API server ends a watch. A new one is proof that the connection works, and an idle watch has a
-/// bookmark once in this time.
+/// Seconds after which the API server ends a watch. A new watch proves that the connection works, and an idle watch
+/// gets one bookmark in this time.
 const WATCH_SECONDS: u32 = 60;
 
-/// Longest silence of a watch: what lasts longer is a connection that died. Endpoints that have gone are served all this
-/// time, so it is shorter than kube's 295 s.
+/// Maximum silence of a watch. After this time the connection counts as dead. Until then, endpoints that are gone are
+/// still served, so it is shorter than kube's 295 s.
 const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
 
-/// A watch that ends earlier, and without a word, is counted as failed.
+/// A watch that ends earlier than this, without any event, counts as failed.
 const SHORTEST_WATCH: Duration = Duration::from_secs(5);
 
-/// After so many failures in a row a list begins anew, whatever the failures were: a continuation or a version that the
-/// server cannot take (any more) is not always called expired.
+/// After this many failures in a row a list begins again, whatever the failures were: a server does not always say
+/// "expired" about a continuation or version that it no longer accepts.
 const ATTEMPTS: u32 = 5;
 
-/// First pause after a failure, doubled by each further one up to [`MAX_PAUSE`]. A random half is taken off, so that
-/// the watches of all replicas do not come back at once.
+/// First pause after a failure. It doubles with each further failure up to [`MAX_PAUSE`]. A random part of up to a half
+/// is subtracted, so that the watches of all replicas do not return at once.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 
-/// Short, because nobody leads while no replica has fresh caches.
+/// Maximum pause. It is short, because nobody leads while no replica has fresh caches.
 const MAX_PAUSE: Duration = Duration::from_secs(16);
 
-/// Longest pause that a server can ask for by `Retry-After`.
+/// Maximum pause that a server can request with `Retry-After`.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(1);
 
-/// What is watched: a kind, and which of its objects.
+/// What to watch: the kind, and which of its objects.
 #[derive(Debug)]
 pub(super) struct Scope<K, F> {
     pub(super) api: Api<K>,
     pub(super) labels: Option<String>,
-    /// Reads an object as the cache knows it. One that cannot be read is an item, not the end of the watch.
+    /// Parses an object as the cache needs it. An object that cannot be parsed is an item of the stream; it does not
+    /// end the watch.
     pub(super) read: F,
 }
 
-/// Keeps the cache behind `writer` for ever. `seed` decides the pauses after failures.
+/// Keeps the cache behind `writer` up to date, forever. `seed` determines the pauses after failures.
 pub(super) async fn follow<T, K, F>(scope: Scope<K, F>, writer: Writer<T>, metrics: Metrics, seed: u64)
 where
     T: Narrow,
@@ -89,19 +90,19 @@ struct Follower<T: Narrow, K, F> {
     writer: Writer<T>,
     metrics: Metrics,
     chance: StdRng,
-    /// Failures since the server last said something.
+    /// Number of failures since the server last answered.
     failures: u32,
     page: u32,
 }
 
-/// Why a list or a watch did not go on.
+/// Why a list or a watch failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("no answer within {} s", DEADLINE.as_secs())]
     Late,
-    #[error("no word for {} s", SILENCE.as_secs())]
+    #[error("no data for {} s", SILENCE.as_secs())]
     Silent,
-    #[error("the API server ends it at once")]
+    #[error("the API server ends the watch at once")]
     Brief,
     #[error("an object or a list without a resourceVersion")]
     NoVersion,
@@ -121,7 +122,7 @@ impl From<kube::Error> for Failure {
 }
 
 impl Failure {
-    /// What was asked for is too old: the API server's way of asking for a new list.
+    /// Whether the requested version is too old: the API server's way to demand a new list.
     fn is_expired(&self) -> bool {
         matches!(self, Self::Server(status) if status.code == 410)
     }
@@ -132,7 +133,7 @@ impl Failure {
         (seconds > 0).then(|| Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
     }
 
-    /// A stable word for the metric, and what a person can do, as the end of a sentence.
+    /// A fixed word for the metric, and a remedy that completes the sentence.
     fn diagnose(&self) -> (&'static str, &'static str) {
         let code = match self {
             Self::Late => return ("timeout", ""),
@@ -142,10 +143,12 @@ impl Failure {
             Self::Server(status) => status.code,
         };
         match code {
-            404 => ("not_found", ": is the CustomResourceDefinition installed (kubectl apply -k config/crd)?"),
+            404 => {
+                ("not_found", "; check that the CustomResourceDefinition is installed (kubectl apply -k config/crd)")
+            }
             403 => (
                 "forbidden",
-                ": does the service account have the permissions of config/rbac (for pods: config/components/instance-labels)?",
+                "; check that the service account has the permissions in config/rbac (for pods: config/components/instance-labels)",
             ),
             401 => ("unauthorized", ""),
             410 => ("expired", ""),
@@ -157,9 +160,9 @@ impl Failure {
 
 /// How a watch ended.
 enum End {
-    /// As the API server does it once in [`WATCH_SECONDS`], or when it restarts.
+    /// The API server ended it, as it does every [`WATCH_SECONDS`], or because it restarts.
     Closed,
-    /// A new list is wanted.
+    /// A new list is needed.
     List,
     Failed(Failure),
 }
@@ -171,8 +174,8 @@ where
     F: Fn(K) -> Result<T::Kind, Box<InvalidObject>> + Send + Sync,
     T::Kind: Send,
 {
-    /// Lists until a list has come to its end; returns the version that it is of. A page that fails is asked for again:
-    /// what came before it is not lost.
+    /// Lists until a list has reached its end, and returns its version. A page that fails is requested again, so the
+    /// pages before it are not lost.
     async fn list(&mut self) -> String {
         loop {
             self.apply(Event::Init);
@@ -204,7 +207,7 @@ where
                 let expired = failure.is_expired();
                 self.failed("list", &failure).await;
                 if next.is_some() && expired {
-                    // The list took longer than the API server remembers (5 minutes): fewer pages are faster.
+                    // The list took longer than the API server keeps a version (5 minutes). Larger pages are faster.
                     self.page = (self.page * 2).min(MAX_PAGE);
                 }
                 if next.is_none() || expired || self.failures >= ATTEMPTS {
@@ -215,7 +218,8 @@ where
     }
 
     async fn get_page(&self, next: Option<String>) -> Result<ObjectList<K>, Failure> {
-        // Without a version: as fresh as the API server has it, never from the cache of one that lags.
+        // Without a version the list is as fresh as the API server has it, and never comes from the cache of a server
+        // that lags.
         let params = ListParams {
             label_selector: self.scope.labels.clone(),
             limit: Some(self.page),
@@ -225,12 +229,12 @@ where
         Ok(timeout(DEADLINE, self.scope.api.list(&params)).await.map_err(|_| Failure::Late)??)
     }
 
-    /// Watches from a version on, over as many watches as that takes, until a new list is needed.
+    /// Watches from a version on, with as many watches as this takes, until a new list is needed.
     async fn watch(&mut self, mut version: String) {
         loop {
             let begun = Instant::now();
             match self.watch_once(&mut version).await {
-                // Whatever it said, a server that ends each watch at once is not asked in a loop.
+                // Whatever it sent, a server that ends each watch at once is not called in a tight loop.
                 End::Closed if begun.elapsed() < SHORTEST_WATCH => sleep(MIN_PAUSE).await,
                 End::Closed => {}
                 End::List => return,
@@ -271,7 +275,7 @@ where
                     if begun.elapsed() < SHORTEST_WATCH {
                         return if heard { End::Closed } else { End::Failed(Failure::Brief) };
                     }
-                    // There was nothing to say. Some proxies end what is quiet earlier than the API server.
+                    // There were no changes. Some proxies end a quiet connection earlier than the API server does.
                     self.heard();
                     return End::Closed;
                 }
@@ -286,7 +290,7 @@ where
         }
     }
 
-    /// Takes one event in; returns its version.
+    /// Takes in one event and returns its version.
     fn take(&mut self, event: WatchEvent<K>) -> Result<String, Failure> {
         let (event, version) = match event {
             WatchEvent::Bookmark(bookmark) => return Ok(bookmark.metadata.resource_version),
@@ -334,7 +338,7 @@ where
         }
     }
 
-    /// Says what went wrong, and waits before the next attempt: a moment, or until a list is asked for.
+    /// Reports a failure and waits before the next attempt: for a while, or until a list is requested.
     async fn failed(&mut self, what: &'static str, failure: &Failure) {
         if failure.is_expired() {
             debug!(kind = T::CACHE, what, %failure, "expired: listing again");
@@ -343,7 +347,7 @@ where
             self.metrics.watch_errors.with_label_values(&[T::CACHE, reason]).inc();
             let words = format!("the {what} of {} fails: {failure}{remedy}", T::CACHE);
             if self.writer.failed(&words) {
-                warn!(kind = T::CACHE, reason, "{words}; it is tried again");
+                warn!(kind = T::CACHE, reason, "{words}; trying again");
             } else {
                 debug!(kind = T::CACHE, reason, "{words}");
             }

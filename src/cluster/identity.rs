@@ -1,4 +1,5 @@
-//! Who this cluster is: from its ClusterProperties (KEP-2149), else from flags, else from the UID of kube-system.
+//! The identity of this cluster: from its ClusterProperties (KEP-2149), else from flags, else from the UID of
+//! kube-system.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,39 +29,46 @@ const KUBE_SYSTEM: &str = "kube-system";
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who this cluster is.
+/// The identity of this cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
+    /// Id of this cluster.
     pub cluster: ClusterId,
-    /// `None`: in no ClusterSet. Annotated Services are registered all the same; ServiceExports wait.
+    /// Id of its ClusterSet; `None` for a standalone cluster, which registers annotated Services but neither exports
+    /// nor imports.
     pub clusterset: Option<ClusterSetId>,
-    /// UID of kube-system: tells two clusters apart that claim the same id.
+    /// UID of kube-system. It distinguishes two clusters that claim the same id.
     pub uid: Arc<str>,
 }
 
-/// What the flags say, if anything.
+/// The identity according to the flags.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Flags {
+    /// `--cluster-id`.
     pub cluster: Option<ClusterId>,
+    /// `--clusterset-id`.
     pub clusterset: Option<ClusterSetId>,
 }
 
-/// Why the cluster's identity is not known. Nothing is written to the registry then.
+/// The identity of the cluster is not known. Nothing is written to the registry then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
+    /// The value of a ClusterProperty is not a valid id.
     #[error("the ClusterProperty {property} cannot be used: {reason}")]
     InvalidProperty { property: &'static str, reason: InvalidClusterId },
+    /// A ClusterProperty and a flag contradict each other.
     #[error(
-        "the ClusterProperty {property} says {value:?}, but the flag {flag} says {given:?}: remove the flag, or give it \
+        "the ClusterProperty {property} is {value:?}, but the flag {flag} is {given:?}: remove the flag, or give it \
          the value of the property"
     )]
     Disagreement { property: &'static str, value: String, flag: &'static str, given: String },
-    #[error("the UID of {KUBE_SYSTEM} cannot serve as the cluster id: {0}; set --cluster-id")]
+    /// There is no property and no flag, and the UID of kube-system is not a valid id.
+    #[error("the UID of {KUBE_SYSTEM} cannot be the cluster id: {0}; set --cluster-id")]
     InvalidUid(InvalidClusterId),
 }
 
 impl IdentityError {
-    /// A stable word for metrics and reasons.
+    /// A fixed word for metrics and reasons.
     pub const fn category(&self) -> &'static str {
         match self {
             Self::InvalidProperty { .. } => "invalid_property",
@@ -71,22 +79,22 @@ impl IdentityError {
 }
 
 impl Identity {
-    /// What an administrator should know about an identity that is legal but does not do all that it could.
+    /// A warning for administrators about an identity that is valid but has disadvantages.
     pub fn warning(&self) -> Option<String> {
         self.cluster.is_dotted().then(|| {
             format!(
-                "The cluster id {} has dots: stock CoreDNS answers names of single pods of headless Services, \
-                 <hostname>.<cluster id>.<service>.<namespace>.svc.clusterset.local, only for ids of one label. All else \
-                 works; choose an id without dots if such names are needed.",
+                "The cluster id {} has dots. Stock CoreDNS answers names of single pods of headless Services, \
+                 <hostname>.<cluster id>.<service>.<namespace>.svc.clusterset.local, only for ids of a single label. Everything \
+                 else works. Choose an id without dots if you need such names.",
                 self.cluster
             )
         })
     }
 }
 
-/// Decides the identity. A property counts over its flag, and a flag that says something else is an error, so that a
-/// cluster never silently runs under another name than the one that its administrator reads. Properties of other names
-/// are ignored.
+/// Determines the identity. A property takes precedence over its flag. A flag that contradicts it is an error, so that
+/// a cluster never silently runs under another name than its administrator reads. Properties with other names are
+/// ignored.
 pub fn resolve<'a>(
     properties: impl IntoIterator<Item = &'a ClusterProperty>,
     flags: &Flags,
@@ -131,18 +139,21 @@ where
     }
 }
 
-/// Why the API server could not say who this cluster is.
+/// The API server did not provide a part of the identity.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
+    /// No answer came in time.
     #[error("failed to {what}: no answer within {} s", CALL_TIMEOUT.as_secs())]
     Timeout { what: &'static str },
+    /// The API server refused the call, or cannot be reached.
     #[error("failed to {what}")]
     Api { what: &'static str, source: Box<kube::Error> },
+    /// The namespace kube-system has no UID.
     #[error("the namespace {KUBE_SYSTEM} has no UID")]
     NoUid,
 }
 
-/// One call, bounded in time.
+/// Makes one call, with a deadline.
 async fn ask<T>(what: &'static str, call: impl Future<Output = kube::Result<T>>) -> Result<T, AskError> {
     timeout(CALL_TIMEOUT, call)
         .await
@@ -157,7 +168,7 @@ pub async fn kube_system_uid(client: &Client) -> Result<Arc<str>, AskError> {
     namespace.metadata.uid.map(Arc::from).ok_or(AskError::NoUid)
 }
 
-/// Reads the ClusterProperties that say who this cluster is. Without their CRD there are none: flags count.
+/// Reads the ClusterProperties of the identity. Without their CRD there are none, and the flags count.
 pub async fn properties(client: &Client) -> Result<Vec<ClusterProperty>, AskError> {
     let api: Api<api::ClusterProperty> = Api::all(client.clone());
     let objects = match ask("list ClusterProperties", api.list(&ListParams::default())).await {
@@ -169,12 +180,12 @@ pub async fn properties(client: &Client) -> Result<Vec<ClusterProperty>, AskErro
     Ok(objects.into_iter().filter_map(|property| ClusterProperty::narrow(property, &mut interner)).collect())
 }
 
-/// The IP families that Services of this cluster can have: those of a dual-stack Service that is made for the answer only
-/// (a dry run; nothing is stored, so that `namespace` just has to exist). Where the API server refuses that, both: what it cannot
-/// do it says again for each derived Service.
+/// The IP families that Services of this cluster can have: those of a dual-stack Service that is created in a dry run.
+/// Nothing is stored; `namespace` only has to exist. If the API server refuses the dry run, both families are returned:
+/// the API server then refuses what it does not support for each derived Service.
 ///
 /// # Errors
-/// No answer.
+/// No answer came.
 pub async fn ip_families(client: &Client, namespace: &str) -> Result<Vec<IpFamily>, AskError> {
     let object: Service = serde_json::from_value(json!({
         "metadata": {"generateName": "families-"},
@@ -191,19 +202,19 @@ pub async fn ip_families(client: &Client, namespace: &str) -> Result<Vec<IpFamil
             Ok(if families.is_empty() { BOTH.to_vec() } else { families })
         }
         Err(AskError::Api { source, .. }) if matches!(*source, kube::Error::Api(_)) => {
-            warn!(error = %source, "the API server does not tell its IP families: both are tried");
+            warn!(error = %source, "the API server does not reveal its IP families; trying both");
             Ok(BOTH.to_vec())
         }
         Err(error) => Err(error),
     }
 }
 
-/// The ranges that this cluster takes addresses of Services from, as its ServiceCIDRs say them (Kubernetes 1.33 and later). Where
-/// the API server does not serve these, or does not let us read them, none: then only the addresses of Services that are there are
-/// known. Ranges that are added later are read at the next start.
+/// The address ranges for Services of this cluster, from its ServiceCIDRs (Kubernetes 1.33 and later). If the API
+/// server does not have them, or does not let us read them, there are none, and only allocated addresses of Services
+/// are known. Ranges that are added later are read at the next start.
 ///
 /// # Errors
-/// No answer.
+/// No answer came.
 pub async fn service_ranges(client: &Client) -> Result<Vec<Range>, AskError> {
     let api: Api<ServiceCIDR> = Api::all(client.clone());
     match ask("list the ServiceCIDRs", api.list(&ListParams::default())).await {
@@ -214,30 +225,30 @@ pub async fn service_ranges(client: &Client) -> Result<Vec<Range>, AskError> {
             Ok(ranges)
         }
         Err(AskError::Api { source, .. }) if is_refusal(&source) => {
-            warn!(error = %source, "the API server does not tell its ServiceCIDRs: of the ranges of Services only allocated addresses are known");
+            warn!(error = %source, "the API server does not reveal its ServiceCIDRs; only allocated addresses of Services are known");
             Ok(Vec::new())
         }
         Err(error) => Err(error),
     }
 }
 
-/// What is asked for is not served, or not for us; anything else may pass.
+/// Whether the request is not supported or not allowed. Any other error may be temporary.
 fn is_refusal(error: &kube::Error) -> bool {
     matches!(code(error), Some(403 | 404))
 }
 
-/// The HTTP status of an answer. `Status::is_not_found` of kube 5.0 does not see that of a resource which is not served: its
-/// body is plain text, without a reason.
+/// The HTTP status of an answer. `Status::is_not_found` of kube 5.0 does not recognise that of an unknown resource,
+/// whose body is plain text without a reason.
 fn code(error: &kube::Error) -> Option<u16> {
     if let kube::Error::Api(status) = error { Some(status.code) } else { None }
 }
 
 const BOTH: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
-/// What is known of the identity: `None` until the properties have been read.
+/// The identity, as far as it is known: `None` until the properties have been read.
 pub type Known = Option<Result<Identity, IdentityError>>;
 
-/// Follows the ClusterProperties for ever, and publishes what they make of the identity, whenever that changes.
+/// Follows the ClusterProperties forever, and publishes the identity whenever it changes.
 pub async fn follow(
     cache: Cache<ClusterProperty>,
     flags: Flags,
@@ -306,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_count_then_flags_then_the_uid() {
+    fn properties_take_precedence_over_flags_and_flags_over_the_uid() {
         let none = Flags::default();
         let table = [
             (vec![cluster_id("c1"), clusterset_id("prod")], none.clone(), "c1 in prod".to_owned()),
@@ -328,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn an_id_with_dots_is_taken_with_a_warning() {
+    fn an_id_with_dots_is_accepted_with_a_warning() {
         let warning = |id: &str| resolve(&[cluster_id(id)], &Flags::default(), UID).unwrap().warning();
         assert_eq!(warning("eu-1"), None);
         assert!(warning("eu.c1").is_some_and(|warning| warning.contains("eu.c1") && warning.contains("CoreDNS")));
     }
 
     #[test]
-    fn a_disagreement_names_both_sides_and_the_remedy() {
+    fn a_contradiction_is_reported_with_both_values_and_the_remedy() {
         let error = resolve(&[cluster_id("c1")], &flags("c2", ""), UID).unwrap_err().to_string();
         for part in ["cluster.clusterset.k8s.io", "\"c1\"", "--cluster-id", "\"c2\"", "remove the flag"] {
             assert!(error.contains(part), "{error}");
@@ -343,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_families_are_those_of_a_service_that_is_never_made() {
+    async fn the_families_come_from_a_service_that_is_never_created() {
         let api = FakeApi::default();
         let families = [IpFamily::V6, IpFamily::V4];
         let service = |names: &[&str]| json!({"metadata": {"name": "families-x"}, "spec": {"ipFamilies": names}});
@@ -362,7 +373,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_ranges_of_services_are_those_of_the_service_cidrs_where_there_are_any() {
+    async fn the_ranges_of_services_come_from_the_service_cidrs_if_there_are_any() {
         let api = FakeApi::default();
         let cidr = |name: &str, cidrs: &[&str]| json!({"metadata": {"name": name}, "spec": {"cidrs": cidrs}});
         let items = [cidr("kubernetes", &["10.96.0.0/12", "fd00:96::/108"]), cidr("more", &["10.200.0.0/16", "?"])];
@@ -386,7 +397,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_resource_that_the_api_server_does_not_serve_has_no_objects() {
-        // As API servers answer it: in plain text, not as a Status.
+        // API servers answer this in plain text, not with a Status.
         let not_served = || json!("404 page not found");
         let api = FakeApi::default();
         api.prepare(404, not_served());

@@ -1,10 +1,10 @@
-//! The labels of pods that the operator lets through.
+//! The labels of pods that the operator selected.
 
 use std::{collections::BTreeSet, str::FromStr};
 
 use crate::{cloudmap::attributes::check_name, model::labels::is_label_key};
 
-/// Keys of pod labels that become attributes (`--instance-labels`).
+/// Keys of pod labels that become attributes of instances (`--instance-labels`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LabelKeys(pub BTreeSet<Box<str>>);
 
@@ -21,7 +21,7 @@ impl FromStr for LabelKeys {
             }
         }
         if keys.is_empty() {
-            return Err("it must be the keys of labels, separated by commas".to_owned());
+            return Err("it must be a list of label keys, separated by commas".to_owned());
         }
         Ok(Self(keys))
     }
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_labels_that_are_let_through_are_named_one_by_one() {
+    fn every_label_must_be_named() {
         let keys = "version, app.kubernetes.io/name".parse::<LabelKeys>().unwrap();
         assert_eq!(keys.0.iter().map(|key| &**key).collect::<Vec<_>>(), ["app.kubernetes.io/name", "version"]);
         for (wrong, word) in [("", "separated by commas"), ("REGION", "reserved"), ("a/b/c", "not the key of a label")]

@@ -1,17 +1,17 @@
-//! Leader election by a Lease: every replica keeps its caches warm, one writes.
+//! Leader election with a Lease. Every replica keeps its caches warm, and one writes.
 //!
-//! The holder may act until a moment on its own monotonic clock: the start of its last successful renewal plus
-//! [`Timing::act_for`]. Others take the Lease over when it has not changed for [`Timing::duration`] on *their* monotonic
-//! clock since they first saw it. No wall clock is compared, and a holder that cannot reach the API server stops
-//! before anybody can take over: writes to AWS do not go through the API server, so nothing else would stop it.
+//! The leader may act until a moment on its own monotonic clock: the start of its last successful renewal plus
+//! [`Timing::act_for`]. Others take the Lease when it has not changed for [`Timing::duration`] on *their* monotonic
+//! clock since they first saw it. No wall clocks are compared. A leader that cannot reach the API server stops before
+//! another replica can take over. Nothing else would stop it, because writes to AWS do not go through the API server.
 //!
-//! A holder whose time has run out stops acting, but its *term* ends only when somebody else has written the Lease. If its
-//! next renewal replaces the very version that it wrote last, nobody led in between, and it goes on where it was: an API
-//! server that is away for everybody changes nothing but that nobody acts.
+//! A leader whose time has run out stops acting, but its *term* ends only when another replica has written the Lease.
+//! If its next renewal replaces exactly the version that it wrote last, nobody led in between, and it continues. So if
+//! the API server is away for everybody, the only effect is that nobody acts.
 //!
-//! A replica whose caches cannot be trusted takes no Lease. If it holds the Lease, it says so in its renewals
-//! ([`Record::yields`]) and goes on; a replica that could do better answers with a bid ([`Record::bid`]), and the holder
-//! releases the Lease. So nothing changes hands while all replicas have the same trouble.
+//! A replica whose caches cannot be trusted does not take the Lease. If it holds the Lease, it says so in its renewals
+//! ([`Record::yields`]) and continues. A replica with better caches answers with a bid ([`Record::bid`]), and the
+//! leader releases the Lease. So the leader stays the same while all replicas have the same trouble.
 
 mod object;
 
@@ -35,17 +35,17 @@ pub const LEASE: &str = "cloudmap-mcs";
 /// How long claims last.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// Others wait this long without a renewal before they take over.
+    /// How long others wait without a renewal before they take over.
     pub duration: Duration,
-    /// The holder acts this long after the start of a renewal that succeeded. The difference to `duration` is what
-    /// writes that were begun in the last moment have to arrive in.
+    /// How long the leader acts after the start of a successful renewal. The difference to `duration` is the time that
+    /// writes have to arrive which began at the last moment.
     pub act_for: Duration,
-    /// Between renewals, and between looks at somebody else's Lease.
+    /// The time between renewals, and between looks at another replica's Lease.
     pub renew_every: Duration,
 }
 
 impl Default for Timing {
-    /// As client-go has it, so that a failed leader is replaced within 15 to 18 s.
+    /// As in client-go, so a failed leader is replaced within 15 to 18 s.
     fn default() -> Self {
         Self {
             duration: Duration::from_secs(15),
@@ -55,54 +55,59 @@ impl Default for Timing {
     }
 }
 
-/// Longest wait for one call. A renewal begins 3 s after the one before: two that hang, the pauses after them, and a third
+/// Deadline of one call. A renewal begins 3 s after the previous one. Two that hang, the pauses after them, and a third
 /// one fit into [`Timing::act_for`].
 const CALL_TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// From a failed renewal to the next attempt.
+/// Time from a failed renewal to the next attempt.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-/// Why the Lease could not be read or written.
+/// The Lease could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("somebody else wrote or deleted the Lease")]
+    /// Another process wrote or deleted it.
+    #[error("another process wrote or deleted the Lease")]
     Conflict,
+    /// No answer came in time.
     #[error("no answer within {} s", CALL_TIMEOUT.as_secs_f32())]
     Timeout,
+    /// The API server refused the call, or cannot be reached.
     #[error("failed to reach the Lease")]
     Api(#[source] Box<kube::Error>),
 }
 
-/// What the Lease says.
+/// The content of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// `None`: released.
+    /// Identity of the leader; `None` if the Lease was released.
     pub holder: Option<String>,
+    /// How long others wait without a renewal.
     pub duration: Duration,
-    /// How often it changed hands.
+    /// How often the leader changed.
     pub transitions: i32,
-    /// For people; never compared with a clock.
+    /// When the leader took the Lease; for people, and never compared with a clock.
     pub acquired: Timestamp,
-    /// Why the holder would rather not lead, in words: its caches cannot be trusted.
+    /// Why the leader would rather not lead, as a text: its caches cannot be trusted.
     pub yields: Option<String>,
-    /// A replica that could do better.
+    /// A replica with better caches.
     pub bid: Option<String>,
 }
 
-/// Where the Lease is kept: reads are fresh, writes compare and swap.
+/// Where the Lease is stored. Reads are fresh, writes compare and swap.
 #[async_trait]
 pub trait LeaseStore: Send + Sync + 'static {
     /// The Lease and its version, if it exists.
     async fn read(&self) -> Result<Option<(Record, String)>, Error>;
 
-    /// Creates it (`version` is `None`) or replaces that version; returns the new version. Every write renews.
+    /// Creates the Lease (if `version` is `None`) or replaces that version, and returns the new version. Every write
+    /// renews it.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if the version is not the present one, if it was deleted, or if it exists already.
+    /// [`Error::Conflict`] if the version is not the current one, if the Lease was deleted, or if it already exists.
     async fn write(&self, record: &Record, version: Option<&str>) -> Result<String, Error>;
 }
 
-/// Whether this replica may write. Cheap to clone.
+/// Whether this replica may write. Clones are cheap.
 #[derive(Clone)]
 pub struct Leadership {
     claim: Arc<watch::Sender<Claim>>,
@@ -113,7 +118,7 @@ pub struct Leadership {
 struct Claim {
     /// Counts the terms of this process.
     term: u64,
-    /// Until when the replica may act, while its term lasts. May have passed.
+    /// Until when the replica may act, while its term lasts. This time may have passed.
     until: Option<Instant>,
 }
 
@@ -129,7 +134,7 @@ impl std::fmt::Debug for Leadership {
 }
 
 impl Leadership {
-    /// A leadership that is given and taken by hand: for tests, simulations, and commands that need no election.
+    /// A leadership that is set by hand: for tests, simulations, and commands without an election.
     pub fn manual(until: Option<Instant>) -> Self {
         Self { claim: Arc::new(watch::Sender::new(Claim { term: 0, until })), confirm: None }
     }
@@ -139,11 +144,12 @@ impl Leadership {
         self.claim.send_modify(|claim| claim.until = until);
     }
 
-    /// Until when this replica may write, if it may now. Ask immediately before each write.
+    /// Until when this replica may write; `None` if it may not write now. Call this immediately before each write.
     pub fn is_leader_until(&self) -> Option<Instant> {
         self.claim.borrow().until.filter(|until| *until > Instant::now())
     }
 
+    /// Whether this replica may write now.
     pub fn is_leader(&self) -> bool {
         self.is_leader_until().is_some()
     }
@@ -154,32 +160,32 @@ impl Leadership {
         let _ = self.claim.subscribe().wait_for(|claim| claim.until.is_some_and(|until| until > Instant::now())).await;
     }
 
-    /// Waits until the present term has ended: another replica may have led since. A claim that has run out, and may be
-    /// renewed, is no end; nothing can be written meanwhile.
+    /// Waits until the current term has ended, so another replica may have led since. A claim that ran out and may
+    /// still be renewed does not end the term; nothing can be written meanwhile.
     pub async fn lost(&self) {
         let mut claims = self.claim.subscribe();
         let term = claims.borrow_and_update().term;
         let _ = claims.wait_for(|claim| claim.until.is_none() || claim.term != term).await;
     }
 
-    /// Whether this replica leads by a Lease that has just been read from the API server: what must be known before a
-    /// new epoch of the ledger is begun.
+    /// Whether this replica leads according to a Lease that has just been read from the API server. This must be known
+    /// before a new epoch of the ledger begins.
     ///
     /// # Errors
-    /// The Lease could not be read: nothing is known.
+    /// The Lease could not be read.
     pub async fn confirm(&self) -> Result<bool, Error> {
         let Some(confirm) = &self.confirm else { return Ok(self.is_leader()) };
         let record = call(confirm.store.read()).await?;
         let held = record.is_some_and(|(record, _)| record.holder.as_deref() == Some(&confirm.identity));
         if !held && self.claim.borrow().until.is_some() {
-            warn!("the Lease has another holder: this replica stops writing");
+            warn!("another replica holds the Lease; this replica stops writing");
             self.set(None);
         }
         Ok(held && self.is_leader())
     }
 }
 
-/// Why a replica should not lead, in words; `None` if it may.
+/// Returns why a replica should not lead, as a text; `None` if it may.
 pub type Trouble = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// Takes part in the election.
@@ -190,13 +196,13 @@ pub struct Elector<S> {
     leadership: Leadership,
     trouble: Trouble,
     metrics: Metrics,
-    /// The last own write, while the term lasts: a renewal is then one call.
+    /// The last own write, while the term lasts. With it, a renewal is a single call.
     held: Option<(Record, String)>,
-    /// Somebody else's Lease, and when this version of it was first seen.
+    /// Another replica's Lease: its version, and when this version was first seen.
     observed: Option<(String, Instant)>,
-    /// When somebody else was last seen to hold it.
+    /// When another replica was last seen to hold the Lease.
     rival: Option<Instant>,
-    /// What was last said of this replica: whether it acts.
+    /// Whether this replica acts, as last logged.
     acting: bool,
 }
 
@@ -207,8 +213,8 @@ impl<S> std::fmt::Debug for Elector<S> {
 }
 
 impl<S: LeaseStore + Clone> Elector<S> {
-    /// `identity` must be unique to this process, not only to this pod: a restarted container must not take its
-    /// predecessor's claim for its own. `trouble` is asked before each attempt.
+    /// `identity` must be unique to this process, not only to this pod: a restarted container must not mistake its
+    /// predecessor's claim for its own. `trouble` is called before each attempt.
     pub fn new(store: S, identity: String, timing: Timing, trouble: Trouble, metrics: Metrics) -> (Self, Leadership) {
         let confirm = Confirm { store: Box::new(store.clone()), identity: identity.clone() };
         let claim = Arc::new(watch::Sender::new(Claim::default()));
@@ -228,8 +234,8 @@ impl<S: LeaseStore + Clone> Elector<S> {
         (elector, leadership)
     }
 
-    /// Takes part until `shutdown` resolves, then releases the Lease if it is held, so that another replica need not
-    /// wait for it to expire.
+    /// Takes part until `shutdown` resolves. Then releases the Lease if this replica holds it, so that another one need
+    /// not wait for it to expire.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
@@ -257,7 +263,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
         self.release().await;
     }
 
-    /// One look at the Lease: renews, takes over, gives up, or waits.
+    /// Looks at the Lease once: renews it, takes it, gives it up, or waits.
     async fn step(&mut self) -> Result<(), Error> {
         if let Some((record, version)) = self.held.clone() {
             return match self.claim(record, Some(version)).await {
@@ -273,11 +279,11 @@ impl<S: LeaseStore + Clone> Elector<S> {
             return self.contend_for_none().await;
         };
         match record.holder.as_deref() {
-            // An own write whose answer was lost, or a bid.
+            // The holder is this replica: an own write whose answer was lost, or a bid.
             Some(holder) if holder == self.identity => {
                 let better = record.bid.as_ref().filter(|_| (self.trouble)().is_some());
                 if let Some(better) = better {
-                    info!(better, "another replica has better caches: releasing the Lease");
+                    info!(better, "another replica has better caches; releasing the Lease");
                     self.end_term("another replica has better caches");
                     return call(self.store.write(&record.released(), Some(&version))).await.map(drop);
                 }
@@ -294,7 +300,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
         }
     }
 
-    /// A Lease that somebody deleted: who holds it does not know that yet.
+    /// Handles a Lease that somebody deleted; its holder may not know this yet.
     async fn contend_for_none(&mut self) -> Result<(), Error> {
         if !self.leadership.is_leader() {
             self.end_term("it was deleted");
@@ -323,7 +329,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
             return Ok(());
         }
         if now.duration_since(since) >= record.duration {
-            info!(holder = record.holder, "the Lease has expired: taking over");
+            info!(holder = record.holder, "the Lease has expired; taking over");
             return self.claim(self.fresh(record.transitions + 1), Some(version)).await;
         }
         if let Some(why) = &record.yields
@@ -337,7 +343,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
         Ok(())
     }
 
-    /// A record that makes this replica the holder.
+    /// A record with this replica as the holder.
     fn fresh(&self, transitions: i32) -> Record {
         Record {
             holder: Some(self.identity.clone()),
@@ -351,7 +357,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
 
     async fn claim(&mut self, record: Record, version: Option<String>) -> Result<(), Error> {
         let record = Record { yields: (self.trouble)(), bid: None, ..record };
-        // Counted from before the call: whoever sees the write sees it later than this.
+        // The time counts from before the call: others see the write later than this.
         let begun = Instant::now();
         let version = call(self.store.write(&record, version.as_deref())).await?;
         let until = Some(begun + self.timing.act_for);
@@ -368,14 +374,14 @@ impl<S: LeaseStore + Clone> Elector<S> {
         Ok(())
     }
 
-    /// Says whether this replica acts, where that has changed.
+    /// Logs whether this replica acts, if that has changed.
     fn tell(&mut self) {
         let acting = self.leadership.is_leader();
         if acting != self.acting && self.held.is_some() {
             if acting {
-                info!("the Lease is renewed: this replica writes");
+                info!("the Lease is renewed; this replica writes again");
             } else {
-                warn!("the Lease could not be renewed in time: nothing is written until it can be");
+                warn!("the Lease could not be renewed in time; nothing is written until it is renewed");
             }
         }
         self.acting = acting;
@@ -384,7 +390,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
 
     fn end_term(&mut self, why: &str) {
         if self.held.take().is_some() {
-            warn!(identity = self.identity, why, "this replica does not lead any more");
+            warn!(identity = self.identity, why, "this replica no longer leads");
         }
         self.leadership.set(None);
         self.tell();
@@ -396,7 +402,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
         self.metrics.leader.set(0);
         let Some((record, version)) = held else { return };
         let released = match call(self.store.write(&record.released(), Some(&version))).await {
-            // The answer to the last renewal was not awaited.
+            // The answer to the last renewal was lost.
             Err(Error::Conflict) => match call(self.store.read()).await {
                 Ok(Some((record, version))) if record.holder.as_ref() == Some(&self.identity) => {
                     call(self.store.write(&record.released(), Some(&version))).await.map(drop)
@@ -409,7 +415,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
         match released {
             Ok(()) => info!("released the Lease"),
             Err(error) => {
-                warn!(error = &error as &dyn std::error::Error, "failed to release the Lease: it will expire");
+                warn!(error = &error as &dyn std::error::Error, "failed to release the Lease; it will expire");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A cluster in memory for tests: takes the writes that an API server would take, and shows them in real caches.
+//! A cluster in memory for tests. It accepts the writes that an API server would accept, and shows them in real caches.
 
 mod api_server;
 
@@ -39,10 +39,10 @@ struct State {
     slices: BTreeMap<ObjectKey, discovery::EndpointSlice>,
     exports: BTreeMap<ServiceKey, ServiceExport>,
     namespaces: BTreeMap<String, bool>,
-    /// Which condition types each manager applied on a ServiceExport.
+    /// Which types of conditions each manager applied on a ServiceExport.
     owned: HashMap<(ServiceKey, FieldManager), Vec<String>>,
     notes: Vec<Note>,
-    /// What the next writes come to.
+    /// The outcomes of the next writes.
     failures: VecDeque<Option<Cause>>,
     writes: usize,
     serial: u32,
@@ -74,7 +74,7 @@ impl MemoryCluster {
         self.state.lock().unwrap()
     }
 
-    /// How many writes the controller made that were taken, Events apart.
+    /// How many writes of the controller were accepted, not counting Events.
     pub(crate) fn writes(&self) -> usize {
         self.state().writes
     }
@@ -83,24 +83,24 @@ impl MemoryCluster {
         std::mem::take(&mut self.state().notes)
     }
 
-    /// The first of those that are wanted; the others stay.
+    /// Removes and returns the first Event that `wanted` selects; the others stay.
     pub(crate) fn take_note(&self, wanted: impl Fn(&Note) -> bool) -> Option<Note> {
         let notes = &mut self.state().notes;
         notes.iter().position(wanted).map(|index| notes.remove(index))
     }
 
-    /// Lets the controller's next write fail.
+    /// Makes the next write of the controller fail.
     pub(crate) fn fail_next(&self, cause: Cause) {
         self.state().failures.push_back(Some(cause));
     }
 
-    /// Lets that many writes pass, and the one after them fail.
+    /// Lets `writes` writes succeed, and the one after them fail.
     pub(crate) fn fail_after(&self, writes: usize, cause: Cause) {
         let passing = std::iter::repeat_with(|| None).take(writes);
         self.state().failures.extend(passing.chain([Some(cause)]));
     }
 
-    /// As Kubernetes before 1.33.
+    /// Behaves like Kubernetes before 1.33.
     pub(crate) fn refuse_node_hints(&self) {
         self.state().refuses_node_hints = true;
     }
@@ -125,7 +125,7 @@ impl MemoryCluster {
         self.put_namespace(name, &[]);
     }
 
-    /// Creates a namespace, or gives it other labels.
+    /// Creates a namespace, or replaces its labels.
     pub(crate) fn put_namespace(&self, name: &str, labels: &[(&str, &str)]) {
         let mut state = self.state();
         state.namespaces.insert(name.to_owned(), false);
@@ -137,7 +137,7 @@ impl MemoryCluster {
             .apply(Event::Apply(Ok(PartialObjectMeta { metadata, ..PartialObjectMeta::default() })));
     }
 
-    /// Gives a namespace these annotations, and no others.
+    /// Replaces the annotations of a namespace.
     pub(crate) fn annotate_namespace(&self, name: &str, annotations: &[(&str, &str)]) {
         let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let metadata = ObjectMeta {
@@ -150,7 +150,7 @@ impl MemoryCluster {
         self.state().writers.namespaces.apply(Event::Apply(Ok(object)));
     }
 
-    /// Removes a namespace and all that is in it.
+    /// Deletes a namespace and everything in it.
     pub(crate) fn remove_namespace(&self, name: &str) {
         let mut state = self.state();
         let state = &mut *state;
@@ -175,7 +175,7 @@ impl MemoryCluster {
         }
     }
 
-    /// Writes an object as a user would. It needs a namespace and a name; a uid is given to it.
+    /// Writes an object as a user would. It needs a namespace and a name, and gets a uid.
     pub(crate) fn put_export(&self, mut export: ServiceExport) {
         let mut state = self.state();
         let key = service_key(&export.metadata);
@@ -217,7 +217,7 @@ impl MemoryCluster {
         self.state().writers.ingresses.apply(Event::Delete(Ok(ingress)));
     }
 
-    /// A pod with the labels that the watch lets through.
+    /// Creates a pod with the labels that the watch keeps.
     pub(crate) fn put_pod(&self, namespace: &str, uid: &str, labels: &[(&str, &str)]) {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let metadata = ObjectMeta {
@@ -262,7 +262,7 @@ fn object_key(metadata: &ObjectMeta) -> ObjectKey {
 }
 
 impl State {
-    /// What the API server sets in the metadata of a new or changed object.
+    /// Sets what the API server sets in the metadata of a new or changed object.
     fn identify(&mut self, metadata: &mut ObjectMeta, old: Option<&ObjectMeta>) {
         self.serial += 1;
         metadata.resource_version = Some(self.serial.to_string());

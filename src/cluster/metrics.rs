@@ -1,27 +1,27 @@
-//! What can be counted about the Kubernetes API. No object names in labels.
+//! Metrics of the Kubernetes API. No object names in labels.
 
 use prometheus::{GaugeVec, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry, histogram_opts, opts};
 
 use super::watches::Caches;
 
-/// The metrics of this module; cheap to clone.
+/// The metrics of this module. Clones are cheap.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     /// Objects in each cache, by `kind`.
     pub(super) cache_objects: IntGaugeVec,
     /// 1 while a cache has its first complete list, by `kind`.
     pub(super) cache_synced: IntGaugeVec,
-    /// Seconds since the API server was last heard for a cache, by `kind`.
+    /// Seconds since the API server last answered for a cache, by `kind`.
     cache_age: GaugeVec,
-    /// Failed lists and watches by `kind` and `reason`.
+    /// Failed lists and watches, by `kind` and `reason`.
     pub(super) watch_errors: IntCounterVec,
-    /// Objects that could not be read, by `kind`: counted each time one is seen.
+    /// Objects that could not be parsed, by `kind`. Each occurrence counts.
     pub(super) invalid_objects: IntCounterVec,
-    /// Calls by `verb`, `kind` and `outcome`.
+    /// Calls, by `verb`, `kind` and `outcome`.
     pub(super) calls: IntCounterVec,
-    /// Duration of calls in seconds by `verb` and `kind`.
+    /// Duration of calls in seconds, by `verb` and `kind`.
     pub(super) call_seconds: HistogramVec,
-    /// Events published or not, by `outcome`.
+    /// Events, by `outcome`.
     pub(super) events: IntCounterVec,
     /// 1 while this replica holds the Lease.
     pub(super) leader: IntGauge,
@@ -31,7 +31,7 @@ impl Metrics {
     /// Registers the metrics.
     ///
     /// # Errors
-    /// A metric of one of these names is registered already.
+    /// The registry already has a metric with one of these names.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let metrics = Self {
             cache_objects: IntGaugeVec::new(
@@ -45,7 +45,7 @@ impl Metrics {
             cache_age: GaugeVec::new(
                 opts!(
                     "cloudmap_mcs_kubernetes_cache_age_seconds",
-                    "Time since the API server was last heard for a cache: how far behind it can be"
+                    "Time since the API server last sent anything for a cache: how far behind it can be"
                 ),
                 &["kind"],
             )?,
@@ -54,23 +54,23 @@ impl Metrics {
                 &["kind", "reason"],
             )?,
             invalid_objects: IntCounterVec::new(
-                opts!("cloudmap_mcs_kubernetes_invalid_objects_total", "Objects that could not be read"),
+                opts!("cloudmap_mcs_kubernetes_invalid_objects_total", "Objects that could not be parsed"),
                 &["kind"],
             )?,
             calls: IntCounterVec::new(
-                opts!("cloudmap_mcs_kubernetes_calls_total", "Calls of the Kubernetes API, watches apart"),
+                opts!("cloudmap_mcs_kubernetes_calls_total", "Calls of the Kubernetes API, without watches"),
                 &["verb", "kind", "outcome"],
             )?,
             call_seconds: HistogramVec::new(
                 histogram_opts!(
                     "cloudmap_mcs_kubernetes_call_duration_seconds",
-                    "Duration of calls of the Kubernetes API, watches apart",
+                    "Duration of calls of the Kubernetes API, without watches",
                     vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]
                 ),
                 &["verb", "kind"],
             )?,
             events: IntCounterVec::new(
-                opts!("cloudmap_mcs_kubernetes_events_total", "Events published on users' objects"),
+                opts!("cloudmap_mcs_kubernetes_events_total", "Events about users' objects"),
                 &["outcome"],
             )?,
             leader: IntGauge::with_opts(opts!("cloudmap_mcs_leader", "1 while this replica holds the Lease"))?,
@@ -87,7 +87,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Takes down how old the caches are: to be called when the metrics are asked for.
+    /// Updates the age of the caches. Call it when the metrics are read.
     pub fn observe(&self, caches: &Caches) {
         for (kind, age) in caches.ages() {
             self.cache_age.with_label_values(&[kind]).set(age.as_secs_f64());

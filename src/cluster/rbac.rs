@@ -1,5 +1,5 @@
-//! Holds the permissions in `config/rbac` to what the code really asks for: every kind of request is made against a
-//! recording server, and translated as the API server's authorizer does it.
+//! Compares the permissions in `config/rbac` with the requests that the code makes: every kind of request is made
+//! against a recording server, and translated as the API server's authorizer does it.
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
@@ -23,15 +23,15 @@ use crate::{
     model::ServiceKey,
 };
 
-/// The namespace of the controller: what is asked for only there needs no more than a Role.
+/// The controller's namespace. Requests only in it need no more than a Role.
 const OWN: &str = "cloudmap-mcs-system";
 
-/// What a request is authorized by.
+/// What authorizes a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Access {
     pub(super) namespace: Option<String>,
     pub(super) group: String,
-    /// With its subresource: `services/status`.
+    /// With its subresource, such as `services/status`.
     pub(super) resource: String,
     pub(super) name: Option<String>,
 }
@@ -66,7 +66,7 @@ fn verbs(request: &Request, access: &Access) -> &'static [&'static str] {
         ("POST", _) => &["create"],
         ("PUT", _) => &["update"],
         ("DELETE", _) => &["delete"],
-        // Server-side apply of an object that is not there needs `create`; a status never creates.
+        // Server-side apply of a missing object needs `create`; a status is never created.
         ("PATCH", _) if request.content_type.contains("apply-patch") && !access.resource.contains('/') => {
             &["create", "patch"]
         }
@@ -190,7 +190,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
         .collect();
     assert_eq!(names, BTreeSet::from([lease::LEASE.to_owned(), record::RECORD.to_owned()]));
     let needed = needed(&api.requests());
-    // What is granted everywhere is granted in the own namespace, too.
+    // A permission for all namespaces includes the own namespace.
     let everywhere = |(_, group, resource, verb): &Permission| {
         granted_here.contains(&(false, group.clone(), resource.clone(), verb.clone()))
     };
@@ -199,9 +199,10 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     assert!(missing.is_empty() && superfluous.is_empty(), "missing {missing:#?}, superfluous {superfluous:#?}");
 }
 
-/// What `--instance-labels` needs more is a part of its own, so that nobody grants it in vain.
+/// The additional permissions for `--instance-labels` are a component of their own, so that nobody grants them without
+/// need.
 #[tokio::test]
-async fn pods_are_read_only_where_their_labels_are_asked_for() {
+async fn pods_are_read_only_if_their_labels_are_requested() {
     let api = FakeApi::default();
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
     let mut tasks = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Label selectors as people write them on command lines.
+//! Label selectors on the command line.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -6,16 +6,16 @@ use kube::core::{Expression, Selector, SelectorExt as _};
 
 use crate::model::labels::{is_label_key, is_label_value};
 
-/// A selector of namespaces by their labels, in the syntax of `kubectl get -l`: `team=a,env in (prod, test),!private`.
-/// All requirements must hold; without any, every namespace is selected.
+/// A label selector for namespaces, in the syntax of `kubectl get -l`: `team=a,env in (prod, test),!private`. All
+/// requirements must hold. Without any, it selects every namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceSelector(Selector);
 
-/// Why a selector was refused: which requirement, and what would do.
+/// A selector was refused. The message names the requirement and the valid forms.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{requirement:?} is no requirement of a label selector: {reason}. Write key, !key, key=value, key!=value, \
-     key in (a, b) or key notin (a, b), several joined by commas"
+    "{requirement:?} is not a requirement of a label selector: {reason}. Write key, !key, key=value, key!=value, \
+     key in (a, b) or key notin (a, b), several separated by commas"
 )]
 pub struct InvalidSelector {
     requirement: String,
@@ -23,6 +23,7 @@ pub struct InvalidSelector {
 }
 
 impl NamespaceSelector {
+    /// Whether the selector selects an object with these labels.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.0.matches(labels)
     }
@@ -49,7 +50,7 @@ impl fmt::Display for NamespaceSelector {
     }
 }
 
-/// Divides at the commas that are outside parentheses.
+/// Splits at the commas outside of parentheses.
 fn requirements(text: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
     text.split(move |c| {
@@ -90,12 +91,12 @@ fn expression(requirement: &str) -> Result<Expression, &'static str> {
 
 fn key(text: &str) -> Result<String, &'static str> {
     let text = text.trim();
-    if is_label_key(text) { Ok(text.to_owned()) } else { Err("the key is not that of a label") }
+    if is_label_key(text) { Ok(text.to_owned()) } else { Err("the key is not a valid label key") }
 }
 
 fn value(text: &str) -> Result<String, &'static str> {
     let text = text.trim();
-    if is_label_value(text) { Ok(text.to_owned()) } else { Err("the value is not that of a label") }
+    if is_label_value(text) { Ok(text.to_owned()) } else { Err("the value is not a valid label value") }
 }
 
 #[cfg(test)]
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_refused_by_name() {
+    fn an_invalid_selector_is_refused_with_the_requirement() {
         for (selector, requirement, reason) in [
             ("env=prod,", "\"\"", "key"),
             ("env in prod", "env in prod", "key"),

@@ -28,29 +28,32 @@ use crate::{api::names, cluster::LabelKeys, env};
 /// All caches of this controller.
 #[derive(Debug, Clone)]
 pub struct Caches {
+    /// All ServiceExports.
     pub exports: Cache<ServiceExport>,
-    /// Exported, annotated and derived Services: all there are.
+    /// All Services: exported, annotated and derived ones.
     pub services: Cache<Service>,
-    /// Annotated ones.
+    /// Ingresses with annotations that this project reads.
     pub ingresses: Cache<Ingress>,
-    /// Slices that others write: the endpoints to export.
+    /// EndpointSlices that others write: the endpoints to export.
     pub slices: Cache<ForeignSlice>,
-    /// Slices that this project writes.
+    /// EndpointSlices that this project writes.
     pub imported_slices: Cache<OwnSlice>,
+    /// All namespaces.
     pub namespaces: Cache<Namespace>,
+    /// All ServiceImports.
     pub imports: Cache<ServiceImport>,
+    /// The ClusterProperties of the identity.
     pub properties: Cache<ClusterProperty>,
-    /// Those with labels that instances say; none without `--instance-labels`.
+    /// Pods with labels that become attributes of instances; empty without `--instance-labels`.
     pub pods: Cache<Pod>,
 }
 
 impl Caches {
-    /// Starts a task for each watch. They end when the `JoinSet` is dropped; before that, never: one that ends has
-    /// panicked, and the process should end, too.
+    /// Starts a task for each watch. The tasks end when the `JoinSet` is dropped. A task that ends before has panicked,
+    /// and the process should end, too.
     ///
-    /// The two watches of EndpointSlices are divided by the API server, so that neither the slices of this project wake
-    /// the exports, nor those of all the others the imports.
-    /// Pods are watched, their metadata alone, only where labels of theirs are asked for: `instance_labels`.
+    /// The API server divides the two watches of EndpointSlices, so that this project's slices do not wake exports, and
+    /// all other slices do not wake imports. Pods are watched only with `instance_labels`, and only their metadata.
     pub fn start(
         client: &Client,
         metrics: &Metrics,
@@ -76,7 +79,7 @@ impl Caches {
         }
     }
 
-    /// Empty caches and the ends that fill them, for tests and simulations.
+    /// Empty caches and their writers, for tests and simulations.
     pub fn unfilled() -> (Self, Writers) {
         let (exports, exports_writer) = Cache::new();
         let (services, services_writer) = Cache::new();
@@ -103,42 +106,42 @@ impl Caches {
         )
     }
 
-    /// All of them, with nothing but what does not depend on the kind.
+    /// All caches, with the properties that do not depend on the kind.
     fn all(&self) -> [&dyn Progress; 9] {
         let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods } =
             self;
         [exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods]
     }
 
-    /// Waits until every cache has seen a complete list. Before that, nothing may act on any of them: an EndpointSlice
-    /// cache that is still empty reads as "no endpoints".
+    /// Waits until every cache has seen a complete list. Nothing may act on any cache before that: an empty cache of
+    /// EndpointSlices reads as "no endpoints".
     pub async fn synced(&self) {
         join_all(self.all().map(Progress::synced)).await;
     }
 
-    /// Waits until every cache holds a list that began after this was called. Whoever has just been elected acts on
-    /// nothing older: the leader before may have seen more, and what it wrote would look wrong.
+    /// Waits until every cache has a list that began after this call. A newly elected leader acts on nothing older: the
+    /// previous leader may have seen more, and what it wrote would look wrong.
     ///
-    /// Pods decide only what attributes instances have, and only where they are asked for: they are waited for no longer
+    /// Pods determine only attributes of instances, and only if this is requested. So pods are waited for no longer
     /// than [`REFRESHED_WITHIN`].
     pub async fn refresh(&self) {
         let needed = self.all().into_iter().filter(|cache| cache.is_needed()).map(Progress::refresh);
         let pods = tokio::time::timeout(REFRESHED_WITHIN, self.pods.refresh());
         let (_, pods) = join(join_all(needed), pods).await;
         if pods.is_err() {
-            warn!("no new list of pods: the labels of instances are as they were known before");
+            warn!("no new list of pods; the labels of instances stay as they are");
         }
     }
 
-    /// Why nothing new may be begun with what these caches hold, in words for people; `None` if it may. A replica in this
-    /// state is not ready and stands for no election.
+    /// Why nothing new may begin on the basis of these caches, as a text for people; `None` if it may. A replica in
+    /// this state is not ready and does not stand for election.
     pub fn trouble(&self) -> Option<String> {
         let troubles = self.all().into_iter().filter(|cache| cache.is_needed()).filter_map(Progress::trouble);
         let words = troubles.collect::<Vec<_>>().join("; ");
         (!words.is_empty()).then_some(words)
     }
 
-    /// How long ago the API server was last heard for each cache, by its name.
+    /// How long ago the API server last answered for each cache, by the name of the cache.
     pub fn ages(&self) -> impl Iterator<Item = (&'static str, Duration)> {
         self.all().into_iter().map(|cache| (cache.name(), cache.age()))
     }
@@ -147,7 +150,7 @@ impl Caches {
 /// What the caches of all kinds have in common.
 trait Progress: Sync {
     fn name(&self) -> &'static str;
-    /// Without it nobody may lead.
+    /// Whether no replica may lead without this cache.
     fn is_needed(&self) -> bool;
     fn synced(&self) -> BoxFuture<'_, ()>;
     fn refresh(&self) -> BoxFuture<'_, ()>;
@@ -181,17 +184,26 @@ impl<T: Narrow> Progress for Cache<T> {
     }
 }
 
-/// The writing ends of [`Caches::unfilled`].
+/// The writers of [`Caches::unfilled`].
 #[derive(Debug)]
 pub struct Writers {
+    /// Writer of [`Caches::exports`].
     pub exports: super::cache::Writer<ServiceExport>,
+    /// Writer of [`Caches::services`].
     pub services: super::cache::Writer<Service>,
+    /// Writer of [`Caches::ingresses`].
     pub ingresses: super::cache::Writer<Ingress>,
+    /// Writer of [`Caches::slices`].
     pub slices: super::cache::Writer<ForeignSlice>,
+    /// Writer of [`Caches::imported_slices`].
     pub imported_slices: super::cache::Writer<OwnSlice>,
+    /// Writer of [`Caches::namespaces`].
     pub namespaces: super::cache::Writer<Namespace>,
+    /// Writer of [`Caches::imports`].
     pub imports: super::cache::Writer<ServiceImport>,
+    /// Writer of [`Caches::properties`].
     pub properties: super::cache::Writer<ClusterProperty>,
+    /// Writer of [`Caches::pods`].
     pub pods: super::cache::Writer<Pod>,
 }
 
@@ -220,7 +232,7 @@ struct Watches<'a> {
 }
 
 impl Watches<'_> {
-    /// Custom resources: their CRDs may be newer than this code, so each object is read by itself.
+    /// Watches a custom resource. Its CRD may be newer than this code, so each object is parsed separately.
     fn custom<T: Narrow>(&mut self) -> Cache<T>
     where
         T::Kind: Clone + Debug + DeserializeOwned + Send,
@@ -229,7 +241,7 @@ impl Watches<'_> {
         self.start(api, None, |DeserializeGuard(object)| object.map_err(Box::new))
     }
 
-    /// Kinds of Kubernetes itself, which the API server has validated: without the copy that the guard costs.
+    /// Watches a built-in kind, which the API server has validated, without the copy that the guard costs.
     fn builtin<T: Narrow>(&mut self, labels: Option<String>) -> Cache<T>
     where
         T::Kind: Clone + Debug + DeserializeOwned + Send,
@@ -237,7 +249,7 @@ impl Watches<'_> {
         self.start(Api::all(self.client.clone()), labels, Ok)
     }
 
-    /// The metadata of pods, with the labels that are let through and no others.
+    /// Watches the metadata of pods, and keeps only the selected labels.
     fn pods(&mut self, keys: LabelKeys) -> Cache<Pod> {
         self.start(Api::all(self.client.clone()), None, move |mut pod: PartialObjectMeta<v1::Pod>| {
             if let Some(labels) = &mut pod.metadata.labels {

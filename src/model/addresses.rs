@@ -1,5 +1,5 @@
-//! Addresses that must not become anybody's endpoint, wherever they come from: another cluster's ledger, Cloud Map, an annotation,
-//! or EndpointSlices that a user wrote. The one place that decides it.
+//! Addresses that can never be an endpoint. This is the one place that decides it, for every source: another cluster's
+//! ledger, Cloud Map, an annotation, or an EndpointSlice that a user wrote.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,21 +8,23 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub enum Forbidden {
     /// `::`, and `0.0.0.0/8`: "this network" (RFC 1122).
     Unspecified,
+    /// `127.0.0.0/8` and `::1`.
     Loopback,
-    /// `169.254.0.0/16`, where AWS has the instance metadata, the credentials of ECS and EKS Pod Identity, DNS and time;
-    /// `fe80::/10`.
+    /// `169.254.0.0/16`, where AWS serves the instance metadata, the credentials of ECS and EKS Pod Identity, DNS and
+    /// time; and `fe80::/10`.
     LinkLocal,
+    /// `224.0.0.0/4` and `ff00::/8`.
     Multicast,
-    /// `240.0.0.0/4` (RFC 1112), broadcast included.
+    /// `240.0.0.0/4` (RFC 1112), including broadcast.
     Reserved,
-    /// `fd00:ec2::/32`, where AWS has the same services as in `169.254.0.0/16`.
+    /// `fd00:ec2::/32`, where AWS serves the same as in `169.254.0.0/16`.
     AwsService,
-    /// An IPv6 address that stands for an IPv4 address, or carries one: through it every other rule could be passed by.
+    /// An IPv6 address that contains or stands for an IPv4 address. It would bypass all other rules.
     Ipv4InIpv6,
 }
 
 impl Forbidden {
-    /// A word for metrics and messages: "it is ...".
+    /// A text for metrics and messages that completes "it is ...".
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unspecified => "unspecified",
@@ -38,7 +40,7 @@ impl Forbidden {
 
 /// Ranges of IPv6 addresses that stand for IPv4 addresses.
 const IPV4_IN_IPV6: [Range; 7] = [
-    // Compatible (RFC 4291, deprecated): `::a.b.c.d`. `::` and `::1` are told before.
+    // Compatible (RFC 4291, deprecated): `::a.b.c.d`. `check` handles `::` and `::1` before.
     Range::v6(0, 96),
     // Mapped: `::ffff:a.b.c.d`.
     Range::v6(0xffff << 32, 96),
@@ -53,11 +55,11 @@ const IPV4_IN_IPV6: [Range; 7] = [
 ];
 const AWS_SERVICES: Range = Range::v6(0xfd00_0ec2 << 96, 32);
 
-/// Whether an address may be an endpoint at all. Private addresses may, and so may those that are for documentation; what is
-/// a Service's address in a cluster only that cluster can tell.
+/// Checks whether an address can be an endpoint at all. Private addresses can, and so can addresses for documentation.
+/// Whether an address belongs to a Service of a cluster is for that cluster to check.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason why it cannot be an endpoint.
 pub fn check(address: IpAddr) -> Result<(), Forbidden> {
     let is_link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -86,11 +88,11 @@ pub fn check(address: IpAddr) -> Result<(), Forbidden> {
     }
 }
 
-/// A range of addresses: `10.96.0.0/12`.
+/// A range of addresses, such as `10.96.0.0/12`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     base: IpAddr,
-    /// Bits that all addresses of the range share with `base`.
+    /// Number of leading bits that all addresses of the range share with `base`.
     length: u32,
 }
 
@@ -99,7 +101,7 @@ impl Range {
         Self { base: IpAddr::V6(Ipv6Addr::from_bits(bits)), length }
     }
 
-    /// Reads CIDR notation. `None`: it is none.
+    /// Parses CIDR notation; `None` if `text` is not valid.
     pub fn parse(text: &str) -> Option<Self> {
         let (base, length) = text.split_once('/')?;
         let (base, length) = (base.parse::<IpAddr>().ok()?, length.parse::<u32>().ok()?);
@@ -107,7 +109,7 @@ impl Range {
         (length <= bits).then_some(Self { base, length })
     }
 
-    /// Whether an address of the same family is in it.
+    /// Whether the range contains `address`. Addresses of the other family are never in it.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.base, address) {
             (IpAddr::V4(base), IpAddr::V4(address)) => {

@@ -1,10 +1,10 @@
 use std::fmt;
 
-/// Characters of a user's text that a message repeats.
+/// How many characters of a user's text a message repeats.
 const LENGTH: usize = 100;
 
-/// The beginning of a text that a user wrote, quoted, for messages: an annotation may have 256 KiB, and nobody reads that in
-/// a condition.
+/// The beginning of a text that a user wrote, quoted, for messages. An annotation can have 256 KiB, and nobody reads
+/// that in a condition.
 #[derive(Debug, Clone, Copy)]
 pub struct Excerpt<'a>(pub &'a str);
 

@@ -1,25 +1,29 @@
-//! What one cluster says about one exported Service.
+//! What one cluster exports under one name.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use super::{Endpoint, Target};
 
-/// One cluster's export of a `<namespace>/<name>`: all that other clusters need for the conflict rules of KEP-1645.
-/// The endpoints travel beside it.
+/// One cluster's export of a `<namespace>/<name>`: everything that other clusters need for the conflict rules of
+/// KEP-1645, without the endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
     /// UID of the ServiceExport.
     pub uid: Arc<str>,
-    /// `metadata.creationTimestamp` of the ServiceExport, seconds since 1970: the oldest export wins conflicts.
+    /// `metadata.creationTimestamp` of the ServiceExport, in seconds since 1970. The oldest export wins conflicts.
     pub created: i64,
+    /// Whether the service has a cluster IP in the ClusterSet.
     pub service_type: ServiceType,
-    /// In the order of the Service.
+    /// The ports, in the order of the Service.
     pub ports: Vec<ServicePort>,
+    /// `spec.sessionAffinity` of the Service.
     pub session_affinity: SessionAffinity,
+    /// `spec.internalTrafficPolicy` of the Service.
     pub internal_traffic_policy: TrafficPolicy,
-    /// As in the Service (`PreferClose`, `PreferSameZone`, ...): an open set.
+    /// `spec.trafficDistribution` of the Service (`PreferClose`, `PreferSameZone`, ...). Newer Kubernetes releases may
+    /// add values.
     pub traffic_distribution: Option<Arc<str>>,
-    /// Primary family first.
+    /// The IP families of the Service, the primary one first.
     pub ip_families: Vec<IpFamily>,
     /// `spec.exportedLabels` of the ServiceExport.
     pub labels: BTreeMap<String, String>,
@@ -31,18 +35,21 @@ pub struct Export {
     pub target: Option<Target>,
 }
 
-/// What a cluster says about one name: its export with the endpoints.
+/// An export with its endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exported {
+    /// The export.
     pub export: Export,
-    /// Sorted.
+    /// The endpoints, sorted.
     pub endpoints: Vec<Endpoint>,
 }
 
 /// `ServiceImport.spec.type` (KEP-1645).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServiceType {
+    /// Clients use an IP of the ServiceImport.
     ClusterSetIp,
+    /// Clients use the addresses of the endpoints.
     Headless,
 }
 
@@ -55,24 +62,32 @@ impl fmt::Display for ServiceType {
     }
 }
 
-/// A port of the Service: `port` is what clients connect to.
+/// A port of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServicePort {
     /// Empty for an unnamed port.
     pub name: Arc<str>,
+    /// Transport protocol.
     pub protocol: Protocol,
+    /// The number to which clients connect.
     pub port: u16,
+    /// Application protocol, such as `http`.
     pub app_protocol: Option<Arc<str>>,
 }
 
+/// A transport protocol that Services support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
+    /// TCP.
     Tcp,
+    /// UDP.
     Udp,
+    /// SCTP.
     Sctp,
 }
 
 impl Protocol {
+    /// The spelling of Kubernetes: `TCP`, `UDP` or `SCTP`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -81,7 +96,8 @@ impl Protocol {
         }
     }
 
-    /// The Kubernetes spelling; absent means TCP. `None` for anything that Kubernetes does not know.
+    /// Parses the spelling of Kubernetes, where an absent protocol means TCP. `None` for a protocol that Kubernetes
+    /// does not have.
     pub fn parse(name: Option<&str>) -> Option<Self> {
         match name {
             None | Some("TCP") => Some(Self::Tcp),
@@ -98,14 +114,17 @@ impl fmt::Display for Protocol {
     }
 }
 
+/// An IP family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IpFamily {
+    /// IPv4.
     V4,
+    /// IPv6.
     V6,
 }
 
 impl IpFamily {
-    /// The Kubernetes spelling.
+    /// Parses the spelling of Kubernetes, `IPv4` or `IPv6`.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "IPv4" => Some(Self::V4),
@@ -124,23 +143,27 @@ impl fmt::Display for IpFamily {
     }
 }
 
-/// Seconds that Kubernetes gives a client-IP affinity without a time-out.
+/// The timeout that Kubernetes gives to client-IP affinity by default, in seconds.
 pub const DEFAULT_AFFINITY_TIMEOUT: u32 = 10_800;
 
-/// `spec.sessionAffinity` with its config.
+/// `spec.sessionAffinity` of a Service with its configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SessionAffinity {
+    /// No affinity.
     None,
+    /// Requests from one client IP go to the same endpoint.
     ClientIp {
-        /// Seconds; absent means [`DEFAULT_AFFINITY_TIMEOUT`].
+        /// Timeout in seconds; `None` means [`DEFAULT_AFFINITY_TIMEOUT`].
         timeout: Option<u32>,
     },
 }
 
-/// `spec.internalTrafficPolicy`; absent means `Cluster`.
+/// `spec.internalTrafficPolicy` of a Service. An absent policy means `Cluster`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrafficPolicy {
+    /// Traffic goes to all endpoints.
     Cluster,
+    /// Traffic goes only to endpoints on the node of the client.
     Local,
 }
 

@@ -1,4 +1,4 @@
-//! What tests of several modules start from.
+//! Values that the tests of several modules start from.
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 

@@ -2,14 +2,14 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-/// Longest cluster id: it becomes a label value (`multicluster.kubernetes.io/source-cluster`, at most 63 characters)
-/// and, for headless Services, a part of DNS names.
+/// Maximum length of a cluster id. It becomes a label value (`multicluster.kubernetes.io/source-cluster`, at most 63
+/// characters) and, for headless Services, a part of DNS names.
 const MAX_CLUSTER_ID: usize = 63;
 
-/// How the names of sources begin that are no clusters of the ClusterSet: ECS clusters, and Cloud Map namespaces.
+/// Prefixes of source-cluster names that are no clusters of the ClusterSet: ECS clusters, and Cloud Map namespaces.
 const FOREIGN: [&str; 2] = ["ecs-", "cloudmap-"];
 
-/// Why a cluster id was refused. The message names the rule and the remedy.
+/// A cluster id or ClusterSet id was refused. The message has the rule that it breaks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid cluster id {id:?}: {rule}")]
 pub struct InvalidClusterId {
@@ -17,31 +17,33 @@ pub struct InvalidClusterId {
     rule: &'static str,
 }
 
-/// The id of a cluster in its ClusterSet: the value of its `cluster.clusterset.k8s.io` ClusterProperty (KEP-2149), a
-/// DNS-1123 label, or several joined by dots, of at most 63 characters in all.
+/// The id of a cluster in its ClusterSet: the value of its ClusterProperty `cluster.clusterset.k8s.io` (KEP-2149). It
+/// is a DNS-1123 label, or several labels joined by dots, of at most 63 characters in total.
 ///
-/// Ids that start with `ecs-` or `cloudmap-` are refused: instances that others registered in Cloud Map appear under such
-/// source-cluster names.
+/// Ids that begin with `ecs-` or `cloudmap-` are refused, because endpoints discovered in Cloud Map appear under
+/// source-cluster names of that form.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId(Arc<str>);
 
 impl ClusterId {
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The name of a source that is no cluster of the ClusterSet. `None` unless it is a DNS label that begins as those do.
+    /// The source-cluster name of discovered endpoints. `None` unless `label` is a DNS label with one of the prefixes
+    /// for them.
     pub(crate) fn foreign(label: &str) -> Option<Self> {
         (is_dns_label(label) && Self::is_foreign(label)).then(|| Self(label.into()))
     }
 
-    /// Whether a source-cluster name stands for no cluster of the ClusterSet.
+    /// Whether a source-cluster name belongs to discovered endpoints and not to a cluster of the ClusterSet.
     pub fn is_foreign(name: &str) -> bool {
         FOREIGN.iter().any(|prefix| name.starts_with(prefix))
     }
 
-    /// A dotted id is legal (KEP-2149: a DNS subdomain), but stock CoreDNS answers per-pod names of headless Services
-    /// only for single-label ids.
+    /// Whether the id has dots. This is legal (KEP-2149: a DNS subdomain), but stock CoreDNS answers per-pod names of
+    /// headless Services only for ids of a single label.
     pub fn is_dotted(&self) -> bool {
         self.0.contains('.')
     }
@@ -62,7 +64,7 @@ impl FromStr for ClusterId {
         }
         if Self::is_foreign(id) {
             return refuse(
-                "ids that start with \"ecs-\" or \"cloudmap-\" are reserved for endpoints that others registered",
+                "ids that begin with \"ecs-\" or \"cloudmap-\" are reserved for endpoints that are discovered in Cloud Map",
             );
         }
         Ok(Self(id.into()))
@@ -75,11 +77,13 @@ impl fmt::Display for ClusterId {
     }
 }
 
-/// The id of a ClusterSet: the value of the `clusterset.k8s.io` ClusterProperty, a DNS-1123 subdomain.
+/// The id of a ClusterSet: the value of the ClusterProperty `clusterset.k8s.io`. It is a DNS-1123 subdomain of at most
+/// 128 characters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterSetId(Arc<str>);
 
 impl ClusterSetId {
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -114,14 +118,17 @@ pub(crate) fn is_dns_label(label: &str) -> bool {
         && bytes.iter().all(|&c| alnum(c) || c == b'-')
 }
 
-/// `<namespace>/<name>`: by namespace sameness (KEP-1645) the same Service in every cluster of the ClusterSet.
+/// `<namespace>/<name>`: the same Service in every cluster of the ClusterSet, by namespace sameness (KEP-1645).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceKey {
+    /// The Kubernetes namespace.
     pub namespace: Arc<str>,
+    /// The name of the Service.
     pub name: Arc<str>,
 }
 
 impl ServiceKey {
+    /// The key of a Service.
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -138,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_labels_and_dotted_labels() {
+    fn accepts_labels_and_labels_joined_by_dots() {
         for id in ["a", "prod-1", "0cluster", "name.context", &"a".repeat(63)] {
             assert_eq!(id.parse::<ClusterId>().unwrap().as_str(), id);
         }
@@ -146,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_cannot_be_a_label_value_or_a_dns_name() {
+    fn refuses_ids_that_are_no_label_value_or_dns_name() {
         for id in ["", "-a", "a-", "A", "a_b", "a..b", "ecs-prod", "cloudmap-x", &"a".repeat(64)] {
             let error = id.parse::<ClusterId>().unwrap_err().to_string();
             assert!(error.contains(&format!("{id:?}")), "{error}");

@@ -1,13 +1,13 @@
-//! What the API server admits as labels and annotations (apimachinery's validation), so that one bad pair is left out
-//! rather than a whole object refused.
+//! Validation of labels and annotations as in the API server (apimachinery), so that one bad pair is left out instead
+//! of the whole object being refused.
 
-/// Longest name of a label or annotation, and longest value of a label.
+/// Maximum length of the name in a key, and of the value of a label.
 const MAX_NAME: usize = 63;
 
-/// Longest prefix of a name.
+/// Maximum length of the prefix in a key.
 const MAX_PREFIX: usize = 253;
 
-/// Whether this may be the key of a label: `[<DNS subdomain>/]<name>`.
+/// Whether `key` is a valid key of a label: `[<DNS subdomain>/]<name>`.
 pub fn is_label_key(key: &str) -> bool {
     match key.split_once('/') {
         Some((prefix, name)) => {
@@ -17,12 +17,12 @@ pub fn is_label_key(key: &str) -> bool {
     }
 }
 
-/// Whether this may be the key of an annotation: as a label's, but in any case.
+/// Whether `key` is a valid key of an annotation: as for a label, but in upper or lower case.
 pub fn is_annotation_key(key: &str) -> bool {
     is_label_key(&key.to_ascii_lowercase())
 }
 
-/// Whether this may be the value of a label.
+/// Whether `value` is a valid value of a label.
 pub fn is_label_value(value: &str) -> bool {
     value.is_empty() || is_name(value)
 }
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_and_values_are_those_that_an_api_server_takes() {
+    fn accepts_the_keys_and_values_that_an_api_server_accepts() {
         let long = "a".repeat(64);
         for key in ["team", "app.kubernetes.io/name", "A_b-c.d", "example.com/X", &long[..63]] {
             assert!(is_label_key(key) && is_annotation_key(key), "{key}");

@@ -1,8 +1,8 @@
-//! KEP-1645's conflict rules: the exports that several clusters have of one name become one service.
+//! The conflict rules of KEP-1645, by which the exports that several clusters have of one name become one service.
 //!
-//! The same claims give the same answer in every cluster, in whatever order they come. The oldest export wins
-//! (`metadata.creationTimestamp` of the ServiceExport, then the cluster id, because timestamps have whole seconds), so
-//! that a younger export never changes what running traffic sees, but for the ports that it adds.
+//! The result is the same in every cluster, and does not depend on the order of the exports. The oldest export wins, by
+//! the `metadata.creationTimestamp` of the ServiceExport and then by cluster id, because timestamps have whole seconds.
+//! A younger export therefore changes nothing for running traffic. It only adds ports.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,40 +15,47 @@ use super::{
     ClusterId, DEFAULT_AFFINITY_TIMEOUT, Export, IpFamily, ServicePort, ServiceType, SessionAffinity, TrafficPolicy,
 };
 
-/// What a name is in the whole ClusterSet.
+/// A service of the ClusterSet: the merged exports of one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterSetService {
+    /// Type of the oldest export.
     pub service_type: ServiceType,
-    /// The union of all exports' ports, without a duplicate name or a duplicate (protocol, port).
+    /// The union of all exports' ports, without a duplicate name or a duplicate (protocol, number).
     pub ports: Vec<ServicePort>,
+    /// Session affinity of the oldest export.
     pub session_affinity: SessionAffinity,
+    /// Internal traffic policy of the oldest export.
     pub internal_traffic_policy: TrafficPolicy,
+    /// Traffic distribution of the oldest export.
     pub traffic_distribution: Option<Arc<str>>,
-    /// Those of the oldest export, its primary family first.
+    /// IP families of the oldest export, its primary family first.
     pub ip_families: Vec<IpFamily>,
-    /// Those that only younger exports have: for clusters that support none of the oldest one's.
+    /// IP families that only younger exports have, for clusters that support none of the oldest export's families.
     pub other_families: Vec<IpFamily>,
+    /// Exported labels of the oldest export.
     pub labels: BTreeMap<String, String>,
+    /// Exported annotations of the oldest export.
     pub annotations: BTreeMap<String, String>,
-    /// For each exporting cluster the names of the merged ports that it really exposes: only these may receive its
-    /// endpoints.
+    /// For each exporting cluster, the names of the merged ports that it really exposes. Only these ports send traffic
+    /// to its endpoints.
     pub clusters: BTreeMap<ClusterId, Vec<Arc<str>>>,
-    /// In the order of [`ConflictReason`]; empty when all agree.
+    /// The conflicts, in the order of [`ConflictReason`]. Empty if all exports agree.
     pub conflicts: Vec<Conflict>,
 }
 
-/// One disagreement between exports, to be shown on every ServiceExport of the name (KEP-1645).
+/// One property in which exports differ. Every ServiceExport of the name reports it (KEP-1645).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
+    /// The property.
     pub reason: ConflictReason,
-    /// Field, value used, winner, and how many disagree: the same in every cluster.
+    /// Field, value in use, winning cluster, and how many clusters disagree. It is the same in every cluster.
     pub summary: String,
-    /// What each cluster that disagrees has instead.
+    /// The value of each cluster that disagrees.
     pub differing: BTreeMap<ClusterId, String>,
 }
 
 impl Conflict {
-    /// What to say on the ServiceExport of one cluster: what it can do, or which others it waits for.
+    /// The message for the ServiceExport of one cluster: what this cluster should change, or which others differ.
     pub fn message(&self, cluster: &ClusterId) -> String {
         if let Some(value) = self.differing.get(cluster) {
             let object = self.reason.object();
@@ -67,25 +74,35 @@ impl Conflict {
     }
 }
 
-/// Clusters that a message says the values of.
+/// How many clusters a message lists with their values.
 const MAX_NAMED: usize = 3;
 
-/// Reasons of the `Conflict` condition; several are joined with commas, in this order. Spelled as in the upstream API (`pkg/apis/v1beta1/serviceexport.go`).
+/// Reasons of the condition `Conflict`. Several are joined with commas, in this order. The spelling is that of the
+/// upstream API (`pkg/apis/v1beta1/serviceexport.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConflictReason {
+    /// The types differ.
     Type,
+    /// Ports with one name, or with one protocol and number, differ.
     Port,
+    /// The session affinities differ.
     SessionAffinity,
+    /// The timeouts of the session affinity differ.
     SessionAffinityConfig,
+    /// The internal traffic policies differ.
     InternalTrafficPolicy,
+    /// The traffic distributions differ.
     TrafficDistribution,
+    /// An export lacks an IP family of the oldest export.
     IpFamily,
+    /// The exported labels differ.
     Labels,
+    /// The exported annotations differ.
     Annotations,
 }
 
 impl ConflictReason {
-    /// All of them, in the order in which the condition joins them.
+    /// All reasons, in the order in which the condition joins them.
     pub const ALL: [Self; 9] = [
         Self::Type,
         Self::Port,
@@ -98,7 +115,7 @@ impl ConflictReason {
         Self::Annotations,
     ];
 
-    /// As the upstream API spells it.
+    /// The spelling of the upstream API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Type => "TypeConflict",
@@ -113,7 +130,7 @@ impl ConflictReason {
         }
     }
 
-    /// The kind of object that has the field.
+    /// The kind of object that contains the property.
     const fn object(self) -> &'static str {
         match self {
             Self::Labels | Self::Annotations => "ServiceExport",
@@ -122,7 +139,7 @@ impl ConflictReason {
     }
 }
 
-/// Merges the exports that the clusters have of one name; `None` where nobody exports it.
+/// Merges the exports that the clusters have of one name; `None` if there are none.
 pub fn merge(exports: &BTreeMap<ClusterId, &Export>) -> Option<ClusterSetService> {
     use ConflictReason as Reason;
 
@@ -175,8 +192,8 @@ pub fn merge(exports: &BTreeMap<ClusterId, &Export>) -> Option<ClusterSetService
 }
 
 impl ClusterSetService {
-    /// The families that a cluster which supports `supported` can serve the service by: those of the oldest export, or,
-    /// rather than none, those of the others.
+    /// The families by which a cluster that supports `supported` serves the service: those of the oldest export, or, if
+    /// it supports none of them, those of the other exports.
     pub fn families_in(&self, supported: &[IpFamily]) -> Vec<IpFamily> {
         let usable = |families: &[IpFamily]| -> Vec<IpFamily> {
             families.iter().copied().filter(|family| supported.contains(family)).collect()
@@ -202,7 +219,7 @@ struct MergedPorts {
     conflict: Option<Conflict>,
 }
 
-/// Union of the ports: by name first, then by (protocol, port); where two exports differ the older one's port stays.
+/// Merges the ports: first by name, then by (protocol, number). If two exports differ, the older one's port stays.
 fn merge_ports(by_age: &[(&ClusterId, &Export)]) -> MergedPorts {
     let mut merged: Vec<(&ServicePort, &ClusterId)> = Vec::new();
     let mut clusters = BTreeMap::new();
@@ -268,7 +285,7 @@ fn merge_ports(by_age: &[(&ClusterId, &Export)]) -> MergedPorts {
     MergedPorts { ports: merged.into_iter().map(|(port, _)| port.clone()).collect(), clusters, conflict }
 }
 
-/// The ports of one cluster, and those among them that its endpoints receive traffic on, unless all do.
+/// The ports of one cluster, and on which of them its endpoints get traffic, unless they do on all.
 fn their_ports(export: &Export, carried: &[Arc<str>]) -> String {
     let all = ports_text(&export.ports);
     let (served, refused): (Vec<&ServicePort>, Vec<_>) =
@@ -301,7 +318,7 @@ impl<'a> Exports<'a> {
         self.conflict(reason, field, &text(&value), differs)
     }
 
-    /// The conflict over a field, if `differs` gives what any of the exports has instead.
+    /// The conflict over a field. `differs` returns the value of an export, or `None` if it agrees with the oldest one.
     fn conflict(
         &self,
         reason: ConflictReason,
@@ -323,7 +340,7 @@ impl<'a> Exports<'a> {
         })
     }
 
-    /// Only exports that have client-IP affinity like the oldest one can disagree about its time-out.
+    /// Only exports that have client-IP affinity, like the oldest one, can disagree about its timeout.
     fn affinity_config(&self) -> Option<Conflict> {
         let seconds = |export: &Export| match export.session_affinity {
             SessionAffinity::ClientIp { timeout } => Some(timeout.unwrap_or(DEFAULT_AFFINITY_TIMEOUT)),
@@ -338,8 +355,8 @@ impl<'a> Exports<'a> {
         )
     }
 
-    /// KEP-1645: raised when traffic reaches only some of the backends depending on its family, which is so where an
-    /// export lacks a family that the oldest one has.
+    /// KEP-1645 reports this conflict if traffic reaches only some of the backends, depending on its IP family. That is
+    /// so if an export lacks a family that the oldest one has.
     fn ip_families(&self) -> Option<Conflict> {
         let used = &self.by_age[0].1.ip_families;
         self.conflict(ConflictReason::IpFamily, "ipFamilies", &families_text(used), |export| {

@@ -24,7 +24,7 @@ fn reasons(service: &ClusterSetService) -> Vec<&'static str> {
 }
 
 #[test]
-fn nothing_exported_is_no_service() {
+fn no_exports_make_no_service() {
     assert_eq!(merge(&BTreeMap::new()), None);
 }
 
@@ -89,7 +89,7 @@ fn every_property_has_its_reason() {
 }
 
 #[test]
-fn affinity_time_outs_conflict_apart_from_affinity() {
+fn affinity_timeouts_have_a_conflict_reason_of_their_own() {
     let mut a = mk_export(1, &[]);
     let mut b = mk_export(2, &[]);
     a.session_affinity = SessionAffinity::ClientIp { timeout: None };
@@ -216,7 +216,7 @@ fn ports_are_merged_by_name_then_by_protocol_and_number() {
 
 #[test]
 fn duplicates_within_one_export_are_merged_like_those_of_two() {
-    // No API server admits such a Service; another cluster's ledger may say it nevertheless.
+    // No API server accepts such a Service, but another cluster's ledger may contain it.
     let a = mk_export(1, &[("", 80), ("", 81), ("http", 82), ("http", 82), ("web", 82)]);
     let service = merged(&[("a", &a)]);
     assert_eq!(service.ports, [mk_port("", 80), mk_port("http", 82)]);
@@ -225,7 +225,7 @@ fn duplicates_within_one_export_are_merged_like_those_of_two() {
 }
 
 #[test]
-fn families_conflict_when_a_backend_cannot_be_reached_by_one_that_is_used() {
+fn families_conflict_if_a_backend_lacks_a_family_in_use() {
     use IpFamily::{V4, V6};
     for (oldest, younger, conflict) in [
         (vec![V4], vec![V4], false),
@@ -265,7 +265,7 @@ fn any_export() -> impl Strategy<Value = Export> {
         port: 80 + port,
         app_protocol: None,
     });
-    // A Service never has two ports of one name or of one (protocol, port): the API server refuses it.
+    // A Service never has two ports with one name or one (protocol, number): the API server refuses it.
     let ports = prop::collection::vec(port, 0..4).prop_map(|ports| {
         let mut unique: Vec<ServicePort> = Vec::new();
         for port in ports {
@@ -308,7 +308,7 @@ proptest! {
     }
 
     #[test]
-    fn a_younger_export_changes_nothing_but_adds_ports(mut exports in prop::collection::vec(any_export(), 1..5), mut younger in any_export()) {
+    fn a_younger_export_only_adds_ports(mut exports in prop::collection::vec(any_export(), 1..5), mut younger in any_export()) {
         for export in &mut exports { export.created += 1; }
         younger.created = 100;
         let mut named: BTreeMap<_, _> = exports.iter().enumerate().map(|(i, e)| (id(&format!("c{i}")), e)).collect();
@@ -324,10 +324,10 @@ proptest! {
     }
 
     #[test]
-    fn the_order_in_which_exports_become_known_and_the_names_of_clusters_do_not_matter(
+    fn neither_the_order_of_exports_nor_the_names_of_clusters_matter(
         exports in prop::collection::vec(any_export(), 1..5),
     ) {
-        // Ages that differ, so that the names decide nothing.
+        // The exports have different ages, so that the names of clusters decide nothing.
         let exports: Vec<_> = exports.into_iter().zip(0..).map(|(export, created)| Export { created, ..export }).collect();
         let named = |name: fn(usize) -> String| -> BTreeMap<_, _> {
             exports.iter().enumerate().map(|(i, e)| (id(&name(i)), e)).collect()
@@ -345,7 +345,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_merged_merges_to_itself(exports in prop::collection::vec(any_export(), 1..5)) {
+    fn a_merged_service_merges_to_itself(exports in prop::collection::vec(any_export(), 1..5)) {
         let named: BTreeMap<_, _> = exports.iter().enumerate().map(|(i, e)| (id(&format!("c{i}")), e)).collect();
         let service = merge(&named).unwrap();
         let oldest = exports.iter().min_by_key(|export| export.created).unwrap();
@@ -356,7 +356,7 @@ proptest! {
     }
 
     #[test]
-    fn every_cluster_says_the_same_reasons_and_only_who_disagrees_is_told_to_change(
+    fn every_cluster_reports_the_same_reasons_and_only_those_that_disagree_should_change(
         exports in prop::collection::vec(any_export(), 1..5),
     ) {
         let named: BTreeMap<_, _> = exports.iter().enumerate().map(|(i, e)| (id(&format!("c{i}")), e)).collect();

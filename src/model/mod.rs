@@ -1,5 +1,5 @@
-//! The domain: what a cluster exports, what an endpoint is, and the pure rules over them. Nothing here knows
-//! Kubernetes client types, the network or the clock.
+//! The domain: exports, endpoints, and the pure rules for them. This module uses no types of Kubernetes clients, no
+//! network and no clock.
 
 pub mod addresses;
 mod endpoint;
@@ -25,5 +25,5 @@ pub use merge::{ClusterSetService, Conflict, ConflictReason, merge};
 pub use slices::{Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, pack, packable};
 pub use target::{ClaimOwner, Registration, Target};
 
-/// Labels or annotations of an object: a sorted map that takes little room, because caches hold many of them.
+/// Labels or annotations of an object, as a sorted map that needs little memory: caches hold many of them.
 pub type Pairs = std::collections::BTreeMap<Box<str>, Box<str>>;

@@ -1,4 +1,4 @@
-//! Packing the endpoints of one source cluster into EndpointSlices with as few changes to existing ones as possible.
+//! Packing of a source cluster's endpoints into EndpointSlices, with as few changes to existing slices as possible.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -10,49 +10,61 @@ use sha2::{Digest, Sha256};
 
 use super::{ClusterId, Conditions, Endpoint, EndpointPort, IpFamily, ServiceKey, labels::is_label_value};
 
-/// Endpoints per slice: the EndpointSlice controller's own default. The API allows 1,000.
+/// Maximum number of endpoints per slice: the default of the EndpointSlice controller. The API allows 1,000.
 pub const MAX_ENDPOINTS: usize = 100;
 
-/// One EndpointSlice of a name: endpoints of one source cluster, one family and one set of ports.
+/// One EndpointSlice of a name: endpoints of one source cluster, one IP family and one set of ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slice {
+    /// Name of the object.
     pub name: Arc<str>,
+    /// Family of all addresses in it.
     pub family: IpFamily,
-    /// Sorted.
+    /// The ports, sorted.
     pub ports: Arc<[EndpointPort]>,
-    /// Sorted by address.
+    /// The endpoints, sorted by address.
     pub endpoints: Vec<SliceEndpoint>,
 }
 
 /// One address in a slice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SliceEndpoint {
+    /// The address.
     pub address: IpAddr,
+    /// Whether it takes traffic.
     pub conditions: Conditions,
+    /// Host name of the pod in DNS, for headless services.
     pub hostname: Option<Arc<str>>,
+    /// Zone of the endpoint.
     pub zone: Option<Arc<str>>,
-    /// Only for endpoints of the own cluster.
+    /// Node of the endpoint; only for endpoints of this cluster.
     pub node: Option<Arc<str>>,
+    /// Which clients should prefer it.
     pub hints: Hints,
 }
 
-/// Which consumers should prefer an endpoint (`trafficDistribution`).
+/// Which clients should prefer an endpoint (`trafficDistribution`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Hints {
+    /// Clients in this zone.
     pub zone: Option<Arc<str>>,
+    /// Clients on this node.
     pub node: Option<Arc<str>>,
 }
 
-/// How near traffic should stay: what a `trafficDistribution` asks for.
+/// How near traffic should stay, as a `trafficDistribution` requests it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proximity {
+    /// No preference.
     Any,
+    /// Prefer endpoints in the client's zone.
     Zone,
+    /// Prefer endpoints on the client's node, then in its zone.
     Node,
 }
 
 impl Proximity {
-    /// As Kubernetes reads the field (KEP-3015); values that it does not know ask for nothing.
+    /// Interprets `trafficDistribution` as Kubernetes does (KEP-3015). Unknown values request nothing.
     pub fn of(traffic_distribution: Option<&str>) -> Self {
         match traffic_distribution {
             Some("PreferClose" | "PreferSameZone") => Self::Zone,
@@ -62,18 +74,19 @@ impl Proximity {
     }
 }
 
-/// Zone hint of an endpoint whose zone is not known. kube-proxy heeds hints only if every ready endpoint has one: without
-/// it, one cluster without zones would end the preference in all.
+/// Zone hint of an endpoint without a known zone. kube-proxy uses hints only if every ready endpoint has one, so
+/// without this hint one cluster without zones would end the preference in all clusters.
 const NO_ZONE: &str = "unknown.cloudmap-mcs";
 
-/// Ends the node hint of an endpoint that is on no node of this cluster. Reserved (RFC 2606), so that no node is called so.
+/// Suffix of the node hint of an endpoint that is on no node of this cluster. The domain is reserved (RFC 2606), so no
+/// node has such a name.
 const NO_NODE: &str = "clusterset.invalid";
 
-/// The slices that `endpoints` should be in, given the `existing` ones of the same name and source cluster. Existing
-/// slices that are missing in the answer are to be deleted.
+/// The slices that should contain `endpoints`, given the `existing` slices of the same name and source cluster.
+/// Existing slices that the result lacks are to be deleted.
 ///
-/// An endpoint stays in its slice; a new one goes where there is room; slices keep their names for life. An address
-/// that comes twice is taken once.
+/// An endpoint stays in its slice. A new endpoint goes where there is room. A slice keeps its name for life. A
+/// duplicate address is used once.
 pub fn pack(key: &ServiceKey, source: &ClusterId, endpoints: &[PackedEndpoint], existing: &[Slice]) -> Vec<Slice> {
     let mut groups: BTreeMap<Group, BTreeMap<IpAddr, SliceEndpoint>> = BTreeMap::new();
     for packed in endpoints {
@@ -101,7 +114,7 @@ pub fn pack(key: &ServiceKey, source: &ClusterId, endpoints: &[PackedEndpoint], 
             })
             .filter(|slice| !slice.endpoints.is_empty())
             .collect();
-        // Fullest first: a slice that is filled up needs no later write, and the emptiest ones may drain away.
+        // Fullest first: a slice that becomes full needs no later write, and the emptiest slices may drain.
         kept.sort_by_key(|slice| std::cmp::Reverse(slice.endpoints.len()));
         let mut rest: VecDeque<SliceEndpoint> = wanted.into_values().collect();
         for slice in &mut kept {
@@ -122,31 +135,36 @@ pub fn pack(key: &ServiceKey, source: &ClusterId, endpoints: &[PackedEndpoint], 
     slices
 }
 
-/// An endpoint on its way into a slice, with the ports that it may show there.
+/// An endpoint that goes into a slice, with the ports that the slice may show for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackedEndpoint {
+    /// The address and its properties.
     pub endpoint: SliceEndpoint,
+    /// Its ports.
     pub ports: Arc<[EndpointPort]>,
 }
 
 /// How the endpoints of one source cluster go into slices.
 #[derive(Debug, Clone, Copy)]
 pub struct Placement<'a> {
+    /// The source cluster.
     pub source: &'a ClusterId,
-    /// The source is this cluster: its endpoints keep their nodes. A node of another one that has the name of a local node
-    /// is not local.
+    /// Whether the source is this cluster, whose endpoints keep their nodes. A node of another cluster that has the
+    /// name of a local node is not local.
     pub local: bool,
+    /// The IP families to serve.
     pub families: &'a [IpFamily],
     /// Names of the ports that the source really exposes under the merged service.
     pub carried: &'a [Arc<str>],
-    /// The name by which the derived Service finds an unnamed port, which the slices then have as well as the unnamed one.
+    /// The name by which the derived Service finds an unnamed port. The slices list that port under both names.
     pub unnamed_alias: Option<&'a str>,
+    /// How near traffic should stay.
     pub proximity: Proximity,
 }
 
-/// The addresses of `endpoints`, with the ports and hints that they may show.
+/// The addresses of `endpoints`, with the ports and hints that slices show for them.
 ///
-/// Endpoints of a service that has ports, but none of which it may carry, are left out.
+/// If the service has ports but an endpoint may show none of them, the endpoint is left out.
 pub fn packable(endpoints: &[Endpoint], placement: &Placement<'_>) -> Vec<PackedEndpoint> {
     let mut port_sets: BTreeMap<&[EndpointPort], Arc<[EndpointPort]>> = BTreeMap::new();
     let nowhere: Arc<str> = format!("{}.{NO_NODE}", placement.source).into();
@@ -202,7 +220,7 @@ struct Group {
     ports: Arc<[EndpointPort]>,
 }
 
-/// `<service>-<12 hex digits>`: unique to name, source cluster, family and ports, within 253 characters.
+/// `<service>-<12 hex digits>`: unique for name, source cluster, family and ports, and at most 253 characters long.
 fn name_prefix(key: &ServiceKey, source: &ClusterId, group: &Group) -> String {
     let mut hash = Sha256::new();
     hash.update(format!("{key}\0{source}\0{}", group.family));

@@ -74,7 +74,7 @@ fn one_change_touches_one_slice() {
 }
 
 #[test]
-fn a_changed_condition_reaches_the_existing_slice() {
+fn a_changed_condition_updates_the_existing_slice() {
     let before = packed(0..3, &[]);
     let ports = mk_ports(&["http"]);
     let mut endpoints: Vec<_> = (0..3).map(|n| mk_endpoint(n, &ports)).collect();
@@ -120,7 +120,7 @@ fn a_headless_service_without_ports_keeps_its_endpoints() {
 }
 
 #[test]
-fn hints_say_what_the_traffic_distribution_asks_for() {
+fn hints_follow_the_traffic_distribution() {
     let ports = mk_ports(&["http"]);
     let plain = mk_endpoint(1, &ports);
     let nowhere = Endpoint { zone: None, node: None, ..mk_endpoint(2, &ports) };
@@ -132,7 +132,7 @@ fn hints_say_what_the_traffic_distribution_asks_for() {
         (Some("PreferClose"), false, [(zone, None), (unknown, None), (unknown, None)]),
         (Some("PreferSameZone"), true, [(zone, None), (unknown, None), (unknown, None)]),
         (Some("PreferSameNode"), true, [(zone, Some("node-1")), (unknown, away), (unknown, Some("node-1"))]),
-        // kube-proxy heeds node hints only if every endpoint has one, and none may be that of a local node.
+        // kube-proxy uses node hints only if every endpoint has one, and none of them may name a local node.
         (Some("PreferSameNode"), false, [(zone, away), (unknown, away), (unknown, away)]),
     ] {
         let packed = packed_with(&[plain.clone(), nowhere.clone(), odd.clone()], |p| {
@@ -146,7 +146,7 @@ fn hints_say_what_the_traffic_distribution_asks_for() {
 }
 
 #[test]
-fn an_unnamed_port_is_found_by_the_derived_services_name_for_it_as_well() {
+fn an_unnamed_port_is_also_listed_under_the_derived_services_name_for_it() {
     let (source, carried) = (id(), ["".into()]);
     let placement = Placement { unnamed_alias: Some("unnamed"), ..placement(&source, &[IpFamily::V4], &carried) };
     let packed = packable(&[mk_endpoint(1, &mk_ports(&[""]))], &placement);

@@ -1,10 +1,10 @@
-//! Where a Kubernetes Service is registered in Cloud Map, and by whose right.
+//! Where a Kubernetes Service is registered in Cloud Map, and who may register there.
 
 use std::{fmt, sync::Arc};
 
 use super::ServiceKey;
 
-/// A Cloud Map service that instances are registered in, by names.
+/// A Cloud Map service in which instances are registered, by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
     /// Name of the Cloud Map namespace (not its `HttpName`).
@@ -19,13 +19,15 @@ impl fmt::Display for Target {
     }
 }
 
-/// The Kubernetes object that wants a target. Objects of the same kind, namespace and name in several clusters of one
-/// ClusterSet are the same owner.
+/// The Kubernetes object that claims a target. Objects with the same kind, namespace and name in several clusters of
+/// one ClusterSet are one owner.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimOwner {
     /// `ServiceExport`, `Service` (annotated) or `Ingress`.
     pub kind: Arc<str>,
+    /// Kubernetes namespace of the object.
     pub namespace: Arc<str>,
+    /// Name of the object.
     pub name: Arc<str>,
 }
 
@@ -33,6 +35,7 @@ impl ClaimOwner {
     const EXPORT: &str = "ServiceExport";
     const INGRESS: &str = "Ingress";
 
+    /// A ServiceExport.
     pub fn export(key: &ServiceKey) -> Self {
         Self { kind: Self::EXPORT.into(), namespace: key.namespace.clone(), name: key.name.clone() }
     }
@@ -47,16 +50,17 @@ impl ClaimOwner {
         Self { kind: Self::INGRESS.into(), namespace: key.namespace.clone(), name: key.name.clone() }
     }
 
-    /// Whether it is an annotated object, not an export.
+    /// Whether it is an annotated object and not an export.
     pub fn is_annotated(&self) -> bool {
         *self.kind != *Self::EXPORT
     }
 
+    /// Whether it is an annotated Ingress.
     pub fn is_ingress(&self) -> bool {
         *self.kind == *Self::INGRESS
     }
 
-    /// Whether two owners mean one Service, exported or annotated.
+    /// Whether both owners stand for one Service, exported or annotated.
     pub fn is_same_service(&self, other: &Self) -> bool {
         (&self.namespace, &self.name) == (&other.namespace, &other.name) && self.is_ingress() == other.is_ingress()
     }
@@ -73,15 +77,17 @@ impl fmt::Display for ClaimOwner {
     }
 }
 
-/// A registration record: written to the ledger before the first instance is registered under its target, and kept as
-/// `retiring` until every own instance there is seen to be gone, so that a leader that takes over after a crash knows
+/// A registration record. The ledger has it before the first instance is registered in its target, and keeps it as
+/// `retiring` until every own instance there was seen to be gone, so that a leader that takes over after a crash knows
 /// where to look. It is also the cluster's claim to the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
+    /// The target.
     pub target: Target,
+    /// Who claims it.
     pub owner: ClaimOwner,
-    /// When this cluster first committed the claim, seconds since 1970. Carried over by every later leader.
+    /// When this cluster first committed the claim, in seconds since 1970. Every later leader keeps the date.
     pub claimed: i64,
-    /// No longer wanted: only deregistrations may follow.
+    /// The target is no longer wanted: only deregistrations may follow.
     pub retiring: bool,
 }

@@ -12,9 +12,9 @@ fn file_name(crd: &CustomResourceDefinition) -> String {
     format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural)
 }
 
-/// After a change to the types: `UPDATE_CRDS=1 cargo test crds`, then review the difference.
+/// After a change of the types, run `UPDATE_CRDS=1 cargo test crds` and review the difference.
 #[test]
-fn the_committed_files_are_the_generated_ones() {
+fn the_committed_files_equal_the_generated_crds() {
     for crd in crds() {
         let path = repository().join("config/crd").join(file_name(&crd));
         let generated = serde_yaml_ng::to_string(&crd).unwrap();
@@ -30,7 +30,7 @@ fn the_committed_files_are_the_generated_ones() {
     }
 }
 
-/// Where this project's CRDs say more than upstream's, and nowhere else: (JSON pointer suffix, why).
+/// Where this project's CRDs have more than the upstream ones, and why: (suffix of the JSON pointer, reason).
 const ADDITIONS: &[(&str, &str)] = &[
     ("/spec/versions/0/additionalPrinterColumns/+", "`kubectl get` says whether it works, and why not"),
     ("/spec/versions/1/additionalPrinterColumns/+", "likewise"),
@@ -39,7 +39,7 @@ const ADDITIONS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn the_crds_are_structurally_those_of_upstream() {
+fn the_crds_have_the_structure_of_the_upstream_ones() {
     for crd in crds().iter().filter(|crd| crd.spec.group == names::MCS_GROUP) {
         let file = file_name(crd);
         let upstream = fs::read_to_string(repository().join("integration/testdata/upstream-crds").join(&file)).unwrap();
@@ -53,13 +53,13 @@ fn the_crds_are_structurally_those_of_upstream() {
     }
 }
 
-/// Without prose, and with the lists that are sets in order.
+/// The structure of a CRD: without descriptions, and with lists that are sets in sorted order.
 fn structure(value: Value) -> Value {
     match value {
         Value::Object(fields) => Value::Object(
             fields
                 .into_iter()
-                // A description that is not a string is a property of that name.
+                // A description that is not a string is a property with that name.
                 .filter(|(name, value)| name != "description" || !value.is_string())
                 .map(|(name, value)| {
                     let value = structure(value);
@@ -91,7 +91,7 @@ fn compare(pointer: &str, upstream: &Value, ours: &Value, differences: &mut Vec<
                 differences.push(format!("added {pointer}/{name}"));
             }
         }
-        // Further columns may stand anywhere between upstream's.
+        // Additional columns may be anywhere between the upstream ones.
         (Value::Array(theirs), Value::Array(mine)) if pointer.ends_with("/additionalPrinterColumns") => {
             let kept: Vec<Value> = mine.iter().filter(|column| theirs.contains(column)).cloned().collect();
             compare(&format!("{pointer}/"), upstream, &Value::Array(kept.clone()), differences);
@@ -104,7 +104,7 @@ fn compare(pointer: &str, upstream: &Value, ours: &Value, differences: &mut Vec<
                 compare(&format!("{pointer}/{index}"), value, other, differences);
             }
         }
-        // YAML and JSON may write the same number as 0 and 0.0.
+        // YAML and JSON may write the same number as 0 or 0.0.
         (Value::Number(theirs), Value::Number(mine)) if theirs.as_f64() == mine.as_f64() => {}
         _ if upstream == ours => {}
         _ => differences.push(format!("{pointer}: upstream {upstream}, ours {ours}")),
@@ -122,15 +122,15 @@ fn versions_have_the_same_schema_and_one_is_stored() {
 }
 
 #[test]
-fn a_crd_of_a_protected_group_says_who_approved_it() {
-    // The API server refuses CRDs in *.k8s.io without this annotation; x-k8s.io is not protected.
+fn a_crd_of_a_protected_group_has_the_approval_annotation() {
+    // The API server refuses CRDs in *.k8s.io without this annotation. x-k8s.io is not protected.
     let property = crds().into_iter().find(|crd| crd.spec.group == names::ABOUT_GROUP).unwrap();
     assert!(property.metadata.annotations.unwrap()["api-approved.kubernetes.io"].starts_with("https://"));
     assert_eq!(property.spec.scope, "Cluster");
 }
 
 #[test]
-fn objects_without_a_spec_are_read() {
+fn objects_without_a_spec_can_be_read() {
     for spec in [r#"{"metadata": {"name": "a"}}"#, r#"{"metadata": {"name": "a"}, "spec": null}"#] {
         let export: ServiceExport = serde_json::from_str(spec).unwrap();
         assert!(export.spec.exported_labels.is_empty());
@@ -141,7 +141,7 @@ fn objects_without_a_spec_are_read() {
 }
 
 #[test]
-fn unknown_values_and_fields_are_read() {
+fn objects_with_unknown_values_and_fields_can_be_read() {
     let import: ServiceImport = serde_json::from_value(serde_json::json!({
         "metadata": {"name": "a"},
         "spec": {"type": "Mesh", "ports": null, "novel": 1},

@@ -1,4 +1,4 @@
-//! The SDK's types from and to the port's.
+//! Conversion between the types of the SDK and those of the port.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -13,14 +13,15 @@ use crate::cloudmap::{
     Service, ServiceChange,
 };
 
-/// Routing when a service with records has none given: up to eight healthy instances, as `CreateService` documents.
+/// The routing policy of a service with records if none is given: up to eight healthy instances, as documented for
+/// `CreateService`.
 const MULTIVALUE: types::RoutingPolicy = types::RoutingPolicy::Multivalue;
 
 fn text(value: Option<&str>) -> Arc<str> {
     value.unwrap_or_default().into()
 }
 
-/// `None` for a type of namespace that this release does not know.
+/// `None` for a kind of namespace that this version does not know.
 pub(super) fn summarized_namespace(summary: &types::NamespaceSummary) -> Option<Namespace> {
     let properties = summary.properties();
     Some(Namespace {
@@ -34,7 +35,7 @@ pub(super) fn summarized_namespace(summary: &types::NamespaceSummary) -> Option<
     })
 }
 
-/// See [`summarized_namespace`].
+/// Like [`summarized_namespace`].
 pub(super) fn namespace(namespace: &types::Namespace) -> Option<Namespace> {
     let properties = namespace.properties();
     Some(Namespace {
@@ -93,7 +94,7 @@ pub(super) fn service(service: &types::Service) -> Service {
     }
 }
 
-/// Records that this release does not know are left out; a service is found by API only if it has none at all.
+/// Skips records of types that this version does not know. Only a service without any records has no DNS configuration.
 fn dns(config: Option<&types::DnsConfig>, kind: Option<&ServiceType>) -> Option<DnsConfig> {
     let config = config.filter(|config| !config.dns_records().is_empty() && kind != Some(&ServiceType::Http))?;
     let records = config.dns_records().iter().filter_map(|record| {
@@ -175,7 +176,7 @@ pub(super) fn operation(operation: &types::Operation) -> OperationState {
             code: operation.error_code().unwrap_or("UNKNOWN").to_owned(),
             message: operation.error_message().unwrap_or("AWS gives no reason").to_owned(),
         },
-        // Submitted, pending, or a state of a later release, which is not an end that we may act on.
+        // Submitted, pending, or a state of a later AWS release. None of these is an end.
         _ => OperationState::Running,
     }
 }

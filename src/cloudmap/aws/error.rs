@@ -1,4 +1,4 @@
-//! AWS's errors, sorted by what the caller can do.
+//! Errors of AWS, sorted by what the caller can do.
 
 use std::error::Error as StdError;
 
@@ -9,7 +9,7 @@ use aws_sdk_servicediscovery::{
 
 use crate::cloudmap::{Error, ErrorKind, Operation};
 
-/// Sorts a failed call. `detail` reads what only a typed error carries (who owns a name, which operation runs).
+/// Sorts a failed call. `detail` reads what only a typed error contains (who owns a name, which operation runs).
 pub(super) fn sort<E>(
     operation: Operation,
     error: &SdkError<E, HttpResponse>,
@@ -24,7 +24,7 @@ where
             let (kind, message) = answered(operation, error.code(), error.message(), status);
             (detail(context.err()).unwrap_or(kind), message)
         }
-        // Nothing was sent: the request could not be built, or signed.
+        // Nothing was sent: the request could not be built or signed.
         SdkError::ConstructionFailure(_) => (ErrorKind::InvalidInput, chain(error)),
         SdkError::DispatchFailure(failure) => not_answered(&chain(error), failure.is_timeout() || failure.is_io()),
         SdkError::TimeoutError(_) => not_answered(&chain(error), true),
@@ -34,7 +34,7 @@ where
     Error { operation: operation.name(), kind, message }
 }
 
-/// AWS answered with an error of its own: what kind it is by its code and its HTTP status, and in words.
+/// The kind and text of an error that AWS returned, by its code and HTTP status.
 pub fn answered(operation: Operation, code: Option<&str>, message: Option<&str>, status: u16) -> (ErrorKind, String) {
     let code = code.unwrap_or_default();
     let words = match (code, message) {
@@ -91,7 +91,7 @@ pub fn answered(operation: Operation, code: Option<&str>, message: Option<&str>,
         _ => match status {
             429 => ErrorKind::Throttled,
             401 | 403 => ErrorKind::AccessDenied,
-            // A server that fails may fail after it has done the work.
+            // A server that fails may fail after the work is done.
             500.. => ErrorKind::Unknown,
             _ => ErrorKind::Other,
         },
@@ -99,13 +99,13 @@ pub fn answered(operation: Operation, code: Option<&str>, message: Option<&str>,
     (kind, words)
 }
 
-/// No answer came. `unknown`: the request may have been sent.
+/// No answer came. With `unknown`, the request may have been sent.
 fn not_answered(words: &str, unknown: bool) -> (ErrorKind, String) {
-    // The connector does not tell these apart by type; what it says is pinned by tests.
+    // The connector has no types for these cases. Tests hold it to its texts.
     if words.contains("(Connect)") || words.contains("connect timeout") || words.contains("dns error") {
         return (ErrorKind::Other, format!("cannot connect to the endpoint, nothing was sent: {words}"));
     }
-    // Signing comes before sending.
+    // Signing happens before sending.
     if words.contains("credential") {
         return (ErrorKind::AccessDenied, format!("cannot get AWS credentials: {words}"));
     }
@@ -115,7 +115,7 @@ fn not_answered(words: &str, unknown: bool) -> (ErrorKind, String) {
     (ErrorKind::Unknown, words.to_owned())
 }
 
-/// An answer came that is not one of AWS's: a proxy's, say.
+/// The answer is not one of AWS's, but for example a proxy's.
 fn answer_unread(status: u16, words: &str) -> (ErrorKind, String) {
     let kind = match status {
         429 => ErrorKind::Throttled,
@@ -125,7 +125,7 @@ fn answer_unread(status: u16, words: &str) -> (ErrorKind, String) {
     (kind, format!("unreadable answer with HTTP status {status}: {words}"))
 }
 
-/// The error and its causes, each once.
+/// The error and its causes, without repetitions.
 fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();

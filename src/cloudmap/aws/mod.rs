@@ -1,7 +1,7 @@
-//! The AWS adapter, the only place that names the SDK.
+//! The AWS adapter. No other code uses the SDK.
 //!
-//! One call of the port is one request (one per page for listings), with a deadline and never repeated here: the
-//! callers know whether they may still write, the ledger reads again on its next tick anyway, and the request rates of
+//! A call of the port is one request (for listings one per page), with a deadline. It is never repeated here: callers
+//! know whether they may still write, the ledger reads again on its next tick anyway, and the request rates of
 //! [`Limits`] stay true.
 
 mod convert;
@@ -50,33 +50,35 @@ use super::{
 /// Deadline of one request, from signing to the last byte of the answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
-/// Between two attempts of a command: where others use a rate up, who asks often gets its share.
+/// Maximum pause between two attempts of a command. If others use up a rate, a frequent caller gets its share.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
-/// Largest pages of the listings (`MaxResults`).
+/// Maximum size of a page in listings (`MaxResults`).
 const PAGE: i32 = 100;
-/// Most instances that `DiscoverInstances` returns; it has no next page, and without `MaxResults` it returns 100.
+/// Maximum number of instances that `DiscoverInstances` returns. It has no next page, and without `MaxResults` it
+/// returns 100.
 const DISCOVERED: i32 = 1000;
-/// Value of the filter `RESOURCE_OWNER` for what the caller's own account owns.
+/// Value of the filter `RESOURCE_OWNER` for the caller's own account.
 const SELF: &str = "SELF";
-/// No listing is this long: at 100 rows a page it would be a million.
+/// No listing is this long: with 100 rows per page it would be a million rows.
 const MAX_PAGES: usize = 10_000;
-/// Throttled answers to the further pages of a listing, until it is given up.
+/// After this many throttled answers to further pages, a listing fails.
 const THROTTLED_PAGES: u32 = 5;
 
-/// Where Cloud Map is and who we are there. Whatever is not set comes from the SDK's default chain: environment,
+/// Where Cloud Map is, and with which identity to call it. Unset values come from the SDK's default chain: environment,
 /// profile, web identity (IRSA), container (EKS Pod Identity), instance metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AwsSettings {
+    /// AWS region of the registry.
     pub region: Option<String>,
-    /// Role to assume with the credentials that the default chain finds, for a registry in another account.
+    /// Role to assume with the credentials of the default chain, for a registry in another account.
     pub assume_role_arn: Option<String>,
-    /// External id that the role's trust policy may ask for.
+    /// External id that the trust policy of the role may require.
     pub external_id: Option<String>,
-    /// URL of an emulator or of another stand-in for Cloud Map. Unlike `AWS_ENDPOINT_URL_SERVICEDISCOVERY` (for
-    /// PrivateLink, say) it is taken as it is: discovery calls do not get the host prefix `data-`.
+    /// URL of an emulator or of another replacement for Cloud Map. Unlike `AWS_ENDPOINT_URL_SERVICEDISCOVERY` (for
+    /// example for PrivateLink) it is used as it is: discovery calls do not get the host prefix `data-`.
     pub endpoint: Option<String>,
-    /// How often a call that was throttled or got no answer is repeated, after a second and more. The controller repeats
-    /// nothing blindly (0): it decides anew. Commands have nobody else to try again.
+    /// How often a call that was throttled or got no answer is repeated, after a second or more. The controller repeats
+    /// nothing (0), because it decides again. Commands have nothing else that would try again.
     pub repeat: u32,
 }
 
@@ -87,18 +89,21 @@ fn retries(repeat: u32) -> RetryConfig {
     }
 }
 
-/// Settings that cannot be used.
+/// The settings cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    #[error("no AWS region is set: give --region, AWS_REGION, or a profile that has one")]
+    /// No region is configured.
+    #[error("no AWS region is set: set --region, AWS_REGION, or a profile with a region")]
     NoRegion,
+    /// The endpoint is not a URL.
     #[error("invalid Cloud Map endpoint {0:?}: it must be a URL such as http://127.0.0.1:5000")]
     InvalidEndpoint(String),
-    #[error("an external id is set, but no role to assume: give --assume-role-arn as well")]
+    /// The external id has no role.
+    #[error("an external id is set, but no role to assume: also set --assume-role-arn")]
     ExternalIdWithoutRole,
 }
 
-/// Cloud Map of one account and region, over the SDK.
+/// Cloud Map of one account and region, through the SDK.
 #[derive(Debug, Clone)]
 pub struct AwsCloudMap {
     client: Client,
@@ -106,10 +111,13 @@ pub struct AwsCloudMap {
 }
 
 impl AwsCloudMap {
-    /// Reads the settings and the environment. No call is made to Cloud Map.
+    /// Reads the settings and the environment. Makes no call to Cloud Map.
     ///
-    /// `limits` are waited for between the pages of a listing; the first request of each call is
-    /// [`Limited`](super::Limited)'s to wait for.
+    /// Further pages of a listing wait for `limits`. For the first request of a call, [`Limited`](super::Limited)
+    /// waits.
+    ///
+    /// # Errors
+    /// The settings cannot be used.
     pub async fn connect(settings: &AwsSettings, limits: Arc<Limits>) -> Result<Self, ConnectError> {
         let mut loader = aws_config::defaults(BehaviorVersion::latest());
         if let Ok(name) = AppName::new(env!("CARGO_PKG_NAME")) {
@@ -121,7 +129,7 @@ impl AwsCloudMap {
         Self::configured(&loader.load().await, settings, limits).await
     }
 
-    /// As [`connect`](Self::connect), over a region and credentials that the caller has loaded.
+    /// Like [`connect`](Self::connect), with a region and credentials that the caller has loaded.
     pub async fn configured(
         sdk: &SdkConfig,
         settings: &AwsSettings,
@@ -151,8 +159,8 @@ impl AwsCloudMap {
         self.client.config().region().map(ToString::to_string)
     }
 
-    /// Follows a listing to its end. Pages may be empty and have a next one: AWS filters after paging. A further page that is
-    /// throttled is asked for again, so that what was read before it is not thrown away.
+    /// Reads a listing to its end. Pages may be empty and have a next page, because AWS filters after paging. A further
+    /// page that is throttled is requested again, so that the pages before it are not lost.
     async fn pages<T, F>(
         &self,
         operation: Operation,
@@ -187,11 +195,12 @@ impl AwsCloudMap {
 }
 
 fn deadlines() -> TimeoutConfig {
-    // For each attempt: a command's calls are repeated, and what they wait meanwhile is not a registry that is silent.
+    // This holds for each attempt. While a command repeats calls, its waiting does not mean that the registry is
+    // silent.
     TimeoutConfig::builder().connect_timeout(CONNECT_DEADLINE).operation_attempt_timeout(DEADLINE).build()
 }
 
-/// Credentials of a role, over the same HTTP stack; STS is asked at its own endpoint.
+/// Credentials of a role, through the same HTTP stack. STS is called at its own endpoint.
 async fn assume_role(sdk: &SdkConfig, role: &str, external_id: Option<&str>) -> SdkConfig {
     let mut builder = AssumeRoleProvider::builder(role).session_name(env!("CARGO_PKG_NAME")).configure(sdk);
     if let Some(id) = external_id {
@@ -206,8 +215,8 @@ fn is_url(endpoint: &str) -> bool {
     host.is_some_and(|host| !host.is_empty() && !host.starts_with(['/', ':']) && !host.contains(char::is_whitespace))
 }
 
-/// Takes the host prefix `data-` off discovery calls: the SDK puts it before any host, `data-127.0.0.1` for one, and
-/// has no switch for it. It cannot be replaced by an empty one, which the SDK refuses, but it can be taken away.
+/// Removes the host prefix `data-` from discovery calls. The SDK puts it before any host, as in `data-127.0.0.1`, and
+/// has no option against it. The SDK refuses an empty prefix, but it can be removed.
 #[derive(Debug)]
 struct NoHostPrefix;
 
@@ -227,7 +236,7 @@ impl Intercept for NoHostPrefix {
     }
 }
 
-/// An answer without the id that AWS always sends.
+/// The error for an answer without an id that AWS always sends.
 fn missing(operation: Operation, what: &str) -> Error {
     Error { operation: operation.name(), kind: ErrorKind::Unknown, message: format!("the answer has no {what}") }
 }
@@ -456,7 +465,7 @@ impl CloudMap for AwsCloudMap {
         });
         match pages.await {
             Ok(ids) => Ok(ids.into_iter().collect()),
-            // As AWS says it of a service without a health check.
+            // AWS answers this for a service without a health check.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::InvalidInput) => Ok(BTreeSet::new()),
             Err(error) => Err(error),
         }

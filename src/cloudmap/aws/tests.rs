@@ -1,4 +1,4 @@
-//! The adapter against scripted answers: what no faithful registry would say on demand.
+//! The adapter against scripted answers, for what a faithful emulator would not answer on demand.
 
 use std::{
     collections::VecDeque,
@@ -28,7 +28,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::cloudmap::Rates;
 
-/// What the server saw.
+/// The requests that the server received.
 type Requests = Arc<Mutex<Vec<Request>>>;
 
 #[derive(Clone)]
@@ -44,10 +44,10 @@ struct Server {
     requests: Requests,
 }
 
-/// What the server's handler shares with the test: what came, and the answers to come.
+/// What the server's handler shares with the test: the requests, and the next answers.
 type Shared = (Requests, Arc<Mutex<VecDeque<(u16, String)>>>);
 
-/// Answers each request with the next of the script and the last one for ever.
+/// Answers each request with the next answer of the script, and after that with the last one.
 async fn serve(script: Vec<(u16, String)>) -> Server {
     let requests = Requests::default();
     let state = (requests.clone(), Arc::new(Mutex::new(VecDeque::from(script))));
@@ -102,7 +102,7 @@ async fn register_error(status: u16, body: &Value) -> Error {
 }
 
 #[tokio::test]
-async fn sorts_every_error_that_aws_names() {
+async fn sorts_every_error_of_aws() {
     let kinds = [
         ("ServiceNotFound", 400, ErrorKind::NotFound),
         ("com.amazonaws#InstanceNotFound", 400, ErrorKind::NotFound),
@@ -132,7 +132,7 @@ async fn names_the_missing_iam_action() {
 }
 
 #[tokio::test]
-async fn reads_the_operation_that_is_in_the_way() {
+async fn reads_which_operation_is_in_progress() {
     let body = json!({"__type": "DuplicateRequest", "Message": "in progress", "DuplicateOperationId": "op-7"});
     let error = register_error(400, &body).await;
     assert_eq!(error.kind, ErrorKind::Duplicate { operation: Some(OperationId("op-7".into())) });
@@ -151,13 +151,13 @@ fn new_service() -> NewService {
 }
 
 #[tokio::test]
-async fn the_loser_of_a_name_learns_the_winner() {
+async fn the_loser_of_a_name_learns_who_won() {
     let body = json!({"__type": "ServiceAlreadyExists", "ServiceId": "srv-9", "CreatorRequestId": "other"});
     let (cloudmap, _server) = answering(400, &body).await;
     let exists = CreateService::Exists { id: "srv-9".into(), creator_request_id: Some("other".to_owned()) };
     assert_eq!(cloudmap.create_service(&new_service()).await.unwrap(), exists);
 
-    // An emulator that does not say who: an error that a listing can resolve.
+    // An emulator that does not say who: a listing can resolve this error.
     let (cloudmap, _server) = answering(400, &json!({"__type": "ServiceAlreadyExists"})).await;
     let error = cloudmap.create_service(&new_service()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::AlreadyExists { id: None });
@@ -226,7 +226,7 @@ async fn a_page_that_fails_fails_the_listing() {
 }
 
 #[tokio::test]
-async fn a_further_page_that_is_throttled_is_asked_for_again_but_not_for_ever() {
+async fn a_throttled_further_page_is_requested_again_but_not_forever() {
     let throttled = || (400, json!({"__type": "ThrottlingException"}).to_string());
     let first = (200, json!({"Instances": [{"Id": "one"}], "NextToken": "a"}).to_string());
     let last = (200, json!({"Instances": [{"Id": "two"}]}).to_string());
@@ -237,7 +237,7 @@ async fn a_further_page_that_is_throttled_is_asked_for_again_but_not_for_ever() 
     let server = serve(std::iter::once(first).chain(std::iter::repeat_with(throttled).take(20)).collect()).await;
     let error = cloudmap(&server.url).await.list_instances("srv-1").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Throttled);
-    // The first page is not: who asked for it decides.
+    // The first page is not repeated: its caller decides.
     let server = serve(vec![throttled(), throttled()]).await;
     cloudmap(&server.url).await.list_instances("srv-1").await.unwrap_err();
     assert_eq!(server.requests.lock().unwrap().len(), 1);
@@ -254,7 +254,7 @@ async fn a_command_repeats_what_is_throttled() {
     assert_eq!(server.requests.lock().unwrap().len(), 2);
 }
 
-/// Answers at once: throttled so many times, then with an empty list.
+/// Answers at once: a number of times as throttled, then with an empty list.
 #[derive(Debug, Clone)]
 struct Throttling(Arc<AtomicU32>);
 
@@ -282,7 +282,7 @@ async fn a_command_repeats_for_longer_than_one_call_may_take() {
 }
 
 #[tokio::test]
-async fn discovers_at_the_endpoint_as_it_is_and_asks_for_everything() {
+async fn discovers_at_the_exact_endpoint_and_requests_everything() {
     let rows: Vec<_> = (0..1000).map(|i| json!({"InstanceId": format!("i-{i}")})).collect();
     let (cloudmap, server) = answering(200, &json!({"Instances": rows})).await;
     let query = [("k".to_owned(), "v".to_owned())].into();
@@ -297,11 +297,11 @@ async fn discovers_at_the_endpoint_as_it_is_and_asks_for_everything() {
     assert_eq!(body["QueryParameters"], json!({"k": "v"}));
 }
 
-/// Sends nothing and notes where it would have been sent.
+/// Sends nothing, and records where it would have been sent.
 #[derive(Debug, Clone, Default)]
-struct Noted(Arc<Mutex<Vec<String>>>);
+struct Sent(Arc<Mutex<Vec<String>>>);
 
-impl HttpConnector for Noted {
+impl HttpConnector for Sent {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         self.0.lock().unwrap().push(request.uri().to_owned());
         HttpConnectorFuture::ready(Err(ConnectorError::io("not sent".into())))
@@ -309,16 +309,16 @@ impl HttpConnector for Noted {
 }
 
 #[tokio::test]
-async fn the_host_prefix_stays_where_our_own_flag_is_not_set() {
-    let noted = Noted::default();
-    let connector = noted.clone();
+async fn the_host_prefix_stays_without_our_own_flag() {
+    let sent = Sent::default();
+    let connector = sent.clone();
     let client = http_client_fn(move |_, _| SharedHttpConnector::new(connector.clone()));
     let sdk = sdk().to_builder().endpoint_url("https://vpce-1.example").http_client(client).build();
     let limits = Limits::new(&Rates::default(), None);
     let cloudmap = AwsCloudMap::configured(&sdk, &AwsSettings::default(), limits).await.unwrap();
     cloudmap.discover_instances("shop", "web", &BTreeMap::new(), Lane::Ledger).await.unwrap_err();
     cloudmap.list_namespaces(Lane::Instances).await.unwrap_err();
-    assert_eq!(*noted.0.lock().unwrap(), ["https://data-vpce-1.example/", "https://vpce-1.example/"]);
+    assert_eq!(*sent.0.lock().unwrap(), ["https://data-vpce-1.example/", "https://vpce-1.example/"]);
 }
 
 #[tokio::test]
@@ -347,7 +347,7 @@ async fn a_service_without_records_is_api_only_and_one_with_records_is_not() {
 }
 
 #[tokio::test]
-async fn an_operation_that_failed_later_says_why() {
+async fn an_operation_that_fails_later_has_the_reason() {
     let answer =
         json!({"Operation": {"Id": "op", "Status": "FAIL", "ErrorCode": "ACCESS_DENIED", "ErrorMessage": "no"}});
     let (cloudmap, _server) = answering(200, &answer).await;
@@ -356,7 +356,7 @@ async fn an_operation_that_failed_later_says_why() {
 }
 
 #[tokio::test]
-async fn nothing_was_sent_where_nobody_listens() {
+async fn without_a_listener_nothing_is_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -393,7 +393,7 @@ async fn a_silent_server_meets_the_deadline() {
 }
 
 #[tokio::test]
-async fn missing_credentials_are_named_as_such() {
+async fn missing_credentials_are_reported_as_such() {
     let (_, server) = answering(200, &json!({})).await;
     let sdk = SdkConfig::builder().behavior_version(BehaviorVersion::latest()).region(Region::new("eu-west-1")).build();
     let settings = AwsSettings { endpoint: Some(server.url.clone()), ..AwsSettings::default() };
@@ -431,7 +431,7 @@ async fn assumes_a_role_over_the_same_stack() {
     )])
     .await;
     let (_, registry) = answering(200, &json!({"Namespaces": []})).await;
-    // The default chain gives a client, a clock and a sleep as the product has them; only its credentials are ours.
+    // The default chain provides client, clock and sleep as in the product. Only the credentials are the test's.
     let loaded = aws_config::defaults(BehaviorVersion::latest())
         .region(Region::new("eu-west-1"))
         .credentials_provider(Credentials::new("base", "base", None, None, "test"))
@@ -454,7 +454,7 @@ async fn assumes_a_role_over_the_same_stack() {
 
 /// An update deletes what it does not repeat.
 #[tokio::test]
-async fn an_update_of_a_service_says_all_of_it() {
+async fn an_update_of_a_service_repeats_everything() {
     let described = json!({"Service": {
         "Id": "srv-1", "Name": "web", "Description": "made by us", "Type": "DNS_HTTP",
         "DnsConfig": {"DnsRecords": [{"Type": "A", "TTL": 60}, {"Type": "AAAA", "TTL": 60}]},
@@ -476,7 +476,7 @@ async fn an_update_of_a_service_says_all_of_it() {
     assert_eq!(body["Service"]["HealthCheckConfig"], check);
 }
 
-/// A request id that comes again is answered with what was answered before: a pod's address is used again.
+/// AWS answers a repeated request id with its earlier answer, and the address of a pod can be used again.
 #[tokio::test]
 async fn no_two_registrations_have_the_same_request_id() {
     let (cloudmap, server) = answering(200, &json!({"OperationId": "op-1"})).await;

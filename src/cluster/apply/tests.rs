@@ -100,7 +100,7 @@ async fn a_status_is_applied_by_its_own_manager_to_that_very_object() {
 }
 
 #[tokio::test]
-async fn a_status_that_reached_another_object_is_an_error() {
+async fn a_status_that_was_written_to_another_object_is_an_error() {
     let fixture = Fixture::new();
     fixture.api.prepare(200, json!({"metadata": {"namespace": "ns", "name": "web", "uid": "new"}}));
     let error = fixture.writer.apply_import_status(&key(), "old", &ServiceImportStatus::default()).await.unwrap_err();
@@ -108,12 +108,12 @@ async fn a_status_that_reached_another_object_is_an_error() {
 }
 
 #[tokio::test]
-async fn only_the_object_of_that_uid_is_deleted() {
+async fn only_the_object_with_that_uid_is_deleted() {
     let fixture = Fixture::new();
     fixture.writer.delete_service_import(&key(), "u").await.unwrap();
     let request = &fixture.api.requests()[0];
     assert_eq!((request.method.clone(), &request.body["preconditions"]["uid"]), (Method::DELETE, &json!("u")));
-    // Gone, or another object of that name: what was to be deleted is not there.
+    // The object is gone, or another object has the name, so the object to delete does not exist.
     fixture.api.refuse(404, "NotFound", "not found");
     fixture.writer.delete_service_import(&key(), "u").await.unwrap();
     fixture.api.refuse(409, "Conflict", "the UID in the precondition does not match");
@@ -123,7 +123,7 @@ async fn only_the_object_of_that_uid_is_deleted() {
 }
 
 #[tokio::test]
-async fn a_slice_whose_node_hints_the_api_server_does_not_know_is_written_without_them() {
+async fn node_hints_that_the_api_server_does_not_know_are_left_out() {
     let fixture = Fixture::new();
     let slice: discovery::EndpointSlice = serde_json::from_value(json!({
         "metadata": {"namespace": "ns", "name": "web-1"}, "addressType": "IPv4",
@@ -133,7 +133,7 @@ async fn a_slice_whose_node_hints_the_api_server_does_not_know_is_written_withou
         ],
     }))
     .unwrap();
-    // The words of Kubernetes 1.32.
+    // The text of Kubernetes 1.32.
     let words = "failed to create typed patch object (ns/web-1; discovery.k8s.io/v1, Kind=EndpointSlice): \
                  .endpoints[0].hints.forNodes: field not declared in schema";
     assert!(fixture.writer.takes_node_hints());
@@ -147,7 +147,7 @@ async fn a_slice_whose_node_hints_the_api_server_does_not_know_is_written_withou
 }
 
 #[tokio::test]
-async fn refusals_are_sorted_and_keep_the_words_of_the_api_server() {
+async fn refusals_are_sorted_and_keep_the_text_of_the_api_server() {
     let fixture = Fixture::new();
     let table = [
         (409, "Conflict", "conflict"),
@@ -175,7 +175,7 @@ async fn refusals_are_sorted_and_keep_the_words_of_the_api_server() {
     );
     let error = fixture.writer.apply_derived_service(&service(None)).await.unwrap_err();
     assert_eq!(error.cause.category(), "namespace_terminating");
-    // What the API server answers where another Service has taken the name.
+    // The answer of the API server if another Service has taken the name.
     fixture.api.prepare(
         422,
         json!({"kind": "Status", "status": "Failure", "code": 422, "reason": "Invalid", "message": "field is immutable",
@@ -185,7 +185,7 @@ async fn refusals_are_sorted_and_keep_the_words_of_the_api_server() {
     assert_eq!(error.cause.category(), "conflict");
 }
 
-/// A request that is begun in the last moment of a claim must not arrive when somebody else leads.
+/// A request that begins at the last moment of a claim must not arrive when another replica leads.
 #[tokio::test(start_paused = true)]
 async fn a_write_is_given_up_before_another_replica_can_lead() {
     let fixture = Fixture::new();

@@ -29,7 +29,7 @@ fn listed(services: &[(&str, u16)]) -> Events {
     [Event::Init].into_iter().chain(objects).chain([Event::InitDone]).collect()
 }
 
-/// The changes in words: `+name:port`, `~name:port`, `-name`.
+/// The changes as text: `+name:port`, `~name:port`, `-name`.
 fn words(changes: Vec<Change<Service>>) -> BTreeSet<String> {
     changes
         .into_iter()
@@ -84,7 +84,7 @@ fn an_empty_list_syncs_too() {
 }
 
 #[test]
-fn applied_and_deleted_objects_are_reported_with_what_they_were() {
+fn changes_and_deletions_are_reported_with_the_previous_object() {
     let mut fixture = Fixture::new();
     fixture.feed(listed(&[("a", 1)]));
     assert_eq!(fixture.feed(vec![Event::Apply(Ok(service("a", 2)))]), set(&["~a:2"]));
@@ -93,7 +93,7 @@ fn applied_and_deleted_objects_are_reported_with_what_they_were() {
 }
 
 #[test]
-fn an_event_that_changes_nothing_we_keep_is_not_a_change() {
+fn an_event_that_changes_no_kept_field_is_not_a_change() {
     let mut fixture = Fixture::new();
     fixture.feed(listed(&[("a", 1)]));
     let mut touched = service("a", 1);
@@ -104,7 +104,7 @@ fn an_event_that_changes_nothing_we_keep_is_not_a_change() {
 }
 
 #[test]
-fn objects_that_vanished_while_nobody_watched_are_reported_when_the_list_is_complete() {
+fn objects_that_vanished_during_a_broken_watch_are_reported_when_the_list_is_complete() {
     let mut fixture = Fixture::new();
     fixture.feed(listed(&[("a", 1), ("b", 2)]));
     assert_eq!(fixture.feed(vec![Event::Init, Event::InitApply(Ok(service("c", 3)))]), set(&["+c:3"]));
@@ -113,16 +113,16 @@ fn objects_that_vanished_while_nobody_watched_are_reported_when_the_list_is_comp
 }
 
 #[test]
-fn a_list_that_starts_again_forgets_what_the_broken_one_had_named() {
+fn a_list_that_starts_again_forgets_the_objects_of_the_broken_one() {
     let mut fixture = Fixture::new();
     fixture.feed(listed(&[("a", 1), ("b", 2)]));
-    // The broken list had named `a`, which is gone by the time of the second.
+    // The broken list contained `a`, which is gone when the second list begins.
     fixture.feed(vec![Event::Init, Event::InitApply(Ok(service("a", 1)))]);
     assert_eq!(fixture.feed(listed(&[("b", 2)])), set(&["-a"]));
 }
 
 #[test]
-fn an_object_that_cannot_be_read_stays_as_it_was_and_stops_nobody() {
+fn an_object_that_cannot_be_parsed_stays_as_it_was_and_affects_no_other() {
     let mut fixture = Fixture::new();
     fixture.feed(listed(&[("a", 1)]));
     assert!(fixture.writer.apply(Event::Apply(unreadable("a"))).is_some());
@@ -134,7 +134,7 @@ fn an_object_that_cannot_be_read_stays_as_it_was_and_stops_nobody() {
 }
 
 #[test]
-fn a_slow_subscriber_gets_each_key_once_from_where_it_left_off() {
+fn a_slow_subscriber_gets_each_key_once_since_its_last_look() {
     let mut fixture = Fixture::new();
     fixture.feed(listed(&[("a", 1), ("b", 1), ("c", 1)]));
     let events = vec![
@@ -146,12 +146,12 @@ fn a_slow_subscriber_gets_each_key_once_from_where_it_left_off() {
         Event::Apply(Ok(service("d", 1))),
         Event::Delete(Ok(service("d", 1))),
     ];
-    // `b` is back where it was and `d` came and went: nothing to do for either.
+    // `b` is what it was before, and `d` came and went: neither is a change.
     assert_eq!(fixture.feed(events), set(&["~a:3", "-c"]));
 }
 
 #[test]
-fn a_late_subscriber_starts_with_what_there_is() {
+fn a_late_subscriber_starts_with_all_objects() {
     let mut fixture = Fixture::new();
     fixture.feed(listed(&[("a", 1)]));
     let mut late = fixture.cache.subscribe();
@@ -173,7 +173,7 @@ mod model {
         Apply(u8, u16),
         Delete(u8),
         Unreadable(u8),
-        /// A list that names these; it breaks off before its end, or not.
+        /// A list of these objects; it may break off before its end.
         List(BTreeMap<u8, u16>, bool),
         Take,
     }
@@ -195,8 +195,9 @@ mod model {
     }
 
     proptest! {
-        /// Whatever happens and whenever a subscriber looks: the changes that it took add up to what the cache holds,
-        /// and each begins where the last one ended. After a complete list, the cache holds what the list named.
+        /// No matter what happens and when a subscriber looks, the changes that it takes add up to the content of the
+        /// cache, and each one begins where the previous one ended. After a complete list, the cache contains the
+        /// objects of the list.
         #[test]
         fn changes_add_up_to_the_cache(steps in prop::collection::vec(step(), 0..40)) {
             let mut fixture = Fixture::new();

@@ -28,22 +28,22 @@ use crate::{
 /// What the server does with a request.
 enum Answer {
     Json(u16, Value),
-    /// After so many seconds.
+    /// It answers after this many seconds.
     Late(u64, Value),
     Hang,
-    /// The lines of a watch, which then ends, or falls silent.
+    /// It sends these lines of a watch, which then ends or falls silent.
     Events(Vec<Value>, Then),
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Then {
     End,
-    /// Ends after so many seconds.
+    /// The watch ends after this many seconds.
     EndAfter(u64),
     Silence,
 }
 
-/// Answers requests in turn; those that nothing is prepared for hang.
+/// Answers requests in turn. A request for which nothing is prepared hangs.
 #[derive(Default)]
 struct Server {
     answers: Mutex<VecDeque<Answer>>,
@@ -152,7 +152,7 @@ impl World {
         self.server.requests.lock().unwrap().clone()
     }
 
-    /// Waits until the server has had so many requests; returns the last.
+    /// Waits until the server has received this many requests, and returns the last one.
     async fn request(&self, count: usize) -> (Instant, String) {
         loop {
             if let Some(request) = self.requests().get(count - 1) {
@@ -168,7 +168,7 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_hangs_is_given_up_and_tried_again() {
+async fn a_hanging_list_is_given_up_and_tried_again() {
     let world = World::new([Answer::Hang, list(&["a"], 5)]);
     sleep(DEADLINE + Duration::from_millis(1)).await;
     let trouble = world.cache.trouble().unwrap();
@@ -187,7 +187,7 @@ async fn a_watch_that_does_not_open_is_given_up_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_falls_silent_is_opened_anew_from_where_it_was() {
+async fn a_silent_watch_is_opened_again_at_its_last_version() {
     let world = World::new([
         list(&["a"], 5),
         Answer::Events(vec![event("ADDED", &service("b", 7)), event("DELETED", &service("a", 9))], Then::Silence),
@@ -200,7 +200,7 @@ async fn a_watch_that_falls_silent_is_opened_anew_from_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn minutes_of_errors_are_seen_from_the_first_and_tried_at_least_every_16_s() {
+async fn errors_are_reported_from_the_first_on_and_tried_again_at_least_every_16_s() {
     let world = World::new([list(&["a"], 5)]);
     world.then((0..100).map(|_| refuse(503, "ServiceUnavailable")));
     let begun = Instant::now();
@@ -217,7 +217,7 @@ async fn minutes_of_errors_are_seen_from_the_first_and_tried_at_least_every_16_s
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_asks_for_patience_gets_it() {
+async fn a_pause_that_the_server_requests_is_kept() {
     let world = World::new([Answer::Json(429, status(429, "TooManyRequests", 20)), list(&["a"], 5)]);
     let (first, _) = world.request(1).await;
     let (second, _) = world.request(2).await;
@@ -244,7 +244,7 @@ async fn a_watch_that_expired_lists_again_and_only_a_complete_list_removes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_that_fails_is_asked_for_again_and_what_came_before_is_not_lost() {
+async fn a_failed_page_is_requested_again_and_the_pages_before_it_are_not_lost() {
     let world = World::new([
         page(&["a"], 5, Some("next")),
         refuse(503, "ServiceUnavailable"),
@@ -258,7 +258,7 @@ async fn a_page_that_fails_is_asked_for_again_and_what_came_before_is_not_lost()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_expires_half_way_begins_anew_with_larger_pages() {
+async fn a_list_that_expires_half_way_begins_again_with_larger_pages() {
     let world = World::new([page(&["a"], 5, Some("next")), refuse(410, "Expired"), list(&["b"], 9)]);
     let (_, first) = world.request(1).await;
     let (_, third) = world.request(3).await;
@@ -268,7 +268,7 @@ async fn a_list_that_expires_half_way_begins_anew_with_larger_pages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_the_server_never_takes_leads_to_a_new_list() {
+async fn a_version_that_the_server_never_accepts_leads_to_a_new_list() {
     let world = World::new([list(&["a"], 900)]);
     world.then((0..ATTEMPTS).map(|_| refuse(504, "Timeout: too large resource version")));
     world.then([list(&["b"], 5)]);
@@ -278,7 +278,7 @@ async fn a_version_that_the_server_never_takes_leads_to_a_new_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bookmarks_are_progress_and_the_next_watch_begins_there() {
+async fn bookmarks_are_progress_and_the_next_watch_begins_at_the_last_one() {
     let world = World::new([list(&["a"], 5)]);
     world.then((1..=5).map(|n| Answer::Events(vec![bookmark(10 * n)], Then::EndAfter(60))));
     let (_, query) = world.request(7).await;
@@ -287,7 +287,7 @@ async fn bookmarks_are_progress_and_the_next_watch_begins_there() {
     assert_eq!(world.cache.trouble(), None);
 }
 
-/// Proxies end what is quiet, some after less than a minute.
+/// Proxies end quiet connections, some after less than a minute.
 #[tokio::test(start_paused = true)]
 async fn a_quiet_watch_that_is_ended_early_counts_as_progress() {
     let world = World::new([list(&["a"], 5)]);
@@ -297,7 +297,7 @@ async fn a_quiet_watch_that_is_ended_early_counts_as_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_at_once_is_not_opened_in_a_loop() {
+async fn a_watch_that_ends_at_once_is_not_reopened_in_a_tight_loop() {
     for events in [Vec::new(), vec![bookmark(6)]] {
         let world = World::new([list(&["a"], 5)]);
         world.then((0..100).map(|_| Answer::Events(events.clone(), Then::End)));
@@ -307,7 +307,7 @@ async fn a_watch_that_ends_at_once_is_not_opened_in_a_loop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_forbidden_or_not_installed_is_said_with_the_remedy() {
+async fn missing_permissions_and_crds_are_reported_with_the_remedy() {
     for (code, reason, remedy) in [(403, "forbidden", "config/rbac"), (404, "not_found", "kubectl apply -k config/crd")]
     {
         let world = World::new([refuse(code, "Refused")]);
@@ -320,7 +320,7 @@ async fn what_is_forbidden_or_not_installed_is_said_with_the_remedy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_finds_what_a_frozen_watch_did_not_say() {
+async fn a_refresh_finds_what_a_frozen_watch_did_not_report() {
     let world = World::new([list(&["a"], 5), quiet()]);
     world.request(2).await;
     world.then([list(&["b"], 9), quiet()]);
@@ -337,7 +337,7 @@ async fn a_refresh_finds_what_a_frozen_watch_did_not_say() {
 async fn a_refresh_is_not_answered_by_a_list_that_began_before_it() {
     let world =
         World::new([list(&["a"], 5), Answer::Events(vec![event("ERROR", &status(410, "Expired", 0))], Then::End)]);
-    // The list after the expiry hangs on its second page while the refresh is asked for.
+    // After the expiry, the second page of the list hangs while the refresh is requested.
     world.then([page(&["old"], 6, Some("next")), Answer::Hang, list(&["new"], 9), quiet()]);
     world.request(4).await;
     world.cache.refresh().await;
@@ -345,7 +345,7 @@ async fn a_refresh_is_not_answered_by_a_list_that_began_before_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_that_does_not_come_is_trouble() {
+async fn a_refresh_that_does_not_arrive_makes_the_cache_untrusted() {
     let world = World::new([list(&["a"], 5), quiet()]);
     world.request(2).await;
     let refresh = tokio::spawn({
@@ -354,16 +354,16 @@ async fn a_refresh_that_does_not_come_is_trouble() {
     });
     sleep(REFRESHED_WITHIN + Duration::from_secs(1)).await;
     let trouble = world.cache.trouble().unwrap();
-    assert!(trouble.contains("waits for a new list: the list of Service fails: no answer"), "{trouble}");
+    assert!(trouble.contains("is waiting for a new list: the list of Service fails: no answer"), "{trouble}");
     assert!(!refresh.is_finished());
     world.then([list(&["b"], 9), quiet()]);
     refresh.await.unwrap();
     assert_eq!(world.cache.trouble(), None);
 }
 
-/// Or a leader would make room for another one that is no faster, and so on.
+/// Otherwise a leader would make room for another one that is no faster, and so on.
 #[tokio::test(start_paused = true)]
-async fn a_refresh_of_many_pages_that_come_slowly_is_no_trouble() {
+async fn a_refresh_of_many_slow_pages_does_not_make_the_cache_untrusted() {
     let slow = |names: &[&str], next| match page(names, 9, next) {
         Answer::Json(_, body) => Answer::Late(25, body),
         other => other,

@@ -13,7 +13,7 @@ use kube::{Api, Client, api::PostParams};
 use super::{Error, LEASE, LeaseStore, Record, Timing};
 use crate::env;
 
-/// Annotations of the Lease: [`Record::yields`] and [`Record::bid`].
+/// Annotations of the Lease for [`Record::yields`] and [`Record::bid`].
 const YIELDS: &str = "cloudmap-mcs/yields";
 const BID: &str = "cloudmap-mcs/bid";
 
@@ -24,7 +24,7 @@ pub struct KubernetesLease {
 }
 
 impl KubernetesLease {
-    /// `namespace` is the controller's own.
+    /// The Lease in `namespace`, which is the controller's own.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace) }
     }

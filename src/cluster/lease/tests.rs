@@ -7,15 +7,15 @@ use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 
 use super::*;
 
-/// A Lease that replicas share, and a replica's connection to it.
+/// A Lease that replicas share, with a connection for each replica.
 #[derive(Clone, Default)]
 struct Shared {
     lease: Arc<Mutex<Option<(Record, u64)>>>,
     cut_off: Arc<AtomicBool>,
     hanging: Arc<AtomicBool>,
-    /// Requests are answered only then, as by a server that was stopped and goes on.
+    /// Requests are answered only at this time, as by a server that is stopped for a while.
     frozen_until: Arc<Mutex<Option<Instant>>>,
-    /// What is written arrives, but the answer does not.
+    /// Writes arrive, but their answers do not.
     deaf: Arc<AtomicBool>,
 }
 
@@ -106,7 +106,7 @@ impl Replica {
     }
 }
 
-/// Waits until nobody may write by this leadership.
+/// Waits until this leadership no longer allows writes.
 async fn stopped(leadership: &Leadership) {
     while leadership.is_leader() {
         sleep(Duration::from_millis(10)).await;
@@ -131,7 +131,7 @@ async fn one_of_two_leads_and_keeps_leading() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_released_lease_is_taken_at_the_next_look() {
+async fn a_released_lease_is_taken_by_the_next_replica_that_looks() {
     let shared = Shared::default();
     let first = Replica::start(&shared, "a");
     first.leadership.acquired().await;
@@ -162,7 +162,7 @@ async fn a_dead_leader_is_replaced_only_after_the_lease_has_expired() {
     assert_eq!(shared.lease.lock().unwrap().as_ref().unwrap().0.transitions, 1);
 }
 
-/// The leader loses the API server, by errors and by silence: it stops before anybody else begins.
+/// The leader loses the API server, by errors or by silence. It stops before another replica begins.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_is_cut_off_stops_before_another_starts() {
     for silent in [false, true] {
@@ -184,7 +184,7 @@ async fn a_leader_that_is_cut_off_stops_before_another_starts() {
         second.leadership.acquired().await;
         assert!(stopped.elapsed() >= Duration::from_secs(1), "{:?}", stopped.elapsed());
 
-        // Back again, it finds the other one leading and stays a follower.
+        // When it can reach the API server again, it finds the other one leading and does not take the Lease.
         first.connection.hanging.store(false, Ordering::Relaxed);
         first.connection.cut_off.store(false, Ordering::Relaxed);
         for _ in 0..60 {
@@ -226,7 +226,7 @@ async fn a_leader_whose_lease_was_rewritten_steps_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_deleted_is_made_again() {
+async fn a_deleted_lease_is_created_again() {
     let shared = Shared::default();
     let first = Replica::start(&shared, "a");
     first.leadership.acquired().await;
@@ -237,7 +237,7 @@ async fn a_lease_that_was_deleted_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn confirmation_needs_an_answer() {
+async fn leadership_is_confirmed_only_by_an_answer() {
     let shared = Shared::default();
     let first = Replica::start(&shared, "a");
     first.leadership.acquired().await;
@@ -247,7 +247,7 @@ async fn confirmation_needs_an_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_is_not_renewed_ends_by_itself_but_its_term_only_when_it_is_taken() {
+async fn a_claim_ends_without_renewal_but_its_term_only_when_another_takes_the_lease() {
     let leadership = Leadership::manual(Some(Instant::now() + Duration::from_secs(5)));
     assert!(leadership.is_leader());
     let lost = tokio::spawn({
@@ -261,7 +261,7 @@ async fn a_claim_that_is_not_renewed_ends_by_itself_but_its_term_only_when_it_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_term_that_another_interrupted_is_over_even_if_the_lease_comes_back() {
+async fn a_term_that_another_replica_interrupted_is_over_even_if_the_lease_comes_back() {
     let shared = Shared::default();
     let first = Replica::start(&shared, "a");
     first.leadership.acquired().await;
@@ -280,7 +280,7 @@ async fn a_term_that_another_interrupted_is_over_even_if_the_lease_comes_back() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_whose_caches_cannot_be_trusted_takes_no_lease() {
+async fn a_replica_whose_caches_cannot_be_trusted_does_not_take_the_lease() {
     let shared = Shared::default();
     let first = Replica::start(&shared, "a");
     first.leadership.acquired().await;
@@ -295,7 +295,7 @@ async fn a_replica_whose_caches_cannot_be_trusted_takes_no_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_with_a_frozen_cache_makes_room_for_one_without() {
+async fn a_leader_with_a_frozen_cache_makes_room_for_one_with_fresh_caches() {
     let shared = Shared::default();
     let first = Replica::start(&shared, "a");
     first.leadership.acquired().await;
@@ -314,9 +314,9 @@ async fn a_leader_with_a_frozen_cache_makes_room_for_one_without() {
     assert_eq!((record.yields, record.bid), (None, None));
 }
 
-/// An API server that is away, or a permission that is missing, is the same for everybody.
+/// If the API server is down, or a permission is missing, all replicas have the same trouble.
 #[tokio::test(start_paused = true)]
-async fn nothing_changes_hands_while_all_have_the_same_trouble() {
+async fn the_leader_stays_while_all_replicas_have_the_same_trouble() {
     let shared = Shared::default();
     let first = Replica::start(&shared, "a");
     first.leadership.acquired().await;
@@ -338,7 +338,7 @@ async fn nothing_changes_hands_while_all_have_the_same_trouble() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_recovers_before_a_bid_is_seen_keeps_the_lease() {
+async fn a_leader_that_recovers_before_it_sees_a_bid_keeps_the_lease() {
     let shared = Shared::default();
     let first = Replica::start(&shared, "a");
     first.leadership.acquired().await;
@@ -354,9 +354,9 @@ async fn who_recovers_before_a_bid_is_seen_keeps_the_lease() {
     assert_eq!(shared.lease.lock().unwrap().as_ref().unwrap().0.bid, None);
 }
 
-/// The holder learns of the deletion only at its next renewal: until then it may act.
+/// The leader learns of the deletion only at its next renewal. Until then it may act.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_deleted_is_not_taken_while_its_holder_may_act() {
+async fn a_deleted_lease_is_not_taken_while_its_holder_may_act() {
     for phase in 0..30 {
         let shared = Shared::default();
         let first = Replica::start(&shared, "a");
@@ -389,10 +389,10 @@ async fn the_lease_is_released_even_if_the_last_answer_was_lost() {
     assert_eq!(shared.holder(), None);
 }
 
-/// Whether the API server is stopped, or refuses connections: nobody else can lead meanwhile, so there is no reason to
-/// begin a new term after it.
+/// The API server is stopped, or refuses connections. Nobody else can lead meanwhile, so there is no reason for a new
+/// term afterwards.
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_is_away_for_nine_seconds_ends_no_term() {
+async fn nine_seconds_without_the_api_server_end_no_term() {
     for stopped in [false, true] {
         for phase in 0..40 {
             let shared = Shared::default();
@@ -427,9 +427,9 @@ async fn an_api_server_that_is_away_for_nine_seconds_ends_no_term() {
     }
 }
 
-/// One answer that gets lost costs nothing at all: another attempt fits.
+/// One lost answer costs nothing: another attempt fits.
 #[tokio::test(start_paused = true)]
-async fn one_renewal_that_hangs_interrupts_nothing() {
+async fn one_hanging_renewal_interrupts_nothing() {
     let shared = Shared::default();
     let first = Replica::start(&shared, "a");
     first.leadership.acquired().await;
@@ -449,9 +449,10 @@ async fn one_renewal_that_hangs_interrupts_nothing() {
     }
 }
 
-/// Whatever happens to the connections, no two act at once, and none acts within a term that another interrupted.
+/// Whatever happens to the connections, two replicas never act at the same time, and none acts in a term that another
+/// one interrupted.
 #[tokio::test(start_paused = true)]
-async fn no_two_replicas_act_at_once_whatever_happens_to_their_connections() {
+async fn two_replicas_never_act_at_once_whatever_happens_to_their_connections() {
     use rand::{RngExt as _, SeedableRng as _};
     let mut terms = 0;
     for seed in 0..60 {
@@ -483,9 +484,9 @@ async fn no_two_replicas_act_at_once_whatever_happens_to_their_connections() {
     assert!(terms > 100, "{terms}: they take turns");
 }
 
-/// The annotations are what the replicas speak by.
+/// The replicas communicate through the annotations.
 #[tokio::test]
-async fn the_record_survives_the_lease_object() {
+async fn a_record_survives_the_round_trip_through_the_lease_object() {
     let api = crate::cluster::fake_api::FakeApi::default();
     let store = KubernetesLease::new(api.client(), "own");
     let record = Record {

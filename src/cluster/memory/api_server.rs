@@ -1,4 +1,4 @@
-//! What the API server makes of the controller's writes: checks, field ownership, allocation.
+//! What the API server does with the controller's writes: checks, field ownership, allocation.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ use crate::{
 };
 
 impl State {
-    /// The checks of a server-side apply by [`FieldManager::Import`], and what it makes of the metadata.
+    /// Checks a server-side apply by [`FieldManager::Import`], and completes the metadata.
     fn admit(&mut self, metadata: &mut ObjectMeta, old: Option<&ObjectMeta>) -> Result<(), Cause> {
         self.may_write()?;
         let namespace = metadata.namespace.clone().unwrap_or_default();
@@ -45,7 +45,7 @@ impl State {
             }
             _ => {}
         }
-        // What others put on the object stays; what was applied before and is not any more goes.
+        // What others set on the object stays. What was applied before and is left out now goes.
         let applied = |field: &Option<BTreeMap<String, String>>| -> Value {
             let owned = field.iter().flatten().map(|(name, _)| (format!("f:{name}"), json!({})));
             Value::Object(owned.collect::<Map<String, Value>>())
@@ -80,7 +80,7 @@ impl State {
         Ok(())
     }
 
-    /// As the allocator does it: one address per family, kept for the life of the Service.
+    /// Allocates cluster IPs as Kubernetes does: one per family, for the life of the Service.
     fn allocate(&mut self, service: &mut v1::Service, old: Option<&v1::Service>) {
         let serial = self.serial;
         let spec = service.spec.get_or_insert_default();

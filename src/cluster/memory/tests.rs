@@ -24,7 +24,7 @@ fn import(labels: &[(&str, &str)]) -> ServiceImport {
 }
 
 #[tokio::test]
-async fn writes_show_in_the_caches_with_what_the_api_server_adds() {
+async fn writes_appear_in_the_caches_with_what_the_api_server_adds() {
     let (cluster, caches) = MemoryCluster::new();
     cluster.add_namespace("ns");
     let made = cluster
@@ -47,7 +47,7 @@ async fn writes_show_in_the_caches_with_what_the_api_server_adds() {
 }
 
 #[tokio::test]
-async fn an_object_of_somebody_else_is_not_taken_over() {
+async fn a_foreign_object_is_not_taken_over() {
     let (cluster, caches) = MemoryCluster::new();
     cluster.add_namespace("ns");
     cluster.put_import(import(&[]));
@@ -57,7 +57,7 @@ async fn an_object_of_somebody_else_is_not_taken_over() {
 }
 
 #[tokio::test]
-async fn nothing_is_made_without_its_namespace() {
+async fn nothing_is_created_without_its_namespace() {
     let (cluster, _) = MemoryCluster::new();
     assert!(matches!(cluster.apply_service_import(&import(&[])).await.unwrap_err().cause, Cause::NotFound(_)));
 }

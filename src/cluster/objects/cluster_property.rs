@@ -8,10 +8,12 @@ use crate::{
     cluster::cache::Narrow,
 };
 
-/// One of the two ClusterProperties that say who this cluster is (KEP-2149); all others are ignored.
+/// One of the two ClusterProperties of a cluster's identity (KEP-2149); all others are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterProperty {
+    /// Name of the property.
     pub name: Arc<str>,
+    /// Its value.
     pub value: Arc<str>,
 }
 

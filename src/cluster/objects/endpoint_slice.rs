@@ -13,61 +13,77 @@ use crate::{
 /// An EndpointSlice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointSlice {
+    /// Its key.
     pub key: ObjectKey,
+    /// Its uid.
     pub uid: Box<str>,
+    /// Whether it has a deletion timestamp.
     pub deleting: bool,
-    /// `kubernetes.io/service-name`: the Service whose endpoints these are.
+    /// `kubernetes.io/service-name`: the Service to which the endpoints belong.
     pub service: Option<Arc<str>>,
-    /// `endpointslice.kubernetes.io/managed-by`.
+    /// `endpointslice.kubernetes.io/managed-by`: the controller that writes it.
     pub managed_by: Option<Arc<str>>,
     /// `multicluster.kubernetes.io/service-name`: the ServiceImport, on slices of an MCS implementation.
     pub service_import: Option<Arc<str>>,
-    /// `multicluster.kubernetes.io/source-cluster`.
+    /// `multicluster.kubernetes.io/source-cluster`: the cluster from which the endpoints come.
     pub source_cluster: Option<Arc<str>>,
+    /// Type of the addresses.
     pub address_type: AddressType,
-    /// Sorted by name, protocol, port. Ports without a number are left out.
+    /// The ports, sorted by name, protocol and number. Ports without a number are left out.
     pub ports: Arc<[EndpointPort]>,
+    /// The endpoints.
     pub endpoints: Box<[Endpoint]>,
 }
 
+/// Type of the addresses in a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AddressType {
+    /// IPv4.
     V4,
+    /// IPv6.
     V6,
-    /// Host names (deprecated by Kubernetes), or a type that is not known: such endpoints have no addresses here.
+    /// Host names (deprecated by Kubernetes), or an unknown type. Such endpoints have no addresses here.
     Unsupported,
 }
 
-/// Kept small, because there are tens of thousands.
+/// One endpoint of a slice. It is small, because there are tens of thousands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The first one, which is the one that Kubernetes asks consumers to use; `None` if it is none, such as a host name.
+    /// The first address, which is the one that consumers should use; `None` if it is no IP address, for example a host
+    /// name.
     pub address: Option<IpAddr>,
-    /// It lists others beside it.
+    /// Whether it has more than one address.
     pub further_addresses: bool,
+    /// Whether it takes traffic.
     pub conditions: Conditions,
+    /// Host name in DNS, for pods of headless Services.
     pub hostname: Option<Arc<str>>,
+    /// Name of its node.
     pub node: Option<Arc<str>>,
+    /// Its zone.
     pub zone: Option<Arc<str>>,
-    /// `hints`: kept of own slices only, because nobody exports them.
+    /// `hints`. Only own slices keep them, because nobody exports them.
     pub hints: Option<Box<Hints>>,
-    /// What the endpoint is, for pods: joins the two families of one pod.
+    /// The object behind the endpoint. It joins the two families of one pod.
     pub target: Option<TargetId>,
 }
 
+/// Hints about which clients should use an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hints {
+    /// Zones of the clients.
     pub zones: Box<[Arc<str>]>,
+    /// Nodes of the clients.
     pub nodes: Box<[Arc<str>]>,
 }
 
-/// Equal for endpoints whose `targetRef` names the same object: the 128 bits of its UID. Whoever writes slices by hand
-/// may give it another text, of which these are the first bits of a digest.
+/// Identifies the object in `targetRef`: the 128 bits of its UID. Manually written slices may have another text as the
+/// UID; then it is the first bits of a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetId([u8; 16]);
 
 impl TargetId {
-    /// `None` for an empty UID, which names nothing.
+    /// The id of the object with this UID; `None` for an empty UID, which identifies nothing.
     pub fn new(uid: &str) -> Option<Self> {
         let uuid = || {
             let digits: Vec<u8> = uid.bytes().filter(|byte| *byte != b'-').collect();
@@ -86,7 +102,8 @@ impl std::fmt::Display for TargetId {
 }
 
 impl EndpointSlice {
-    /// Equal but for what the API server assigns: writing one over the other would change nothing.
+    /// Whether both are equal, except for what the API server assigns. Writing one over the other would then change
+    /// nothing.
     pub fn says_the_same(&self, other: &Self) -> bool {
         let Self {
             key,
@@ -110,6 +127,7 @@ impl EndpointSlice {
             && *endpoints == other.endpoints
     }
 
+    /// The key of a slice, from its metadata.
     pub fn key(metadata: &ObjectMeta) -> Option<ObjectKey> {
         Some(ObjectKey::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?))
     }
@@ -175,11 +193,11 @@ fn endpoint_port(port: &v1::EndpointPort, interner: &mut Interner) -> Option<End
     })
 }
 
-/// The slices of Services in this cluster, whoever writes them: what is exported.
+/// A slice that this controller does not write: endpoints of a Service in this cluster, which may be exported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignSlice(pub EndpointSlice);
 
-/// The slices that this project writes: what has been imported.
+/// A slice that this controller writes: imported endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnSlice(pub EndpointSlice);
 
@@ -196,7 +214,7 @@ macro_rules! slice_cache {
             }
 
             fn narrow(object: v1::EndpointSlice, interner: &mut Interner) -> Option<Self> {
-                // The label selector of the watch says so already; a test or a fake may not.
+                // The label selector of the watch already ensures this, but those of tests and fakes may not.
                 let own = label(&object.metadata, names::LABEL_SLICE_MANAGED_BY) == Some(names::MANAGED_BY);
                 if own != $accepts {
                     return None;

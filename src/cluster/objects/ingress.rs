@@ -6,17 +6,20 @@ use super::{Interner, known_annotations, service_key, uid};
 use crate::model::Pairs;
 use crate::{cluster::cache::Narrow, model::ServiceKey};
 
-/// An Ingress with annotations that somebody reads; all others are as good as absent.
+/// An Ingress with annotations that this project reads. All others are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ingress {
+    /// Its key.
     pub key: ServiceKey,
+    /// Its uid.
     pub uid: Box<str>,
+    /// Whether it has a deletion timestamp.
     pub deleting: bool,
     /// Annotations with one of [`crate::api::names::ANNOTATION_PREFIXES`].
     pub annotations: Pairs,
-    /// Hosts of `spec.rules` and `spec.tls`.
+    /// Hosts in `spec.rules` and `spec.tls`.
     pub hosts: BTreeSet<Box<str>>,
-    /// `status.loadBalancer.ingress`: addresses and host names.
+    /// Addresses and host names in `status.loadBalancer.ingress`.
     pub load_balancer: Box<[Box<str>]>,
 }
 

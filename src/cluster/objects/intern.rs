@@ -1,10 +1,10 @@
-//! Sharing of strings that thousands of endpoints repeat.
+//! Sharing of strings that thousands of endpoints have in common.
 
 use std::{collections::HashSet, hash::Hash, sync::Arc};
 
 use crate::model::EndpointPort;
 
-/// Hands out one [`Arc`] for equal values. Values that nobody holds any more are dropped when it grows.
+/// Returns the same [`Arc`] for equal values. When it grows, it drops values that are no longer in use.
 #[derive(Debug, Default)]
 pub struct Interner {
     strings: Pool<str>,
@@ -12,10 +12,12 @@ pub struct Interner {
 }
 
 impl Interner {
+    /// The shared string with this content.
     pub fn string(&mut self, text: &str) -> Arc<str> {
         self.strings.share(text)
     }
 
+    /// The shared list with these ports.
     pub fn ports(&mut self, ports: &[EndpointPort]) -> Arc<[EndpointPort]> {
         self.ports.share(ports)
     }
@@ -24,7 +26,7 @@ impl Interner {
 #[derive(Debug)]
 struct Pool<T: ?Sized> {
     values: HashSet<Arc<T>>,
-    /// Size at which unused values are looked for.
+    /// Size at which to look for unused values.
     sweep_at: usize,
 }
 
@@ -34,7 +36,7 @@ impl<T: ?Sized> Default for Pool<T> {
     }
 }
 
-/// Below this, looking for unused values is not worth it.
+/// Below this size, it is not worth looking for unused values.
 const MIN_SWEEP: usize = 256;
 
 impl<T: ?Sized + Eq + Hash> Pool<T> {
@@ -60,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_strings_are_one() {
+    fn equal_strings_are_shared() {
         let mut interner = Interner::default();
         assert!(Arc::ptr_eq(&interner.string("eu-west-1a"), &interner.string("eu-west-1a")));
     }

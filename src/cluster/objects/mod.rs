@@ -1,4 +1,4 @@
-//! What the caches keep of each kind: only what exporting and importing decide by.
+//! What the caches keep of each kind: only the fields that exporting and importing need.
 
 mod cluster_property;
 mod endpoint_slice;
@@ -33,11 +33,14 @@ use crate::{
 /// Namespace and name of an object that is not named after a Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
+    /// Kubernetes namespace.
     pub namespace: Arc<str>,
+    /// Name of the object.
     pub name: Arc<str>,
 }
 
 impl ObjectKey {
+    /// The key of an object.
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -72,12 +75,12 @@ fn label<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a str> {
     metadata.labels.as_ref()?.get(name).map(String::as_str)
 }
 
-/// Whether this project made the object, by its own label.
+/// Whether this project created the object, according to its label.
 fn is_managed(metadata: &ObjectMeta) -> bool {
     label(metadata, names::LABEL_MANAGED_BY) == Some(names::MANAGED_BY)
 }
 
-/// The annotations that somebody reads (see [`names::ANNOTATION_PREFIXES`]).
+/// The annotations that this project reads (see [`names::ANNOTATION_PREFIXES`]).
 fn known_annotations(metadata: &ObjectMeta) -> Pairs {
     let known = |name: &String| names::ANNOTATION_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     metadata
@@ -89,11 +92,11 @@ fn known_annotations(metadata: &ObjectMeta) -> Pairs {
         .collect()
 }
 
-/// Longest value of an annotation that is kept, in bytes: a list of 1,000 host names or addresses is shorter.
+/// Maximum length of an annotation's value that is kept, in bytes. A list of 1,000 host names or addresses is shorter.
 const MAX_ANNOTATION: usize = 64 * 1024;
 
-/// A value as it is kept. In the place of one that is too large stands its size, in a form that no annotation can be
-/// understood by: whoever reads it says so on the object.
+/// The value as it is kept. If it is too large, its size replaces it, in a form that is never a valid value of an
+/// annotation: the code that reads the annotation reports this on the object.
 fn annotation_value(value: &str) -> Box<str> {
     if value.len() <= MAX_ANNOTATION {
         return value.into();
@@ -101,9 +104,9 @@ fn annotation_value(value: &str) -> Box<str> {
     format!("<too large: {} bytes where {MAX_ANNOTATION} are read>", value.len()).into()
 }
 
-/// The labels and annotations that this project's import applied, with the values they have now, told by
-/// `managedFields`. Those that other people added are left out: equal to what is wanted means nothing to write, and one
-/// that is no longer wanted shows.
+/// The labels and annotations that this project's import applied (according to `managedFields`), with their current
+/// values. Those that others added are left out. If the result equals the desired ones, nothing needs to be written,
+/// and one that is no longer desired shows up.
 fn applied(metadata: &ObjectMeta) -> (Pairs, Pairs) {
     let fields = metadata
         .managed_fields
@@ -128,7 +131,7 @@ fn applied(metadata: &ObjectMeta) -> (Pairs, Pairs) {
     (owned("f:labels", &metadata.labels), owned("f:annotations", &metadata.annotations))
 }
 
-/// Addresses that can be parsed. IPv4 with leading zeros, which old API servers let through, cannot.
+/// The valid addresses. IPv4 addresses with leading zeros, which old API servers accept, are not valid.
 fn addresses(texts: &[String]) -> Box<[IpAddr]> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }

@@ -6,14 +6,16 @@ use kube::core::PartialObjectMeta;
 use super::{Interner, annotation_value, uid};
 use crate::{api::names, cluster::cache::Narrow};
 
-/// A namespace: imports appear only where it exists (KEP-1645, namespace sameness).
+/// A namespace. Imports exist only in existing namespaces (KEP-1645, namespace sameness).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
+    /// Its name.
     pub name: Arc<str>,
+    /// Its uid.
     pub uid: Box<str>,
-    /// Nothing can be created in it any more.
+    /// Whether it is being deleted, so nothing can be created in it.
     pub terminating: bool,
-    /// Decide whether Services may be exported from it.
+    /// Labels, which determine whether Services may be exported from it.
     pub labels: BTreeMap<String, String>,
     /// The annotation [`names::ANNOTATION_IMPORT_FROM`].
     pub import_from: Option<Box<str>>,

@@ -6,18 +6,19 @@ use kube::core::PartialObjectMeta;
 use super::{Interner, TargetId};
 use crate::cluster::cache::Narrow;
 
-/// A pod with labels that its instances say (`--instance-labels`). Others are as good as absent; without the flag no pod is
-/// watched.
+/// A pod with labels that become attributes of its instances (`--instance-labels`). Others are ignored, and without the
+/// flag no pod is watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
+    /// Kubernetes namespace.
     pub namespace: Arc<str>,
-    /// Those that are let through: the watch drops all others.
+    /// The selected labels; the watch drops all others.
     pub labels: Arc<BTreeMap<String, String>>,
 }
 
 impl Narrow for Pod {
     type Kind = PartialObjectMeta<v1::Pod>;
-    /// As `targetRef` of an EndpointSlice names it.
+    /// The id that `targetRef` of an EndpointSlice contains.
     type Key = TargetId;
 
     const CACHE: &'static str = "Pod";

@@ -10,61 +10,76 @@ use crate::{
     model::{IpFamily, Protocol, ServiceKey, ServicePort, SessionAffinity, TrafficPolicy},
 };
 
-/// A Service: exported ones, annotated ones and the derived ones of this project's imports.
+/// A Service: an exported one, an annotated one, or a derived one of this project's imports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of the object, and they are independent")]
 pub struct Service {
+    /// Its key.
     pub key: ServiceKey,
+    /// Its uid.
     pub uid: Box<str>,
-    /// Seconds since 1970: an annotated Service's claim to a name dates from here.
+    /// Creation in seconds since 1970. An annotated Service's claim to a name has this date.
     pub created: i64,
+    /// Whether it has a deletion timestamp.
     pub deleting: bool,
+    /// `spec.type`.
     pub kind: ServiceKind,
-    /// `clusterIP: None`.
+    /// Whether it has `clusterIP: None`.
     pub headless: bool,
-    /// Allocated cluster IPs in the order of `ip_families`; empty for headless and ExternalName Services, and for a
+    /// The allocated cluster IPs in the order of `ip_families`. Empty for headless and ExternalName Services, and for a
     /// moment after creation.
     pub cluster_ips: Box<[IpAddr]>,
     /// `spec.externalIPs`.
     pub external_ips: Box<[IpAddr]>,
-    /// `status.loadBalancer.ingress`: addresses and host names.
+    /// Addresses and host names in `status.loadBalancer.ingress`.
     pub load_balancer: Box<[Box<str>]>,
     /// `spec.externalName`.
     pub external_name: Option<Box<str>>,
-    /// In the order of the Service.
+    /// The ports, in the order of the Service.
     pub ports: Box<[ServicePort]>,
+    /// `spec.ipFamilies`, the primary one first.
     pub ip_families: Box<[IpFamily]>,
     /// `SingleStack`, `PreferDualStack` or `RequireDualStack`.
     pub ip_family_policy: Option<Arc<str>>,
+    /// `spec.sessionAffinity` with its configuration.
     pub session_affinity: SessionAffinity,
+    /// `spec.internalTrafficPolicy`.
     pub internal_traffic_policy: TrafficPolicy,
+    /// `spec.trafficDistribution`.
     pub traffic_distribution: Option<Arc<str>>,
+    /// `spec.publishNotReadyAddresses`.
     pub publish_not_ready_addresses: bool,
-    /// Endpoints come from the EndpointSlice controller; without a selector somebody else writes them.
+    /// Whether the EndpointSlice controller writes its endpoints. Without a selector, somebody else does.
     pub has_selector: bool,
     /// Annotations with one of [`names::ANNOTATION_PREFIXES`].
     pub annotations: Pairs,
-    /// A derived Service of this project.
+    /// Whether it is a derived Service of this project.
     pub managed: bool,
-    /// Name of the ServiceImport that a derived Service belongs to.
+    /// Name of the ServiceImport to which a derived Service belongs.
     pub service_import: Option<Box<str>>,
-    /// Labels and annotations that this project applied, with their present values (by `managedFields`).
+    /// Labels that this project applied, with their current values (by `managedFields`).
     pub applied_labels: Pairs,
+    /// Annotations that this project applied, with their current values.
     pub applied_annotations: Pairs,
 }
 
-/// `spec.type`.
+/// `spec.type` of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceKind {
+    /// Clients in the cluster use a virtual IP.
     ClusterIp,
+    /// Also a port of every node.
     NodePort,
+    /// Also an external load balancer.
     LoadBalancer,
+    /// An alias for a DNS name.
     ExternalName,
+    /// A type that this version does not know.
     Other(Box<str>),
 }
 
 impl ServiceKind {
-    /// KEP-1645 exports everything that has endpoints of its own.
+    /// Whether it can be exported. KEP-1645 exports every type that has endpoints of its own.
     pub const fn can_be_exported(&self) -> bool {
         matches!(self, Self::ClusterIp | Self::NodePort | Self::LoadBalancer)
     }
@@ -140,7 +155,7 @@ impl Narrow for Service {
     }
 }
 
-/// `None` for a protocol that Kubernetes does not have, or a port out of range, neither of which an API server admits.
+/// `None` for a protocol that Kubernetes does not have, or a number out of range. No API server accepts either.
 fn service_port(port: &v1::ServicePort, interner: &mut Interner) -> Option<ServicePort> {
     Some(ServicePort {
         name: interner.string(port.name.as_deref().unwrap_or_default()),

@@ -9,21 +9,25 @@ use crate::{api, awsmcs, cluster::cache::Narrow, model::ServiceKey};
 /// A ServiceExport.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceExport {
+    /// Its key.
     pub key: ServiceKey,
+    /// Its uid.
     pub uid: Box<str>,
-    /// Seconds since 1970: the oldest export wins conflicts.
+    /// Creation in seconds since 1970. The oldest export wins conflicts.
     pub created: i64,
-    /// For `observedGeneration` of the conditions.
+    /// The generation, for `observedGeneration` of the conditions.
     pub generation: Option<i64>,
-    /// It has a deletion timestamp: somebody's finalizer keeps it, but it is no longer wanted.
+    /// Whether it has a deletion timestamp: a finalizer keeps it, but it is no longer wanted.
     pub deleting: bool,
-    /// It has the finalizer of the AWS Cloud Map MCS Controller, which runs in this cluster or did.
+    /// Whether it has the finalizer of the AWS Cloud Map MCS Controller, which runs in this cluster or once did.
     pub aws_mcs_finalizer: bool,
+    /// `spec.exportedLabels`.
     pub exported_labels: BTreeMap<String, String>,
+    /// `spec.exportedAnnotations`.
     pub exported_annotations: BTreeMap<String, String>,
     /// Annotations with one of [`crate::api::names::ANNOTATION_PREFIXES`].
     pub annotations: Pairs,
-    /// All conditions, whoever wrote them.
+    /// All conditions, no matter who wrote them.
     pub conditions: Vec<Condition>,
 }
 

@@ -8,20 +8,26 @@ use crate::{
     model::ServiceKey,
 };
 
-/// A ServiceImport: whole, so that "nothing changed" is decided by comparison.
+/// A ServiceImport with all fields, so that a comparison decides whether it must be written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceImport {
+    /// Its key.
     pub key: ServiceKey,
+    /// Its uid.
     pub uid: Box<str>,
+    /// The generation, for `observedGeneration` of the conditions.
     pub generation: Option<i64>,
+    /// Whether it has a deletion timestamp.
     pub deleting: bool,
-    /// Made by this project. If not, it is in the way and never written or deleted.
+    /// Whether this project created it. If not, it is foreign: it is never written or deleted, and blocks the import.
     pub managed: bool,
-    /// Labels that this project applied, with their present values (by `managedFields`).
+    /// Labels that this project applied, with their current values (by `managedFields`).
     pub labels: Pairs,
-    /// Annotations that this project applied, likewise.
+    /// Annotations that this project applied, with their current values.
     pub annotations: Pairs,
+    /// `spec`.
     pub spec: ServiceImportSpec,
+    /// `status`.
     pub status: ServiceImportStatus,
 }
 

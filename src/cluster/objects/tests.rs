@@ -49,7 +49,7 @@ fn a_service_keeps_what_an_export_needs() {
 }
 
 #[test]
-fn headless_and_external_services_are_told_apart() {
+fn headless_and_external_services_are_distinguished() {
     let headless: Service = narrow(
         json!({"metadata": {"namespace": "ns", "name": "a"}, "spec": {"clusterIP": "None", "clusterIPs": ["None"]}}),
     )
@@ -79,7 +79,7 @@ fn slice(endpoints: serde_json::Value) -> serde_json::Value {
 }
 
 #[test]
-fn absent_conditions_mean_ready_and_serving_as_the_api_says() {
+fn absent_conditions_mean_ready_and_serving_as_in_the_api() {
     let slice: ForeignSlice = narrow(slice(json!([
         {"addresses": ["10.0.0.1"]},
         {"addresses": ["10.0.0.2"], "conditions": {"ready": false}},
@@ -124,7 +124,7 @@ fn hints_are_kept_of_own_slices_only() {
 }
 
 #[test]
-fn uids_that_differ_are_different_objects_and_no_uid_is_none() {
+fn different_uids_are_different_objects_and_an_empty_uid_is_none() {
     let uuid = "6d7f1c9e-0f5e-4a53-9a8c-0d7c1a1f2b3c";
     let uids = [uuid, "6d7f1c9e-0f5e-4a53-9a8c-0d7c1a1f2b3d", &uuid.replace('-', ""), "web-0", "web-1"];
     let ids: std::collections::BTreeSet<_> = uids.into_iter().map(|uid| TargetId::new(uid).unwrap()).collect();
@@ -142,7 +142,7 @@ fn host_name_slices_have_no_addresses() {
 }
 
 #[test]
-fn own_slices_and_those_of_others_never_mix() {
+fn own_slices_and_all_others_never_mix() {
     let foreign = slice(json!([]));
     let mut own = foreign.clone();
     own["metadata"]["labels"][names::LABEL_SLICE_MANAGED_BY] = names::MANAGED_BY.into();
@@ -163,7 +163,7 @@ fn zones_and_port_lists_are_shared_between_slices() {
 }
 
 #[test]
-fn an_import_tells_what_this_project_applied_from_what_others_added() {
+fn an_import_distinguishes_what_this_project_applied_from_what_others_added() {
     let import: ServiceImport = narrow(json!({
         "metadata": {
             "namespace": "ns", "name": "web", "uid": "u",
@@ -189,7 +189,7 @@ fn an_import_tells_what_this_project_applied_from_what_others_added() {
 }
 
 #[test]
-fn an_import_of_somebody_else_is_not_managed() {
+fn a_foreign_import_is_not_managed() {
     let import: ServiceImport =
         narrow(json!({"metadata": {"namespace": "ns", "name": "web", "labels": {"team": "a"}}})).unwrap();
     assert!(!import.managed && import.labels.is_empty());
@@ -220,14 +220,14 @@ fn only_the_properties_of_the_identity_are_kept() {
 }
 
 #[test]
-fn a_terminating_namespace_says_so() {
+fn a_terminating_namespace_is_recognised() {
     let namespace: Namespace =
         narrow(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns", "deletionTimestamp": "1970-01-01T00:00:07Z"}})).unwrap();
     assert!(namespace.terminating);
 }
 
 #[test]
-fn an_ingress_is_kept_only_with_annotations_that_somebody_reads() {
+fn an_ingress_is_kept_only_with_annotations_that_this_project_reads() {
     let ingress = |annotation: &str| {
         narrow::<Ingress>(json!({
             "metadata": {"namespace": "ns", "name": "web", "uid": "u", "annotations": {annotation: "x"}},
@@ -242,7 +242,7 @@ fn an_ingress_is_kept_only_with_annotations_that_somebody_reads() {
 }
 
 #[test]
-fn a_service_keeps_what_the_outside_reaches() {
+fn a_service_keeps_its_external_addresses() {
     let service: Service = narrow(json!({
         "metadata": {"namespace": "ns", "name": "web"},
         "spec": {"type": "LoadBalancer", "externalIPs": ["198.51.100.7"], "externalName": "db.example.org"},
@@ -254,9 +254,9 @@ fn a_service_keeps_what_the_outside_reaches() {
     assert_eq!(service.external_name.as_deref(), Some("db.example.org"));
 }
 
-/// What every replica would hold, for every object whose author likes: the API server takes 256 KiB.
+/// Every replica would keep this for every object whose author likes: the API server accepts 256 KiB.
 #[test]
-fn an_annotation_that_is_too_large_is_kept_as_its_size() {
+fn the_size_replaces_an_annotation_that_is_too_large() {
     let annotations = |size: usize| {
         let value = |name: &str| (name.to_owned(), "x".repeat(size));
         Some([value("cloudmap-mcs/attributes"), value("example.com/other")].into())

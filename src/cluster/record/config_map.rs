@@ -13,19 +13,19 @@ use crate::cluster::apply;
 /// Name of the ConfigMap.
 pub const RECORD: &str = "cloudmap-mcs-ledger";
 
-/// Key of the JSON in it.
+/// Key of the JSON text in it.
 const KEY: &str = "record.json";
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The record in Kubernetes. Reads are quorum reads, never from a cache; writes compare the `resourceVersion`.
+/// The record in Kubernetes. Reads are quorum reads, never from a cache. Writes compare the `resourceVersion`.
 #[derive(Debug, Clone)]
 pub struct RecordObject {
     api: Api<ConfigMap>,
 }
 
 impl RecordObject {
-    /// `namespace` is the controller's own.
+    /// The record in `namespace`, which is the controller's own.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace) }
     }
@@ -36,12 +36,12 @@ impl RecordStore for RecordObject {
     async fn load(&self) -> Result<Option<(Record, Version)>, StoreError> {
         let Some(object) = call(self.api.get_opt(RECORD)).await? else { return Ok(None) };
         let record = match object.data.unwrap_or_default().get(KEY) {
-            // Somebody emptied it: as good as none, but the object exists and has a version to compare.
+            // Somebody emptied it. This is like having no record, but the object exists and has a version to compare.
             None => Record::default(),
             Some(json) => serde_json::from_str(json).map_err(|error| {
                 StoreError::Failed(format!(
-                    "the ConfigMap {RECORD} has no valid {KEY}: {error}; restore it, or delete the ConfigMap, after which \
-                     this cluster may go back to older states of other clusters once"
+                    "the ConfigMap {RECORD} has no valid {KEY}: {error}; restore it, or delete the ConfigMap; after that \
+                     this cluster may once go back to older states of other clusters"
                 ))
             })?,
         };
@@ -56,8 +56,8 @@ impl RecordStore for RecordObject {
                 resource_version: expected.clone(),
                 annotations: Some(BTreeMap::from([(
                     "kubernetes.io/description".to_owned(),
-                    "The epoch of this cluster's ledger and the positions that it has read. Deleting it can make this \
-                     cluster go back to older states once."
+                    "The epoch of this cluster's ledger and the positions that it has read. If you delete it, this \
+                     cluster may once go back to older states."
                         .to_owned(),
                 )])),
                 ..ObjectMeta::default()
@@ -88,7 +88,7 @@ async fn call<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Resul
     }
 }
 
-/// Whether a "not found" is about the ConfigMap, not about the namespace that it should be created in.
+/// Whether a "not found" is about the ConfigMap and not about the namespace in which it should be created.
 fn of_the_record(status: &kube::core::Status) -> bool {
     status.details.as_ref().is_none_or(|details| details.kind != "namespaces")
 }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_stored_is_loaded() {
+    async fn a_stored_record_is_loaded() {
         let (api, store) = store();
         store.store(&record(), &Some("5".to_owned())).await.unwrap();
         let mut written = api.requests()[0].body.clone();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_record_is_created_and_only_if_there_is_none() {
+    async fn the_first_record_is_created_only_if_there_is_none() {
         let (api, store) = store();
         api.refuse(404, "NotFound", "configmaps \"cloudmap-mcs-ledger\" not found");
         assert_eq!(store.load().await.unwrap(), None);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_record_that_changed_or_went_is_a_conflict() {
+    async fn a_changed_or_deleted_record_is_a_conflict() {
         let (api, store) = store();
         for (code, reason) in [(409, "Conflict"), (404, "NotFound")] {
             api.refuse(code, reason, "its words");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_record_that_cannot_be_read_is_named_and_never_taken_for_none() {
+    async fn an_unreadable_record_is_reported_and_never_treated_as_missing() {
         let (api, store) = store();
         api.prepare(200, json!({"metadata": {"name": RECORD, "resourceVersion": "1"}, "data": {KEY: "{oops"}}));
         let error = store.load().await.unwrap_err().to_string();

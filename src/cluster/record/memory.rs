@@ -9,7 +9,7 @@ use async_trait::async_trait;
 
 use super::{Record, RecordStore, StoreError, Version};
 
-/// The ledger's record, with the `resourceVersion` of an API server, and whether it refuses to store it.
+/// The ledger's record with a `resourceVersion`, and whether the store refuses writes.
 #[derive(Default)]
 pub(crate) struct Stored(pub(crate) Mutex<Option<(Record, u64)>>, pub(crate) AtomicBool);
 

@@ -1,4 +1,4 @@
-//! What a cluster must remember outside Cloud Map: one Kubernetes object, written by compare-and-swap only.
+//! What a cluster must remember outside of Cloud Map: one Kubernetes object, written only by compare-and-swap.
 
 mod config_map;
 #[cfg(test)]
@@ -11,10 +11,12 @@ use serde::{Deserialize, Serialize};
 
 pub use config_map::{RECORD, RecordObject};
 
-/// The order of heads: every upsert of a head raises it, heartbeats too.
+/// The position of a head. Heads are ordered by it, and every upsert of a head raises it, also a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Position {
+    /// Counts the elections of the cluster's leaders.
     pub epoch: u64,
+    /// Counts the upserts in an epoch.
     pub seq: u64,
 }
 
@@ -27,12 +29,13 @@ impl fmt::Display for Position {
 /// The newest state of a remote cluster that this cluster applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
-    /// UID of the remote cluster: positions of an id that changed hands do not compare.
+    /// UID of the remote cluster. Positions of different UIDs are not comparable.
     pub uid: String,
+    /// Its position.
     #[serde(flatten)]
     pub position: Position,
-    /// Why nothing of the cluster applies since this position, if so: its head and pages may be purged by the time that
-    /// somebody asks.
+    /// Why nothing of this cluster applies since this position, if so. By the time that somebody reads this, the
+    /// cluster's head and pages may be purged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone: Option<Gone>,
 }
@@ -41,51 +44,53 @@ pub struct Accepted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Gone {
-    /// It said so (R6).
+    /// The cluster said that it left (R6).
     Left,
-    /// It was silent for longer than the configured TTL (R7), and its position has not advanced since.
+    /// The cluster was silent for longer than the configured TTL (R7), and its position has not advanced since.
     Expired,
 }
 
-/// The record: the own epoch, whether this cluster is leaving, and the accepted positions of the others. Without it a
-/// restarted reader that meets a lagging replica would go back, and a deleted Lease would take the epoch back.
+/// The record: the own epoch, whether this cluster is leaving, and the accepted positions of other clusters. Without
+/// it, a restarted reader that meets a lagging replica would go back, and a deleted Lease would reset the epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Record {
-    /// Highest epoch that a leader of this cluster took.
+    /// The highest epoch that a leader of this cluster took.
     #[serde(default)]
     pub epoch: u64,
-    /// The ClusterSet, and the own id there, that `leaving` and `accepted` are of. `None`: no leader of a ClusterSet was elected
+    /// The membership to which `leaving` and `accepted` belong; `None` if no leader of a ClusterSet has been elected
     /// yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<Member>,
-    /// Where this cluster was a member before, and has not been marked as left yet.
+    /// Former memberships that have not been marked as left yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<Member>,
-    /// Set by `cloudmap-mcs leave`: the leader withdraws everything and says so.
+    /// Set by `cloudmap-mcs leave`: the leader withdraws everything, and then publishes that it left.
     #[serde(default)]
     pub leaving: bool,
-    /// By cluster id.
+    /// The accepted positions, by cluster id.
     #[serde(default)]
     pub accepted: BTreeMap<String, Accepted>,
-    /// Outside a ClusterSet only: where this cluster's annotated Services are registered.
+    /// Only for standalone clusters: where annotated Services are registered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub registrations: Vec<StoredRegistration>,
 }
 
-/// A cluster as a member of a ClusterSet.
+/// The membership of a cluster in a ClusterSet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
+    /// Id of the ClusterSet.
     pub clusterset: String,
+    /// Id of the cluster in it.
     pub cluster: String,
 }
 
-/// Most memberships that are remembered to be marked as left: who changes its ClusterSet more often while the former ones
-/// cannot be reached has to clean up itself.
+/// How many former memberships are remembered to be marked as left. Someone who changes the ClusterSet more often while
+/// the former ledgers cannot be reached has to clean up by hand.
 const MOST_FORMER: usize = 8;
 
 impl Record {
-    /// The record as the leader of this member goes on with it. Positions of another ClusterSet's clusters say nothing here, nor
-    /// does a request to leave that one; the epoch is the cluster's own and stays.
+    /// The record with which the leader of `member` continues. Positions of clusters in another ClusterSet mean nothing
+    /// here, and neither does a request to leave that one. The epoch belongs to the cluster and stays.
     #[must_use]
     pub fn bound_to(mut self, member: &Member) -> Self {
         if self.member.as_ref() == Some(member) {
@@ -105,35 +110,38 @@ impl Record {
     }
 }
 
-/// A [`Registration`](crate::model::Registration) as people read it.
+/// A [`Registration`](crate::model::Registration) in a form for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRegistration {
-    /// Cloud Map namespace and service.
+    /// Cloud Map namespace.
     pub namespace: String,
+    /// Cloud Map service.
     pub service: String,
     /// Kind, namespace and name of the Kubernetes object.
     pub owner: [String; 3],
-    /// Seconds since 1970.
+    /// When the claim was first wanted, in seconds since 1970.
     pub claimed: i64,
+    /// Only deregistrations may follow.
     #[serde(default)]
     pub retiring: bool,
 }
 
-/// What a stored record is compared by: a Kubernetes `resourceVersion`. `None` where nothing is stored yet.
+/// The version of a stored record: a Kubernetes `resourceVersion`. `None` if nothing is stored yet.
 pub type Version = Option<String>;
 
+/// The record could not be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// Somebody else wrote it since: load it again.
+    /// Another process wrote it in the meantime. Load it again.
     #[error("failed to store the ledger record: it changed meanwhile")]
     Conflict,
-    /// Anything else, an unknown outcome included.
+    /// Any other error, including an unknown outcome.
     #[error("failed to access the ledger record: {0}")]
     Failed(String),
 }
 
 impl StoreError {
-    /// A stable word for metrics and reasons.
+    /// A fixed word for metrics and reasons.
     pub const fn category(&self) -> &'static str {
         match self {
             Self::Conflict => "conflict",
@@ -142,13 +150,14 @@ impl StoreError {
     }
 }
 
-/// Where the record is kept.
+/// Where the record is stored.
 #[async_trait]
 pub trait RecordStore: Send + Sync + 'static {
-    /// The stored record with its version; `None` when there is none. It must come from the API server, not a cache.
+    /// The stored record with its version; `None` if there is none. It must come from the API server, not from a cache.
     async fn load(&self) -> Result<Option<(Record, Version)>, StoreError>;
 
-    /// Stores `record` if the stored version still is `expected` (`None`: if there is none); returns the new version.
+    /// Stores `record` if the stored version still is `expected` (`None` if nothing is stored), and returns the new
+    /// version.
     async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError>;
 }
 
@@ -156,7 +165,7 @@ pub trait RecordStore: Send + Sync + 'static {
 mod tests {
     use super::*;
 
-    /// As a release reads it that does not know who is gone.
+    /// As a version reads it that does not have the field `gone`.
     #[derive(Deserialize)]
     struct Before {
         uid: String,
@@ -165,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn releases_that_know_less_of_the_others_read_the_record_and_are_read() {
+    fn versions_without_the_field_gone_can_exchange_records_with_this_one() {
         let json = r#"{"uid":"u","epoch":3,"seq":4}"#;
         let accepted = Accepted { uid: "u".to_owned(), position: Position { epoch: 3, seq: 4 }, gone: None };
         assert_eq!(serde_json::to_string(&accepted).unwrap(), json);
