@@ -114,7 +114,7 @@ impl Work {
             (false, false) => {
                 let clusters: Vec<_> = wanted.silent.keys().map(ToString::to_string).collect();
                 let text = format!(
-                    "Nothing is heard of {}: endpoints there are as they were, and may be gone.",
+                    "Silent clusters: {}. Their endpoints stay as they were, and may be gone.",
                     clusters.join(", ")
                 );
                 (EventReason::ClusterSilent, text)

@@ -1,4 +1,4 @@
-//! The state that this cluster wants in its ledger: encoded exports, chunks of endpoints, registration records.
+//! The desired state of this cluster's ledger: encoded exports, chunks of endpoints, registration records.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,10 +18,10 @@ use crate::{
 /// What this cluster exports under one name.
 pub type Local = crate::model::Exported;
 
-/// All exports of this cluster, and the ledger map that says them.
+/// All exports of this cluster, and the ledger map that contains them.
 ///
-/// It starts from the own ledger as the leader before left it: endpoints stay in their chunks, claims keep their dates,
-/// and targets that nobody wants any more are still known until their instances are seen to be gone.
+/// It starts from the own ledger as the previous leader left it: endpoints stay in their chunks, claims keep their
+/// dates, and targets that nobody wants any more stay known until their instances were seen to be gone.
 #[derive(Debug)]
 pub struct Exports {
     map: Map,
@@ -30,12 +30,13 @@ pub struct Exports {
 }
 
 impl Exports {
+    /// The exports in the ledger map of the previous leader.
     pub fn resume(own: &Map) -> Self {
         let catalog = records::Catalog::decode(own);
         Self { map: own.clone(), registrations: Registrations::resume(catalog.registrations), refused: BTreeMap::new() }
     }
 
-    /// Every name that the ledger has, exported still or not.
+    /// Every name in the ledger, even if it is no longer exported.
     pub fn names(&self) -> BTreeSet<ServiceKey> {
         records::changed_services(&Map::new(), &self.map)
     }
@@ -45,29 +46,30 @@ impl Exports {
         Arc::new(self.map.clone())
     }
 
-    /// The encoded record under a key of the map.
+    /// The encoded record for a key of the map.
     pub fn record(&self, key: &str) -> Option<&Value> {
         self.map.get(key)
     }
 
-    /// Why the newest version of an export is not in the map. The last one that fitted stays there.
+    /// Why the newest version of an export is not in the map, if so. The last version that fitted stays there.
     pub fn refusal(&self, key: &ServiceKey) -> Option<&TooLarge> {
         self.refused.get(key)
     }
 
-    /// What the map says of an export: for other clusters it is this.
+    /// The export as the map contains it, and as other clusters see it.
     pub fn said(&self, key: &ServiceKey) -> Option<Local> {
         records::decode_service(&self.map, key, &mut Vec::new())
     }
 
+    /// The registration records.
     pub fn registrations(&self) -> &BTreeMap<Target, Registration> {
         self.registrations.held()
     }
 
-    /// Sets what a name exports (`None`: nothing), and the targets that it wants. Returns the owners that may now get a target they
-    /// waited for.
+    /// Sets what a name exports (`None`: nothing) and the targets that it wants. Returns the owners that may now get a
+    /// target for which they waited.
     ///
-    /// `now` is in seconds since 1970: new claims date from it.
+    /// New claims get the date `now`, in seconds since 1970.
     pub fn set(
         &mut self,
         key: &ServiceKey,
@@ -88,20 +90,22 @@ impl Exports {
         freed
     }
 
-    /// Sets the targets that an owner wants. Returns the owners that may now get one they waited for.
+    /// Sets the targets that an owner wants. Returns the owners that may now get a target for which they waited. New
+    /// claims get the date `now`, in seconds since 1970.
     pub fn claim(&mut self, owner: &ClaimOwner, targets: BTreeSet<Target>, now: i64) -> BTreeSet<ClaimOwner> {
         let Changed { records, freed } = self.registrations.set(owner, targets, now);
         self.put(&records);
         freed
     }
 
-    /// Retires the registrations that an earlier leader recorded for owners that are no more.
+    /// Retires the registrations that an earlier leader recorded for owners that no longer exist.
     pub fn retire_unowned(&mut self, is_owner: impl Fn(&ClaimOwner) -> bool) {
         let records = self.registrations.retire_unowned(is_owner);
         self.put(&records);
     }
 
-    /// A retired target holds no instance of this cluster any more. Returns the owners that waited for it.
+    /// Removes the record of a retired target that has no instance of this cluster any more. Returns the owners that
+    /// waited for it.
     pub fn retired(&mut self, target: &Target) -> BTreeSet<ClaimOwner> {
         let Some(freed) = self.registrations.retired(target) else { return BTreeSet::new() };
         self.map.remove(&records::registration_key(target));
@@ -110,15 +114,15 @@ impl Exports {
 
     fn put(&mut self, targets: &BTreeSet<Target>) {
         for registration in targets.iter().filter_map(|target| self.registrations.held().get(target)) {
-            // Names of namespaces and services are bounded (cloudmap limits), so that the record always fits.
+            // The names of namespaces and services are limited (by Cloud Map), so the record always fits.
             if let Ok((key, value)) = records::encode_registration(registration) {
                 self.map.insert(key, value);
             }
         }
     }
 
-    /// A record that is too large leaves the last version that fitted; an endpoint that is too large is left out. The other
-    /// endpoints are those of now all the same, because the ones that are gone serve nobody.
+    /// Encodes an export. If the record is too large, the last version that fitted stays. An endpoint that is too large
+    /// is left out. The other endpoints are kept up to date all the same, because endpoints that are gone serve nobody.
     fn encode(&mut self, key: &ServiceKey, local: &Local) -> Result<(), TooLarge> {
         let Local { export, endpoints } = local;
         let mut refusal = None;
@@ -128,7 +132,7 @@ impl Exports {
             Err(too_large) if self.map.contains_key(&records::export_key(key)) => refusal = Some(too_large),
             Err(too_large) => return Err(too_large),
         }
-        // Chunks go by the ports of the record that others read.
+        // Chunks refer to the ports of the record that others read.
         let ports = if refusal.is_none() { &export.ports } else { &records::ports(&self.map, key) };
         let served: Vec<_> = endpoints.iter().filter(|endpoint| is_served(endpoint, ports)).cloned().collect();
         let mut chunks = Map::new();

@@ -16,14 +16,14 @@ fn mk_local(endpoints: u8, target: Option<Target>) -> Arc<Local> {
     })
 }
 
-/// Sets an export, with the target that it names.
+/// Sets an export and the target that it names.
 fn set(exports: &mut Exports, name: &str, local: Option<Arc<Local>>, now: i64) -> BTreeSet<ClaimOwner> {
     let target = local.as_ref().and_then(|local| local.export.target.clone());
     exports.set(&key(name), local, target.into_iter().collect(), now)
 }
 
 #[test]
-fn what_is_set_is_what_a_reader_decodes() {
+fn a_reader_decodes_what_was_set() {
     let mut exports = Exports::resume(&Map::new());
     set(&mut exports, "a", Some(mk_local(40, None)), 7);
     let read = records::decode_service(&exports.map(), &key("a"), &mut Vec::new()).unwrap();
@@ -33,7 +33,7 @@ fn what_is_set_is_what_a_reader_decodes() {
 }
 
 #[test]
-fn one_endpoint_changes_one_record_also_after_a_restart() {
+fn one_changed_endpoint_changes_one_record_even_after_a_restart() {
     let mut exports = Exports::resume(&Map::new());
     set(&mut exports, "a", Some(mk_local(40, None)), 7);
     let before = exports.map();
@@ -46,7 +46,7 @@ fn one_endpoint_changes_one_record_also_after_a_restart() {
     assert_eq!((changed, after.len()), (1, before.len()));
 }
 
-/// A Service with that many ports, with names of so many characters, and pods that serve all of them.
+/// A Service with `ports` ports, whose names have `width` characters, and pods that serve all of them.
 fn mk_many_ports(ports: u16, width: usize, endpoints: u8) -> Arc<Local> {
     let name = |n: u16| Arc::<str>::from(format!("{n:p>width$}"));
     let of_service = |n| ServicePort { name: name(n), protocol: Protocol::Tcp, port: 1000 + n, app_protocol: None };
@@ -61,8 +61,8 @@ fn mk_many_ports(ports: u16, width: usize, endpoints: u8) -> Arc<Local> {
 }
 
 #[test]
-fn endpoints_of_a_service_with_many_ports_follow() {
-    // With names as long as its record has room for.
+fn endpoints_of_a_service_with_many_ports_are_kept_up_to_date() {
+    // The names are as long as the record has room for.
     let fits =
         |ports, width: &usize| records::encode_export(&key("a"), &mk_many_ports(ports, *width, 0).export).is_ok();
     for ports in [1, 60, 85, 100] {
@@ -78,12 +78,12 @@ fn endpoints_of_a_service_with_many_ports_follow() {
 }
 
 #[test]
-fn an_endpoint_that_can_never_fit_holds_up_no_other_and_no_removal() {
+fn an_endpoint_that_can_never_fit_delays_no_other_and_no_removal() {
     let mut exports = Exports::resume(&Map::new());
     let with_large = |endpoints| {
         let mut local = (*mk_many_ports(1, 4, endpoints)).clone();
         let port = |n| EndpointPort { port: n, ..local.endpoints[0].ports[0].clone() };
-        // One address in many EndpointSlices of its own, each with another number for the port.
+        // One address in many EndpointSlices, each with another number for the port.
         local.endpoints[0].ports = (1..=2_000).map(port).collect();
         local
     };
@@ -99,9 +99,9 @@ fn an_endpoint_that_can_never_fit_holds_up_no_other_and_no_removal() {
     assert_eq!(*exports.map(), Map::new());
 }
 
-/// Of a leader with another idea of what a chunk is, or damaged.
+/// They come from a leader with another definition of a chunk, or are damaged.
 #[test]
-fn chunks_that_nobody_can_read_go_with_the_next_change() {
+fn unreadable_chunks_are_removed_with_the_next_change() {
     let mut before = Exports::resume(&Map::new());
     set(&mut before, "a", Some(mk_local(40, None)), 7);
     let mut map = (*before.map()).clone();
@@ -117,7 +117,7 @@ fn chunks_that_nobody_can_read_go_with_the_next_change() {
 }
 
 #[test]
-fn what_is_too_large_leaves_the_last_good_record() {
+fn an_export_that_is_too_large_leaves_the_last_good_record() {
     let mut exports = Exports::resume(&Map::new());
     set(&mut exports, "a", Some(mk_local(1, None)), 7);
     let good = exports.map();
@@ -129,7 +129,7 @@ fn what_is_too_large_leaves_the_last_good_record() {
     set(&mut exports, "a", large(1), 8);
     assert_eq!(exports.map(), good);
     assert!(exports.refusal(&key("a")).is_some());
-    // Endpoints are not to blame: nobody is sent to those that are gone.
+    // This is not the endpoints' fault: nobody should be sent to those that are gone.
     for endpoints in [40, 2] {
         set(&mut exports, "a", large(endpoints), 9);
         let read = records::decode_service(&exports.map(), &key("a"), &mut Vec::new()).unwrap();
@@ -138,13 +138,13 @@ fn what_is_too_large_leaves_the_last_good_record() {
     }
     set(&mut exports, "a", Some(mk_local(1, None)), 10);
     assert!(exports.refusal(&key("a")).is_none());
-    // Without a record that fits there is nothing to hang endpoints on.
+    // Without a record that fits, endpoints have nothing to belong to.
     set(&mut exports, "b", large(3), 11);
     assert_eq!(exports.map(), good);
 }
 
 #[test]
-fn a_claim_keeps_its_date_over_restarts_and_retires_until_its_instances_are_gone() {
+fn a_claim_keeps_its_date_across_restarts_and_retires_until_its_instances_are_gone() {
     let mut exports = Exports::resume(&Map::new());
     set(&mut exports, "a", Some(mk_local(1, Some(target("t")))), 7);
     assert_eq!(exports.registrations()[&target("t")].claimed, 7);
@@ -163,7 +163,7 @@ fn a_claim_keeps_its_date_over_restarts_and_retires_until_its_instances_are_gone
 }
 
 #[test]
-fn what_comes_and_goes_leaves_nothing_behind() {
+fn exports_that_come_and_go_leave_nothing_behind() {
     let mut exports = Exports::resume(&Map::new());
     for round in 0..50 {
         let [web, api, large] = ["web", "api", "large"].map(|name| format!("{name}-{round}"));
@@ -190,7 +190,7 @@ fn an_active_target_is_never_dropped_as_retired() {
 }
 
 #[test]
-fn the_older_claim_of_two_names_holds_until_it_is_released() {
+fn the_older_of_two_claims_holds_until_it_is_released() {
     let mut exports = Exports::resume(&Map::new());
     set(&mut exports, "a", Some(mk_local(1, Some(target("t")))), 7);
     set(&mut exports, "b", Some(mk_local(1, Some(target("t")))), 8);
@@ -203,7 +203,7 @@ fn the_older_claim_of_two_names_holds_until_it_is_released() {
 }
 
 #[test]
-fn another_target_retires_the_first() {
+fn a_new_target_retires_the_first() {
     let mut exports = Exports::resume(&Map::new());
     set(&mut exports, "a", Some(mk_local(1, Some(target("t")))), 7);
     set(&mut exports, "a", Some(mk_local(1, Some(target("u")))), 8);

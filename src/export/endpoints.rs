@@ -14,18 +14,18 @@ use crate::{
     },
 };
 
-/// What makes rows of several slices one endpoint: the object behind them, else the address.
+/// What makes rows of several slices one endpoint: the object behind them, or else the address.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Identity {
     Object(TargetId),
     Address(IpAddr),
 }
 
-/// All endpoints that `slices` list, sorted by address. The two families of one pod are one endpoint; a row that comes
-/// twice counts once, with the ports of both.
+/// All endpoints in `slices`, sorted by address. The two families of one pod are one endpoint. A duplicate row counts
+/// once, with the ports of both.
 ///
-/// Only the first address of a row is used, as Kubernetes asks of consumers; rows without an address that is one
-/// (host names) are left out, and so are those with one that is nobody's endpoint ([`forbidden`]).
+/// Only the first address of a row counts, as Kubernetes demands of consumers. Rows without an IP address (host names)
+/// are left out, and so are rows whose address can never be an endpoint ([`forbidden`]).
 pub(crate) fn join(slices: &[Arc<ForeignSlice>]) -> Vec<Endpoint> {
     let mut joined: BTreeMap<Identity, Endpoint> = BTreeMap::new();
     for slice in slices.iter().filter(|slice| slice.address_type != AddressType::Unsupported && !slice.deleting) {
@@ -56,14 +56,14 @@ pub(crate) fn join(slices: &[Arc<ForeignSlice>]) -> Vec<Endpoint> {
     endpoints
 }
 
-/// The addresses in `slices` that are nobody's endpoint, sorted: whoever writes EndpointSlices can write any.
+/// The addresses in `slices` that can never be an endpoint, sorted. Anyone who may write EndpointSlices can write any
+/// address.
 pub(crate) fn forbidden(slices: &[Arc<ForeignSlice>]) -> BTreeMap<IpAddr, Forbidden> {
     let addresses = slices.iter().flat_map(|slice| &slice.endpoints).filter_map(|row| row.address);
     addresses.filter_map(|address| Some((address, check(address).err()?))).collect()
 }
 
-/// Slices of the two families are updated one after the other: until both agree, an endpoint is as unready as either
-/// says.
+/// The slices of the two families are updated one after the other. Until they agree, the worse condition counts.
 fn both(a: Conditions, b: Conditions) -> Conditions {
     Conditions {
         ready: a.ready && b.ready,
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(endpoints[1].ipv6, None);
     }
 
-    /// The Endpoints API, which the replaced controllers read, stops at 1,000 and knows one family.
+    /// The Endpoints API, which the replaced controllers read, ends at 1,000 addresses and has one family.
     #[test]
     fn endpoints_of_many_slices_and_both_families_all_count() {
         let slices: Vec<_> = (0..12)
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_ready_when_both_its_slices_say_so() {
+    fn a_pod_is_ready_when_both_of_its_slices_say_so() {
         let v4 = mk_slice("a", AddressType::V4, &[], vec![mk_row("10.0.0.1", Some("p"))]);
         let mut row = mk_row("fd00::1", Some("p"));
         row.conditions = Conditions { ready: false, serving: true, terminating: true };
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_an_object_are_told_by_address_and_their_ports_add_up() {
+    fn rows_without_an_object_are_joined_by_address_and_their_ports_add_up() {
         let a = mk_slice("a", AddressType::V4, &[("http", 80)], vec![mk_row("10.0.0.1", None)]);
         let b =
             mk_slice("b", AddressType::V4, &[("admin", 81)], vec![mk_row("10.0.0.1", None), mk_row("10.0.0.3", None)]);
@@ -182,9 +182,9 @@ mod tests {
         assert_eq!(endpoints[1].ports, mk_ports(&[("admin", 81)]));
     }
 
-    /// The API server admits these in slices that users write.
+    /// The API server accepts these addresses in slices that users write.
     #[test]
-    fn addresses_that_are_nobodys_endpoints_are_left_out() {
+    fn addresses_that_can_never_be_endpoints_are_left_out() {
         let rows = ["fd00:ec2::254", "64:ff9b::a9fe:a9fe", "fd00::1"].map(|address| mk_row(address, None));
         let slices = [mk_slice("a", AddressType::V6, &[], rows.into())];
         let joined: Vec<_> = join(&slices).iter().map(|endpoint| endpoint.ipv6.unwrap().to_string()).collect();

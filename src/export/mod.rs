@@ -1,4 +1,4 @@
-//! What this cluster exports: observed from its caches, planned without a client, published by the ledger.
+//! What this cluster exports: observed in its caches, planned without a client, published by the ledger.
 
 mod desired;
 mod endpoints;

@@ -1,4 +1,4 @@
-//! The pure step: a ServiceExport, its Service and the Service's EndpointSlices become what other clusters are told.
+//! The pure step from a ServiceExport, its Service and the Service's EndpointSlices to the published export.
 
 use std::sync::Arc;
 
@@ -19,17 +19,17 @@ use crate::{
 /// Why a ServiceExport exports nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// What the conditions `Valid` and `Ready` say.
+    /// The export is not valid, with the content of the conditions `Valid` and `Ready`.
     Invalid { reason: ValidReason, message: String },
-    /// The export is valid, but its namespace may not export: what to do about it.
+    /// The export is valid, but not allowed. The message has the remedy.
     NotAllowed(String),
 }
 
-/// What `request` exports. `slices` are those of the Service, written by whoever writes them in this cluster;
-/// `target` is where its instances belong, if anywhere.
+/// Plans what `request` exports. `slices` are the EndpointSlices of the Service, no matter who writes them in this
+/// cluster. `target` is where its instances belong, if anywhere.
 ///
 /// # Errors
-/// KEP-1645: there must be a Service of the name, and ExternalName Services cannot be exported.
+/// KEP-1645: the Service must exist, and Services of type ExternalName cannot be exported.
 pub fn plan(
     request: &ServiceExport,
     service: Option<&Service>,
@@ -76,7 +76,7 @@ pub fn plan(
     Ok(Local { export, endpoints: endpoints::join(slices) })
 }
 
-/// Whether a namespace with these labels may export anything (`--export-namespaces`).
+/// Whether a namespace with these labels may export (`--export-namespaces`).
 ///
 /// # Errors
 /// It may not.
@@ -91,31 +91,32 @@ pub fn permit(namespace: &Namespace, allowed: &NamespaceSelector) -> Result<(), 
     )))
 }
 
-/// Whether a ServiceExport is free of the AWS Cloud Map MCS Controller (`--aws-mcs-compat`). One that this controller exports already
-/// goes on ([`remarks`]): what is told to other clusters must not stop because somebody starts that one.
+/// Whether the AWS Cloud Map MCS Controller has handed over a ServiceExport (`--aws-mcs-compat`). An export that this
+/// controller already publishes continues ([`remarks`]): it must not disappear from other clusters because somebody
+/// starts the AWS controller.
 ///
 /// # Errors
-/// It is not: its finalizer says that the AWS controller exports it, or did until it was stopped.
+/// It has not: its finalizer shows that the AWS controller exports it, or did so until it was stopped.
 pub fn hand_over(request: &ServiceExport) -> Result<(), Refusal> {
     if !request.aws_mcs_finalizer || is_ours(request) {
         return Ok(());
     }
     Err(Refusal::NotAllowed(format!(
-        "The AWS Cloud Map MCS Controller runs in this cluster, or left its finalizer {FINALIZER} here: its instances are \
-         left to it. Scale it to zero, then remove the finalizer: kubectl patch serviceexport -n {} {} --type merge -p \
+        "The AWS Cloud Map MCS Controller runs in this cluster, or left its finalizer {FINALIZER} here. Its instances are \
+         not touched. Scale it to zero, then remove the finalizer: kubectl patch serviceexport -n {} {} --type merge -p \
          '{{\"metadata\":{{\"finalizers\":null}}}}'.",
         request.key.namespace, request.key.name
     )))
 }
 
-/// Whether this controller said that it exports this.
+/// Whether this controller has reported that it exports this.
 fn is_ours(request: &ServiceExport) -> bool {
     request.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// What to say of an export that is valid: exported labels and annotations that are left out, because no object could have them
-/// or because they have a meaning of their own (one import with an impossible label would be refused whole), and the finalizer of
-/// a controller that is not to run here.
+/// Remarks on a valid export: exported labels and annotations that are left out, because they are malformed or have a
+/// meaning of their own (the API server would refuse a whole import for one bad label), and the finalizer of a
+/// controller that must not run here.
 pub fn remarks(request: &ServiceExport) -> Option<String> {
     let labels = request.exported_labels.iter().filter(|pair| !admitted_label(pair));
     let annotations = request.exported_annotations.iter().filter(|pair| !admitted_annotation(pair));
@@ -124,11 +125,11 @@ pub fn remarks(request: &ServiceExport) -> Option<String> {
         .chain(annotations.map(|(key, _)| format!("exportedAnnotations {key:?}")))
         .collect();
     let left_out =
-        (!named.is_empty()).then(|| format!("Left out, since they are reserved or malformed: {}.", named.join(", ")));
+        (!named.is_empty()).then(|| format!("Left out, because they are reserved or malformed: {}.", named.join(", ")));
     let finalizer = (request.aws_mcs_finalizer && is_ours(request)).then(|| {
         format!(
-            "It has the finalizer {FINALIZER} of the AWS Cloud Map MCS Controller, which must not run in this cluster, too; remove the \
-             finalizer, or nobody can delete this ServiceExport."
+            "It has the finalizer {FINALIZER} of the AWS Cloud Map MCS Controller, which must not run in this cluster as well. Remove the \
+             finalizer, or this ServiceExport cannot be deleted."
         )
     });
     let remarks: Vec<_> = left_out.into_iter().chain(finalizer).collect();

@@ -48,7 +48,7 @@ fn types_are_those_of_kep_1645() {
 }
 
 #[test]
-fn an_export_is_as_old_as_its_service_export_and_no_policy_is_the_policy_cluster() {
+fn an_export_is_as_old_as_its_service_export_and_the_default_policy_is_cluster() {
     let export = planned(&mk_export(&json!({})), &json!({"clusterIP": "10.0.0.1"})).unwrap().export;
     assert_eq!(export.created, "2026-01-01T00:00:00Z".parse::<k8s_openapi::jiff::Timestamp>().unwrap().as_second());
     let explicit = json!({"clusterIP": "10.0.0.1", "internalTrafficPolicy": "Cluster", "sessionAffinity": "None"});
@@ -56,7 +56,7 @@ fn an_export_is_as_old_as_its_service_export_and_no_policy_is_the_policy_cluster
 }
 
 #[test]
-fn only_the_spec_exports_labels_and_only_what_an_object_may_have() {
+fn only_valid_labels_in_the_spec_are_exported() {
     let request = mk_export(&json!({
         "exportedLabels": {"team": "a", "bad value": "x", "b": "no value", "cloudmap-mcs/managed-by": "x"},
         "exportedAnnotations": {"note": "any text", "no/t/so": "x", "multicluster.kubernetes.io/derived-service": "x"},
@@ -72,7 +72,7 @@ fn only_the_spec_exports_labels_and_only_what_an_object_may_have() {
 }
 
 #[test]
-fn a_namespace_without_the_labels_may_not_export_and_reads_what_to_do() {
+fn a_namespace_without_the_labels_may_not_export_and_gets_the_remedy() {
     let namespace = |labels: &[(&str, &str)]| Namespace {
         name: "shop".into(),
         uid: "uid".into(),

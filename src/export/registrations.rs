@@ -7,23 +7,24 @@ use crate::{
     model::{ClaimOwner, Registration, Target},
 };
 
-/// The records, which begin as the leader before left them: claims keep their dates, and targets that nobody wants any
-/// more are still known until their instances are seen to be gone.
+/// The registration records. They begin as the previous leader left them: claims keep their dates, and targets that
+/// nobody wants any more stay known until their instances were seen to be gone.
 #[derive(Debug)]
 pub(super) struct Registrations {
     held: BTreeMap<Target, Registration>,
-    /// What each owner wants, by what it said last to this leader.
+    /// The targets that each owner wants, since this leader heard of it.
     wanted: BTreeMap<ClaimOwner, BTreeSet<Target>>,
-    /// Owners of this cluster that want a target which another one of them holds, and since when, in seconds since 1970.
+    /// Owners of this cluster that want a target which another one of them holds, and since when, in seconds since
+    /// 1970.
     waiting: BTreeMap<Target, BTreeMap<ClaimOwner, i64>>,
 }
 
-/// What came of a change.
+/// The effects of a change.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changed {
-    /// Targets whose record is another one.
+    /// Targets whose record changed.
     pub(super) records: BTreeSet<Target>,
-    /// Owners that may now get a target they waited for, or that lost one and wait for it.
+    /// Owners that may now get a target for which they waited, or that lost one and now wait for it.
     pub(super) freed: BTreeSet<ClaimOwner>,
 }
 
@@ -36,9 +37,9 @@ impl Registrations {
         &self.held
     }
 
-    /// Sets all that an owner wants. `now` is in seconds since 1970: new claims date from it. Who waits for a target claims it
-    /// with the date since when; the first by [`Precedence`] follows. Who holds a name that is another one's own waits as soon as
-    /// that one wants it.
+    /// Sets all targets that an owner wants. New claims get the date `now`, in seconds since 1970. An owner that waits
+    /// for a target claims it with the date since when it has waited, and the first one by [`Precedence`] is the
+    /// successor. An owner that holds another one's own name waits as soon as that one wants the name.
     pub(super) fn set(&mut self, owner: &ClaimOwner, targets: BTreeSet<Target>, now: i64) -> Changed {
         let mut changed = Changed::default();
         self.waiting.retain(|target, owners| {
@@ -47,7 +48,7 @@ impl Registrations {
             }
             !owners.is_empty()
         });
-        // What an earlier leader recorded counts as well: it may have been other targets.
+        // The records of an earlier leader count as well. They may be for other targets.
         let before = match self.wanted.remove(owner) {
             Some(before) => before,
             None => self.held.values().filter(|held| held.owner == *owner).map(|held| held.target.clone()).collect(),
@@ -74,7 +75,8 @@ impl Registrations {
                     }
                     waiting.remove(owner);
                     if let Some(held) = held {
-                        // One that has not spoken to this leader yet may be gone, and waits as soon as it speaks.
+                        // An owner that this leader has not heard of yet may be gone. It waits as soon as it is heard
+                        // of.
                         if self.wanted.get(&held.owner).is_some_and(|wanted| wanted.contains(target)) {
                             waiting.insert(held.owner.clone(), held.claimed);
                         }
@@ -94,7 +96,7 @@ impl Registrations {
         changed
     }
 
-    /// Retires what an earlier leader recorded for owners that are no more.
+    /// Retires the records of an earlier leader for owners that no longer exist.
     pub(super) fn retire_unowned(&mut self, is_owner: impl Fn(&ClaimOwner) -> bool) -> BTreeSet<Target> {
         let unowned = self.held.values_mut().filter(|held| !held.retiring && !is_owner(&held.owner));
         unowned
@@ -105,14 +107,15 @@ impl Registrations {
             .collect()
     }
 
-    /// A retired target holds no instance of this cluster any more. `None`: it is not retired.
+    /// Removes the record of a retired target that has no instance of this cluster any more. `None` if the target is
+    /// not retired.
     pub(super) fn retired(&mut self, target: &Target) -> Option<BTreeSet<ClaimOwner>> {
         self.held.get(target).filter(|held| held.retiring)?;
         self.held.remove(target);
         Some(self.waiting_for(target))
     }
 
-    /// Entries of any kind.
+    /// Number of entries of all kinds.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         let Self { held, wanted, waiting } = self;
@@ -146,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_has_as_many_targets_as_it_wants_and_leaves_those_it_wants_no_more() {
+    fn an_owner_has_as_many_targets_as_it_wants_and_releases_the_others() {
         let mut registrations = Registrations::resume(BTreeMap::new());
         let web = owner("Service", "web");
         assert_eq!(registrations.set(&web, targets(&["a", "b"]), 1).records, targets(&["a", "b"]));
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_leader_recorded_is_left_as_well() {
+    fn records_of_an_earlier_leader_are_released_as_well() {
         let mut before = Registrations::resume(BTreeMap::new());
         let (web, api) = (owner("Service", "web"), owner("Service", "api"));
         before.set(&web, targets(&["a", "b"]), 1);
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gets_the_target_when_it_is_free_whatever_else_it_has() {
+    fn an_owner_that_waits_gets_the_target_when_it_is_free_whatever_else_it_has() {
         let mut registrations = Registrations::resume(BTreeMap::new());
         let (web, api) = (owner("ServiceExport", "web"), owner("Service", "api"));
         registrations.set(&web, targets(&["a"]), 1);
@@ -182,15 +185,16 @@ mod tests {
         registrations.set(&api, targets(&["a", "b"]), 4);
         assert_eq!(state(&registrations), ["a=api", "b=api"]);
         assert_eq!(registrations.held()[&target("a")].claimed, 2, "claims date from when they were first wanted");
-        // One that waits no more is not told.
+        // An owner that no longer waits is not reported.
         registrations.set(&web, targets(&["a"]), 5);
         registrations.set(&web, targets(&[]), 6);
         assert_eq!(registrations.set(&api, targets(&[]), 7).freed, BTreeSet::new());
     }
 
-    /// A tenant that names another one's service first does not keep it, and who loses it so is the next.
+    /// A tenant that names another one's service first does not keep it. The owner that loses the name in this way is
+    /// the next.
     #[test]
-    fn a_name_goes_to_the_namespace_whose_own_it_is_whoever_claimed_it_first() {
+    fn a_name_goes_to_the_namespace_that_it_belongs_to_no_matter_who_claimed_it_first() {
         let payments = || BTreeSet::from([Target { namespace: "shop".into(), service: "payments".into() }]);
         let evil = ClaimOwner { kind: "Service".into(), namespace: "evil".into(), name: "payments".into() };
         let (bad, own) = (ClaimOwner { namespace: "bad".into(), ..evil.clone() }, owner("ServiceExport", "payments"));
@@ -205,7 +209,7 @@ mod tests {
         assert_eq!((changed.records, changed.freed), (payments(), [evil.clone()].into()));
         assert_eq!(holds(&registrations), (own.clone(), 3));
         assert_eq!(registrations.set(&evil, payments(), 4), Changed::default());
-        // Another one of the same namespace does not evict it.
+        // Another claim of the same namespace does not displace it.
         assert_eq!(registrations.set(&owner("Service", "web"), payments(), 5), Changed::default());
         registrations.set(&owner("Service", "web"), BTreeSet::new(), 6);
         let freed = registrations.set(&own, BTreeSet::new(), 7).freed;
@@ -215,7 +219,7 @@ mod tests {
         }
         assert_eq!(holds(&registrations), (evil.clone(), 1), "it is as it was before");
 
-        // By the record of the leader before: whoever is gone since does not wait.
+        // According to the record of the previous leader. An owner that is gone since does not wait.
         let mut registrations = Registrations::resume(registrations.held);
         registrations.set(&own, payments(), 8);
         assert_eq!(holds(&registrations), (own.clone(), 8));
@@ -225,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_that_wait_the_one_that_waits_longest_is_the_first() {
+    fn the_owner_that_has_waited_longest_is_the_next() {
         let mut registrations = Registrations::resume(BTreeMap::new());
         let [first, second, third] = ["first", "z-second", "a-third"].map(|name| owner("Service", name));
         for (now, owner) in [(1, &first), (2, &second), (3, &third)] {

@@ -6,36 +6,37 @@ use crate::{
     model::{ClusterId, Conflict},
 };
 
-/// What is known about one ServiceExport.
+/// What is known about a ServiceExport.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
     /// This cluster.
     pub local: &'a ClusterId,
     /// Why nothing is exported, if so.
     pub refusal: Option<&'a Refusal>,
-    /// What is to be said of a valid one.
+    /// Remarks on a valid export.
     pub remarks: Option<String>,
+    /// How far the export has come.
     pub publication: Publication,
-    /// Of the merge over all clusters; `None` while it is not known.
+    /// The conflicts of the merge over all clusters; `None` while the merge is not known.
     pub conflicts: Option<&'a [Conflict]>,
-    /// State of the instances: reason and message; `None` leaves the condition out.
+    /// State of the instances as reason and message; `None` leaves the condition out.
     pub registered: Option<(RegisteredReason, String)>,
 }
 
 /// How far an export has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Publication {
-    /// The registry has it.
+    /// The registry contains it.
     Published,
-    /// On the way, or waiting for what the message says.
+    /// It is on its way, or waits for what the message names.
     Pending(String),
-    /// Not before the cluster is in a ClusterSet, as the message says.
+    /// It cannot be exported before the cluster is in a ClusterSet, as the message says.
     Outside(String),
-    /// Not without somebody's help, which the message names.
+    /// It cannot be exported before somebody does what the message says.
     Failed(String),
 }
 
-/// The conditions, with KEP-1645's reasons, and this project's own `Registered`.
+/// The conditions: those of KEP-1645 with its reasons, and this project's own `Registered`.
 pub fn verdicts(facts: &Facts<'_>) -> Vec<Verdict> {
     let mut verdicts = Vec::with_capacity(4);
     verdicts.push(match facts.refusal {
@@ -51,13 +52,13 @@ pub fn verdicts(facts: &Facts<'_>) -> Vec<Verdict> {
             Verdict::new(ReadyReason::Failed, message)
         }
         (Some(Refusal::Invalid { .. }), _) => {
-            Verdict::new(ReadyReason::Failed, "Nothing is exported: see the condition Valid.")
+            Verdict::new(ReadyReason::Failed, "Nothing is exported; see the condition Valid.")
         }
         (None, Publication::Pending(message)) => Verdict::new(ReadyReason::Pending, message),
         (None, Publication::Outside(message)) => Verdict::new(ReadyReason::Outside, message),
         (None, Publication::Published) => Verdict::new(
             ReadyReason::Exported,
-            "The registry has the export: the other clusters of the ClusterSet see it.",
+            "The registry contains the export, and the other clusters of the ClusterSet see it.",
         ),
     });
     if facts.refusal.is_none() {
@@ -140,13 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_said() {
+    fn what_is_left_out_is_reported() {
         let verdicts = said(|facts| facts.remarks = Some("Left out: x.".to_owned()));
         assert_eq!(verdicts[0].message, "The Service can be exported. Left out: x.");
     }
 
     #[test]
-    fn the_words_of_a_failure_reach_the_user() {
+    fn the_text_of_a_failure_reaches_the_user() {
         let verdicts = said(|facts| facts.publication = Publication::Failed("access denied".to_owned()));
         assert_eq!(of(&verdicts, "Ready"), Some(("False", "Failed")));
         assert_eq!(verdicts[1].message, "access denied");

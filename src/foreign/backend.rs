@@ -1,4 +1,4 @@
-//! One instance that somebody else registered, as an endpoint.
+//! One discovered instance as an endpoint.
 
 use std::{
     fmt,
@@ -14,45 +14,53 @@ use crate::{
     model::{ClusterId, labels::is_label_value},
 };
 
-/// The ECS cluster of a task (ECS service discovery).
+/// Attribute of ECS tasks: the ECS cluster (ECS service discovery).
 const ECS_CLUSTER: &str = "ECS_CLUSTER_NAME";
-/// Set instead of an address; in an API-only namespace AWS fills `AWS_INSTANCE_IPV4` in itself.
+/// Attribute that is set instead of an address. In an API-only namespace AWS itself adds `AWS_INSTANCE_IPV4`.
 const EC2_INSTANCE: &str = "AWS_EC2_INSTANCE_ID";
-/// The first port that Linux, and so Docker, gives out by itself.
+/// The first port that Linux, and therefore Docker, assigns dynamically.
 const FIRST_DYNAMIC_PORT: u16 = 32_768;
 
-/// Where a foreign instance can be reached. At least one address is present.
+/// Where a discovered instance can be reached. At least one address is present.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Backend {
+    /// Where the endpoint comes from, such as `ecs-<ECS cluster>`.
     pub source: ClusterId,
+    /// IPv4 address.
     pub ipv4: Option<Ipv4Addr>,
+    /// IPv6 address.
     pub ipv6: Option<Ipv6Addr>,
+    /// Number on which it listens, if it has one.
     pub port: Option<u16>,
-    /// The port is one that a container runtime chose: it is another one for each instance and each time.
+    /// Whether a container runtime chose the port: each instance has another one each time.
     pub dynamic: bool,
+    /// Zone.
     pub zone: Option<Arc<str>>,
-    /// `false` only where the service has a health check that the instance fails.
+    /// `false` only if the service has a health check and the instance fails it.
     pub healthy: bool,
 }
 
 /// Why an instance cannot be an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NoEndpoint {
-    /// Only a load balancer's name (`AWS_ALIAS_DNS_NAME`).
+    /// It has only the name of a load balancer (`AWS_ALIAS_DNS_NAME`).
     Alias,
-    /// Only a host name (`AWS_INSTANCE_CNAME`).
+    /// It has only a host name (`AWS_INSTANCE_CNAME`).
     Cname,
-    /// An EC2 instance of which AWS gives no address.
+    /// It is an EC2 instance for which AWS provides no address.
     Ec2WithoutAddress,
-    /// No attribute that says where it is.
+    /// It has no attribute with an address or name.
     NoAddress,
+    /// Its address is not valid.
     InvalidAddress,
+    /// Its port is not valid.
     InvalidPort,
-    /// It is of an AWS Cloud Map MCS Controller of our ClusterSet, but lacks what tells its export.
+    /// It belongs to an AWS Cloud Map MCS Controller of our ClusterSet, but lacks an attribute of the export.
     AwsMcs(awsmcs::Invalid),
 }
 
 impl NoEndpoint {
+    /// All [`category`](Self::category) words.
     pub const CATEGORIES: [&'static str; 7] = [
         "alias",
         "cname",
@@ -63,7 +71,7 @@ impl NoEndpoint {
         "invalid_aws_mcs_controller",
     ];
 
-    /// A word for metrics: one of [`CATEGORIES`](Self::CATEGORIES).
+    /// A word for metrics, from [`CATEGORIES`](Self::CATEGORIES).
     pub const fn category(self) -> &'static str {
         let index = match self {
             Self::Alias => 0,
@@ -78,7 +86,7 @@ impl NoEndpoint {
     }
 }
 
-/// What is wrong, to follow "it".
+/// What is wrong, as a text that follows "it".
 impl fmt::Display for NoEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -86,16 +94,17 @@ impl fmt::Display for NoEndpoint {
             Self::Cname => "has only a host name (AWS_INSTANCE_CNAME)",
             Self::Ec2WithoutAddress => "has only the id of an EC2 instance (AWS_EC2_INSTANCE_ID)",
             Self::NoAddress => "has neither AWS_INSTANCE_IPV4 nor AWS_INSTANCE_IPV6",
-            Self::InvalidAddress => "has an address that is none (AWS_INSTANCE_IPV4, AWS_INSTANCE_IPV6)",
-            Self::InvalidPort => "has a port that is none (AWS_INSTANCE_PORT)",
+            Self::InvalidAddress => "has an invalid address (AWS_INSTANCE_IPV4, AWS_INSTANCE_IPV6)",
+            Self::InvalidPort => "has an invalid port (AWS_INSTANCE_PORT)",
             Self::AwsMcs(invalid) => {
-                return write!(f, "is of the AWS Cloud Map MCS Controller, and {invalid}");
+                return write!(f, "belongs to the AWS Cloud Map MCS Controller, and {invalid}");
             }
         })
     }
 }
 
 impl Backend {
+    /// Its addresses.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.ipv4.map(IpAddr::V4).into_iter().chain(self.ipv6.map(IpAddr::V6))
     }
@@ -103,7 +112,7 @@ impl Backend {
     /// Reads an instance of `service` in the Cloud Map namespace `namespace`.
     ///
     /// # Errors
-    /// If it cannot be an endpoint.
+    /// It cannot be an endpoint.
     pub(super) fn read(
         instance: &Instance,
         healthy: bool,
@@ -138,19 +147,20 @@ impl Backend {
             ipv6,
             port,
             dynamic: has_only_srv(service) && port.is_some_and(|port| port >= FIRST_DYNAMIC_PORT),
-            // It becomes a hint.
+            // The zone becomes a hint.
             zone: attribute(attributes::ZONE).filter(|zone| is_label_value(zone)).map(Arc::from),
             healthy,
         })
     }
 }
 
-/// Whether an instance was registered by somebody else than our ClusterSet.
+/// Whether somebody outside of our ClusterSet registered an instance.
 pub(super) fn is_foreign(instance: &Instance, identity: &Identity) -> bool {
     !ownership::is_of_our_set(instance, identity)
 }
 
-/// ECS gives a service of tasks in bridge or host mode SRV records only, because their ports differ.
+/// Whether the service has only SRV records. ECS creates services of tasks in bridge or host mode this way, because
+/// their ports differ.
 fn has_only_srv(service: &Service) -> bool {
     let records = service.dns.as_ref().map(|dns| dns.records.as_slice()).unwrap_or_default();
     !records.is_empty() && records.iter().all(|record| record.record_type == RecordType::Srv)
@@ -175,9 +185,9 @@ mod tests {
         Backend::read(&Instance { id: "i".into(), attributes }, true, &service(records), "internal")
     }
 
-    /// As ECS registers a task: on EC2 with its own network interface, on Fargate, and in bridge mode.
+    /// Instances as ECS registers tasks: on EC2 with their own network interface, on Fargate, and in bridge mode.
     #[test]
-    fn reads_what_ecs_writes() {
+    fn reads_instances_of_ecs() {
         let task = [
             ("AVAILABILITY_ZONE", "ap-south-1a"),
             ("AWS_INIT_HEALTH_STATUS", "HEALTHY"),
@@ -211,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_an_endpoint_says_why() {
+    fn an_instance_that_cannot_be_an_endpoint_has_a_reason() {
         for (attributes, expected) in [
             (&[("AWS_ALIAS_DNS_NAME", "lb.example.com")][..], NoEndpoint::Alias),
             (&[("AWS_INSTANCE_CNAME", "db.example.com")], NoEndpoint::Cname),
@@ -229,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn other_writers_belong_to_the_namespace_and_may_have_both_families() {
+    fn instances_of_other_writers_have_the_namespace_as_source_and_may_have_both_families() {
         let both =
             [("AWS_INSTANCE_IPV4", "10.0.0.1"), ("AWS_INSTANCE_IPV6", "fd00::1"), ("AVAILABILITY_ZONE", "no zone")];
         let backend = read(&both, &[]).unwrap();

@@ -1,4 +1,4 @@
-//! The calls that the engine asks for.
+//! The calls that the engine requests.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,10 +9,10 @@ use super::{
 };
 use crate::cloudmap::{CloudMap, Discovery, Error, Instance, Lane};
 
-/// Instances per page of a listing.
+/// Number of instances on a page of a listing.
 const PAGE: usize = 100;
 
-/// Makes a call. Reads only.
+/// Makes a call. All calls only read.
 pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, settings: Arc<Settings>, call: Call) -> Event {
     match call {
         Call::Namespaces => Event::Namespaces(cloudmap.list_namespaces(Lane::Instances).await),
@@ -27,8 +27,8 @@ pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, settings: Arc<Settings>
 
 /// Reads one service.
 ///
-/// The discovery plane answers from replicas, may cut an answer short, and has no second page: that an instance is gone
-/// is believed only when the control plane, which costs nothing but is slow, does not list it either. The first look asks
+/// The discovery plane answers from replicas, may truncate an answer, and has no second page. An instance therefore
+/// counts as gone only when the control plane, which is free but slow, does not list it either. The first reading asks
 /// both.
 async fn look_at(
     cloudmap: &dyn CloudMap,
@@ -57,7 +57,7 @@ async fn look_at(
         (Ok(listed), _) => listed,
         (Err(error), None) => return Err(error),
         (Err(error), Some(previous)) => {
-            tracing::debug!(%namespace, service = %service.name, %error, "keeping what was not seen");
+            tracing::debug!(%namespace, service = %service.name, %error, "keeping instances that were not seen");
             let mut partial = reading(&instances, &unhealthy);
             partial.keep(previous);
             return Ok(partial);
@@ -78,7 +78,7 @@ async fn look_at(
     Ok(reading(&instances, &unhealthy))
 }
 
-/// Calls that a listing of so many instances takes.
+/// Number of calls for a listing of this many instances.
 fn pages(instances: usize) -> u32 {
     u32::try_from(instances.div_ceil(PAGE)).unwrap_or(u32::MAX).max(1)
 }

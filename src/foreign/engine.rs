@@ -1,4 +1,5 @@
-//! What is read of the Cloud Map namespaces that are sought, and which call comes next. Calls nothing and reads no clock.
+//! What is known about the subscribed Cloud Map namespaces, and which call comes next. Makes no calls and reads no
+//! clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,32 +21,33 @@ use crate::{
     ledger,
 };
 
-/// How often the namespaces are listed, while all that are sought are there.
+/// Time between two listings of namespaces, while all subscribed ones exist.
 const NAMESPACES: Duration = Duration::from_mins(1);
-/// The same while one is missing: a user who creates it waits no longer.
+/// The same while one is missing, so a user who creates it does not wait longer.
 const MISSING: Duration = Duration::from_secs(15);
-/// The second listing of a namespace's services: only what two in a row lack does not exist.
+/// Time to the second listing of a namespace's services. Only a service that two listings in a row lack does not exist.
 const SECOND_LISTING: Duration = Duration::from_secs(5);
-/// Shortest time between two listings of a namespace's services.
+/// Minimum time between two listings of a namespace's services.
 const LISTING: Duration = Duration::from_secs(10);
-/// Pages of services listed per second at most: a quarter of the rate of `ListServices`, which the instances need, too.
+/// Maximum number of pages of services listed per second: a quarter of the rate of `ListServices`, which the instances
+/// need, too.
 const LISTED_PAGES_PER_SECOND: f64 = 0.5;
-/// Services on a page.
+/// Number of services on a page.
 const PAGE: usize = 100;
-/// Waits after failed listings: the first, doubling to the last.
+/// First pause after a failed listing. It doubles up to the last one.
 const RETRY: Duration = Duration::from_secs(5);
 const LAST_RETRY: Duration = Duration::from_mins(2);
-/// Looks at services in flight at once.
+/// Maximum number of services that are being read at the same time.
 const IN_FLIGHT: usize = 64;
-/// Looks in a row that fail, until it is said: what passes is not worth an Event.
+/// A service is reported after this many failed readings in a row. Short failures are not worth an Event.
 const FAILURES: u32 = 3;
-/// What is said of a ledger that somebody wants to import from.
-const LEDGER: &str = "it is the ledger of a ClusterSet, from which nothing is imported; remove it from the annotation \
+/// The message for a subscription to a ledger.
+const LEDGER: &str = "it is the ledger of a ClusterSet, from which nothing can be imported; remove it from the annotation \
                       cloudmap.controller/import-from";
-/// Listings in a row that lack a service, until it counts as gone.
+/// A service counts as gone after this many listings in a row without it.
 const LISTINGS: u32 = 2;
 
-/// A service: by the name under which its namespace is sought, and the name of the ServiceImport.
+/// A service: the name by which its namespace is subscribed, and the name of the ServiceImport.
 pub(super) type ServiceKey = (Arc<str>, Arc<str>);
 
 #[derive(Debug)]
@@ -55,7 +57,7 @@ pub(super) enum Call {
     Instances(ServiceKey, Look),
 }
 
-/// A look at one service.
+/// A reading of one service.
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) http_name: Arc<str>,
@@ -74,16 +76,16 @@ pub(super) struct Engine {
     namespaces: BTreeMap<Arc<str>, Entry>,
     namespaces_due: Instant,
     namespaces_failed: u32,
-    /// A listing, of namespaces or services, is under way: one at a time.
+    /// Whether a listing of namespaces or services is in progress. There is one at a time.
     listing: bool,
     looking: usize,
     schedule: Schedule<ServiceKey>,
     found: Found,
-    /// Namespaces that `found` does not show as they are.
+    /// Namespaces that changed since the last [`take_changed`](Self::take_changed).
     changed: BTreeSet<Arc<str>>,
 }
 
-/// A Cloud Map namespace that is sought.
+/// A subscribed Cloud Map namespace.
 struct Entry {
     namespace: Option<Namespace>,
     trouble: Option<Trouble>,
@@ -97,7 +99,7 @@ struct Entry {
 struct Held {
     service: Arc<Service>,
     missing: u32,
-    /// Looks that failed in a row.
+    /// Number of readings that failed in a row.
     failed: u32,
     found: Arc<ServiceFound>,
 }
@@ -116,7 +118,7 @@ impl Engine {
         }
     }
 
-    /// The namespaces that are sought from now on, by name or id.
+    /// Sets the subscribed namespaces, by name or id.
     pub(super) fn seek(&mut self, sought: &BTreeSet<Arc<str>>, now: Instant) {
         for (name, entry) in self.namespaces.extract_if(.., |name, _| !sought.contains(name)) {
             for label in entry.services.into_keys() {
@@ -156,7 +158,7 @@ impl Engine {
             let namespace = entry.and_then(|entry| entry.namespace.as_ref());
             let held = entry.and_then(|entry| entry.services.get(&key.1));
             let Some((namespace, held)) = namespace.zip(held) else {
-                // The namespace is not there (any more): that is found out by listing.
+                // The namespace does not exist (any more). A listing will show this.
                 self.schedule.failed(&key, 0, now);
                 continue;
             };
@@ -214,7 +216,7 @@ impl Engine {
         let all = match result {
             Ok(all) => all,
             Err(error) => {
-                // Where AWS throttles, the next one waits for its turn as it is.
+                // If AWS throttles, the next call already waits for its turn.
                 let longest = if error.kind == ErrorKind::Throttled { MISSING } else { LAST_RETRY };
                 self.namespaces_due = now + retry(self.namespaces_failed).min(longest);
                 self.namespaces_failed = self.namespaces_failed.saturating_add(1);
@@ -227,10 +229,10 @@ impl Engine {
         };
         self.namespaces_failed = 0;
         for (name, entry) in &mut self.namespaces {
-            // Several may have one name: the choice must stay the same.
+            // If several have one name, the choice must not change.
             let of_name = all.iter().filter(|there| there.name == *name || there.id == *name);
             let found = of_name.min_by_key(|there| there.precedence()).cloned();
-            // An id tells only here whose it is.
+            // For an id, only this shows the owner.
             let (found, ledger) = match found {
                 Some(found) if ledger::is_ledger(&found.name) => (None, true),
                 found => (found, false),
@@ -323,7 +325,7 @@ impl Engine {
                 held.failed = held.failed.saturating_add(1);
                 let lasts = match error.kind {
                     ErrorKind::AccessDenied => true,
-                    // It was deleted, most likely, which the next listings tell.
+                    // It was probably deleted, which the next listings will show.
                     ErrorKind::NotFound => false,
                     _ => held.failed >= FAILURES,
                 };
@@ -341,7 +343,7 @@ impl Engine {
         !self.changed.is_empty()
     }
 
-    /// What was found, if that changed since the last call of this.
+    /// The discovered state, if it changed since the last call of this function.
     pub(super) fn take_changed(&mut self) -> Option<Found> {
         if self.changed.is_empty() {
             return None;
@@ -400,7 +402,7 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_and_goes_leaves_nothing_behind() {
+    async fn subscriptions_that_come_and_go_leave_nothing_behind() {
         let fake = Fake::new();
         let cluster = "c1".parse().unwrap();
         let settings = Arc::new(Settings::new(Identity { clusterset: None, cluster, cluster_uid: "u".into() }));

@@ -1,7 +1,7 @@
-//! How foreign endpoints come under a Service.
+//! How discovered endpoints fit under a Service.
 //!
-//! A name that Kubernetes exports keeps its type and ports, whatever others registered; a name that only others
-//! registered is a service of its own, with one port at most, because an instance has one port at most.
+//! A name that Kubernetes clusters export keeps its type and ports, no matter what others registered. A name that only
+//! others registered is a service of its own. It has at most one port, because an instance has at most one port.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,19 +15,22 @@ use crate::model::{
     SessionAffinity, TrafficPolicy,
 };
 
-/// The port of a name whose instances have different ones.
+/// The port of a name whose instances have different ports.
 const STABLE_PORT: u16 = 80;
 
-/// What endpoints must fit.
+/// The service that endpoints must fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Front {
+    /// Its type.
     pub service_type: ServiceType,
+    /// Its ports.
     pub ports: Vec<ServicePort>,
-    /// The primary one first.
+    /// Its IP families, the primary one first.
     pub ip_families: Vec<IpFamily>,
 }
 
 impl Front {
+    /// The properties of a merged service.
     pub fn of(service: &ClusterSetService) -> Self {
         Self {
             service_type: service.service_type,
@@ -40,25 +43,27 @@ impl Front {
 /// Why a backend does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Misfit {
-    /// It has no port, and which one it listens on cannot be told by the others.
+    /// It has no port, and the other instances do not show on which port it listens.
     NoPort,
-    /// It has a port that none of the service's ports stands for.
+    /// It has a port that the service does not have.
     NoSuchPort,
-    /// Its address is of no family of the service.
+    /// Its address is of an IP family that the service does not have.
     Family,
 }
 
-/// The endpoints of each source, and what did not fit.
+/// The endpoints of each source, and the addresses that did not fit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fitted {
+    /// The endpoints, by source.
     pub endpoints: BTreeMap<ClusterId, Vec<Endpoint>>,
+    /// The addresses that did not fit, with their source.
     pub misfits: Vec<(ClusterId, IpAddr, Misfit)>,
 }
 
-/// What a name is that only `backends` have: `None` without any.
+/// The service of a name that only `backends` have; `None` without any.
 ///
-/// Without ports it is headless. All on one port: that is its port. Where ports differ, or a container runtime chose them,
-/// it keeps the one port that it has at `present`, and is given port 80 otherwise.
+/// Without ports it is headless. If all have the same port, that is its port. If ports differ, or a container runtime
+/// chose them, it keeps the port that it has at `present`, or gets port 80.
 pub fn service(backends: &[Backend], present: Option<&Front>) -> Option<ClusterSetService> {
     if backends.is_empty() {
         return None;
@@ -77,7 +82,7 @@ pub fn service(backends: &[Backend], present: Option<&Front>) -> Option<ClusterS
     ];
     let mut ip_families: Vec<IpFamily> =
         families.into_iter().filter(|(_, has)| *has).map(|(family, _)| family).collect();
-    // A Service keeps its primary family, and with it its address.
+    // A Service keeps its primary family, and with it its IP.
     let primary = present.and_then(|front| front.ip_families.first());
     ip_families.sort_by_key(|family| Some(family) != primary);
     Some(ClusterSetService {
@@ -102,12 +107,14 @@ fn only_port(front: &Front) -> Option<u16> {
     }
 }
 
-/// Brings backends under a front. `exported` are the endpoints that Kubernetes clusters export under the name: what they
-/// have already counts once, and the numbers they listen on tell which port of the service a backend's number is.
+/// Fits backends under a service. `exported` are the endpoints that Kubernetes clusters export under the name. An
+/// address that is already among them counts once, and the numbers on which they listen show which port of the service
+/// a backend's number means.
 ///
-/// A backend's number belongs to the only port of the service. Where it has several, to the one whose exported endpoints
-/// listen on that number, else to the one of that number. A backend without a number listens, under the only port, on
-/// what the other backends listen on, else on what the exported endpoints listen on, else on the number of the port.
+/// If the service has one port, a backend's number belongs to it. If it has several, the number belongs to the port
+/// whose exported endpoints listen on that number, or else to the port with that number. A backend without a number
+/// listens, if there is only one port, on the number of the other backends, or else on the number of the exported
+/// endpoints, or else on the number of the port.
 pub fn fit<'a>(front: &Front, exported: impl IntoIterator<Item = &'a Endpoint>, backends: &[Backend]) -> Fitted {
     let mut known: BTreeSet<IpAddr> = BTreeSet::new();
     let mut listens: BTreeMap<Arc<str>, BTreeSet<u16>> = BTreeMap::new();
@@ -121,7 +128,7 @@ pub fn fit<'a>(front: &Front, exported: impl IntoIterator<Item = &'a Endpoint>, 
     let numbers: BTreeSet<u16> = backends.iter().filter_map(|backend| backend.port).collect();
     let mut fitted = Fitted::default();
     let mut taken: BTreeSet<(IpAddr, Option<u16>)> = BTreeSet::new();
-    // An instance that was left behind, unhealthy, hides no healthy one that got its address.
+    // An unhealthy leftover instance must not hide a healthy one that has the same address.
     let (healthy, unhealthy): (Vec<_>, Vec<_>) = backends.iter().partition(|backend| backend.healthy);
     for backend in healthy.into_iter().chain(unhealthy) {
         let serves = |family: &IpFamily| match family {

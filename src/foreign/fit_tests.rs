@@ -46,7 +46,7 @@ fn pod(ip: &str, ports: &[(&str, u16)]) -> Endpoint {
     }
 }
 
-/// `<address>:<number><name>` of what fits.
+/// The endpoints that fit, as `<address>:<number><name>`.
 fn texts(fitted: &Fitted) -> Vec<String> {
     let text = |endpoint: &Endpoint| {
         let ports: Vec<_> = endpoint.ports.iter().map(|port| format!(":{}{}", port.port, port.name)).collect();
@@ -63,7 +63,7 @@ fn own_port(backends: &[Backend], present: Option<&Front>) -> Option<u16> {
 }
 
 #[test]
-fn the_port_of_a_name_of_others_is_their_common_one_or_a_stable_one() {
+fn the_port_of_a_discovered_service_is_the_common_one_or_a_stable_one() {
     let [a, b, none] = [at("10.0.0.1", Some(8080)), at("10.0.0.2", Some(9090)), at("10.0.0.3", None)];
     let dynamic = Backend { dynamic: true, ..at("10.0.0.4", Some(32_768)) };
     let present = front(&[port("", 8080)]);
@@ -84,7 +84,7 @@ fn the_port_of_a_name_of_others_is_their_common_one_or_a_stable_one() {
 }
 
 #[test]
-fn families_are_those_of_the_instances_and_the_primary_one_stays() {
+fn families_follow_the_instances_and_the_primary_one_stays() {
     let (v4, v6) = (at("10.0.0.1", Some(80)), at("fd00::1", Some(80)));
     let families = |backends: &[Backend], present: Option<&Front>| service(backends, present).unwrap().ip_families;
     assert_eq!(families(&[v6.clone(), v4.clone()], None), [IpFamily::V4, IpFamily::V6]);
@@ -102,7 +102,7 @@ fn each_dynamic_port_is_one_endpoint_port_behind_the_service_port() {
 }
 
 #[test]
-fn numbers_find_their_port_by_what_exported_endpoints_listen_on_then_by_the_number() {
+fn a_number_finds_its_port_by_the_exported_endpoints_and_then_by_the_number() {
     let several = front(&[port("http", 80), port("metrics", 8080)]);
     let pods = [pod("10.1.0.1", &[("http", 8080), ("metrics", 9090)])];
     let place = |number| {
@@ -120,7 +120,7 @@ fn numbers_find_their_port_by_what_exported_endpoints_listen_on_then_by_the_numb
 }
 
 #[test]
-fn an_instance_without_a_port_listens_where_the_others_do() {
+fn an_instance_without_a_port_is_assumed_to_listen_where_the_others_do() {
     let one = front(&[port("http", 80)]);
     let pods = [pod("10.1.0.1", &[("http", 8080)])];
     let none = at("10.0.0.1", None);
@@ -133,7 +133,7 @@ fn an_instance_without_a_port_listens_where_the_others_do() {
 }
 
 #[test]
-fn what_is_known_otherwise_counts_once_and_other_families_are_reported() {
+fn exported_addresses_count_once_and_other_families_are_reported() {
     let one = front(&[port("http", 80)]);
     let pods = [pod("10.1.0.1", &[("http", 8080)])];
     let twice = Backend { source: source("cloudmap-shop"), ..at("10.0.0.1", Some(8080)) };
@@ -144,14 +144,14 @@ fn what_is_known_otherwise_counts_once_and_other_families_are_reported() {
 }
 
 #[test]
-fn an_unhealthy_instance_is_there_and_not_ready() {
+fn an_unhealthy_instance_is_an_endpoint_that_is_not_ready() {
     let sick = Backend { healthy: false, ..at("10.0.0.1", Some(80)) };
     let fitted = fit(&front(&[port("", 80)]), [], &[sick]);
     let conditions = fitted.endpoints[&source("ecs-prod")][0].conditions;
     assert_eq!(conditions, Conditions { ready: false, serving: false, terminating: false });
 }
 
-/// ECS leaves an instance behind at times, and its address goes to a new task.
+/// ECS sometimes leaves an instance behind, and a new task gets its address.
 #[test]
 fn an_unhealthy_twin_hides_no_healthy_instance() {
     for stale in ["ecs-prod", "cloudmap-shop"] {
@@ -171,7 +171,7 @@ fn an_unhealthy_twin_hides_no_healthy_instance() {
 
 proptest! {
     #[test]
-    fn every_backend_is_an_endpoint_or_said_to_be_none(
+    fn every_backend_is_an_endpoint_or_reported_as_a_misfit(
         rows in prop::collection::vec((0u8..40, prop::option::of(prop::sample::select(vec![80u16, 8080, 9090])), any::<bool>()), 0..40),
         ports in prop::sample::select(vec![vec![], vec![("http", 80)], vec![("http", 80), ("alt", 8080)]]),
     ) {
@@ -186,7 +186,7 @@ proptest! {
         let refused: BTreeSet<IpAddr> = fitted.misfits.iter().map(|misfit| misfit.1).collect();
         let all: BTreeSet<IpAddr> = backends.iter().flat_map(Backend::addresses).collect();
         prop_assert_eq!(placed.union(&refused).copied().collect::<BTreeSet<_>>(), all);
-        // Of one name alone, everything fits but an instance without a port among several.
+        // In a service of its own, everything fits, except for an instance without a port among several ports.
         if let Some(own) = service(&backends, None) {
             let fitted = fit(&Front::of(&own), [], &backends);
             prop_assert!(fitted.misfits.iter().all(|misfit| misfit.2 == Misfit::NoPort));

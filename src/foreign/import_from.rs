@@ -1,32 +1,32 @@
-//! Which Cloud Map namespaces a Kubernetes namespace imports from.
+//! The Cloud Map namespaces from which a Kubernetes namespace imports.
 
 use std::{str::FromStr, sync::Arc};
 
-/// What stands for the Kubernetes namespace's own name.
+/// Placeholder for the Kubernetes namespace's own name.
 const OWN_NAME: &str = "{namespace}";
-/// Longest name of a Cloud Map namespace.
+/// Maximum length of the name of a Cloud Map namespace.
 const MAX_NAME: usize = 1024;
 
-/// Names, or ids, of Cloud Map namespaces, separated by commas; `{namespace}` stands for the name of the Kubernetes
-/// namespace. Empty: none.
+/// Names or ids of Cloud Map namespaces, separated by commas. `{namespace}` stands for the name of the Kubernetes
+/// namespace. May be empty.
 ///
-/// The value of the annotation `cloudmap.controller/import-from`, and of the flag `--import-from` for namespaces that do
-/// not have it.
+/// This is the value of the annotation `cloudmap.controller/import-from`, and of the flag `--import-from` for
+/// namespaces without the annotation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ImportFrom(Vec<String>);
 
-/// Why a list of Cloud Map namespaces cannot be used.
+/// A list of Cloud Map namespaces is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{name:?} cannot be a Cloud Map namespace: write names separated by commas, each of at most 1,024 printable characters \
-     without blanks, such as internal or shop.internal or {{namespace}}"
+     without spaces, such as internal or shop.internal or {{namespace}}"
 )]
 pub struct InvalidImportFrom {
     name: String,
 }
 
 impl ImportFrom {
-    /// The Cloud Map namespaces for a Kubernetes namespace, each once, in the order in which they are written.
+    /// The Cloud Map namespaces for a Kubernetes namespace, each once, in their written order.
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<str>> {
         let mut names: Vec<Arc<str>> = Vec::new();
         for name in &self.0 {
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_several_names_and_the_namespaces_own() {
+    fn accepts_several_names_and_the_placeholder() {
         assert_eq!(names("internal"), ["internal"]);
         assert_eq!(names(" internal , ns-abc,internal"), ["internal", "ns-abc"]);
         assert_eq!(names("{namespace},{namespace}.internal"), ["shop", "shop.internal"]);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_cannot_be_a_name() {
+    fn reports_invalid_names() {
         for text in ["a,,b", "a b", "é", ",", &"a".repeat(1025)] {
             let error = text.parse::<ImportFrom>().unwrap_err().to_string();
             assert!(error.contains("separated by commas") && error.contains("{namespace}"), "{error}");

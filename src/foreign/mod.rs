@@ -1,9 +1,10 @@
-//! What others registered in Cloud Map, for pods: ECS tasks, EC2 instances, and whatever else has an address there.
+//! Instances that others registered in Cloud Map, imported for pods: ECS tasks, EC2 instances, and everything else with
+//! an address.
 //!
-//! A Kubernetes namespace names the Cloud Map namespaces that it imports from ([`ImportFrom`]). The leader reads them:
-//! [`schedule`] decides which service is asked when, on a budget of its own, [`engine`] keeps what was read and asks for
-//! the calls, [`call`] makes them. [`backend`] tells which instances are somebody else's and what they offer, [`name`]
-//! what they are called here; [`mod@fit`] brings them under a Service. All but [`call`] are pure.
+//! A Kubernetes namespace subscribes to the Cloud Map namespaces from which it imports ([`ImportFrom`]). The leader
+//! reads them: [`schedule`] decides when to read which service, on a budget of its own, [`engine`] keeps what was read
+//! and requests calls, and [`call`] makes them. [`backend`] turns foreign instances into endpoints, [`name`] determines
+//! their names in Kubernetes, and [`mod@fit`] fits them under a Service. Everything except [`call`] is pure.
 
 mod backend;
 mod call;

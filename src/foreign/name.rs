@@ -1,17 +1,17 @@
-//! What foreign things are called in Kubernetes.
+//! Names in Kubernetes for discovered services and their sources.
 //!
-//! A name that is a DNS label already stays as it is. Any other one becomes lower case, with `-` for what a label cannot
-//! have, cut, and with `-x` and ten hexadecimal digits of its SHA-256 at its end. A name that happens to end so already is
-//! mapped likewise, so that two names never become one, but for equal hashes of 40 bits.
+//! A name that is a DNS label stays as it is. Any other name becomes lower case, characters that a label cannot have
+//! become `-`, it is cut, and `-x` with ten hexadecimal digits of its SHA-256 is appended. A name that already ends
+//! like this is mapped as well. So two names never become one, unless their 40-bit hashes are equal.
 
 use crate::{
     instances::ownership::short_hash,
     model::{ClusterId, is_dns_label},
 };
 
-/// Longest DNS label.
+/// Maximum length of a DNS label.
 const MAX: usize = 63;
-/// Hexadecimal digits of the hash.
+/// Number of hexadecimal digits of the hash.
 const DIGITS: usize = 10;
 
 /// The name of the ServiceImport for a Cloud Map service: a DNS label.
@@ -19,8 +19,8 @@ pub fn label(service: &str) -> String {
     map(service)
 }
 
-/// The source that an instance's endpoint comes from: `ecs-<ECS cluster>`, or for what no ECS cluster registered
-/// `cloudmap-<Cloud Map namespace>`. `None` never happens for the names that AWS allows.
+/// The source of an instance's endpoint: `ecs-<ECS cluster>`, or `cloudmap-<Cloud Map namespace>` if no ECS cluster
+/// registered it. It is never `None` for names that AWS allows.
 pub fn source(ecs_cluster: Option<&str>, namespace: &str) -> Option<ClusterId> {
     let name = match ecs_cluster {
         Some(cluster) => format!("ecs-{cluster}"),
@@ -41,7 +41,7 @@ fn map(name: &str) -> String {
     if stem.is_empty() { format!("x{hash}") } else { format!("{stem}-x{hash}") }
 }
 
-/// Whether a name looks as if it had been mapped.
+/// Whether a name has the form of a mapped name.
 fn is_mapped(name: &str) -> bool {
     let Some((stem, hash)) = name.rsplit_once('x') else { return false };
     let digits = hash.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c));
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_stay_as_they_are_and_others_get_a_hash() {
+    fn dns_labels_stay_as_they_are_and_other_names_get_a_hash() {
         let long = "a".repeat(63);
         for name in ["orders", "web-1", "0", "xn", "production", &long] {
             assert_eq!(label(name), name);
@@ -65,9 +65,9 @@ mod tests {
         assert_ne!(label(&mapped), mapped, "or a service of that very name would be taken for it");
     }
 
-    /// Objects, labels and DNS names hold on to the mapping: it may never change.
+    /// Objects, labels and DNS names depend on the mapping, so it must never change.
     #[test]
-    fn the_mapping_is_for_ever() {
+    fn the_mapping_never_changes() {
         for (name, expected) in [
             ("Orders", "orders-xb7e8acdd52"),
             ("orders_v2", "orders-v2-x2377d124ca"),
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_tell_ecs_clusters_from_namespaces_and_are_no_cluster_ids() {
+    fn sources_distinguish_ecs_clusters_from_namespaces_and_are_no_cluster_ids() {
         let of = |ecs, namespace| source(ecs, namespace).unwrap().to_string();
         assert_eq!(of(Some("prod"), "internal"), "ecs-prod");
         assert_eq!(of(None, "internal"), "cloudmap-internal");
@@ -92,7 +92,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_name_becomes_a_label_of_its_own(
-            // Near each other, so that what is cut or replaced would coincide.
+            // The names are similar, so that cutting or replacing could make them equal.
             names in prop::collection::btree_set("[aA_.-]{1,4}(x[0-9a-f]{10})?|[!-~]{1,127}|a{50,70}[a-c]?", 2..20),
         ) {
             let mut seen = std::collections::BTreeMap::new();

@@ -11,58 +11,63 @@ use tokio::{
 use super::{backend::NoEndpoint, call, engine::Engine, reading::Found};
 use crate::{cloudmap::CloudMap, env, instances::Identity, model::ClusterSetId};
 
-/// Calls a second that reading may spend by default: enough to look at 200 services every 4 s.
+/// How many calls a second reading may use by default: enough to read 200 services every 4 s.
 pub(crate) const CALLS_PER_SECOND: f64 = 60.0;
-/// What changed is published at most so often: many services change in the same moment.
+/// Minimum time between two publications, because many services change at the same moment.
 const PUBLISH: Duration = Duration::from_millis(50);
-/// How often the figures are brought up to date.
+/// How often the statistics are updated.
 const MEASURE: Duration = Duration::from_secs(1);
-/// Longest sleep.
+/// Maximum sleep.
 const REST: Duration = Duration::from_secs(10);
 
+/// Settings of the reader.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Whose instances are not foreign.
+    /// Our identity: instances of our ClusterSet are not foreign.
     pub identity: Identity,
-    /// Greater than 0. Listings of namespaces and services are not part of it: at most one call in two seconds.
+    /// How many calls a second reading may use, greater than 0. Listings of namespaces and services are not included:
+    /// at most one call in two seconds.
     pub calls_per_second: f64,
-    /// The instances of AWS controllers of our ClusterSet are exports (`--aws-mcs-compat`).
+    /// Whether instances of AWS controllers of our ClusterSet are exports (`--aws-mcs-compat`).
     pub aws_mcs: bool,
 }
 
 impl Settings {
+    /// The default settings.
     pub const fn new(identity: Identity) -> Self {
         Self { identity, calls_per_second: CALLS_PER_SECOND, aws_mcs: false }
     }
 
-    /// The ClusterSet whose AWS controllers' instances are exports.
+    /// The ClusterSet whose AWS controllers' instances are exports, if any.
     pub(super) fn aws_mcs(&self) -> Option<&ClusterSetId> {
         self.identity.clusterset.as_ref().filter(|_| self.aws_mcs)
     }
 }
 
-/// Sizes for metrics.
+/// Statistics for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Figures {
-    /// Cloud Map namespaces that are sought, and those of them that are missing or could not be listed.
+    /// Subscribed Cloud Map namespaces.
     pub namespaces: usize,
+    /// Subscribed Cloud Map namespaces that are missing or could not be listed.
     pub unreadable_namespaces: usize,
-    /// Services in them, and those of them whose last look failed.
+    /// Services in them.
     pub services: usize,
+    /// Services whose last reading failed.
     pub unreadable_services: usize,
-    /// Instances of others that can be endpoints.
+    /// Foreign instances that can be endpoints.
     pub instances: usize,
-    /// Those that cannot, by [`NoEndpoint::CATEGORIES`].
+    /// Foreign instances that cannot, by [`NoEndpoint::CATEGORIES`].
     pub rejected: [usize; NoEndpoint::CATEGORIES.len()],
-    /// From one look at a service that does not change to the next.
+    /// Time from one reading of a service that does not change to the next.
     pub idle_period: Duration,
-    /// The same for one that changed within the last minute.
+    /// Time from one reading of a service that changed within the last minute to the next.
     pub active_period: Duration,
-    /// Looks a second that come of these.
+    /// Number of readings a second that follow from these periods.
     pub calls_per_second: f64,
 }
 
-/// What the running task tells.
+/// The outputs of the running task.
 #[derive(Debug)]
 pub struct Handle {
     found: watch::Receiver<Arc<Found>>,
@@ -70,17 +75,19 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// What was discovered, and its changes.
     pub fn found(&self) -> watch::Receiver<Arc<Found>> {
         self.found.clone()
     }
 
+    /// The statistics, and their changes.
     pub fn figures(&self) -> watch::Receiver<Figures> {
         self.figures.clone()
     }
 }
 
-/// Starts the task, which reads the Cloud Map namespaces in `sought` (names or ids) and ends when that is closed. It
-/// writes nothing.
+/// Starts the task. It reads the Cloud Map namespaces in `sought` (names or ids), and ends when that channel is closed.
+/// It writes nothing.
 pub fn spawn(
     settings: Settings,
     cloudmap: Arc<dyn CloudMap>,
@@ -124,7 +131,7 @@ async fn run(
         if engine.has_changed() {
             wake = wake.min(publish);
         }
-        // Never at once again: the clock of timers has a resolution of a millisecond.
+        // Never at once: timers have a resolution of one millisecond.
         let wake = wake.max(now + Duration::from_millis(1));
         tokio::select! {
             biased;

@@ -14,27 +14,29 @@ use crate::{
     model::ClusterSetId,
 };
 
-/// The foreign instances of one Cloud Map service, by id.
+/// The discovered instances of one Cloud Map service, by id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reading {
     foreign: BTreeMap<Arc<str>, Result<Backend, NoEndpoint>>,
-    /// Those for the AWS controllers of our ClusterSet, where they are the exports of other clusters.
+    /// Instances of the AWS controllers of our ClusterSet, if they are exports of other clusters.
     exported: BTreeMap<Arc<str>, Registered>,
-    /// Ids of the instances that our ClusterSet registered, which the ledger tells of, and of those that the AWS controller of this
-    /// cluster left.
+    /// Ids of instances that our ClusterSet registered, which the ledger knows, and of those that the AWS controller of
+    /// this cluster left behind.
     own: BTreeSet<Arc<str>>,
 }
 
 /// An instance that cannot be an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
+    /// Id of the instance.
     pub instance: Arc<str>,
+    /// The reason.
     pub why: NoEndpoint,
 }
 
 impl Reading {
-    /// Sorts out the instances of `service`, found in the Cloud Map namespace `namespace`. Those of the AWS controllers of the ClusterSet
-    /// `aws_mcs` are exports.
+    /// Sorts the instances of `service` in the Cloud Map namespace `namespace`. Those of the AWS controllers of the
+    /// ClusterSet `aws_mcs` are exports.
     pub(crate) fn of(
         instances: &[Instance],
         unhealthy: &BTreeSet<Arc<str>>,
@@ -69,26 +71,28 @@ impl Reading {
         reading
     }
 
+    /// The instances that can be endpoints.
     pub fn backends(&self) -> impl Iterator<Item = &Backend> {
         self.foreign.values().filter_map(|instance| instance.as_ref().ok())
     }
 
+    /// The instances that cannot be endpoints.
     pub fn rejected(&self) -> Vec<Rejected> {
         let rejected = self.foreign.iter().filter_map(|(id, instance)| Some((id, instance.as_ref().err()?)));
         rejected.map(|(id, why)| Rejected { instance: id.clone(), why: *why }).collect()
     }
 
-    /// What the instances for AWS controllers tell of other clusters' exports.
+    /// Exports of other clusters, from instances of AWS controllers.
     pub fn exported(&self) -> impl Iterator<Item = &Registered> {
         self.exported.values()
     }
 
-    /// All instances that it knows, whosever they are.
+    /// The ids of all known instances, foreign or not.
     pub(super) fn ids(&self) -> impl Iterator<Item = &Arc<str>> {
         self.foreign.keys().chain(self.exported.keys()).chain(&self.own)
     }
 
-    /// Ids of the instances of others that fail their health check.
+    /// Ids of foreign instances that fail their health check.
     pub(super) fn unhealthy(&self) -> BTreeSet<Arc<str>> {
         let fails = |instance: &Result<Backend, NoEndpoint>| instance.as_ref().is_ok_and(|backend| !backend.healthy);
         let foreign = self.foreign.iter().filter(|(_, instance)| fails(instance)).map(|(id, _)| id);
@@ -96,7 +100,7 @@ impl Reading {
         foreign.chain(exported).cloned().collect()
     }
 
-    /// Adds what an earlier reading knew and this one did not see.
+    /// Adds what an earlier reading contained and this one did not see.
     pub(super) fn keep(&mut self, earlier: &Self) {
         let seen: BTreeSet<Arc<str>> = self.ids().cloned().collect();
         let unseen = |id: &Arc<str>| !seen.contains(id);
@@ -108,62 +112,67 @@ impl Reading {
     }
 }
 
-/// Everything that was read, by the name (or id) of the Cloud Map namespace by which it is sought.
+/// Everything that was discovered.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Found {
+    /// The subscribed namespaces, by the name (or id) by which they are subscribed.
     pub namespaces: BTreeMap<Arc<str>, Arc<NamespaceFound>>,
 }
 
-/// What was read of one Cloud Map namespace.
+/// What was discovered in one Cloud Map namespace.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NamespaceFound {
-    /// By the name of the ServiceImport.
+    /// The services, by the name of the ServiceImport.
     pub services: BTreeMap<Arc<str>, Arc<ServiceFound>>,
-    /// All services were listed, twice: one that is not in `services` does not exist.
+    /// Whether all services were listed twice, so that a service which is not in `services` does not exist.
     pub listed: bool,
+    /// The problem with the namespace, if there is one.
     pub trouble: Option<Trouble>,
 }
 
 impl NamespaceFound {
-    /// There is no such namespace, nor was anything read in it before.
+    /// Whether there is no such namespace, and nothing was read in it before.
     pub fn is_absent(&self) -> bool {
         self.trouble == Some(Trouble::NotFound) && self.services.is_empty()
     }
 }
 
-/// Why a namespace, or a part of it, could not be read at the last attempt. What was read before holds.
+/// Why a namespace, or a part of it, could not be read at the last attempt. What was read before stays.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
     /// This account and region has no such namespace.
     NotFound,
-    /// AWS refused; in its words.
+    /// AWS refused; the text is AWS's.
     Failed(String),
 }
 
+/// A discovered service.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceFound {
-    /// The name in Cloud Map.
+    /// Its name in Cloud Map.
     pub name: Arc<str>,
-    /// `None`: it was not read yet.
+    /// The last reading; `None` if it was not read yet.
     pub reading: Option<Reading>,
-    /// Why it cannot be read, if that lasts; `reading` is an older one then.
+    /// Why it repeatedly cannot be read, if so; `reading` is then an older one.
     pub error: Option<String>,
 }
 
-/// What is known of the foreign instances of one name in one Kubernetes namespace.
+/// The discovered instances of one name in one Kubernetes namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Picture {
+    /// The instances that can be endpoints.
     pub backends: Vec<Backend>,
-    /// At least one Cloud Map service of the name exists, be it empty.
+    /// Whether at least one Cloud Map service with the name exists, possibly empty.
     pub exists: bool,
-    /// All of it was read at least once: what is missing does not exist.
+    /// Whether everything was read at least once, so that what is missing does not exist.
     pub complete: bool,
-    /// Until it is complete: all addresses that were read so far. What is in the name's slices and was never read stays.
+    /// While not complete: all addresses that were read so far. Addresses in the name's slices that were never read
+    /// stay.
     pub seen: BTreeSet<IpAddr>,
 }
 
 impl Picture {
-    /// Nothing is imported from anywhere.
+    /// No subscription concerns the name.
     pub const fn nothing() -> Self {
         Self { backends: Vec::new(), exists: false, complete: true, seen: BTreeSet::new() }
     }
@@ -189,9 +198,9 @@ mod tests {
         Reading::of(instances, &unhealthy.iter().map(|id| Arc::from(*id)).collect(), &service, "shop", &identity, None)
     }
 
-    /// Decided per instance: half of a service may be ours.
+    /// Each instance is judged by itself: half of a service may be ours.
     #[test]
-    fn what_our_clusterset_wrote_is_left_out_and_nothing_else() {
+    fn only_instances_of_our_clusterset_are_left_out() {
         let ours = |uid| {
             [("AWS_INSTANCE_IPV4", "10.0.0.1"), ("CLOUDMAP_MCS_CLUSTERSET", "prod"), ("CLOUDMAP_MCS_CLUSTER_UID", uid)]
         };
@@ -230,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_truncated_reading_did_not_see_is_kept() {
+    fn instances_that_a_truncated_reading_did_not_see_are_kept() {
         let at = |id: &str, ip: &str| instance(id, &[("AWS_INSTANCE_IPV4", ip)]);
         let earlier = read(&[at("a", "10.0.0.1"), at("b", "10.0.0.2")], &[]);
         let mut later = read(&[at("b", "10.0.0.3")], &[]);

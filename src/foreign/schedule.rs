@@ -1,38 +1,36 @@
-//! When which service is asked, on a budget of calls.
-//!
-//! AWS charges each `DiscoverInstances`, and `DiscoverInstancesRevision` as much, which moreover does not tell of health:
-//! so every look is a full one, and a service that did not change lately is looked at less often than one that did. How
-//! often follows from the budget ([`Periods`]).
+//! s.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-/// Shortest time from one look at a service to the next, while it changes.
+/// Minimum time between two readings of a service that changes.
 const ACTIVE: Duration = Duration::from_secs(1);
-/// The same while it does not: with the duration of a call and the wait for a turn, a change is seen within 5 s.
+/// Minimum time between two readings of a service that does not change. With the duration of a call and the wait for a
+/// turn, a change is seen within
 const IDLE: Duration = Duration::from_secs(4);
-/// How long a service counts as changing after it did.
+/// How long a service counts as changing after a change.
 const RESTLESS: Duration = Duration::from_mins(1);
-/// Part of the budget that periods are made for. The rest is for reading again what changed, and for new services.
+/// The part of the budget from which periods are computed. The rest is for repeated readings after changes, and for new
+/// services.
 const PLANNED: f64 = 0.9;
-/// Longest wait after failures, which doubles from [`ACTIVE`].
+/// Maximum pause after failures. It doubles, starting at [`ACTIVE`].
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
-/// From one look to the next.
+/// The times between two readings.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Periods {
     pub(super) idle: Duration,
     pub(super) active: Duration,
-    /// Looks per second that come of it.
+    /// Number of readings per second that follow from these times.
     pub(super) per_second: f64,
 }
 
 impl Periods {
-    /// For that many services in all, of which `active` changed lately, and a budget in calls per second.
+    /// The periods for `services` services, of which `active` changed recently, and a budget in calls per second.
     ///
-    /// All services get the idle period first, which grows where the budget is not enough for [`IDLE`]; what is left of
-    /// the budget is shared by the active ones.
+    /// All services get the idle period first. It is longer if the budget is not enough for [`IDLE`]. The active
+    /// services share the rest of the budget.
     pub(super) fn new(services: usize, active: usize, budget: f64) -> Self {
         let (all, active_ones, budget) = (services as f64, active as f64, budget * PLANNED);
         let idle = IDLE.as_secs_f64().max(all / budget);
@@ -47,7 +45,7 @@ impl Periods {
     }
 }
 
-/// Turns of services; `K` names one.
+/// The turns of services; `K` identifies a service.
 #[derive(Debug)]
 pub(super) struct Schedule<K> {
     budget: f64,
@@ -58,7 +56,7 @@ pub(super) struct Schedule<K> {
 
 #[derive(Debug)]
 struct Turn {
-    /// Begin of the last look.
+    /// When the last reading began.
     last: Option<Instant>,
     changed: Option<Instant>,
     asked: bool,
@@ -78,12 +76,12 @@ impl Turn {
 }
 
 impl<K: Ord + Clone> Schedule<K> {
-    /// `budget` in calls per second, greater than 0.
+    /// An empty schedule. `budget` is in calls per second, greater than 0.
     pub(super) fn new(budget: f64, now: Instant) -> Self {
         Self { budget, tokens: budget.max(1.0), filled: now, turns: BTreeMap::new() }
     }
 
-    /// A new service is due at once.
+    /// Adds a service, which is due at once.
     pub(super) fn insert(&mut self, key: K, now: Instant) {
         let turn = || Turn { last: None, changed: None, asked: false, failures: 0, not_before: now };
         self.turns.entry(key).or_insert_with(turn);
@@ -98,7 +96,7 @@ impl<K: Ord + Clone> Schedule<K> {
         self.turns.remove(key);
     }
 
-    /// The service to ask now, if any.
+    /// The service to read now, if any.
     pub(super) fn next(&mut self, now: Instant) -> Option<K> {
         self.refill(now);
         if self.tokens < 1.0 {
@@ -111,7 +109,7 @@ impl<K: Ord + Clone> Schedule<K> {
         Some(key)
     }
 
-    /// An answer, which took so many calls beyond the first.
+    /// Notes a reading that took `further_calls` calls in addition to the first one.
     pub(super) fn done(&mut self, key: &K, changed: bool, further_calls: u32, now: Instant) {
         self.tokens -= f64::from(further_calls);
         if let Some(turn) = self.turns.get_mut(key) {
@@ -122,7 +120,7 @@ impl<K: Ord + Clone> Schedule<K> {
         }
     }
 
-    /// No answer: it is asked again later, ever less often.
+    /// Notes a failed reading. The service is read again later, and later after each failure.
     pub(super) fn failed(&mut self, key: &K, further_calls: u32, now: Instant) {
         self.tokens -= f64::from(further_calls);
         if let Some(turn) = self.turns.get_mut(key) {
@@ -165,8 +163,8 @@ mod tests {
 
     const BUDGET: f64 = crate::foreign::reader::CALLS_PER_SECOND;
 
-    /// Asks as the reader does, each look taking `latency`, for `seconds`. `changes` says which services differ at a look.
-    /// Returns for each service when it was looked at, in milliseconds.
+    /// Reads like the reader does for `seconds`. Each reading takes `latency`, and `changes` returns which services
+    /// differ. Returns the times of the readings of each service in milliseconds.
     fn run(
         services: u32,
         budget: f64,
@@ -199,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn two_hundred_services_are_looked_at_often_enough_whoever_else_changes() {
+    async fn two_hundred_services_are_read_often_enough_no_matter_which_others_change() {
         for restless in [0, 1, 20, 200] {
             let looks = run(200, BUDGET, 120, 100, |service, _| service < restless);
             let worst = looks.values().map(|looks| longest_gap(looks)).max().unwrap();
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_changes_is_looked_at_more_often_and_then_less_again() {
+    async fn a_changing_service_is_read_more_often_for_a_while() {
         let looks = run(50, BUDGET, 300, 50, |service, ms| service == 7 && ms < 20_000);
         let during = |from: u64, to: u64| looks[&7].iter().filter(|ms| (from..to).contains(ms)).count();
         assert!((9..=11).contains(&during(30_000, 40_000)), "{}", during(30_000, 40_000));
@@ -219,14 +217,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_look_at_all_comes_as_fast_as_the_budget_allows() {
+    async fn the_first_reading_of_all_services_is_as_fast_as_the_budget_allows() {
         let looks = run(600, BUDGET, 30, 50, |_, _| false);
         let first = looks.values().map(|looks| looks[0]).max().unwrap();
         assert!(looks.len() == 600 && first <= 11_000, "{first} ms");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failing_service_waits_ever_longer_and_takes_no_turn_of_others() {
+    async fn a_failing_service_waits_longer_and_longer_and_takes_no_turn_of_others() {
         let start = Instant::now();
         let mut schedule = Schedule::new(BUDGET, start);
         schedule.insert("bad", start);
@@ -249,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn further_calls_are_paid_for() {
+    async fn further_calls_count_against_the_budget() {
         let start = Instant::now();
         let mut schedule = Schedule::new(2.0, start);
         schedule.insert((), start);
@@ -270,14 +268,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_periods_keep_to_the_budget_and_to_their_order(
+        fn the_periods_keep_the_budget_and_their_order(
             services in 0usize..5_000, part in 0.0f64..=1.0, budget in 0.1f64..500.0,
         ) {
             let active = (services as f64 * part) as usize;
             let periods = Periods::new(services, active, budget);
             prop_assert!(periods.per_second <= budget + 1e-6, "{:?}", periods);
             prop_assert!(periods.idle >= IDLE && periods.active <= periods.idle && periods.active >= ACTIVE);
-            // Nobody is looked at less often because others change.
+            // Changes of some services do not make readings of others less frequent.
             prop_assert_eq!(periods.idle, Periods::new(services, 0, budget).idle);
         }
 

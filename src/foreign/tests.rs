@@ -42,7 +42,7 @@ impl World {
         self.handle.found().borrow().clone()
     }
 
-    /// The last octets of the addresses found in a service, or nothing where it was not read.
+    /// The last octets of the addresses discovered in a service; `None` if it was not read.
     fn octets(&self, namespace: &str, service: &str) -> Option<Vec<u8>> {
         let found = self.found();
         let service = found.namespaces.get(namespace)?.services.get(service)?;
@@ -86,7 +86,7 @@ fn add_namespace(fake: &Fake, name: &str) -> Arc<str> {
 const SOON: Duration = Duration::from_secs(5);
 
 #[tokio::test(start_paused = true)]
-async fn reads_a_namespace_by_its_name_whatever_its_http_name_and_follows_it() {
+async fn reads_a_namespace_by_its_name_no_matter_what_its_http_name_is_and_follows_it() {
     let fake = Fake::new();
     let internal = add_namespace(&fake, "internal");
     fake.registry().namespaces[0].http_name = "internal-8f3a".into();
@@ -124,7 +124,7 @@ async fn reads_a_namespace_by_its_name_whatever_its_http_name_and_follows_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_of_two_hundred_services_are_seen_within_five_seconds_and_cost_what_the_figures_say() {
+async fn changes_of_two_hundred_services_are_seen_within_five_seconds_at_the_reported_cost() {
     let fake = Fake::new();
     let namespace = add_namespace(&fake, "internal");
     let services: Vec<_> = (0..200).map(|n| add_service(&fake, &namespace, &format!("s{n}"))).collect();
@@ -175,7 +175,7 @@ async fn more_than_a_thousand_instances_are_read_page_by_page() {
         Some((reading.backends().count(), reading.backends().filter(|backend| backend.healthy).count()))
     };
     world.until("all are read", SOON, |world| counts(world) == Some((1_300, 650))).await;
-    // While they cannot be listed, those beyond the first thousand stay.
+    // While they cannot be listed, instances beyond the first thousand stay.
     for _ in 0..200 {
         fake.fault(Operation::ListInstances, Fault::Refused(ErrorKind::Throttled));
     }
@@ -190,14 +190,14 @@ async fn more_than_a_thousand_instances_are_read_page_by_page() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_is_gone_only_when_the_control_plane_says_so_too() {
+async fn an_instance_is_gone_only_if_the_control_plane_agrees() {
     let fake = Fake::new();
     let namespace = add_namespace(&fake, "internal");
     let orders = add_service(&fake, &namespace, "orders");
     for (id, ip) in [("a", "10.0.0.1"), ("b", "10.0.0.2")] {
         add_instance(&fake, &orders, id, ip);
     }
-    // Also at the first look, before anything is known.
+    // This also holds for the first reading, before anything is known.
     fake.registry().undiscovered.insert((orders.clone(), "a".into()));
     let world = World::start(fake.clone(), &["internal"]);
     world.until("both are read", SOON, |world| world.octets("internal", "orders").is_some()).await;
@@ -212,7 +212,7 @@ async fn an_instance_is_gone_only_when_the_control_plane_says_so_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_fails_what_was_read_stays() {
+async fn no_failure_removes_what_was_read() {
     let fake = Fake::new();
     let namespace = add_namespace(&fake, "internal");
     let (orders, bad) = (add_service(&fake, &namespace, "orders"), add_service(&fake, &namespace, "bad"));
@@ -277,7 +277,7 @@ async fn a_service_is_gone_after_two_listings_without_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_namespace_is_said_and_found_when_it_comes_and_stops_no_other() {
+async fn a_missing_namespace_is_reported_and_later_found_and_affects_no_other() {
     let fake = Fake::new();
     let there = add_namespace(&fake, "there");
     let orders = add_service(&fake, &there, "orders");
@@ -291,7 +291,7 @@ async fn a_missing_namespace_is_said_and_found_when_it_comes_and_stops_no_other(
     add_instance(&fake, &web, "b", "10.0.0.2");
     world.until("it is found", Duration::from_secs(20), |world| world.octets("later", "web") == Some(vec![2])).await;
     assert_eq!(world.trouble("later"), None);
-    // It goes again, as one does whose region or account is another one by mistake.
+    // It disappears again, as if the region or account were changed by mistake.
     fake.registry().namespaces.retain(|namespace| *namespace.name != *"later");
     world
         .until("it is missed", Duration::from_mins(2), |world| world.trouble("later") == Some(Trouble::NotFound))
@@ -301,7 +301,7 @@ async fn a_missing_namespace_is_said_and_found_when_it_comes_and_stops_no_other(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_may_be_named_by_its_id() {
+async fn a_namespace_can_be_subscribed_by_its_id() {
     let fake = Fake::new();
     let id = add_namespace(&fake, "internal");
     let orders = add_service(&fake, &id, "orders");
@@ -311,7 +311,7 @@ async fn a_namespace_may_be_named_by_its_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ledger_is_not_read_by_its_id_either() {
+async fn a_ledger_is_never_read_not_even_by_its_id() {
     let fake = Fake::new();
     let id = add_namespace(&fake, "clusterset-prod");
     let heads = add_service(&fake, &id, "clusters");
@@ -339,7 +339,7 @@ async fn namespaces_that_do_not_exist_delay_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_is_deleted_is_no_failure() {
+async fn a_deleted_service_is_no_failure() {
     let fake = Fake::new();
     let namespace = add_namespace(&fake, "internal");
     let orders = add_service(&fake, &namespace, "orders");

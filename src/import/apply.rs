@@ -1,4 +1,4 @@
-//! The side effects of importing: makes the objects of one name what the plan wants. Writes nothing that is so already.
+//! The side effects of importing: brings the objects of one name to the planned state. Writes only what differs.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -22,19 +22,23 @@ use crate::{
     model::{ClusterSetService, ServiceKey, ServiceType, Slice},
 };
 
-/// The objects of a name as the caches have them.
+/// The objects of a name in the caches.
 #[derive(Debug, Clone, Default)]
 pub struct There {
+    /// The ServiceImport.
     pub import: Option<Arc<ServiceImport>>,
+    /// The derived Service.
     pub derived: Option<Arc<Service>>,
+    /// The imported EndpointSlices.
     pub slices: Vec<Arc<OwnSlice>>,
 }
 
-/// Applies a plan. Slices come before the ServiceImport that announces them, and go after. One that is refused holds up
-/// neither the others nor a removal: it alone is tried again, with the back-off of the name, and the import says why.
+/// Applies a plan. EndpointSlices are written before the ServiceImport that announces them, and deleted after it. If
+/// one is refused, neither the others nor a removal are delayed. Only that slice is tried again, with the back-off of
+/// the name, and the import says why.
 ///
 /// # Errors
-/// The first write that failed. What was written stays; applying again makes up for the rest.
+/// The first write that failed. Earlier writes stay. Applying the plan again completes it.
 pub async fn apply(
     writer: &dyn ClusterWriter,
     key: &ServiceKey,
@@ -58,7 +62,7 @@ pub async fn apply(
         if let Some(service) = wanted.service.as_ref().filter(|_| service_type == ServiceType::ClusterSetIp) {
             match derived_cluster_ips(writer, key, there, service).await {
                 Ok(ips) => cluster_ips = ips,
-                // Clients use the one that is there: its endpoints must not stay those of the day when a change was refused.
+                // Clients use the existing Service. Its endpoints must not stay as they were when a change was refused.
                 Err(error) if there.derived.is_some() => refused = Some(error),
                 Err(error) => return Err(error),
             }
@@ -67,7 +71,7 @@ pub async fn apply(
         match refused.or(error) {
             None => Ok(()),
             Some(error) => {
-                // A removal that fails as well is tried again with the rest.
+                // If the removal fails as well, it is tried again with the rest.
                 let _ = delete_stale(writer, there, wanted, &slices).await;
                 Err(error)
             }
@@ -75,9 +79,10 @@ pub async fn apply(
     }
     .await;
     if let Err(error) = served {
-        // Repeating it cannot help: people must see what would.
+        // Repeating it does not help. People must see what would.
         if let (Cause::Invalid(cause) | Cause::Forbidden(cause), Some(service)) = (&error.cause, &wanted.service) {
-            let pending = format!("The cluster refuses what the import needs: {error}: {cause}. It is tried again.");
+            let pending =
+                format!("The cluster refuses what the import needs: {error}: {cause}. The controller tries again.");
             announce(
                 writer,
                 key,
@@ -103,8 +108,8 @@ pub async fn apply(
     result.and(delete_stale(writer, there, wanted, &[]).await)
 }
 
-/// Deletes what is stale. What has an address that an unwritten slice is to take over stays until that one is written, or a
-/// live endpoint would be in none.
+/// Deletes what is stale. A slice with an address that an unwritten slice is to take over stays until that one is
+/// written. Otherwise a live endpoint would be in no slice.
 async fn delete_stale(
     writer: &dyn ClusterWriter,
     there: &There,
@@ -137,7 +142,7 @@ async fn write_slices<'a>(
     service_type: ServiceType,
 ) -> Unwritten<'a> {
     let mut unwritten = Unwritten::default();
-    // Where nobody answers, or this replica does not lead any more, the next one would fare no better.
+    // If nobody answers, or this replica no longer leads, the next write would also fail.
     let is_over = |error: &Error| matches!(error.cause, Cause::NotLeader | Cause::Timeout);
     for (source, slices) in &wanted.slices {
         for slice in slices {
@@ -164,10 +169,10 @@ async fn write_slices<'a>(
     unwritten
 }
 
-/// Removes everything of a name that this project made. What cannot be deleted holds up nothing else.
+/// Deletes all objects of a name that this project created. An object that cannot be deleted does not delay the others.
 ///
 /// # Errors
-/// As [`apply`].
+/// As for [`apply`].
 pub async fn remove(writer: &dyn ClusterWriter, key: &ServiceKey, there: &There) -> Result<(), Error> {
     let mut result = Ok(());
     if let Some(import) = there.import.as_ref().filter(|import| import.managed) {
@@ -183,8 +188,8 @@ pub async fn remove(writer: &dyn ClusterWriter, key: &ServiceKey, there: &There)
     result
 }
 
-/// Makes the derived Service what it should be; its cluster IPs are those of the import. None where this cluster
-/// supports none of the families.
+/// Brings the derived Service to its desired state and returns its cluster IPs, which are those of the import. There
+/// are none if this cluster supports none of the families.
 async fn derived_cluster_ips(
     writer: &dyn ClusterWriter,
     key: &ServiceKey,
@@ -204,7 +209,7 @@ async fn derived_cluster_ips(
     let mut there = there.derived.as_ref();
     if let (Some(derived), [one]) = (there, service.ip_families.as_slice()) {
         if derived.ip_families.len() > 1 && derived.ip_families.contains(one) {
-            // Letting go of the other family would cost an address that may be wanted again, or be the primary one.
+            // Dropping the other family would lose an address that may be wanted again, or that is the primary one.
             prefer_dual_stack(&mut object);
         } else if derived.ip_families.first().is_some_and(|primary| primary != one) {
             // A Service keeps its primary family for life.
@@ -214,7 +219,7 @@ async fn derived_cluster_ips(
     }
     object.metadata.uid = there.map(|derived| derived.uid.to_string());
     let mut applied = writer.apply_derived_service(&object).await;
-    // Older API servers refuse values that they do not know. kube-proxy goes by the hints of the slices alone.
+    // Older API servers refuse values that they do not know. kube-proxy uses only the hints in the slices.
     if let (Err(Error { cause: Cause::Invalid(message), .. }), Some(spec)) = (&applied, &mut object.spec)
         && message.contains("trafficDistribution")
         && spec.traffic_distribution.take().is_some()
@@ -225,7 +230,7 @@ async fn derived_cluster_ips(
         Ok(applied) => Ok(Service::narrow(applied, &mut Interner::default())
             .map(|service| service.cluster_ips.to_vec())
             .unwrap_or_default()),
-        // A single-stack cluster refuses a Service of the other family by naming the field.
+        // A single-stack cluster refuses a Service of the other family, and names the field.
         Err(Error { cause: Cause::Invalid(message), .. })
             if there.is_none() && service.ip_families.len() == 1 && message.contains("ipFamilies") =>
         {
@@ -235,7 +240,7 @@ async fn derived_cluster_ips(
     }
 }
 
-/// The ServiceImport and its status.
+/// Writes the ServiceImport and its status.
 async fn announce(
     writer: &dyn ClusterWriter,
     key: &ServiceKey,

@@ -108,7 +108,7 @@ impl Scene {
         Ok(plan)
     }
 
-    /// The writes that one reconciliation makes.
+    /// The number of writes that one reconciliation makes.
     async fn writes(&self) -> usize {
         let before = self.cluster.writes();
         self.reconcile().await.unwrap();
@@ -121,7 +121,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn makes_all_objects_and_then_writes_nothing() {
+async fn creates_all_objects_and_then_writes_nothing() {
     let scene = Scene::new();
     assert_eq!(scene.writes().await, 1 + 3 + 2, "derived Service, three slices, the import and its status");
     let import = scene.cluster.import(&key()).unwrap();
@@ -141,7 +141,7 @@ async fn makes_all_objects_and_then_writes_nothing() {
 }
 
 #[tokio::test]
-async fn one_endpoint_is_one_write() {
+async fn one_changed_endpoint_is_one_write() {
     let mut scene = Scene::new();
     scene.reconcile().await.unwrap();
     scene.endpoints[7].conditions.ready = false;
@@ -154,7 +154,7 @@ async fn one_endpoint_is_one_write() {
 }
 
 #[tokio::test]
-async fn a_headless_service_has_no_derived_service_and_its_slices_belong_to_none() {
+async fn a_headless_service_has_no_derived_service_and_its_slices_belong_to_no_service() {
     let mut scene = Scene::new();
     scene.reconcile().await.unwrap();
     scene.export = Some(mk_export(ServiceType::Headless));
@@ -172,7 +172,7 @@ async fn a_headless_service_has_no_derived_service_and_its_slices_belong_to_none
 }
 
 #[tokio::test]
-async fn another_family_gets_another_derived_service() {
+async fn another_family_gets_a_new_derived_service() {
     let mut scene = Scene::new();
     scene.reconcile().await.unwrap();
     let before = scene.cluster.services()[0].metadata.uid.clone();
@@ -206,7 +206,7 @@ async fn an_address_stays_when_the_other_family_comes_and_goes() {
 }
 
 #[tokio::test]
-async fn a_cluster_without_the_family_says_so_on_the_import() {
+async fn a_cluster_without_the_family_reports_that_on_the_import() {
     let mut scene = Scene::new();
     scene.export.as_mut().unwrap().ip_families = vec![IpFamily::V6];
     let refused = "Service \"derived\" is invalid: spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured";
@@ -221,7 +221,7 @@ async fn a_cluster_without_the_family_says_so_on_the_import() {
 }
 
 #[tokio::test]
-async fn the_last_unexport_removes_everything_but_what_is_foreign() {
+async fn the_last_unexport_removes_everything_that_is_not_foreign() {
     let mut scene = Scene::new();
     scene.reconcile().await.unwrap();
     let mut foreign = scene.cluster.slices()[0].clone();
@@ -237,7 +237,7 @@ async fn the_last_unexport_removes_everything_but_what_is_foreign() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_made_is_never_touched() {
+async fn foreign_objects_are_never_touched() {
     let scene = Scene::new();
     let mut foreign = api::ServiceImport::new("svc", ServiceImportSpec::default());
     foreign.metadata.namespace = Some("ns".to_owned());
@@ -265,7 +265,7 @@ async fn what_somebody_else_made_is_never_touched() {
 }
 
 #[tokio::test]
-async fn why_a_derived_service_or_a_slice_cannot_be_written_is_said_on_the_import() {
+async fn the_import_says_why_a_derived_service_or_a_slice_cannot_be_written() {
     for (nth, object) in [(0, "Service ns/derived-"), (2, "EndpointSlice ns/svc-")] {
         let scene = Scene::new();
         scene.cluster.fail_after(nth, Cause::Invalid("denied by policy".to_owned()));
@@ -286,10 +286,10 @@ async fn why_a_derived_service_or_a_slice_cannot_be_written_is_said_on_the_impor
 }
 
 #[tokio::test]
-async fn a_slice_that_is_refused_holds_up_no_other_and_no_removal() {
+async fn a_refused_slice_delays_no_other_and_no_removal() {
     let mut scene = Scene::new();
     scene.reconcile().await.unwrap();
-    // One change in each slice; the third one goes.
+    // One change in each slice; the third slice goes.
     scene.endpoints[7].conditions.ready = false;
     scene.endpoints.truncate(200);
     scene.endpoints.remove(120);
@@ -307,10 +307,10 @@ async fn a_slice_that_is_refused_holds_up_no_other_and_no_removal() {
 }
 
 #[tokio::test]
-async fn what_a_refused_slice_is_to_take_over_stays_where_it_is() {
+async fn endpoints_that_a_refused_slice_should_take_over_stay_where_they_are() {
     let mut scene = Scene::new();
     scene.reconcile().await.unwrap();
-    // Other ports, and so other slices. One pod of each is gone.
+    // The ports change, and therefore the slices. One pod of each is gone.
     for gone in [240, 140, 40] {
         scene.endpoints.remove(gone);
     }
@@ -328,7 +328,7 @@ async fn what_a_refused_slice_is_to_take_over_stays_where_it_is() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_deleted_holds_up_no_other_deletion() {
+async fn an_object_that_cannot_be_deleted_delays_no_other_deletion() {
     let mut scene = Scene::new();
     scene.reconcile().await.unwrap();
     scene.export = None;
@@ -341,7 +341,7 @@ async fn what_cannot_be_deleted_holds_up_no_other_deletion() {
 }
 
 #[tokio::test]
-async fn a_traffic_distribution_that_the_api_server_does_not_know_costs_only_the_field() {
+async fn a_traffic_distribution_that_the_api_server_does_not_know_is_left_out() {
     let mut scene = Scene::new();
     scene.export.as_mut().unwrap().traffic_distribution = Some("PreferSameNode".into());
     let refused = "Service \"derived\" is invalid: spec.trafficDistribution: Unsupported value: \"PreferSameNode\"";
@@ -355,7 +355,7 @@ async fn a_traffic_distribution_that_the_api_server_does_not_know_costs_only_the
 }
 
 #[tokio::test]
-async fn node_hints_that_the_api_server_does_not_know_are_left_out_and_nothing_is_written_again_for_them() {
+async fn unknown_node_hints_are_left_out_and_cause_no_further_writes() {
     let mut scene = Scene::new();
     scene.cluster.refuse_node_hints();
     scene.export.as_mut().unwrap().traffic_distribution = Some("PreferSameNode".into());
@@ -367,7 +367,7 @@ async fn node_hints_that_the_api_server_does_not_know_are_left_out_and_nothing_i
 }
 
 #[tokio::test]
-async fn endpoints_follow_while_a_change_of_the_derived_service_is_refused() {
+async fn endpoints_are_kept_up_to_date_while_a_change_of_the_derived_service_is_refused() {
     for cause in [|| Cause::Invalid("policy".to_owned()), || Cause::Unavailable("failed calling webhook".to_owned())] {
         let mut scene = Scene::new();
         scene.reconcile().await.unwrap();
@@ -383,7 +383,7 @@ async fn endpoints_follow_while_a_change_of_the_derived_service_is_refused() {
 }
 
 #[tokio::test]
-async fn what_this_cluster_cannot_serve_has_no_derived_service_and_says_so() {
+async fn an_import_that_this_cluster_cannot_serve_has_no_derived_service_and_says_so() {
     let mut scene = Scene::new();
     scene.reconcile().await.unwrap();
     scene.families = vec![IpFamily::V4];
@@ -398,7 +398,7 @@ async fn what_this_cluster_cannot_serve_has_no_derived_service_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_write_that_fails_is_made_up_for_by_the_next_attempt() {
+async fn the_next_attempt_makes_up_for_a_failed_write() {
     let failures: [fn() -> Cause; 3] =
         [|| Cause::Timeout, || Cause::Conflict("changed".to_owned()), || Cause::Unavailable("down".to_owned())];
     for (nth, cause) in (0..).zip(failures.into_iter().cycle()).take(6) {

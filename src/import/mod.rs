@@ -1,4 +1,4 @@
-//! What this cluster imports: every exported name of the ClusterSet becomes a ServiceImport, a derived Service and
+//! What this cluster imports. Every exported name of the ClusterSet becomes a ServiceImport, a derived Service and
 //! EndpointSlices in the namespace of that name.
 
 mod addresses;

@@ -24,10 +24,11 @@ use crate::{
     },
 };
 
-/// What the derived Service calls an unnamed port: the API server refuses a Service that has one beside others, and a name that
-/// came with the second port would cut the first one's traffic. The slices have the port by both names, since whoever reads
-/// them with the ServiceImport looks for the one that it has there: none. No port of a user is called so: of two ports of one
-/// name, by exports of two clusters, the API server would refuse the Service.
+/// The name of an unnamed port in the derived Service. The API server refuses a Service with several ports of which one
+/// has no name, and a name that comes together with a second port would interrupt the first port's traffic. The slices
+/// list the port under both names, because readers that start from the ServiceImport look for the port without a name.
+/// No user's port has this name: if exports of two clusters had ports with one name, the API server would refuse the
+/// Service.
 pub(super) const UNNAMED_PORT: &str = "cloudmap-mcs-unnamed";
 
 /// Name of the derived Service: `derived-` and the first ten characters of `base32hex(sha256("<ns>/<name>"))`, as in
@@ -40,8 +41,8 @@ pub fn derived_name(key: &ServiceKey) -> String {
     format!("derived-{hash}")
 }
 
-/// The derived Service of a ClusterSetIP import: no selector, its endpoints are the imported EndpointSlices, its cluster
-/// IPs the IPs of the ServiceImport.
+/// The derived Service of a ClusterSetIP import. It has no selector; its endpoints are the imported EndpointSlices, and
+/// its cluster IPs are the IPs of the ServiceImport.
 pub fn derived_service(key: &ServiceKey, service: &ClusterSetService) -> core::Service {
     let ports = service.ports.iter().map(|port| core::ServicePort {
         name: Some(derived_port_name(port).to_owned()),
@@ -88,7 +89,8 @@ pub fn derived_service(key: &ServiceKey, service: &ClusterSetService) -> core::S
     derived
 }
 
-/// Asking a single-stack cluster for both families by name would be refused; preferring both never is.
+/// Requests both families as a preference: a single-stack cluster refuses a request for both by name, but never a
+/// preference.
 pub(super) fn prefer_dual_stack(derived: &mut core::Service) {
     if let Some(spec) = &mut derived.spec {
         spec.ip_family_policy = Some("PreferDualStack".to_owned());
@@ -100,10 +102,10 @@ fn derived_port_name(port: &ServicePort) -> &str {
     if port.name.is_empty() { UNNAMED_PORT } else { &port.name }
 }
 
-/// Whether the derived Service that is there already says what [`derived_service`] would.
+/// Whether the existing derived Service already contains everything that [`derived_service`] would write.
 pub(super) fn derived_service_matches(there: &objects::Service, key: &ServiceKey, service: &ClusterSetService) -> bool {
     let families = match service.ip_families.as_slice() {
-        // One that has the other family as well keeps its addresses: the import shows those that are wanted.
+        // A Service that also has the other family keeps its addresses. The import shows the desired ones.
         [one] => there.ip_families.contains(one),
         _ => there.ip_family_policy.as_deref() == Some("PreferDualStack"),
     };
@@ -133,7 +135,7 @@ pub(super) fn derived_service_matches(there: &objects::Service, key: &ServiceKey
 pub fn service_import(key: &ServiceKey, service: &ClusterSetService, cluster_ips: &[IpAddr]) -> ServiceImport {
     let headless = service.service_type == ServiceType::Headless;
     let family = |ip: &IpAddr| if ip.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
-    // KEP-1645: the IPs come in the order of the families.
+    // KEP-1645: the IPs are in the order of the families.
     let (families, ips): (Vec<IpFamily>, Vec<String>) = if headless {
         (service.ip_families.clone(), Vec::new())
     } else {
@@ -170,7 +172,7 @@ pub fn service_import(key: &ServiceKey, service: &ClusterSetService, cluster_ips
     let exported = |pairs: &BTreeMap<String, String>| -> BTreeMap<String, String> {
         pairs.iter().filter(|(name, _)| !names::is_reserved(name)).map(|(k, v)| (k.clone(), v.clone())).collect()
     };
-    // What a well-behaved exporter leaves out itself: one bad pair must not cost the import.
+    // A well-behaved exporter already leaves these out. One bad pair must not prevent the import.
     let mut labels = exported(&service.labels);
     labels.retain(|name, value| is_label_key(name) && is_label_value(value));
     labels.insert(names::LABEL_MANAGED_BY.to_owned(), names::MANAGED_BY.to_owned());
@@ -185,7 +187,7 @@ pub fn service_import(key: &ServiceKey, service: &ClusterSetService, cluster_ips
     import
 }
 
-/// Whether the import that is there already says what is wanted, the status apart.
+/// Whether the existing import already has everything that is desired, except for the status.
 pub(super) fn service_import_matches(there: &objects::ServiceImport, wanted: &ServiceImport) -> bool {
     let same = |there: &crate::model::Pairs, wanted: Option<&BTreeMap<String, String>>| {
         let wanted = wanted.into_iter().flatten();
@@ -197,18 +199,18 @@ pub(super) fn service_import_matches(there: &objects::ServiceImport, wanted: &Se
         && same(&there.annotations, wanted.metadata.annotations.as_ref())
 }
 
-/// What the status of an import tells beside its spec.
+/// What determines the status of an import besides its spec.
 #[derive(Debug)]
 pub struct Facts<'a> {
     /// Why the service cannot be used yet, if so.
     pub pending: Option<&'a str>,
-    /// Exporting clusters that have not been heard of for long, and since when (milliseconds since 1970).
+    /// Exporting clusters that have been silent for long, and since when (milliseconds since 1970).
     pub silent: &'a BTreeMap<ClusterId, u64>,
-    /// Endpoints have, or would have, slices here.
+    /// Whether this cluster has, or would have, EndpointSlices.
     pub slices: bool,
 }
 
-/// The status of the import, given the one it has. `service` has the IP families that are served here.
+/// The status of the import, given its current one. `service` has the IP families that this cluster serves.
 pub fn import_status(
     current: &ServiceImportStatus,
     service: &ClusterSetService,
@@ -226,7 +228,8 @@ pub fn import_status(
             "This cluster supports none of the IP families that the service is exported with.",
         ),
     }];
-    // Only while it holds: a condition on every import that almost never says anything is a write for each.
+    // The condition exists only while it is true. On every import and almost never true, it would cost a write for
+    // each.
     if !facts.silent.is_empty() {
         verdicts.push(Verdict::new(ImportStaleReason::ClusterSilent, stale_message(facts.silent)));
     }
@@ -249,13 +252,13 @@ fn stale_message(silent: &BTreeMap<ClusterId, u64>) -> String {
     let clusters: Vec<_> =
         silent.iter().map(|(cluster, silent)| format!("\"{cluster}\" (noticed at {})", since(*silent))).collect();
     format!(
-        "Nothing is heard of {}: endpoints there are as they were, and may be gone. See to the controller there and its \
-         access to AWS; if the cluster is gone for good: cloudmap-mcs forget <cluster>.",
+        "Silent clusters: {}. Their endpoints stay as they were, and may be gone. Check the controllers there and their \
+         access to AWS. If a cluster is gone for good: cloudmap-mcs forget <cluster>.",
         clusters.join(", ")
     )
 }
 
-/// An imported EndpointSlice. Those of headless imports belong to no Service: CoreDNS reads them by their own labels.
+/// An imported EndpointSlice. Those of headless imports belong to no Service; CoreDNS finds them by their own labels.
 pub fn endpoint_slice(
     key: &ServiceKey,
     service_type: ServiceType,

@@ -36,7 +36,7 @@ fn mk_service() -> ClusterSetService {
 
 type Change = (&'static str, fn(&mut ClusterSetService));
 
-/// Each property of a service, changed.
+/// Changes of each property of a service.
 const CHANGES: &[Change] = &[
     ("port", |s| s.ports[0].port = 8000),
     ("port name", |s| s.ports[0].name = "web".into()),
@@ -57,7 +57,7 @@ fn changed(change: &Change) -> ClusterSetService {
     service
 }
 
-/// What the cache has of a derived Service after the API server filled in what it fills in.
+/// A derived Service as the cache has it after the API server has filled in its defaults.
 fn cached(mut object: core::Service) -> objects::Service {
     let spec = object.spec.as_mut().unwrap();
     let families = spec.ip_families.get_or_insert_with(|| vec!["IPv4".to_owned(), "IPv6".to_owned()]);
@@ -67,7 +67,7 @@ fn cached(mut object: core::Service) -> objects::Service {
     objects::Service::narrow(object, &mut Interner::default()).unwrap()
 }
 
-/// What the cache has of a ServiceImport after the API server took it from our field manager.
+/// A ServiceImport as the cache has it after the API server accepted it from our field manager.
 fn cached_import(mut import: ServiceImport) -> objects::ServiceImport {
     let owned = |pairs: &Option<BTreeMap<String, String>>| -> Value {
         pairs
@@ -95,7 +95,7 @@ fn the_derived_name_is_that_of_mcs_api() {
 }
 
 #[test]
-fn a_derived_service_that_says_it_all_is_not_written_again() {
+fn a_complete_derived_service_is_not_written_again() {
     let all = CHANGES.iter().map(|change| (change.0, changed(change))).chain([("nothing", mk_service())]);
     for (name, service) in all {
         assert!(derived_service_matches(&cached(derived_service(&key(), &service)), &key(), &service), "{name}");
@@ -117,7 +117,7 @@ fn a_derived_service_that_differs_is_written() {
 }
 
 #[test]
-fn the_default_time_out_and_the_order_of_ports_are_no_difference() {
+fn the_default_timeout_and_the_order_of_ports_are_no_difference() {
     let explicit = changed(&("", |s| s.session_affinity = SessionAffinity::ClientIp { timeout: Some(10_800) }));
     let default = changed(&("", |s| s.session_affinity = SessionAffinity::ClientIp { timeout: None }));
     assert!(derived_service_matches(&cached(derived_service(&key(), &explicit)), &key(), &default));
@@ -126,7 +126,7 @@ fn the_default_time_out_and_the_order_of_ports_are_no_difference() {
 }
 
 #[test]
-fn the_derived_service_selects_nothing_and_asks_for_no_family_by_name_where_it_prefers_both() {
+fn the_derived_service_has_no_selector_and_names_no_family_if_it_prefers_both() {
     let spec = derived_service(&key(), &changed(&CHANGES[10])).spec.unwrap();
     assert_eq!(
         (spec.ip_family_policy.as_deref(), spec.ip_families, spec.selector),
@@ -138,7 +138,7 @@ fn the_derived_service_selects_nothing_and_asks_for_no_family_by_name_where_it_p
 }
 
 #[test]
-fn an_import_that_says_it_all_is_not_written_again_and_any_difference_is() {
+fn a_complete_import_is_not_written_again_and_any_difference_is() {
     let ips = ["10.96.0.7".parse().unwrap(), "fd00::7".parse().unwrap()];
     let before = cached_import(service_import(&key(), &mk_service(), &ips));
     let more: &[Change] = &[
@@ -156,7 +156,7 @@ fn an_import_that_says_it_all_is_not_written_again_and_any_difference_is() {
 }
 
 #[test]
-fn a_label_that_is_exported_no_more_is_a_difference_and_one_of_somebody_else_is_none() {
+fn a_label_that_is_no_longer_exported_is_a_difference_and_a_foreign_label_is_not() {
     let labelled = changed(&("", |s| s.labels = [("a".to_owned(), "b".to_owned())].into()));
     let there = cached_import(service_import(&key(), &labelled, &[]));
     assert!(!service_import_matches(&there, &service_import(&key(), &mk_service(), &[])));
@@ -210,7 +210,7 @@ fn ips_come_in_the_order_of_the_families() {
 }
 
 #[test]
-fn an_import_without_a_usable_family_says_so() {
+fn an_import_without_a_usable_family_reports_that() {
     let status = |service: &ClusterSetService, ips: &[IpAddr]| {
         let import = service_import(&key(), service, ips);
         let status = status_of(&ServiceImportStatus::default(), service, &import, None, &[], 0);
@@ -241,7 +241,7 @@ fn status_of(
 }
 
 #[test]
-fn what_is_waited_for_is_said_and_no_slices_are_promised() {
+fn a_pending_import_says_what_it_waits_for_and_promises_no_slices() {
     let import = service_import(&key(), &mk_service(), &[]);
     let status = status_of(&ServiceImportStatus::default(), &mk_service(), &import, Some("denied."), &[], 1);
     let ready = &status.conditions[0];
@@ -270,7 +270,7 @@ fn silent_clusters_are_named_while_they_are_silent() {
 }
 
 #[test]
-fn impossible_labels_of_another_cluster_do_not_cost_the_import() {
+fn malformed_labels_of_another_cluster_do_not_prevent_the_import() {
     let mut service = mk_service();
     service.labels = [("a b".to_owned(), "x".to_owned()), ("a".to_owned(), "x y".to_owned())].into();
     service.annotations = [("a b".to_owned(), "x".to_owned()), ("note".to_owned(), "x y".to_owned())].into();
@@ -282,7 +282,7 @@ fn impossible_labels_of_another_cluster_do_not_cost_the_import() {
 }
 
 #[test]
-fn an_unnamed_port_has_a_name_in_the_derived_service_and_none_in_the_import() {
+fn an_unnamed_port_has_a_name_only_in_the_derived_service() {
     let service = changed(&("", |s| s.ports = vec![mk_port("", 80), mk_port("admin", 81)]));
     let ports = derived_service(&key(), &service).spec.unwrap().ports.unwrap();
     let names: Vec<_> = ports.iter().map(|port| port.name.as_deref()).collect();

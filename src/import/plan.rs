@@ -1,4 +1,4 @@
-//! The pure step: all exports of one name, and the objects that are there, become the objects that should be there.
+//! The pure step from all exports of one name and the observed objects to the desired objects.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,53 +21,58 @@ use crate::{
     },
 };
 
-/// What one cluster says about the name.
+/// One cluster's export of the name.
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
+    /// The export.
     pub export: &'a Export,
+    /// Its endpoints.
     pub endpoints: &'a [Endpoint],
 }
 
-/// All that the plan decides by.
+/// Everything on which the plan depends.
 #[derive(Debug)]
 pub struct Observed<'a> {
+    /// The name.
     pub key: &'a ServiceKey,
-    /// The own id.
+    /// The id of this cluster.
     pub local: &'a ClusterId,
-    /// The namespace exists and is not terminating.
+    /// Whether the namespace exists and is not terminating.
     pub namespace: bool,
-    /// The exports of all clusters that are known, the own one included.
+    /// The exports of all known clusters, including this one.
     pub sources: &'a BTreeMap<ClusterId, Source<'a>>,
-    /// Clusters that have not been read since the start: what they say about the name is unknown, so that nothing of
-    /// theirs may be deleted, and nothing that their export may have decided be changed.
+    /// Clusters that have not been read since the start. What they export is unknown, so nothing of theirs may be
+    /// deleted, and nothing may change that their export may have decided.
     pub unknown: &'a Unknown,
-    /// The registry is still being read for the first time: the unknown clusters may become known any moment.
+    /// Whether the registry is still being read for the first time, so unknown clusters may become known at any moment.
     pub settling: bool,
-    /// The IP families that this cluster has.
+    /// The IP families of this cluster.
     pub families: &'a [IpFamily],
-    /// Clusters that have not been heard of for long, and since when (milliseconds since 1970): what they said last counts.
+    /// Clusters that have been silent for long, and since when (milliseconds since 1970). Their last exports count.
     pub silent: &'a BTreeMap<ClusterId, u64>,
-    /// What others registered in Cloud Map under the name.
+    /// The discovered instances of the name.
     pub foreign: &'a Picture,
+    /// The ServiceImport.
     pub import: Option<&'a ServiceImport>,
-    /// The Service of the derived name, whoever made it.
+    /// The Service with the derived name, no matter who created it.
     pub derived: Option<&'a Service>,
-    /// The slices of this project for the name.
+    /// The EndpointSlices of this project for the name.
     pub slices: &'a [Arc<OwnSlice>],
 }
 
 /// Clusters whose state is not known (yet).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unknown {
-    /// The registry has not been read at all: any cluster may export anything.
+    /// The registry has not been read at all, so any cluster may export anything.
     All,
-    /// All but these are known.
+    /// Only these clusters are unknown.
     Only(BTreeSet<ClusterId>),
-    /// These alone are known: clusters that are not in the ledger may export the name as well.
+    /// Only these clusters are known; clusters that are not in the ledger may export the name as well.
     AllBut(BTreeSet<ClusterId>),
 }
 
 impl Unknown {
+    /// Whether a cluster is unknown.
     pub fn contains(&self, cluster: &str) -> bool {
         let among = |clusters: &BTreeSet<ClusterId>| clusters.iter().any(|one| one.as_str() == cluster);
         match self {
@@ -77,45 +82,46 @@ impl Unknown {
         }
     }
 
+    /// Whether every cluster is known.
     pub fn is_none(&self) -> bool {
         matches!(self, Self::Only(clusters) if clusters.is_empty())
     }
 }
 
-/// What should happen with a name.
+/// What to do with a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
-    /// Nothing to do, or nothing that may be done on what is known.
+    /// Nothing: either everything is as desired, or too little is known.
     Keep,
-    /// Nobody exports the name any more: delete what is ours.
+    /// Nobody exports the name any more: delete our objects.
     Remove,
-    /// A ServiceImport of somebody else is in the way: the message says which, and the remedy.
+    /// A foreign ServiceImport blocks the import. The message names it, and has the remedy.
     Blocked(String),
-    /// These objects should be there, and no other slices of ours.
+    /// These objects are desired, and no other slices of ours.
     Want(Box<Wanted>),
 }
 
-/// The objects that a name should have.
+/// The desired objects of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// What the name is in the ClusterSet. `None`: the ServiceImport and the derived Service stay as they are, because
-    /// a cluster that may have decided about them is not known. Its IP families are those that this cluster serves it by:
-    /// none where it supports none of them.
+    /// The merged service; `None` if the ServiceImport and the derived Service stay as they are, because a cluster that
+    /// may have decided about them is unknown. Its IP families are those by which this cluster serves it; none if this
+    /// cluster supports none of them.
     pub service: Option<ClusterSetService>,
-    /// An object of somebody else is in the way of the derived Service: which, and the remedy. Nothing but the ServiceImport
-    /// is written, which says so.
+    /// A foreign object blocks the derived Service: which one, and the remedy. Only the ServiceImport is written then,
+    /// and reports this.
     pub obstacle: Option<String>,
     /// The exporting clusters among [`Observed::silent`].
     pub silent: BTreeMap<ClusterId, u64>,
-    /// By source cluster. Slices of unknown clusters are not among them and are to be kept.
+    /// The slices by source cluster. Slices of unknown clusters are not included and must stay.
     pub slices: BTreeMap<ClusterId, Vec<Slice>>,
-    /// Names of slices of ours that are to go.
+    /// Names of our slices that must be deleted.
     pub stale: Vec<Arc<str>>,
     /// Addresses that were left out.
     pub skipped: Vec<(ClusterId, IpAddr, Unusable)>,
 }
 
-/// Plans one name. `is_cluster_ip` says whether an address is a cluster IP of this cluster.
+/// Plans one name. `is_cluster_ip` returns whether an address is a cluster IP of this cluster.
 pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Copy) -> Plan {
     let exports: BTreeMap<ClusterId, &Export> =
         observed.sources.iter().map(|(id, source)| (id.clone(), source.export)).collect();
@@ -131,12 +137,13 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         return if ours && !concerns_unknown(observed) { Plan::Remove } else { Plan::Keep };
     };
     if !observed.namespace {
-        // Namespace sameness: without the namespace there is no import. A terminating one takes ours with it.
+        // Namespace sameness: without the namespace there is no import. A terminating namespace takes our objects
+        // along.
         return Plan::Keep;
     }
     if observed.import.is_some_and(|import| !import.managed) {
         return Plan::Blocked(format!(
-            "ServiceImport {} was not made by cloudmap-mcs and is in the way of the import. Stop whatever makes it, then \
+            "ServiceImport {} was not created by cloudmap-mcs and blocks the import. Stop whatever creates it, then \
              delete it, or hand it over: kubectl label serviceimport -n {} {} {}={}",
             observed.key,
             observed.key.namespace,
@@ -165,7 +172,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         return Plan::Want(Box::new(nothing));
     }
 
-    // The slices are those of the import that there is, or will be.
+    // The slices belong to the import that exists, or will exist.
     let headless = match observed.import.filter(|_| !decided) {
         Some(import) => import.spec.type_ == ServiceImportType::Headless,
         None => service.service_type == ServiceType::Headless,
@@ -178,7 +185,8 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         let local = source == observed.local;
         let mut packed = packable(endpoints, &Placement { source, local, families, carried, unnamed_alias, proximity });
         packed.extend(kept);
-        // The own endpoints were checked when they were planned, and may have cluster IPs: nothing else here leads to them.
+        // Our own endpoints were checked when they were planned. They may have cluster IPs, because nothing else in
+        // this cluster points to them.
         if !local {
             leave_out(source, &mut packed, is_cluster_ip, &mut skipped);
         }
@@ -211,7 +219,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     Plan::Want(Box::new(Wanted { service, obstacle: None, silent, slices, stale, skipped }))
 }
 
-/// The import of a name that only others registered, none of whose instances is known to be there.
+/// The import of a name that only others registered, if none of its instances is known to exist.
 fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Copy) -> Plan {
     let mut skipped = Vec::new();
     let unread = registered::unread(observed).into_iter().map(|(source, mut rows)| {
@@ -226,7 +234,7 @@ fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> 
     Plan::Want(Box::new(Wanted { service: None, obstacle: None, silent: BTreeMap::new(), slices, stale, skipped }))
 }
 
-/// Leaves out the addresses that cannot be endpoints here, those of slices that are kept included.
+/// Leaves out the addresses that cannot be endpoints in this cluster, including those in slices that stay.
 fn leave_out(
     source: &ClusterId,
     endpoints: &mut Vec<PackedEndpoint>,
@@ -254,7 +262,7 @@ fn carried_ports(endpoints: &[Endpoint]) -> Vec<Arc<str>> {
     names.into_iter().cloned().collect()
 }
 
-/// Whether a cluster that is unknown may still export the name, as far as the objects here tell.
+/// Whether an unknown cluster may still export the name, as far as the objects show.
 fn concerns_unknown(observed: &Observed<'_>) -> bool {
     import_concerns_unknown(observed)
         || tells_no_cluster(observed) && !observed.unknown.is_none()
@@ -264,8 +272,9 @@ fn concerns_unknown(observed: &Observed<'_>) -> bool {
             .any(|slice| observed.unknown.contains(slice.source_cluster.as_deref().unwrap_or_default()))
 }
 
-/// An import that does not exist yet, or that somebody handed over, waits for the first reading of all clusters, because an older
-/// export may be among them, but not for a cluster that cannot be read at all: one bad cluster never stops the others.
+/// An import that does not exist yet, or that somebody handed over, waits for the first reading of all clusters,
+/// because one of them may have an older export. It does not wait for a cluster that cannot be read at all: one bad
+/// cluster never stops the others.
 fn import_concerns_unknown(observed: &Observed<'_>) -> bool {
     match (observed.import.filter(|import| import.managed), observed.unknown) {
         (_, Unknown::All) => true,
@@ -276,17 +285,18 @@ fn import_concerns_unknown(observed: &Observed<'_>) -> bool {
     }
 }
 
-/// The import is there, but does not say where from: another controller made it, and somebody gave it this project's label.
+/// Whether the import exists but does not name its clusters: another controller created it, and somebody gave it this
+/// project's label.
 fn tells_no_cluster(observed: &Observed<'_>) -> bool {
     observed.import.is_some_and(|import| import.managed && import.status.clusters.is_empty())
 }
 
-/// A Service with the name of the derived one that is not ours.
+/// A foreign Service with the derived name.
 fn obstacle(observed: &Observed<'_>, service: &ClusterSetService) -> Option<String> {
     let derived = observed.derived.filter(|derived| !derived.managed)?;
     (service.service_type == ServiceType::ClusterSetIp).then(|| {
         format!(
-            "Service {} was not made by cloudmap-mcs and has the name of the derived Service of ServiceImport {}. \
+            "Service {} was not created by cloudmap-mcs and has the name of the derived Service of ServiceImport {}. \
              Delete it.",
             derived.key, observed.key
         )
@@ -303,7 +313,7 @@ pub(super) fn of_cluster<'a>(
         .map(|slice| &**slice)
 }
 
-/// The domain form of a slice that is there.
+/// An existing slice in the form of the domain.
 pub(super) fn slice(slice: &OwnSlice) -> Option<Slice> {
     let family = match slice.address_type {
         AddressType::V4 => IpFamily::V4,

@@ -150,7 +150,7 @@ impl Scene {
 }
 
 #[test]
-fn an_export_elsewhere_is_wanted_here() {
+fn an_export_of_another_cluster_is_imported() {
     let wanted = Scene::new(&[("there", 1, &["10.0.0.1"]), ("here", 2, &["10.1.0.1"])]).wanted();
     assert_eq!(wanted.service.unwrap().clusters.len(), 2);
     assert_eq!(wanted.slices[&id("there")][0].endpoints[0].node, None);
@@ -162,7 +162,7 @@ fn an_export_elsewhere_is_wanted_here() {
 }
 
 #[test]
-fn zero_endpoints_are_an_import_without_slices() {
+fn an_export_without_endpoints_is_an_import_without_slices() {
     let wanted = Scene::new(&[("there", 1, &[])]).wanted();
     assert!(wanted.service.is_some() && wanted.slices[&id("there")].is_empty());
 }
@@ -175,7 +175,7 @@ fn nothing_is_imported_without_the_namespace() {
 }
 
 #[test]
-fn the_last_unexport_removes_what_is_ours() {
+fn the_last_unexport_removes_our_objects() {
     let mut scene = Scene::new(&[]);
     scene.import = Some(mk_import(true, &["there"]));
     assert_eq!(scene.plan(), Plan::Remove);
@@ -224,9 +224,9 @@ fn a_new_import_waits_for_the_first_reading_but_not_for_a_broken_cluster() {
     assert_eq!(scene.plan(), Plan::Keep);
 }
 
-/// What another controller made has no status of ours: which clusters it is of, nobody knows until all were read.
+/// An import that another controller created has no status of ours. Nobody knows its clusters until all were read.
 #[test]
-fn an_import_that_was_handed_over_is_not_removed_before_all_clusters_were_read() {
+fn a_handed_over_import_is_not_removed_before_all_clusters_were_read() {
     let mut scene = Scene::new(&[]);
     scene.import = Some(mk_import(true, &[]));
     for unknown in [Unknown::All, Unknown::Only([id("there")].into()), Unknown::AllBut([id("here")].into())] {
@@ -244,9 +244,9 @@ fn an_import_that_was_handed_over_is_not_removed_before_all_clusters_were_read()
     assert!(scene.wanted().service.is_some(), "one bad cluster never stops the others");
 }
 
-/// Where the AWS Cloud Map MCS Controller may be, exports are not only in the ledger.
+/// If a cluster may run the AWS Cloud Map MCS Controller, there are exports that are not in the ledger.
 #[test]
-fn who_is_not_known_at_all_may_export_as_well() {
+fn clusters_that_are_not_known_at_all_may_export_as_well() {
     let mut scene = Scene::new(&[("there", 1, &["10.2.0.1"])]);
     scene.unknown = Unknown::AllBut([id("here"), id("there"), id("left")].into());
     scene.import = Some(mk_import(true, &["elsewhere", "there"]));
@@ -258,7 +258,7 @@ fn who_is_not_known_at_all_may_export_as_well() {
 }
 
 #[test]
-fn a_foreign_import_in_the_way_is_refused_by_name() {
+fn a_foreign_import_blocks_the_import_and_is_named() {
     let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);
     scene.import = Some(mk_import(false, &[]));
     let Plan::Blocked(message) = scene.plan() else { panic!() };
@@ -270,7 +270,7 @@ fn a_foreign_import_in_the_way_is_refused_by_name() {
 }
 
 #[test]
-fn a_foreign_service_of_the_derived_name_is_said_on_the_import_and_gets_no_endpoints() {
+fn a_foreign_service_with_the_derived_name_is_reported_and_gets_no_endpoints() {
     let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);
     let foreign = k8s_openapi::api::core::v1::Service {
         metadata: ObjectMeta { namespace: Some("ns".into()), name: Some("derived-x".into()), ..ObjectMeta::default() },
@@ -286,7 +286,7 @@ fn a_foreign_service_of_the_derived_name_is_said_on_the_import_and_gets_no_endpo
 }
 
 #[test]
-fn only_the_families_of_this_cluster_are_served_and_rather_those_of_a_younger_export_than_none() {
+fn only_families_of_this_cluster_are_served_if_need_be_those_of_a_younger_export() {
     use IpFamily::{V4, V6};
     for (oldest, younger, here, expected) in [
         (vec![V4], vec![V4], vec![V4], vec![V4]),
@@ -313,7 +313,7 @@ fn only_the_families_of_this_cluster_are_served_and_rather_those_of_a_younger_ex
 }
 
 #[test]
-fn silence_matters_to_the_imports_of_the_silent_cluster() {
+fn silence_is_reported_on_the_imports_of_the_silent_cluster() {
     let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);
     scene.silent = [(id("there"), 5), (id("third"), 6)].into();
     assert_eq!(scene.wanted().silent, [(id("there"), 5)].into());
@@ -330,7 +330,7 @@ fn a_bad_address_is_left_out_and_reported_but_never_its_slice() {
 }
 
 #[test]
-fn the_slices_of_a_cluster_that_exports_no_more_go() {
+fn the_slices_of_a_cluster_that_no_longer_exports_go() {
     let mut scene = Scene::new(&[("here", 1, &["10.1.0.1"])]);
     scene.slices = vec![mk_slice("s", "there")];
     assert_eq!(scene.wanted().stale, ["s".into()]);

@@ -1,4 +1,4 @@
-//! What others registered in Cloud Map under a name, beside what Kubernetes clusters export.
+//! Discovered instances of a name, in addition to the exports of Kubernetes clusters.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::{
     model::{ClusterId, ClusterSetService, IpFamily, PackedEndpoint, Protocol, ServicePort, ServiceType},
 };
 
-/// What a name is that no cluster exports.
+/// The service of a name that no cluster exports.
 pub(super) fn service(observed: &Observed<'_>) -> Option<ClusterSetService> {
     foreign::service(&observed.foreign.backends, present(observed).as_ref())
 }
 
-/// Whether the import of a name that nobody exports any more stays: others registered it, and either a service of that
-/// name is still there, be it empty, or that is not known.
+/// Whether the import of a name that nobody exports any more stays: others registered it, and a service with that name
+/// still exists (possibly empty), or this is not known.
 pub(super) fn stays(observed: &Observed<'_>) -> bool {
     let of_others = |import: &&ServiceImport| {
         import.managed && import.status.clusters.iter().any(|status| ClusterId::is_foreign(&status.cluster))
@@ -24,12 +24,12 @@ pub(super) fn stays(observed: &Observed<'_>) -> bool {
     observed.import.as_ref().is_some_and(of_others) && (observed.foreign.exists || !observed.foreign.complete)
 }
 
-/// Whether what others registered tells what the name is: if not, an import that is there stays as it is.
+/// Whether the discovered instances determine the service. If not, an existing import stays as it is.
 pub(super) fn decides(observed: &Observed<'_>) -> bool {
     observed.foreign.complete || present(observed).is_none()
 }
 
-/// The endpoints that fit under the service, and the families that it has: as it is decided, or else as the import says it.
+/// The endpoints that fit the service, and its families: those of the decided service, or else those of the import.
 pub(super) fn fit(observed: &Observed<'_>, decided: Option<&ClusterSetService>) -> (Vec<IpFamily>, Fitted) {
     let Some(front) = decided.map(Front::of).or_else(|| present(observed)) else { return Default::default() };
     let exported = observed.sources.values().flat_map(|source| source.endpoints);
@@ -37,7 +37,7 @@ pub(super) fn fit(observed: &Observed<'_>, decided: Option<&ClusterSetService>) 
     (front.ip_families, fitted)
 }
 
-/// What is in the slices of others' sources and was never read, as long as not all was read.
+/// Endpoints in slices of discovered sources that were never read, while not everything was read.
 pub(super) fn unread(observed: &Observed<'_>) -> BTreeMap<ClusterId, Vec<PackedEndpoint>> {
     let mut kept: BTreeMap<ClusterId, Vec<PackedEndpoint>> = BTreeMap::new();
     if observed.foreign.complete {
@@ -59,7 +59,7 @@ pub(super) fn unread(observed: &Observed<'_>) -> BTreeMap<ClusterId, Vec<PackedE
     kept
 }
 
-/// What the import says.
+/// The service as the import describes it.
 fn present(observed: &Observed<'_>) -> Option<Front> {
     let spec = &observed.import.filter(|import| import.managed)?.spec;
     let port = |port: &crate::api::ServiceImportPort| {

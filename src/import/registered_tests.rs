@@ -1,4 +1,4 @@
-//! What others registered, in the plan of a name.
+//! Discovered instances in the plan of a name.
 
 use super::super::plan::tests::*;
 use super::super::plan::{Plan, Unknown};
@@ -30,7 +30,7 @@ fn addresses(plan: &Plan, source: &str) -> Vec<String> {
     slices.flat_map(|slice| &slice.endpoints).map(|endpoint| endpoint.address.to_string()).collect()
 }
 
-/// A scene with an import that others' instances made.
+/// A scene with an import of discovered instances.
 fn imported() -> Scene {
     let mut scene = Scene::new(&[]);
     let mut import = mk_import(true, &["ecs-prod"]);
@@ -44,7 +44,7 @@ fn imported() -> Scene {
 }
 
 #[test]
-fn alone_it_is_a_service_of_its_own() {
+fn discovered_instances_of_a_name_that_nobody_exports_are_a_service() {
     let mut scene = Scene::new(&[]);
     scene.foreign = picture(&[backend("10.9.0.1", 8080), backend("127.0.0.1", 8080)]);
     let plan = scene.plan();
@@ -54,7 +54,7 @@ fn alone_it_is_a_service_of_its_own() {
     assert_eq!((service.service_type, service.ports[0].port), (ServiceType::ClusterSetIp, 8080));
     assert_eq!(service.clusters.keys().map(ClusterId::as_str).collect::<Vec<_>>(), ["ecs-prod"]);
     assert_eq!(wanted.skipped.len(), 1);
-    // An older export may be found any moment, or the namespace not be there at all.
+    // An older export may appear at any moment, or the namespace may not exist at all.
     scene.unknown = Unknown::All;
     assert_eq!(scene.plan(), Plan::Keep);
     scene.unknown = Unknown::Only([].into());
@@ -63,7 +63,7 @@ fn alone_it_is_a_service_of_its_own() {
 }
 
 #[test]
-fn an_export_stays_as_it_is_and_is_joined() {
+fn discovered_instances_join_an_export_without_changing_it() {
     let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);
     let Plan::Want(alone) = scene.plan() else { panic!() };
     scene.foreign = picture(&[backend("10.9.0.1", 3000), backend("10.0.0.1", 8080)]);
@@ -79,7 +79,7 @@ fn an_export_stays_as_it_is_and_is_joined() {
 }
 
 #[test]
-fn an_empty_service_keeps_its_import_without_endpoints_and_only_then() {
+fn only_an_existing_empty_service_keeps_its_import_without_endpoints() {
     let mut scene = imported();
     scene.foreign = picture(&[]);
     let Plan::Want(wanted) = scene.plan() else { panic!() };
@@ -87,7 +87,7 @@ fn an_empty_service_keeps_its_import_without_endpoints_and_only_then() {
     assert_eq!(wanted.stale.iter().map(|name| &**name).collect::<Vec<_>>(), ["svc-1"]);
     scene.foreign.exists = false;
     assert_eq!(scene.plan(), Plan::Remove);
-    // One that clusters exported goes with their exports, whatever is registered there.
+    // An import that clusters exported goes with their exports, no matter what is registered.
     scene.foreign.exists = true;
     scene.import = Some(mk_import(true, &["there"]));
     assert_eq!(scene.plan(), Plan::Remove);
@@ -97,20 +97,20 @@ fn an_empty_service_keeps_its_import_without_endpoints_and_only_then() {
 }
 
 #[test]
-fn what_was_not_read_stays_as_it_is() {
+fn endpoints_that_were_not_read_stay_as_they_are() {
     let mut scene = imported();
     scene.foreign = Picture { complete: false, exists: false, ..picture(&[]) };
     let plan = scene.plan();
     assert_eq!(addresses(&plan, "ecs-prod"), ["10.0.0.1"]);
     let Plan::Want(wanted) = plan else { panic!() };
     assert!(wanted.service.is_none() && wanted.stale.is_empty(), "{wanted:?}");
-    // A part of it was read: its instances come, the rest stays, and so does the port.
+    // A part was read: its instances are added, the rest stays, and so does the port.
     scene.foreign = Picture { complete: false, ..picture(&[backend("10.9.0.1", 3000)]) };
     let plan = scene.plan();
     assert_eq!(addresses(&plan, "ecs-prod").into_iter().collect::<std::collections::BTreeSet<_>>().len(), 2);
     let Plan::Want(wanted) = plan else { panic!() };
     assert_eq!(wanted.service, None);
-    // What was read once and is no more goes.
+    // What was read once and no longer exists goes.
     scene.foreign.seen = ["10.0.0.1".parse().unwrap()].into();
     assert_eq!(addresses(&scene.plan(), "ecs-prod"), ["10.9.0.1"]);
     scene.foreign.complete = true;
@@ -119,7 +119,7 @@ fn what_was_not_read_stays_as_it_is() {
 }
 
 #[test]
-fn while_an_exporter_is_not_known_endpoints_follow_and_the_import_stays() {
+fn while_an_exporter_is_unknown_endpoints_are_kept_up_to_date_and_the_import_stays() {
     let mut scene = imported();
     scene.import.as_mut().unwrap().status.clusters = mk_import(true, &["ecs-prod", "there"]).status.clusters;
     scene.unknown = Unknown::Only([id("there")].into());

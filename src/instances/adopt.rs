@@ -1,10 +1,10 @@
-//! What may be taken over from the controllers that this one replaces, and only where the user says so.
+//! What may be taken over from the controllers that this one replaces, and only if the user allows it.
 //!
 //! | from | service | its instances |
 //! |---|---|---|
-//! | external-dns (provider `aws-sd`) | `heritage=external-dns` with exactly this owner | one attribute, whose value in lower case is the id; longer ones by their SHA-256 |
-//! | the Python CloudMap Kubernetes Controller | any that it could use | `AWS_INSTANCE_IPV4` alone, and the address with dashes as id |
-//! | the AWS Cloud Map MCS Controller that ran in this cluster, by `--aws-mcs-compat` | any that it could use | all of its attributes, `CLUSTERSET_ID` and `CLUSTER_ID` being ours, and protocol, address and port as id |
+//! | external-dns (provider `aws-sd`) | `heritage=external-dns` with exactly this owner | one attribute, whose value in lower case is the id; for longer values the id is their SHA-256 |
+//! | the Python CloudMap Kubernetes Controller | any service that it could use | only `AWS_INSTANCE_IPV4`, and the address with dashes as the id |
+//! | the AWS Cloud Map MCS Controller that ran in this cluster, with `--aws-mcs-compat` | any service that it could use | all of its attributes, with our `CLUSTERSET_ID` and `CLUSTER_ID`, and protocol, address and port as the id |
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -18,25 +18,25 @@ use crate::{
     model::{ClusterId, ClusterSetId},
 };
 
-/// Longest id of an instance (Cloud Map `RegisterInstance`).
+/// Maximum length of an instance id (Cloud Map `RegisterInstance`).
 const MAX_ID: usize = 64;
 /// The value for the Python controller.
 const CLOUDMAP_CONTROLLER: &str = "cloudmap-controller";
-/// Begin of the value for external-dns.
+/// Prefix of the value for external-dns.
 const EXTERNAL_DNS: &str = "external-dns/";
 
-/// Whose instances in a target become ours.
+/// The controller whose instances in a target become ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Adopt {
     /// external-dns with this `--txt-owner-id`.
     ExternalDns(Arc<str>),
-    /// The Python CloudMap Kubernetes Controller, which has no ids of its own.
+    /// The Python CloudMap Kubernetes Controller, which has no owner ids.
     CloudMapController,
-    /// The AWS Cloud Map MCS Controller under this cluster's id; no annotation says so.
+    /// The AWS Cloud Map MCS Controller with this cluster's id. No annotation has this value.
     AwsMcsController { cluster: ClusterId, clusterset: ClusterSetId },
 }
 
-/// A value that names no controller.
+/// The value names no controller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it must be \"external-dns/<owner id>\" or \"cloudmap-controller\"")]
 pub struct InvalidAdopt;
@@ -64,7 +64,7 @@ impl fmt::Display for Adopt {
 }
 
 impl Adopt {
-    /// Whether what this is about may have instances in a service of this owner.
+    /// Whether this controller may have instances in a service of `owner`.
     pub fn covers(&self, owner: &ServiceOwner) -> bool {
         match self {
             Self::ExternalDns(id) => matches!(owner, ServiceOwner::ExternalDns(other) if **other == **id),
@@ -74,7 +74,8 @@ impl Adopt {
         }
     }
 
-    /// Whether the id scheme identifies an instance, in a service that [`covers`](Self::covers) says yes to.
+    /// Whether this controller wrote an instance, by its id scheme, in a service for which [`covers`](Self::covers) is
+    /// true.
     pub fn wrote(&self, instance: &Instance) -> bool {
         if let Self::AwsMcsController { cluster, clusterset } = self {
             return awsmcs::wrote(instance, cluster, clusterset);
@@ -113,7 +114,7 @@ mod tests {
 
     /// external-dns itself compares by prefix: owner `eks` deletes services of `eks-prod`.
     #[test]
-    fn only_the_exact_owner_is_meant() {
+    fn only_the_exact_owner_id_matches() {
         let eks = Adopt::ExternalDns("eks".into());
         assert!(eks.covers(&ServiceOwner::ExternalDns("eks".to_owned())));
         for owner in [ServiceOwner::ExternalDns("eks-prod".to_owned()), ServiceOwner::Unclaimed, ServiceOwner::Ours] {
@@ -124,9 +125,9 @@ mod tests {
         }
     }
 
-    /// The ids that external-dns v0.18.0 left, by `aws servicediscovery list-instances`.
+    /// The ids that external-dns v0.18.0 created, from `aws servicediscovery list-instances`.
     #[test]
-    fn instances_are_told_by_the_id_scheme_alone() {
+    fn only_the_id_scheme_identifies_instances() {
         let (edns, python) = (Adopt::ExternalDns("eks".into()), Adopt::CloudMapController);
         let long = format!("{}.eu-west-1.elb.amazonaws.com", "Internal-".repeat(6));
         let hashed = short_hash(&long.to_ascii_lowercase(), 32);

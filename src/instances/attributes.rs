@@ -1,16 +1,16 @@
-//! What an instance says: the attributes that everybody reads, and ours.
+//! The attributes of an instance: those that everybody reads, and ours.
 //!
 //! | attribute | value |
 //! |---|---|
-//! | `AWS_INSTANCE_IPV4`, `AWS_INSTANCE_IPV6` | the endpoint's addresses, one instance for both |
-//! | `AWS_INSTANCE_PORT` | the number that the first port of the Service has on this endpoint |
-//! | `AWS_ALIAS_DNS_NAME`, `AWS_INSTANCE_CNAME` | a host name in place of all of these: a load balancer, or another one |
-//! | `PORT_<name>` | each further port: `<number>/<protocol>`, where `<name>` is the port's name, or its number |
-//! | `AVAILABILITY_ZONE`, `REGION` | as ECS writes them, where they are known |
-//! | `CLOUDMAP_MCS_CLUSTERSET`, `CLOUDMAP_MCS_CLUSTER`, `CLOUDMAP_MCS_CLUSTER_UID` | whose the instance is |
+//! | `AWS_INSTANCE_IPV4`, `AWS_INSTANCE_IPV6` | the endpoint's addresses; one instance has both |
+//! | `AWS_INSTANCE_PORT` | the number of the Service's first port on this endpoint |
+//! | `AWS_ALIAS_DNS_NAME`, `AWS_INSTANCE_CNAME` | a host name that replaces all of these: a load balancer, or another one |
+//! | `PORT_<name>` | each further port: `<number>/<protocol>`, where `<name>` is the port's name or number |
+//! | `AVAILABILITY_ZONE`, `REGION` | as ECS writes them, if they are known |
+//! | `CLOUDMAP_MCS_CLUSTERSET`, `CLOUDMAP_MCS_CLUSTER`, `CLOUDMAP_MCS_CLUSTER_UID` | the owner of the instance |
 //! | `CLOUDMAP_MCS_NAMESPACE`, `CLOUDMAP_MCS_SERVICE` | the Kubernetes Service, for people |
 //! | `AWS_INIT_HEALTH_STATUS` | `HEALTHY`, or `UNHEALTHY` while the pod is not ready; only in services with a custom health check |
-//! | any other name | what users add ([`Custom`]) |
+//! | any other name | attributes of users ([`Custom`]) |
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -30,13 +30,14 @@ use crate::{
     model::{Endpoint, EndpointPort, ServiceKey, ServicePort},
 };
 
-/// Attributes of an instance that AWS allows; ours alone are ten, which leaves room for twenty further ports.
+/// How many attributes of an instance AWS allows. Ours are ten, which leaves room for twenty further ports.
 const MAX_ATTRIBUTES: usize = 30;
-/// Characters of all keys and values that AWS allows.
+/// How many characters in all names and values AWS allows.
 const MAX_CHARACTERS: usize = 5000;
-/// Why a Service cannot be registered at all.
+/// A Service cannot be registered at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
+    /// Its instances would be too large for Cloud Map.
     #[error(
         "Service {service} has {ports} ports: an instance of it would have {attributes} attributes and {characters} \
          characters, and Cloud Map allows 30 and 5,000; export fewer ports, or add fewer attributes of your own"
@@ -44,8 +45,8 @@ pub enum Unfit {
     TooLarge { service: ServiceKey, ports: usize, attributes: usize, characters: usize },
 }
 
-/// One instance as it shall be. Kept small, because there are many: what all instances of a Service say is shared, and
-/// the text is written only for the call.
+/// A desired instance. It is small, because there are many: everything that all instances of a Service have in common
+/// is shared, and the attributes are written only for the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceSpec {
     id: Arc<str>,
@@ -54,9 +55,10 @@ pub struct InstanceSpec {
     ipv6: Option<Ipv6Addr>,
     port: Option<u16>,
     zone: Option<Arc<str>>,
-    /// In place of addresses.
+    /// Host name that replaces the addresses.
     host: Option<Arc<str>>,
-    /// Else it is registered only where a health check can say so, and only if it was ready before.
+    /// Whether the endpoint is ready. Otherwise the instance is registered only where a health check can mark it, and
+    /// only if it was ready before.
     ready: bool,
 }
 
@@ -65,13 +67,14 @@ impl InstanceSpec {
         Self { id, common, ipv4: None, ipv6: None, port: None, zone: None, host: Some(host), ready: true }
     }
 
-    /// One port of an endpoint.
+    /// The instance of one port of an endpoint.
     pub(super) fn of_port(id: Arc<str>, common: Arc<Attributes>, endpoint: &Endpoint, number: u16) -> Self {
-        // The rest is the same for all that are alike, or what was decided by before.
+        // The rest is the same for all similar instances, or was decided before.
         let Endpoint { ipv4, ipv6, zone, ports: _, conditions: _, hostname: _, node: _ } = endpoint;
         Self { id, common, ipv4: *ipv4, ipv6: *ipv6, port: Some(number), zone: zone.clone(), host: None, ready: true }
     }
 
+    /// The id of the instance.
     pub fn id(&self) -> &Arc<str> {
         &self.id
     }
@@ -80,17 +83,18 @@ impl InstanceSpec {
         self.ipv4.map(IpAddr::V4).into_iter().chain(self.ipv6.map(IpAddr::V6))
     }
 
+    /// Whether its endpoint is ready.
     pub fn is_ready(&self) -> bool {
         self.ready
     }
 
-    /// Whether it belongs into `service`. One that is not ready does only where it is `registered` already and a custom
-    /// health check takes it out of the answers: the pod comes back more often than not.
+    /// Whether the instance belongs into `service`. If its endpoint is not ready, it does so only if it is already
+    /// `registered` and a custom health check takes it out of the answers: most pods become ready again.
     pub fn belongs(&self, service: ServiceTraits, registered: bool) -> bool {
         self.ready || service.custom_health_check && registered
     }
 
-    /// The address, or the host name, for people.
+    /// The address or host name, for people.
     pub fn address(&self) -> String {
         match (self.ipv4, self.ipv6, &self.host) {
             (Some(ip), _, _) => ip.to_string(),
@@ -99,7 +103,7 @@ impl InstanceSpec {
         }
     }
 
-    /// The instance as `service` takes it.
+    /// The attributes that `service` can take.
     pub fn render(&self, service: ServiceTraits) -> Instance {
         let mut instance = Instance { id: self.id.clone(), attributes: self.attributes(service) };
         if service.custom_health_check {
@@ -129,23 +133,23 @@ impl InstanceSpec {
         digest(&self.attributes(service))
     }
 
-    /// What the records of a service require and this endpoint lacks. `None`: it fits.
+    /// What the records of a service require and this endpoint lacks; `None` if it fits.
     pub fn lacks(&self, service: ServiceTraits) -> Option<&'static str> {
         let records = service.records;
         if let Some(host) = &self.host {
             let addresses = records.a || records.aaaa;
             return if service.route53_health_check && !(addresses && is_load_balancer(host)) {
-                Some("the service has a Route 53 health check, which asks addresses only")
+                Some("the service has a Route 53 health check, which checks only addresses")
             } else if records.srv || addresses && !is_load_balancer(host) {
                 Some("a host name needs a service with a CNAME record, or without records")
             } else if addresses && !service.weighted {
-                Some("the service answers with several addresses (MULTIVALUE), a load balancer needs WEIGHTED")
+                Some("the service answers with several addresses (MULTIVALUE), but a load balancer needs WEIGHTED")
             } else {
                 None
             };
         }
         if records.cname {
-            Some("the service has a CNAME record, which takes host names only")
+            Some("the service has a CNAME record, which takes only host names")
         } else if records.a && self.ipv4.is_none() {
             Some("the service has an A record, but the endpoint has no IPv4 address")
         } else if records.aaaa && self.ipv6.is_none() {
@@ -162,7 +166,7 @@ impl InstanceSpec {
     }
 }
 
-/// What about a Cloud Map service decides how instances in it look.
+/// The properties of a Cloud Map service that determine the attributes of its instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServiceTraits {
     records: Records,
@@ -211,12 +215,12 @@ impl From<&Service> for ServiceTraits {
     }
 }
 
-/// Hash of attributes, for comparison within this process only.
+/// Hash of attributes, for comparison only within this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest(u64);
 
-/// Hash of the attributes that we write. Others that begin with `AWS_` are AWS's own: the initial health status, say,
-/// which is not kept up to date.
+/// Hash of the attributes that we write. Other attributes with the prefix `AWS_` belong to AWS, such as the initial
+/// health status, which AWS does not update.
 pub fn digest(attributes: &Attributes) -> Digest {
     let mut hasher = DefaultHasher::new();
     for (key, value) in attributes {
@@ -230,15 +234,18 @@ pub fn digest(attributes: &Attributes) -> Digest {
 /// A Service whose endpoints become instances.
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
+    /// Our identity, which becomes the owner marks.
     pub identity: &'a Identity,
+    /// The Service.
     pub service: &'a ServiceKey,
-    /// In the order of the Service: the first becomes `AWS_INSTANCE_PORT`.
+    /// Its ports, in the order of the Service. The first one becomes `AWS_INSTANCE_PORT`.
     pub ports: &'a [ServicePort],
+    /// AWS region, if known.
     pub region: Option<&'a str>,
 }
 
 impl Source<'_> {
-    /// As [`instances_with`](Self::instances_with) nothing of the user's own.
+    /// Like [`instances_with`](Self::instances_with) without attributes of users.
     ///
     /// # Errors
     /// [`Unfit`].
@@ -246,17 +253,17 @@ impl Source<'_> {
         self.instances_with(endpoints, &Custom::default())
     }
 
-    /// One instance for each endpoint that is not about to go, sorted by id; see [`InstanceSpec::belongs`] for those that
-    /// are not ready.
+    /// One instance for each endpoint that is not terminating, sorted by id. [`InstanceSpec::belongs`] handles
+    /// endpoints that are not ready.
     ///
-    /// Ids are stable for an address: `k8s-<hash of the cluster's UID>-<address>`, where dots are dashes and an IPv6
-    /// address, used where there is no IPv4, is 32 digits. They are DNS labels, because they become targets of SRV
-    /// records, and no scheme of ECS (32 digits), of the AWS controller (`tcp-...`), of external-dns (the address) or
-    /// of the Python controller (the address with dashes) makes such ids. Endpoints that share an address (pods on the
-    /// host network) have their port appended, all but the one with the lowest.
+    /// The id of an address never changes: `k8s-<hash of the cluster's UID>-<address>`, with dashes for the dots. An
+    /// IPv6 address, which is used if there is no IPv4 address, has 32 digits. Ids are DNS labels, because they become
+    /// targets of SRV records. No scheme of ECS (32 digits), of the AWS controller (`tcp-...`), of external-dns (the
+    /// address) or of the Python controller (the address with dashes) creates such ids. If endpoints share an address
+    /// (pods on the host network), all but the one with the lowest port have their port appended.
     ///
     /// # Errors
-    /// [`Unfit`]: all instances of a Service are refused where one of them would be too large.
+    /// [`Unfit`]: if one instance would be too large, all instances of the Service are refused.
     pub fn instances_with<'e>(
         &self,
         endpoints: impl IntoIterator<Item = &'e Endpoint>,
@@ -265,7 +272,7 @@ impl Source<'_> {
         let prefix = self.identity.id_prefix();
         let stays = |endpoint: &&Endpoint| endpoint.conditions.ready || !endpoint.conditions.terminating;
         let mut staying: Vec<_> = endpoints.into_iter().filter(stays).collect();
-        // The address that is in the id, then the port; of doubles the one that is ready counts.
+        // Sorted by the address in the id, then by port. Of duplicates, the one that is ready counts.
         staying.sort_by_key(|endpoint| {
             let only_ipv6 = endpoint.ipv6.filter(|_| endpoint.ipv4.is_none());
             (endpoint.ipv4, only_ipv6, self.first_port(&endpoint.ports), !endpoint.conditions.ready)
@@ -282,7 +289,7 @@ impl Source<'_> {
                 (None, None) => continue,
             };
             let id: Arc<str> = match &last {
-                // Twice the same address and port is the same endpoint, listed by two slices for a moment.
+                // The same address and port is the same endpoint, which two slices list for a moment.
                 Some((address, at)) if *address == base && *at == port => continue,
                 Some((address, _)) if *address == base => format!("{base}-{}", port.unwrap_or_default()).into(),
                 _ => base.as_str().into(),
@@ -307,7 +314,7 @@ impl Source<'_> {
         Ok(specs)
     }
 
-    /// The number that the first port of the Service has on an endpoint.
+    /// The number of the Service's first port on an endpoint.
     fn first_port(&self, ports: &[EndpointPort]) -> Option<u16> {
         self.ports.first().and_then(|first| resolve(first, ports))
     }
@@ -328,7 +335,7 @@ impl Source<'_> {
         }
         for port in self.ports.iter().skip(1) {
             if let Some(number) = resolve(port, ports) {
-                // A Service with several ports names them all; one that does not comes from another source.
+                // A Service with several ports names all of them. A Service that does not comes from another source.
                 let name = if port.name.is_empty() { port.port.to_string() } else { port.name.to_string() };
                 set(&format!("{FURTHER_PORT}{name}"), &format!("{number}/{}", port.protocol));
             }
@@ -338,7 +345,7 @@ impl Source<'_> {
 
     pub(super) fn check(&self, spec: &InstanceSpec) -> Result<(), Unfit> {
         let attributes = spec.attributes(ServiceTraits::default());
-        // One may be added for the health check.
+        // The health check may add one.
         let count = attributes.len() + 1;
         let characters: usize = attributes.iter().map(|(key, value)| key.chars().count() + value.chars().count()).sum();
         if count > MAX_ATTRIBUTES || characters > MAX_CHARACTERS - INIT_HEALTH.len() - "HEALTHY".len() {
@@ -349,7 +356,7 @@ impl Source<'_> {
     }
 }
 
-/// The number of a Service port on an endpoint: EndpointSlices link the two by name and protocol.
+/// The number of a Service port on an endpoint. EndpointSlices link the two by name and protocol.
 pub(super) fn resolve(port: &ServicePort, ports: &[EndpointPort]) -> Option<u16> {
     ports.iter().find(|p| p.name == port.name && p.protocol == port.protocol).map(|p| p.port)
 }

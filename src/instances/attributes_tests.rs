@@ -43,7 +43,7 @@ fn specs(ports: &[ServicePort], endpoints: &[Endpoint]) -> Result<Vec<InstanceSp
 const WEB: (&str, Protocol, u16) = ("http", Protocol::Tcp, 8080);
 
 #[test]
-fn one_instance_says_both_families_all_ports_and_whose_it_is() {
+fn one_instance_has_both_families_all_ports_and_the_owner() {
     let ports = [port("http", Protocol::Tcp, 80), port("dns", Protocol::Udp, 53), port("gone", Protocol::Tcp, 1)];
     let endpoint = endpoint(Some("10.0.0.1"), Some("fd00::1"), &[("dns", Protocol::Udp, 5353), WEB]);
     let specs = specs(&ports, &[endpoint]).unwrap();
@@ -68,7 +68,7 @@ fn one_instance_says_both_families_all_ports_and_whose_it_is() {
 }
 
 #[test]
-fn who_is_not_ready_belongs_only_where_a_health_check_says_so_and_who_goes_nowhere() {
+fn an_endpoint_that_is_not_ready_belongs_only_behind_a_health_check_and_a_terminating_one_nowhere() {
     let not_ready = |conditions| Endpoint { conditions, ..endpoint(Some("10.0.0.2"), None, &[WEB]) };
     let waiting = not_ready(Conditions { ready: false, serving: false, terminating: false });
     let going = not_ready(Conditions { ready: false, serving: true, terminating: true });
@@ -85,7 +85,7 @@ fn who_is_not_ready_belongs_only_where_a_health_check_says_so_and_who_goes_nowhe
 }
 
 #[test]
-fn what_users_add_is_said_by_every_instance_and_replaces_nothing() {
+fn attributes_of_users_are_on_every_instance_and_replace_none() {
     let (identity, service) = (identity("uid-1"), ServiceKey::new("shop", "web"));
     let source = Source { identity: &identity, service: &service, ports: &[], region: Some("eu-west-1") };
     let added = |attributes: &[(&str, &str)]| Custom {
@@ -112,7 +112,7 @@ fn what_users_add_is_said_by_every_instance_and_replaces_nothing() {
     assert_eq!(hosts[0].render(ServiceTraits::default()).attributes["stage"], "canary");
 }
 
-/// AWS asks for a port where Route 53 checks the health: in public namespaces.
+/// AWS requires a port if Route 53 checks the health, in public namespaces.
 #[test]
 fn a_route_53_health_check_needs_a_port_and_an_address() {
     let check = crate::cloudmap::HealthCheck { kind: "TCP".to_owned(), path: None, failure_threshold: Some(1) };
@@ -129,7 +129,7 @@ fn a_route_53_health_check_needs_a_port_and_an_address() {
 }
 
 #[test]
-fn endpoints_that_share_an_address_are_told_apart_and_doubles_are_not() {
+fn endpoints_that_share_an_address_are_distinguished_and_duplicates_are_not() {
     let ports = [port("http", Protocol::Tcp, 80)];
     let at = |number| endpoint(Some("10.0.0.1"), None, &[("http", Protocol::Tcp, number)]);
     let ids = |endpoints: &[Endpoint]| -> Vec<String> {
@@ -141,7 +141,7 @@ fn endpoints_that_share_an_address_are_told_apart_and_doubles_are_not() {
 }
 
 #[test]
-fn health_is_told_only_where_there_is_a_custom_check_and_does_not_count_as_a_difference() {
+fn health_is_written_only_with_a_custom_check_and_is_no_difference() {
     let specs = specs(&[], &[endpoint(Some("10.0.0.1"), None, &[])]).unwrap();
     let plain = specs[0].render(ServiceTraits::default());
     let checked = specs[0].render(ServiceTraits { custom_health_check: true, ..ServiceTraits::default() });
@@ -155,7 +155,7 @@ fn health_is_told_only_where_there_is_a_custom_check_and_does_not_count_as_a_dif
 }
 
 #[test]
-fn an_endpoint_that_lacks_what_the_records_need_is_refused() {
+fn an_endpoint_that_lacks_what_the_records_require_is_refused() {
     let ports = [port("http", Protocol::Tcp, 80)];
     let v4 = endpoint(Some("10.0.0.1"), None, &[WEB]);
     let v6 = endpoint(None, Some("fd00::1"), &[WEB]);

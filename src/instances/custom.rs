@@ -1,5 +1,5 @@
-//! Attributes that users add to their instances: by the annotation on the object, and by labels of pods that the
-//! operator lets through.
+//! Attributes of users on their instances: from the annotation on the object, and from the pod labels that the operator
+//! selected.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -13,20 +13,20 @@ use crate::{
     model::{Endpoint, Pairs},
 };
 
-/// What the instances of a Service say beside what is always said.
+/// Additional attributes for the instances of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Custom {
-    /// On each instance.
+    /// Attributes for each instance.
     pub service: Attributes,
-    /// On the instances of pods, by address, where the operator lets labels through. The Service's win over them.
+    /// Pod labels copied onto the pods' instances, indexed by pod IP. The Service's attributes take precedence.
     pub pods: Arc<ByAddress>,
 }
 
-/// Attributes by the address of the pod.
+/// Attributes by pod IP.
 pub type ByAddress = BTreeMap<IpAddr, Arc<Attributes>>;
 
 impl Custom {
-    /// Those of one endpoint.
+    /// The attributes of one endpoint.
     pub(super) fn of(&self, endpoint: &Endpoint) -> Attributes {
         let addresses = [endpoint.ipv4.map(IpAddr::from), endpoint.ipv6.map(IpAddr::from)];
         let pod = addresses.into_iter().flatten().find_map(|address| self.pods.get(&address));
@@ -36,8 +36,9 @@ impl Custom {
     }
 }
 
-/// Makes instances with what users add, or else without: an attribute too many must not cost the name its instances. `None`:
-/// even those are too large. With the complaint, which says what is so meanwhile.
+/// Makes instances with the attributes of users, or else without: one attribute too many must not cost the name its
+/// instances. `None` if they are too large even without. The second value is the complaint, which says what happens
+/// meanwhile.
 pub fn fit<T>(custom: &Custom, make: impl Fn(&Custom) -> Result<T, Unfit>) -> (Option<T>, Option<String>) {
     let unfit = match make(custom) {
         Ok(made) => return (Some(made), None),
@@ -45,15 +46,15 @@ pub fn fit<T>(custom: &Custom, make: impl Fn(&Custom) -> Result<T, Unfit>) -> (O
     };
     let made = make(&Custom::default()).ok();
     let meanwhile = match made {
-        Some(_) => "what is registered stays as it is, and new instances have no attributes of your own",
-        None => "what is registered stays as it is",
+        Some(_) => "existing instances stay as they are, and new instances have no attributes of your own",
+        None => "existing instances stay as they are",
     };
     (made, Some(format!("{unfit}; until then {meanwhile}")))
 }
 
-/// Reads the annotation: `key=value` separated by commas or lines, or a JSON object of texts.
+/// Parses the annotation: `key=value` pairs separated by commas or lines, or a JSON object of strings.
 ///
-/// What cannot be an attribute is left out; the second part says what, and why.
+/// Pairs that cannot be attributes are left out; the second value says which, and why.
 pub fn read(annotations: &Pairs) -> (Attributes, Vec<String>) {
     let Some(text) = annotations.get(ANNOTATION_ATTRIBUTES).map(|text| text.trim()) else {
         return Default::default();
@@ -63,13 +64,13 @@ pub fn read(annotations: &Pairs) -> (Attributes, Vec<String>) {
         match serde_json::from_str::<BTreeMap<String, String>>(text) {
             Ok(pairs) => pairs.into_iter().collect(),
             Err(error) => {
-                return (Attributes::new(), vec![complain(format!("it is no JSON object of texts ({error})"))]);
+                return (Attributes::new(), vec![complain(format!("it is not a JSON object of strings ({error})"))]);
             }
         }
     } else {
         let pair = |item: &str| match item.split_once('=') {
             Some((key, value)) => (key.trim_end().to_owned(), value.trim().to_owned()),
-            // Refused below, for its spaces.
+            // It is refused below because of its spaces.
             None => (format!("{item} (write key=value)"), String::new()),
         };
         text.split([',', '\n']).map(str::trim).filter(|item| !item.is_empty()).map(pair).collect()
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_lines_and_json_say_the_same() {
+    fn a_list_lines_and_json_are_equivalent() {
         let expected = pairs(&[("stage", "canary"), ("team", "web shop"), ("empty", "")]);
         for text in [
             "stage=canary, team=web shop,empty=",
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_or_is_reserved_is_left_out_by_name_and_the_rest_stays() {
+    fn invalid_and_reserved_pairs_are_left_out_and_named_and_the_rest_stays() {
         let long = format!("long={}", "x".repeat(1025));
         for (wrong, word) in [
             ("AWS_INSTANCE_IPV4=10.0.0.1", "reserved"),
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_found_by_either_address_and_the_service_wins() {
+    fn a_pod_is_found_by_either_address_and_the_services_attributes_win() {
         let mut endpoint = crate::model::fixtures::mk_endpoint([10, 0, 0, 1]);
         endpoint.ipv6 = "fd00::1".parse().ok();
         let pod = Arc::new(pairs(&[("version", "2"), ("team", "pod")]));

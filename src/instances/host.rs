@@ -1,4 +1,4 @@
-//! Host names in place of addresses: load balancers, and whatever else has no address of its own.
+//! Instances with host names instead of addresses: load balancers, and everything else without an address of its own.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use super::{
     ownership::short_hash,
 };
 
-/// Bytes of the hash of a host name in the id of its instance.
+/// Number of bytes of a host name's hash in the id of its instance.
 const HOST_HASH: usize = 10;
 
-/// Whether Route 53 can answer with the addresses of this host in place of its name (`AWS_ALIAS_DNS_NAME`): only names of
-/// Elastic Load Balancing are such, `<name>.<region>.elb.amazonaws.com` and `<name>.elb.<region>.amazonaws.com`.
+/// Whether Route 53 can answer with the addresses of this host instead of its name (`AWS_ALIAS_DNS_NAME`). It can only
+/// for names of Elastic Load Balancing, `<name>.<region>.elb.amazonaws.com` and `<name>.elb.<region>.amazonaws.com`.
 pub fn is_load_balancer(host: &str) -> bool {
     let host = host.strip_suffix(".cn").unwrap_or(host);
     let Some(rest) = host.strip_suffix(".amazonaws.com") else { return false };
@@ -24,8 +24,8 @@ pub fn is_load_balancer(host: &str) -> bool {
 }
 
 impl Source<'_> {
-    /// One instance for each host name, sorted by id: `k8s-<hash of the cluster's UID>-<hash of the name>`, in letters that
-    /// no address has.
+    /// One instance for each host name, sorted by id: `k8s-<hash of the cluster's UID>-<hash of the name>`, with a
+    /// letter that no address has.
     ///
     /// # Errors
     /// [`Unfit`], as for endpoints.
@@ -33,7 +33,7 @@ impl Source<'_> {
         self.hosts_with(hosts, &Custom::default())
     }
 
-    /// As [`hosts`](Self::hosts), with attributes of the user's own.
+    /// Like [`hosts`](Self::hosts), with attributes of users.
     ///
     /// # Errors
     /// [`Unfit`], as for endpoints.
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn load_balancers_are_known_by_their_names() {
+    fn load_balancers_are_recognised_by_their_names() {
         for name in [
             ELB,
             "a.elb.eu-west-1.amazonaws.com",
@@ -98,9 +98,10 @@ mod tests {
         }
     }
 
-    /// AWS: an alias excludes all `AWS_INSTANCE_` attributes, needs address records and WEIGHTED; attributes::CNAME stands alone.
+    /// AWS: an alias excludes all `AWS_INSTANCE_` attributes, and needs address records and WEIGHTED. A CNAME excludes
+    /// all other records.
     #[test]
-    fn a_host_name_is_an_alias_or_a_cname_as_the_service_takes_it() {
+    fn a_host_name_is_an_alias_or_a_cname_depending_on_the_service() {
         let a = traits(Some(RecordType::A), true);
         let alias = spec(ELB).render(a);
         assert_eq!(alias.attributes.get(attributes::ALIAS).map(String::as_str), Some(ELB));
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_name_or_of_its_kind_shows() {
+    fn a_change_of_the_name_or_its_kind_is_a_difference() {
         let (a, cname) = (traits(Some(RecordType::A), true), traits(Some(RecordType::Cname), true));
         assert_ne!(spec(ELB).digest(a), spec(ELB).digest(cname));
         assert_ne!(spec(ELB).id(), spec(OTHER).id());

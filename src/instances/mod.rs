@@ -1,8 +1,9 @@
 //! Instances: what the rest of AWS reads about our endpoints.
 //!
-//! [`target`] names the Cloud Map service of a Kubernetes Service, [`attributes`], [`custom`], [`host`] and [`per_port`] write
-//! its instances, [`ownership`] says whose things are, [`policy`] who may register where, [`adopt`] what may be taken over, [`plan`] compares: all pure. [`sync`] makes Cloud
-//! Map so.
+//! [`target`] names the Cloud Map service of a Kubernetes Service. [`attributes`], [`custom`], [`host`] and
+//! [`per_port`] write its instances. [`ownership`] determines owners, [`policy`] who may register where, and [`adopt`]
+//! what may be taken over. [`plan`] compares desired and observed instances. All of these are pure. [`sync`] brings
+//! Cloud Map to the desired state.
 
 pub mod adopt;
 pub mod attributes;

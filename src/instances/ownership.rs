@@ -1,7 +1,7 @@
-//! Whose an instance, a service or a namespace is.
+//! The owner of an instance, a service or a namespace.
 //!
-//! An instance is ours by attributes that only we write, never by the absence of somebody else's. What is not provably
-//! ours is foreign, and nothing foreign is ever written or deleted.
+//! An instance is ours because of attributes that only we write, never because it lacks somebody else's. Everything
+//! that is not provably ours is foreign, and nothing foreign is ever written or deleted.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,34 +17,36 @@ use crate::{
     model::{ClusterId, ClusterSetId},
 };
 
-/// Key of the tag that marks namespaces and services that we made; its value is [`Identity::set`].
+/// Key of the tag that marks namespaces and services that we created. Its value is [`Identity::set`].
 pub const OWNER_TAG: &str = "cloudmap-mcs/made-for";
-/// Begin of the `CreatorRequestId` of all that any ClusterSet's controllers made.
+/// Prefix of the `CreatorRequestId` of everything that the controllers of any ClusterSet created.
 const CREATOR: &str = "cloudmap-mcs:";
-/// Begin of the descriptions of services that we made.
+/// Prefix of the descriptions of services that we created.
 const HERITAGE: &str = "heritage=cloudmap-mcs,cloudmap-mcs/made-for=";
-/// ECS Service Connect tags the services that it manages; what others register there breaks it.
+/// Tag of the services that ECS Service Connect manages. Foreign instances break these.
 const SERVICE_CONNECT_TAG: &str = "AmazonECSManaged";
 
-/// Bytes of the hash of the cluster's UID in ids: two of a thousand clusters share it once in a million accounts.
+/// Number of bytes of the hash of the cluster's UID in ids. Two of a thousand clusters have the same hash in one of a
+/// million accounts.
 const CLUSTER_HASH: usize = 5;
 
-/// Tag of the services that the Python CloudMap Kubernetes Controller made.
+/// Tag of the services that the Python CloudMap Kubernetes Controller created.
 const PYTHON_TAG: &str = "CreatedBy";
 const PYTHON_CREATOR: &str = "cloudmap-controller";
 
-/// Who we are, as instances say it.
+/// Our identity in the owner marks of instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// `None`: in no ClusterSet; the cluster then shares services with nobody.
+    /// ClusterSet id; `None` for a standalone cluster, which shares services with nobody.
     pub clusterset: Option<ClusterSetId>,
+    /// Cluster id.
     pub cluster: ClusterId,
-    /// UID of the kube-system namespace.
+    /// UID of the namespace kube-system.
     pub cluster_uid: Arc<str>,
 }
 
 impl Identity {
-    /// What shares the services and namespaces that we make: the ClusterSet, or this cluster alone.
+    /// The owner of the services and namespaces that we create: the ClusterSet, or a standalone cluster.
     pub fn set(&self) -> String {
         match &self.clusterset {
             Some(id) => format!("clusterset/{id}"),
@@ -52,7 +54,7 @@ impl Identity {
         }
     }
 
-    /// The set of this cluster before it was in any ClusterSet: what it made then is still its own.
+    /// The owner in this cluster's standalone time. What it created then is still its own.
     fn alone(&self) -> String {
         format!("cluster/{}", self.cluster_uid)
     }
@@ -61,26 +63,26 @@ impl Identity {
         [self.set(), self.alone()].iter().any(|set| creator.starts_with(&creator_prefix(set)))
     }
 
-    /// What the ids of this cluster's instances begin with, but for those in the AWS controller's form.
+    /// Prefix of the ids of this cluster's instances, except for those in the AWS controller's form.
     pub fn id_prefix(&self) -> String {
         format!("k8s-{}", short_hash(&self.cluster_uid, CLUSTER_HASH))
     }
 
-    /// The `CreatorRequestId` of something that we make now. The nonce makes it unique, since AWS may answer a
-    /// repeated one with what it answered before; the rest is the same for the whole ClusterSet, and proves later that
-    /// the thing is ours. 42 characters of the 64 that AWS allows.
+    /// The `CreatorRequestId` of something that we create now. The nonce makes it unique, because AWS may answer a
+    /// repeated id with its earlier answer. The rest is the same for the whole ClusterSet, and proves later that the
+    /// thing is ours. It has 42 of the 64 characters that AWS allows.
     pub fn creator_request_id(&self, nonce: u64) -> String {
         format!("{}{:012x}", creator_prefix(&self.set()), nonce & 0xffff_ffff_ffff)
     }
 
-    /// For people, and for whoever lists services, where AWS leaves the `CreatorRequestId` out. At most 1,024
-    /// characters. Of namespaces, and of services with records: external-dns (provider `aws-sd`) reads services that have any
-    /// description, and crashes where they have no records.
+    /// The description of namespaces, and of services with records: for people, and for listings, in which AWS omits
+    /// the `CreatorRequestId`. At most 1,024 characters. Services without records have none, because external-dns
+    /// (provider `aws-sd`) reads services that have any description and crashes if they have no records.
     pub fn description(&self) -> String {
         format!("{HERITAGE}{},deleted when its last instance is gone", self.set())
     }
 
-    /// Tags of namespaces and services that we make.
+    /// The tags of namespaces and services that we create.
     pub fn tags(&self) -> BTreeMap<String, String> {
         [(OWNER_TAG.to_owned(), self.set())].into()
     }
@@ -97,8 +99,8 @@ pub(crate) fn short_hash(text: &str, bytes: usize) -> String {
     hash
 }
 
-/// Whether this cluster registered an instance: our attributes name this cluster's UID, and our ClusterSet, or none as from
-/// the time before this cluster was in any.
+/// Whether this cluster registered an instance: our attributes contain this cluster's UID, and our ClusterSet, or none
+/// if this cluster was standalone then.
 pub fn is_ours(instance: &Instance, identity: &Identity) -> bool {
     let attribute = |key| instance.attributes.get(key).map(String::as_str);
     let clusterset = attribute(CLUSTERSET);
@@ -106,7 +108,7 @@ pub fn is_ours(instance: &Instance, identity: &Identity) -> bool {
         && (clusterset.is_none() || clusterset == identity.clusterset.as_ref().map(ClusterSetId::as_str))
 }
 
-/// Whether any cluster of our ClusterSet registered an instance, so that its ledger tells of it.
+/// Whether any cluster of our ClusterSet registered an instance, so that its ledger contains the endpoint.
 pub fn is_of_our_set(instance: &Instance, identity: &Identity) -> bool {
     match &identity.clusterset {
         Some(set) => {
@@ -117,25 +119,25 @@ pub fn is_of_our_set(instance: &Instance, identity: &Identity) -> bool {
     }
 }
 
-/// Who made, or claims, a service.
+/// Who created or claims a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceOwner {
-    /// A controller of our ClusterSet made it.
+    /// A controller of our ClusterSet created it.
     Ours,
-    /// A controller of another ClusterSet made it; the value is its set, or its whole mark.
+    /// A controller of another ClusterSet created it. The value is that owner, or the whole mark.
     OtherSet(String),
-    /// `heritage=external-dns` with exactly this owner.
+    /// external-dns owns it with exactly this owner id (`heritage=external-dns`).
     ExternalDns(String),
     /// ECS Service Connect manages it.
     ServiceConnect,
-    /// It is part of the ledger of some ClusterSet, by its tag.
+    /// It is part of the ledger of a ClusterSet, by its tag.
     Ledger,
-    /// Nobody says that it is theirs: ECS service discovery, Terraform, a person.
+    /// It has no owner mark: ECS service discovery, Terraform or a person created it.
     Unclaimed,
 }
 
-/// Reads the marks of a service: its creator (which a listing does not tell), its description, its tags (empty where
-/// they were not read).
+/// Reads the owner marks of a service: its creator (which listings omit), its description, and its tags (empty if they
+/// were not read).
 pub fn service_owner(service: &Service, tags: &BTreeMap<String, String>, identity: &Identity) -> ServiceOwner {
     if let Some(creator) = service.creator_request_id.as_deref().filter(|creator| creator.starts_with(CREATOR)) {
         if identity.made(creator) {
@@ -149,7 +151,7 @@ pub fn service_owner(service: &Service, tags: &BTreeMap<String, String>, identit
     let description = service.description.as_deref().unwrap_or_default();
     if let Some(rest) = description.strip_prefix(HERITAGE) {
         let set = rest.split(',').next().unwrap_or_default();
-        // A copied description proves nothing where AWS says that somebody else made the service.
+        // A copied description proves nothing if AWS says that somebody else created the service.
         let ours = set == identity.set() || set == identity.alone();
         if ours && service.creator_request_id.is_none() {
             return ServiceOwner::Ours;
@@ -168,19 +170,19 @@ pub fn service_owner(service: &Service, tags: &BTreeMap<String, String>, identit
     ServiceOwner::Unclaimed
 }
 
-/// Whether a service was provably made by our ClusterSet, so that it may be deleted: only its creator proves that.
+/// Whether our ClusterSet provably created a service, so that it may be deleted. Only the creator proves that.
 pub fn made_by_us(service: &Service, identity: &Identity) -> bool {
     service.creator_request_id.as_deref().is_some_and(|creator| identity.made(creator))
 }
 
-/// Whether what a service itself is, not what is in it, is ours to change.
+/// Who may change a service itself, as opposed to its instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Control {
-    /// Our ClusterSet made it.
+    /// Our ClusterSet created it, so we may.
     Ours,
-    /// The controller made it that the user takes over from.
+    /// The controller from which the user takes over created it, so we may.
     Adopted,
-    /// It is somebody else's, whoever shares it.
+    /// It is foreign, even if it is shared.
     Others,
 }
 
@@ -194,9 +196,10 @@ pub fn control(
     let owner = service_owner(service, tags, identity);
     let made = match adopt.filter(|adopt| adopt.covers(&owner)) {
         Some(Adopt::ExternalDns(_)) => true,
-        // What it found it used as it was, ECS' services say: those that it made it tagged.
+        // That controller uses existing services, such as those of ECS, as they are. It tagged the services that it
+        // created.
         Some(Adopt::CloudMapController) => tags.get(PYTHON_TAG).is_some_and(|value| value == PYTHON_CREATOR),
-        // It marks nothing that it makes.
+        // That controller does not mark what it creates.
         Some(Adopt::AwsMcsController { .. }) | None => false,
     };
     match owner {
@@ -206,28 +209,27 @@ pub fn control(
     }
 }
 
-/// Whether a namespace's tags prove that our ClusterSet made it.
+/// Whether the tags of a namespace prove that our ClusterSet created it.
 pub fn namespace_made_by_us(tags: &BTreeMap<String, String>, identity: &Identity) -> bool {
     tags.get(OWNER_TAG) == Some(&identity.set())
 }
 
-/// What the user said about a target that somebody else made.
+/// What the user allowed for a foreign target.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Consent {
-    /// The user named the target, or shares it: services that nobody claims are joined. Otherwise the name was only implied,
-    /// and only what our ClusterSet made is used: names coincide in accounts, and production traffic must not move by
-    /// accident.
+    /// Whether the user named the target or shares it: services without an owner mark are then joined. Otherwise the
+    /// name was only implied, and only services that our ClusterSet created are used. Names coincide in accounts, and
+    /// production traffic must not move by accident.
     pub named: bool,
-    /// The user shares the target: services that another controller claims are joined as well.
+    /// Whether the user shares the target: services that another controller claims are then joined as well.
     pub share: bool,
-    /// The user takes over from this controller.
+    /// The controller from which the user takes over.
     pub adopt: Option<Adopt>,
-    /// The user says so of a controller, and it cannot be understood of which one: nothing follows from that for what is
-    /// registered.
+    /// Whether the user named a controller in an invalid way. Nothing follows from that for existing instances.
     pub unclear: bool,
 }
 
-/// Why a target may not be used, for the user: who owns it and what to do. `None`: it may.
+/// Why a target may not be used, for the user: its owner, and what to do. `None` if it may be used.
 pub fn refusal(owner: &ServiceOwner, consent: &Consent) -> Option<String> {
     let Consent { named, share, adopt, unclear: _ } = consent;
     let adopted = adopt.as_ref().is_some_and(|adopt| adopt.covers(owner));
@@ -235,26 +237,26 @@ pub fn refusal(owner: &ServiceOwner, consent: &Consent) -> Option<String> {
         ServiceOwner::Ours => None,
         ServiceOwner::Unclaimed if *named || *share || adopted => None,
         ServiceOwner::Unclaimed => Some(
-            "a service of this name exists already and was not made by this ClusterSet; to join it, name it in an \
+            "a service with this name already exists and was not created by this ClusterSet; to join it, name it in an \
              annotation on the ServiceExport"
                 .to_owned(),
         ),
         ServiceOwner::ServiceConnect => Some(
-            "the service is managed by ECS Service Connect, which only ECS may register in; choose another name"
+            "ECS Service Connect manages the service, and only ECS may register there; choose another name"
                 .to_owned(),
         ),
         ServiceOwner::Ledger => Some(
-            "the service belongs to the ledger of a ClusterSet, in which nothing else is registered; choose another name"
+            "the service belongs to the ledger of a ClusterSet, in which nothing else may be registered; choose another name"
                 .to_owned(),
         ),
         _ if *share || adopted => None,
         ServiceOwner::OtherSet(set) => Some(format!(
-            "the service was made by the controllers of {set}; choose another name, remove it there first, or share it by \
+            "the service was created by the controllers of {set}; choose another name, remove it there first, or share it with \
              the annotation cloudmap-mcs/share"
         )),
-        // Without its owner id, which is for administrators: whoever takes over needs it.
+        // Without the owner id, which a takeover needs and which is for administrators.
         ServiceOwner::ExternalDns(_) => Some(
-            "the service belongs to external-dns; share it by cloudmap-mcs/share, choose another name, or have an \
+            "the service belongs to external-dns; share it with cloudmap-mcs/share, choose another name, or have an \
              administrator stop external-dns and allow the annotation cloudmap-mcs/adopt (the log of this controller has the \
              owner id)"
                 .to_owned(),
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_fit_aws_and_are_recognized_by_every_cluster_of_the_set() {
+    fn marks_fit_aws_and_every_cluster_of_the_clusterset_recognises_them() {
         let long = "a".repeat(63) + "." + &"b".repeat(63);
         for set in [None, Some("prod"), Some(long.as_str())] {
             let us = identity(set, "uid-1");
@@ -318,7 +320,7 @@ mod tests {
             assert!(us.tags().iter().all(|(key, value)| key.len() <= 128 && value.len() <= 256));
             assert!(made_by_us(&service(None, Some(&creator)), &us));
             assert_eq!(made_by_us(&service(None, Some(&creator)), &identity(set, "uid-2")), set.is_some());
-            // What a cluster made alone remains its own, whichever ClusterSet it joins.
+            // What a standalone cluster created remains its own, whichever ClusterSet it joins.
             let other = identity(Some("other"), "uid-1");
             assert_eq!(made_by_us(&service(None, Some(&creator)), &other), set.is_none());
             assert_ne!(creator, us.creator_request_id(7));
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_owners_of_services_apart() {
+    fn distinguishes_the_owners_of_services() {
         let us = identity(Some("prod"), "uid-1");
         let other = identity(Some("prod-eu"), "uid-1");
         let none = BTreeMap::new();
@@ -352,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_implied_target_joins_only_what_we_made() {
+    fn an_implied_target_joins_only_services_that_we_created() {
         let foreign = [
             ServiceOwner::OtherSet("x".to_owned()),
             ServiceOwner::ExternalDns("x".to_owned()),
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn who_adopts_one_owner_has_no_right_to_another() {
+    fn adopting_one_owner_gives_no_right_to_another() {
         let adopt = |text: &str| Consent { adopt: Some(text.parse().unwrap()), ..Consent::default() };
         let eks_prod = ServiceOwner::ExternalDns("eks-prod".to_owned());
         assert_eq!(refusal(&eks_prod, &adopt("external-dns/eks-prod")), None);

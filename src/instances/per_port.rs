@@ -1,7 +1,7 @@
 //! Instances for the AWS Cloud Map MCS Controller in other clusters: one for each endpoint and port.
 //!
-//! They have all attributes that the default ones have, but for the further ports, which are instances of their own: so
-//! they serve ECS tasks as well, and nothing else needs to be registered.
+//! They have all attributes of the default instances, except for the further ports, which are instances of their own.
+//! So they serve ECS tasks as well, and nothing else needs to be registered.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,8 +19,8 @@ use crate::{
     model::Endpoint,
 };
 
-/// Instances that differ in nothing but addresses: those of all pods of a node, unless they have host names or attributes of
-/// their own.
+/// Instances that differ only in their addresses: those of all pods of a node, unless they have host names or
+/// attributes of users.
 #[derive(PartialEq, Eq, Hash)]
 struct Alike<'a> {
     port: usize,
@@ -31,12 +31,13 @@ struct Alike<'a> {
 }
 
 impl Source<'_> {
-    /// One instance for each port of the Service that a ready endpoint serves, sorted by id, with the ids and attributes
-    /// of the AWS controller ([`crate::awsmcs`]) and what users add. Where two ports of the Service are one number on an endpoint, its
-    /// id has room for the first only. A Service without ports has the default instances, which that controller does not
-    /// see.
+    /// One instance for each port of the Service that a ready endpoint serves, sorted by id, with the ids and
+    /// attributes of the AWS controller ([`crate::awsmcs`]) and the attributes of users. If two ports of the Service
+    /// have one number on an endpoint, the id has room only for the first one. A Service without ports has the default
+    /// instances, which that controller does not see.
     ///
-    /// One that is not ready is never registered, not even where a health check could say so: that controller heeds none.
+    /// An endpoint that is not ready is never registered, not even behind a health check, because that controller
+    /// ignores it.
     ///
     /// # Errors
     /// [`Unfit`], as for [`instances_with`](Self::instances_with).

@@ -28,14 +28,14 @@ fn endpoint(ipv4: Option<&str>, ipv6: Option<&str>, ports: &[(&str, u16)], ready
 }
 
 #[test]
-fn there_is_one_instance_for_each_port_of_a_ready_endpoint_and_both_controllers_read_it() {
+fn each_port_of_a_ready_endpoint_is_one_instance_that_both_controllers_read() {
     let identity = Identity {
         clusterset: Some("set1".parse().unwrap()),
         cluster: "c2".parse().unwrap(),
         cluster_uid: "uid".into(),
     };
     let key = ServiceKey::new("shop", "web");
-    // The third port is the first one's number again.
+    // The third port has the number of the first one.
     let ports = [port("http", 80), port("metrics", 90), port("alias", 81)];
     let source = Source { identity: &identity, service: &key, ports: &ports, region: Some("eu-central-1") };
     let exported = Exported {
@@ -59,7 +59,7 @@ fn there_is_one_instance_for_each_port_of_a_ready_endpoint_and_both_controllers_
         assert!(is_ours(&instance, &identity) && awsmcs::is_of_set(&instance, exported.clusterset));
         let told = awsmcs::Registered::read(&instance, true).unwrap();
         assert_eq!((told.cluster.as_str(), told.created, told.ready), ("c2", 1_795_254_716_000, true));
-        // What ECS tasks and people find.
+        // What ECS tasks and people discover.
         for (key, value) in [
             ("AVAILABILITY_ZONE", "eu-central-1a"),
             ("REGION", "eu-central-1"),
@@ -76,6 +76,6 @@ fn there_is_one_instance_for_each_port_of_a_ready_endpoint_and_both_controllers_
 
     let none = Source { ports: &[], ..source };
     let specs = none.instances_per_port(exported, &endpoints, &custom).unwrap();
-    // Of the default ones the third waits for a health check to say that it is not ready.
+    // Of the default instances, the third one needs a health check to mark it as not ready.
     assert!(specs.len() == 3 && specs.iter().all(|spec| spec.id().starts_with("k8s-")));
 }

@@ -1,4 +1,4 @@
-//! What to write so that a target has the instances that it should have: pure.
+//! The writes that bring a target to its desired instances: pure.
 
 use std::{
     cell::LazyCell,
@@ -20,27 +20,29 @@ use crate::{
     },
 };
 
-/// Own instances of a target with what they say, as last read or written; `None` where a write of ours has an outcome
-/// that is not known (yet).
+/// The own instances of a target, with the digests of their attributes as last read or written. `None` if one of our
+/// writes has an outcome that is not known (yet).
 pub type Own = BTreeMap<Arc<str>, Option<Digest>>;
 
-/// What a complete reading of a service shows. (From a partial one nothing follows, so none is taken.)
+/// The result of a complete reading of a service. (A partial reading proves nothing, so it is not used.)
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reading {
+    /// Our own instances.
     pub own: Own,
-    /// Ids of instances that are not provably ours, where ours can have such ids, wanted by now or not: never to be written.
+    /// Ids of foreign instances that our instances could have, desired or not. They must never be written.
     pub taken: BTreeSet<Arc<str>>,
-    /// All instances that are not ours.
+    /// Number of foreign instances.
     pub foreign: usize,
-    /// What goes when all else is there: those of them that the controller registered that the user takes over from, and own
-    /// ones of endpoints that go on under other ids.
+    /// Instances that are deregistered when everything else is registered: those of the controller from which the user
+    /// takes over, and our own ones whose endpoints continue under other ids.
     pub adopted: Adopted,
 }
 
-/// Ids, and the addresses that the instances say.
+/// Ids of instances, with the addresses in them.
 pub type Adopted = BTreeMap<Arc<str>, Vec<IpAddr>>;
 
-/// Sorts a complete listing of a service into ours and foreign. `adopt`: who the user takes over from.
+/// Sorts a complete listing of a service into own and foreign instances. `adopt` is the controller from which the user
+/// takes over.
 pub fn read<'a>(
     listing: impl IntoIterator<Item = &'a Instance>,
     desired: &[InstanceSpec],
@@ -50,7 +52,7 @@ pub fn read<'a>(
     let mut reading = Reading::default();
     let wanted_addresses: LazyCell<BTreeSet<IpAddr>, _> =
         LazyCell::new(|| desired.iter().flat_map(InstanceSpec::addresses).collect());
-    // The endpoint is there still, though under another id: as after a change of `--aws-mcs-compat`.
+    // The endpoint still exists, but with another id, as after a change of `--aws-mcs-compat`.
     let goes_on = |instance| addresses(instance).any(|address| wanted_addresses.contains(&address));
     let own_ids = identity.id_prefix();
     for instance in listing {
@@ -59,21 +61,21 @@ pub fn read<'a>(
         let wanted = find(desired, &instance.id).is_some();
         reading.foreign += usize::from(!ours);
         if !ours && !adopted {
-            // Others need no room here: ECS tasks are many.
+            // Other ids need no memory here: there may be many ECS tasks.
             if instance.id.starts_with(&own_ids) || awsmcs::is_id(&instance.id) {
                 reading.taken.insert(instance.id.clone());
             }
         } else if adopted && !wanted || ours && !wanted && goes_on(instance) {
             reading.adopted.insert(instance.id.clone(), addresses(instance).collect());
         } else if ours || adopted {
-            // One with an id that we use is written over in its place.
+            // An instance with an id that we use is overwritten in place.
             reading.own.insert(instance.id.clone(), Some(digest(&instance.attributes)));
         }
     }
     reading
 }
 
-/// The addresses that an instance says.
+/// The addresses in an instance.
 fn addresses(instance: &Instance) -> impl Iterator<Item = IpAddr> {
     [IPV4, IPV6].into_iter().filter_map(|key| instance.attributes.get(key)?.parse().ok())
 }
@@ -81,39 +83,40 @@ fn addresses(instance: &Instance) -> impl Iterator<Item = IpAddr> {
 /// What remains to be written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Own instances that are not wanted any more.
+    /// Own instances that are no longer desired.
     pub deregister: Vec<Arc<str>>,
-    /// Wanted instances that are missing or say something else.
+    /// Desired instances that are missing or have other attributes.
     pub register: Vec<Arc<str>>,
-    /// Wanted instances that cannot be, with the reason.
+    /// Desired instances that cannot be registered, with the reason.
     pub refused: Vec<(Arc<str>, &'static str)>,
-    /// Wanted instances that can be.
+    /// Number of desired instances that can be registered.
     pub wanted: usize,
-    /// Those of them that are there, whatever they say.
+    /// Number of those that are registered, whatever their attributes are.
     pub present: usize,
 }
 
 impl Plan {
-    /// Leaves what is registered as it is, though it says something else.
+    /// Leaves existing instances as they are, even if their attributes differ.
     #[must_use]
     pub fn as_is(mut self, own: &Own) -> Self {
         self.register.retain(|id| !matches!(own.get(id), Some(Some(_))));
         self
     }
 
+    /// Whether nothing remains to be written.
     pub fn is_empty(&self) -> bool {
         self.deregister.is_empty() && self.register.is_empty()
     }
 }
 
-/// Compares what should be with what is. `desired` is sorted by id, `own` comes from [`read`] and from what was written
-/// since; an id is deregistered only if it is in `own` and nobody else was seen to use it.
+/// Compares desired and observed instances. `desired` is sorted by id. `own` comes from [`read`] and later writes. An
+/// instance is deregistered only if its id is in `own` and nobody else was seen to use it.
 pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, service: ServiceTraits) -> Plan {
     let mut plan = Plan::default();
     let mut wanted = BTreeSet::new();
     for spec in desired.iter().filter(|spec| spec.belongs(service, own.contains_key(spec.id()))) {
         if taken.contains(spec.id()) {
-            plan.refused.push((spec.id().clone(), "an instance with this id was registered by somebody else"));
+            plan.refused.push((spec.id().clone(), "somebody else registered an instance with this id"));
         } else if let Some(reason) = spec.lacks(service) {
             plan.refused.push((spec.id().clone(), reason));
         } else {
@@ -129,7 +132,7 @@ pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, ser
     plan
 }
 
-/// What a wanted instance is to be written as; `None`: it is to go.
+/// The attributes with which to write a desired instance; `None` if it must go.
 pub fn writable<'a>(
     desired: &'a [InstanceSpec],
     id: &Arc<str>,
@@ -143,7 +146,7 @@ pub fn writable<'a>(
     find(desired, id).filter(fits)
 }
 
-/// Which of those that go last can go now, since the name does not lose an address by it: ours have all that they have.
+/// Which of the instances that go last can go now, because ours already have all of their addresses.
 pub fn replaced(adopted: &Adopted, desired: &[InstanceSpec], own: &Own) -> Vec<Arc<str>> {
     let registered = desired.iter().filter(|spec| matches!(own.get(spec.id()), Some(Some(_))));
     let there: BTreeSet<IpAddr> = registered.flat_map(InstanceSpec::addresses).collect();
@@ -151,8 +154,8 @@ pub fn replaced(adopted: &Adopted, desired: &[InstanceSpec], own: &Own) -> Vec<A
     adopted.iter().filter(|(_, addresses)| had(addresses)).map(|(id, _)| id.clone()).collect()
 }
 
-/// Which registered instances do not have the health that their pods have: `told` is what was said of each last. Only for
-/// services with a custom health check.
+/// Which registered instances have another health status than their pods. `told` is the last status that was set for
+/// each. Only for services with a custom health check.
 pub fn ill_told<'a>(
     desired: &'a [InstanceSpec],
     own: &'a Own,
@@ -163,7 +166,7 @@ pub fn ill_told<'a>(
     differ.map(|spec| (spec.id().clone(), spec.is_ready()))
 }
 
-/// The instance with an id, in a list sorted by id.
+/// The instance with this id, in a list sorted by id.
 pub fn find<'a>(desired: &'a [InstanceSpec], id: &str) -> Option<&'a InstanceSpec> {
     desired.binary_search_by(|spec| (**spec.id()).cmp(id)).ok().map(|at| &desired[at])
 }
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_somebody_else_uses_is_left_alone() {
+    fn an_id_that_somebody_else_uses_is_never_written() {
         let desired = specs("uid-1", &[1].into(), "a");
         let mut squatter = desired[0].render(ServiceTraits::default());
         squatter.attributes.clear();
@@ -207,9 +210,9 @@ mod tests {
         assert_eq!(plan.refused.len(), 1);
     }
 
-    /// While another controller's instances, or those of another form, become ours, the name must not be without any.
+    /// While instances of another controller, or of another form, become ours, the name must not be empty.
     #[test]
-    fn what_is_taken_over_is_written_in_its_place_and_what_is_renamed_goes_last() {
+    fn adopted_instances_are_overwritten_in_place_and_renamed_ones_go_last() {
         let us = identity("uid-1");
         let here = Adopt::AwsMcsController { cluster: "c1".parse().unwrap(), clusterset: "prod".parse().unwrap() };
         let theirs = |ip: &str, cluster: &str| Instance {
@@ -232,7 +235,7 @@ mod tests {
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
         };
-        // Ours, in the form that is wanted now, with the ids that it has.
+        // Our own instance, in the form that is desired now, with its id.
         let port = EndpointPort { name: "".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None };
         let endpoint = |last| Endpoint { ports: [port.clone()].into(), ..fixtures::mk_endpoint([10, 0, 0, last]) };
         let service = ServiceKey::new("shop", "web");
@@ -263,18 +266,19 @@ mod tests {
         let steps = plan(&desired, &reading.own, &reading.taken, ServiceTraits::default());
         assert_eq!(steps.deregister, [dead.id]);
         assert_eq!(steps.register, ["tcp-10_0_0_1-80".into(), "tcp-10_0_0_2-80".into()]);
-        // Where there is no room for both, who has another instance by now goes first.
+        // If there is no room for both, an instance whose address another one already has goes first.
         let own = Own::from([(desired[1].id().clone(), Some(desired[1].digest(ServiceTraits::default())))]);
         assert_eq!(replaced(&reading.adopted, &desired, &reading.own), Vec::<Arc<str>>::new());
         assert_eq!(replaced(&reading.adopted, &desired, &own), [renamed.id]);
-        // Without the flag they are anybody's.
+        // Without the flag they are foreign.
         let reading = read(&listing, &desired, &us, None);
         assert_eq!(reading.taken.len(), 3);
     }
 
-    /// Ids of the AWS controller's form are the same in all clusters: a pod gets the address that another cluster's had.
+    /// Ids in the AWS controller's form are the same in all clusters: a pod can get the address that another cluster's
+    /// pod had.
     #[test]
-    fn an_id_that_somebody_else_has_is_known_before_it_is_wanted_and_never_deregistered() {
+    fn an_id_that_somebody_else_has_is_known_before_it_is_desired_and_never_deregistered() {
         let us = identity("uid-1");
         let theirs =
             |id: &str| Instance { id: id.into(), attributes: [(IPV4.to_owned(), "10.0.0.1".to_owned())].into() };
@@ -284,7 +288,7 @@ mod tests {
         assert_eq!(reading.taken, [ours.clone(), "tcp-10_0_0_1-80".into()].into());
         assert_eq!(reading.foreign, 3);
 
-        // A write of ours had no answer, and now it is somebody else's.
+        // A write of ours had no answer, and now the instance is foreign.
         let own = Own::from([(ours, None)]);
         for desired in [vec![], specs("uid-1", &[1].into(), "a")] {
             assert!(plan(&desired, &own, &reading.taken, ServiceTraits::default()).is_empty());
@@ -292,9 +296,9 @@ mod tests {
     }
 
     proptest! {
-        /// Writing the plan gives exactly the desired instances and leaves every foreign one as it was.
+        /// Writing the plan results in exactly the desired instances, and leaves every foreign one as it was.
         #[test]
-        fn converges_in_one_step_and_never_touches_what_is_foreign(
+        fn converges_in_one_step_and_never_touches_foreign_instances(
             before in any::<BTreeSet<u8>>(),
             moved in any::<BTreeSet<u8>>(),
             others in any::<BTreeSet<u8>>(),

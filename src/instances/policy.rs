@@ -1,11 +1,11 @@
-//! Who may register where: the one place that decides it. Tenants write Services, Ingresses and ServiceExports in their own
-//! namespaces; only administrators write Namespaces and the controller's flags.
+//! Who may register where. This is the one place that decides it. Tenants write Services, Ingresses and ServiceExports
+//! in their own namespaces. Only administrators write Namespaces and the controller's flags.
 //!
 //! | question | rule |
 //! |---|---|
-//! | who of several gets a target | claims of the namespace whose own name the target is come first ([`is_at_home`]), then the oldest ([`Precedence`]) |
-//! | may an object name a target at all | `--registration-policy=open`: yes. `granted`: if the annotation `cloudmap-mcs/may-register` on its Namespace has it |
-//! | may an object take over from another controller | if `cloudmap-mcs/allow-adopt` on its Namespace, or `--txt-owner-id`, says so |
+//! | which of several claims gets a target | first the claims of the namespace whose own name the target is ([`is_at_home`]), then the oldest ([`Precedence`]) |
+//! | may an object name a target at all | with `--registration-policy=open` yes; with `granted`, if the annotation `cloudmap-mcs/may-register` on its Namespace lists it |
+//! | may an object take over from another controller | if `cloudmap-mcs/allow-adopt` on its Namespace, or `--txt-owner-id`, allows it |
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::{
     model::{ClaimOwner, Registration, Target},
 };
 
-/// `--registration-policy`: which targets annotations may name.
+/// Which targets annotations may name (`--registration-policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum RegistrationPolicy {
     /// All, as in external-dns.
@@ -28,45 +28,48 @@ pub enum RegistrationPolicy {
     Granted,
 }
 
-/// Whether the target is the owner's own name, by either way of naming, whatever the flags of this cluster say: all clusters
-/// must judge alike. That is all of the Cloud Map namespace with the name of the owner's Kubernetes namespace, and
-/// `<name>.<namespace>` in any.
+/// Whether the target is the owner's own name, in either form of naming and regardless of this cluster's flags, because
+/// all clusters must come to the same result. These are all services of the Cloud Map namespace with the name of the
+/// owner's Kubernetes namespace, and `<name>.<namespace>` in any Cloud Map namespace.
 pub fn is_at_home(owner: &ClaimOwner, target: &Target) -> bool {
     let ClaimOwner { kind: _, namespace, name } = owner;
     target.namespace == *namespace
         || target.service.strip_suffix(&**namespace).and_then(|rest| rest.strip_suffix('.')) == Some(name)
 }
 
-/// Order of the claims to one target: the smallest has it. Later come the cluster's id and the owner, which only make it total.
+/// Order of the claims to one target: the smallest gets it. The cluster's id and the owner follow, only to make the
+/// order total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Precedence {
     /// The name is not the owner's own.
     away: bool,
-    /// Since when it is claimed, in seconds since 1970.
+    /// When it was claimed, in seconds since 1970.
     claimed: i64,
 }
 
 impl Precedence {
+    /// The precedence of a claim.
     pub fn new(owner: &ClaimOwner, target: &Target, claimed: i64) -> Self {
         Self { away: !is_at_home(owner, target), claimed }
     }
 
+    /// The precedence of a registration record.
     pub fn of(registration: &Registration) -> Self {
         Self::new(&registration.owner, &registration.target, registration.claimed)
     }
 
-    /// Whether it wins although the other one was there before: only a claim to the owner's own name does.
+    /// Whether it wins over a claim that already holds the target. Only a claim to the owner's own name does.
     pub const fn evicts(self, held: Self) -> bool {
         !self.away && held.away
     }
 }
 
-/// Why a claim has a target and not another one, for the loser.
+/// Why a claim has a target, for the loser.
 pub fn why_it_wins(winner: &ClaimOwner, loser: &ClaimOwner, target: &Target) -> &'static str {
     if is_at_home(winner, target) && !is_at_home(loser, target) { "whose own name it is" } else { "which was first" }
 }
 
-/// What the annotations on one Namespace allow the objects in it.
+/// What the annotations on one Namespace allow to the objects in it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Grants {
     /// Patterns of Cloud Map namespaces and of services.
@@ -81,7 +84,7 @@ impl Grants {
             let items = text.as_deref().unwrap_or_default().split(',').map(str::trim);
             items.filter(|item| !item.is_empty()).map(Box::from).collect()
         };
-        // What is no pattern grants nothing.
+        // An invalid pattern grants nothing.
         let pattern =
             |item: Box<str>| item.split_once('/').map(|(namespace, service)| (namespace.into(), service.into()));
         Self {
@@ -91,30 +94,32 @@ impl Grants {
     }
 }
 
-/// What follows from the rules.
+/// The decision of the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
+    /// It is allowed.
     Allowed,
-    /// The Namespace is not known yet: nothing may be concluded.
+    /// The Namespace is not known yet, so nothing may be concluded.
     Unknown,
-    /// What is not allowed, and what an administrator can do.
+    /// It is not allowed. The text says what, and what an administrator can do.
     Refused(String),
 }
 
-/// The rules of this cluster: the policy, and what its Namespaces grant.
+/// The rules of this cluster: the policy, and the grants of its Namespaces.
 #[derive(Debug, Clone, Default)]
 pub struct Rights {
     policy: RegistrationPolicy,
-    /// By Kubernetes namespace; those that are not in here are not known.
+    /// By Kubernetes namespace. Namespaces that are not in here are not known.
     grants: BTreeMap<Arc<str>, Grants>,
 }
 
 impl Rights {
+    /// The rules before any Namespace is known.
     pub fn new(policy: RegistrationPolicy) -> Self {
         Self { policy, grants: BTreeMap::new() }
     }
 
-    /// A Kubernetes namespace came, changed, or went. Whether it grants anything else now.
+    /// Notes that a Kubernetes namespace appeared, changed or disappeared. Returns whether its grants changed.
     pub fn namespace_changed(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) -> bool {
         let grants = namespace.map(Grants::read);
         if self.grants.get(name) == grants.as_ref() {
@@ -127,8 +132,8 @@ impl Rights {
         true
     }
 
-    /// Whether an object in this Kubernetes namespace may register in a target that it names, or shares. The one that its name
-    /// implies needs no right: of what is there already, it gets only what its ClusterSet made.
+    /// Whether an object in this Kubernetes namespace may register in a target that it names or shares. An implied
+    /// target needs no grant: of existing services, only those that the ClusterSet created are used.
     pub fn register(&self, namespace: &str, target: &Target) -> Verdict {
         if self.policy == RegistrationPolicy::Open {
             return Verdict::Allowed;
@@ -141,13 +146,13 @@ impl Rights {
             return Verdict::Allowed;
         }
         Verdict::Refused(format!(
-            "Cloud Map service {target} is not granted to Kubernetes namespace {namespace}, and this cluster registers only what \
-             is (--registration-policy=granted); ask an administrator for the annotation {ANNOTATION_MAY_REGISTER}: \
-             \"{target}\" on the Namespace, or name a service that it has"
+            "Cloud Map service {target} is not granted to Kubernetes namespace {namespace}, and this cluster registers only granted \
+             names (--registration-policy=granted); ask an administrator for the annotation {ANNOTATION_MAY_REGISTER}: \
+             \"{target}\" on the Namespace, or name a granted service"
         ))
     }
 
-    /// Whether an object in this Kubernetes namespace may take over from the controller that its annotation names.
+    /// Whether an object in this Kubernetes namespace may take over from the controller in its annotation.
     pub fn adopt(&self, namespace: &str, adopt: &Adopt) -> Verdict {
         let Some(grants) = self.grants.get(namespace) else { return Verdict::Unknown };
         let adopt = adopt.to_string();
@@ -155,13 +160,13 @@ impl Rights {
             return Verdict::Allowed;
         }
         Verdict::Refused(format!(
-            "{ANNOTATION_ADOPT} asks to take over from {adopt}, which Kubernetes namespace {namespace} may not; ask an \
+            "{ANNOTATION_ADOPT} requests to take over from {adopt}, but Kubernetes namespace {namespace} may not; ask an \
              administrator for the annotation {ANNOTATION_ALLOW_ADOPT}: \"{adopt}\" on the Namespace, or remove {ANNOTATION_ADOPT}"
         ))
     }
 }
 
-/// Whether a pattern, in which `*` stands for any text, has a name. Letters compare without case, as in DNS.
+/// Whether a pattern, in which `*` stands for any text, matches a name, in upper or lower case as in DNS.
 fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.to_ascii_lowercase(), name.to_ascii_lowercase());
     let mut parts = pattern.split('*');
@@ -174,7 +179,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.ends_with(end)
 }
 
-/// The rights in the Kubernetes namespace `shop`, whose Namespace has these annotations.
+/// The rules with a Namespace `shop` that has these annotations.
 #[cfg(test)]
 pub(crate) fn mk_rights(policy: RegistrationPolicy, may_register: Option<&str>, allow_adopt: Option<&str>) -> Rights {
     let mut rights = Rights::new(policy);
@@ -207,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_at_home_in_the_namespace_that_implies_it() {
+    fn a_name_belongs_to_the_namespace_that_implies_it() {
         for (owner, target, expected) in [
             (owner("ServiceExport", "shop/payments"), "shop/payments", true),
             (owner("ServiceExport", "shop/other"), "shop/payments", true),
@@ -225,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_name_comes_before_age_and_age_before_all_else() {
+    fn the_own_name_comes_before_age_and_age_before_everything_else() {
         let claim = |key, claimed| Precedence::new(&owner("Service", key), &target("shop/payments"), claimed);
         let (own, other, evil) = (claim("shop/payments", 9), claim("shop/web", 5), claim("evil/payments", 1));
         let mut all = [evil, own, other];

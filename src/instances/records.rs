@@ -1,4 +1,5 @@
-//! The DNS records, and the health check, that a service is made with; AWS lets nobody change their kinds later.
+//! The DNS records and the health check with which a service is created. AWS does not allow their types to change
+//! later.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +10,10 @@ use crate::{
     model::{Excerpt, IpFamily, Pairs},
 };
 
-/// Longest TTL in DNS (RFC 2181), seconds.
+/// Maximum TTL in DNS (RFC 2181), in seconds.
 pub const MAX_TTL: u32 = 0x7fff_ffff;
 
-/// A, AAAA, or both, answered with up to eight healthy addresses (MULTIVALUE). `None`: without a family there is none.
+/// A, AAAA or both, answered with up to eight healthy addresses (MULTIVALUE); `None` without a family.
 pub fn address_records(families: BTreeSet<IpFamily>, ttl: u32) -> Option<DnsConfig> {
     let record = |family| match family {
         IpFamily::V4 => RecordType::A,
@@ -27,27 +28,27 @@ fn records(types: Vec<RecordType>, ttl: u32) -> Option<DnsConfig> {
     (!records.is_empty()).then_some(DnsConfig { weighted: false, records })
 }
 
-/// For host names, one of which answers (WEIGHTED): A where they are load balancers of AWS, whose addresses Route 53 gives
-/// in place of their names, else CNAME. As external-dns does it.
+/// Records for host names, of which one is the answer (WEIGHTED): A for load balancers of AWS, for which Route 53
+/// answers with their addresses, or else CNAME. external-dns does the same.
 pub fn host_record(load_balancers: bool, ttl: u32) -> DnsConfig {
     let record_type = if load_balancers { RecordType::A } else { RecordType::Cname };
     DnsConfig { weighted: true, records: vec![DnsRecord { record_type, ttl }] }
 }
 
-/// What annotations say about a service that is made.
+/// What annotations request for a service that is created.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Wishes {
-    /// Empty: found by API only.
+    /// The types of records. If empty, the service can be discovered only through the API.
     types: Option<Vec<RecordType>>,
     ttl: Option<u32>,
     custom_health_check: bool,
 }
 
 impl Wishes {
-    /// Reads annotations.
+    /// Parses annotations.
     ///
     /// # Errors
-    /// One that cannot be understood, and what to write instead.
+    /// The first invalid annotation, with a valid form.
     pub fn read(annotations: &Pairs) -> Result<Self, String> {
         let read = |name: &str| annotations.get(name).map(|value| value.trim());
         let types = match read(ANNOTATION_RECORDS).map(|list| list.replace(' ', "").to_ascii_uppercase()).as_deref() {
@@ -86,7 +87,7 @@ impl Wishes {
         Ok(Self { types, ttl, custom_health_check })
     }
 
-    /// Makes a service as wished instead of with these records. Host names are not asked for their types.
+    /// The creation with these wishes. For host names, the requested types do not apply.
     #[must_use]
     pub fn apply(&self, creation: Creation) -> Creation {
         let Self { types, ttl, custom_health_check } = self;
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn records_follow_the_families_unless_annotations_say_otherwise() {
+    fn records_follow_the_families_unless_annotations_request_others() {
         for (annotations, expected) in [
             (&[][..], &[(RecordType::A, 60), (RecordType::Aaaa, 60)][..]),
             (&[(ANNOTATION_TTL, "5")], &[(RecordType::A, 5), (RecordType::Aaaa, 5)]),
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cloud_map_cannot_do_is_refused_with_what_it_can() {
+    fn requests_that_cloud_map_cannot_fulfil_are_refused_with_the_alternatives() {
         for (annotation, value, hint) in [
             (ANNOTATION_RECORDS, "A,SRV", "\"SRV\""),
             (ANNOTATION_RECORDS, "CNAME", "\"A,AAAA\""),

@@ -1,14 +1,14 @@
-//! Which Services are registered at all.
+//! Which Services are registered.
 
 use clap::ValueEnum;
 
-/// Which exported Services are also registered as instances (`--instances`); an annotation overrides it.
+/// Which exports are also registered as instances (`--instances`). An annotation overrides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Selection {
-    /// Every exported Service.
+    /// Every export.
     All,
-    /// Only Services whose annotations ask for it.
+    /// Only exports whose annotations request it.
     Annotated,
-    /// None, annotated Services included.
+    /// None, not even annotated Services.
     None,
 }

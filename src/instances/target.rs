@@ -1,4 +1,4 @@
-//! Which Cloud Map service a Kubernetes Service is registered in, where nothing else is asked for.
+//! The Cloud Map service in which a Kubernetes Service is registered by default.
 
 use std::sync::Arc;
 
@@ -7,28 +7,30 @@ use crate::{
     model::{ServiceKey, Target},
 };
 
-/// TTL of the records of services that are made for exports, in seconds, as ECS and the AWS controller have it.
+/// TTL of the records of services that are created for exports, in seconds, as in ECS and the AWS controller.
 pub const DEFAULT_TTL: u32 = 60;
 
-/// Longest name of an API-only namespace (Cloud Map `CreateHttpNamespace`).
+/// Maximum length of the name of an API-only namespace (Cloud Map `CreateHttpNamespace`).
 const MAX_NAMESPACE: usize = 1024;
-/// Longest name of a service (Cloud Map `CreateService`); `<service>.<namespace>` of Kubernetes just fits.
+/// Maximum length of the name of a service (Cloud Map `CreateService`). The longest `<service>.<namespace>` of
+/// Kubernetes fits exactly.
 const MAX_SERVICE: usize = 127;
-/// Longest label of a service's name.
+/// Maximum length of a label in a service's name.
 const MAX_LABEL: usize = 63;
 
-/// What is said of a target in a ledger.
-const IN_LEDGER: &str = "names that begin with \"clusterset-\" belong to the ledgers of ClusterSets, in which nothing else is \
-                         registered; name another namespace by the annotation cloudmap-mcs/namespace (on a ServiceExport) or \
+/// The message for a target in a ledger.
+const IN_LEDGER: &str = "names that begin with \"clusterset-\" belong to the ledgers of ClusterSets, in which nothing else may be \
+                         registered; name another namespace with the annotation cloudmap-mcs/namespace (on a ServiceExport) or \
                          cloudmap.controller/namespace (on a Service)";
 
 /// How implied targets are named.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Naming {
-    /// Namespace and service as in Kubernetes, so that an ECS task asks for the names it knows.
+    /// Namespace and service have the names that they have in Kubernetes, so that an ECS task can use the names that it
+    /// knows.
     #[default]
     PerNamespace,
-    /// One Cloud Map namespace for all, services named `<service>.<namespace>`.
+    /// One Cloud Map namespace for all, with services named `<service>.<namespace>`.
     OneNamespace(Arc<str>),
 }
 
@@ -45,7 +47,7 @@ impl Naming {
     }
 }
 
-/// A name that Cloud Map would refuse. The message names it, the rule and thereby the remedy.
+/// A name that Cloud Map would refuse. The message has the name and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid Cloud Map {what} {name:?}: {rule}")]
 pub struct InvalidTarget {
@@ -54,11 +56,11 @@ pub struct InvalidTarget {
     rule: &'static str,
 }
 
-/// Checks the names of a target against Cloud Map's rules and keeps it out of ledgers ([`ledger::is_ledger`]), whoever chose
-/// them.
+/// Checks the names of a target against Cloud Map's rules, and refuses ledgers ([`ledger::is_ledger`]), no matter who
+/// chose the names.
 ///
 /// # Errors
-/// Which name cannot be, and why.
+/// Which name is not valid, and why.
 pub fn validate(target: &Target) -> Result<(), InvalidTarget> {
     let Target { namespace, service } = target;
     let refuse = |what, name: &Arc<str>, rule| Err(InvalidTarget { what, name: name.clone(), rule });
@@ -84,7 +86,7 @@ pub fn validate(target: &Target) -> Result<(), InvalidTarget> {
     Ok(())
 }
 
-/// A single letter or digit, or 2 to 63 characters with no hyphen at either end.
+/// Whether it is a single letter or digit, or 2 to 63 characters without a hyphen at either end.
 fn is_label(label: &str) -> bool {
     let edge = |c: u8| c.is_ascii_alphanumeric() || c == b'_';
     match label.as_bytes() {
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_kubernetes_unless_one_namespace_takes_all() {
+    fn names_are_those_of_kubernetes_unless_one_namespace_is_for_all() {
         let web = ServiceKey::new("shop", "web");
         assert_eq!(Naming::default().implied(&web), target("shop", "web"));
         assert_eq!(Naming::OneNamespace("internal".into()).implied(&web), target("internal", "web.shop"));
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_cloud_map_refuses_and_says_why() {
+    fn refuses_what_cloud_map_refuses_and_gives_the_rule() {
         for (namespace, service, named) in [
             ("", "web", "namespace \"\""),
             ("a b", "web", "namespace \"a b\""),

@@ -70,9 +70,9 @@ async fn an_attribute_or_a_port_too_many_takes_nothing_away() {
     put(&blue, &[(names::ANNOTATION_ATTRIBUTES, &many)], 0, &["10.0.0.1"]);
     blue.until_says("web", "Registered", "False", "Failed").await;
     let message = blue.condition("web", "Registered").unwrap().message;
-    assert!(message.contains("fewer attributes") && message.contains("stays"), "{message}");
+    assert!(message.contains("fewer attributes") && message.contains("stay as they are"), "{message}");
     let text = blue.until_noted("api", "TooManyAttributes").await;
-    assert!(text.contains("stays"), "{text}");
+    assert!(text.contains("stay as they are"), "{text}");
     always("what is registered stays", Duration::from_mins(3), there).await;
     // Endpoints are followed, with what fits.
     put(&blue, &[(names::ANNOTATION_ATTRIBUTES, &many)], 0, &["10.0.0.1", "10.0.0.2"]);

@@ -1,4 +1,4 @@
-//! The calls that the engine asks for, and what came of them.
+//! The calls that the engine requests, and their results.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,10 +24,11 @@ use crate::{
     model::Target,
 };
 
-/// Creating a namespace, or changing a service, takes AWS seconds; longer than this, the next look at it tells.
+/// Number of polls until the creation of a namespace or the change of a service is given up. AWS takes seconds for
+/// them; if it takes longer, the next look shows the result.
 const POLLS: u32 = 30;
 const POLL: Duration = Duration::from_secs(2);
-/// What operations that make a namespace call it.
+/// The type of target in operations that create a namespace.
 const NAMESPACE: &str = "NAMESPACE";
 
 #[derive(Debug)]
@@ -49,7 +50,7 @@ pub(super) enum Call {
         target: Target,
         service_id: Arc<str>,
     },
-    /// `health`: the service has a custom health check, and it is asked what that says.
+    /// `health`: the service has a custom health check, whose results are read as well.
     Read {
         target: Target,
         service_id: Arc<str>,
@@ -92,7 +93,7 @@ pub(super) enum Call {
 #[derive(Debug)]
 pub(super) enum Event {
     Namespaces(Result<Vec<Namespace>, Error>),
-    /// With the namespace, unless only a listing tells of it.
+    /// The namespace; `None` if only a listing shows it.
     NamespaceCreated {
         name: Arc<str>,
         result: Result<Option<Namespace>, Error>,
@@ -126,7 +127,7 @@ pub(super) enum Event {
         healthy: bool,
         result: Result<(), Error>,
     },
-    /// With the records as they are now; `None`: the service is not ours to change.
+    /// The current records; `None` if we may not change the service.
     TtlSet {
         target: Target,
         result: Result<Option<Vec<DnsRecord>>, Error>,
@@ -146,7 +147,7 @@ pub(super) enum Event {
 #[derive(Debug)]
 pub(super) struct Inventory {
     pub(super) instances: Vec<Instance>,
-    /// Those that fail the custom health check; `None`: not asked, or not told.
+    /// Instances that fail the custom health check; `None` if they were not read or could not be.
     pub(super) unhealthy: Option<BTreeSet<Arc<str>>>,
 }
 
@@ -178,7 +179,7 @@ impl Performer {
                     namespace_id,
                     name: target.service.clone(),
                     creator_request_id: self.identity.creator_request_id(env::random()),
-                    // external-dns stops at services with a description that have no records.
+                    // external-dns crashes on services that have a description and no records.
                     description: dns.is_some().then(|| self.identity.description()),
                     dns,
                     custom_health_check,
@@ -211,7 +212,7 @@ impl Performer {
                 Event::Written { target, service_id, id: instance.id, result }
             }
             Call::Deregister { target, service_id, id } => {
-                // The only write that may happen in a ledger: what is ours does not belong there.
+                // The only write that may happen in a ledger: our instances do not belong there.
                 let deregister = cloudmap.deregister_instance(&service_id, &id, Lane::Instances);
                 let result = self.leading("DeregisterInstance", deregister).await;
                 Event::Written { target, service_id, id, result }
@@ -228,7 +229,7 @@ impl Performer {
         }
     }
 
-    /// As [`leading`](Self::leading), and never in a ledger, whatever was planned.
+    /// Like [`leading`](Self::leading), but never in a ledger, whatever was planned.
     async fn writing<T>(
         &self,
         namespace: &str,
@@ -236,14 +237,14 @@ impl Performer {
         write: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         if ledger::is_ledger(namespace) {
-            let message = format!("the namespace {namespace} is the ledger of a ClusterSet, nothing was sent");
+            let message = format!("the namespace {namespace} is the ledger of a ClusterSet; nothing was sent");
             return Err(Error { operation, kind: ErrorKind::AccessDenied, message });
         }
         self.leading(operation, write).await
     }
 
-    /// Makes a write only while this replica leads, and gives it up, also while it waits for its turn, when the time
-    /// for which that was granted is over.
+    /// Makes a write only while this replica leads. Gives it up when the time runs out for which leadership was
+    /// granted, even while it waits for its turn.
     async fn leading<T>(
         &self,
         operation: &'static str,
@@ -251,7 +252,7 @@ impl Performer {
     ) -> Result<T, Error> {
         let error = |kind, message: &str| Err(Error { operation, kind, message: message.to_owned() });
         let Some(until) = self.leadership.leads_until() else {
-            return error(ErrorKind::Other, "this replica does not lead any more, nothing was sent");
+            return error(ErrorKind::Other, "this replica no longer leads; nothing was sent");
         };
         match timeout_at(until, write).await {
             Ok(result) => result,
@@ -259,7 +260,8 @@ impl Performer {
         }
     }
 
-    /// Creates a namespace, waits until it is there, and looks at it: AWS allows few listings. `None` if only a listing can tell.
+    /// Creates a namespace, waits until it exists, and gets it, because AWS allows few listings. `None` if only a
+    /// listing can show it.
     async fn create_namespace(&self, name: &Arc<str>) -> Result<Option<Namespace>, Error> {
         let (creator, description) = (self.identity.creator_request_id(env::random()), self.identity.description());
         let created = self.cloudmap.create_http_namespace(name, &creator, &description, &self.identity.tags()).await;
@@ -275,7 +277,7 @@ impl Performer {
         Ok(found.ok().filter(|found| found.name == *name))
     }
 
-    /// Waits for the end of an operation. Gives what it was about, by type.
+    /// Waits for the end of an operation. Returns its targets by type.
     async fn finished(&self, operation: &'static str, id: &OperationId) -> Result<BTreeMap<String, String>, Error> {
         let failed = |kind, message| Err(Error { operation, kind, message });
         for _ in 0..POLLS {
@@ -291,14 +293,14 @@ impl Performer {
         failed(ErrorKind::Unknown, "AWS has not finished it within a minute".to_owned())
     }
 
-    /// Health that cannot be read stops nothing: what was said last counts.
+    /// If health cannot be read, the last known status counts.
     async fn inventory(&self, service_id: &str, health: bool) -> Result<Inventory, Error> {
         let instances = self.cloudmap.list_instances(service_id).await?;
         let unhealthy = if health { self.cloudmap.unhealthy_instances(service_id).await.ok() } else { None };
         Ok(Inventory { instances, unhealthy })
     }
 
-    /// Gives the records of a service another TTL, if it is ours to change. AWS deletes what an update does not repeat: all
+    /// Changes the TTL of a service's records, if we may change the service. AWS deletes what an update omits, so all
     /// records and the health check are read just before.
     async fn set_ttl(
         &self,
@@ -319,7 +321,7 @@ impl Performer {
             let update = self.cloudmap.update_service(service_id, &change);
             let operation = match self.writing(namespace, "UpdateService", update).await {
                 Ok(operation) => operation,
-                // Somebody's update: what came of it is seen by looking again.
+                // Somebody else's update is in progress. Another look shows its result.
                 Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
                     self.finished("UpdateService", &operation).await?;
                     return Ok(Some(before));
@@ -331,7 +333,7 @@ impl Performer {
         Ok(Some(records))
     }
 
-    /// Tags matter only where our ClusterSet did not make the service.
+    /// Tags matter only if our ClusterSet did not create the service.
     async fn inspect(&self, service_id: &str) -> Result<(Service, BTreeMap<String, String>), Error> {
         let service = self.cloudmap.get_service(service_id).await?;
         if ownership::made_by_us(&service, &self.identity) {
@@ -341,7 +343,7 @@ impl Performer {
         Ok((service, tags))
     }
 
-    /// Deletes a service that our ClusterSet provably made; one with instances in it AWS keeps.
+    /// Deletes a service that our ClusterSet provably created. AWS keeps a service that has instances.
     async fn delete_service(&self, service_id: &str) -> Result<(), Error> {
         let service = match self.cloudmap.get_service(service_id).await {
             Err(Error { kind: ErrorKind::NotFound, .. }) => return Ok(()),
@@ -362,9 +364,9 @@ mod tests {
     use super::*;
     use crate::cloudmap::{Access, NamespaceKind, fake::Fake};
 
-    /// Planning refuses such targets already: this is what remains should it be wrong.
+    /// Planning already refuses such targets. This is the last protection if planning is wrong.
     #[tokio::test(start_paused = true)]
-    async fn no_write_but_a_deregistration_is_sent_to_a_ledger() {
+    async fn only_deregistrations_are_sent_to_a_ledger() {
         let fake = Fake::new();
         let namespace_id = fake.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
         let service_id = fake.registry().add_service(&namespace_id, "clusters", "cloudmap-mcs", "");

@@ -1,8 +1,8 @@
-//! Decides which call comes next. No network and no clock: calls go out of [`Engine::next`], what came of them goes
-//! into [`Engine::done`], with the time.
+//! Decides which call comes next, without network and clock. [`Engine::next`] returns calls, and [`Engine::done`] takes
+//! their results, with the time.
 //!
-//! Targets take turns: one call each, those with a change before those of the backlog, so that neither a long queue
-//! nor a failing target holds up the others.
+//! Targets take turns, with one call each. Targets with a change come before the backlog, so neither a long queue nor a
+//! failing target delays the others.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -24,19 +24,19 @@ use crate::{
     model::Target,
 };
 
-/// How long a listing that does not show something is believed: people create namespaces and services, too.
+/// How long a listing counts that lacks something. People create namespaces and services, too.
 pub(super) const LISTING_AGE: Duration = Duration::from_secs(30);
-/// The same before a namespace is made or first missed: one of the same name, with DNS perhaps, that was made a moment before
-/// would never be used, or only after minutes.
+/// The same before a namespace is created or first reported as missing. Otherwise a namespace with that name, perhaps a
+/// DNS namespace, that was created a moment before would never be used, or only after minutes.
 pub(super) const CREATION_AGE: Duration = Duration::from_secs(2);
-/// Attempts to delete an empty service before it is left to people.
+/// Number of attempts to delete an empty service before it is left to people.
 const DELETE_ATTEMPTS: u32 = 5;
 
 pub(super) type Services = BTreeMap<Arc<str>, Listed>;
 
-/// What the leader before had sent, or a call that was not answered, may take effect until then: only what is read or listed
-/// later tells that nothing is at a retiring target. Else its registration record would go, and the late instance would stay
-/// for ever.
+/// Until then, requests of the previous leader, or a call without an answer, may take effect. Only what is read or
+/// listed later proves that a retiring target has no instances. Otherwise its registration record would go, and the
+/// late instance would stay forever.
 pub(super) const HANDOVER: Duration = Duration::from_secs(20);
 
 pub(super) struct Engine {
@@ -48,7 +48,7 @@ pub(super) struct Engine {
     /// By namespace id.
     pub(super) services: BTreeMap<Arc<str>, Listing<Services>>,
     pub(super) creating: BTreeMap<Arc<str>, Listing<()>>,
-    /// Statuses or figures may differ from the last ones.
+    /// Whether statuses or statistics may differ from the last ones.
     changed: bool,
     pub(super) queues: BTreeMap<(Class, bool), VecDeque<Target>>,
     pub(super) in_flight: BTreeMap<Class, usize>,
@@ -86,7 +86,7 @@ impl Engine {
         }
     }
 
-    /// The latest desired state counts; what an earlier one asked for and is not sent yet is forgotten.
+    /// Sets the latest desired state. What an earlier one wanted and was not sent yet is forgotten.
     pub(super) fn desire(&mut self, desired: &Arc<Desired>, now: Instant) {
         self.changed = true;
         let before = std::mem::replace(&mut self.desired, desired.clone());
@@ -112,9 +112,9 @@ impl Engine {
                 state.ttl.not_before = None;
                 state.failures = 0;
                 state.problem = None;
-                // Nothing was registered under these rules yet.
+                // Nothing was registered with this consent yet.
                 state.settled = false;
-                // Found under other rules: looked at again.
+                // It was found with another consent, so it must be found again.
                 let other = old.is_some_and(|old| old.consent != wanted.consent);
                 if other && !wanted.consent.unclear && !state.busy {
                     state.phase = Phase::Unresolved;
@@ -124,7 +124,7 @@ impl Engine {
         }
     }
 
-    /// Forgets all that is known for the sake of targets that are no more.
+    /// Forgets everything that is known only for targets that no longer exist.
     fn forget(&mut self, dropped: &BTreeSet<Target>) {
         for queue in self.queues.values_mut() {
             queue.retain(|target| !dropped.contains(target));
@@ -139,12 +139,12 @@ impl Engine {
         }
     }
 
-    /// Puts a target into the queue for what it needs next, if anything.
+    /// Puts a target into the queue for its next step, if it has one.
     pub(super) fn wake_target(&mut self, target: &Target, now: Instant) {
         let Some(want) = self.want(target, now) else { return };
         let Some(state) = self.targets.get_mut(target) else { return };
         let withdrawn = self.desired.targets.get(target).is_some_and(|desired| desired.retiring);
-        // What is to be written in a service waits until it is known whose that is. Else nothing waits for that.
+        // Writes in a service wait until its owner is known. Nothing else does.
         let inspect = matches!(want, Want::Inspect { .. });
         let changed = inspect && state.pending.is_some() && !state.at_rest();
         let unhurried = inspect && !changed && state.place().is_some_and(|place| place.unproven);
@@ -168,10 +168,10 @@ impl Engine {
         }
     }
 
-    /// When to call [`next`](Self::next) again, if nothing is done before.
+    /// When to call [`next`](Self::next) again, if nothing happens before.
     pub(super) fn wake(&self) -> Option<Instant> {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
-        // What waits for a place is woken by the call that leaves it.
+        // What waits for a free place is woken by the call that frees one.
         let poll = self.polls.first_key_value().map(|((at, _), _)| *at).filter(|_| self.may_poll());
         let drift = Some(self.drift_next).filter(|_| self.may_check());
         [timer, poll, drift].into_iter().flatten().min()
@@ -214,7 +214,7 @@ impl Engine {
             let target = self.queues.get_mut(&queue)?.pop_front()?;
             match self.targets.get_mut(&target) {
                 Some(state) if state.queued == Some(queue) => state.queued = None,
-                // Moved to another queue, or dropped.
+                // It was moved to another queue, or dropped.
                 _ => continue,
             }
             let call = match self.want(&target, now) {
@@ -229,7 +229,7 @@ impl Engine {
         }
     }
 
-    /// What a target needs next.
+    /// The next step of a target.
     pub(super) fn want(&mut self, target: &Target, now: Instant) -> Option<Want> {
         let desired = self.desired.clone();
         let desired = desired.targets.get(target)?;
@@ -254,11 +254,11 @@ impl Engine {
                 if state.reading.is_none() && state.read_at.is_some_and(|at| at <= now) {
                     return Some(Want::Read { service_id });
                 }
-                // What we have there is withdrawn, whoever owns the service.
+                // Our own instances are withdrawn, no matter who owns the service.
                 if unproven && !desired.retiring {
                     self.plan_writes(target, desired, now);
                     let state = self.targets.get_mut(target)?;
-                    // What is there a leader before registered, who had asked.
+                    // A previous leader registered what is there, after it had checked the owner.
                     if state.at_rest() && !state.own.is_empty() {
                         state.settle();
                     }
@@ -283,7 +283,7 @@ impl Engine {
                     self.wait_until(target, certain);
                     return None;
                 }
-                // The last word is a reading after the last write, not after each of them.
+                // The final proof is a reading after the last write, not one after each write.
                 if state.seen != Seen::Since {
                     return Some(Want::Read { service_id });
                 }
@@ -292,7 +292,7 @@ impl Engine {
         }
     }
 
-    /// Nothing is done for a target before that.
+    /// Delays everything for a target until then.
     pub(super) fn wait_until(&mut self, target: &Target, at: Instant) {
         if let Some(state) = self.targets.get_mut(target) {
             state.not_before = Some(at);
@@ -300,7 +300,8 @@ impl Engine {
         self.wake_at(target, at);
     }
 
-    /// From when on a listing or reading tells that nothing of ours is, or will come to be, at a target that retires.
+    /// The time from which on a listing or reading proves that nothing of ours is, or will appear, in a retiring
+    /// target.
     pub(super) fn certain_from(&self, target: &Target) -> Instant {
         let late_until = self.targets.get(target).and_then(|state| state.late_until);
         late_until.unwrap_or(self.started).max(self.started + HANDOVER)
@@ -388,7 +389,7 @@ impl Engine {
         })
     }
 
-    /// What came of a call.
+    /// Takes the result of a call.
     pub(super) fn done(&mut self, event: Event, now: Instant) {
         self.changed = true;
         let class = match &event {
@@ -466,7 +467,7 @@ impl Engine {
         self.gone(target);
     }
 
-    /// Whether statuses or figures may have changed since this was asked last.
+    /// Whether statuses or statistics may have changed since the last call of this function.
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }

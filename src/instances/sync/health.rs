@@ -1,7 +1,7 @@
-//! Mirrors the readiness of pods in the health of their instances, where the service has a custom health check.
+//! Mirrors the readiness of pods in the health of their instances, in services with a custom health check.
 //!
-//! A pod that is not ready keeps its instance, which says so; one that never was gets none, and one that terminates loses
-//! it. AWS waits about 30 s before an instance that is said to be unhealthy is out of the answers.
+//! A pod that is not ready keeps its instance, marked as unhealthy. If it never was ready, it gets none, and when it
+//! terminates, it loses it. AWS waits about 30 s before it excludes an unhealthy instance from answers.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -17,11 +17,11 @@ use crate::{
     model::Target,
 };
 
-/// After a health was said, a reading may show the one before for so long.
+/// For this long after a health status was set, a reading may return the previous one.
 const SETTLES: Duration = Duration::from_secs(45);
 
 impl Engine {
-    /// The next instance whose health is to be said.
+    /// The next instance whose health must be set.
     pub(super) fn next_health(
         &mut self,
         target: &Target,
@@ -30,7 +30,7 @@ impl Engine {
     ) -> Option<(Arc<str>, bool)> {
         self.plan_writes(target, desired, now)?;
         let state = self.targets.get_mut(target)?;
-        // What is blocked is planned again when what is in its way ends, or its time comes.
+        // A blocked instance is planned again when whatever blocks it ends, or when its time comes.
         while let Some((id, healthy)) = state.untold.front().cloned() {
             let busy = state.running.contains_key(&id) || state.telling.contains(&id);
             if !busy && state.retry.get(&id).is_none_or(|retry| retry.at <= now) {
@@ -58,13 +58,13 @@ impl Engine {
                 state.retry.remove(id);
                 state.relieve();
             }
-            // One that is not there (yet) as well: the next reading tells more.
+            // This includes an instance that does not exist (yet): the next reading shows more.
             Err(error) => self.failed(target, id, &error, now),
         }
         self.wake_target(target, now);
     }
 
-    /// What a finished write of an instance says about its health; `None`: nothing.
+    /// Takes the health with which an instance was registered; `None` if it has none.
     pub(super) fn registered_as(&mut self, target: &Target, id: &Arc<str>, told: Option<Told>) {
         let Some(state) = self.targets.get_mut(target) else { return };
         match told {
@@ -75,7 +75,7 @@ impl Engine {
 }
 
 impl State {
-    /// Takes in which instances fail their check, as far as that was told. `written`: those about which the listing says
+    /// Takes the instances that fail their check, if they were read. `written` are those about which the listing proves
     /// nothing.
     pub(super) fn health_was_read(
         &mut self,

@@ -1,8 +1,8 @@
-//! Makes Cloud Map have the instances that it should have, and keeps it so.
+//! Brings Cloud Map to the desired instances, and keeps it there.
 //!
-//! One task owns all state ([`engine`], which calls nothing and reads no clock) and performs the calls that the engine
-//! asks for ([`call`]). Each target is read once when this replica begins to lead, and then a picture of it is kept;
-//! a slow round over all targets ([`Figures::drift_period`]) finds what somebody else changed.
+//! One task owns all state ([`engine`], which makes no calls and reads no clock) and makes the calls that the engine
+//! requests ([`call`]). When this replica begins to lead, each target is read once, and its observed state is kept in
+//! memory. A slow round over all targets ([`Figures::drift_period`]) finds what somebody else changed.
 
 mod call;
 mod engine;
@@ -40,65 +40,75 @@ use crate::{
     model::Target,
 };
 
-/// How often leadership is looked at while nothing happens, and statuses are published at most.
+/// How often leadership is checked while nothing happens, and the minimum time between two publications of statuses.
 const TICK: Duration = Duration::from_millis(250);
-/// Time for requests that are on their way when the process stops; their operations go on in AWS.
+/// How long requests in progress may take when the process stops. Their operations continue in AWS.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// Settings of the task.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// Our identity, for owner marks.
     pub identity: Identity,
-    /// Calls per second that drift checks may use; one call reads up to 100 instances of a target. The period follows
-    /// from it: at 10, fifty seconds up to 500 targets, 100 seconds for 1,000.
+    /// Calls per second that drift checks may use. One call reads up to 100 instances of a target. The period follows
+    /// from it: with 10 calls per second, 50 seconds for up to 500 targets, 100 seconds for 1,000.
     pub drift_budget: f64,
-    /// Drift checks are never more frequent than this.
+    /// Minimum period of the drift checks.
     pub drift_period: Duration,
-    /// Whether missing namespaces are created, as API-only ones (DNS namespaces never are).
+    /// Whether to create missing namespaces, as API-only ones. DNS namespaces are never created.
     pub create_namespaces: bool,
 }
 
 impl Settings {
+    /// The default settings.
     pub fn new(identity: Identity) -> Self {
         Self { identity, drift_budget: 10.0, drift_period: Duration::from_secs(50), create_namespaces: true }
     }
 }
 
-/// All targets that this cluster has a registration record for, or wants one for.
+/// All targets for which this cluster has, or wants, a registration record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Desired {
+    /// The desired state of each target.
     pub targets: BTreeMap<Target, TargetDesired>,
 }
 
+/// The desired state of a target.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct TargetDesired {
-    /// The registration record is published and the claim is ours: instances may be registered.
+    /// The registration record is published and the claim is ours, so instances may be registered.
     pub active: bool,
-    /// No longer wanted: only deregistrations follow, until [`TargetStatus::own_gone`].
+    /// The target is no longer wanted: only deregistrations follow, until [`TargetStatus::own_gone`].
     pub retiring: bool,
-    /// The claim is the oldest of the ClusterSet: what it says of the service itself counts.
+    /// The claim is the oldest of the ClusterSet, so its wishes for the service itself count.
     pub decides: bool,
     /// Nothing is deregistered, whatever is in `instances`.
     pub keep: bool,
-    /// What is registered is not written over: something that decides what it says cannot be understood, or does not fit.
+    /// Existing instances are not overwritten, because something that determines their attributes is invalid or does
+    /// not fit.
     pub as_is: bool,
+    /// What the user allowed for a foreign service.
     pub consent: Consent,
+    /// How to create what is missing.
     pub creation: Creation,
-    /// Sorted by id, as [`Source::instances`](super::Source::instances) gives them.
+    /// The desired instances, sorted by id as [`Source::instances`](super::Source::instances) returns them.
     pub instances: Arc<[InstanceSpec]>,
 }
 
-/// What is made for a target where there is nothing. A service that is there is used as it is, but that ours gets the TTL.
+/// How to create what is missing for a target. An existing service is used as it is, except that ours gets the TTL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Creation {
-    /// A missing namespace is made, as an API-only one.
+    /// Create a missing namespace, as an API-only one.
     pub namespace: bool,
-    /// A missing service is made, and one that is ours gets the TTL: what it should be is known.
+    /// Create a missing service, and set the TTL of ours: the wishes are valid.
     pub service: bool,
-    /// Its records in namespaces with DNS; `None`: it is found by API only, as it is in all others.
+    /// The records in a DNS namespace; `None` for a service that can be discovered only through the API, as in all
+    /// other namespaces.
     pub dns: Option<DnsConfig>,
+    /// Whether the service gets a custom health check.
     pub custom_health_check: bool,
-    /// The TTL that was asked for, in seconds: an adopted service gets it, too.
+    /// The requested TTL in seconds, which an adopted service gets as well.
     pub ttl: Option<u32>,
 }
 
@@ -111,52 +121,56 @@ impl Default for Creation {
 /// Ids of instances.
 pub type Ids = Arc<BTreeSet<Arc<str>>>;
 
-/// Where a target stands.
+/// The state of a target.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TargetStatus {
+    /// The result so far.
     pub outcome: Outcome,
-    /// Own instances that are known to be registered.
+    /// Number of own instances that are known to be registered.
     pub registered: usize,
-    /// Retiring, and no instance of ours was seen there after the last one was deregistered: the record can go.
+    /// The target retires, and after the last deregistration no own instance was seen there, so the record can go.
     pub own_gone: bool,
-    /// What the user should know though everything is registered.
+    /// What the user should know even if everything is registered.
     pub notices: Vec<Notice>,
-    /// Own instances that were there when this leader looked first.
+    /// The own instances when this leader first read the target.
     pub found: Option<Ids>,
-    /// Own instances when nothing remained to be written the last time.
+    /// The own instances when nothing remained to be written the last time.
     pub reached: Option<Ids>,
 }
 
+/// The result for a target.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Outcome {
+    /// Not everything is registered yet.
     #[default]
     Pending,
-    /// All instances were registered; changes since are on their way.
+    /// All instances were registered. Later changes are on their way.
     Registered { count: usize },
-    /// Something, or everything, cannot be registered.
+    /// Some or all instances cannot be registered.
     Refused { reason: Reason, message: String },
 }
 
 /// Why a target, or a part of its instances, is not registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// The Cloud Map service is somebody else's.
+    /// The Cloud Map service belongs to somebody else.
     ForeignOwner,
     /// The namespace does not exist and may not be created.
     NoNamespace,
-    /// An AWS quota is reached: 1,000 instances per service, namespaces per region, ...
+    /// An AWS quota is exhausted: 1,000 instances per service, namespaces per region, ...
     LimitExceeded,
+    /// IAM does not allow a call.
     AccessDenied,
-    /// AWS throttles, and not just for a moment.
+    /// AWS has throttled calls for some time.
     Throttled,
-    /// Endpoints that lack what the service's records require, or whose id somebody else uses.
+    /// Endpoints lack what the service's records require, or somebody else uses their instance ids.
     UnfitEndpoints,
-    /// AWS refused, or failed the operation later; it is tried again.
+    /// AWS refused a call, or its operation failed later. It is tried again.
     Failed,
 }
 
 impl Reason {
-    /// The Event that says so.
+    /// The Event with this reason.
     pub const fn event(self) -> EventReason {
         match self {
             Self::ForeignOwner => EventReason::ForeignOwner,
@@ -170,24 +184,26 @@ impl Reason {
     }
 }
 
-/// Sizes for metrics.
+/// Statistics for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Figures {
+    /// Number of targets.
     pub targets: usize,
+    /// Number of own registered instances.
     pub registered: usize,
-    /// Writes that wait for their turn.
+    /// Number of writes that wait for their turn.
     pub queued: usize,
-    /// Operations that AWS has not finished.
+    /// Number of operations that AWS has not finished.
     pub running: usize,
     /// Time in which every target is read once.
     pub drift_period: Duration,
-    /// Own instances that were missing, altered or too many when a target was read again.
+    /// Number of own instances that were missing, changed or unexpected when a target was read again.
     pub drifted: u64,
 }
 
-/// Until when this replica may write: checked immediately before each write, which is given up at that time.
+/// Until when this replica may write. This is checked immediately before each write, which is given up at that time.
 pub trait Leadership: Send + Sync + 'static {
-    /// `None`: not leading.
+    /// `None` if this replica does not lead.
     fn leads_until(&self) -> Option<Instant>;
 }
 
@@ -197,7 +213,7 @@ impl<F: Fn() -> Option<Instant> + Send + Sync + 'static> Leadership for F {
     }
 }
 
-/// The running task. Dropping the handle does not stop it: `shutdown` does.
+/// The running task. Dropping this does not stop the task; `shutdown` does.
 #[derive(Debug)]
 pub struct Handle {
     status: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
@@ -206,23 +222,24 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Statuses of all targets in [`Desired`]; empty while another replica leads.
+    /// The statuses of all targets in [`Desired`]; empty while another replica leads.
     pub fn status(&self) -> watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>> {
         self.status.clone()
     }
 
+    /// The statistics, and their changes.
     pub fn figures(&self) -> watch::Receiver<Figures> {
         self.figures.clone()
     }
 
     /// Waits until the task has stopped after a shutdown.
     pub async fn stopped(self) {
-        // A panic has been reported by the panic hook.
+        // The panic hook has reported a panic.
         let _ = self.task.await;
     }
 }
 
-/// Starts the task. It ends with `shutdown`, and after `desired` was closed.
+/// Starts the task. It ends with `shutdown`, or when `desired` is closed.
 pub fn spawn(
     settings: Settings,
     cloudmap: Arc<dyn CloudMap>,
@@ -255,7 +272,7 @@ struct Task {
 impl Task {
     async fn run(mut self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
-        // The picture of a former term is worth nothing: another replica may have written since.
+        // The observed state of a previous term is worthless: another replica may have written since.
         let mut term: Option<Engine> = None;
         let mut calls = FuturesUnordered::new();
         let mut publish = Instant::now();

@@ -1,24 +1,25 @@
-//! What the user of a target should know though everything is registered.
+//! What the user of a target should know even if everything is registered.
 
 use crate::{api::events::EventReason, instances::attributes::ServiceTraits};
 
-/// What DNS answers with at most (`MULTIVALUE`).
+/// Maximum number of instances in a DNS answer (`MULTIVALUE`).
 const DNS_ANSWERS: usize = 8;
-/// What `DiscoverInstances` returns unless its caller asks for more.
+/// Number of instances that `DiscoverInstances` returns by default.
 const DISCOVERED: usize = 100;
-/// Instances of a service (a quota that AWS does not raise), and when to say that they become many.
+/// Maximum number of instances in a service (a quota that AWS does not raise), and the number from which on to warn.
 const QUOTA: usize = 1000;
 const NEARLY_FULL: usize = 900;
 
-/// Something that keeps nothing from being registered.
+/// A remark that prevents no registration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Notice {
+    /// Reason of the Event.
     pub reason: EventReason,
-    /// A sentence without its full stop, and with no figure that changes with every pod.
+    /// A sentence without its full stop, and without a number that changes with every pod.
     pub message: String,
 }
 
-/// Limits that the instances of a service have passed.
+/// The limits that the instances of a service have passed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Crowded {
     dns: bool,
@@ -27,8 +28,8 @@ pub(super) struct Crowded {
 }
 
 impl Crowded {
-    /// Looks again. A limit that was passed stays so until the number is well below, so that scaling up and down around it
-    /// is not a piece of news each time.
+    /// Compares again. A limit counts as passed until the number is well below it, so scaling up and down around it is
+    /// reported only once.
     #[must_use]
     pub(super) fn with(self, service: ServiceTraits, instances: usize, healthy: usize) -> Self {
         let passed =
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_is_said_where_it_applies() {
+    fn each_limit_is_reported_where_it_applies() {
         let (multivalue, weighted, api) = (traits(Some(false)), traits(Some(true)), traits(None));
         for (service, instances, healthy, expected) in [
             (multivalue, 8, 8, &[][..]),
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn scaling_up_and_down_around_a_limit_is_said_once() {
+    fn scaling_up_and_down_around_a_limit_is_reported_once() {
         let service = traits(Some(false));
         let mut crowded = Crowded::default();
         let mut said = Vec::new();

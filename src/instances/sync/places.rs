@@ -1,4 +1,4 @@
-//! Finds the service of a target, or makes it: by listings that targets share, and a look at what somebody else made.
+//! Finds or creates the service of a target, with listings that targets share, and a closer look at foreign services.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,24 +19,24 @@ use crate::{
     model::Target,
 };
 
-/// A target that is somebody else's is looked at again this often.
+/// How often a target in a foreign service is looked at again.
 const REFUSED_AGAIN: Duration = Duration::from_mins(5);
 
-/// A service in a listing, cut down to what is needed of it.
+/// A service in a listing, reduced to what is needed.
 #[derive(Debug, Clone)]
 pub(super) struct Listed {
     id: Arc<str>,
     traits: ServiceTraits,
     records: Vec<DnsRecord>,
     owner: ServiceOwner,
-    /// It is as those are that we make without records: no listing tells whose they are.
+    /// Whether it looks like the services that we create without records, whose owner a listing does not show.
     unmarked: bool,
 }
 
 impl Engine {
-    /// Finds the service of a target, step by step.
+    /// The next step to find the service of a target.
     pub(super) fn want_place(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Want> {
-        // What an earlier one left there is withdrawn, wherever that is.
+        // Instances of an earlier version are withdrawn, wherever they are.
         if let Err(invalid) = validate(target).or_else(|invalid| if desired.retiring { Ok(()) } else { Err(invalid) }) {
             self.refuse(target, Reason::Failed, invalid.to_string(), now);
             return None;
@@ -62,7 +62,7 @@ impl Engine {
             }
             if !creates {
                 let message = format!(
-                    "there is no Cloud Map namespace {:?}, and it is not created for this; create it, or name another one",
+                    "there is no Cloud Map namespace {:?}, and the controller does not create it for this; create it, or name another one",
                     target.namespace
                 );
                 self.refuse(target, Reason::NoNamespace, message, now);
@@ -78,8 +78,8 @@ impl Engine {
         };
         let (namespace_id, kind) = (namespace.id.clone(), namespace.kind);
         let listing = self.services.entry(namespace_id.clone()).or_default();
-        // Something that is not in the listing is created, and then it shows whether somebody else was faster. What
-        // is in it and is ours stays so; the rest is looked at again.
+        // A service that the listing lacks is created; this shows whether somebody else was faster. A service in it
+        // that is ours stays ours; any other one is looked at again.
         let Some((_, services)) = &listing.rows else { return self.want_services(namespace_id, target, now) };
         let unseen = self.targets.get(target).is_some_and(|state| state.seen == Seen::Never);
         match services.get(&target.service) {
@@ -102,7 +102,7 @@ impl Engine {
                     custom_health_check: *custom_health_check,
                 })
             }
-            // What we have there is withdrawn, whoever owns the service.
+            // Our own instances are withdrawn, no matter who owns the service.
             Some(listed) if desired.retiring || listed.owner == ServiceOwner::Ours => {
                 let adopt = desired.consent.adopt.clone().filter(|adopt| adopt.covers(&listed.owner));
                 let control = if listed.owner == ServiceOwner::Ours { Control::Ours } else { Control::Others };
@@ -110,9 +110,9 @@ impl Engine {
                 self.resolved(target, place);
                 self.want(target, now)
             }
-            // A leader that begins asks hundreds of services whose they are, and few calls a second are allowed. So it reads
-            // them meanwhile, and asks first where something is to be written. (To know what is adopted, a reading needs the
-            // owner.)
+            // A new leader has to find the owners of hundreds of services, with few calls a second. So it reads the
+            // services meanwhile, and asks for owners first where something must be written. (To know what is adopted,
+            // a reading needs the owner.)
             Some(listed) if listed.unmarked && unseen && desired.consent.adopt.is_none() => {
                 let place = Place { unproven: true, ..listed.place(Control::Others, now) };
                 self.resolved(target, place);
@@ -141,9 +141,9 @@ impl Engine {
         None
     }
 
-    /// A listing that a target needs failed, or is on its way.
+    /// A listing that a target needs failed, or is in progress.
     fn wait_for_listing(&mut self, target: &Target, trouble: Option<Trouble>, at: Option<Instant>, now: Instant) {
-        // One that is on its way again wakes the target itself.
+        // A listing in progress wakes the target itself.
         let Some((trouble, at)) = trouble.zip(at.filter(|at| *at > now)) else { return };
         if let Some(state) = self.targets.get_mut(target) {
             if trouble.is_some() {
@@ -171,8 +171,8 @@ impl Engine {
         match (result, namespace_id) {
             (Ok(CreateService::Created(service)), Some(namespace_id)) => {
                 state.failures = 0;
-                // Just made, and so empty of ours: nothing to read. (An earlier service of this name may have had
-                // instances; AWS deletes no service that has any.)
+                // It was just created, so it has no instances of ours to read. (An earlier service with this name may
+                // have had instances, but AWS deletes no service that has any.)
                 state.seen = Seen::Once;
                 let known = listed(&service, &self.settings.identity);
                 state.found = state.found.take().or_else(|| Some(Arc::default()));
@@ -182,7 +182,7 @@ impl Engine {
                 self.drift_check_soon(now);
             }
             (Ok(CreateService::Exists { id, .. }), Some(namespace_id)) => {
-                // Somebody was faster, or an earlier request of ours: the look that follows tells which.
+                // Somebody was faster, or an earlier request of ours. The next look shows which.
                 let (traits, records, owner) = (ServiceTraits::default(), Vec::new(), ServiceOwner::Unclaimed);
                 let unclaimed = Listed { id, traits, records, owner, unmarked: false };
                 self.remember(&namespace_id, &target.service, unclaimed);
@@ -251,7 +251,7 @@ impl Engine {
         self.wake_target(target, now);
     }
 
-    /// The service of a target may not be what it was: it is looked at again, by a listing that is not old.
+    /// The service of a target may have changed. It is looked at again, with a recent listing.
     pub(super) fn look_up(&mut self, target: &Target, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         state.phase = Phase::Unresolved;
@@ -262,7 +262,7 @@ impl Engine {
         }
     }
 
-    /// The listing of a target's namespace is out of date.
+    /// The listing of the target's namespace is out of date.
     pub(super) fn forget_services(&mut self, target: &Target, now: Instant) {
         let Some((_, namespaces)) = &self.namespaces.rows else { return };
         let namespace = namespaces.get(&target.namespace);
@@ -273,7 +273,7 @@ impl Engine {
 }
 
 impl Place {
-    /// When it is looked at again if it keeps instances out: whoever made the service may change it.
+    /// When to look again at a service that keeps instances out: its owner may change it.
     pub(super) fn again_at(&self) -> Instant {
         self.since + REFUSED_AGAIN
     }
@@ -305,7 +305,7 @@ pub(super) fn listed(service: &Service, identity: &ownership::Identity) -> Liste
     }
 }
 
-/// Of several namespaces with one name the first by [`Namespace::precedence`]. Host names go by the same order
+/// If several namespaces have one name, the first one by [`Namespace::precedence`]. Host names follow the same order
 /// ([`Zones`](crate::annotations::Zones)).
 pub(super) fn by_name(namespaces: Vec<Namespace>) -> BTreeMap<Arc<str>, Namespace> {
     let mut chosen = BTreeMap::<Arc<str>, Namespace>::new();

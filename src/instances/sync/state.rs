@@ -23,22 +23,23 @@ use crate::{
     },
 };
 
-/// First and longest wait before something that failed is tried again.
+/// First and longest pause before something that failed is tried again.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_mins(1);
-/// The longest wait for a listing that AWS throttled.
+/// Longest pause before a listing that AWS throttled.
 const RETRY_THROTTLED: Duration = Duration::from_secs(8);
 
-/// Wait after the n-th failure in a row, counted from 1.
+/// The pause after the n-th failure in a row, counted from 1.
 pub(super) fn back_off(failures: u32) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(RETRY_LAST)
 }
 
-/// Kinds of calls that have places of their own, so that none waits for those of another kind.
+/// Kinds of calls. Each has places of its own, so that no kind waits for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     Resolve,
-    /// Looks at services, to know whose they are: hundreds at the begin of a term, which nothing that is made waits for.
+    /// Looks at services to find their owners: hundreds at the beginning of a term. Nothing that is created waits for
+    /// them.
     Inspect,
     Read,
     Write,
@@ -49,8 +50,8 @@ pub(super) enum Class {
 impl Class {
     pub(super) const ALL: [Self; 5] = [Self::Resolve, Self::Inspect, Self::Read, Self::Write, Self::Change];
 
-    /// Calls in flight. Few, because those who wait for a request rate wait in the order in which they came: what is
-    /// urgent overtakes the bulk only here.
+    /// Maximum number of calls in flight. It is small, because calls that wait for a request rate wait in their order,
+    /// and something urgent can overtake the backlog only here.
     pub(super) const fn places(self) -> usize {
         match self {
             Self::Resolve | Self::Inspect | Self::Change => 4,
@@ -60,7 +61,7 @@ impl Class {
     }
 }
 
-/// What is to be done next for a target.
+/// The next step for a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Want {
     Namespaces,
@@ -87,18 +88,18 @@ impl Want {
     }
 }
 
-/// A service that a target was found to be.
+/// The service of a target.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) service_id: Arc<str>,
     pub(super) traits: ServiceTraits,
     pub(super) records: Vec<DnsRecord>,
     pub(super) control: Control,
-    /// Whose it is is still to be asked: before that nothing is registered there.
+    /// Whether its owner is still to be found. Before that, nothing is registered there.
     pub(super) unproven: bool,
-    /// Instances that it identifies become ours.
+    /// Instances of this controller become ours.
     pub(super) adopt: Option<Adopt>,
-    /// It is somebody else's, as far as is known until then: only what we have there is withdrawn.
+    /// If it is foreign as far as is known: until when. Only our own instances are withdrawn then.
     pub(super) refused_until: Option<Instant>,
     /// When this was found.
     pub(super) since: Instant,
@@ -109,19 +110,19 @@ pub(super) enum Phase {
     #[default]
     Unresolved,
     Resolved(Place),
-    /// Retired: nothing of ours is there.
+    /// The target is retired, and nothing of ours is there.
     Gone,
 }
 
 #[derive(Debug)]
 pub(super) struct Running {
-    /// What the instance says when the operation succeeds; `None`: it is gone then.
+    /// The digest of the instance if the operation succeeds; `None` if the instance is then gone.
     pub(super) effect: Option<Digest>,
-    /// The health that it is registered with.
+    /// The health with which it is registered.
     pub(super) healthy: bool,
-    /// `None` while the request is on its way.
+    /// The operation; `None` while the request is in flight.
     pub(super) operation: Option<OperationId>,
-    /// Somebody's operation that is in the way of ours.
+    /// Whether it is somebody else's operation, which blocks ours.
     pub(super) in_the_way: bool,
     pub(super) polls: u32,
     pub(super) since: Instant,
@@ -133,15 +134,15 @@ pub(super) struct Retry {
     pub(super) at: Instant,
 }
 
-/// The health that was said of an instance last.
+/// The health status that was last set for an instance.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Told {
     pub(super) healthy: bool,
-    /// AWS takes its time: until then a reading may show what was before.
+    /// Until then, a reading may show the previous status, because AWS takes its time.
     pub(super) settles: Instant,
 }
 
-/// How changing the TTL stands.
+/// The state of a change of the TTL.
 #[derive(Debug, Default)]
 pub(super) struct Ttl {
     pub(super) in_flight: bool,
@@ -157,64 +158,65 @@ pub(super) enum Seen {
     Never,
     /// Since this replica leads.
     Once,
-    /// Since the last write ended, and since the leader before has no more requests on their way.
+    /// Since the last write ended, and since the previous leader has no more requests in flight.
     Since,
 }
 
-/// A reading that is in flight.
+/// A reading in flight.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) begun: Instant,
-    /// Ids that were written since, about which it tells nothing.
+    /// Ids that were written since, about which the reading proves nothing.
     pub(super) written: BTreeSet<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) phase: Phase,
-    /// The service that all this is about.
+    /// The service to which all of this belongs.
     pub(super) service_id: Option<Arc<str>>,
-    /// A resolving call for this target is in flight.
+    /// Whether a call that finds the service is in flight.
     pub(super) busy: bool,
     pub(super) own: Own,
     pub(super) taken: BTreeSet<Arc<str>>,
-    /// Instances that are not ours, and how many of them fail their health check.
+    /// Number of foreign instances, and how many of them fail their health check.
     pub(super) foreign: usize,
     pub(super) foreign_ill: usize,
-    /// In services with a custom health check.
+    /// The last health statuses, in services with a custom health check.
     pub(super) told: BTreeMap<Arc<str>, Told>,
-    /// Whose health is being said.
+    /// Instances whose health is being set.
     pub(super) telling: BTreeSet<Arc<str>>,
-    /// Whose health is still to be said; planned with `pending`.
+    /// Instances whose health is still to be set; planned together with `pending`.
     pub(super) untold: VecDeque<(Arc<str>, bool)>,
     pub(super) ttl: Ttl,
     pub(super) crowded: Crowded,
-    /// Ids on which somebody else's operation was in the way of ours: not written before they are read.
+    /// Ids for which somebody else's operation blocked ours. They are read before they are written.
     pub(super) unsure: BTreeSet<Arc<str>>,
-    /// When to read out of turn, and how often that was done since a write succeeded.
+    /// When to read out of turn, and how often that happened since a write succeeded.
     pub(super) read_at: Option<Instant>,
     pub(super) read_again: u32,
-    /// Instances of the controller that is replaced: deregistered when ours are there.
+    /// Instances of the replaced controller. They are deregistered when ours are there.
     pub(super) adopted: Adopted,
     pub(super) seen: Seen,
     pub(super) reading: Option<Reading>,
     pub(super) running: BTreeMap<Arc<str>, Running>,
-    /// Ids that are still to be written; `None`: to be planned.
+    /// Ids that are still to be written; `None` if they must be planned.
     pub(super) pending: Option<VecDeque<Arc<str>>>,
-    /// None of the wanted instances is there yet: what is not wanted any more is not among `pending`.
+    /// Whether none of the desired instances is there yet. Then `pending` does not contain those that are no longer
+    /// desired.
     pub(super) waits_for_first: bool,
     pub(super) retry: BTreeMap<Arc<str>, Retry>,
     pub(super) failures: u32,
     pub(super) not_before: Option<Instant>,
-    /// A quota is reached: no new instances until then.
+    /// Until when there are no new instances, because a quota is exhausted.
     pub(super) full_until: Option<Instant>,
-    /// Why the target as a whole, or one of its writes, does not get on.
+    /// Why the target as a whole, or one of its writes, makes no progress.
     pub(super) problem: Option<(Reason, String)>,
-    /// A call that makes something was not answered: until then it may take effect.
+    /// Until when a call that creates something, and that had no answer, may take effect.
     pub(super) late_until: Option<Instant>,
-    /// Endpoints that cannot be registered.
+    /// Why some endpoints cannot be registered.
     pub(super) unfit: Option<String>,
-    /// All was as desired once: what changes from now on is urgent.
+    /// Whether everything was as desired once, so that later changes are urgent.
     pub(super) settled: bool,
     pub(super) found: Option<Ids>,
     pub(super) reached: Option<Ids>,
@@ -229,7 +231,7 @@ impl State {
         }
     }
 
-    /// Nothing is written, waited for or to be tried again.
+    /// Whether nothing is being written, waited for, or to be tried again.
     pub(super) fn at_rest(&self) -> bool {
         let written =
             self.running.is_empty() && self.retry.is_empty() && self.pending.as_ref().is_some_and(VecDeque::is_empty);
@@ -240,7 +242,7 @@ impl State {
         self.own.values().filter(|digest| digest.is_some()).count()
     }
 
-    /// Forgets where the target is and what is there, but not what is on its way.
+    /// Forgets the service and its instances, but not the calls in flight.
     pub(super) fn lose_place(&mut self) {
         self.phase = Phase::Unresolved;
         self.service_id = None;
@@ -258,7 +260,7 @@ impl State {
         self.pending = None;
     }
 
-    /// The target as a whole is tried again later. The wait for it is returned.
+    /// The target as a whole is tried again later. Returns when.
     pub(super) fn fail(&mut self, error: &Error, now: Instant) -> Instant {
         self.failures += 1;
         let mut wait = back_off(self.failures);
@@ -275,15 +277,15 @@ impl State {
         at
     }
 
-    /// Has the instances read out of turn: what happened only a reading explains. The time of that is returned; a target in
-    /// which much happens is read once in a back-off.
+    /// Requests a reading out of turn, because only a reading explains what happened. Returns when. A busy target is
+    /// read once per back-off.
     pub(super) fn read_soon(&mut self, now: Instant) -> Instant {
         *self.read_at.get_or_insert(now + back_off(self.read_again + 1))
     }
 
-    /// Instances went: where a quota was reached, there is room now.
+    /// Instances went. If a quota was exhausted, there may be room now.
     pub(super) fn make_room(&mut self, now: Instant) {
-        // When all that go are gone, or most attempts would be vain.
+        // Only when all that should go are gone; otherwise most attempts would fail.
         let Some(until) = self.full_until.filter(|_| self.running.is_empty()) else { return };
         self.full_until = None;
         for retry in self.retry.values_mut().filter(|retry| retry.at == until) {
@@ -292,7 +294,7 @@ impl State {
         self.pending = None;
     }
 
-    /// Something went well: what was said is over, unless an instance is still to be tried again.
+    /// Something succeeded. The last problem is over, unless an instance is still to be tried again.
     pub(super) fn relieve(&mut self) {
         if self.retry.is_empty() && self.place().is_some_and(|place| place.refused_until.is_none()) {
             self.problem = None;
@@ -301,7 +303,7 @@ impl State {
         }
     }
 
-    /// `dns`: the namespace is one with DNS.
+    /// The status. `dns`: the namespace has DNS.
     pub(super) fn status(&self, desired: &TargetDesired, dns: bool) -> TargetStatus {
         let registered = self.registered();
         let outcome = match (&self.problem, &self.unfit) {
@@ -338,21 +340,21 @@ impl State {
                     kinds => kinds.join(" and "),
                 };
             let message = format!(
-                "The records of the Cloud Map service are {}, asked for are {}: AWS lets nobody change their kinds; take the \
-                 Service back until its Cloud Map service is gone, or choose another name",
+                "The records of the Cloud Map service are {}, but {} are requested. AWS does not allow changes of their types; withdraw \
+                 the Service until its Cloud Map service is gone, or choose another name",
                 list(&place.records),
                 list(asked)
             );
             notices.push(Notice { reason: EventReason::RecordsDiffer, message });
         }
         if let Some(error) = &self.ttl.error {
-            let message = format!("The TTL stays as it is, which is tried again: {error}");
+            let message = format!("The TTL could not be changed; the controller tries again: {error}");
             notices.push(Notice { reason: EventReason::TtlNotChanged, message });
         }
         notices
     }
 
-    /// Sees how many instances there are, now that all of them are known.
+    /// Counts the instances, now that all of them are known.
     pub(super) fn count(&mut self) {
         let Some(place) = self.place().filter(|place| place.refused_until.is_none()) else { return };
         let traits = place.traits;
@@ -368,7 +370,7 @@ impl State {
         self.count();
     }
 
-    /// Notes what is registered now that nothing remains to be written.
+    /// Remembers what is registered, now that nothing remains to be written.
     fn reach(&mut self) {
         let registered = self.own.iter().filter(|(_, said)| said.is_some()).map(|(id, _)| id);
         if !self.reached.as_ref().is_some_and(|reached| reached.iter().eq(registered.clone())) {
@@ -378,7 +380,7 @@ impl State {
 }
 
 impl Reason {
-    /// So many failures in a row are no news.
+    /// Number of failures in a row that are not reported.
     pub(super) const fn hiccups(self) -> u32 {
         match self {
             Self::Failed => 2,
@@ -389,7 +391,7 @@ impl Reason {
     }
 }
 
-/// What a failed call says to the user; `None`: nothing, it is only a matter of time.
+/// What the user should know about a failed call; `None` if it is only a matter of time.
 pub(super) fn reason(error: &Error) -> Option<Reason> {
     match error.kind {
         ErrorKind::LimitExceeded => Some(Reason::LimitExceeded),
@@ -400,18 +402,18 @@ pub(super) fn reason(error: &Error) -> Option<Reason> {
     }
 }
 
-/// What a failure says to the user, if anything yet.
+/// What the user should know about a failure, if anything yet.
 pub(super) type Trouble = Option<(Reason, String)>;
 
-/// A listing that many targets need: read once, by one call at a time.
+/// A listing that many targets need. It is read once, by one call at a time.
 #[derive(Debug)]
 pub(super) struct Listing<T> {
-    /// With the time at which they came.
+    /// The rows, with the time at which they arrived.
     pub(super) rows: Option<(Instant, T)>,
     /// When the call for the rows began.
     begun: Option<Instant>,
     loading: Option<Instant>,
-    /// A call that began before this tells nothing.
+    /// A call that began before this proves nothing.
     forgotten: Option<Instant>,
     failures: u32,
     not_before: Option<Instant>,
@@ -425,7 +427,7 @@ impl<T> Default for Listing<T> {
 }
 
 impl<T> Listing<T> {
-    /// Rows that are at most `age` old.
+    /// The rows, if they are at most `age` old.
     pub(super) fn fresh(&self, age: Duration, now: Instant) -> Option<&T> {
         self.rows.as_ref().filter(|(at, _)| now.duration_since(*at) <= age).map(|(_, rows)| rows)
     }
@@ -442,13 +444,14 @@ impl<T> Listing<T> {
         self.loading = Some(now);
     }
 
-    /// The rows are out of date, and those of a call that is on its way are as well.
+    /// Discards the rows, and those of a call in flight.
     pub(super) fn forget(&mut self, now: Instant) {
         self.rows = None;
         self.forgotten = self.loading.map(|_| now);
     }
 
-    /// Whether the rows are of a call that began at `since` or later: then what they lack was not there at `since`.
+    /// Whether the rows come from a call that began at `since` or later, so that what they lack did not exist at
+    /// `since`.
     pub(super) fn began_since(&self, since: Instant) -> bool {
         self.rows.is_some() && self.begun.is_some_and(|begun| begun >= since)
     }
@@ -457,14 +460,14 @@ impl<T> Listing<T> {
         self.not_before
     }
 
-    /// Whether the last reading failed, and what is to be said of it.
+    /// Whether the last reading failed, and what to report.
     pub(super) fn trouble(&self) -> Option<Trouble> {
         let error = self.error.as_ref()?;
         let reason = reason(error).filter(|reason| *reason == Reason::Failed || self.failures > reason.hiccups());
         Some(reason.map(|reason| (reason, error.to_string())))
     }
 
-    /// A failed reading leaves the rows as they were.
+    /// Takes the result of a reading. After a failure the rows stay as they were.
     pub(super) fn loaded(&mut self, result: Result<T, Error>, now: Instant) {
         let begun = self.loading.take().unwrap_or(now);
         match result {
@@ -472,7 +475,7 @@ impl<T> Listing<T> {
             Ok(rows) => *self = Self { rows: Some((now, rows)), begun: Some(begun), ..Self::default() },
             Err(error) => {
                 self.failures += 1;
-                // Where AWS throttles, the next one waits for its turn as it is.
+                // If AWS throttles, the next call already waits for its turn.
                 let longest = if error.kind == ErrorKind::Throttled { RETRY_THROTTLED } else { RETRY_LAST };
                 self.not_before = Some(now + back_off(self.failures).min(longest));
                 self.error = Some(error);

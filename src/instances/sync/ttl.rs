@@ -1,4 +1,4 @@
-//! Gives the records of services that are ours the TTL that is asked for. Nothing else of a service is ever changed.
+//! Sets the requested TTL on the records of services that we may change. Nothing else of a service is ever changed.
 
 use tokio::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl State {
-    /// The TTL that the records are to be given now.
+    /// The TTL that the records should get now.
     pub(super) fn wanted_ttl(&self, desired: &TargetDesired, now: Instant) -> Option<u32> {
         let place = self.place().filter(|place| place.refused_until.is_none())?;
         let ours = desired.active && !desired.retiring && desired.decides && desired.creation.service;

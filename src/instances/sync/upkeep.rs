@@ -11,19 +11,19 @@ use super::{
 };
 use crate::model::Target;
 
-/// When to look for targets to check again where there are none, as at the start of a term.
+/// When to look again for targets to check if there are none, as at the beginning of a term.
 const NOTHING_YET: Duration = Duration::from_secs(1);
 
-/// Drift checks in flight: the other half of the places is for readings that somebody waits for.
+/// Maximum number of drift checks in flight. The other half of the places is for readings that something waits for.
 const CHECKS: usize = Class::Read.places() / 2;
 
 impl Engine {
-    /// Whether there is a place for a drift check: a slow one must not hold up the next.
+    /// Whether there is a place for a drift check. A slow check must not delay the next one.
     pub(super) fn may_check(&self) -> bool {
         self.in_flight(Class::Read) < CHECKS
     }
 
-    /// Reads the next target again, spread evenly over the period.
+    /// The next target to read again, spread evenly over the period.
     pub(super) fn drift_check(&mut self, now: Instant) -> Option<Call> {
         if now < self.drift_next || !self.may_check() {
             return None;
@@ -48,12 +48,12 @@ impl Engine {
         self.issue(&target, Want::Read { service_id }, now)
     }
 
-    /// There is one target more than the pause before the next check was made for.
+    /// There is one more target than the pause before the next check was computed for.
     pub(super) fn drift_check_soon(&mut self, now: Instant) {
         self.drift_next = self.drift_next.min(now + NOTHING_YET);
     }
 
-    /// The period of the drift checks and the calls that one round takes.
+    /// The period of the drift checks, and the number of calls in one round.
     pub(super) fn drift_period(&self) -> (Duration, usize) {
         let pages = self.targets.values().filter(|state| state.seen != Seen::Never).map(pages_of).sum::<usize>();
         let needed = Duration::from_secs_f64(pages as f64 / self.settings.drift_budget.max(0.01));
@@ -61,8 +61,8 @@ impl Engine {
     }
 }
 
-/// Listing calls that reading a target takes, by what was there last. (Health comes from another operation, at a rate of its
-/// own.)
+/// Number of listing calls to read a target, judging by its last reading. (Health comes from another operation, with a
+/// rate of its own.)
 fn pages_of(state: &State) -> usize {
     1 + (state.own.len() + state.foreign) / 100
 }

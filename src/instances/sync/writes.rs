@@ -1,4 +1,4 @@
-//! Writing instances: one operation on each at a time, awaited, and tried again where it failed.
+//! Writes of instances: one operation per instance at a time. Its result is awaited, and it is tried again if it fails.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -24,24 +24,25 @@ use crate::{
     model::Target,
 };
 
-/// An operation takes AWS one to three seconds: asked earlier, it costs calls and tells nothing.
+/// An operation takes AWS one to three seconds. An earlier poll would cost a call without a result.
 const FIRST_POLL: Duration = Duration::from_secs(1);
 const LAST_POLL: Duration = Duration::from_secs(10);
-/// Polls in flight. At 20 ms a call they could use up the rate of GetOperation, which is 100/s.
+/// Maximum number of polls in flight. With 20 ms per call they could use up the rate of GetOperation, which is 100/s.
 const POLLS: usize = 8;
-/// Operations in flight: more would not make AWS faster, and each costs polls.
+/// Maximum number of operations in flight. More would not make AWS faster, and each costs polls.
 pub(super) const OPERATIONS: usize = 1000;
-/// An operation that takes longer is not believed any more: the instance is written again.
+/// An operation that takes longer is given up, and the instance is written again.
 const OPERATION_DEADLINE: Duration = Duration::from_mins(2);
-/// Wait after a quota was reached.
+/// Pause after a quota was exhausted.
 const FULL: Duration = Duration::from_mins(1);
 
-/// The instances that a target shall have: none when it retires, or when the service is somebody else's.
+/// The desired instances of a target: none if it retires, or if the service is foreign.
 pub(super) fn wanted<'a>(state: &State, desired: &'a TargetDesired) -> &'a [InstanceSpec] {
     if desired.retiring || is_refused(state, desired) { &[] } else { &desired.instances }
 }
 
-/// Whether the service is somebody else's. While it is unclear who it was taken over from, ours that are there tell that it was.
+/// Whether the service is foreign. If the annotation for a takeover is invalid, existing own instances show that it was
+/// taken over.
 fn is_refused(state: &State, desired: &TargetDesired) -> bool {
     let refused = state.place().is_some_and(|place| place.refused_until.is_some());
     refused && (state.own.is_empty() || !desired.consent.unclear)
@@ -78,7 +79,7 @@ impl Engine {
                 || state.retry.get(id).is_some_and(|retry| retry.at > now)
                 || (full && !matches!(state.own.get(id), Some(Some(_))) && find(wanted(state, desired), id).is_some())
         };
-        // What is blocked is planned again when its operation ends or its time comes.
+        // A blocked instance is planned again when its operation ends or its time comes.
         while let Some(id) = state.pending.as_ref()?.front().cloned() {
             if !blocked(state, &id) {
                 return Some(id);
@@ -90,7 +91,7 @@ impl Engine {
         if state.at_rest() && !full && !refused {
             state.settle();
         }
-        // Only when ours are there, so that the name loses no address while it changes hands.
+        // Only when ours are registered, so that the name loses no address while it changes hands.
         let going: Vec<_> = if state.adopted.is_empty() || !desired.active || desired.keep || refused {
             Vec::new()
         } else if full {
@@ -131,14 +132,14 @@ impl Engine {
         } else {
             VecDeque::new()
         };
-        // Dead addresses go first. Where no other would be left they wait for the first new one, so that a name that changes
-        // hands is never without an instance; not longer than while nothing but time is in the way of that.
+        // Dead addresses go first. If no other would remain, they wait for the first new one, so that a name that
+        // changes hands is never empty; but only as long as nothing except time delays the new one.
         let unhindered = state.problem.is_none() && state.full_until.is_none_or(|until| until <= now);
         state.waits_for_first = plan.present == 0 && !plan.register.is_empty() && unhindered;
         let deregister = if state.waits_for_first { Vec::new() } else { plan.deregister };
         let pending: VecDeque<_> = deregister.into_iter().chain(plan.register).collect();
         if !state.retry.is_empty() {
-            // What failed and is not wanted any more is forgotten.
+            // A failed instance that is no longer desired is forgotten.
             let wanted: BTreeSet<_> = pending.iter().chain(state.untold.iter().map(|(id, _)| id)).collect();
             state.retry.retain(|id, _| wanted.contains(id));
             state.relieve();
@@ -186,7 +187,7 @@ impl Engine {
         })
     }
 
-    /// AWS took a request, or did not.
+    /// AWS accepted a request, or refused it.
     pub(super) fn written(
         &mut self,
         target: &Target,
@@ -195,7 +196,7 @@ impl Engine {
         result: Result<OperationId, Error>,
         now: Instant,
     ) {
-        // An answer may come when the target is another service already.
+        // An answer may arrive when the target already has another service.
         let state = self.targets.get_mut(target).filter(|state| state.service_id.as_ref() == Some(service_id));
         let Some(state) = state else { return };
         let Some(running) = state.running.get_mut(id) else { return };
@@ -248,7 +249,7 @@ impl Engine {
         self.wake_target(target, now);
     }
 
-    /// Somebody else's operation on an instance was in the way: what it made of it is read before it is written.
+    /// Somebody else's operation on an instance blocked ours. Its result is read before the instance is written.
     fn doubt(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         state.unsure.insert(id.clone());
@@ -256,12 +257,12 @@ impl Engine {
         self.wake_at(target, at);
     }
 
-    /// Tries one instance again later, and says so where that is more than a hiccup.
+    /// Tries one instance again later, and reports it if this happens repeatedly.
     pub(super) fn failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         let failures = state.retry.get(id).map_or(0, |retry| retry.failures) + 1;
         if error.kind == ErrorKind::InvalidInput && state.place().is_some() {
-            // It may have other records by now, or no health check.
+            // The service may have other records by now, or no health check.
             self.look_up(target, now);
         }
         let Some(state) = self.targets.get_mut(target) else { return };
@@ -328,7 +329,7 @@ impl Engine {
                 self.ended(&target, &id);
                 self.operation_failed(&target, &id, &Error { operation, kind: ErrorKind::Other, message }, now);
             }
-            // AWS forgets operations after a while; and what has taken too long is not waited for.
+            // AWS forgets operations after a while, and an operation that takes too long is not awaited any more.
             Err(Error { kind: ErrorKind::NotFound, .. }) => self.given_up(&target, &id, now),
             _ if now.duration_since(running.since) > OPERATION_DEADLINE => self.given_up(&target, &id, now),
             Ok(OperationState::Running) | Err(_) => {
@@ -340,14 +341,14 @@ impl Engine {
         self.wake_target(&target, now);
     }
 
-    /// An operation is over; what came of it, the caller notes.
+    /// An operation ended. The caller handles its result.
     fn ended(&mut self, target: &Target, id: &Arc<str>) {
         let Some(state) = self.targets.get_mut(target) else { return };
         if state.running.remove(id).is_some() {
             self.running -= 1;
         }
         if state.running.is_empty() {
-            // An emptied map keeps its room, and there are many targets.
+            // An emptied map keeps its memory, and there are many targets.
             state.running = BTreeMap::new();
         }
         state.seen = state.seen.min(Seen::Once);
@@ -373,7 +374,7 @@ impl Engine {
         self.look_again(target, id);
     }
 
-    /// The service of a target was deleted: all that was known about it is worth nothing.
+    /// The service of a target was deleted. Everything that was known about it is worthless.
     pub(super) fn lost(&mut self, target: &Target, error: &Error, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         self.running -= state.running.len();
@@ -384,8 +385,8 @@ impl Engine {
         self.wake_at(target, at);
     }
 
-    /// AWS failed an operation that it had accepted: the service may have gone since, which it tells only so. A
-    /// reading tells more.
+    /// An operation that AWS had accepted failed. The service may be gone, which AWS reports only in this way. A
+    /// reading shows more.
     fn operation_failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
         if let Some(state) = self.targets.get_mut(target) {
             state.problem = Some((super::Reason::Failed, format!("instance {id}: {error}")));
@@ -400,7 +401,7 @@ impl Engine {
         self.doubt(target, id, now);
     }
 
-    /// Whether an instance, just written, must be written again, because what is desired changed meanwhile.
+    /// Whether an instance that was just written must be written again, because the desired state changed meanwhile.
     fn look_again(&mut self, target: &Target, id: &Arc<str>) {
         let Some(desired) = self.desired.targets.get(target) else { return };
         let Some(state) = self.targets.get_mut(target) else { return };
@@ -420,12 +421,12 @@ impl Engine {
         }
     }
 
-    /// A complete listing of a target's service, or none.
+    /// Takes a complete listing of a target's service, or an error.
     pub(super) fn was_read(&mut self, target: &Target, begun: Instant, result: Result<Inventory, Error>, now: Instant) {
         let desired = self.desired.clone();
         let certain = self.certain_from(target);
         let Some(state) = self.targets.get_mut(target) else { return };
-        // An earlier one may be answered when the target was found anew, and is read once more.
+        // An earlier reading may be answered after the target was found again, and is being read once more.
         let Some(Reading { written, .. }) = state.reading.take_if(|reading| reading.begun == begun) else { return };
         let Some(desired) = desired.targets.get(target) else { return };
         match result {
@@ -440,7 +441,7 @@ impl Engine {
                     self.wake_at(target, at);
                 }
             }
-            // Its service is looked for again: whose instances are taken over is not known.
+            // The service is being looked for again, so it is not known whose instances are taken over.
             Ok(_) if state.place().is_none() => {
                 let at = state.read_soon(now);
                 self.wake_at(target, at);
@@ -463,7 +464,8 @@ impl Engine {
                 if state.seen != Seen::Never {
                     self.drifted += drifted as u64;
                 }
-                // An outcome that is not known stays so until the instance is written again, if nobody else has it now.
+                // An unknown outcome stays unknown until the instance is written again, unless somebody else has it
+                // now.
                 let unknown = |id: &Arc<str>, said: &Option<_>| said.is_none() && !reading.taken.contains(id);
                 own.extend(known.into_iter().filter(|(id, said)| untold(id) || unknown(id, said)));
                 state.unsure.retain(|id| written.contains(id));
@@ -491,7 +493,7 @@ impl Engine {
     }
 }
 
-/// A reading that is in flight tells nothing about an instance that is written meanwhile.
+/// A reading in flight proves nothing about an instance that is written meanwhile.
 fn touch(state: &mut State, id: &Arc<str>) {
     if let Some(reading) = &mut state.reading {
         reading.written.insert(id.clone());

@@ -7,14 +7,14 @@ fn theirs(last: u32) -> Instance {
     Instance { id: address.as_str().into(), attributes: [("AWS_INSTANCE_IPV4".to_owned(), address)].into() }
 }
 
-/// The addresses that a service says, and how many instances say them.
+/// The addresses in a service, and the number of instances.
 fn addresses(world: &World) -> (BTreeSet<String>, usize) {
     let instances = world.instances("web");
     (instances.iter().map(|instance| instance.attributes["AWS_INSTANCE_IPV4"].clone()).collect(), instances.len())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_has_no_room_for_both_changes_hands_address_by_address() {
+async fn a_service_without_room_for_both_changes_hands_address_by_address() {
     let fake = Fake::new().with_quota(10);
     {
         let mut registry = fake.registry();

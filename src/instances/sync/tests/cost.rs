@@ -1,9 +1,9 @@
-//! Rates, quotas, and the calls that things take.
+//! Rates, quotas, and the number of calls.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_full_service_says_so_and_stops_nobody_else() {
+async fn a_full_service_is_reported_and_affects_no_other() {
     let world = World::new(Fake::new().with_quota(10));
     let (big, small) = (target("shop", "big"), target("shop", "small"));
     world.desire([
@@ -18,7 +18,7 @@ async fn a_full_service_says_so_and_stops_nobody_else() {
     let writes = world.writes();
     assert!(writes < 150, "{writes}: a full service is not hammered");
 
-    // Deregistrations go on, and make room.
+    // Deregistrations continue, and make room.
     world.desire([
         (big.clone(), active(specs("uid-1", "big", 8..=15, "a"))),
         (small, active(specs("uid-1", "small", 1..=5, "a"))),
@@ -56,7 +56,7 @@ async fn a_change_overtakes_a_long_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_instances_take_their_time_and_the_ledger_none() {
+async fn ten_thousand_instances_never_delay_the_ledger() {
     let fake = Fake::new();
     let limits = Limits::new(&Rates::default(), None);
     let shared = Arc::new(Limited::new(fake.clone(), limits));
@@ -123,7 +123,7 @@ async fn withdrawing_reads_each_target_once_more() {
     }
     assert!(world.fake.registry().instances.is_empty());
     let reads = world.count(Operation::ListInstances) - before;
-    // Drift checks go on meanwhile, 100 targets in fifty seconds.
+    // Drift checks continue meanwhile, 100 targets in fifty seconds.
     let checks = since.elapsed().as_secs() as usize * 100 / 50 + 1;
     assert!((100..=100 + checks).contains(&reads), "{reads} readings, {checks} of them checks");
 }
@@ -137,7 +137,7 @@ async fn writes_nothing_while_nothing_changes() {
     let writes = world.writes();
     for _ in 0..20 {
         sleep(Duration::from_mins(1)).await;
-        // The same again, as another object.
+        // The same state again, as another object.
         world.desire([(web.clone(), active(specs("uid-1", "web", 1..=3, "a")))]);
     }
     assert_eq!(world.writes(), writes);
@@ -147,7 +147,7 @@ async fn writes_nothing_while_nothing_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn namespaces_come_one_by_one_with_a_listing_each_at_most_and_stay() {
+async fn namespaces_are_created_one_by_one_with_at_most_one_listing_each_and_stay() {
     let world = World::new(Fake::new());
     for i in 0..20 {
         let web = target(&format!("shop-{i}"), "web");
@@ -159,15 +159,16 @@ async fn namespaces_come_one_by_one_with_a_listing_each_at_most_and_stay() {
         sleep(Duration::from_mins(10)).await;
     }
     assert_eq!(world.fake.registry().namespaces.len(), 20, "deleting them is for `purge`");
-    // Before a namespace is made, none of its name may be there; all else that is to be known of it is known already.
+    // Before a namespace is created, a fresh listing must show that none has its name. Everything else is known
+    // already.
     assert_eq!(world.count(Operation::CreateHttpNamespace), 20);
     let listings = world.count(Operation::ListNamespaces);
     assert!(listings <= 20, "{listings}");
 }
 
-/// A listing does not tell who made a service without records, and few calls a second tell it.
+/// A listing does not show who created a service without records, and few calls a second can.
 #[tokio::test(start_paused = true)]
-async fn a_new_leader_asks_once_whose_each_service_is_and_no_change_waits_for_that() {
+async fn a_new_leader_asks_once_for_each_owner_and_no_change_waits_for_that() {
     let fake = Fake::new();
     let services: Vec<_> = (0..400).map(|i| format!("s-{i:03}")).collect();
     let wanted = |pods: std::ops::RangeInclusive<u32>| {

@@ -1,4 +1,4 @@
-//! What somebody else changed is put right, in a time that follows from a budget of calls.
+//! Drift is repaired, in a time that follows from a budget of calls.
 
 use super::*;
 use crate::cloudmap::Rate;
@@ -8,7 +8,7 @@ fn names(count: usize) -> Vec<String> {
 }
 
 async fn registered(count: usize) -> (World, Vec<String>) {
-    // Only reading is to take its time here.
+    // Only reading should take its time here.
     let quick = Rate::new(1000.0, 1000.0, 10.0);
     let rates = Rates::default().with(Operation::CreateService, quick).with(Operation::RegisterInstance, quick);
     let settings = Settings::new(identity("uid-1"));
@@ -24,7 +24,7 @@ async fn registered(count: usize) -> (World, Vec<String>) {
 async fn in_five_hundred_services_drift_is_repaired_within_a_minute() {
     let (world, services) = registered(500).await;
     assert_eq!(world.handle.figures().borrow().drift_period, Duration::from_secs(50));
-    // From any moment on, the first after all are registered among them: the round may have just passed, or be about to come.
+    // At any moment, even the first after all are registered: the round may have just passed, or be about to begin.
     for pause in [0, 17, 34] {
         sleep(Duration::from_secs(pause)).await;
         let (reads, since) = (world.count(Operation::ListInstances), Instant::now());
@@ -56,7 +56,7 @@ async fn in_five_hundred_services_drift_is_repaired_within_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beyond_five_hundred_the_period_grows_and_the_calls_do_not() {
+async fn beyond_five_hundred_services_the_period_grows_and_the_calls_do_not() {
     let (world, _) = registered(1000).await;
     assert_eq!(world.handle.figures().borrow().drift_period, Duration::from_secs(100));
     let (reads, since) = (world.count(Operation::ListInstances), Instant::now());
@@ -65,9 +65,9 @@ async fn beyond_five_hundred_the_period_grows_and_the_calls_do_not() {
     assert!((9.0..=10.1).contains(&rate), "{rate} calls a second");
 }
 
-/// What others have in a service costs pages as well.
+/// Foreign instances in a service also cost pages.
 #[tokio::test(start_paused = true)]
-async fn a_service_full_of_foreign_instances_counts_for_the_pages_that_it_takes() {
+async fn a_service_full_of_foreign_instances_counts_with_all_its_pages() {
     let fake = Fake::new();
     {
         let mut registry = fake.registry();
@@ -94,7 +94,7 @@ async fn a_service_full_of_foreign_instances_counts_for_the_pages_that_it_takes(
 
 /// Reading a service with a custom health check takes two calls, one after the other.
 #[tokio::test(start_paused = true)]
-async fn the_period_holds_also_where_aws_is_slow() {
+async fn the_period_holds_even_if_aws_is_slow() {
     let quick = Rate::new(1000.0, 1000.0, 10.0);
     let rates = Rates::default().with(Operation::CreateService, quick).with(Operation::RegisterInstance, quick);
     let world = World::with(Fake::new().with_call(Duration::from_millis(80)), &rates, Settings::new(identity("uid-1")));

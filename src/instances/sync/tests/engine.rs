@@ -1,4 +1,4 @@
-//! The engine alone, whose calls are answered one by one.
+//! The engine by itself, with calls that are answered one by one.
 
 use super::*;
 use crate::{
@@ -27,7 +27,7 @@ impl Bench {
         self.engine.desire(&Arc::new(desired), Instant::now());
     }
 
-    /// Makes its calls for that long, one after the other.
+    /// Makes its calls for this long, one after the other.
     async fn run(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -41,7 +41,7 @@ impl Bench {
         }
     }
 
-    /// What is kept, in entries.
+    /// Number of entries in memory.
     fn kept(&self) -> usize {
         let Engine { targets, namespaces: _, services, creating, queues, timers, polls, in_flight, .. } = &self.engine;
         let listed: usize = services.values().filter_map(|l| l.rows.as_ref()).map(|(_, rows)| 1 + rows.len()).sum();
@@ -52,11 +52,11 @@ impl Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_and_goes_leaves_nothing_behind() {
+async fn targets_that_come_and_go_leave_nothing_behind() {
     let fake = Fake::new();
     let mut bench = Bench::new(&fake);
     for round in 0..50 {
-        // Of each kind one: made, refused, and in a namespace that cannot be made.
+        // One of each kind: created, refused, and in a namespace that cannot be created.
         let [web, orders, api] =
             [("shop", "web"), ("absent", "orders"), ("denied", "api")].map(|(n, s)| target(&format!("{n}-{round}"), s));
         let none = Creation { namespace: false, ..Creation::default() };
@@ -78,7 +78,7 @@ async fn what_comes_and_goes_leaves_nothing_behind() {
     }
 }
 
-/// What the leader before had sent may land while a reading is under way.
+/// A request of the previous leader may take effect while a reading is in progress.
 #[tokio::test(start_paused = true)]
 async fn a_reading_that_began_before_the_handover_does_not_let_the_record_go() {
     let fake = Fake::new();
@@ -95,7 +95,7 @@ async fn a_reading_that_began_before_the_handover_does_not_let_the_record_go() {
         match bench.engine.next(Instant::now()) {
             Some(Call::Read { target, begun, .. }) => {
                 readings.push(begun - started);
-                // Slow, and the instances are listed at its begin.
+                // The call is slow, and lists the instances at its beginning.
                 sleep(Duration::from_secs(30)).await;
                 let result = Ok(Inventory { instances: Vec::new(), unhealthy: None });
                 bench.engine.done(Event::Read { target, begun, result }, Instant::now());
@@ -113,9 +113,9 @@ async fn a_reading_that_began_before_the_handover_does_not_let_the_record_go() {
     assert!(bench.engine.statuses()[&target("shop", "web")].own_gone);
 }
 
-/// It was never answered, and the instance is not there yet when it is to be deregistered.
+/// The registration had no answer, and the instance does not exist yet when it should be deregistered.
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_is_registered_late_is_withdrawn_before_the_record_goes() {
+async fn a_late_registration_is_withdrawn_before_the_record_goes() {
     let fake = Fake::new();
     fake.registry().add_namespace("shop", NamespaceKind::Http);
     let mut bench = Bench::new(&fake);
@@ -145,9 +145,9 @@ async fn an_instance_that_is_registered_late_is_withdrawn_before_the_record_goes
     assert!(fake.registry().instances.is_empty());
 }
 
-/// An answer that is late by a whole service: that one is gone, and the new one is not.
+/// An answer comes so late that its service is gone and another one has taken its place.
 #[tokio::test(start_paused = true)]
-async fn an_answer_about_a_service_that_is_no_more_tells_nothing_about_the_next() {
+async fn an_answer_about_a_deleted_service_proves_nothing_about_the_next() {
     let fake = Fake::new();
     fake.registry().add_namespace("shop", NamespaceKind::Http);
     let mut bench = Bench::new(&fake);

@@ -1,9 +1,9 @@
-//! Ids that somebody else uses, before, while and after they are wanted.
+//! Ids that somebody else uses, before, while and after they are desired.
 
 use super::*;
 use crate::{cloudmap::CloudMap, instances::attributes::ServiceTraits};
 
-/// What another cluster says under an id that ours has, too.
+/// An instance of another cluster, with an id that ours can have, too.
 fn squatter(last: u32) -> Instance {
     let id = specs("uid-1", "web", [last], "a")[0].id().clone();
     Instance { id, attributes: specs("uid-2", "web", [last], "a")[0].render(ServiceTraits::default()).attributes }
@@ -15,7 +15,7 @@ fn squat(world: &World, last: u32) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_that_was_somebody_elses_before_it_is_wanted_is_left_alone_until_it_is_free() {
+async fn an_id_that_was_foreign_before_it_was_desired_is_never_written_until_it_is_free() {
     let world = World::new(Fake::new());
     let web = target("shop", "web");
     world.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
@@ -34,7 +34,7 @@ async fn an_id_that_was_somebody_elses_before_it_is_wanted_is_left_alone_until_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_that_somebody_took_while_a_write_had_no_answer_is_not_deregistered() {
+async fn an_id_that_became_foreign_while_a_write_had_no_answer_is_not_deregistered() {
     let fake = Fake::new();
     let world = World::new(fake.clone());
     let web = target("shop", "web");
@@ -55,7 +55,7 @@ async fn an_id_that_somebody_took_while_a_write_had_no_answer_is_not_deregistere
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_somebody_registers_at_the_same_moment_is_read_before_it_is_written() {
+async fn an_instance_that_somebody_registers_at_the_same_moment_is_read_before_it_is_written() {
     let fake = Fake::new();
     let world = World::new(fake.clone());
     let web = target("shop", "web");
@@ -70,7 +70,7 @@ async fn what_somebody_registers_at_the_same_moment_is_read_before_it_is_written
     assert!(world.instances("web").contains(&squatter(3)));
     assert_eq!(world.status(&web).registered, 3);
 
-    // What the leader before had sent is ours, and there as it should be.
+    // A request of the previous leader is ours, and as desired.
     fake.register_instance(
         &service,
         &specs("uid-1", "web", [5], "a")[0].render(ServiceTraits::default()),

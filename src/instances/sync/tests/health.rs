@@ -1,4 +1,4 @@
-//! The readiness of pods, in services with a custom health check and in others.
+//! The readiness of pods, in services with and without a custom health check.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const NOT_READY: Conditions = Conditions { ready: false, serving: false, termina
 const GOING: Conditions = Conditions { ready: false, serving: true, terminating: true };
 const READY: Conditions = Conditions::READY;
 
-/// A service with a custom health check that somebody made, as ECS does it, and a task in it.
+/// A service with a custom health check that somebody created as ECS does, with a task in it.
 fn ecs_service(fake: &Fake) -> Arc<str> {
     let mut registry = fake.registry();
     let ns = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
@@ -21,7 +21,7 @@ fn joined(instances: Arc<[InstanceSpec]>) -> TargetDesired {
 }
 
 impl World {
-    /// The last parts of the addresses of pods that are registered: those that are healthy, and those that are not.
+    /// The last parts of the addresses of registered pods: the healthy ones, and the unhealthy ones.
     fn healths(&self, service: &str) -> (Vec<String>, Vec<String>) {
         let id = self.service(service).id;
         let all = self.instances(service).into_iter().filter(|instance| instance.id.starts_with("k8s-"));
@@ -40,7 +40,7 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_not_ready_is_kept_as_unhealthy_where_there_is_a_custom_health_check() {
+async fn with_a_custom_health_check_a_pod_that_is_not_ready_is_kept_as_unhealthy() {
     let fake = Fake::new();
     ecs_service(&fake);
     let world = World::new(fake);
@@ -66,7 +66,7 @@ async fn a_pod_that_is_not_ready_is_kept_as_unhealthy_where_there_is_a_custom_he
     assert_eq!(world.healths("web"), (vec!["2".to_owned(), "3".to_owned()], vec![]), "who goes is deregistered");
     assert_eq!((world.writes() - writes, world.says()), (2, 2));
 
-    // Readings, also those that come before AWS shows what was said, change nothing.
+    // Readings change nothing, even those that come before AWS shows the new status.
     sleep(Duration::from_mins(20)).await;
     assert_eq!((world.writes() - writes, world.says()), (2, 2));
     let calls = world.fake.registry().calls.clone();
@@ -89,7 +89,7 @@ async fn without_a_custom_health_check_only_ready_pods_are_registered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_is_made_with_a_custom_health_check_is_mirrored_as_well() {
+async fn readiness_is_mirrored_in_a_service_that_is_created_with_a_custom_health_check() {
     let world = World::new(Fake::new());
     let web = target("shop", "web");
     let checked = |instances| TargetDesired {
@@ -105,7 +105,7 @@ async fn a_service_that_is_made_with_a_custom_health_check_is_mirrored_as_well()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_leader_and_a_drift_check_find_healths_that_are_not_so() {
+async fn a_new_leader_and_a_drift_check_correct_wrong_health_statuses() {
     let fake = Fake::new();
     let service = ecs_service(&fake);
     let web = target("shop", "web");
@@ -130,7 +130,7 @@ async fn a_new_leader_and_a_drift_check_find_healths_that_are_not_so() {
     assert_eq!(next.healths("web"), (vec!["1".to_owned()], vec!["2".to_owned()]));
     drop(next);
 
-    // Who may not read healths says them once, and not again.
+    // If health may not be read, each status is set once and not again.
     for _ in 0..1000 {
         fake.fault(Operation::GetInstancesHealthStatus, Fault::Refused(ErrorKind::AccessDenied));
     }
@@ -143,7 +143,7 @@ async fn a_new_leader_and_a_drift_check_find_healths_that_are_not_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_health_that_cannot_be_said_is_said_on_the_object_and_stops_nothing() {
+async fn a_health_status_that_cannot_be_set_is_reported_and_affects_nothing_else() {
     let fake = Fake::new();
     ecs_service(&fake);
     let world = World::new(fake.clone());

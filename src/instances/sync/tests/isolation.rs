@@ -1,8 +1,8 @@
-//! One service or namespace that fails, in whatever way and for however long, says so and stops no other.
+//! One service or namespace that fails, in any way and for any time, is reported and affects no other.
 
 use super::*;
 
-/// A service that somebody made in a namespace of its own, so that everything about it has an id to fail by.
+/// A service that somebody created in a namespace of its own, so that faults can name it.
 fn bad_service(fake: &Fake) -> (Arc<str>, Arc<str>) {
     let mut registry = fake.registry();
     registry.add_namespace("shop", NamespaceKind::Http);
@@ -11,8 +11,8 @@ fn bad_service(fake: &Fake) -> (Arc<str>, Arc<str>) {
     (ns, service)
 }
 
-/// Registers in the bad service and in twenty good ones, whose pods then change, while the bad one fails.
-async fn others_go_on(world: &World) {
+/// Registers in the bad service and in twenty good ones, whose pods then change while the bad one fails.
+async fn others_continue(world: &World) {
     let bad =
         || (target("bad", "bad"), TargetDesired { consent: named(), ..active(specs("uid-1", "bad", 1..=30, "a")) });
     let good = |i: u32, pods: std::ops::Range<u32>| {
@@ -37,12 +37,12 @@ async fn a_service_in_which_every_operation_fails_later() {
     fake.registry().failing_later.insert(service.clone());
     let world = World::new(fake);
     let since = Instant::now();
-    others_go_on(&world).await;
+    others_continue(&world).await;
     assert!(since.elapsed() < Duration::from_mins(7), "{:?}", since.elapsed());
     let message = world.refused(&target("bad", "bad"), Reason::Failed).await;
     assert!(message.contains("INTERNAL_FAILURE"), "{message}");
 
-    // Nor does it hold up that drift is put right, or cost readings that nobody planned for.
+    // It also delays no repair of drift, and costs no unplanned readings.
     let stolen = (world.service("good-0").id, specs("uid-1", "good-0", [3], "a")[0].id().clone());
     assert!(world.fake.registry().instances.remove(&stolen).is_some());
     let reads = || {
@@ -74,7 +74,7 @@ async fn a_service_to_which_every_write_is_refused() {
         world.desire([]);
         world.fake.registry().failing.insert(service.clone(), kind.clone());
         let since = Instant::now();
-        others_go_on(&world).await;
+        others_continue(&world).await;
         assert!(since.elapsed() < Duration::from_mins(7), "{kind:?}: {:?}", since.elapsed());
         world.refused(&target("bad", "bad"), reason).await;
         world.fake.registry().failing.remove(&service);
@@ -88,21 +88,21 @@ async fn a_namespace_that_is_denied() {
     let (ns, _) = bad_service(&fake);
     fake.registry().failing.insert(ns.clone(), ErrorKind::AccessDenied);
     let world = World::new(fake);
-    others_go_on(&world).await;
+    others_continue(&world).await;
     let message = world.refused(&target("bad", "bad"), Reason::AccessDenied).await;
     assert!(message.contains("ListServices"), "{message}");
     world.fake.registry().failing.remove(&ns);
     world.registered(&target("bad", "bad"), 30).await;
 }
 
-/// The others become slow, because AWS' rates are of the account, but none stops.
+/// The others become slow, because AWS' rates are per account, but none stops.
 #[tokio::test(start_paused = true)]
 async fn a_service_whose_writes_are_always_throttled() {
     let fake = Fake::new();
     let (_, service) = bad_service(&fake);
     let world = World::new(fake);
     world.fake.registry().failing.insert(service.clone(), ErrorKind::Throttled);
-    others_go_on(&world).await;
+    others_continue(&world).await;
     let message = world.refused(&target("bad", "bad"), Reason::Throttled).await;
     assert!(message.contains("throttled"), "{message}");
     world.fake.registry().failing.remove(&service);
@@ -110,7 +110,7 @@ async fn a_service_whose_writes_are_always_throttled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quota_that_keeps_one_service_or_namespace_from_being_made() {
+async fn a_quota_that_prevents_the_creation_of_one_service_or_namespace() {
     for operation in [Operation::CreateService, Operation::CreateHttpNamespace] {
         let fake = Fake::new();
         fake.registry().add_namespace("shop", NamespaceKind::Http);

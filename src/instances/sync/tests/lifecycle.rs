@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn makes_namespace_and_service_once_and_marks_them() {
+async fn creates_namespace_and_service_once_and_marks_them() {
     let world = World::new(Fake::new());
     let (web, api) = (target("shop", "web"), target("shop", "api"));
     world.desire([
@@ -46,7 +46,7 @@ async fn waits_for_the_record_and_for_leadership() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_leader_takes_over_what_the_former_left() {
+async fn a_new_leader_takes_over_from_the_previous_one() {
     let fake = Fake::new();
     let web = target("shop", "web");
     let former = World::new(fake.clone());
@@ -79,7 +79,7 @@ async fn leadership_that_ends_stops_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retires_to_nothing_and_removes_what_it_made() {
+async fn a_retiring_target_becomes_empty_and_its_service_is_deleted() {
     let world = World::new(Fake::new());
     let web = target("shop", "web");
     world.desire([(web.clone(), active(specs("uid-1", "web", 1..=3, "a")))]);
@@ -90,7 +90,8 @@ async fn retires_to_nothing_and_removes_what_it_made() {
         let registry = world.fake.registry();
         assert!(registry.instances.is_empty() && registry.services.is_empty());
     }
-    // A namespace that is made again has another HttpName: who discovers by the old one would find nothing any more.
+    // A namespace that is created again has another HttpName, and callers of DiscoverInstances with the old one would
+    // find nothing.
     let namespaces = world.fake.registry().namespaces.clone();
     world.desire([]);
     sleep(Duration::from_hours(1)).await;
@@ -101,9 +102,9 @@ async fn retires_to_nothing_and_removes_what_it_made() {
     assert_eq!(world.fake.registry().namespaces, namespaces);
 }
 
-/// What the leader before had sent may take effect after this one's first listing.
+/// A request of the previous leader may take effect after this leader's first listing.
 #[tokio::test(start_paused = true)]
-async fn what_lands_after_a_listing_is_withdrawn_before_the_record_goes() {
+async fn a_registration_that_takes_effect_after_a_listing_is_withdrawn_before_the_record_goes() {
     let fake = Fake::new();
     fake.registry().add_namespace("other", NamespaceKind::Http);
     let (web, api) = (target("shop", "web"), target("other", "api"));
@@ -129,7 +130,7 @@ async fn what_lands_after_a_listing_is_withdrawn_before_the_record_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_whose_creation_was_not_answered_is_not_left_behind() {
+async fn a_service_whose_creation_had_no_answer_is_not_left_behind() {
     let fake = Fake::new();
     fake.registry().add_namespace("shop", NamespaceKind::Http);
     let (web, api) = (target("shop", "web"), target("shop", "api"));
@@ -151,7 +152,7 @@ async fn a_service_whose_creation_was_not_answered_is_not_left_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_former_leaders_record_alone_leads_to_the_remains() {
+async fn the_record_of_a_previous_leader_is_enough_to_find_its_instances() {
     let fake = Fake::new();
     let web = target("shop", "web");
     let former = World::new(fake.clone());
@@ -165,10 +166,10 @@ async fn a_former_leaders_record_alone_leads_to_the_remains() {
     assert!(next.fake.registry().instances.is_empty());
 }
 
-/// external-dns (provider `aws-sd`) leaves services alone that have no description, and crashes at those that have one and no
+/// external-dns (provider `aws-sd`) ignores services without a description, and crashes on those that have one and no
 /// records.
 #[tokio::test(start_paused = true)]
-async fn a_service_without_records_has_no_description_and_is_known_by_its_creator() {
+async fn a_service_without_records_has_no_description_and_is_recognised_by_its_creator() {
     let fake = Fake::new();
     fake.registry().add_namespace("internal", NamespaceKind::DnsPrivate);
     let (api, bare, web) = (target("shop", "api"), target("internal", "bare"), target("internal", "web"));
@@ -209,7 +210,7 @@ async fn a_service_without_records_has_no_description_and_is_known_by_its_creato
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_a_service_without_a_description_nothing_is_registered_before_it_is_known_whose_it_is() {
+async fn nothing_is_registered_in_a_service_without_a_description_before_its_owner_is_known() {
     let fake = Fake::new();
     let web = target("shop", "web");
     {
@@ -220,7 +221,7 @@ async fn in_a_service_without_a_description_nothing_is_registered_before_it_is_k
         registry.services.get_mut(&service).unwrap().description = None;
         registry.instances.insert((service, ecs(1).id), ecs(1).attributes);
     }
-    // Gone, as it seems, when it was read already.
+    // It seems to be gone after it was read.
     fake.fault(Operation::GetService, Fault::Refused(ErrorKind::NotFound));
     fake.fault(Operation::GetService, Fault::Refused(ErrorKind::Unknown));
     let world = World::new(fake.clone());
@@ -234,7 +235,7 @@ async fn in_a_service_without_a_description_nothing_is_registered_before_it_is_k
     let share = Consent { share: true, ..Consent::default() };
     world.desire([(web.clone(), TargetDesired { consent: share, ..active(specs("uid-1", "web", 3..=4, "a")) })]);
     world.registered(&web, 2).await;
-    // Shared no more while nobody led.
+    // It is no longer shared, which happened while nobody led.
     drop(world);
     let next = World::new(fake);
     next.desire([(web.clone(), active(specs("uid-1", "web", 3..=4, "a")))]);
@@ -244,9 +245,10 @@ async fn in_a_service_without_a_description_nothing_is_registered_before_it_is_k
     assert_eq!(next.instances("web"), [ecs(1)]);
 }
 
-/// Somebody makes another namespace of the name: an API-only one, or a private one for another VPC, whose id happens to be smaller.
+/// Somebody creates another namespace with the name: an API-only one, or a private one for another VPC, whose id
+/// happens to be smaller.
 #[tokio::test(start_paused = true)]
-async fn a_namespace_of_the_same_name_that_is_made_later_moves_nothing() {
+async fn a_later_namespace_with_the_same_name_moves_nothing() {
     for kind in [NamespaceKind::Http, NamespaceKind::DnsPrivate] {
         let fake = Fake::new();
         let first = fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
@@ -260,7 +262,7 @@ async fn a_namespace_of_the_same_name_that_is_made_later_moves_nothing() {
             let later = registry.namespaces.last_mut().unwrap();
             (later.id, later.arn) = ("ns-0".into(), "arn:ns-0".into());
         }
-        // Another leader, which knows nothing but what is there.
+        // Another leader, which knows only what exists.
         world.leads.store(false, Ordering::SeqCst);
         sleep(Duration::from_secs(2)).await;
         world.leads.store(true, Ordering::SeqCst);

@@ -50,7 +50,7 @@ fn specs(uid: &str, service: &str, addresses: impl IntoIterator<Item = u32>, zon
     source.instances(&endpoints).unwrap().into()
 }
 
-/// Pods in a service, by the last part of their addresses: ready, not ready, or on their way out.
+/// Pods of a service, by the last part of their addresses: ready, not ready, or terminating.
 fn pods(service: &str, pods: &[(u32, Conditions)]) -> Arc<[InstanceSpec]> {
     let pod =
         |&(last, conditions): &(u32, Conditions)| Endpoint { conditions, ..fixtures::mk_endpoint(0x0a00_0000 + last) };
@@ -77,7 +77,7 @@ fn ecs(id: u32) -> Instance {
     Instance { id: format!("{id:032x}").into(), attributes: attributes.map(|(k, v)| (k.to_owned(), v)).into() }
 }
 
-/// A running task with all that a test turns.
+/// A running task with everything that a test controls.
 struct World {
     fake: Fake,
     desired: watch::Sender<Arc<Desired>>,
@@ -112,7 +112,7 @@ impl World {
         self.handle.status().borrow().get(target).cloned().unwrap_or_default()
     }
 
-    /// Waits until a target says something; gives up after an hour of simulated time.
+    /// Waits until a target has a status that `what` accepts; gives up after an hour of simulated time.
     async fn until(&self, target: &Target, what: impl Fn(&TargetStatus) -> bool) -> TargetStatus {
         let mut status = self.handle.status();
         let said = status.wait_for(|all| all.get(target).is_some_and(&what));
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// Ids of the instances in a service, ours or not.
+    /// Ids of the instances in a service, own and foreign.
     fn instances(&self, service: &str) -> Vec<Instance> {
         let registry = self.fake.registry();
         let id = registry.services.values().find(|s| &*s.name == service).map(|s| s.id.clone());
@@ -145,7 +145,7 @@ impl World {
         self.fake.registry().count(operation)
     }
 
-    /// The service of a name in the namespace `shop`.
+    /// The service with this name in the namespace `shop`.
     fn service(&self, name: &str) -> Service {
         self.fake.registry().services.values().find(|service| *service.name == *name).unwrap().clone()
     }

@@ -4,11 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What the test does to a target at some point.
+/// What the test does to a target.
 #[derive(Debug, Clone)]
 enum Step {
     Desire(BTreeSet<u32>, bool),
-    /// These are not ready, all others are.
+    /// These are not ready; all others are.
     Unready(BTreeSet<u32>),
     Retire,
     Fault(Operation, u8),
@@ -56,7 +56,8 @@ fn fault(kind: u8) -> Fault {
     }
 }
 
-/// Foreign instances in a service that both sides use, and every write watched. `checked`: it has a custom health check.
+/// Foreign instances in a service that both sides use, with every write checked. `checked`: it has a custom health
+/// check.
 async fn storm(steps: Vec<Step>, checked: bool) {
     let fake = Fake::new();
     let web = target("shop", "web");
@@ -121,7 +122,7 @@ async fn storm(steps: Vec<Step>, checked: bool) {
     let wanted = |only_ready: bool| -> BTreeSet<_> {
         last.instances.iter().filter(|spec| spec.is_ready() || !only_ready).map(|spec| spec.id().clone()).collect()
     };
-    // Those that are not ready stay where a health check says so, if they were ready once.
+    // Instances that are not ready stay behind a health check, if they were ready once.
     assert!(wanted(true).is_subset(&there) && there.is_subset(&wanted(!checked)), "{there:?} of {:?}", last.instances);
     let registry = fake.registry();
     for (operation, id) in &registry.calls {
@@ -154,7 +155,7 @@ async fn storm(steps: Vec<Step>, checked: bool) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
     #[test]
-    fn converges_after_any_storm_and_never_touches_what_is_foreign(
+    fn converges_after_any_storm_and_never_touches_foreign_instances(
         steps in proptest::collection::vec(step(), 1..30),
         checked in any::<bool>(),
     ) {

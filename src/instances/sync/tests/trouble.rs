@@ -1,4 +1,4 @@
-//! What fails, and what others do.
+//! Failures, and actions of others.
 
 use super::*;
 use crate::cloudmap::{DnsRecord, RecordType};
@@ -19,7 +19,7 @@ async fn a_failed_reading_deletes_nothing() {
     world.registered(&web, 4).await;
     drop(world);
 
-    // Nor at the start of a term, for a target with less to register than there is.
+    // This also holds at the beginning of a term, for a target that has fewer desired than existing instances.
     for kind in [ErrorKind::Unknown, ErrorKind::AccessDenied] {
         fake.fault(Operation::ListNamespaces, Fault::Refused(kind.clone()));
         fake.fault(Operation::ListServices, Fault::Refused(kind.clone()));
@@ -32,7 +32,7 @@ async fn a_failed_reading_deletes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gets_over_every_kind_of_failed_write() {
+async fn recovers_from_every_kind_of_failed_write() {
     let fake = Fake::new();
     let web = target("shop", "web");
     let world = World::new(fake.clone());
@@ -59,7 +59,7 @@ async fn gets_over_every_kind_of_failed_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_that_fails_later_is_seen_and_said() {
+async fn an_operation_that_fails_later_is_noticed_and_reported() {
     let fake = Fake::new();
     fake.fault(Operation::RegisterInstance, Fault::FailedLater);
     let world = World::new(fake);
@@ -71,7 +71,7 @@ async fn an_operation_that_fails_later_is_seen_and_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_somebody_deleted_is_made_again() {
+async fn a_service_that_somebody_deleted_is_created_again() {
     let world = World::new(Fake::new());
     let web = target("shop", "web");
     world.desire([(web.clone(), active(specs("uid-1", "web", 1..=3, "a")))]);
@@ -87,7 +87,7 @@ async fn a_service_that_somebody_deleted_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn repairs_what_others_changed_and_leaves_what_is_theirs() {
+async fn repairs_what_others_changed_and_never_touches_what_is_theirs() {
     let world = World::new(Fake::new());
     let web = target("shop", "web");
     world.desire([(web.clone(), active(specs("uid-1", "web", 1..=4, "a")))]);
@@ -116,7 +116,7 @@ async fn repairs_what_others_changed_and_leaves_what_is_theirs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keeps_services_and_namespaces_that_others_made_or_use() {
+async fn keeps_services_and_namespaces_that_others_created_or_use() {
     let fake = Fake::new();
     {
         let mut registry = fake.registry();
@@ -143,7 +143,7 @@ async fn keeps_services_and_namespaces_that_others_made_or_use() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_implied_target_is_refused_where_somebody_else_made_the_service() {
+async fn an_implied_target_is_refused_if_somebody_else_created_the_service() {
     let fake = Fake::new();
     let service = {
         let mut registry = fake.registry();
@@ -160,12 +160,12 @@ async fn an_implied_target_is_refused_where_somebody_else_made_the_service() {
     let message = world.refused(&web, Reason::ForeignOwner).await;
     assert!(message.contains("annotation"), "{message}");
     let message = world.refused(&dns, Reason::ForeignOwner).await;
-    // The owner id, by which it could be taken over, is not told to tenants.
+    // Tenants do not learn the owner id, with which they could take the service over.
     assert!(message.contains("external-dns") && !message.contains("eks"), "{message}");
     sleep(Duration::from_mins(30)).await;
     assert_eq!(world.writes(), 0);
 
-    // The user says so: it is shared. And takes it back: what we have there is withdrawn.
+    // The user shares it, and later takes that back: our own instances are withdrawn.
     let shared = TargetDesired { consent: named(), ..active(instances.clone()) };
     world.desire([(web.clone(), shared), (dns.clone(), of_edns)]);
     world.registered(&web, 2).await;
@@ -174,13 +174,13 @@ async fn an_implied_target_is_refused_where_somebody_else_made_the_service() {
     sleep(Duration::from_mins(1)).await;
     assert!(world.instances("web").is_empty());
 
-    // Its owner deletes it: within minutes it is ours.
+    // Its owner deletes it, and within minutes it is ours.
     world.fake.registry().services.remove(&service);
     world.registered(&web, 2).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_target_that_was_refused_is_not_registered_before_its_instances_are() {
+async fn a_refused_target_does_not_count_as_registered_before_its_instances_are() {
     let fake = Fake::new();
     {
         let mut registry = fake.registry();
@@ -206,7 +206,7 @@ async fn a_target_that_was_refused_is_not_registered_before_its_instances_are() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_leave_to_create_namespaces_the_remedy_is_said() {
+async fn if_namespaces_may_not_be_created_the_message_has_the_remedy() {
     let mut settings = Settings::new(identity("uid-1"));
     settings.create_namespaces = false;
     let world = World::with(Fake::new(), &Rates::default(), settings);
@@ -220,12 +220,12 @@ async fn without_leave_to_create_namespaces_the_remedy_is_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_that_somebody_made_just_before_is_used_and_not_shadowed_by_another() {
+async fn a_namespace_that_was_just_created_is_used_and_not_shadowed_by_another() {
     let world = World::new(Fake::new());
     let (other, web) = (target("other", "web"), target("shop", "web"));
     world.desire([(other.clone(), active(specs("uid-1", "web", [1], "a")))]);
     world.registered(&other, 1).await;
-    // The listing that the other one needed is not old.
+    // The listing that the other target needed is still recent.
     sleep(Duration::from_secs(5)).await;
     world.fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
     world.desire([&other, &web].map(|target| (target.clone(), active(specs("uid-1", "web", [1], "a")))));
@@ -234,7 +234,7 @@ async fn a_namespace_that_somebody_made_just_before_is_used_and_not_shadowed_by_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_that_was_missed_is_found_as_soon_as_any_listing_has_it() {
+async fn a_missing_namespace_is_found_as_soon_as_any_listing_has_it() {
     let mut settings = Settings::new(identity("uid-1"));
     settings.create_namespaces = false;
     let world = World::with(Fake::new(), &Rates::default(), settings);
@@ -242,7 +242,7 @@ async fn a_namespace_that_was_missed_is_found_as_soon_as_any_listing_has_it() {
     let desired = |target: &Target| (target.clone(), active(specs("uid-1", "web", [1], "a")));
     world.desire([desired(&web)]);
     world.refused(&web, Reason::NoNamespace).await;
-    // No listing that is older than the wish says that a namespace is not there.
+    // A listing from before the request does not prove that a namespace does not exist.
     world.fake.registry().add_namespace("other", NamespaceKind::DnsPrivate);
     world.fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
     sleep(Duration::from_secs(5)).await;
@@ -255,13 +255,13 @@ async fn a_namespace_that_was_missed_is_found_as_soon_as_any_listing_has_it() {
 
 /// As when a name goes from one Service of this cluster to another.
 #[tokio::test(start_paused = true)]
-async fn where_all_instances_are_others_the_last_goes_when_the_first_is_there() {
+async fn when_all_instances_change_the_last_old_one_goes_when_the_first_new_one_is_registered() {
     let fake = Fake::new();
     let web = target("shop", "web");
     let world = World::new(fake.clone());
     world.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
     world.registered(&web, 2).await;
-    // A hiccup changes nothing about it.
+    // A short failure changes nothing.
     for _ in 0..2 {
         fake.fault(Operation::RegisterInstance, Fault::Refused(ErrorKind::Throttled));
     }
@@ -273,7 +273,7 @@ async fn where_all_instances_are_others_the_last_goes_when_the_first_is_there() 
         there()
     };
     until_there(filled, &ids(3..=4)).await;
-    // One that is dead goes first as long as others are there.
+    // A dead instance goes first as long as others are there.
     world.registered(&web, 2).await;
     let before = fake.registry().calls.len();
     world.desire([(web.clone(), active(specs("uid-1", "web", 4..=5, "a")))]);
@@ -283,7 +283,7 @@ async fn where_all_instances_are_others_the_last_goes_when_the_first_is_there() 
     calls.retain(|operation| writes.contains(operation));
     assert_eq!(calls, writes);
 
-    // Where none can be registered, the dead ones do not stay.
+    // If none can be registered, the dead ones do not stay.
     for _ in 0..100 {
         fake.fault(Operation::RegisterInstance, Fault::Refused(ErrorKind::LimitExceeded));
     }
@@ -301,9 +301,9 @@ async fn until_there(there: impl Fn() -> Vec<Arc<str>>, wanted: &[Arc<str>]) {
     }
 }
 
-/// Terraform makes a service anew without its health check, or takes a record away: nothing of that is told.
+/// Terraform creates a service again without its health check, or removes a record. No message says so.
 #[tokio::test(start_paused = true)]
-async fn a_service_that_is_not_what_it_was_is_looked_at_again() {
+async fn a_changed_service_is_noticed() {
     let fake = Fake::new();
     let service = {
         let mut registry = fake.registry();
@@ -328,7 +328,7 @@ async fn a_service_that_is_not_what_it_was_is_looked_at_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_that_kept_instances_out_is_taken_away() {
+async fn a_record_that_kept_instances_out_is_removed() {
     let fake = Fake::new();
     let service = {
         let mut registry = fake.registry();

@@ -1,4 +1,4 @@
-//! The TTL of services: ours follow what is asked for, and lose nothing by it.
+//! The TTL of services: ours follow the request, and an update deletes nothing.
 
 use super::*;
 use crate::{
@@ -11,7 +11,7 @@ fn dns(families: &[IpFamily], ttl: u32) -> Option<DnsConfig> {
     address_records(families.iter().copied().collect(), ttl)
 }
 
-/// A target whose TTL counts; `asked`: by an annotation.
+/// A target whose TTL counts; `asked`: an annotation requests it.
 fn with_ttl(instances: Arc<[InstanceSpec]>, ttl: u32, asked: bool) -> TargetDesired {
     let creation = Creation { dns: dns(&[IpFamily::V4], ttl), ttl: asked.then_some(ttl), ..Creation::default() };
     TargetDesired { creation, decides: true, ..active(instances) }
@@ -27,7 +27,7 @@ fn reasons(world: &World, target: &Target) -> Vec<&'static str> {
 
 /// external-dns lost both when a TTL changed: an update deletes what it does not repeat.
 #[tokio::test(start_paused = true)]
-async fn a_ttl_that_changes_keeps_the_second_record_and_the_health_check() {
+async fn a_change_of_the_ttl_keeps_the_second_record_and_the_health_check() {
     let fake = Fake::new();
     fake.registry().add_namespace("shop", NamespaceKind::DnsPublic);
     let world = World::new(fake);
@@ -54,9 +54,9 @@ async fn a_ttl_that_changes_keeps_the_second_record_and_the_health_check() {
     assert_eq!(world.count(Operation::UpdateService), 1, "once is enough");
 }
 
-/// With external-dns a TTL annotation adopted such a service, tasks and all, and ended in a crash loop.
+/// In external-dns a TTL annotation adopted such a service together with its tasks, and ended in a crash loop.
 #[tokio::test(start_paused = true)]
-async fn the_ttl_of_a_service_that_is_shared_or_found_by_api_only_is_never_changed() {
+async fn the_ttl_of_a_shared_or_api_only_service_is_never_changed() {
     let fake = Fake::new();
     {
         let mut registry = fake.registry();
@@ -90,7 +90,7 @@ async fn the_ttl_of_a_service_that_is_shared_or_found_by_api_only_is_never_chang
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_adopted_service_gets_the_ttl_that_is_asked_for_and_no_other() {
+async fn an_adopted_service_gets_only_a_requested_ttl() {
     let fake = Fake::new();
     let heritage = "heritage=external-dns,external-dns/owner=eks,external-dns/resource=service/shop/web";
     {
@@ -115,7 +115,7 @@ async fn an_adopted_service_gets_the_ttl_that_is_asked_for_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ttl_that_cannot_be_changed_is_said_and_tried_again_and_stops_no_instance() {
+async fn a_ttl_that_cannot_be_changed_is_reported_and_tried_again_and_affects_no_instance() {
     let fake = Fake::new();
     fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
     let world = World::new(fake);
@@ -136,7 +136,7 @@ async fn a_ttl_that_cannot_be_changed_is_said_and_tried_again_and_stops_no_insta
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_of_another_kind_than_asked_for_are_said() {
+async fn records_of_other_types_than_requested_are_reported() {
     let fake = Fake::new();
     fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
     let world = World::new(fake);
