@@ -1,5 +1,5 @@
-//! `cloudmap-mcs` joins Kubernetes clusters, ECS services and whatever else is registered in AWS Cloud Map into one
-//! service-discovery fabric: the Multi-Cluster Services API (KEP-1645) with Cloud Map as the registry.
+//! `cloudmap-mcs` connects Kubernetes clusters, ECS services and everything else in AWS Cloud Map: it implements the
+//! Multi-Cluster Services API (KEP-1645) with Cloud Map as the registry.
 //!
 //! Data flows in one direction, and only [`cloudmap`] and [`cluster`] touch the outside world:
 //!
@@ -11,7 +11,9 @@
 //!     conditions, Events                                  import, model      ledger, foreign   instances
 //! ```
 //!
-//! Start reading at [`model`] (the words), then [`ledger`] (how clusters tell each other what they export).
+//! Start reading with [`model`] (the words), then [`ledger`] (how clusters exchange their exports).
+
+#![warn(missing_docs)]
 
 pub mod admin;
 pub mod annotations;

@@ -48,6 +48,7 @@ spec_may_be_absent!(ServiceExportSpec, "ServiceExportSpec");
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceExportStatus {
+    #[expect(missing_docs, reason = "a comment would be a description in the CRD, where upstream has none")]
     #[schemars(schema_with = "crds::conditions_schema")]
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crds::null_as_default")]
     pub conditions: Vec<Condition>,

@@ -34,6 +34,7 @@ use super::{crds, spec_may_be_absent};
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 #[schemars(extend("required" = ["ports", "type"]))]
 pub struct ServiceImportSpec {
+    #[expect(missing_docs, reason = "a comment would be a description in the CRD, where upstream has none")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     #[serde(deserialize_with = "crds::null_as_default")]
     pub ports: Vec<ServiceImportPort>,
@@ -214,6 +215,7 @@ pub struct ServiceImportStatus {
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crds::null_as_default")]
     pub clusters: Vec<ClusterStatus>,
 
+    #[expect(missing_docs, reason = "a comment would be a description in the CRD, where upstream has none")]
     #[schemars(schema_with = "crds::conditions_schema")]
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crds::null_as_default")]
     pub conditions: Vec<Condition>,

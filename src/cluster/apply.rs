@@ -55,6 +55,7 @@ const UNKNOWN_FIELD: &str = "failed to create typed patch object";
 /// Compare with the cache first: every call is a write.
 #[async_trait]
 pub trait ClusterWriter: Send + Sync + 'static {
+    /// Writes a ServiceImport without its status.
     async fn apply_service_import(&self, import: &ServiceImport) -> Result<ServiceImport, Error>;
 
     /// Writes the status of the ServiceImport with this uid.

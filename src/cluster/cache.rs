@@ -36,6 +36,7 @@ pub const REFRESHED_WITHIN: Duration = Duration::from_mins(1);
 pub trait Narrow: Sized + PartialEq + Debug + Send + Sync + 'static {
     /// The object as the API server sends it.
     type Kind: Resource<DynamicType = ()>;
+    /// The key of an object.
     type Key: Clone + Ord + Display + Debug + Send + Sync + 'static;
 
     /// Name of the cache in logs and metrics.

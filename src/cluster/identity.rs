@@ -55,13 +55,27 @@ pub struct Flags {
 pub enum IdentityError {
     /// The value of a ClusterProperty is not a valid id.
     #[error("the ClusterProperty {property} cannot be used: {reason}")]
-    InvalidProperty { property: &'static str, reason: InvalidClusterId },
+    InvalidProperty {
+        /// Name of the property.
+        property: &'static str,
+        /// The rule that its value breaks.
+        reason: InvalidClusterId,
+    },
     /// A ClusterProperty and a flag contradict each other.
     #[error(
         "the ClusterProperty {property} is {value:?}, but the flag {flag} is {given:?}: remove the flag, or give it \
          the value of the property"
     )]
-    Disagreement { property: &'static str, value: String, flag: &'static str, given: String },
+    Disagreement {
+        /// Name of the property.
+        property: &'static str,
+        /// Its value.
+        value: String,
+        /// Name of the flag.
+        flag: &'static str,
+        /// Its value.
+        given: String,
+    },
     /// There is no property and no flag, and the UID of kube-system is not a valid id.
     #[error("the UID of {KUBE_SYSTEM} cannot be the cluster id: {0}; set --cluster-id")]
     InvalidUid(InvalidClusterId),
@@ -144,10 +158,18 @@ where
 pub enum AskError {
     /// No answer came in time.
     #[error("failed to {what}: no answer within {} s", CALL_TIMEOUT.as_secs())]
-    Timeout { what: &'static str },
+    Timeout {
+        /// What the call should do.
+        what: &'static str,
+    },
     /// The API server refused the call, or cannot be reached.
     #[error("failed to {what}")]
-    Api { what: &'static str, source: Box<kube::Error> },
+    Api {
+        /// What the call should do.
+        what: &'static str,
+        /// The error.
+        source: Box<kube::Error>,
+    },
     /// The namespace kube-system has no UID.
     #[error("the namespace {KUBE_SYSTEM} has no UID")]
     NoUid,

@@ -1,4 +1,5 @@
-//! The annotated Services and Ingresses of this cluster: what they want, what is registered for them, and what is said on them.
+//! The annotated Services and Ingresses of this cluster: what they request, what is registered for them, and what is
+//! reported on them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,36 +39,36 @@ pub(super) struct Annotated {
     /// The namespaces that take host names.
     zones: Known,
     objects: BTreeMap<ClaimOwner, Object>,
-    /// Who wants a target, the losers included.
+    /// Who wants a target, including the losers.
     wanting: BTreeMap<Target, BTreeSet<ClaimOwner>>,
-    /// What was said last of a target's instances.
+    /// What was last reported about a target's instances.
     said: BTreeMap<Target, Said>,
-    /// What keeps a target from being registered, as said last.
+    /// The reported problems of a target.
     trouble: BTreeMap<Target, BTreeMap<(ClaimOwner, Topic), String>>,
-    /// Outside a ClusterSet: why registrations cannot be recorded.
+    /// Why registrations of a standalone cluster cannot be recorded.
     unrecorded: Option<String>,
-    /// Who was told that nothing can be registered for it, because of the ledger or the record.
+    /// Objects on which it was reported that nothing can be registered, because of the ledger or the record.
     held_up: BTreeSet<ClaimOwner>,
-    /// What was said last of limits and the like.
+    /// The last reported notices, such as limits.
     noticed: BTreeMap<Target, BTreeMap<ClaimOwner, Vec<Notice>>>,
     notes: Vec<Note>,
 }
 
-/// What was said of a target's instances, and on whom.
+/// What was reported about a target's instances, and on which object.
 #[derive(Debug, Clone)]
 struct Said {
     owner: ClaimOwner,
-    /// Of the object, which may be gone by now: `kubectl describe` finds Events by it. Empty: not known.
+    /// Uid of the object, which may be gone by now: `kubectl describe` finds Events by it. Empty if it is not known.
     uid: Box<str>,
     ids: Ids,
 }
 
-/// What a Warning is about: each of these comes and goes by itself.
+/// The topic of a Warning. Each topic comes and goes by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Topic {
-    /// Whose the target is, or may be.
+    /// Who has the target, or may have it.
     Claim,
-    /// What came of registering there.
+    /// The result of registering there.
     Outcome,
 }
 
@@ -87,11 +88,11 @@ impl Object {
     }
 }
 
-/// What a change of an object means.
+/// The effects of a change of an object.
 pub(super) struct Change {
-    /// As [`Knowledge::annotate`] takes it.
+    /// In the form that [`Knowledge::annotate`] takes.
     pub(super) wanted: Option<Asks>,
-    /// Targets whose instances may be others now.
+    /// Targets whose instances may have changed.
     pub(super) touched: BTreeSet<Target>,
 }
 
@@ -102,22 +103,22 @@ impl Annotated {
         Self { settings, targets, zones, objects, wanting, said, trouble, unrecorded, held_up, noticed, notes }
     }
 
-    /// Takes over which namespaces take host names.
+    /// Sets the namespaces that take host names.
     pub(super) fn set_zones(&mut self, zones: Known) {
         self.zones = zones;
     }
 
-    /// Whether it matters which namespaces there are.
+    /// Whether any object needs the list of namespaces.
     pub(super) fn needs_zones(&self) -> bool {
         !self.objects.is_empty()
     }
 
-    /// What is to be said since that was asked last.
+    /// The Events to emit since the last call.
     pub(super) fn take_notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.notes)
     }
 
-    /// How many objects are annotated, and how many things they ask for are refused.
+    /// Number of annotated objects, and number of their requests that are refused.
     pub(super) fn sizes(&self) -> (usize, usize) {
         let refusals: usize = self.objects.values().map(|object| object.planned.refusals.len()).sum();
         let trouble: usize = self.trouble.values().map(BTreeMap::len).sum();
@@ -129,12 +130,12 @@ impl Annotated {
         self.objects.keys().cloned().collect()
     }
 
-    /// Whether a Service asks for anything, so that its endpoints matter.
+    /// Whether a Service requests anything, so that its endpoints matter.
     pub(super) fn concerns(&self, key: &ServiceKey) -> bool {
         self.objects.contains_key(&ClaimOwner::service(key))
     }
 
-    /// Plans a Service. `None`: it asks for nothing.
+    /// Plans a Service; `None` if it requests nothing.
     pub(super) fn plan_service(
         &self,
         service: &Service,
@@ -151,7 +152,7 @@ impl Annotated {
         self.object(&service.uid, |zones| plan(service, &source, &endpoints, &pods(), zones, &self.settings, rights))
     }
 
-    /// Plans an Ingress. `None`: it asks for nothing.
+    /// Plans an Ingress; `None` if it requests nothing.
     pub(super) fn plan_ingress(&self, ingress: &Ingress, rights: &Rights) -> Option<Object> {
         if ingress.deleting {
             return None;
@@ -165,11 +166,11 @@ impl Annotated {
         let mut planned = plan(zones.as_deref())?;
         if let (None, Some(error)) = (&planned.wanted, error) {
             let message =
-                format!("the Cloud Map namespaces, one of which each host name needs, cannot be listed: {error}");
+                format!("the Cloud Map namespaces, of which each host name needs one, cannot be listed: {error}");
             planned.refusals.push(Refusal { reason: EventReason::NamespacesUnknown, message });
         }
         if self.targets.policy == Selection::None {
-            let message = "instances are switched off by --instances=none".to_owned();
+            let message = "instances are turned off by --instances=none".to_owned();
             planned = Planned {
                 wanted: Some(BTreeMap::new()),
                 refusals: vec![Refusal { reason: EventReason::Disabled, message }],
@@ -178,7 +179,7 @@ impl Annotated {
         Some(Object { uid: uid.into(), planned })
     }
 
-    /// Takes in what an object asks for now. `None`: nothing follows from it.
+    /// Takes in what an object requests now. `None` if that changes nothing.
     pub(super) fn replan(&mut self, owner: &ClaimOwner, planned: Option<Object>) -> Option<Change> {
         let before = if let Some(object) = planned {
             self.complain(owner, &object);
@@ -240,15 +241,15 @@ impl Annotated {
         }
     }
 
-    /// A registration that is given up is forgotten, and what is registered stays.
+    /// Whether a registration is given up without withdrawing its instances.
     pub(super) fn forgets(&self, knowledge: &Knowledge, target: &Target) -> bool {
         let held = knowledge.exports().and_then(|exports| exports.registrations().get(target));
         let retiring = held.is_some_and(|held| held.owner.is_annotated() && held.retiring);
         retiring && self.settings.upsert_only && *knowledge.membership() != Membership::Leaving
     }
 
-    /// What should be registered in a target that an annotated object of this cluster, `owner`, holds or hands over. `None`:
-    /// nothing is to be done there. `presence`: whether an object is there, annotated or not.
+    /// The desired instances of a target that an annotated object of this cluster, `owner`, holds or hands over. `None`
+    /// if nothing is to be done there. `presence` returns whether an object exists, annotated or not.
     pub(super) fn desired(
         &self,
         knowledge: &Knowledge,
@@ -256,7 +257,8 @@ impl Annotated {
         (owner, standing): (&ClaimOwner, Standing),
         presence: impl Fn(&ClaimOwner) -> bool,
     ) -> Option<TargetDesired> {
-        // Who leaves its ClusterSet takes everything along, what was registered before these flags were set as well.
+        // A cluster that leaves its ClusterSet takes everything along, even what was registered before these flags were
+        // set.
         let leaving = *knowledge.membership() == Membership::Leaving;
         let [dry_run, upsert_only] = [self.settings.dry_run, self.settings.upsert_only].map(|flag| flag && !leaving);
         if dry_run {
@@ -264,18 +266,19 @@ impl Annotated {
         }
         let object = self.objects.get(owner).filter(|_| !self.settings.dry_run);
         let wanted = match object.map(|object| &object.planned.wanted) {
-            // Not known yet: nothing may be concluded.
+            // It is not known yet, so nothing may be concluded.
             Some(None) if !leaving => return None,
             Some(Some(wanted)) => wanted.get(target),
             Some(None) | None => None,
         };
         let moved_away = matches!(standing, Standing::HandsOver | Standing::Keeps) && wanted.is_none();
-        // An object that is gone hands nothing over.
+        // A deleted object hands nothing over.
         if standing == Standing::Withdraws || moved_away && !presence(owner) {
             return (!upsert_only).then(|| TargetDesired { retiring: true, ..TargetDesired::default() });
         }
         if moved_away {
-            // No annotation says any more what belongs there: all of it stays as it is until the successor had time.
+            // No annotation says any more what belongs there, so everything stays as it is until the successor had
+            // time.
             return Some(TargetDesired::default());
         }
         let Wanted { instances, creation, consent, keep, as_is } = wanted?.clone();
@@ -290,18 +293,18 @@ impl Annotated {
         Some(TargetDesired { active, retiring: false, decides, keep, as_is, consent, creation, instances })
     }
 
-    /// Outside a ClusterSet: why registrations cannot be recorded, if so.
+    /// Sets why registrations of a standalone cluster cannot be recorded, if so.
     pub(super) fn set_unrecorded(&mut self, error: Option<&str>) {
         self.unrecorded = error.map(|error| {
             format!(
-                "Where it is registered cannot be recorded in the ConfigMap cloudmap-mcs-ledger, which is tried again until \
+                "Registrations cannot be recorded in the ConfigMap cloudmap-mcs-ledger. The controller tries again until \
                  it succeeds: {error}."
             )
         });
     }
 
-    /// Says on an object that nothing can be registered for it because of the ledger, in the words that exports get. Once: on
-    /// exports, too, only the condition says each error.
+    /// Reports on an object that nothing can be registered for it because of the ledger, with the text that exports
+    /// get. This is reported once: on exports, too, each further error is only in the condition.
     pub(super) fn tell_held_up(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
         if self.settings.dry_run || !self.objects.contains_key(owner) {
             return;
@@ -324,8 +327,8 @@ impl Annotated {
         }
     }
 
-    /// Says on those who want a target what they wait for: another one's claim, the ledger, or, with `unread`, clusters that
-    /// cannot be read.
+    /// Reports on the objects that want a target what they wait for: another claim, the ledger, or, with `unread`,
+    /// clusters that cannot be read.
     pub(super) fn tell_waiting(&mut self, knowledge: &Knowledge, target: &Target, unread: bool) {
         if self.settings.dry_run {
             return;
@@ -352,8 +355,8 @@ impl Annotated {
         }
     }
 
-    /// A target of an object stands otherwise than before: says what came of it. `presence`: the uid of an object, if it is
-    /// there.
+    /// The status of an object's target changed: reports the result. `presence` returns the uid of an object, if it
+    /// exists.
     pub(super) fn tell_status(
         &mut self,
         owner: &ClaimOwner,
@@ -375,7 +378,7 @@ impl Annotated {
                 self.note(owner, present, EventReason::IpRegistered, text);
             }
             match (present, news.removed) {
-                // It took the target over: what is gone was the former owner's.
+                // The object took the target over. What is gone belonged to the former owner.
                 (_, Some(text)) if former != *owner => {
                     let uid = presence(&former);
                     if uid.is_some() {
@@ -392,11 +395,11 @@ impl Annotated {
                 _ => {}
             }
         }
-        // Until a new owner's own are there, what was reached is the former one's.
+        // Until the new owner's instances are registered, the reached state is that of the former one.
         let settled = matches!(status.outcome, Outcome::Registered { .. });
         let reached_by_it = settled || self.said.get(target).is_none_or(|said| said.owner == *owner);
         match &status.reached {
-            // What an object that is gone leaves is said when all of it is gone.
+            // For a deleted object, this is reported when all of its instances are gone.
             Some(reached) if !status.own_gone && present.is_some() && reached_by_it => {
                 let uid = present.unwrap_or_default().into();
                 self.said.insert(target.clone(), Said { owner: owner.clone(), uid, ids: Arc::clone(reached) });
@@ -421,7 +424,7 @@ impl Annotated {
         }
     }
 
-    /// Says what the user should know though everything is registered, once.
+    /// Reports, once, what the user should know even if everything is registered.
     fn tell_notices(&mut self, owner: &ClaimOwner, target: &Target, notices: &[Notice]) {
         let before = remove_from(&mut self.noticed, target, owner).unwrap_or_default();
         for &Notice { reason, ref message } in notices.iter().filter(|notice| !before.contains(notice)) {
@@ -438,7 +441,7 @@ impl Annotated {
         self.note(owner, Some(uid), reason, deleted(owner, removed, target));
     }
 
-    /// Says a Warning about a target, with its reason, once, and forgets it when it is over.
+    /// Reports a Warning about a target once, and forgets it when it is over.
     fn tell(&mut self, owner: &ClaimOwner, target: &Target, topic: Topic, said: Option<(EventReason, String)>) {
         let about = (owner.clone(), topic);
         match said {
@@ -453,7 +456,7 @@ impl Annotated {
         }
     }
 
-    /// What was said of the instances in a target, by this leader or, as far as it is known, before it.
+    /// What was reported about the instances in a target, by this leader or, as far as it is known, before it.
     fn said_of(&self, target: &Target, owner: &ClaimOwner, status: &TargetStatus) -> Option<Said> {
         let before = || {
             let uid = self.objects.get(owner).map(|object| object.uid.clone()).unwrap_or_default();
@@ -462,7 +465,7 @@ impl Annotated {
         self.said.get(target).cloned().or_else(before)
     }
 
-    /// Says what cannot be done for an object, as far as that is news.
+    /// Reports what is not possible for an object, if that is new.
     fn complain(&mut self, owner: &ClaimOwner, object: &Object) {
         let before = self.objects.get(owner).map(|before| before.planned.refusals.as_slice()).unwrap_or_default();
         let news = object.planned.refusals.iter().filter(|refusal| !before.contains(refusal)).cloned();
@@ -482,7 +485,7 @@ impl Annotated {
     }
 }
 
-/// Removes what is said of a target about somebody, and the target with the last of it.
+/// Removes what was reported about somebody in a target, and the target if nothing is left.
 fn remove_from<K: Ord, V>(said: &mut BTreeMap<Target, BTreeMap<K, V>>, target: &Target, about: &K) -> Option<V> {
     let of_target = said.get_mut(target)?;
     let removed = of_target.remove(about);

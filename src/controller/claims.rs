@@ -1,15 +1,17 @@
-//! Which targets this cluster may register instances in now, by the claims of all clusters and by time.
+//! In which targets this cluster may register instances now, by the claims of all clusters and by time.
 //!
-//! - The oldest claim of all known clusters holds, and before it one of the namespace whose own name it is ([`Knowledge::claimant`]).
-//! - Nothing is registered in a target that is new to this term before all clusters were read, or had the time to be.
-//! - A new claim to a *named* target must have been visible in the ledger for a while, with no older one, and every live
-//!   cluster must be readable. That costs time, so it is asked for only where two names can want one target: not of the
-//!   target that is implied by the Kubernetes name (whoever else wants it names it, and waits), not where the same name
-//!   has it in other clusters already, and not of a cluster that is alone.
-//! - Who loses a target, or moves away from it while another name waits for it, keeps its live endpoints there for twice
-//!   that while, one for the successor's own wait and one for it to see the release and to register: it is there first.
-//!   Another name of this cluster that takes the claim over, and is not the next one of all clusters, changes nothing in
-//!   that. A new leader does not know since when, nor what was registered: it leaves what is there as it is, as long.
+//! - The oldest claim of all known clusters holds; before it, one of the namespace whose own name the target is
+//!   ([`Knowledge::claimant`]).
+//! - Nothing is registered in a target that is new to this term before all clusters were read, or had the time for it.
+//! - A new claim to a *named* target must have been visible in the ledger for a while, with no older one, and every
+//!   live cluster must be readable. This costs time, so it is required only if two names can want one target. It is not
+//!   required for the target that the Kubernetes name implies (others who want it name it, and wait), if the same name
+//!   has the target in other clusters already, or for the only cluster of a ClusterSet.
+//! - An export that loses a target, or moves away from it while another name waits for it, keeps its live endpoints
+//!   there for twice that time: once for the successor's own wait, and once for the successor to see the release and to
+//!   register. Another name of this cluster that takes over the claim, but is not the next one of all clusters, changes
+//!   nothing about that. A new leader does not know when this began, or what was registered. It leaves what is there as
+//!   it is, for the same time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,44 +30,45 @@ use crate::{
 pub(super) enum Standing {
     /// Register.
     Holds,
-    /// Keep what is there up to date, until the successor had time to register.
+    /// Keep existing instances up to date, until the successor had time to register.
     HandsOver,
-    /// Leave what is there as it is, until the successor had time to register: the leader before may have held the target.
+    /// Leave existing instances as they are, until the successor had time to register: the previous leader may have
+    /// held the target.
     Keeps,
     /// Nothing: the claim is not in the registry yet.
     AwaitsRecord,
     /// Nothing: a cluster is not read yet, and may have an older claim.
     AwaitsClusters,
-    /// Nothing: the claim must be visible for a while longer.
+    /// Nothing: the claim must be visible for some more time.
     AwaitsDelay,
     /// Withdraw.
     Withdraws,
 }
 
-/// The claims of this cluster, as they stand.
+/// The state of this cluster's claims.
 #[derive(Debug)]
 pub(super) struct Claims {
     delay: Duration,
-    /// No other cluster is in the ClusterSet.
+    /// Whether no other cluster is in the ClusterSet.
     sole: bool,
-    /// Every live cluster is readable.
+    /// Whether every live cluster is readable.
     verified: bool,
     /// The published state that was read back.
     visible: Option<Arc<Map>>,
-    /// Claims of the leader before that were made longer ago than the delay.
+    /// Claims of the previous leader that are older than the delay.
     established: BTreeSet<Target>,
-    /// Targets of the leader before that are not judged yet: there may be instances of this cluster.
+    /// Targets of the previous leader that are not judged yet and may have instances of this cluster.
     inherited: BTreeSet<Target>,
     /// Date of a claim, and since when it is visible.
     visible_since: BTreeMap<Target, (i64, Duration)>,
-    /// Until when targets that were lost are kept.
+    /// Until when lost targets are kept.
     kept_until: BTreeMap<Target, Duration>,
-    /// How this cluster stands, and whose instances are or may be there: those of the owner of its claim, or of the one
-    /// before that still hands over.
+    /// The standing of this cluster, and whose instances are or may be there: those of the owner of its claim, or of
+    /// the previous owner that still hands over.
     standings: BTreeMap<Target, (ClaimOwner, Standing)>,
     /// Since when targets wait for clusters that cannot be read.
     unread_since: BTreeMap<Target, Duration>,
-    /// When to judge again where time alone changes the judgement, or what is said of it.
+    /// When to judge again if time alone changes the judgement or its report.
     due: BTreeMap<Target, Duration>,
 }
 
@@ -86,7 +89,7 @@ impl Claims {
         }
     }
 
-    /// Takes over the claims of the leader before. `date` is the present, in seconds since 1970.
+    /// Takes over the claims of the previous leader. `date` is the current time, in seconds since 1970.
     pub(super) fn inherit<'a>(&mut self, registrations: impl Iterator<Item = &'a Registration> + Clone, date: i64) {
         self.inherited = registrations.clone().map(|registration| registration.target.clone()).collect();
         let old = |registration: &&Registration| {
@@ -96,7 +99,7 @@ impl Claims {
         self.established = registrations.filter(old).map(|registration| registration.target.clone()).collect();
     }
 
-    /// Whether this is the only cluster, and whether every live one is readable. Returns whether that is news.
+    /// Sets whether this is the only cluster, and whether every live one is readable. Returns whether that is new.
     pub(super) fn set_clusters(&mut self, sole: bool, verified: bool) -> bool {
         let before = (self.sole, self.verified);
         (self.sole, self.verified) = (sole, verified);
@@ -120,7 +123,7 @@ impl Claims {
         self.standings.get(target).map(|(owner, _)| owner)
     }
 
-    /// Targets that are not held: what the registry shows of the own claims, or of other clusters, may change that.
+    /// Targets that are not held. What the registry shows of our claims, or of other clusters, may change that.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Target> {
         self.standings.iter().filter(|(_, (_, standing))| *standing != Standing::Holds).map(|(target, _)| target)
     }
@@ -144,8 +147,8 @@ impl Claims {
         self.due.iter().filter(move |(_, at)| **at <= now).map(|(target, _)| target)
     }
 
-    /// Judges a target anew. `implied`: it is the target that the owner's own Kubernetes name gives. `None`: this cluster
-    /// has no claim to it.
+    /// Judges a target again. `implied`: it is the target that the owner's Kubernetes name implies. `None` if this
+    /// cluster has no claim to it.
     pub(super) fn judge(
         &mut self,
         knowledge: &Knowledge,
@@ -191,7 +194,7 @@ impl Claims {
         Some(standing)
     }
 
-    /// Whether a target has waited for clusters that cannot be read for longer than they usually take.
+    /// Whether a target has waited for unreadable clusters for longer than usual.
     pub(super) fn awaits_clusters_long(&self, target: &Target, now: Duration) -> bool {
         self.unread_since.get(target).is_some_and(|since| now >= *since + SETTLE)
     }
@@ -208,7 +211,7 @@ impl Claims {
         }
     }
 
-    /// A claim that was released, or turned out to be the younger one. Also says whose instances are there. `unread`: it is
+    /// A claim that was released, or turned out to be younger. Also returns whose instances are there. `unread`: it is
     /// not known yet who else has claims.
     fn lose(&mut self, own: &Registration, rivalled: bool, unread: bool, now: Duration) -> (ClaimOwner, Standing) {
         let target = &own.target;
@@ -229,7 +232,8 @@ impl Claims {
         match held {
             Some((former, standing)) if rivalled && now < until => {
                 self.due.insert(target.clone(), until);
-                // Another name of this cluster that follows, and is not the first of all clusters, has nothing there yet.
+                // Another name of this cluster that follows, but is not the first one of all clusters, has no instances
+                // there yet.
                 let owner = if former.is_same_service(&own.owner) { &own.owner } else { former };
                 (owner.clone(), standing)
             }
@@ -247,7 +251,7 @@ impl Claims {
         if !knowledge.is_on_record(target) {
             return Standing::AwaitsRecord;
         }
-        // The only cluster waits for nobody: outside a ClusterSet there is nobody to be read.
+        // The only cluster waits for nobody, and neither does a standalone one.
         if knowledge.settling() && !self.sole {
             return Standing::AwaitsClusters;
         }

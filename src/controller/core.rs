@@ -1,10 +1,10 @@
-//! The core: everything that is known and decided, in one place, without a clock, a channel or a task.
+//! The core: all knowledge and all decisions, in one place, without a clock, a channel or a task.
 //!
-//! [`Core::handle`] takes what changed and the time, and returns what is to be done. Its rooms are files by subject: what is
-//! exported ([`exports`](super::exports)), imported ([`imports`](super::imports)) and registered
-//! ([`registrations`](super::registrations)), how this cluster stands in its ClusterSet ([`membership`](super::membership)),
-//! and what a worker writes for one name ([`names`](super::names)). The caches are read where a decision needs an object that
-//! did not change itself.
+//! [`Core::handle`] takes a change and the time, and returns commands. It is divided into files by subject: exports
+//! ([`exports`](super::exports)), imports ([`imports`](super::imports)), registrations
+//! ([`registrations`](super::registrations)), the membership of this cluster ([`membership`](super::membership)), and
+//! the writes of a worker for one name ([`names`](super::names)). It reads the caches if a decision needs an object
+//! that did not change itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,21 +43,21 @@ use crate::{
     },
 };
 
-/// How long new imports wait for clusters that are there but could not be read since this replica leads, and errors of
-/// the registry for another attempt before the objects say them.
+/// How long, after the election, new imports wait for clusters that exist but could not be read, and errors of the
+/// registry for another attempt before they are reported.
 pub(super) const SETTLE: Duration = Duration::from_secs(15);
 
-/// The time at which something is handled.
+/// The time at which an input is handled.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Now {
-    /// Since this replica leads: what waiting is measured by.
+    /// Time since this replica leads, by which waiting is measured.
     pub(super) mono: Duration,
-    /// What dates are made of.
+    /// The wall clock, from which dates are made.
     pub(super) wall: Timestamp,
 }
 
 impl Now {
-    /// Seconds since 1970: claims date from them.
+    /// Seconds since 1970, for the dates of claims.
     pub(super) fn seconds(self) -> i64 {
         self.wall.as_second()
     }
@@ -71,61 +71,61 @@ pub(super) enum Input {
     Services(Vec<Change<Service>>),
     Ingresses(Vec<Change<Ingress>>),
     Pods(Vec<Change<Pod>>),
-    /// The Namespaces that there are at the start: what they allow decides about all that follows.
+    /// The Namespaces at the start. What they allow determines everything that follows.
     Rights(Arc<Vec<Change<Namespace>>>),
     Namespaces(Arc<Vec<Change<Namespace>>>),
     Imports(Vec<Change<ServiceImport>>),
     ImportedSlices(Vec<Change<OwnSlice>>),
     /// The Cloud Map namespaces that take host names.
     Zones(Known),
-    /// How the ledger stands.
+    /// The status of the ledger.
     Ledger(Arc<Status>),
-    /// The own ledger as the leader before left it, once that is known.
+    /// The own ledger as the previous leader left it, once that is known.
     Resumed(Option<Arc<Map>>),
-    /// What the registry has of this cluster.
+    /// What was published of this cluster.
     Published(Option<Arc<Map>>),
     /// What of it was read back.
     ReadBack(Option<Arc<Map>>),
     Remotes(Arc<Remotes>),
-    /// The registration records of a cluster in no ClusterSet.
+    /// The registration records of a standalone cluster.
     Kept(Kept),
-    /// What came of the desired instances.
+    /// The statuses of the desired instances.
     Statuses(Arc<BTreeMap<Target, TargetStatus>>),
-    /// What others registered.
+    /// What was discovered.
     Found(Arc<Found>),
     /// A worker is free for a name.
     Due(ServiceKey),
-    /// Time passed: to be said when [`Core::wake`] asks for it, and about once a second.
+    /// Time passed. This comes when [`Core::wake`] asks for it, and about once a second.
     Tick,
 }
 
-/// What is to be done.
+/// What to do.
 #[derive(Debug)]
 pub(super) enum Command {
-    /// Let the registry, or outside a ClusterSet the record, have this of the cluster.
+    /// Publish this in the registry, or in the record of a standalone cluster.
     Publish(Arc<Map>),
-    /// Have these instances registered.
+    /// Register these instances.
     Register(Arc<Desired>),
     /// Read these Cloud Map namespaces.
     Seek(Arc<BTreeSet<Arc<str>>>),
-    /// List the Cloud Map namespaces, or not.
+    /// List the Cloud Map namespaces, or stop it.
     List(bool),
-    /// Look at a name as soon as a worker is free.
+    /// Reconcile a name as soon as a worker is free.
     Reconcile(ServiceKey),
-    /// Look at a name again after this time.
+    /// Reconcile a name after this time.
     ReconcileIn(ServiceKey, Duration),
     /// Write this; the answer to [`Input::Due`].
     Apply(Box<Work>),
-    /// Tell the user.
+    /// Emit an Event.
     Emit(Note),
 }
 
-/// How much is known.
+/// Sizes of what is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub(super) clusters: usize,
     pub(super) names: usize,
-    /// Annotated objects, and what they ask for that is refused.
+    /// Number of annotated objects, and of their requests that are refused.
     pub(super) annotated: (usize, usize),
 }
 
@@ -134,13 +134,13 @@ pub(super) struct Core {
     pub(super) caches: Caches,
     pub(super) mode: Mode,
     pub(super) targets: Targets,
-    /// The namespaces that may export; `None`: all.
+    /// The namespaces that may export; `None` means all.
     pub(super) export_namespaces: Option<NamespaceSelector>,
-    /// The IP families that this cluster has.
+    /// The IP families of this cluster.
     pub(super) families: Vec<IpFamily>,
-    /// The ranges that it takes addresses of Services from, as far as they are known.
+    /// The ranges of cluster IPs, as far as they are known.
     pub(super) service_ranges: Vec<Range>,
-    /// What was said last of addresses that exports leave out.
+    /// The last reported addresses that exports leave out.
     pub(super) forbidden: BTreeMap<ServiceKey, BTreeMap<IpAddr, Forbidden>>,
     pub(super) knowledge: Knowledge,
     pub(super) claims: Claims,
@@ -151,28 +151,28 @@ pub(super) struct Core {
     pub(super) pending: Pending,
     pub(super) slices: SliceIndex<ForeignSlice>,
     pub(super) imported: SliceIndex<OwnSlice>,
-    /// How many Services have each.
+    /// How many Services have each cluster IP.
     pub(super) cluster_ips: BTreeMap<IpAddr, usize>,
-    /// Cluster IPs that came or went since the names with such endpoints were last looked for.
+    /// Cluster IPs that appeared or disappeared since names with such endpoints were last looked for.
     pub(super) moved_ips: BTreeSet<IpAddr>,
     pub(super) statuses: Arc<BTreeMap<Target, TargetStatus>>,
     pub(super) status: Arc<Status>,
-    /// Errors of the registry count as waiting.
+    /// Whether errors of the registry count as waiting.
     pub(super) young: bool,
-    /// When what could not be read has had its time. `None`: it had.
+    /// When unreadable clusters have had their time; `None` if they had it.
     pub(super) settles: Option<Duration>,
     /// Targets whose desired instances may have changed.
     pub(super) touched: BTreeSet<Target>,
     pub(super) desired: BTreeMap<Target, TargetDesired>,
     pub(super) sought: Arc<BTreeSet<Arc<str>>>,
     listing: bool,
-    /// The map to publish may have changed.
+    /// Whether the map to publish may have changed.
     pub(super) publish: bool,
     pub(super) out: Vec<Command>,
 }
 
 impl Core {
-    /// Nothing is known yet. `membership`: what is said before the ledger was heard of.
+    /// A core that knows nothing yet. `membership` is what to report before the first status of the ledger.
     pub(super) fn new(settings: Settings, caches: Caches, mode: Mode, membership: Membership, now: Now) -> Self {
         let Settings {
             cluster,
@@ -225,7 +225,7 @@ impl Core {
         core
     }
 
-    /// Takes one thing in, and says what follows from it. Equal inputs at equal times have equal consequences.
+    /// Takes one input and returns its consequences. Equal inputs at equal times have equal consequences.
     pub(super) fn handle(&mut self, input: Input, now: Now) -> Vec<Command> {
         match input {
             Input::Slices(changes) => self.slices_changed(changes, now),
@@ -255,7 +255,7 @@ impl Core {
         self.conclude(now)
     }
 
-    /// What follows for instances, the registry and the user, once for all that was taken in.
+    /// The consequences for instances, the registry and the user, once for all inputs of a call.
     fn conclude(&mut self, now: Now) -> Vec<Command> {
         self.update_instances(now);
         if std::mem::take(&mut self.publish) {
@@ -287,12 +287,12 @@ impl Core {
         Sizes { clusters, names, annotated: self.annotated.sizes() }
     }
 
-    /// Has names looked at.
+    /// Requests that names be reconciled.
     pub(super) fn reconcile(&mut self, names: impl IntoIterator<Item = ServiceKey>) {
         self.out.extend(names.into_iter().map(Command::Reconcile));
     }
 
-    /// Every name that anybody exports, or that there are objects of.
+    /// Every name that anybody exports, or that has objects.
     pub(super) fn names(&self) -> BTreeSet<ServiceKey> {
         let mut names: BTreeSet<ServiceKey> = self.knowledge.names().cloned().collect();
         names.extend(self.imported.names().cloned());
@@ -308,7 +308,7 @@ impl Core {
         names
     }
 
-    /// What every known cluster says about a name, by the ledger or by the instances of its AWS controller.
+    /// The export of a name by every known cluster, from the ledger or from the instances of its AWS controller.
     pub(super) fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Local>> {
         let mut sources = self.knowledge.sources(key);
         let told = self.peers.told(key, |cluster| self.knowledge.is_live(cluster));
@@ -316,7 +316,7 @@ impl Core {
         sources
     }
 
-    /// The clusters of which it is not known what they say about a name.
+    /// The clusters whose export of a name is not known.
     pub(super) fn unknown(&self, key: &ServiceKey) -> Unknown {
         match self.knowledge.unknown() {
             Unknown::Only(_) if !self.peers.is_complete(key) => Unknown::AllBut(self.knowledge.known()),
@@ -324,7 +324,7 @@ impl Core {
         }
     }
 
-    /// New imports wait for the first reading.
+    /// Whether new imports wait for the first reading.
     pub(super) fn settling(&self) -> bool {
         self.knowledge.settling() || !self.peers.is_settled()
     }

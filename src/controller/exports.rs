@@ -1,4 +1,4 @@
-//! What this cluster exports, as far as its own objects decide it.
+//! What this cluster exports, as far as its own objects determine it.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -22,10 +22,10 @@ impl Core {
     pub(super) fn exports_changed(&mut self, changes: &[Change<ServiceExport>], now: Now) {
         self.replan(changes.iter().map(|change| change.key.clone()), now);
         for Change { key, .. } in changes {
-            // Annotations decide about instances that the plan, which other clusters see, does not tell.
+            // Annotations determine instances, which are not a part of the plan that other clusters see.
             let owner = ClaimOwner::export(key);
             self.touched.extend(self.knowledge.targets_of(&owner));
-            // One that is gone now hands nothing over any more.
+            // A deleted export no longer hands anything over.
             self.touched.extend(self.claims.handed_over_by(&owner).cloned());
         }
         self.reconcile(changes.iter().map(|change| change.key.clone()));
@@ -37,7 +37,7 @@ impl Core {
             for service in old.iter().chain(new).filter_map(|service| service.service_import.as_deref()) {
                 self.reconcile([ServiceKey::new(key.namespace.clone(), service)]);
             }
-            // One of somebody else may have been in the way of an import, which its name does not tell.
+            // A foreign Service may have blocked an import, which its name does not reveal.
             if key.name.starts_with("derived-") && old.as_ref().is_some_and(|service| !service.managed) {
                 let names = self.names().into_iter().filter(|name| name.namespace == key.namespace);
                 self.reconcile(names.collect::<Vec<_>>());
@@ -57,7 +57,7 @@ impl Core {
         self.endpoints_changed(keys, now);
     }
 
-    /// Pods say other labels now, or are seen only now: instances may say so.
+    /// Labels of pods changed or were seen for the first time, so attributes of instances may change.
     pub(super) fn pods_changed(&mut self, changes: &[Change<Pod>], now: Now) {
         let (pods, namespaces) = pods::changed(changes);
         let within = self.slices.names().filter(|key| namespaces.contains(&key.namespace));
@@ -73,7 +73,7 @@ impl Core {
         self.replan(keys, now);
     }
 
-    /// Plans names again that are exported or were.
+    /// Plans names again that are or were exported.
     pub(super) fn replan(&mut self, keys: impl IntoIterator<Item = ServiceKey>, now: Now) {
         for key in keys {
             let export = self.caches.exports.get(&key).filter(|export| !export.deleting);
@@ -100,7 +100,7 @@ impl Core {
         }
     }
 
-    /// Says on a ServiceExport which addresses of its Service are left out, when that is news.
+    /// Reports on a ServiceExport which addresses of its Service are left out, if that is new.
     fn tell_forbidden(&mut self, key: &ServiceKey, export: Option<&ServiceExport>, slices: &[Arc<ForeignSlice>]) {
         let forbidden = export.map(|_| export::forbidden(slices)).unwrap_or_default();
         let (Some(export), Some((address, why))) = (export, forbidden.first_key_value()) else {
@@ -111,7 +111,7 @@ impl Core {
             return;
         }
         let text = format!(
-            "Left out {} address(es) of Service {key} that are nobody's endpoint, such as {address}: it is {}. Correct its \
+            "Left out {} address(es) of Service {key} that can never be endpoints, such as {address}: it is {}. Correct its \
              EndpointSlices.",
             forbidden.len(),
             why.as_str()
@@ -121,7 +121,8 @@ impl Core {
         self.forbidden.insert(key.clone(), forbidden);
     }
 
-    /// What a ServiceExport exports now. `None`: nothing is known yet of its namespace, whose labels and annotations decide.
+    /// What a ServiceExport exports now. `None` if its namespace, whose labels and annotations matter, is not known
+    /// yet.
     fn plan_export(&self, export: &ServiceExport, slices: &[Arc<ForeignSlice>]) -> Option<Result<Local, Refusal>> {
         let service = self.caches.services.get(&export.key);
         let target = match self.targets.asked(export, self.knowledge.rights()) {

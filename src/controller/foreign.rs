@@ -1,4 +1,4 @@
-//! What others registered in Cloud Map, for the Kubernetes namespaces that import it.
+//! Subscriptions of Kubernetes namespaces to Cloud Map namespaces, and what was discovered there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use crate::{
     model::ServiceKey,
 };
 
-/// Which namespaces import from where.
+/// Which namespaces import, and from where.
 #[derive(Debug, Clone, Default)]
 pub struct ImportRules {
     /// For namespaces without the annotation.
@@ -28,16 +28,16 @@ pub struct ImportRules {
     pub own: Option<Arc<str>>,
 }
 
-/// What is known.
+/// What is known about subscriptions.
 pub(super) struct Foreign {
     rules: ImportRules,
-    /// Why nothing can be imported, whatever the namespaces ask for.
+    /// Why nothing can be imported, whatever the namespaces request.
     barred: Option<String>,
     namespaces: BTreeMap<Arc<str>, Importing>,
     found: Arc<Found>,
-    /// For names that are not completely read: all addresses that were.
+    /// For names that are not completely read: all addresses that were read.
     seen: BTreeMap<ServiceKey, BTreeSet<IpAddr>>,
-    /// What was said on the Kubernetes namespaces about Cloud Map namespaces.
+    /// Problems with Cloud Map namespaces that were reported on Kubernetes namespaces.
     said: BTreeMap<(Arc<str>, Arc<str>), Trouble>,
 }
 
@@ -47,21 +47,21 @@ struct Importing {
     uid: Box<str>,
     /// Cloud Map namespaces, by name or id.
     from: Vec<Arc<str>>,
-    /// An annotation names them: one that is missing is worth an Event.
+    /// Whether an annotation names them, so that a missing one is worth an Event.
     named: bool,
-    /// `false`: the annotation cannot be understood, nor is it known what it was before. What was imported by it stays.
+    /// `false` if the annotation is invalid and its previous value is not known. What was imported because of it stays.
     known: bool,
 }
 
-/// What a change means.
+/// The consequences of a change.
 #[derive(Debug, Default)]
 pub(super) struct Consequences {
-    /// Names to look at again.
+    /// Names to reconcile.
     pub(super) names: BTreeSet<ServiceKey>,
-    /// Kubernetes namespaces of which all names are to be looked at again.
+    /// Kubernetes namespaces of which all names must be reconciled.
     pub(super) namespaces: BTreeSet<Arc<str>>,
     pub(super) notes: Vec<Note>,
-    /// Names with instances that cannot be endpoints, where that is news.
+    /// Names with instances that cannot be endpoints, if that is new.
     pub(super) rejected: Vec<(ServiceKey, Vec<Rejected>)>,
 }
 
@@ -82,7 +82,7 @@ impl Foreign {
         self.rules.refuse(key)
     }
 
-    /// A Kubernetes namespace came, changed, or went.
+    /// A Kubernetes namespace appeared, changed or disappeared.
     pub(super) fn namespace_changed(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) -> Consequences {
         let mut consequences = Consequences::default();
         let importing = namespace.filter(|namespace| !namespace.terminating).and_then(|namespace| {
@@ -106,7 +106,7 @@ impl Foreign {
                 consequences.notes.extend(self.in_vain(name, &importing));
                 let before = self.namespaces.get(name).map(|before| &*before.from).unwrap_or_default();
                 for from in importing.from.iter().filter(|from| !before.contains(from)) {
-                    // Others may import from it already.
+                    // Other namespaces may already import from it.
                     if let Some(found) = self.found.namespaces.get(from) {
                         consequences.add(name, &importing.uid, from, &NamespaceFound::default(), found);
                     }
@@ -121,7 +121,7 @@ impl Foreign {
         consequences
     }
 
-    /// Nothing can be imported any more, for this reason; `None`: it can.
+    /// Sets why nothing can be imported; `None` if importing is possible.
     pub(super) fn bar(&mut self, why: Option<String>) -> Consequences {
         if self.barred == why {
             return Consequences::default();
@@ -131,14 +131,15 @@ impl Foreign {
         Consequences { notes, ..Consequences::default() }
     }
 
-    /// The note that a namespace asks for what cannot be. By the flag all do.
+    /// The Event that a namespace requests imports that are not possible. With the flag, all namespaces do, so it is
+    /// only for annotations.
     fn in_vain(&self, name: &str, importing: &Importing) -> Option<Note> {
         let why = self.barred.as_ref().filter(|_| importing.named)?;
         let text = format!("Nothing is read from Cloud Map for the imports of this namespace: {why}");
         Some(note(name, &importing.uid, EventReason::NoClusterSet, text))
     }
 
-    /// The Cloud Map namespaces that are to be read.
+    /// The Cloud Map namespaces to read.
     pub(super) fn sought(&self) -> BTreeSet<Arc<str>> {
         if self.barred.is_some() {
             return BTreeSet::new();
@@ -146,7 +147,7 @@ impl Foreign {
         self.namespaces.values().flat_map(|importing| &importing.from).cloned().collect()
     }
 
-    /// Takes over what was found.
+    /// Takes in what was discovered.
     pub(super) fn adopt(&mut self, found: Arc<Found>) -> Consequences {
         let before = std::mem::replace(&mut self.found, found);
         let mut consequences = Consequences::default();
@@ -159,7 +160,7 @@ impl Foreign {
                     continue;
                 }
                 if !self.found.namespaces.contains_key(from) {
-                    // It is not read any more: that an address is not there says nothing.
+                    // It is no longer read, so the absence of an address means nothing.
                     self.seen.retain(|key, _| key.namespace != *namespace);
                 }
                 if (old.listed, old.is_absent()) != (new.listed, new.is_absent()) {
@@ -172,7 +173,7 @@ impl Foreign {
         consequences
     }
 
-    /// Notes about Cloud Map namespaces that cannot be read, on transitions.
+    /// Events about Cloud Map namespaces that cannot be read, when that changes.
     fn troubles(&mut self) -> Vec<Note> {
         let mut notes = Vec::new();
         let mut now = BTreeMap::new();
@@ -181,7 +182,7 @@ impl Foreign {
                 let Some(found) = self.found.namespaces.get(from) else { continue };
                 let Some(trouble) = found.trouble.clone() else { continue };
                 let (reason, text) = match &trouble {
-                    // By the flag, most namespaces have no counterpart.
+                    // With the flag, most namespaces have no counterpart.
                     Trouble::NotFound if !importing.named => continue,
                     Trouble::NotFound => {
                         let meanwhile = if found.is_absent() && importing.from.len() > 1 {
@@ -208,13 +209,13 @@ impl Foreign {
         notes
     }
 
-    /// What is known of a name.
+    /// What is known about a name.
     pub(super) fn picture(&mut self, key: &ServiceKey) -> Picture {
         let mut picture = Picture::nothing();
         let Some(importing) = self.namespaces.get(&key.namespace) else { return picture };
         picture.complete = importing.known;
         let found = |from: &Arc<str>| self.found.namespaces.get(from);
-        // Where none is there, the region or the account may be the wrong one.
+        // If none exists, the region or the account may be wrong.
         let is_place_right = importing.from.iter().filter_map(found).any(|namespace| namespace.listed);
         for from in &importing.from {
             let Some(namespace) = found(from) else {
@@ -243,7 +244,7 @@ impl Foreign {
         picture
     }
 
-    /// All names that others registered.
+    /// All discovered names.
     pub(super) fn names(&self) -> impl Iterator<Item = ServiceKey> {
         self.namespaces.iter().flat_map(|(namespace, importing)| {
             let found = importing.from.iter().filter_map(|from| self.found.namespaces.get(from));
@@ -254,7 +255,7 @@ impl Foreign {
 }
 
 impl Consequences {
-    /// Adds what is new in the Cloud Map namespace `from`, for the Kubernetes namespace `namespace`, which has the UID `uid`.
+    /// Adds the news about the Cloud Map namespace `from`, for the Kubernetes namespace `namespace` with the uid `uid`.
     fn add(&mut self, namespace: &Arc<str>, uid: &str, from: &str, old: &NamespaceFound, new: &NamespaceFound) {
         let changed = changed_services(old, new);
         let failing = failing(from, old, new, &changed);
@@ -274,19 +275,19 @@ impl Consequences {
 }
 
 impl ImportRules {
-    /// Whether nothing may be imported under a name, whoever exports it: in the namespaces of Kubernetes itself, whose names
-    /// begin with `kube-`, and of this controller, another cluster must not make Services, nor one that stands for the API
-    /// server (`default/kubernetes`).
+    /// Whether nothing may ever be imported under a name, no matter who exports it. Other clusters must not create
+    /// Services in namespaces of Kubernetes (`kube-*`) or of this controller, or one that stands for the API server
+    /// (`default/kubernetes`).
     pub(super) fn refuse(&self, key: &ServiceKey) -> bool {
         key.namespace.starts_with("kube-")
             || Some(&key.namespace) == self.own.as_ref()
             || (&*key.namespace, &*key.name) == ("default", "kubernetes")
     }
 
-    /// The Cloud Map namespaces of a Kubernetes namespace, ledgers left out.
+    /// The Cloud Map namespaces of a Kubernetes namespace, without ledgers.
     ///
     /// # Errors
-    /// The annotation cannot be understood, or names a ledger.
+    /// The annotation is invalid, or names a ledger.
     fn of(&self, namespace: &Namespace) -> Result<Vec<Arc<str>>, String> {
         let Some(annotation) = &namespace.import_from else {
             let mut from = self.default.in_namespace(&namespace.name);
@@ -304,12 +305,12 @@ impl ImportRules {
     }
 }
 
-/// What to say of a Cloud Map namespace that AWS does not let us read.
+/// The text about a Cloud Map namespace that AWS does not let us read.
 pub(super) fn unreadable(from: &str, error: &str) -> String {
     format!("Cloud Map namespace {from} cannot be read: {error}. What was imported from it stays.")
 }
 
-/// The note about instances of a name that cannot be endpoints.
+/// The Event about instances of a name that cannot be endpoints.
 pub(super) fn rejection(key: &ServiceKey, rejected: &[Rejected], regarding: ObjectReference) -> Option<Note> {
     let first = rejected.first()?;
     let text = format!(
@@ -322,7 +323,7 @@ pub(super) fn rejection(key: &ServiceKey, rejected: &[Rejected], regarding: Obje
     Some(Note { regarding, reason: EventReason::InstanceSkipped, action: "Import", text })
 }
 
-/// What to say of services of a Cloud Map namespace that cannot be read any more, if there are any.
+/// The text about services of a Cloud Map namespace that cannot be read any more, if there are any.
 pub(super) fn failing(
     from: &str,
     old: &NamespaceFound,

@@ -1,4 +1,4 @@
-//! What is imported: from other clusters, and from what others registered in Cloud Map.
+//! What is imported: exports of other clusters, and discovered instances.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -26,7 +26,7 @@ impl Core {
     }
 
     pub(super) fn namespaces_changed(&mut self, changes: &[Change<Namespace>], now: Now) {
-        // Other Cloud Map namespaces may be sought.
+        // The subscribed Cloud Map namespaces may change.
         for Change { key, new, .. } in changes {
             self.peers.namespace_changed(key, new.as_deref());
             let consequences = self.foreign.namespace_changed(key, new.as_deref());
@@ -51,14 +51,15 @@ impl Core {
         self.reconcile(names);
     }
 
-    /// Takes in what Namespaces allow. Returns those that allow anything else now.
+    /// Takes in what Namespaces allow. Returns those whose grants changed.
     pub(super) fn rights_changed(&mut self, changes: &[Change<Namespace>]) -> BTreeSet<Arc<str>> {
         let knowledge = &mut self.knowledge;
         let changed = changes.iter().filter(|change| knowledge.namespace_changed(&change.key, change.new.as_deref()));
         changed.map(|change| change.key.clone()).collect()
     }
 
-    /// The membership of this cluster may have changed: without one nothing is imported, and nothing is read, which costs.
+    /// The membership of this cluster may have changed. A cluster that is no member imports nothing, and reads nothing,
+    /// because that costs money.
     pub(super) fn check_membership(&mut self) {
         let why = obstacle(self.knowledge.membership(), self.mode);
         let consequences = self.foreign.bar(why);
@@ -75,7 +76,7 @@ impl Core {
         }
     }
 
-    /// Something else is registered.
+    /// Discovered instances changed.
     pub(super) fn found_changed(&mut self, found: &Arc<Found>) {
         let of_peers = self.peers.adopt(Arc::clone(found));
         let of_others = self.foreign.adopt(Arc::clone(found));
@@ -83,11 +84,11 @@ impl Core {
         self.follow(of_others);
     }
 
-    /// Does what a change of what others registered, or of who imports it, entails.
+    /// Applies the consequences of a change of discovered instances or subscriptions.
     fn follow(&mut self, consequences: Consequences) {
         let Consequences { names, namespaces, mut notes, rejected } = consequences;
         for (key, rejected) in rejected {
-            // On the ServiceImport if there is one.
+            // On the ServiceImport, if there is one.
             let import = self.caches.imports.get(&key).filter(|import| import.managed);
             let namespace = self.caches.namespaces.get(&key.namespace);
             let regarding = import
@@ -122,8 +123,8 @@ impl Core {
         }
     }
 
-    /// An imported endpoint cannot have an address that is a cluster IP here. All endpoints are looked through for it, so
-    /// that this is done for many Services at once.
+    /// An imported endpoint must not have an address that is a cluster IP of this cluster. All endpoints are searched
+    /// for such addresses, so this is done for many Services at once.
     pub(super) fn cluster_ips_moved(&mut self) {
         if self.moved_ips.is_empty() {
             return;
@@ -134,7 +135,7 @@ impl Core {
     }
 }
 
-/// Why nothing can be imported, if so, and the remedy.
+/// Why nothing can be imported, if so, with the remedy.
 fn obstacle(membership: &Membership, mode: Mode) -> Option<String> {
     match membership {
         Membership::Leaving => Some(LEAVING.to_owned()),

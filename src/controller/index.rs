@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{cluster::objects::EndpointSlice, model::ServiceKey};
 
-/// Slices by the name they belong to. `T` is one of the slice caches' types.
+/// Slices by the name to which they belong. `T` is the type of one of the slice caches.
 #[derive(Debug)]
 pub(super) struct SliceIndex<T> {
     by_name: BTreeMap<ServiceKey, BTreeMap<Arc<str>, Arc<T>>>,
@@ -12,12 +12,12 @@ pub(super) struct SliceIndex<T> {
 }
 
 impl<T: std::ops::Deref<Target = EndpointSlice>> SliceIndex<T> {
-    /// `name_of` reads the label that says which name a slice belongs to.
+    /// An empty index. `name_of` reads the label that contains a slice's name.
     pub(super) fn new(name_of: fn(&EndpointSlice) -> Option<&Arc<str>>) -> Self {
         Self { by_name: BTreeMap::new(), name_of }
     }
 
-    /// Takes a change in; returns the names that it concerns: a slice whose label changed concerns two.
+    /// Takes in a change and returns the names that it concerns; a changed label concerns two names.
     pub(super) fn update(&mut self, old: Option<&Arc<T>>, new: Option<&Arc<T>>) -> Vec<ServiceKey> {
         let name =
             |slice: &EndpointSlice| Some(ServiceKey::new(slice.key.namespace.clone(), (self.name_of)(slice)?.clone()));
@@ -38,7 +38,7 @@ impl<T: std::ops::Deref<Target = EndpointSlice>> SliceIndex<T> {
         concerned
     }
 
-    /// In the order of their names.
+    /// The slices of a name, sorted by their own names.
     pub(super) fn get(&self, key: &ServiceKey) -> Vec<Arc<T>> {
         self.by_name.get(key).into_iter().flat_map(|slices| slices.values().cloned()).collect()
     }

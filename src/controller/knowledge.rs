@@ -1,4 +1,5 @@
-//! All that is known about exports at one moment: of this cluster by its caches, of the others by their ledgers.
+//! Everything that is known about exports at one moment: those of this cluster from its caches, those of the others
+//! from their ledgers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,33 +22,36 @@ use crate::{
 /// What a change of the registry concerns.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Concerned {
+    /// Names whose exports changed.
     pub names: BTreeSet<ServiceKey>,
-    /// Targets with another registration record.
+    /// Targets whose registration record changed.
     pub targets: BTreeSet<Target>,
 }
 
-/// Whether this cluster takes part in its ClusterSet, and if not, why.
+/// Whether this cluster is a member of its ClusterSet, and if not, why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Membership {
+    /// It is a member.
     Member {
-        /// Why the registry does not take what changed, if so.
+        /// Why the registry does not accept changes, if so.
         trouble: Option<String>,
     },
-    /// The leader is not ready yet: what it waits for.
+    /// The leader is not ready yet; it waits for what the text says.
     Joining(String),
-    /// The leader cannot get ready: the error of the registry.
+    /// The leader cannot get ready; the text is the error of the registry.
     Failing(String),
-    /// Not without somebody's help: what is wrong, and the remedy.
+    /// Somebody must help; the text has the problem and the remedy.
     Refused(String),
-    /// `cloudmap-mcs leave` was called: everything of this cluster is withdrawn, imports included.
+    /// `cloudmap-mcs leave` was called: everything of this cluster is withdrawn, including imports.
     Leaving,
 }
 
-/// What an annotated object asks for.
+/// What an annotated object requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asks {
-    /// Not known yet: what is recorded holds.
+    /// Not known yet, so what is recorded stays.
     Unknown,
+    /// These targets.
     For(BTreeSet<Target>),
 }
 
@@ -59,29 +63,30 @@ impl Asks {
     }
 }
 
-/// What is done at all.
+/// General rules.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rules {
+    /// What this cluster takes part in.
     pub mode: Mode,
-    /// `--dry-run`: what is recorded for annotated objects stays as it is.
+    /// Whether what is recorded for annotated objects stays as it is (`--dry-run`).
     pub frozen: bool,
-    /// Every export has the target of its own name, beside the one that it asks for.
+    /// Whether every export also has the target with its own name, in addition to the requested one.
     pub own_targets: bool,
     /// Which targets annotations may name.
     pub registration: RegistrationPolicy,
 }
 
-/// What is known.
+/// What is known about exports.
 #[derive(Debug)]
 pub struct Knowledge {
     local: ClusterId,
     membership: Membership,
-    /// For each ServiceExport what it exports, or why it does not.
+    /// For each ServiceExport, its export, or why there is none.
     planned: BTreeMap<ServiceKey, Result<Arc<Local>, Refusal>>,
     annotated: BTreeMap<ClaimOwner, Asks>,
     /// The exports that want a target.
     wanting: BTreeMap<Target, BTreeSet<ServiceKey>>,
-    /// In how many clusters each name is exported, the own plan included.
+    /// In how many clusters each name is exported, including this one.
     names: BTreeMap<ServiceKey, usize>,
     rules: Rules,
     rights: Rights,
@@ -90,28 +95,29 @@ pub struct Knowledge {
     remotes: BTreeMap<ClusterId, Remote>,
     /// Clusters that are in the ledger, but of which nothing is accepted (yet).
     unaccepted: BTreeSet<ClusterId>,
-    /// The registry's heads were read at least once in this term: what the record says does not count.
+    /// Whether the registry's heads were read at least once in this term. The content of the record does not count.
     read: bool,
-    /// All live clusters were verified at least once, or had the time to be.
+    /// Whether all live clusters were verified at least once, or had the time for it.
     settled: bool,
     published: Option<Arc<Map>>,
 }
 
 #[derive(Debug, Default)]
 struct Remote {
-    /// `None`: not known (yet).
+    /// `None` if it is not known (yet).
     map: Option<Arc<Map>>,
     exports: BTreeMap<ServiceKey, Arc<Local>>,
     registrations: BTreeMap<Target, Registration>,
-    /// Since when nothing is heard of it, if so, in milliseconds since 1970.
+    /// Since when the cluster is silent, if so, in milliseconds since 1970.
     silent: Option<u64>,
-    /// Nothing is heard of it for longer than the TTL: what it exported is withdrawn here.
+    /// Whether it has been silent for longer than the TTL, so that its exports are withdrawn here.
     expired: bool,
-    /// It has left or expired.
+    /// Whether it has left or expired.
     gone: bool,
 }
 
 impl Knowledge {
+    /// Nothing is known yet.
     pub fn new(local: ClusterId, membership: Membership) -> Self {
         Self {
             local,
@@ -131,6 +137,7 @@ impl Knowledge {
         }
     }
 
+    /// Sets the general rules.
     #[must_use]
     pub fn with(self, rules: Rules) -> Self {
         Self { rules, rights: Rights::new(rules.registration), ..self }
@@ -141,20 +148,22 @@ impl Knowledge {
         &self.rights
     }
 
-    /// A Kubernetes namespace came, changed, or went. Whether what is in it may do anything else now.
+    /// A Kubernetes namespace appeared, changed or disappeared. Returns whether its grants changed.
     pub fn namespace_changed(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) -> bool {
         self.rights.namespace_changed(name, namespace)
     }
 
+    /// The id of this cluster.
     pub fn local(&self) -> &ClusterId {
         &self.local
     }
 
+    /// The membership of this cluster.
     pub const fn membership(&self) -> &Membership {
         &self.membership
     }
 
-    /// Takes the membership in. Who leaves exports nothing any more.
+    /// Sets the membership. A cluster that leaves exports nothing any more.
     pub fn set_membership(&mut self, membership: Membership, now: i64) {
         let leaving_changed = (self.membership == Membership::Leaving) != (membership == Membership::Leaving);
         self.membership = membership;
@@ -163,20 +172,22 @@ impl Knowledge {
         }
     }
 
+    /// The plan of a ServiceExport, if there is one.
     pub fn planned(&self, key: &ServiceKey) -> Option<&Result<Arc<Local>, Refusal>> {
         self.planned.get(key)
     }
 
+    /// The exports in the own ledger; `None` until it is known.
     pub fn exports(&self) -> Option<&Exports> {
         self.exports.as_ref()
     }
 
-    /// How many clusters are known to export anything, this one included, and how many names they export.
+    /// Number of clusters that are known to export anything, including this one, and number of exported names.
     pub fn sizes(&self) -> (usize, usize) {
         (1 + self.remotes.len(), self.names.len())
     }
 
-    /// What a ServiceExport exports now (`None`: there is no ServiceExport). Returns the other names that must be
+    /// Sets what a ServiceExport exports now (`None`: there is no ServiceExport). Returns the other names that must be
     /// planned again, and whether the map to publish changed.
     pub fn replan(
         &mut self,
@@ -220,7 +231,8 @@ impl Knowledge {
         (self.export(key, now), true)
     }
 
-    /// Sets what an annotated object wants (`None`: it is gone, or asks for nothing). Returns who may now get a target that it gave up, and whether anything changed.
+    /// Sets what an annotated object wants (`None`: it is gone, or requests nothing). Returns who may now get a target
+    /// that it released, and whether anything changed.
     pub fn annotate(&mut self, owner: &ClaimOwner, wanted: Option<Asks>, now: i64) -> (BTreeSet<ClaimOwner>, bool) {
         if self.annotated.get(owner) == wanted.as_ref() {
             return (BTreeSet::new(), false);
@@ -250,7 +262,7 @@ impl Knowledge {
         self.exports.as_mut().map(|exports| exports.claim(owner, wanted, now)).unwrap_or_default()
     }
 
-    /// Lets an owner ask again for a target that has become free.
+    /// Lets an owner claim a target again that has become free.
     pub fn claim_again(&mut self, owner: &ClaimOwner, now: i64) -> BTreeSet<ClaimOwner> {
         if owner.is_annotated() { self.register(owner, now) } else { self.export(&owner.key(), now) }
     }
@@ -270,8 +282,8 @@ impl Knowledge {
         local.export.target.iter().cloned().chain(own).collect()
     }
 
-    /// Brings the map to publish up to date with what a name exports; also asks again for a target that has become free.
-    /// Returns the owners that may now get a target they waited for.
+    /// Brings the map to publish up to date with what a name exports, and claims a target again that has become free.
+    /// Returns the owners that may now get a target for which they waited.
     pub fn export(&mut self, key: &ServiceKey, now: i64) -> BTreeSet<ClaimOwner> {
         let local = match (&self.membership, self.planned.get(key)) {
             (Membership::Leaving, _) | (_, None | Some(Err(_))) => None,
@@ -282,7 +294,7 @@ impl Knowledge {
         self.exports.as_mut().map(|exports| exports.set(key, local, targets, now)).unwrap_or_default()
     }
 
-    /// Starts from the own ledger as the leader before left it; what is exported no more is removed from it.
+    /// Starts from the own ledger as the previous leader left it. What is no longer exported is removed from it.
     pub fn resume(&mut self, own: &Map, now: i64) {
         self.exports = Some(Exports::resume(own));
         self.export_all(now);
@@ -291,7 +303,7 @@ impl Knowledge {
     fn export_all(&mut self, now: i64) {
         let Some(exports) = &mut self.exports else { return };
         let leaving = self.membership == Membership::Leaving;
-        // First of all: what nobody holds any more is free for those that follow.
+        // First, so that targets which nobody holds any more are free for the next owners.
         exports.retire_unowned(|owner| {
             let key = owner.key();
             let owns = if owner.is_annotated() {
@@ -310,18 +322,18 @@ impl Knowledge {
         }
     }
 
-    /// A retired target holds nothing of this cluster any more.
+    /// A retired target has no instances of this cluster any more.
     pub fn retired(&mut self, target: &Target) -> BTreeSet<ClaimOwner> {
         self.exports.as_mut().map(|exports| exports.retired(target)).unwrap_or_default()
     }
 
-    /// The map to publish: `None` until the own ledger is known.
+    /// The map to publish; `None` until the own ledger is known.
     pub fn desired(&self) -> Option<Arc<Map>> {
         self.exports.as_ref().map(Exports::map)
     }
 
-    /// Takes over what is known of the other clusters. Whoever waits for one of them to become known
-    /// ([`unknown`](Self::unknown), [`settling`](Self::settling)) is not among the names.
+    /// Takes in the state of the other clusters. Names that wait for a cluster to become known
+    /// ([`unknown`](Self::unknown), [`settling`](Self::settling)) are not in the result.
     pub fn adopt_remotes(&mut self, remotes: &Remotes) -> Concerned {
         let mut concerned = Concerned::default();
         self.read |= remotes.heads_read;
@@ -339,9 +351,9 @@ impl Knowledge {
             if std::mem::replace(&mut entry.expired, remote.expired) != remote.expired {
                 let (cluster, names) = (id, entry.exports.len());
                 if remote.expired {
-                    warn!(%cluster, names, "nothing is heard of the cluster for longer than --stale-cluster-ttl: its endpoints are withdrawn");
+                    warn!(%cluster, names, "the cluster has been silent for longer than --stale-cluster-ttl; its endpoints are withdrawn");
                 } else {
-                    info!(%cluster, "the cluster whose endpoints were withdrawn is heard of again");
+                    info!(%cluster, "the cluster whose endpoints were withdrawn is no longer silent");
                 }
             }
             let Some(state) = state else { continue };
@@ -386,18 +398,18 @@ impl Knowledge {
         concerned
     }
 
-    /// The unknown clusters had their time: new imports wait for them no longer. Returns whether that is news.
+    /// The unknown clusters had their time, so new imports no longer wait for them. Returns whether that is new.
     pub fn settle(&mut self) -> bool {
         self.read && !std::mem::replace(&mut self.settled, true)
     }
 
-    /// What the registry has of this cluster.
+    /// Takes in what was published of this cluster.
     pub fn adopt_published(&mut self, published: Option<Arc<Map>>) -> Concerned {
         let after = published.clone().unwrap_or_default();
         let before = std::mem::replace(&mut self.published, published);
         let mut names = BTreeSet::new();
         if before.is_none() {
-            // What an earlier leader said about them was left alone until now.
+            // What an earlier leader reported about them stayed until now.
             names.extend(self.planned.keys().cloned());
         }
         let before = before.unwrap_or_default();
@@ -405,7 +417,7 @@ impl Knowledge {
         Concerned { names, targets: records::changed_registrations(&before, &after) }
     }
 
-    /// This leader does not know yet how the exports stand: what an earlier one said about them holds meanwhile.
+    /// Whether this leader does not know the state of the exports yet. Meanwhile an earlier leader's reports stay.
     pub const fn starting(&self) -> bool {
         match &self.membership {
             Membership::Joining(_) => true,
@@ -414,7 +426,7 @@ impl Knowledge {
         }
     }
 
-    /// The registration record of a target is in the registry, so that instances may be registered there.
+    /// Whether the registration record of a target is in the registry, so that instances may be registered there.
     pub fn is_on_record(&self, target: &Target) -> bool {
         let key = records::registration_key(target);
         let wanted = self.exports.as_ref().and_then(|exports| exports.registrations().get(target));
@@ -422,8 +434,8 @@ impl Knowledge {
         wanted.is_some() && published.as_ref() == wanted
     }
 
-    /// Whose the target is, of all clusters' claims: the first by [`Precedence`] (then by cluster id, then by owner), and in which
-    /// cluster it was made. Claims of one `<namespace>/<name>` in several clusters share the target.
+    /// Who has the target, among all clusters' claims: the first by [`Precedence`] (then by cluster id, then by owner),
+    /// and in which cluster. Claims of one `<namespace>/<name>` in several clusters share the target.
     pub fn claimant(&self, target: &Target) -> Option<(ClusterId, ClaimOwner)> {
         let own = self.exports.as_ref().and_then(|exports| exports.registrations().get(target));
         own.map(|registration| (&self.local, registration))
@@ -434,7 +446,7 @@ impl Knowledge {
             .map(|(id, registration)| (id.clone(), registration.owner.clone()))
     }
 
-    /// The owners of the other clusters' claims to a target.
+    /// The owners of other clusters' claims to a target.
     pub fn other_claims(&self, target: &Target) -> impl Iterator<Item = &ClaimOwner> {
         let claims = self.remotes.values().filter_map(move |remote| remote.registrations.get(target));
         claims.filter(|registration| !registration.retiring).map(|registration| &registration.owner)
@@ -450,8 +462,8 @@ impl Knowledge {
         exports.filter(|(_, local)| local.endpoints.iter().any(concerned)).map(|(key, _)| key.clone()).collect()
     }
 
-    /// What every known cluster says about a name. The own export comes from memory, never from the registry; one that is
-    /// refused counts as the others know it.
+    /// The exports of a name by every known cluster. The own export comes from memory, never from the registry. If it
+    /// is refused, the version that the other clusters have counts.
     pub fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Local>> {
         let planned = self.planned.get(key).and_then(|plan| plan.as_ref().ok());
         let own = match self.exports.as_ref().filter(|exports| exports.refusal(key).is_some()) {
@@ -466,8 +478,7 @@ impl Knowledge {
             .collect()
     }
 
-    /// The clusters that nothing has been heard of for long, and since when (milliseconds since 1970): what they said last
-    /// counts.
+    /// The clusters that have been silent for long, and since when (milliseconds since 1970). Their last exports count.
     pub fn silent(&self) -> BTreeMap<ClusterId, u64> {
         self.remotes.iter().filter_map(|(id, remote)| Some((id.clone(), remote.silent?))).collect()
     }
@@ -484,23 +495,24 @@ impl Knowledge {
         names.take_while(move |key| key.namespace == *namespace)
     }
 
-    /// The cluster is in the ledger, has not left, and is heard of.
+    /// Whether the cluster is in the ledger, has not left, and is not silent.
     pub fn is_live(&self, cluster: &ClusterId) -> bool {
         self.remotes.get(cluster).is_some_and(|remote| !remote.gone)
     }
 
-    /// The cluster is in the ledger, but what it says is not known (yet).
+    /// Whether the cluster is in the ledger, but its exports are not known (yet).
     pub fn is_unread(&self, cluster: &ClusterId) -> bool {
         self.unaccepted.contains(cluster) || self.remotes.get(cluster).is_some_and(|remote| remote.map.is_none())
     }
 
-    /// The clusters of which all that they export by the ledger is known, this one included. Only worth asking when the ledger was
-    /// read.
+    /// The clusters whose exports in the ledger are all known, including this one. This is meaningful only after the
+    /// ledger was read.
     pub fn known(&self) -> BTreeSet<ClusterId> {
         let remotes = self.remotes.iter().filter(|(_, remote)| remote.map.is_some()).map(|(id, _)| id.clone());
         remotes.chain([self.local.clone()]).collect()
     }
 
+    /// The clusters whose exports are not known.
     pub fn unknown(&self) -> Unknown {
         if self.read {
             let unknown = self.remotes.iter().filter(|(_, remote)| remote.map.is_none()).map(|(id, _)| id.clone());
@@ -510,11 +522,12 @@ impl Knowledge {
         }
     }
 
+    /// Whether clusters are still being read for the first time.
     pub const fn settling(&self) -> bool {
         !self.settled
     }
 
-    /// Whether it can be a matter of moments until the registry has the export of a name.
+    /// Whether the registry may have the export of a name within moments.
     pub fn is_on_its_way(&self, key: &ServiceKey) -> bool {
         let refused = self.exports.as_ref().is_some_and(|exports| exports.refusal(key).is_some());
         let takes_part = matches!(self.membership, Membership::Member { .. } | Membership::Joining(_));

@@ -1,4 +1,4 @@
-//! How this cluster stands in its ClusterSet: its own ledger, those of the others, and what that means for its objects.
+//! The membership of this cluster: its own ledger, those of the other clusters, and what they mean for its objects.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
     model::ClusterId,
 };
 
-/// What is said while `cloudmap-mcs leave` holds.
+/// The text while `cloudmap-mcs leave` holds.
 pub(super) const LEAVING: &str = "This cluster leaves its ClusterSet. To come back: cloudmap-mcs leave --undo.";
 
 impl Core {
@@ -51,7 +51,7 @@ impl Core {
         }
     }
 
-    /// This leader starts from what the one before left.
+    /// This leader starts from what the previous one left.
     pub(super) fn resumed(&mut self, own: Option<&Map>, now: Now) {
         let Some(own) = own else { return };
         self.claims.inherit(records::registrations(own).values(), now.seconds());
@@ -60,7 +60,7 @@ impl Core {
         self.publish = true;
     }
 
-    /// What is kept in place of a ledger is published and visible at once: there is nobody else to see it.
+    /// What is stored instead of a ledger is published and visible at once: there are no other clusters to see it.
     pub(super) fn kept(&mut self, Kept { map, error }: Kept, now: Now) {
         if self.knowledge.exports().is_none() {
             self.resumed(map.as_deref(), now);
@@ -96,19 +96,19 @@ impl Core {
         self.touched.extend(concerned.targets);
         self.reconcile(concerned.names);
         if known {
-            // What waited for a cluster to become known, or was kept because it was not.
+            // These names waited for a cluster to become known, or were kept because it was unknown.
             let names = self.names();
             self.reconcile(names);
         }
     }
 
-    /// What could not be read yet has had its time, and what failed another attempt.
+    /// Unreadable clusters have had their time, and failed calls another attempt.
     pub(super) fn settle(&mut self, now: Now) {
         self.young = false;
         if self.mode == Mode::Member {
             self.judge_membership(now);
         }
-        // Both: what waits for either waits no longer.
+        // Both must be called: what waits for either no longer waits.
         if self.knowledge.settle() | self.peers.settle() {
             info!("not all clusters could be read: their objects are kept, new imports wait no longer");
             let names = self.names();
@@ -120,8 +120,8 @@ impl Core {
     }
 }
 
-/// What a status says about this cluster's part in the ClusterSet. A `young` leader's errors count as waiting: one that
-/// passes is not worth a write on every ServiceExport. `cluster` is the own id.
+/// The membership that follows from a status. Errors of a `young` leader count as waiting: a short error is not worth a
+/// write on every ServiceExport. `cluster` is the own id.
 pub(super) fn membership(status: &Status, young: bool, cluster: &ClusterId) -> Membership {
     let error = status.error.as_ref().filter(|_| !young).map(|error| format!("{error}."));
     let joining = |what: &str| match &error {
@@ -145,7 +145,7 @@ pub(super) fn membership(status: &Status, young: bool, cluster: &ClusterId) -> M
         Stage::Electing | Stage::Verifying => joining("Reading the own ledger"),
         Stage::Running => Membership::Member {
             trouble: error
-                .map(|error| format!("The registry does not take it: {error} It is tried again until it does.")),
+                .map(|error| format!("The registry does not take it: {error} The controller tries again until it does.")),
         },
     }
 }
@@ -163,12 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_registry_is_said_in_its_words() {
+    fn an_error_of_the_registry_is_reported_in_its_words() {
         let Membership::Member { trouble: Some(trouble) } = said(&status(Stage::Running, Some("access denied")), false)
         else {
             panic!("a member without trouble")
         };
-        assert!(trouble.contains("access denied.") && trouble.contains("tried again"), "{trouble}");
+        assert!(trouble.contains("access denied.") && trouble.contains("tries again"), "{trouble}");
         let claiming = said(&status(Stage::Claiming, Some("access denied")), false);
         assert_eq!(claiming, Membership::Failing("Claiming the cluster id in the registry: access denied.".to_owned()));
         assert!(matches!(said(&status(Stage::Verifying, None), false), Membership::Joining(_)));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_id_is_said_with_its_owner_and_both_remedies() {
+    fn a_taken_id_is_reported_with_its_owner_and_both_remedies() {
         let Membership::Refused(message) = said(&status(Stage::Refused { owner: "uid-9".to_owned() }, None), false)
         else {
             panic!("not refused")

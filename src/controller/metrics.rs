@@ -1,4 +1,4 @@
-//! What is counted about exporting and importing. No object names in labels.
+//! Metrics of exporting and importing. No object names in labels.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 
 use crate::ledger::remote::Remotes;
 
-/// The metrics of the controller; cheap to clone.
+/// The metrics of the controller. Clones are cheap.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     reconciles: HistogramVec,
@@ -24,7 +24,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Counts Events that were never published.
+    /// Counts Events that were dropped.
     pub(super) fn dropped_events(&self) -> IntCounter {
         self.dropped_events.clone()
     }
@@ -32,7 +32,7 @@ impl Metrics {
     /// Registers the metrics.
     ///
     /// # Errors
-    /// A metric of one of these names is registered already.
+    /// The registry already has a metric with one of these names.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let metrics = Self {
             reconciles: HistogramVec::new(
@@ -52,7 +52,7 @@ impl Metrics {
             )?,
             blocked: IntCounter::with_opts(opts!(
                 "cloudmap_mcs_import_blocked_total",
-                "Imports refused because an object of somebody else is in the way"
+                "Imports refused because of a foreign object"
             ))?,
             stale: IntGauge::with_opts(opts!("cloudmap_mcs_stale_clusters", "Clusters whose ledger does not advance"))?,
             unverified: IntGauge::with_opts(opts!(
@@ -75,13 +75,10 @@ impl Metrics {
             services: IntGauge::with_opts(opts!("cloudmap_mcs_services", "Names that any known cluster exports"))?,
             dropped_events: IntCounter::with_opts(opts!(
                 "cloudmap_mcs_events_dropped_total",
-                "Events that were not published, because newer ones waited"
+                "Events that were dropped because newer ones waited"
             ))?,
             annotated: IntGaugeVec::new(
-                opts!(
-                    "cloudmap_mcs_annotated",
-                    "Annotated Services and Ingresses, and what they ask for that is refused"
-                ),
+                opts!("cloudmap_mcs_annotated", "Annotated Services and Ingresses, and their refused requests"),
                 &["figure"],
             )?,
         };

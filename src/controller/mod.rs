@@ -1,6 +1,6 @@
-//! Decides what is exported, imported and registered. A core without a clock, a channel or a task takes in what changed and
-//! says what follows ([`core`]); a runtime around it owns the channels, the queue of names and the workers that write what the
-//! core planned for one name ([`run`], [`work`]).
+//! Decides what is exported, imported and registered. A core without a clock, a channel or a task takes changes in and
+//! returns what follows ([`core`]). A runtime around it owns the channels, the queue of names, and the workers, which
+//! write what the core planned for one name ([`run`], [`work`]).
 
 mod annotated;
 mod claims;

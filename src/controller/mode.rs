@@ -1,13 +1,13 @@
-//! What this cluster takes part in, which decides what is done at all.
+//! What this cluster takes part in, which determines what is done at all.
 
-/// Decided by the identity of the cluster, anew for each term.
+/// Determined by the identity of the cluster, again for each term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// In a ClusterSet, or on the way into one: it exports, imports and registers.
     #[default]
     Member,
-    /// In no ClusterSet: only annotated objects are registered, which a ConfigMap keeps the records of.
+    /// In no ClusterSet: it only registers annotated objects, with their records in a ConfigMap.
     Standalone,
-    /// Its identity is not known, or contradicts itself: nothing is read or written, and the conditions say why.
+    /// Its identity is not known or contradictory: nothing is read or written, and conditions say why.
     Unidentified,
 }

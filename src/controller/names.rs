@@ -1,4 +1,4 @@
-//! What a worker is to write for one name: the imported objects, and the conditions of this cluster's ServiceExport.
+//! What a worker must write for one name: the imported objects, and the conditions of this cluster's ServiceExport.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,7 +29,7 @@ use crate::{
 };
 
 impl Core {
-    /// All that is to be written for a name, by what is known now.
+    /// Everything that must be written for a name, according to what is known now.
     pub(super) fn work(&mut self, key: &ServiceKey, now: Now) -> Work {
         let (import, there) = self.plan_import(key);
         let mut notes = Vec::new();
@@ -80,7 +80,7 @@ impl Core {
         (plan, there)
     }
 
-    /// The Event for an export that nobody may import, on the own ServiceExport or on the namespace.
+    /// The Event for an export that no cluster may import, on the own ServiceExport or on the namespace.
     fn refused(&mut self, key: &ServiceKey) -> Option<Note> {
         if !self.foreign.refuses(key) || self.sources(key).is_empty() && !self.foreign.picture(key).exists {
             return None;
@@ -95,14 +95,15 @@ impl Core {
         Some(Note { regarding: export.or_else(namespace)?, reason, action, text })
     }
 
-    /// The conditions of this cluster's ServiceExport. `None`: those that it has are right, or it is too early to say.
+    /// The conditions of this cluster's ServiceExport. `None` if the current ones are right, or if it is too early to
+    /// tell.
     fn plan_report(&mut self, key: &ServiceKey, now: Now) -> Option<Report> {
         let member = self.mode == Mode::Member;
         let Some(export) = self.caches.exports.get(key).filter(|export| !export.deleting) else {
             self.pending.over(key);
             return None;
         };
-        // Not planned yet: it is looked at again as soon as it is.
+        // It is not planned yet. It is reconciled again as soon as it is.
         let refusal = self.knowledge.planned(key)?.as_ref().err();
         if refusal.is_none() && member && self.knowledge.starting() && says(&export, ExportCondition::Ready) {
             return None;
@@ -117,7 +118,7 @@ impl Core {
         let conflicts = match self.unknown(key) {
             Unknown::All => None,
             unknown => {
-                // Who is not known may disagree: what was said of it holds meanwhile.
+                // An unknown cluster may disagree. Meanwhile what was reported stays.
                 Some(conflicts(&self.sources(key))).filter(|known| unknown.is_none() || !known.is_empty())
             }
         };
@@ -126,7 +127,7 @@ impl Core {
             refusal,
             remarks: export::remarks(&export),
             publication: match self.knowledge.publication(key) {
-                // It does not pass by itself.
+                // This does not pass by itself.
                 Publication::Pending(message) if !member => Publication::Outside(message),
                 publication => publication,
             },
@@ -165,12 +166,12 @@ fn conflicts(sources: &BTreeMap<ClusterId, Arc<export::Local>>) -> Vec<Conflict>
     merge(&exports).map(|service| service.conflicts).unwrap_or_default()
 }
 
-/// Whether the object says that this condition holds.
+/// Whether the object has this condition with status True.
 fn says(export: &ServiceExport, type_: ExportCondition) -> bool {
     find(&export.conditions, type_.as_str()).is_some_and(|condition| condition.status == Status::True.as_str())
 }
 
-/// Whether the object has a condition of ours that is no longer said.
+/// Whether the object has a condition of ours that is no longer reported.
 fn stale_types(export: &ServiceExport, conditions: &[Condition]) -> bool {
     export.conditions.iter().any(|there| {
         ExportCondition::ALL.iter().any(|type_| type_.as_str() == there.type_)

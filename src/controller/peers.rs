@@ -1,5 +1,5 @@
-//! Clusters of the ClusterSet that have the AWS Cloud Map MCS Controller (`--aws-mcs-compat`): what they export, by their
-//! instances.
+//! Clusters of the ClusterSet that run the AWS Cloud Map MCS Controller (`--aws-mcs-compat`), and their exports, from
+//! their instances.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,21 +14,22 @@ use crate::{
     model::{ClusterId, ServiceKey},
 };
 
-/// What is known. As that controller does it, every Kubernetes namespace reads the Cloud Map namespace of its name.
+/// What is known about these clusters. As in that controller, every Kubernetes namespace imports the Cloud Map
+/// namespace with its name.
 pub(super) struct Peers {
     enabled: bool,
-    /// Their UIDs, by name.
+    /// Uids of the namespaces, by name.
     namespaces: BTreeMap<Arc<str>, Box<str>>,
     found: Arc<Found>,
-    /// What could not be read yet had the time to be.
+    /// Whether unread instances had their time.
     settled: bool,
 }
 
-/// What the instances tell of a name.
+/// The exports of a name, from instances.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Told {
     pub(super) exports: BTreeMap<ClusterId, Local>,
-    /// All was read: what is missing does not exist.
+    /// Whether everything was read, so that what is missing does not exist.
     pub(super) complete: bool,
 }
 
@@ -37,7 +38,7 @@ impl Peers {
         Self { enabled, namespaces: BTreeMap::new(), found: Arc::default(), settled: !enabled }
     }
 
-    /// A Kubernetes namespace came, changed, or went.
+    /// A Kubernetes namespace appeared, changed or disappeared.
     pub(super) fn namespace_changed(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) {
         match namespace.filter(|namespace| self.enabled && !namespace.terminating && !ledger::is_ledger(name)) {
             Some(namespace) => self.namespaces.insert(name.clone(), namespace.uid.clone()),
@@ -45,12 +46,12 @@ impl Peers {
         };
     }
 
-    /// The Cloud Map namespaces that are read.
+    /// The Cloud Map namespaces to read.
     pub(super) fn sought(&self) -> impl Iterator<Item = &Arc<str>> {
         self.namespaces.keys()
     }
 
-    /// Takes over what was found.
+    /// Takes in what was discovered.
     pub(super) fn adopt(&mut self, found: Arc<Found>) -> Consequences {
         let before = std::mem::replace(&mut self.found, found);
         let mut consequences = Consequences::default();
@@ -83,13 +84,13 @@ impl Peers {
         consequences
     }
 
-    /// Whether all that instances tell of a name was read.
+    /// Whether all instances of a name were read.
     pub(super) fn is_complete(&self, key: &ServiceKey) -> bool {
         self.reading(key).1
     }
 
-    /// What the instances tell of a name. `is_live` says whether a cluster has a live ledger: while it moves over, its
-    /// ledger may not be seen yet to have what its instances, already taken over, say still.
+    /// The exports of a name, from instances. `is_live` returns whether a cluster has a live ledger. While a cluster
+    /// moves, its ledger may not show yet what its instances, already taken over, still contain.
     pub(super) fn told(&self, key: &ServiceKey, is_live: impl Fn(&ClusterId) -> bool) -> Told {
         let (reading, complete) = self.reading(key);
         let told = reading.into_iter().flat_map(Reading::exported);
@@ -97,7 +98,7 @@ impl Peers {
         Told { exports, complete }
     }
 
-    /// What was read of a name, if it has a Cloud Map service, and whether that is all.
+    /// What was read of a name, if it has a Cloud Map service, and whether that is everything.
     fn reading(&self, key: &ServiceKey) -> (Option<&Reading>, bool) {
         if !self.namespaces.contains_key(&key.namespace) {
             return (None, true);
@@ -109,12 +110,12 @@ impl Peers {
         }
     }
 
-    /// New imports do not wait (any longer) for what was not read.
+    /// Whether new imports do not wait (any longer) for unread instances.
     pub(super) const fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// What was not read had its time. Returns whether that is news.
+    /// Unread instances had their time. Returns whether that is new.
     pub(super) fn settle(&mut self) -> bool {
         !std::mem::replace(&mut self.settled, true)
     }
@@ -130,12 +131,12 @@ impl Peers {
     }
 }
 
-/// Whether the namespace has no other services than those that were found; one that does not exist has none.
+/// Whether the namespace has no other services than the discovered ones. One that does not exist has none.
 fn is_listed(namespace: &NamespaceFound) -> bool {
     namespace.listed || namespace.trouble == Some(Trouble::NotFound)
 }
 
-/// Those instances of AWS controllers that cannot be endpoints: what else is there concerns nobody here.
+/// The instances of AWS controllers that cannot be endpoints. Others do not matter here.
 fn rejected(service: &Arc<ServiceFound>) -> Vec<Rejected> {
     let rejected = service.reading.iter().flat_map(Reading::rejected);
     rejected.filter(|rejected| matches!(rejected.why, NoEndpoint::AwsMcs(_))).collect()

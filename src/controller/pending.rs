@@ -1,11 +1,11 @@
-//! For how long an export may be on its way before its ServiceExport says so: publishing takes about two seconds, and a
-//! `Pending` that lasts no longer is a write on every ServiceExport that nobody reads.
+//! How long an export may be on its way before its ServiceExport reports it. Publishing takes about two seconds, and a
+//! shorter `Pending` would be a write on every ServiceExport that nobody reads.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::model::ServiceKey;
 
-/// Longest time that an export may be on its way unsaid.
+/// Maximum time that an export may be on its way without a report.
 const UNSAID: Duration = Duration::from_secs(3);
 
 /// Since when exports are on their way.
@@ -15,13 +15,13 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// The export is on its way: how long that is to remain unsaid, if any longer.
+    /// The export is on its way. Returns how long not to report it, if any longer.
     pub(super) fn wait(&mut self, key: &ServiceKey, now: Duration) -> Option<Duration> {
         let since = *self.since.entry(key.clone()).or_insert(now);
         Some((since + UNSAID).saturating_sub(now)).filter(|rest| !rest.is_zero())
     }
 
-    /// It is so no more, or there is no such export.
+    /// The export has arrived, or there is no such export.
     pub(super) fn over(&mut self, key: &ServiceKey) {
         self.since.remove(key);
     }
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_soon_remains_unsaid_and_what_lasts_is_said() {
+    fn only_an_export_that_is_on_its_way_for_long_is_reported() {
         let mut pending = Pending::default();
         let (key, start) = (ServiceKey::new("ns", "a"), Duration::from_mins(5));
         assert_eq!(pending.wait(&key, start), Some(UNSAID));

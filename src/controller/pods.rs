@@ -1,4 +1,4 @@
-//! The labels of pods that their instances say, by address.
+//! Pod labels copied onto Cloud Map instances, indexed by pod IP.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use crate::{
     model::ServiceKey,
 };
 
-/// For each Service that is registered. Empty without `--instance-labels`.
+/// For each registered Service. Empty without `--instance-labels`.
 #[derive(Debug, Default)]
 pub(super) struct PodLabels(BTreeMap<ServiceKey, Arc<ByAddress>>);
 
@@ -24,12 +24,12 @@ impl PodLabels {
         self.0.get(key).cloned().unwrap_or_default()
     }
 
-    /// The Service is not registered any more.
+    /// The Service is no longer registered.
     pub(super) fn forget(&mut self, key: &ServiceKey) {
         self.0.remove(key);
     }
 
-    /// Looks at the pods behind a Service again; returns whether their labels are others now.
+    /// Looks at the pods behind a Service again. Returns whether their labels changed.
     pub(super) fn update(&mut self, key: &ServiceKey, slices: &[Arc<ForeignSlice>], pods: &Cache<Pod>) -> bool {
         if pods.is_empty() && self.0.is_empty() {
             return false;
@@ -40,7 +40,7 @@ impl PodLabels {
     }
 }
 
-/// Pods that share an address, those of the host's network, have there what all of them have.
+/// The labels by pod IP. Pods that share an IP (host network) have there what all of them have.
 fn by_address(
     slices: &[Arc<ForeignSlice>],
     labels_of: impl Fn(TargetId) -> Option<Arc<BTreeMap<String, String>>>,
@@ -66,12 +66,12 @@ fn by_address(
     pods.into_iter().filter_map(|(address, pods)| Some((address, common(pods)?))).collect()
 }
 
-/// Whether a slice lists one of the pods that changed.
+/// Whether a slice lists one of the changed pods.
 pub(super) fn concerns(slice: &EndpointSlice, changed: &BTreeSet<TargetId>) -> bool {
     slice.endpoints.iter().any(|row| row.target.is_some_and(|pod| changed.contains(&pod)))
 }
 
-/// The pods that changed, and the namespaces that they are in.
+/// The changed pods, and their namespaces.
 pub(super) fn changed(changes: &[Change<Pod>]) -> (BTreeSet<TargetId>, BTreeSet<Arc<str>>) {
     let namespaces = changes.iter().flat_map(|change| change.old.iter().chain(&change.new));
     (changes.iter().map(|change| change.key).collect(), namespaces.map(|pod| Arc::clone(&pod.namespace)).collect())
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_the_labels_of_its_pod_and_a_shared_one_what_all_its_pods_have() {
+    fn an_address_has_the_labels_of_its_pod_and_a_shared_one_the_common_labels() {
         let slices = [
             slice(&[("10.0.0.1", Some("a")), ("10.0.0.2", Some("b")), ("10.0.0.3", None)]),
             slice(&[("fd00::1", Some("a")), ("10.0.0.9", Some("a")), ("10.0.0.9", Some("c")), ("10.0.0.8", Some("d"))]),

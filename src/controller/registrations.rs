@@ -1,4 +1,4 @@
-//! What changes about targets: who wants them, what they should hold, and what came of it.
+//! Changes of targets: who wants them, which instances they should have, and the results.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,7 +38,7 @@ impl Core {
                 planned
             };
             let Some(change) = self.annotated.replan(&owner, planned) else {
-                // One that is gone now hands nothing over any more.
+                // A deleted object no longer hands anything over.
                 self.touched.extend(self.claims.handed_over_by(&owner).cloned());
                 continue;
             };
@@ -56,7 +56,7 @@ impl Core {
         self.annotate(annotated, now);
     }
 
-    /// Lets those who waited for a target that is free now claim it.
+    /// Lets owners claim a target for which they waited and that is free now.
     pub(super) fn freed(&mut self, owners: BTreeSet<ClaimOwner>, now: Now) {
         for owner in owners {
             self.knowledge.claim_again(&owner, now.seconds());
@@ -87,7 +87,7 @@ impl Core {
         }
     }
 
-    /// A target that is given up holds nothing of this cluster any more, or what it holds stays.
+    /// A target that is given up has no instances of this cluster any more, or its instances stay.
     fn forget(&mut self, target: &Target, now: Now) {
         let freed = self.knowledge.retired(target);
         self.publish = true;
@@ -100,7 +100,7 @@ impl Core {
         self.touched.extend(held.chain(self.desired.keys()).cloned());
     }
 
-    /// Hands the instances that the touched targets should have to whoever registers them.
+    /// Passes on the desired instances of the touched targets.
     pub(super) fn update_instances(&mut self, now: Now) {
         let forgets = |target: &&Target| self.annotated.forgets(&self.knowledge, target);
         let forgotten: Vec<_> = self.touched.iter().filter(forgets).cloned().collect();
@@ -116,7 +116,7 @@ impl Core {
         }
     }
 
-    /// Returns whether a target should have other instances than before.
+    /// Returns whether the desired instances of a target changed.
     fn update_target(&mut self, target: Target, now: Now) -> bool {
         let Self { knowledge, claims, annotated, targets, caches, pods, out, .. } = self;
         let before = claims.standing(&target);
@@ -149,7 +149,7 @@ impl Core {
     }
 }
 
-/// The uid of an annotated object, if it is there.
+/// The uid of an annotated object, if it exists.
 fn present(caches: &Caches, owner: &ClaimOwner) -> Option<Box<str>> {
     let key = owner.key();
     if owner.is_ingress() {

@@ -1,5 +1,6 @@
-//! The runtime of the core: channels, the queue, the clock and the workers. It awaits nothing but the next change, so that
-//! an endpoint that goes is on its way to the registry within a millisecond, whatever the workers are busy with.
+//! The runtime of the core: channels, the queue, the clock and the workers. It waits for nothing but the next change,
+//! so the removal of an endpoint is on its way to the registry within a millisecond, no matter what the workers are
+//! doing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,42 +41,47 @@ use crate::{
     queue::Queue,
 };
 
-/// How often the sizes of what is known are measured, and cluster IPs that moved are looked for among the endpoints.
+/// How often sizes are measured, and cluster IPs that moved are looked for among the endpoints.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What the controller is told at its start.
+/// Settings of the controller.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// The id of this cluster.
     pub cluster: ClusterId,
-    /// Names that are written at once.
+    /// How many names are written at the same time.
     pub concurrency: usize,
+    /// The rules for targets of exports.
     pub targets: Targets,
+    /// The rules for annotated objects.
     pub annotations: annotations::Settings,
     /// Which targets annotations may name.
     pub registration: RegistrationPolicy,
     /// How long a new claim to a named target must have been visible before instances are registered there.
     pub claim_delay: Duration,
-    /// The namespaces that may export; `None`: all.
+    /// The namespaces that may export; `None` means all.
     pub export_namespaces: Option<NamespaceSelector>,
-    /// The IP families that this cluster has.
+    /// The IP families of this cluster.
     pub families: Vec<IpFamily>,
-    /// The ranges that it takes addresses of Services from, as far as they are known.
+    /// The ranges of cluster IPs, as far as they are known.
     pub service_ranges: Vec<Range>,
+    /// Which namespaces import, and from where.
     pub import: ImportRules,
 }
 
-/// Where the records of this cluster are kept, which follows from its [`Mode`].
+/// Where the records of this cluster are stored, which follows from its [`Mode`].
 #[derive(Debug)]
 pub enum Records {
     /// In the ledger of its ClusterSet.
     Ledger(driver::Handle),
-    /// In a ConfigMap: registration records only.
+    /// In a ConfigMap: only registration records.
     Local(local::Handle),
-    /// Nowhere: its identity is not known.
+    /// Nowhere, because its identity is not known.
     Nowhere,
 }
 
 impl Records {
+    /// The mode that belongs to this place.
     pub const fn mode(&self) -> Mode {
         match self {
             Self::Ledger(_) => Mode::Member,
@@ -93,25 +99,32 @@ impl Records {
     }
 }
 
-/// Everything that the controller listens and speaks to.
+/// All connections of the controller.
 #[expect(missing_debug_implementations, reason = "the writer is a trait object")]
 pub struct Inputs {
+    /// The caches of the Kubernetes API.
     pub caches: Caches,
+    /// Writes to the Kubernetes API.
     pub writer: Arc<dyn ClusterWriter>,
+    /// The records of this cluster.
     pub records: Records,
-    /// The namespaces that host names in annotations may be in. `None`: no annotated Service is registered.
+    /// The namespaces in which host names of annotations may be; `None` if no annotated object is registered.
     pub directory: Option<Directory>,
-    /// What is said before the ledger was heard of.
+    /// What to report before the first status of the ledger.
     pub membership: Membership,
+    /// The desired instances.
     pub instances: watch::Sender<Arc<Desired>>,
+    /// The statuses of the instances.
     pub statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
-    /// The Cloud Map namespaces to import from, and what others registered there.
+    /// The subscribed Cloud Map namespaces.
     pub sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    /// What was discovered in them.
     pub found: watch::Receiver<Arc<Found>>,
+    /// The metrics.
     pub metrics: Metrics,
 }
 
-/// Runs until it is dropped, with the caches synced: nothing may act before that. Only the leader runs it.
+/// Runs until it is dropped. The caches must be synced: nothing may act before. Only the leader runs it.
 pub async fn run(settings: Settings, inputs: Inputs) {
     let Inputs { caches, writer, records, directory, membership, instances, statuses, sought, found, metrics } = inputs;
     let notes = Outbox::new(metrics.dropped_events());
@@ -150,7 +163,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
     tokio::select! {
         biased;
         () = runtime.run(objects, registry, finished) => {}
-        // Events are published one after the other: none may hold up the loop.
+        // Events are emitted one after the other, and none may delay the loop.
         () = async { loop { writer.publish_event(said.next().await).await } } => {}
     }
 }
@@ -160,7 +173,7 @@ fn never<T: Default>() -> watch::Receiver<T> {
     watch::channel(T::default()).1
 }
 
-/// What changes in Kubernetes.
+/// The changes in Kubernetes.
 struct Objects {
     slices: cache::Changes<objects::ForeignSlice>,
     exports: cache::Changes<objects::ServiceExport>,
@@ -186,8 +199,8 @@ impl Objects {
         }
     }
 
-    /// All that the caches hold, before anything else: an index that is only half filled would read as "no endpoints", and
-    /// exports that are not planned yet as withdrawn. Nothing was read of the registry before this either, so that nothing is
+    /// Everything in the caches, before anything else. An index that is only half filled would read as "no endpoints",
+    /// and exports that are not planned yet as withdrawn. The registry is not read before this either, so nothing is
     /// deleted because a namespace does not seem to import anything.
     fn first(&mut self) -> [Input; 7] {
         let namespaces = Arc::new(self.namespaces.take());
@@ -202,7 +215,7 @@ impl Objects {
         ]
     }
 
-    /// The next changes, all that there are of one kind. Cancel-safe.
+    /// The next changes: all that there are of one kind. Cancel-safe.
     async fn next(&mut self) -> Input {
         tokio::select! {
             biased;
@@ -218,8 +231,8 @@ impl Objects {
     }
 }
 
-/// What changes in the registry, and in the records of this cluster. Without a ledger, or a record in its place, their
-/// channels never change.
+/// The changes in the registry and in the records of this cluster. Without a ledger or record, their channels never
+/// change.
 struct Registry {
     own: watch::Receiver<Option<Arc<Map>>>,
     published: watch::Receiver<Option<Arc<Map>>>,
@@ -251,7 +264,7 @@ impl Registry {
     }
 }
 
-/// The next change: of Kubernetes and of the registry in turns, so that neither starves. Cancel-safe.
+/// The next change: Kubernetes and the registry take turns, so that neither starves. Cancel-safe.
 async fn next(objects: &mut Objects, registry: &mut Registry, turn: bool) -> Input {
     if turn {
         tokio::select! { biased; input = objects.next() => input, input = registry.next() => input }
@@ -300,7 +313,7 @@ impl Runtime {
                 Some(done) = finished.recv() => self.finish(done),
                 Some(ended) = self.workers.join_next(), if !self.workers.is_empty() => {
                     if let Err(error) = ended {
-                        // A panic: the process must not go on with a name that nobody works on.
+                        // A panic. The process must not continue with a name that nobody works on.
                         return warn!(%error, "a worker of the controller ended");
                     }
                 }
@@ -313,7 +326,7 @@ impl Runtime {
                     self.metrics.annotated(sizes.annotated);
                 }
             }
-            // Neither do the workers, however much changes.
+            // The workers must not starve either, however much changes.
             while let Ok(done) = finished.try_recv() {
                 self.finish(done);
             }
@@ -352,7 +365,7 @@ impl Runtime {
                 let done = self.done.clone();
                 self.workers.spawn(env::task(async move {
                     let outcome = work.apply(&*writer, &metrics).await;
-                    // It is received as long as the runtime runs.
+                    // The receiver lives as long as the runtime.
                     let _ = done.send(Done { work, outcome, begun });
                 }));
             }

@@ -1,4 +1,4 @@
-//! Which exports are registered as instances, where, and as what.
+//! Which exports are registered as instances, where, and with which attributes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -34,24 +34,29 @@ use crate::{
 /// The rules by which this cluster's exports get their targets.
 #[derive(Debug, Clone)]
 pub struct Targets {
+    /// Which exports are registered (`--instances`).
     pub policy: Selection,
+    /// How implied targets are named.
     pub naming: Naming,
+    /// Our identity, for owner marks.
     pub identity: Identity,
-    /// Becomes the attribute `REGION`.
+    /// The attribute `REGION`.
     pub region: Option<String>,
-    /// Every export is registered for AWS Cloud Map MCS Controllers as well, whatever else is asked for (`--aws-mcs-compat`).
+    /// Whether every export is also registered for AWS Cloud Map MCS Controllers, whatever else it requests
+    /// (`--aws-mcs-compat`).
     pub aws_mcs: bool,
 }
 
-/// What a ServiceExport asks for.
+/// What a ServiceExport requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
-    /// No instances: by the annotation, or by `--instances`.
+    /// No instances, because of the annotation or `--instances`.
     None,
+    /// Instances in this target.
     Target(Target),
-    /// An annotation that cannot be understood or is not allowed, and what to write instead.
+    /// An annotation is invalid or not allowed. The text says what to write instead.
     Invalid(String),
-    /// Its Namespace, which decides, is not known yet.
+    /// Its Namespace, which matters, is not known yet.
     Unknown,
 }
 
@@ -102,7 +107,7 @@ impl Targets {
         self.aws_mcs.then(|| Naming::PerNamespace.implied(key)).filter(|target| validate(target).is_ok())
     }
 
-    /// What the annotations, and `--aws-mcs-compat`, say about a target that somebody else made.
+    /// What the annotations and `--aws-mcs-compat` allow for a foreign target.
     fn consent(&self, key: &ServiceKey, target: &Target, annotations: &Pairs, rights: &Rights) -> Consent {
         let mut consent = consent(annotations, &key.namespace, rights);
         if self.for_aws_mcs(key).as_ref() == Some(target)
@@ -120,12 +125,12 @@ impl Targets {
         Source { identity: &self.identity, service, ports, region: self.region.as_deref() }
     }
 
-    /// Whether a claim is to the target that its owner's Kubernetes name gives.
+    /// Whether a claim is to the target that its owner's Kubernetes name implies.
     pub(super) fn is_implied(&self, registration: &Registration) -> bool {
         !registration.owner.is_annotated() && self.naming.implied(&registration.owner.key()) == registration.target
     }
 
-    /// What should be registered in a target, by what is known now. `owner`: the export whose instances they are.
+    /// The desired instances of a target, according to what is known now. `owner` is the export to which they belong.
     pub(super) fn desired(
         &self,
         knowledge: &Knowledge,
@@ -138,7 +143,7 @@ impl Targets {
         let object = export(&key);
         let annotations = object.as_ref().map(|export| &export.annotations);
         let planned = knowledge.planned(&key).and_then(|plan| plan.as_ref().ok());
-        // An export that is gone hands nothing over. Whose claim is the younger one keeps it while it withdraws.
+        // A deleted export hands nothing over. An export with the younger claim keeps its instances while it withdraws.
         let hands_over = matches!(standing, Standing::HandsOver | Standing::Keeps);
         let retiring = standing == Standing::Withdraws || hands_over && planned.is_none();
         let active = !retiring
@@ -156,7 +161,7 @@ impl Targets {
                     Some(Err(_)) => creation.service = false,
                     None => {}
                 }
-                // What cannot be is said on the ServiceExport (`registered`).
+                // The ServiceExport reports what is not possible (`registered`).
                 let (instances, complaint) = self.instances(target, object.as_deref(), &key, local, pods);
                 as_is = complaint.is_some() || instance_ports(object.as_deref(), &local.export.ports).is_err();
                 instances
@@ -171,7 +176,7 @@ impl Targets {
         TargetDesired { active, retiring, decides, keep, as_is, consent, creation, instances }
     }
 
-    /// The instances of an export in a target, and what is to be said of them; see [`custom::fit`].
+    /// The instances of an export in a target, and a complaint about them; see [`custom::fit`].
     fn instances(
         &self,
         target: &Target,
@@ -204,7 +209,7 @@ impl Targets {
     ) -> Option<(RegisteredReason, String)> {
         let for_aws_mcs = self.for_aws_mcs(&export.key);
         let target = match (self.asked(export, knowledge.rights()), for_aws_mcs) {
-            // Of two targets the one that needs attention.
+            // Of two targets, the one that needs attention.
             (Asked::Target(target), Some(other)) if other != target => {
                 let standings =
                     [target, other].map(|at| self.registered_in(&at, knowledge, export, claims, statuses, pods));
@@ -216,7 +221,7 @@ impl Targets {
             (Asked::None, None) => {
                 return Some((
                     RegisteredReason::Disabled,
-                    format!("Not asked for: see the annotation {ANNOTATION_INSTANCES} and the flag --instances."),
+                    format!("Not requested; see the annotation {ANNOTATION_INSTANCES} and the flag --instances."),
                 ));
             }
             (Asked::Invalid(message), _) => return Some((RegisteredReason::InvalidAnnotation, message)),
@@ -272,7 +277,7 @@ impl Targets {
                 (RegisteredReason::Registered, with_notes(done, notices, custom::read(&export.annotations).1))
             }
             Some(Outcome::Refused { reason, message }) => (refusal(*reason), message.clone()),
-            // A new leader reads all targets first: what the one before said of this target holds meanwhile.
+            // A new leader reads all targets first. Meanwhile what the previous one reported about this target stays.
             Some(Outcome::Pending) | None => {
                 let said = export.conditions.iter().find(|condition| condition.message.starts_with(&done));
                 if let Some(said) = said {
@@ -293,8 +298,8 @@ impl Targets {
     }
 }
 
-/// Annotations that do not say where instances belong, only how: while one cannot be understood, what is registered stays,
-/// and nothing is made. A takeover that is not allowed is none.
+/// Checks the annotations that do not say where instances belong, but how. While one is invalid, existing instances
+/// stay, and nothing is created. A takeover that is not allowed counts as invalid.
 fn understood(annotations: &Pairs, namespace: &str, rights: &Rights) -> Result<(), String> {
     if let Some(message) = wrong_share(annotations) {
         return Err(format!("The annotation {message}."));
@@ -316,12 +321,12 @@ pub(super) fn awaits_clusters(target: &Target) -> String {
     )
 }
 
-/// Whether this cluster's claim to a target is the oldest, so that what it says about the service itself counts.
+/// Whether this cluster's claim to a target is the oldest, so that its wishes for the service itself count.
 pub(super) fn decides(knowledge: &Knowledge, target: &Target) -> bool {
     knowledge.claimant(target).is_some_and(|(cluster, _)| cluster == *knowledge.local())
 }
 
-/// A message, and behind it what the user should know though all is registered.
+/// A message, followed by what the user should know even if everything is registered.
 fn with_notes(message: String, notices: &[Notice], complaints: Vec<String>) -> String {
     let notes = complaints.into_iter().chain(notices.iter().map(|notice| notice.message.clone()));
     notes.fold(message, |message, note| format!("{message} {note}."))
@@ -341,10 +346,10 @@ fn annotation<'a>(annotations: &'a Pairs, name: &str) -> Option<&'a str> {
     annotations.get(name).map(|value| value.trim())
 }
 
-/// The ports of the Service, the one that becomes `AWS_INSTANCE_PORT` first: the annotation names it, or gives its number.
+/// The ports of the Service, with the port for `AWS_INSTANCE_PORT` first, which the annotation gives by name or number.
 ///
 /// # Errors
-/// There is none of that name or number, and what is so meanwhile.
+/// There is no port with that name or number. The text says what happens meanwhile.
 fn instance_ports(export: Option<&ServiceExport>, ports: &[ServicePort]) -> Result<Vec<ServicePort>, String> {
     let mut ports = ports.to_vec();
     if let Some(wanted) = export.and_then(|export| annotation(&export.annotations, ANNOTATION_INSTANCE_PORT)) {
@@ -352,7 +357,7 @@ fn instance_ports(export: Option<&ServiceExport>, ports: &[ServicePort]) -> Resu
         let at = at.ok_or_else(|| {
             format!(
                 "The annotation {ANNOTATION_INSTANCE_PORT} is {wanted:?}: write the name or the number of a port of the \
-                 Service. Until then what is registered stays as it is, and new instances have the first port."
+                 Service. Until then, existing instances stay as they are, and new instances get the first port."
             )
         })?;
         ports[..=at].rotate_right(1);
@@ -360,7 +365,7 @@ fn instance_ports(export: Option<&ServiceExport>, ports: &[ServicePort]) -> Resu
     Ok(ports)
 }
 
-/// What the annotations say about a target that somebody else made, as far as it is allowed.
+/// What the annotations allow for a foreign target.
 fn consent(annotations: &Pairs, namespace: &str, rights: &Rights) -> Consent {
     let share = shares(annotations);
     let named = annotation(annotations, ANNOTATION_TARGET_SERVICE).is_some() || share;

@@ -1,4 +1,4 @@
-//! What workers do: they write what the core planned for one name, and decide nothing.
+//! The work of workers: they write what the core planned for one name, and decide nothing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,42 +22,42 @@ use crate::{
     model::ServiceKey,
 };
 
-/// All that is to be written for one name.
+/// Everything that must be written for one name.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) key: ServiceKey,
     pub(super) import: Plan,
-    /// The objects that the plan was made for.
+    /// The objects for which the plan was made.
     pub(super) there: There,
-    /// This cluster's ServiceExport, on which obstacles and failures are said, too.
+    /// This cluster's ServiceExport, on which obstacles and failures are also reported.
     pub(super) export: Option<Arc<ServiceExport>>,
     pub(super) report: Option<Report>,
     pub(super) notes: Vec<Note>,
     pub(super) now: Timestamp,
 }
 
-/// Conditions of a ServiceExport that are to be written.
+/// Conditions of a ServiceExport that must be written.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) uid: Box<str>,
     pub(super) conditions: Vec<Condition>,
-    /// What is said when they are written.
+    /// The Events to emit when they are written.
     pub(super) notes: Vec<Note>,
 }
 
 impl Work {
-    /// Writes all of it.
+    /// Writes everything.
     ///
     /// # Errors
-    /// What is not written is to be planned again.
+    /// What was not written must be planned again.
     pub(super) async fn apply(&self, writer: &dyn ClusterWriter, metrics: &Metrics) -> Result<(), Error> {
-        // Both halves are tried: a name whose import fails still gets its conditions.
+        // Both parts are tried: a name whose import fails still gets its conditions.
         let imported = self.import(writer, metrics).await;
         let reported = self.report(writer).await;
         imported.and(reported)
     }
 
-    /// Makes the imported objects of the name what they should be.
+    /// Brings the imported objects of the name to their desired state.
     async fn import(&self, writer: &dyn ClusterWriter, metrics: &Metrics) -> Result<(), Error> {
         for note in &self.notes {
             writer.publish_event(note.clone()).await;
@@ -106,7 +106,7 @@ impl Work {
         Some(Note { regarding: events::import(&self.key, &import.uid), reason, action, text })
     }
 
-    /// The Event for an import whose condition `Stale` comes or goes.
+    /// The Event for an import whose condition `Stale` appears or disappears.
     fn staleness(&self, wanted: &Wanted) -> Option<Note> {
         let import = self.there.import.as_ref().filter(|import| import.managed && wanted.service.is_some())?;
         let is_stale = find(&import.status.conditions, ImportCondition::Stale.as_str()).is_some();
@@ -119,13 +119,14 @@ impl Work {
                 );
                 (EventReason::ClusterSilent, text)
             }
-            (true, true) => (EventReason::ClustersHeard, "All exporting clusters are heard of again.".to_owned()),
+            (true, true) => (EventReason::ClustersHeard, "No exporting cluster is silent any more.".to_owned()),
             _ => return None,
         };
         Some(Note { regarding: events::import(&self.key, &import.uid), reason, action: "Import", text })
     }
 
-    /// An object of somebody else is in the way: said on it, and on the export of this cluster if there is one.
+    /// A foreign object blocks the import: reports it on that object, and on the export of this cluster if there is
+    /// one.
     async fn blocked(&self, writer: &dyn ClusterWriter, metrics: &Metrics, message: &str) {
         let (key, there) = (&self.key, &self.there);
         warn!(%key, message, "cannot import");
@@ -141,11 +142,11 @@ impl Work {
         }
     }
 
-    /// Says that it failed, and that it is tried again after `retry_in`: on the objects from the third time in a row.
+    /// Reports a failure, which is tried again after `retry_in`: on the objects from the third time in a row on.
     pub(super) fn failed(&self, error: &Error, retry_in: Duration, failures: u32) -> Vec<Note> {
         let (key, cause) = (&self.key, error.cause.to_string());
         match error.cause {
-            // The cache catches up, the namespace goes, or the other replica goes on.
+            // The cache catches up, the namespace goes, or the other replica continues.
             Cause::Conflict(_) | Cause::NotLeader | Cause::NotFound(_) | Cause::NamespaceTerminating(_)
                 if failures < 5 =>
             {
@@ -157,7 +158,7 @@ impl Work {
                 let export = self.export.as_ref().map(|export| events::export(key, &export.uid));
                 let import = self.there.import.as_ref().map(|import| events::import(key, &import.uid));
                 let objects = [export, import].into_iter().flatten().filter(|_| failures == 3);
-                let text = format!("{error}: {cause}. It is tried again until it succeeds.");
+                let text = format!("{error}: {cause}. The controller tries again until it succeeds.");
                 let (reason, action) = (EventReason::ReconcileFailed, "Reconcile");
                 objects.map(|regarding| Note { regarding, reason, action, text: text.clone() }).collect()
             }

@@ -20,7 +20,12 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// The export is not valid, with the content of the conditions `Valid` and `Ready`.
-    Invalid { reason: ValidReason, message: String },
+    Invalid {
+        /// Reason of the condition `Valid`.
+        reason: ValidReason,
+        /// Its message.
+        message: String,
+    },
     /// The export is valid, but not allowed. The message has the remedy.
     NotAllowed(String),
 }

@@ -33,7 +33,12 @@ pub enum Adopt {
     /// The Python CloudMap Kubernetes Controller, which has no owner ids.
     CloudMapController,
     /// The AWS Cloud Map MCS Controller with this cluster's id. No annotation has this value.
-    AwsMcsController { cluster: ClusterId, clusterset: ClusterSetId },
+    AwsMcsController {
+        /// Id of this cluster.
+        cluster: ClusterId,
+        /// Id of its ClusterSet.
+        clusterset: ClusterSetId,
+    },
 }
 
 /// The value names no controller.

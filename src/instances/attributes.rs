@@ -42,7 +42,16 @@ pub enum Unfit {
         "Service {service} has {ports} ports: an instance of it would have {attributes} attributes and {characters} \
          characters, and Cloud Map allows 30 and 5,000; export fewer ports, or add fewer attributes of your own"
     )]
-    TooLarge { service: ServiceKey, ports: usize, attributes: usize, characters: usize },
+    TooLarge {
+        /// The Service.
+        service: ServiceKey,
+        /// Number of its ports.
+        ports: usize,
+        /// Number of attributes of an instance.
+        attributes: usize,
+        /// Number of characters in them.
+        characters: usize,
+    },
 }
 
 /// A desired instance. It is small, because there are many: everything that all instances of a Service have in common

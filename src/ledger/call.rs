@@ -1,5 +1,5 @@
-//! What the state machines ask for and what comes of it. They never wait: a call goes out with an id, its outcome
-//! comes back with the same id, or never.
+//! The calls that the state machines request, and their outcomes. The machines never wait: a call goes out with an id,
+//! and its outcome comes back with the same id, or never.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,55 +9,73 @@ use super::{
     record::{Member, Record, Version},
 };
 
+/// Identifies a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
+/// A call that a state machine requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Call {
     /// Create the own service `exports-<shard>.<own id>` with the own UID as its creator (W0).
     Claim {
+        /// The shard.
         shard: u32,
     },
-    /// Read the Lease again from the API server: is it still ours (W1)?
+    /// Read the Lease again from the API server, to see whether it is still ours (W1).
     ConfirmLease,
+    /// Load the record.
     LoadRecord,
+    /// Store the record.
     StoreRecord {
+        /// The new content.
         record: Record,
+        /// The version to replace.
         expected: Version,
     },
-    /// Discover the pages of a cluster's shard, of one flush only or all.
+    /// Discover the pages of a cluster's shard: those of one flush, or all.
     ReadPages {
+        /// Id of the cluster.
         cluster: Arc<str>,
+        /// The shard.
         shard: u32,
+        /// The flush; `None` for all pages.
         flush: Option<Arc<str>>,
     },
     /// Upsert a head, and wait for the operation.
     PutHead {
+        /// The head.
         head: Arc<Head>,
     },
     /// Upsert an own page, and wait for the operation.
     PutPage {
+        /// The shard.
         shard: u32,
+        /// The page.
         page: Arc<StoredPage>,
     },
-    /// Deregister a page of a cluster id that is or was ours. A page that is gone is a success.
+    /// Deregister a page of a cluster id that is or was ours. A page that is gone counts as a success.
     DeletePage {
+        /// Id of the cluster.
         cluster: Arc<str>,
+        /// The shard.
         shard: u32,
+        /// Id of the page.
         page: PageId,
     },
-    /// Say `left` in the ledger of a ClusterSet that this cluster was a member of, and delete its pages there (W9).
+    /// Publish `left` in the ledger of a former ClusterSet, and delete this cluster's pages there (W9).
     Depart {
+        /// The former membership.
         from: Member,
     },
-    /// Who created `exports-0.<cluster>` (R2)?
+    /// Find the creator of `exports-0.<cluster>` (R2).
     Creator {
+        /// Id of the cluster.
         cluster: Arc<str>,
     },
 }
 
 impl Call {
-    /// Whether the call changes anything, so that leadership is checked immediately before it.
+    /// Whether the call changes anything, so that leadership must be checked immediately before it.
     pub const fn writes(&self) -> bool {
         match self {
             Self::Claim { .. }
@@ -74,52 +92,68 @@ impl Call {
 /// The pages that a discovery returned.
 #[derive(Debug, Clone, Default)]
 pub struct Pages {
+    /// The pages.
     pub pages: Vec<Arc<StoredPage>>,
-    /// Exactly 1,000 rows: there may be more.
+    /// Exactly 1,000 rows were returned, so there may be more.
     pub truncated: bool,
 }
 
+/// The outcome of a call.
 #[derive(Debug, Clone)]
 pub enum Outcome {
-    /// The service is ours. `created`: by this very call, so there can be nothing in it. `shards`: how many own
-    /// services there are.
+    /// The service is ours. If this call `created` it, nothing can be in it. `shards` is the number of own services.
     Claimed {
+        /// Whether this call created it.
         created: bool,
+        /// Number of own services.
         shards: u32,
     },
-    /// The service is another cluster's.
+    /// The service belongs to another cluster.
     Taken {
+        /// UID of the owner.
         owner: String,
     },
+    /// Whether the Lease is still ours.
     Lease {
+        /// Whether it is.
         held: bool,
     },
+    /// The record was loaded.
     Loaded {
+        /// Its content.
         record: Record,
+        /// Its version.
         version: Version,
     },
+    /// The record was stored.
     Stored {
+        /// Its new version.
         version: Version,
     },
+    /// Another process changed the record in the meantime.
     Conflict,
+    /// The pages that were read.
     Pages(Arc<Pages>),
-    /// The service whose pages were to be read does not exist.
+    /// The service whose pages should be read does not exist.
     Absent,
-    /// The write took effect, as far as the control plane is concerned.
+    /// The write took effect in the control plane.
     Done,
-    /// `None`: there is no such service, or nobody signed it.
+    /// The creator; `None` if there is no such service, or it has no creator.
     Creator(Option<String>),
+    /// The call failed.
     Failed(Failure),
 }
 
-/// Why a call failed, in words. After [`Failure::uncertain`] ones the effect may still come.
+/// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
+    /// The reason, as a text.
     pub message: String,
+    /// Whether the call may still take effect.
     pub uncertain: bool,
 }
 
-/// Calls on their way out, and when the machine wants to be polled again.
+/// The calls to make, and when the machine wants to be polled again.
 #[derive(Debug, Default)]
 pub struct Outbox {
     issued: u64,
@@ -137,7 +171,7 @@ impl Outbox {
         id
     }
 
-    /// What the call was for is known without its outcome.
+    /// The outcome of this call is not needed any more.
     pub(super) fn cancel(&mut self, call: CallId) {
         self.cancelled.push(call);
     }
@@ -147,11 +181,12 @@ impl Outbox {
     }
 }
 
-/// Numbers that are never used twice, from a seed (SplitMix64).
+/// Numbers that never repeat, from a seed (SplitMix64).
 #[derive(Debug, Clone)]
 pub struct Ids(u64);
 
 impl Ids {
+    /// The numbers of this seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -1,4 +1,5 @@
-//! Endpoints in chunks: a change of one endpoint changes one record of a few hundred bytes, not its whole service.
+//! Endpoints in chunks: a change of one endpoint changes one record of a few hundred bytes, not that of its whole
+//! service.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,22 +15,24 @@ use super::{
 };
 use crate::model::{Conditions, Endpoint, EndpointPort, ServicePort};
 
-/// Most endpoints of a chunk.
+/// Maximum number of endpoints in a chunk.
 pub const MAX_ENDPOINTS: usize = 16;
 
 /// The endpoints of `<ns>/<name>#<index>`, sorted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Chunk {
+    /// Number of the chunk.
     pub index: u32,
+    /// Its endpoints.
     pub endpoints: Vec<Endpoint>,
 }
 
-/// Assigns endpoints to chunks with the least churn: an endpoint (identified by its addresses) stays in the chunk that
-/// it is in, a new one goes where there is room, a chunk that becomes empty goes, and its index is used again.
-/// Of endpoints with equal addresses the first in order counts.
+/// Assigns endpoints to chunks with few changes. An endpoint (identified by its addresses) stays in its chunk. A new
+/// one goes where there is room. A chunk that becomes empty goes, and its index is used again. Of endpoints with equal
+/// addresses, the first one counts.
 ///
-/// A single endpoint can be too large for a chunk: one that many EndpointSlices list, with hundreds of numbers for the same
-/// ports. It gets a chunk of its own, which [`records::encode_chunk`] refuses.
+/// A single endpoint can be too large for a chunk: one that many EndpointSlices list, with hundreds of numbers for the
+/// same ports. It gets a chunk of its own, which [`records::encode_chunk`] refuses.
 pub fn assign(previous: &[Chunk], endpoints: &[Endpoint]) -> Vec<Chunk> {
     let wanted: BTreeMap<Address, &Endpoint> = {
         let mut sorted: Vec<_> = endpoints.iter().collect();
@@ -38,8 +41,9 @@ pub fn assign(previous: &[Chunk], endpoints: &[Endpoint]) -> Vec<Chunk> {
     };
     let mut rooms = BTreeMap::<u32, Room<'_>>::new();
     let mut placed = BTreeSet::new();
-    // Chunks that are far emptier than they need be are dissolved, or a service that shrank would keep them for ever. Large
-    // endpoints may need more chunks than their number says: only filling new ones tells.
+    // Chunks that are much emptier than necessary are dissolved. Otherwise a service that shrank would keep them
+    // forever. Large endpoints may need more chunks than their number suggests, which shows only when new chunks are
+    // filled.
     let at_least = wanted.len().div_ceil(MAX_ENDPOINTS);
     let few = |needed| previous.len() <= 4 + 2 * needed;
     if few(at_least) || few(assign(&[], endpoints).len()) {
@@ -57,7 +61,7 @@ pub fn assign(previous: &[Chunk], endpoints: &[Endpoint]) -> Vec<Chunk> {
         if placed.contains(address) {
             continue;
         }
-        // Room that one endpoint was too large for may do for the next, but looking again would make this quadratic.
+        // The next endpoint may fit where this one did not, but looking again would make this quadratic.
         while rooms.get_mut(&from).is_some_and(|room| !room.add(endpoint)) {
             from += 1;
         }
@@ -79,12 +83,12 @@ fn address(endpoint: &Endpoint) -> Address {
     (endpoint.ipv4, endpoint.ipv6)
 }
 
-/// Most bytes of a port in a chunk: two numbers of at most 18 bits. Its name is in the export record.
+/// Maximum number of bytes of a port in a chunk: two numbers of at most 18 bits. Its name is in the export record.
 const PORT: usize = 6;
-/// The same of a set of ports beside them: tags and lengths.
+/// The same for a set of ports in addition: tags and lengths.
 const PORT_SET: usize = 11;
 
-/// A chunk being filled, with an upper bound of its encoded size.
+/// A chunk that is being filled, with an upper bound of its encoded size.
 #[derive(Default)]
 struct Room<'a> {
     endpoints: Vec<&'a Endpoint>,
@@ -124,24 +128,24 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Whether an endpoint is of any use to clients of the service: it serves one of its ports, or the service has none.
+/// Whether clients of the service can use an endpoint: it serves one of its ports, or the service has none.
 pub fn is_served(endpoint: &Endpoint, ports: &[ServicePort]) -> bool {
     endpoint.ports.is_empty() || endpoint.ports.iter().any(|port| of_service(port, ports).is_some())
 }
 
-/// The port of the service that a port of an endpoint is, by name and protocol as for kube-proxy.
+/// The port of the service that belongs to a port of an endpoint, by name and protocol as in kube-proxy.
 fn of_service<'a>(port: &EndpointPort, ports: &'a [ServicePort]) -> Option<&'a ServicePort> {
-    // What the endpoint's slice says of the application protocol is the Service's, which counts.
+    // The application protocol in the endpoint's slice is that of the Service, which counts.
     let EndpointPort { name, protocol, port: _, app_protocol: _ } = port;
     ports.iter().find(|of_service| of_service.name == *name && of_service.protocol == *protocol)
 }
 
-/// Kubernetes lets no two ports of a Service have one number and protocol.
+/// Kubernetes allows no two ports of a Service with one number and protocol.
 fn reference(port: &ServicePort) -> u32 {
     u32::from(port.port) * 4 + records::write_protocol(port.protocol)
 }
 
-/// Encodes endpoints; in sorted order, so that equal sets encode to equal bytes. Ports that are none of the service's
+/// Encodes endpoints in sorted order, so that equal sets encode to equal bytes. Ports that are not among the service's
 /// `ports` serve nobody, and are left out.
 pub(super) fn encode(endpoints: &[Endpoint], ports: &[ServicePort]) -> Vec<u8> {
     let mut sorted: Vec<&Endpoint> = endpoints.iter().collect();
@@ -170,7 +174,7 @@ pub(super) fn encode(endpoints: &[Endpoint], ports: &[ServicePort]) -> Vec<u8> {
     chunk.encode_to_vec()
 }
 
-/// The index of what an endpoint serves among the port sets of a chunk.
+/// The index of an endpoint's ports among the port sets of a chunk.
 fn port_set(sets: &mut Vec<wire::PortSet>, served: &[EndpointPort], ports: &[ServicePort]) -> u32 {
     let served = served.iter().filter_map(|port| Some((reference(of_service(port, ports)?), u32::from(port.port))));
     let served: BTreeSet<(u32, u32)> = served.collect();
@@ -223,7 +227,7 @@ pub(super) fn decode(bytes: &[u8], ports: &[ServicePort]) -> Option<Vec<Endpoint
     endpoints.into_iter().map(endpoint).collect()
 }
 
-/// A port that the export does not have, as far as this release can read it, is left out.
+/// Leaves out a port that the export does not have, as far as this version can read it.
 fn read_port_set(set: wire::PortSet, ports: &BTreeMap<u32, &ServicePort>) -> Option<Arc<[EndpointPort]>> {
     let wire::PortSet { service_ports, numbers } = set;
     (service_ports.len() == numbers.len()).then_some(())?;

@@ -1,6 +1,6 @@
-//! Bytes to attributes and back: compression, printable form, digests and the caps on both sides.
+//! Bytes to attributes and back: compression, printable form, digests, and the limits on both sides.
 //!
-//! A packed blob is one byte that says how the rest is stored (0 as is, 1 raw deflate), then the rest.
+//! Packed data begins with one byte for the method (0 plain, 1 raw deflate).
 
 use std::{
     collections::BTreeMap,
@@ -12,11 +12,11 @@ use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
 use flate2::{Compression, read::DeflateDecoder, write::DeflateEncoder};
 use sha2::{Digest as _, Sha256};
 
-/// Longest attribute value that Cloud Map takes, in characters.
+/// Maximum length of an attribute's value in Cloud Map, in characters.
 const MAX_VALUE: usize = 1_024;
-/// More than what one instance can hold (30 attributes); the bound of the loop over `d0`, `d1`, ...
+/// More than one instance can hold (30 attributes): the limit of the loop over `d0`, `d1`, ...
 const MAX_PARTS: usize = 8;
-/// What one blob may become when it is unpacked, in bytes: pages come from a registry that others write to.
+/// Maximum size of unpacked data, in bytes. Pages come from a registry that others can write.
 pub const MAX_UNPACKED: usize = 64 * 1024;
 
 const STORED: u8 = 0;
@@ -27,6 +27,7 @@ const DEFLATED: u8 = 1;
 pub struct Digest(pub [u8; 16]);
 
 impl Digest {
+    /// The digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         let full = Sha256::digest(bytes);
         let mut short = [0; 16];
@@ -45,21 +46,25 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Why stored bytes could not be read.
+/// Stored bytes could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
+    /// They have another form than expected.
     #[error("failed to read attributes: {0}")]
     Malformed(&'static str),
+    /// They differ from their checksum.
     #[error("failed to verify the checksum")]
     Checksum,
-    #[error("failed to read format {0}: this release reads format 1")]
+    /// They have a format that this version does not read.
+    #[error("failed to read format {0}: this version reads format 1")]
     Format(u32),
+    /// They are too large when unpacked.
     #[error("failed to unpack: more than {MAX_UNPACKED} bytes")]
     TooLarge,
 }
 
 impl Error {
-    /// A stable word for metrics and reasons.
+    /// A fixed word for metrics and reasons.
     pub const fn category(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "malformed",
@@ -80,7 +85,7 @@ impl From<prost::DecodeError> for Error {
 pub(super) fn pack(raw: &[u8], level: u32) -> Vec<u8> {
     if level > 0 {
         let mut encoder = DeflateEncoder::new(vec![DEFLATED], Compression::new(level));
-        // Writing to a Vec cannot fail; were it to, the stored form below is right, too.
+        // Writing to a Vec cannot fail. If it did, the stored form below would be correct, too.
         if encoder.write_all(raw).is_ok()
             && let Ok(packed) = encoder.finish()
             && packed.len() <= raw.len()

@@ -1,5 +1,5 @@
-//! Reading a root: which pages to ask for, and in which order. Used by readers (R5), a new leader (W2) and the audit
-//! (W8).
+//! Reading a root: which pages to request, and in which order. Readers (R5), a new leader (W2) and the audit (W8) use
+//! it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,20 +15,20 @@ use super::{
     tree::{self, Cache, Missing, Verified},
 };
 
-/// Up to this many flushes of a shard are read one by one; more need one read of everything.
+/// Up to this many flushes of a shard are read one by one. More need one read of everything.
 const FEW_FLUSHES: usize = 2;
 
-/// One attempt to read and verify a root. At most one call is under way.
+/// One attempt to read and verify a root. At most one call is in flight.
 #[derive(Debug)]
 pub(super) struct Fetch {
     cluster: Arc<str>,
     pub root: Root,
     cache: Cache,
     found: BTreeMap<PageId, Arc<StoredPage>>,
-    /// Reads that were made: a shard, and a flush or everything; and whether everything was truncated.
+    /// Reads that were made: a shard, and a flush or everything. The value says whether everything was truncated.
     made: BTreeSet<(u32, Option<Arc<str>>)>,
     truncated: BTreeSet<u32>,
-    /// A read of one flush was truncated as well.
+    /// Whether a read of one flush was truncated as well.
     partial: bool,
     call: Option<CallId>,
 }
@@ -37,9 +37,9 @@ pub(super) struct Fetch {
 pub(super) enum Progress {
     Waiting,
     Complete(Box<Verified>),
-    /// Everything was read, and does not verify.
+    /// Everything was read, and it does not verify.
     Failed(&'static str),
-    /// A read failed, or showed a part only: that says nothing about the pages.
+    /// A read failed or was partial. This proves nothing about the pages.
     Unread(&'static str),
 }
 
@@ -57,7 +57,7 @@ impl Fetch {
         self.call == Some(id)
     }
 
-    /// Verifies what is there, or asks for more.
+    /// Verifies what is there, or requests more.
     pub(super) fn advance(&mut self, out: &mut Outbox) -> Progress {
         let missing = match tree::verify(&self.root, &self.cache, &self.found) {
             Ok(verified) => return Progress::Complete(Box::new(verified)),
@@ -65,7 +65,7 @@ impl Fetch {
             Err(Missing { pages, broken: None }) => pages,
         };
         let Some(read) = self.next_read(&missing) else {
-            let what = "pages that the root names are missing or differ";
+            let what = "pages in the root are missing or differ";
             return if self.partial { Progress::Unread(what) } else { Progress::Failed(what) };
         };
         self.made.insert(read.clone());
@@ -74,7 +74,7 @@ impl Fetch {
         Progress::Waiting
     }
 
-    /// The outcome of the awaited read. A service that does not exist has no pages.
+    /// Takes the outcome of the awaited read. A service that does not exist has no pages.
     pub(super) fn on_outcome(&mut self, outcome: &Outcome, out: &mut Outbox) -> Progress {
         match outcome {
             Outcome::Pages(pages) => self.on_pages(Some(pages), out),
@@ -88,7 +88,7 @@ impl Fetch {
         debug_assert!(read.is_some(), "only an awaited read comes here");
         let Some(pages) = pages else { return Progress::Unread("reading the pages failed") };
         if self.made.len() > MAX_READS || self.found.len() > 2 * MAX_PAGES {
-            return Progress::Failed("reading the state takes more than a cluster's may");
+            return Progress::Failed("the state needs more reads than allowed for a cluster");
         }
         self.found.extend(pages.pages.iter().map(|page| (page.id.clone(), page.clone())));
         if pages.truncated {
@@ -100,7 +100,7 @@ impl Fetch {
         self.advance(out)
     }
 
-    /// What could be read of a root that does not verify.
+    /// The readable part of a root that does not verify.
     pub(super) fn salvage(&self) -> Map {
         tree::salvage(&self.root, &self.found)
     }

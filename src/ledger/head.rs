@@ -1,7 +1,7 @@
-//! The head: one instance per cluster in the service `clusters`, the only commit point and the heartbeat.
+//! The head: one instance per cluster in the service `clusters`. It is the only commit point and the heartbeat.
 //!
-//! Attributes: `v` format version, `c` checksum over the bytes in `d0`, `d1`, ...; a signature will be `s`. Whatever
-//! else there is, is ignored.
+//! Attributes: `v` is the format version, `c` the checksum of the bytes in `d0`, `d1`, ...; a signature would be `s`.
+//! All others are ignored.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::cloudmap::{Attributes, Instance};
 
-/// The format that this release writes, and the highest that it reads. A release writes format N - 1 until all heads
-/// say that they read N.
+/// The format that this version writes, and the highest that it reads. A version writes format N - 1 until all heads
+/// say that their writers read N.
 pub const FORMAT: u32 = 1;
 
 /// Epochs beyond this are malformed, so that a forged one leaves room for the next.
@@ -29,11 +29,12 @@ const MAX_EPOCH: u64 = 1 << 62;
 /// More shards than this are malformed: 64 shards are 25,600 live pages.
 pub(super) const MAX_SHARDS: u32 = 64;
 
-/// The index pages that a state starts from. Equal roots are equal states.
+/// The index pages of a state. Equal roots are equal states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Root {
-    /// A power of two.
+    /// Number of shards, a power of two.
     pub shards: u32,
+    /// The index pages.
     pub pages: Arc<[RootPage]>,
 }
 
@@ -44,22 +45,26 @@ impl Root {
     }
 }
 
+/// An index page in a root.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RootPage {
+    /// The shard of the page.
     pub shard: u32,
+    /// Its id.
     pub id: PageId,
+    /// Digest of its bytes.
     pub digest: Digest,
 }
 
-/// A key and its new value; no value: the key is removed.
+/// A key and its new value; without a value the key is removed.
 pub type Change = (Arc<str>, Option<Value>);
 
-/// Changes on top of the pages, sorted by key. One that was read is unpacked when it is first asked for: whoever wrote the head has to
-/// be known before (R2).
+/// Changes relative to the pages, sorted by key. A delta that was read is unpacked only when its changes are requested,
+/// because the writer of the head must be known before (R2).
 #[derive(Debug, Clone, Default)]
 pub struct Delta {
     changes: OnceLock<Result<Vec<Change>, Error>>,
-    /// As it stands in a head. Empty without changes, and for a delta that no reader would unpack.
+    /// The bytes in a head. Empty without changes, and for a delta that no reader would unpack.
     packed: Vec<u8>,
 }
 
@@ -72,7 +77,7 @@ impl PartialEq for Delta {
 impl Eq for Delta {}
 
 impl Delta {
-    /// What turns `base` into `desired`.
+    /// The changes from `base` to `desired`.
     pub fn between(base: &Map, desired: &Map, level: u32) -> Self {
         let changes = difference(base, desired);
         if changes.is_empty() {
@@ -80,7 +85,7 @@ impl Delta {
         }
         let value_len = |value: &Option<Value>| value.as_ref().map_or(0, |value| value.len());
         let at_least: usize = changes.iter().map(|(key, value)| key.len() + value_len(value)).sum();
-        // While thousands of changes come in, each new one makes a delta: those that cannot fit must cost next to nothing.
+        // While thousands of changes arrive, each makes a new delta. Deltas that cannot fit must cost almost nothing.
         if at_least > codec::MAX_UNPACKED {
             return Self { changes: OnceLock::from(Ok(changes)), packed: Vec::new() };
         }
@@ -103,29 +108,30 @@ impl Delta {
         })
     }
 
-    /// Whether it can be read.
+    /// Checks whether it can be unpacked.
     ///
     /// # Errors
-    /// It cannot: nothing of the head counts.
+    /// It cannot, so nothing of the head counts.
     pub fn check(&self) -> Result<(), Error> {
         self.unpacked().as_ref().map(drop).map_err(Clone::clone)
     }
 
-    /// None for one that cannot be read.
+    /// The changes; empty if it cannot be unpacked.
     pub fn changes(&self) -> &[Change] {
         self.unpacked().as_deref().unwrap_or_default()
     }
 
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.packed.is_empty() && self.changes().is_empty()
     }
 
-    /// Bytes that the delta takes in a head. More than any head holds, whatever the compression, where readers would not
-    /// unpack it.
+    /// Number of bytes in a head. If readers would not unpack it, this is more than any head can hold.
     pub fn size(&self) -> usize {
         if self.packed.is_empty() && !self.is_empty() { codec::MAX_UNPACKED } else { self.packed.len() }
     }
 
+    /// The state that results from applying the changes to `base`.
     pub fn apply(&self, base: &Map) -> Map {
         let mut map = base.clone();
         for (key, value) in self.changes() {
@@ -142,7 +148,7 @@ impl Delta {
     }
 }
 
-/// The changes that turn `base` into `desired`, sorted by key.
+/// The changes from `base` to `desired`, sorted by key.
 pub fn difference(base: &Map, desired: &Map) -> Vec<(Arc<str>, Option<Value>)> {
     let mut changes = Vec::new();
     let (mut old, mut new) = (base.iter().peekable(), desired.iter().peekable());
@@ -164,34 +170,43 @@ pub fn difference(base: &Map, desired: &Map) -> Vec<(Arc<str>, Option<Value>)> {
     }
 }
 
-/// Whether the cluster takes part.
+/// Whether the cluster is a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Presence {
+    /// It is a member.
     Live,
-    /// It left, or goes on under another id.
+    /// It left, or continues under another id.
     Left {
+        /// The other id, if there is one.
         successor: Option<Arc<str>>,
     },
 }
 
+/// A head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
+    /// Id of the cluster.
     pub cluster: Arc<str>,
-    /// Highest format that the writer reads.
+    /// The highest format that the writer reads.
     pub reads: u32,
-    /// UID of the cluster's kube-system namespace.
+    /// UID of the cluster's namespace kube-system.
     pub uid: Arc<str>,
+    /// Its position.
     pub position: Position,
+    /// Whether the cluster is a member.
     pub presence: Presence,
+    /// The pages of the state.
     pub root: Root,
+    /// The changes since these pages.
     pub delta: Arc<Delta>,
     /// How long the cluster may be silent before it counts as stale.
     pub lease: Duration,
-    /// Milliseconds since 1970 on the writer's clock: for people only, no rule uses it.
+    /// Time of writing in milliseconds since 1970, by the writer's clock: for people; no rule uses it.
     pub written: u64,
 }
 
 impl Head {
+    /// Whether the cluster is a member.
     pub fn is_live(&self) -> bool {
         self.presence == Presence::Live
     }
@@ -229,6 +244,7 @@ impl Head {
         self.delta.size() <= limits.delta_bytes && self.to_bytes().len() <= limits.head_bytes
     }
 
+    /// The instance that contains this head.
     pub fn to_instance(&self) -> Instance {
         let bytes = self.to_bytes();
         let mut attributes = Attributes::from([
@@ -242,8 +258,8 @@ impl Head {
     /// Reads the head of the cluster that the instance is named after.
     ///
     /// # Errors
-    /// Unknown format, wrong checksum, or anything that this release would not write: the head is ignored and
-    /// reported (R2).
+    /// Unknown format, wrong checksum, or anything that this version would not write. The head is ignored and reported
+    /// (R2).
     pub fn from_instance(instance: &Instance) -> Result<Self, Error> {
         let format = instance.attributes.get("v").and_then(|format| format.parse().ok());
         match format {
@@ -257,7 +273,7 @@ impl Head {
         }
         let head = wire::Head::decode(&*bytes)?;
         if *head.cluster != *instance.id {
-            return Err(Error::Malformed("the head is another cluster's"));
+            return Err(Error::Malformed("the head belongs to another cluster"));
         }
         if head.epoch > MAX_EPOCH || head.seq > MAX_EPOCH {
             return Err(Error::Malformed("epoch or seq out of range"));
@@ -321,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_delta_that_readers_would_not_unpack_fits_no_head() {
-        // Equal bytes pack to almost nothing: only what readers unpack is the limit.
+        // Equal bytes pack to almost nothing, so only the unpacked size is the limit.
         let map = |records: usize| -> Map {
             (0..records).map(|n| (format!("ns/{n}").into(), vec![7; 1_000].into())).collect()
         };
@@ -332,7 +348,7 @@ mod tests {
         };
         assert_eq!(fits(0), (true, true));
         assert_eq!(fits(60), (true, true));
-        // 65 x 1,000 bytes are within the limit, their keys and framing are not.
+        // 65 x 1,000 bytes are within the limit, but not with their keys and framing.
         assert!(!fits(65).0);
         assert!(!fits(1_000).0);
     }

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-/// Sizes. The defaults follow from Cloud Map: 30 attributes, 1,024 characters a value, 5,000 characters in all, 1,000
-/// instances a service.
+/// Sizes. The defaults follow from Cloud Map: 30 attributes, 1,024 characters per value, 5,000 characters in total,
+/// 1,000 instances per service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a record's value; a larger one is refused on the object that caused it.
+    /// Bytes of a record's value. A larger one is refused on the object that caused it.
     pub value_bytes: usize,
-    /// Packed bytes of a page: (5,000 - 90 characters for `f`, keys and what may come) x 3/4.
+    /// Packed bytes of a page: (5,000 - 90 characters for `f`, names and future attributes) x 3/4.
     pub page_bytes: usize,
-    /// Bytes of a head, delta included: (5,000 - 250 characters for version, checksum, a signature) x 3/4.
+    /// Bytes of a head with its delta: (5,000 - 250 characters for version, checksum and a signature) x 3/4.
     pub head_bytes: usize,
     /// Packed bytes of a head's delta.
     pub delta_bytes: usize,
     /// Entries of an index page: 16 bytes of digest each, which do not compress, and a few more.
     pub index_entries: usize,
-    /// Live pages of one service; more make another shard.
+    /// Live pages of one service. More need another shard.
     pub live_pages: usize,
-    /// Live pages, garbage and pending writes of one service. Cloud Map takes 1,000 instances, and a read of 1,000
+    /// Live pages, garbage and pending writes of one service. Cloud Map allows 1,000 instances, and a read of 1,000
     /// counts as partial.
     pub pages: usize,
     /// Page writes in flight.
@@ -46,83 +46,87 @@ impl Default for Limits {
     }
 }
 
-/// What the ledger of one cluster may come to. Beyond it nothing of the cluster is read, and no cluster writes it: what is in the
-/// registry was written by others, and a reader's memory is its own. 6,000 services of ten pods are 18,000 pairs, some 400 pages and
-/// 6 MB.
+/// Maximum number of pages of one cluster's ledger. Readers read nothing beyond this and the following limits, and no
+/// cluster writes it: then others wrote what is in the registry, and readers must protect their memory. 6,000 services
+/// of ten pods are 18,000 pairs, about 400 pages and 6 MB.
 pub const MAX_PAGES: usize = 4_096;
-/// Pairs of a state. With them names are bounded, and endpoints, of which a chunk has at most 16.
+/// Maximum number of pairs of a state. This also limits names, and endpoints, of which a chunk has at most 16.
 pub const MAX_PAIRS: usize = 65_536;
-/// Bytes of a state: keys and values, unpacked.
+/// Maximum size of a state in bytes: keys and values, unpacked.
 pub const MAX_STATE_BYTES: usize = 32 << 20;
-/// Reads of one attempt to read a root: each of 64 shards as a whole, and then some by flush.
+/// Maximum number of reads in one attempt to read a root: each of 64 shards as a whole, and some by flush.
 pub const MAX_READS: usize = 192;
-/// Other clusters that a cluster knows, those that left not counted. Cloud Map has room for 1,000 heads.
+/// Maximum number of other clusters that a cluster knows, without those that left. Cloud Map has room for 1,000 heads.
 pub const MAX_CLUSTERS: usize = 1_000;
-/// So far above the record an epoch of the own head is nobody's: every real one was stored there first, and a record that was lost
-/// is not lost for longer than this many elections.
+/// An epoch of the own head that is this far above the record was not written by this cluster. Every real epoch was
+/// stored in the record first, and a lost record is restored within far fewer elections.
 pub const MAX_EPOCH_LEAP: u64 = 1 << 20;
 
-/// Times. The names of the rules (W3, R7, ...) are those of the module documentation.
+/// Times. The rules (W3, R7, ...) are those of the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// One read of all heads (R1).
+    /// Time between two reads of all heads (R1).
     pub tick: Duration,
-    /// A publication at least this often (W3).
+    /// Maximum time between two publications (W3).
     pub heartbeat: Duration,
-    /// A cluster whose head does not advance for this long is stale (R7). Written to the head, for people.
+    /// A cluster whose head does not advance for this long is stale (R7). Heads contain this time, for people.
     pub lease: Duration,
-    /// A changed state is flushed when it was quiet for this long (W5).
+    /// A changed state is flushed when it did not change for this long (W5).
     pub quiet: Duration,
-    /// Between the end of a flush and the next, on the mean (W5).
+    /// Average time between the end of a flush and the next one (W5).
     pub flush_gap: Duration,
-    /// A flush that comes no further for this long is given up (W5): no page was written or seen.
+    /// A flush without progress for this long is abandoned (W5): no page was written or seen.
     pub flush_limit: Duration,
-    /// A page whose write takes longer is looked for: it may be there although its operation is not known to be done (W5).
+    /// A page whose write takes longer is looked for: it may exist although its operation is not known to be done (W5).
     pub overdue: Duration,
-    /// An operation that takes longer is of unknown outcome; what was written before that may still come (W9).
+    /// An operation that takes longer has an unknown outcome. An earlier write may still take effect until then (W9).
     pub operation: Duration,
-    /// A page that nothing refers to for this long is collected (W7).
+    /// A page that nothing refers to for this long is deleted (W7).
     pub garbage: Duration,
-    /// Between rounds of garbage collection while there is garbage, and while there is none.
+    /// Time between two rounds of garbage collection while there is garbage.
     pub collect: Duration,
+    /// The same while there is none.
     pub collect_idle: Duration,
-    /// Between audits, and how long one may fail before everything is written anew (W8).
+    /// Time between two audits (W8).
     pub audit: Duration,
+    /// How long an audit may fail before everything is written again (W8).
     pub audit_limit: Duration,
-    /// How long an own root may be unverifiable before the leader starts from nothing (W2).
+    /// How long an own root may not verify before the leader starts from nothing (W2).
     pub verify_limit: Duration,
-    /// A head of the own cluster that the record does not know must not advance for this long before this leader is elected
-    /// (W1). Longer than a heartbeat and what a slow operation takes.
+    /// A head of this cluster that the record does not know must not advance for this long before this leader is
+    /// elected (W1). It is longer than a heartbeat and a slow operation together.
     pub stranger: Duration,
-    /// A cluster that left is forgotten when its head is not there for this long (R6).
+    /// A cluster that left is forgotten when its head is absent for this long (R6).
     pub forget: Duration,
-    /// Between attempts to claim an id that another cluster owns (W0).
+    /// Time between two attempts to claim an id that another cluster owns (W0).
     pub refused_retry: Duration,
-    /// How long the new head was read back before the old id's head is marked as left (W9).
+    /// How long the new head must have been read back before the old id's head is marked as left (W9).
     pub handover: Duration,
-    /// Between assertions of `left` (W9).
+    /// Time between two writes of `left` (W9).
     pub leave_retry: Duration,
-    /// Nothing at or above the accepted position for this long: a lower one that advances counts (R3).
+    /// If nothing at or above the accepted position is seen for this long, a lower one that advances counts (R3).
     pub escape: Duration,
-    /// Back-off of failed verifications (R5).
+    /// First pause after a failed verification (R5).
     pub backoff_min: Duration,
+    /// Longest pause after failed verifications (R5).
     pub backoff_max: Duration,
-    /// A step of the monotonic clock between two reads counts at most this much (R1, R7: paused processes). No less than two
-    /// ticks, or time would pass more slowly than it does.
+    /// Maximum step of the monotonic clock between two reads that counts (R1, R7: paused processes). It is at least two
+    /// ticks; otherwise time would pass too slowly.
     pub max_step: Duration,
-    /// Between re-reads of the record, for its `leaving` flag.
+    /// Time between two reads of the record, for its `leaving` flag.
     pub record_poll: Duration,
-    /// Between re-checks of a remote's creator that did not match (R2).
+    /// Time between two checks of another cluster's creator that did not match (R2).
     pub creator_retry: Duration,
-    /// First and longest wait after a failed head operation, page write or store of the record.
+    /// First pause after a failed head operation, page write or store of the record.
     pub retry_min: Duration,
+    /// Longest pause after these failures.
     pub retry_max: Duration,
-    /// Between reads that wait for written pages to be visible (W5).
+    /// Time between two reads that wait for written pages to be visible (W5).
     pub see: Duration,
 }
 
 impl Timing {
-    /// Another tick than the default, whose steps count in full (with those of the jitter, and of reads that take time).
+    /// The times for another tick than the default. Steps of that tick count in full, even with jitter and slow reads.
     #[must_use]
     pub fn with_tick(self, tick: Duration) -> Self {
         Self { tick, max_step: self.max_step.max(tick * 2), ..self }

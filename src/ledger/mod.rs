@@ -1,33 +1,34 @@
-//! The ledger: how clusters tell each other what they export, through Cloud Map alone.
+//! The ledger: how clusters exchange their exports, through Cloud Map only.
 //!
-//! A small log-structured store per cluster: one writer (the leader), every cluster a reader. Cloud Map gives no
-//! compare-and-swap but one (a service name can be created once), no ordering, asynchronous upserts (one at a time per
-//! instance), and reads that may be stale, partial, or older than the last read. [`writer::Writer`] and
-//! [`reader::Reader`] are pure state machines, [`term::Term`] puts them together with the [`record`], [`driver`] makes
-//! their calls.
+//! Each cluster has a small log-structured store with one writer (the leader), and every cluster is a reader. Cloud Map
+//! has only one conditional write (a service name can be created once), no ordering, asynchronous upserts (one at a
+//! time per instance), and reads that may be stale, partial, or older than the previous read. [`writer::Writer`] and
+//! [`reader::Reader`] are pure state machines, [`term::Term`] combines them with the [record](crate::cluster::record),
+//! and [`driver`] makes their calls.
 //!
 //! Writer:
-//! - W0 claims the cluster id by creating `exports-0.<id>`; if another cluster did, nothing is written.
-//! - W1 elected: the Lease is read again, the epoch is one above the record's and the own head's, and stored first. An own
-//!   head that the record does not know must not advance.
+//! - W0 claims the cluster id by creating `exports-0.<id>`. If another cluster has done that, nothing is written.
+//! - W1 is elected: the Lease is read again. The epoch is one above those of the record and the own head, and is stored
+//!   first. An own head that the record does not know must not advance.
 //! - W2 reads the own head until it verifies: that is the base. If completed reads show that it does not, a full flush
 //!   comes first.
-//! - W3 publishes when the state changed, or as a heartbeat; one head operation in flight.
-//! - W4 a head carries the difference to the base, or repeats what was said last; a delta is never cut.
-//! - W5 flushes: pages under a new id, awaited, seen with equal digests, only then named by a head.
-//! - W6 a higher epoch in the own head or the record ends the epoch; another UID leads to W0.
-//! - W7 pages that no own head read or sent referred to for a while are deleted.
-//! - W8 reads the own ledger as a reader does, and writes it anew if that fails.
-//! - W9 leaving, and going on under another id.
+//! - W3 publishes when the state changed, or as a heartbeat. One head operation is in flight.
+//! - W4 a head contains the difference to the base, or repeats the last state that was sent. A delta is never cut.
+//! - W5 flushes: pages under a new id are written, awaited and seen with equal digests, and only then named by a head.
+//! - W6 a higher epoch in the own head or the record ends the epoch. Another UID leads to W0.
+//! - W7 deletes pages to which no own head, read or sent, has referred for a while.
+//! - W8 reads the own ledger as a reader does, and writes it again if that fails.
+//! - W9 leaves, or continues under another id.
 //!
 //! Reader:
-//! - R1 one discovery gives all heads; a failed or partial one changes nothing and pauses all timers.
+//! - R1 one discovery returns all heads. A failed or partial one changes nothing and pauses all timers.
 //! - R2 a head counts if its UID created the cluster's exports service.
-//! - R3 a head above the accepted position is accepted, and the position stored before its state applies.
-//! - R4 an unchanged root needs no call. R5 another root is read page by page, and verified as a whole.
+//! - R3 a head above the accepted position is accepted, and the position is stored before its state applies.
+//! - R4 an unchanged root needs no call.
+//! - R5 another root is read page by page, and verified as a whole.
 //! - R6 `left` drops a cluster, after its successor is there. An absent head means nothing.
 //! - R7 silence counts only while this cluster's own head is seen to advance.
-//! - R8 a cluster that is not verified yet is left alone.
+//! - R8 nothing of a cluster that is not verified yet is deleted.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -56,25 +57,25 @@ pub mod writer;
 
 pub use crate::cluster::record;
 
-/// The state of one cluster as the ledger carries it: opaque values under keys. `<ns>/<name>` is an export,
-/// `<ns>/<name>#<i>` a chunk of its endpoints, `!<id>` a registration record.
+/// The state of one cluster in the ledger: opaque values by key. `<ns>/<name>` is an export, `<ns>/<name>#<i>` a chunk
+/// of its endpoints, `!<id>` a registration record.
 pub type Map = BTreeMap<Arc<str>, Value>;
 
 /// An encoded record.
 pub type Value = Arc<[u8]>;
 
-/// The service that holds the heads of all clusters.
+/// The service with the heads of all clusters.
 pub const CLUSTERS: &str = "clusters";
 
-/// The service that holds a shard of a cluster's pages.
+/// The service with a shard of a cluster's pages.
 pub fn service_name(cluster: &str, shard: u32) -> String {
     format!("exports-{shard}.{cluster}")
 }
 
-/// Begin of the names of all ledgers' namespaces.
+/// Prefix of the names of all ledgers' namespaces.
 const NAMESPACE_PREFIX: &str = "clusterset-";
 
-/// Tag of all that a ledger creates; its value is the id of the ClusterSet.
+/// Tag of everything that a ledger creates. Its value is the id of the ClusterSet.
 pub const CLUSTERSET_TAG: &str = "cloudmap-mcs/clusterset";
 
 /// The Cloud Map namespace of a ClusterSet's ledger.
@@ -82,25 +83,26 @@ pub fn namespace_name(clusterset: &str) -> String {
     format!("{NAMESPACE_PREFIX}{clusterset}")
 }
 
-/// Whether a Cloud Map namespace of this name is, or may become, the ledger of any ClusterSet: whatever else is registered
-/// there could pass for a head, hide the heads, or take the id of a future cluster.
+/// Whether a Cloud Map namespace with this name is, or may become, the ledger of any ClusterSet. Other instances there
+/// could pass for a head, hide the heads, or take the id of a future cluster.
 ///
-/// The whole prefix is reserved, in any case of letters. A ClusterSet may have any id, and its ledger takes the namespace of its
-/// name, so that one which is no ledger yet must be left alone as well; and a name never changes in Cloud Map, unlike tags.
+/// The whole prefix is reserved, in upper and lower case. A ClusterSet may have any id, and its ledger uses an existing
+/// namespace with its name, so even a namespace that is no ledger yet must not be written. Names never change in Cloud
+/// Map, unlike tags.
 pub fn is_ledger(namespace: &str) -> bool {
     namespace.get(..NAMESPACE_PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(NAMESPACE_PREFIX))
 }
 
-/// Creator of what belongs to the ClusterSet as a whole, and tag of all that the ledger creates.
+/// Creator of what belongs to the ClusterSet as a whole, and tag of everything that the ledger creates.
 const OWNER: &str = "cloudmap-mcs";
 
-/// Tags of all that the ledger creates.
+/// Tags of everything that the ledger creates.
 fn tags(clusterset: &ClusterSetId) -> BTreeMap<String, String> {
     let pairs = [("managed-by", OWNER), (CLUSTERSET_TAG, clusterset.as_str())];
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// Whether the tags of a Cloud Map namespace prove that it was made for the ledger of this ClusterSet.
+/// Whether the tags of a Cloud Map namespace prove that it was created for the ledger of this ClusterSet.
 pub fn is_namespace_of(found: &BTreeMap<String, String>, clusterset: &ClusterSetId) -> bool {
     tags(clusterset).iter().all(|(key, value)| found.get(key) == Some(value))
 }

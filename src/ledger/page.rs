@@ -1,4 +1,4 @@
-//! Pages: immutable instances that hold the pairs of one bit prefix, or the index over such pages.
+//! Pages: immutable instances with the pairs of one bit prefix, or with an index of such pages.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -11,13 +11,15 @@ use super::{
 };
 use crate::cloudmap::{Attributes, Instance};
 
-/// Longest flush id: an instance id has at most 64 characters, and `.<n>` comes behind it.
+/// Maximum length of a flush id: an instance id has at most 64 characters, and `.<n>` is appended.
 const MAX_FLUSH: usize = 56;
 
-/// `<flush>.<n>`: a page's instance id. A flush id is `<epoch>-<counter>-<random>` and never used twice.
+/// `<flush>.<n>`: the instance id of a page. A flush id is `<epoch>-<counter>-<random>` and is never used twice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageId {
+    /// The flush that wrote the page.
     pub flush: Arc<str>,
+    /// Its number in the flush.
     pub number: u32,
 }
 
@@ -45,15 +47,16 @@ fn read_flush(flush: &str) -> Result<&str, Error> {
     Ok(flush)
 }
 
-/// The first bits of `sha256(key)` that all keys of a page share.
+/// The first bits of `sha256(key)`, which all keys of a page share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
-    /// Left-aligned, zero behind `depth`.
+    /// Left-aligned, zero after `depth`.
     bits: u64,
     depth: u8,
 }
 
 impl Prefix {
+    /// The empty prefix, which all keys have.
     pub const ALL: Self = Self { bits: 0, depth: 0 };
     pub(super) const MAX_DEPTH: u8 = 60;
 
@@ -61,6 +64,7 @@ impl Prefix {
         if depth == 0 { 0 } else { u64::MAX << (64 - u32::from(depth)) }
     }
 
+    /// Number of bits.
     pub const fn depth(self) -> u8 {
         self.depth
     }
@@ -71,13 +75,13 @@ impl Prefix {
         (Self { bits: self.bits, depth }, Self { bits: self.bits | 1 << (64 - u32::from(depth)), depth })
     }
 
-    /// First and last hash that start with this prefix.
+    /// The first and last hash with this prefix.
     pub(super) fn range(self) -> (u64, u64) {
         (self.bits, self.bits | !Self::mask(self.depth))
     }
 
-    /// The shard of the page with this prefix: its first bits, the first one lowest, so that half of the pages stay
-    /// where they are when the number of shards (a power of two) doubles.
+    /// The shard of the page with this prefix: its first bits, the first bit lowest. When the number of shards (a power
+    /// of two) doubles, half of the pages stay where they are.
     pub fn shard(self, shards: u32) -> u32 {
         self.bits.reverse_bits() as u32 & (shards - 1)
     }
@@ -101,11 +105,14 @@ impl fmt::Debug for Prefix {
     }
 }
 
-/// A page as the registry holds it: its name, its bytes and their digest. What is in it depends on who refers to it.
+/// A page in the registry: its id, its bytes and their digest. Its meaning depends on what refers to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredPage {
+    /// Its id.
     pub id: PageId,
+    /// Its bytes.
     pub bytes: Arc<[u8]>,
+    /// Digest of these bytes.
     pub digest: Digest,
 }
 
@@ -114,16 +121,17 @@ impl StoredPage {
         Self { digest: Digest::of(&bytes), id, bytes: bytes.into() }
     }
 
+    /// The instance that contains this page.
     pub fn to_instance(&self) -> Instance {
         let mut attributes = Attributes::from([("f".to_owned(), self.id.flush.to_string())]);
         codec::write_data(&mut attributes, &self.bytes);
         Instance { id: self.id.to_string().into(), attributes }
     }
 
-    /// Reads an instance that is named like a page. Broken data is a page without bytes: it matches no digest.
+    /// Reads an instance that is named like a page. Broken data is a page without bytes, which matches no digest.
     ///
     /// # Errors
-    /// The id or the flush attribute are not those of a page: somebody else's instance.
+    /// The id or the flush attribute is not that of a page, so the instance is foreign.
     pub fn from_instance(instance: &Instance) -> Result<Self, Error> {
         let id: PageId = instance.id.parse()?;
         if instance.attributes.get("f").map(String::as_str) != Some(&*id.flush) {
@@ -152,11 +160,14 @@ pub(super) fn decode_pairs(packed: &[u8]) -> Result<Pairs, Error> {
         .collect()
 }
 
-/// One line of an index page.
+/// A line of an index page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
+    /// The prefix of the page's keys.
     pub prefix: Prefix,
+    /// Id of the page.
     pub page: PageId,
+    /// Digest of its bytes.
     pub digest: Digest,
 }
 

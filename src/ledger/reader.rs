@@ -1,4 +1,4 @@
-//! The reader: what the other clusters say, as a pure state machine. The rules R1 to R8 are those of the module
+//! The reader: the state of the other clusters, as a pure state machine. The rules R1 to R8 are those of the module
 //! documentation of [`super`].
 
 use std::{
@@ -19,9 +19,10 @@ use super::{
     writer::{Heads, Identity, Now},
 };
 
-/// Two heartbeats and a half without an advance of the own head: this cluster was not heard, and cannot judge others.
+/// After this many heartbeats without an advance of the own head, this cluster counts as cut off and cannot judge
+/// others.
 const OWN_SILENCE: f64 = 2.5;
-/// Advances of a lower head before it counts (R3).
+/// How often a lower head must advance before it counts (R3).
 const LOW_ADVANCES: u32 = 2;
 
 /// The reader of one cluster, from election to the loss of the Lease.
@@ -29,13 +30,13 @@ const LOW_ADVANCES: u32 = 2;
 pub struct Reader {
     me: Identity,
     timing: Timing,
-    /// Stale clusters' endpoints are removed after this time of silence, if at all (R7).
+    /// After this time of silence, the endpoints of a stale cluster are removed, if it is set (R7).
     stale_ttl: Option<Duration>,
     peers: BTreeMap<Arc<str>, Peer>,
     creators: BTreeMap<Arc<str>, Creator>,
     /// Ids whose heads are ignored, and why (R2).
     ignored: BTreeMap<Arc<str>, String>,
-    /// Ids of other clusters whose heads are there, but were never accepted.
+    /// Ids of other clusters whose heads exist but were never accepted.
     unaccepted: BTreeSet<Arc<str>>,
     /// Time in which the heads could be read (R1).
     read_clock: Duration,
@@ -53,7 +54,7 @@ pub struct Reader {
 struct Creator {
     uid: Option<String>,
     call: Option<CallId>,
-    /// It is not asked again before.
+    /// When to ask again at the earliest.
     next: Duration,
 }
 
@@ -68,10 +69,10 @@ struct Peer {
     /// On the own clock, and on the read clock.
     advanced: Duration,
     at_or_above: Duration,
-    /// When a head of it was last there, whatever it said, on the read clock.
+    /// When its head was last present, whatever it contained, on the read clock.
     seen: Duration,
     low: Option<(Position, u32)>,
-    /// The accepted position was lowered on purpose (R3): the record must follow.
+    /// Whether the accepted position was lowered on purpose (R3), so that the record must follow.
     escaped: bool,
     applied: Option<Applied>,
     candidate: Option<Applied>,
@@ -90,7 +91,7 @@ struct Base {
     cache: Cache,
 }
 
-/// A state and where it comes from; no state: the cluster left, or what it was before it expired is not known.
+/// A state and its origin; no state if the cluster left, or if its state before it expired is not known.
 #[derive(Debug, Clone)]
 struct Applied {
     accepted: Accepted,
@@ -112,6 +113,7 @@ impl Applied {
 }
 
 impl Reader {
+    /// A reader that has read nothing yet.
     pub fn new(me: Identity, timing: Timing, stale_ttl: Option<Duration>) -> Self {
         Self {
             me,
@@ -131,8 +133,7 @@ impl Reader {
         }
     }
 
-    /// Takes the positions of the record: at the start (`before` is `None`), and whenever it turned out that somebody
-    /// else stored it.
+    /// Takes the positions of the record: at the start (`before` is `None`), and whenever another process stored it.
     pub(super) fn restore(&mut self, before: Option<&BTreeMap<String, Accepted>>, stored: &BTreeMap<String, Accepted>) {
         for (id, accepted) in stored {
             let unchanged = before.is_some_and(|before| before.get(id) == Some(accepted));
@@ -140,14 +141,14 @@ impl Reader {
             let newer =
                 peer.accepted.as_ref().is_none_or(|own| own.uid == accepted.uid && own.position < accepted.position);
             if newer && !unchanged {
-                // Without a TTL nobody is expired, whatever an earlier leader was told.
+                // Without a TTL no cluster is expired, whatever an earlier leader was configured to do.
                 let gone = accepted.gone.filter(|gone| *gone == Gone::Left || self.stale_ttl.is_some());
                 peer.accepted = Some(Accepted { gone, ..accepted.clone() });
                 peer.head = None;
                 peer.candidate = None;
                 peer.escaped = false;
                 peer.low = None;
-                // Another process of this cluster applied something newer: what this one has is no longer the state.
+                // Another process of this cluster applied something newer, so this one's state is outdated.
                 peer.applied = None;
             }
         }
@@ -169,12 +170,12 @@ impl Reader {
                 }
                 Ok(head) if head.uid == self.me.uid => {}
                 Ok(head) if !self.is_signed(now, head, out) => {}
-                // Unpacked only now: before, it was nobody's.
+                // The delta is unpacked only now. Before, its writer was not known.
                 Ok(head) => match head.delta.check() {
                     Ok(()) if self.has_room(id) => self.accept(head),
                     Ok(()) => {
                         let full = format!(
-                            "{MAX_CLUSTERS} other clusters are known already: say of those that are gone for good that they left \
+                            "{MAX_CLUSTERS} other clusters are already known; mark those that are gone for good as left \
                              (cloudmap-mcs forget)"
                         );
                         self.ignored.insert(id.clone(), full);
@@ -206,11 +207,11 @@ impl Reader {
         });
     }
 
-    /// Whether a cluster of which no head was ever accepted may export something all the same.
+    /// Whether a cluster whose heads were never accepted may nevertheless export something.
     fn may_export(&self, id: &Arc<str>, head: &Result<Arc<Head>, impl Sized>) -> bool {
         let accepted = self.peers.get(id).is_some_and(|peer| peer.accepted.is_some());
         let own = *id == self.me.cluster || head.as_ref().is_ok_and(|head| head.uid == self.me.uid);
-        // A head that says that it left, and is nobody's: the cluster was purged.
+        // A head that says `left` and has no owner: the cluster was purged.
         let purged = head.as_ref().is_ok_and(|head| !head.is_live()) && self.ignored.contains_key(id);
         !accepted && !own && !purged
     }
@@ -220,7 +221,7 @@ impl Reader {
         let Some(Ok(own)) = heads.get(&self.me.cluster) else { return };
         let silence = self.timing.heartbeat.mul_f64(OWN_SILENCE);
         let ahead = |(position, at): &(Position, Duration)| {
-            // One that nobody follows was not this cluster's: what is written since is lower.
+            // A head that nothing follows was not this cluster's: what was written since is lower.
             own.position <= *position && (own.position == *position || self.read_clock.saturating_sub(*at) <= silence)
         };
         if own.uid != self.me.uid || self.own.as_ref().is_some_and(ahead) {
@@ -241,8 +242,8 @@ impl Reader {
             || self.peers.values().filter(known).count() < MAX_CLUSTERS
     }
 
-    /// R6: clusters that left, by the record as well, and whose heads are not there any more: nothing of them need be
-    /// remembered. Without a head nothing can bring them back, and one that comes is that of a new member.
+    /// R6: clusters that left, also according to the record, and whose heads are gone. Nothing of them needs to be
+    /// remembered. Without a head nothing can bring them back, and a new head belongs to a new member.
     pub(super) fn forgettable(&self) -> impl Iterator<Item = &str> {
         let long_gone = |peer: &Peer| {
             let left = |accepted: &Accepted| accepted.gone == Some(Gone::Left);
@@ -254,7 +255,7 @@ impl Reader {
         self.peers.iter().filter(move |(_, peer)| long_gone(peer)).map(|(id, _)| &**id)
     }
 
-    /// The record does not know these any more.
+    /// Forgets these clusters, because the record no longer contains them.
     pub(super) fn forget(&mut self, stored: &BTreeMap<String, Accepted>) {
         let gone: Vec<Arc<str>> = self.forgettable().filter(|id| !stored.contains_key(*id)).map(Into::into).collect();
         for id in gone {
@@ -274,13 +275,13 @@ impl Reader {
         }
         if creator.call.is_none() {
             let owner = creator.uid.as_deref().unwrap_or("nobody");
-            let message = format!("its head is from UID {}, but the id belongs to {owner}", head.uid);
+            let message = format!("its head comes from UID {}, but the id belongs to {owner}", head.uid);
             self.ignored.insert(head.cluster.clone(), message);
         }
         false
     }
 
-    /// R3.
+    /// R3: accepts a head if it is newer.
     fn accept(&mut self, head: &Arc<Head>) {
         let (read_clock, own_clock) = (self.read_clock, self.own_clock);
         let peer = self.peers.entry(head.cluster.clone()).or_insert_with(|| Peer {
@@ -288,7 +289,7 @@ impl Reader {
             at_or_above: read_clock,
             ..Peer::default()
         });
-        // The id changed hands, which its exports service proves: positions of another UID do not compare.
+        // The id has another owner now, as its exports service proves. Positions of different UIDs are not comparable.
         let accepted = peer.accepted.as_ref().filter(|accepted| *accepted.uid == *head.uid);
         let (accepted, gone) = accepted.map(|accepted| (accepted.position, accepted.gone)).unzip();
         if accepted.is_some_and(|accepted| head.position < accepted) {
@@ -324,8 +325,8 @@ impl Reader {
         peer.low = None;
     }
 
-    /// Who is gone by the record needs no state: it may be purged. The head of one that left, if there is one, may name a
-    /// successor to wait for (R6).
+    /// A cluster that is gone according to the record needs no state, because it may be purged. The head of a cluster
+    /// that left, if there is one, may name a successor to wait for (R6).
     fn recall(&mut self) {
         for peer in self.peers.values_mut().filter(|peer| peer.applied.is_none() && peer.candidate.is_none()) {
             let gone = |accepted: &&Accepted| match accepted.gone {
@@ -344,7 +345,8 @@ impl Reader {
         let Some(peer) = self.peers.get(id) else { return };
         let Some(head) = peer.head.clone() else { return };
         if !head.is_live() {
-            // After a restart nothing is applied, but what an earlier process made of the cluster is still there.
+            // After a restart nothing is applied, but objects that an earlier process created from this cluster still
+            // exist.
             let dropped = peer.applied.as_ref().is_some_and(|applied| applied.accepted.gone == Some(Gone::Left));
             let waits =
                 successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(successor, &head));
@@ -377,7 +379,7 @@ impl Reader {
         self.fetched(now, id, progress, out);
     }
 
-    /// Whether the successor of a left id is adopted, or has itself left.
+    /// Whether the successor of a left id was applied, or has left itself.
     fn took_over(&self, successor: &Arc<str>, head: &Head) -> bool {
         let applied = self.peers.get(successor).and_then(|peer| peer.applied.as_ref());
         applied.is_some_and(|applied| *applied.accepted.uid == *head.uid)
@@ -410,7 +412,7 @@ impl Reader {
         self.read(now, id, out);
     }
 
-    /// A state that the record must know before it is applied; one that changes nothing needs no record.
+    /// Proposes a state. The record must contain its position before it applies, unless the state changes nothing.
     fn propose(&mut self, id: &Arc<str>, head: &Head, state: Option<Arc<Map>>) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(accepted) = peer.accepted.clone() else { return };
@@ -421,7 +423,7 @@ impl Reader {
         let candidate = Applied { accepted, state, root, delta, written: head.written };
         match &mut peer.applied {
             Some(applied) if applied.same_state(&candidate) && !peer.escaped => {
-                // The same map stays the same `Arc`: nobody need compare contents to see that nothing changed.
+                // The same map stays the same `Arc`, so nobody needs to compare contents to see that nothing changed.
                 let state = applied.state.take();
                 *applied = Applied { state, ..candidate };
                 peer.candidate = None;
@@ -445,7 +447,7 @@ impl Reader {
         let cluster = cluster.clone();
         let newest = peer.head.as_ref().map(|head| &head.root);
         let progress = match (&mut peer.fetch, outcome) {
-            // The head moved on: what was read so far may be in nobody's state any more.
+            // The head moved on, so what was read so far may not belong to any current state.
             (Some(fetch), _) if newest != Some(&fetch.root) => {
                 peer.fetch = None;
                 return true;
@@ -457,13 +459,13 @@ impl Reader {
         true
     }
 
-    /// The positions that the record must hold before the states there are applied.
+    /// The positions that the record must contain before their states apply.
     pub(super) fn proposal(&self) -> BTreeMap<String, Accepted> {
         let peers = self.peers.iter();
         peers.filter_map(|(id, peer)| Some((id.to_string(), peer.candidate.as_ref()?.accepted.clone()))).collect()
     }
 
-    /// The record holds these positions: their states apply.
+    /// The record contains these positions, so their states apply.
     pub(super) fn commit(&mut self, now: Now, stored: &BTreeMap<String, Accepted>) {
         for (id, peer) in &mut self.peers {
             let Some(candidate) = peer.candidate.take_if(|candidate| stored.get(&**id) == Some(&candidate.accepted))
@@ -478,7 +480,7 @@ impl Reader {
         }
     }
 
-    /// R7.
+    /// R7: which clusters are stale or expired.
     fn judge(&mut self, now: Now) {
         let settled = self.read_clock.saturating_sub(self.recovered) > self.timing.lease;
         for peer in self.peers.values_mut() {
@@ -491,7 +493,7 @@ impl Reader {
             }
             let too_long = lost && self.stale_ttl.is_some_and(|ttl| silent > ttl);
             if let Some(applied) = peer.applied.as_ref().filter(|applied| too_long && applied.accepted.gone.is_none()) {
-                // One that left and waits for its successor (R6) is not heard of any more either.
+                // A cluster that left and waits for its successor (R6) is silent as well.
                 accepted.gone.get_or_insert(Gone::Expired);
                 let accepted = Accepted { gone: Some(Gone::Expired), ..accepted.clone() };
                 peer.candidate = Some(Applied { accepted, ..applied.clone() });
@@ -499,6 +501,7 @@ impl Reader {
         }
     }
 
+    /// The state of the other clusters.
     pub fn remotes(&self) -> Remotes {
         let mut clusters = BTreeMap::new();
         for (id, peer) in &self.peers {
@@ -526,11 +529,12 @@ impl Reader {
         }
     }
 
-    /// Ids whose heads are ignored, and why (R2): among them ids that never were accepted.
+    /// Ids whose heads are ignored, and why (R2), including ids that were never accepted.
     pub fn ignored(&self) -> &BTreeMap<Arc<str>, String> {
         &self.ignored
     }
 
+    /// Statistics of the other clusters.
     pub fn figures(&self) -> BTreeMap<Arc<str>, RemoteFigures> {
         let figures = self.peers.iter().map(|(id, peer)| {
             let figures = RemoteFigures {

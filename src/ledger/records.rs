@@ -1,4 +1,4 @@
-//! Typed records and the pairs of a [`Map`] that carry them.
+//! Typed records, and the pairs of a [`Map`] that contain them.
 //!
 //! | key | value |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | `<ns>/<name>#<i>` | a chunk of at most 16 [`Endpoint`]s |
 //! | `!<id>` | [`Registration`]; the id is a short hash of its target |
 //!
-//! Equal records encode to equal bytes. What a newer release adds is ignored; an unreadable record is skipped and
-//! reported, and costs nothing else.
+//! Equal records encode to equal bytes. Fields of a newer version are ignored. An unreadable record is skipped and
+//! reported; the others are not affected.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,39 +24,47 @@ use crate::model::{
     SessionAffinity, Target, TrafficPolicy,
 };
 
-/// Largest value, in bytes: it must fit into a page, and into a delta beside others.
+/// Maximum size of a value in bytes. It must fit into a page, and into a delta with others.
 pub const MAX_VALUE: usize = 2_500;
 
-/// Longest key that is looked at, in bytes; the longest that is written has a namespace and a name of 63 each and the number of a
-/// chunk.
+/// Maximum length of a key that is read, in bytes. The longest key that is written has a namespace and a name of 63
+/// characters each, and the number of a chunk.
 const MAX_KEY: usize = 160;
 
-/// A record that is too large for the ledger. The object that caused it is refused; nothing else is.
+/// A record is too large for the ledger. Only the object that caused it is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "failed to encode {key}: it takes {bytes} bytes of at most {MAX_VALUE}; export fewer or shorter labels, annotations or ports"
 )]
 pub struct TooLarge {
+    /// The key of the record.
     pub key: Arc<str>,
+    /// Its size.
     pub bytes: usize,
 }
 
-/// A pair that was skipped, or a field of it that was degraded.
+/// A pair that was skipped, or a field of it that was replaced by a default.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
+    /// The key of the pair.
     pub key: Arc<str>,
+    /// What is wrong.
     pub message: &'static str,
 }
 
 /// A decoded [`Map`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
+    /// The exports, with their endpoints.
     pub exports: BTreeMap<ServiceKey, Exported>,
+    /// The registration records.
     pub registrations: BTreeMap<Target, Registration>,
+    /// What could not be decoded.
     pub problems: Vec<Problem>,
 }
 
 impl Catalog {
+    /// Decodes all records of a map.
     pub fn decode(map: &Map) -> Self {
         let mut catalog = Self::default();
         for (key, value) in map {
@@ -73,7 +81,7 @@ impl Catalog {
                     None => catalog.problems.push(unreadable(key)),
                 },
                 Some(Key::Chunk(_)) => {}
-                // A newer release's kind of record.
+                // A kind of record from a newer version.
                 None => catalog.problems.push(Problem { key: key.clone(), message: "unknown kind of record" }),
             }
         }
@@ -103,7 +111,7 @@ pub fn changed_registrations(old: &Map, new: &Map) -> BTreeSet<Target> {
     targets
 }
 
-/// One service of `map`; `None` when it is not exported or its export is unreadable.
+/// One service of `map`; `None` if it is not exported, or its export is unreadable.
 pub fn decode_service(map: &Map, service: &ServiceKey, problems: &mut Vec<Problem>) -> Option<Exported> {
     let key = export_key(service);
     let mut export = decode_export(map.get(&key)?);
@@ -118,7 +126,7 @@ pub fn decode_service(map: &Map, service: &ServiceKey, problems: &mut Vec<Proble
     Some(Exported { export, endpoints })
 }
 
-/// The ports of a service as its export record has them; none where it cannot be read.
+/// The ports in the export record of a service; empty if it cannot be read.
 pub fn ports(map: &Map, service: &ServiceKey) -> Vec<ServicePort> {
     let export = map.get(&export_key(service)).and_then(|value| decode_export(value));
     export.map(|(export, _)| export.ports).unwrap_or_default()
@@ -134,7 +142,7 @@ pub fn chunk_keys(map: &Map, service: &ServiceKey) -> Vec<Arc<str>> {
     chunk_records(map, service).map(|(key, _, _)| key.clone()).collect()
 }
 
-/// With what of each key is the index.
+/// The chunks with the index part of each key.
 fn chunk_records<'a>(map: &'a Map, service: &ServiceKey) -> impl Iterator<Item = (&'a Arc<str>, &'a str, &'a Value)> {
     let prefix: Arc<str> = format!("{service}#").into();
     map.range(prefix.clone()..).map_while(move |(key, value)| Some((key, key.strip_prefix(&*prefix)?, value)))
@@ -151,6 +159,10 @@ fn read_chunks(map: &Map, service: &ServiceKey, ports: &[ServicePort], problems:
     chunks
 }
 
+/// Encodes an export.
+///
+/// # Errors
+/// It is too large.
 pub fn encode_export(service: &ServiceKey, export: &Export) -> Result<(Arc<str>, Value), TooLarge> {
     let Export {
         uid,
@@ -191,14 +203,19 @@ pub fn encode_export(service: &ServiceKey, export: &Export) -> Result<(Arc<str>,
     bounded(export_key(service), message.encode_to_vec())
 }
 
-/// `ports` are those of the export record: a chunk says only which of them its endpoints serve, and on which numbers.
+/// Encodes a chunk. `ports` are those of the export record: a chunk only refers to them, with the numbers on which its
+/// endpoints listen.
 ///
 /// # Errors
-/// The chunk is of one endpoint, and that is too large ([`super::chunks::assign`]).
+/// The chunk contains one endpoint that is too large ([`super::chunks::assign`]).
 pub fn encode_chunk(service: &ServiceKey, chunk: &Chunk, ports: &[ServicePort]) -> Result<(Arc<str>, Value), TooLarge> {
     bounded(chunk_key(service, chunk.index), super::chunks::encode(&chunk.endpoints, ports))
 }
 
+/// Encodes a registration record.
+///
+/// # Errors
+/// It is too large.
 pub fn encode_registration(registration: &Registration) -> Result<(Arc<str>, Value), TooLarge> {
     let Registration { target, owner: ClaimOwner { kind, namespace, name }, claimed, retiring } = registration;
     let message = wire::Registration {
@@ -212,7 +229,7 @@ pub fn encode_registration(registration: &Registration) -> Result<(Arc<str>, Val
     bounded(registration_key(target), message.encode_to_vec())
 }
 
-/// The registration records of a map, by target; unreadable ones are left out.
+/// The registration records of a map, by target. Unreadable ones are left out.
 pub fn registrations(map: &Map) -> BTreeMap<Target, Registration> {
     registration_records(map)
         .filter_map(|(_, value)| decode_registration(value))
@@ -224,14 +241,17 @@ fn registration_records(map: &Map) -> impl Iterator<Item = (&Arc<str>, &Value)> 
     map.range::<str, _>((Bound::Included("!"), Bound::Unbounded)).take_while(|(key, _)| key.starts_with('!'))
 }
 
+/// The key of an export.
 pub fn export_key(service: &ServiceKey) -> Arc<str> {
     service.to_string().into()
 }
 
+/// The key of a chunk of endpoints.
 pub fn chunk_key(service: &ServiceKey, index: u32) -> Arc<str> {
     format!("{service}#{index}").into()
 }
 
+/// The key of a registration record.
 pub fn registration_key(target: &Target) -> Arc<str> {
     let digest = Sha256::new().chain_update(&*target.namespace).chain_update([0]).chain_update(&*target.service);
     let digest = digest.finalize();
@@ -275,7 +295,7 @@ pub(super) fn capped(bytes: &[u8]) -> Option<&[u8]> {
     (bytes.len() <= MAX_VALUE).then_some(bytes)
 }
 
-/// The export, and which of its fields this release does not understand.
+/// The export, and the fields that this version does not understand.
 fn decode_export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
     let message = wire::Export::decode(capped(bytes)?).ok()?;
     let mut degraded = Vec::new();
@@ -328,7 +348,7 @@ fn decode_export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
     Some((export, degraded))
 }
 
-/// One registration record; `None` if it is unreadable.
+/// A registration record; `None` if it is unreadable.
 pub fn decode_registration(bytes: &[u8]) -> Option<Registration> {
     let message = wire::Registration::decode(capped(bytes)?).ok()?;
     Some(Registration {
@@ -353,7 +373,7 @@ fn write_port(port: &ServicePort) -> wire::Port {
     }
 }
 
-/// Less than 4, which chunks rely on.
+/// The number of a protocol. It is less than 4, on which chunks depend.
 pub(super) const fn write_protocol(protocol: Protocol) -> u32 {
     match protocol {
         Protocol::Tcp => 0,

@@ -1,4 +1,4 @@
-//! What this cluster knows of the others: the reader's result.
+//! What this cluster knows about the others: the reader's result.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,38 +12,40 @@ use crate::model::ClusterId;
 /// All other clusters of the ClusterSet, as far as this one has read them.
 #[derive(Debug, Clone, Default)]
 pub struct Remotes {
+    /// The clusters, by id.
     pub clusters: BTreeMap<ClusterId, Remote>,
-    /// The heads were read since the term began. Before that `clusters` has at most those that the record knows of, which
-    /// may be an old one: other clusters may be there.
+    /// Whether the heads were read since the term began. Before that, `clusters` has at most those in the record, which
+    /// may be old, and other clusters may exist.
     pub heads_read: bool,
-    /// Clusters with a head that is not accepted (yet): its creator was not asked yet, or it cannot be read. What they
-    /// export is not known, so nothing that came from them may be deleted (R8).
+    /// Clusters with a head that is not accepted (yet): its creator was not found yet, or it cannot be read. Their
+    /// exports are not known, so nothing that came from them may be deleted (R8).
     pub unaccepted: BTreeSet<ClusterId>,
-    /// The heads were read, and every live cluster among them that is not stale is verified. Claims wait for it.
+    /// Whether the heads were read, and every live cluster that is not stale is verified. Claims wait for this.
     pub all_live_verified: bool,
 }
 
 /// One other cluster.
 #[derive(Debug, Clone)]
 pub struct Remote {
+    /// Its cluster UID.
     pub uid: Arc<str>,
-    /// The verified state. `None` without `left` or `expired` means: not verified (yet), so nothing that came from
-    /// this cluster may be deleted (R8).
+    /// The verified state. If it is `None` and neither `left` nor `expired` is set, the cluster is not verified (yet),
+    /// and nothing that came from it may be deleted (R8).
     pub state: Option<Arc<Map>>,
-    /// Position of the newest state that was applied, when that state was applied.
+    /// Position of the newest applied state, at the time when it was applied.
     pub position: Position,
-    /// It left (R6): its exports are dropped.
+    /// Whether it left (R6), so that its exports are dropped.
     pub left: bool,
     /// Since when it is stale, in milliseconds since 1970 on this cluster's clock (R7): its head does not advance.
     pub stale: Option<u64>,
-    /// It is stale for longer than the configured TTL: its endpoints are removed.
+    /// Whether it has been stale for longer than the configured TTL, so that its endpoints are removed.
     pub expired: bool,
-    /// What keeps its newest state from being read, in words.
+    /// Why its newest state cannot be read, as a text.
     pub problem: Option<String>,
 }
 
 impl Remotes {
-    /// Equal but for positions: nothing to do for anybody.
+    /// Whether both are equal except for their positions, so that there is nothing to do.
     pub(super) fn same_content(&self, other: &Self) -> bool {
         (self.all_live_verified, self.heads_read, &self.unaccepted)
             == (other.all_live_verified, other.heads_read, &other.unaccepted)
@@ -65,16 +67,18 @@ impl Remote {
     }
 }
 
-/// Figures of one other cluster, for metrics and people; they change with every tick.
+/// Statistics of one other cluster, for metrics and people. They change with every tick.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteFigures {
-    /// Newest accepted position.
+    /// The newest accepted position.
     pub position: Option<Position>,
-    /// How long the head did not advance, on the clock of R7.
+    /// How long the head has not advanced, on the clock of R7.
     pub silent: Duration,
-    /// From the writing of the newest applied change, by the writer's clock, to its application, by ours.
+    /// Time from the writing of the newest applied change, by the writer's clock, to its application, by ours.
     pub lag: Option<Duration>,
+    /// Number of attempts to read a root.
     pub fetches: u64,
+    /// Number of these attempts that failed.
     pub failed_fetches: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Reading the whole ledger once, for people: `ledger show`, `purge --dry-run` and `forget`.
+//! Reads the whole ledger once, for people: `ledger show`, `purge --dry-run` and `forget`.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,52 +20,68 @@ use crate::{
     model::{ClusterId, ClusterSetId},
 };
 
-/// What one cluster's entry in the ledger says.
+/// One cluster's entry in the ledger.
 #[derive(Debug, Clone)]
 pub struct ClusterView {
-    /// As the registry has it; not always a legal cluster id.
+    /// The id in the registry, which may not be a valid cluster id.
     pub id: Arc<str>,
+    /// The head, if it can be read.
     pub head: Option<Arc<Head>>,
     /// Who created the cluster's exports service.
     pub creator: Option<String>,
-    /// The verified state; `None` when it could not be read or the cluster left.
+    /// The verified state; `None` if it could not be read, or the cluster left.
     pub state: Option<Arc<Map>>,
+    /// The decoded state.
     pub catalog: Catalog,
     /// Time since the head was written, by the writer's clock and this one.
     pub age: Option<std::time::Duration>,
+    /// What is wrong, as texts.
     pub problems: Vec<String>,
 }
 
-/// A service of the ledger with what is registered in it.
+/// A service of the ledger with its instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Belonging {
+    /// Name of the service.
     pub service: Arc<str>,
+    /// Id of the service.
     pub service_id: Arc<str>,
-    /// The id of the cluster that the service belongs to; `None` for the service of all heads.
+    /// The id of the cluster to which the service belongs; `None` for the service of all heads.
     pub cluster: Option<String>,
+    /// Ids of its instances.
     pub instances: Vec<Arc<str>>,
 }
 
+/// The ledger could not be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
+    /// A call failed.
     #[error("failed to read the ledger: {0}")]
     Registry(String),
+    /// There is no ledger.
     #[error(
         "failed to find the ledger of the ClusterSet {0}: there is no Cloud Map namespace clusterset-{0} in this account and \
          region (check --clusterset-id, --region and the credentials)"
     )]
     NoLedger(String),
+    /// The cluster has no head.
     #[error(
         "failed to find a head of the cluster {0} in the ledger: `cloudmap-mcs ledger show` lists those that there are (check \
          --clusterset-id and --region, too). If it was purged before it was forgotten, run this where the controller of \
          a cluster runs that still has its imports: that one knows what to say"
     )]
     NoHead(String),
+    /// The id belongs to another cluster now.
     #[error(
         "failed to forget the cluster {cluster}: its id now belongs to the cluster whose kube-system UID is {owner}. What that \
          one says replaces what the former said"
     )]
-    Taken { cluster: String, owner: String },
+    Taken {
+        /// Id of the cluster.
+        cluster: String,
+        /// UID of the new owner.
+        owner: String,
+    },
 }
 
 impl From<Failure> for Error {
@@ -82,7 +98,7 @@ async fn open(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Result<
     }
 }
 
-/// Every cluster of the ClusterSet, decoded. Reads only.
+/// Every cluster of the ClusterSet, decoded. Only reads.
 pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Result<Vec<ClusterView>, Error> {
     let registry = open(cloudmap, clusterset).await?;
     let mut views = Vec::new();
@@ -148,7 +164,7 @@ async fn read(registry: &Registry, head: &Arc<Head>, view: &mut ClusterView) {
     }
 }
 
-/// All that one cluster, or every cluster, has in the ledger's namespace. Reads only, from the control plane.
+/// Everything of one cluster, or of every cluster, in the ledger's namespace. Only reads, from the control plane.
 pub async fn belongings(
     cloudmap: Arc<dyn CloudMap>,
     clusterset: &ClusterSetId,
@@ -179,12 +195,12 @@ pub async fn belongings(
     Ok(belongings)
 }
 
-/// Leaders that a cluster may have had after the one whose position another cluster recorded: heads that change nothing are
-/// not recorded.
+/// How many leaders a cluster may have had after the one whose position another cluster recorded. Heads that change
+/// nothing are not recorded.
 const UNRECORDED_EPOCHS: u64 = 1_000;
 
-/// As [`forget`], for a cluster whose head somebody purged, by what another cluster recorded of it. Its own exports service
-/// is made again, because readers heed nobody else (R2); `purge` takes both away.
+/// Like [`forget`], for a cluster whose head was purged, with what another cluster has recorded. The cluster's exports
+/// service is created again, because readers accept only its creator (R2); `purge` removes both.
 pub async fn forget_recorded(
     cloudmap: Arc<dyn CloudMap>,
     clusterset: &ClusterSetId,
@@ -211,8 +227,8 @@ pub async fn forget_recorded(
     Ok(())
 }
 
-/// Says `left` in the name of a cluster that died, so that the others drop its exports, and deletes its pages.
-/// A cluster that is alive takes it back with its next head. Returns how many pages were deleted.
+/// Publishes `left` in the name of a dead cluster, so that the others drop its exports, and deletes its pages. A
+/// cluster that is alive reverts this with its next head. Returns the number of deleted pages.
 pub async fn forget(
     cloudmap: Arc<dyn CloudMap>,
     clusterset: &ClusterSetId,
@@ -231,7 +247,7 @@ pub async fn forget(
     Ok(delete_pages(&cloudmap, &registry, clusterset, cluster).await?)
 }
 
-/// Deletes all pages of a cluster; returns how many there were.
+/// Deletes all pages of a cluster, and returns their number.
 pub(super) async fn delete_pages(
     cloudmap: &Arc<dyn CloudMap>,
     registry: &Registry,

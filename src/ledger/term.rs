@@ -12,7 +12,7 @@ use super::{
     writer::{Heads, Identity, Now, Writer},
 };
 
-/// The state machine that a driver (or a simulation) feeds with inputs and whose calls it makes.
+/// The state machine. A driver (or a simulation) gives it inputs and makes its calls.
 #[derive(Debug)]
 pub struct Term {
     timing: Timing,
@@ -25,20 +25,20 @@ pub struct Term {
     remotes: Arc<Remotes>,
 }
 
-/// What is known of the stored record, and the one call on it that is under way.
+/// What is known about the stored record, and the one call on it that is in flight.
 #[derive(Debug, Default)]
 struct Keeper {
     stored: Option<(Record, Version)>,
-    /// What was stored when last known, while `stored` is in doubt.
+    /// The last known content, while `stored` is in doubt.
     before: Option<Record>,
     call: Option<RecordCall>,
     retry_at: Duration,
     failures: u32,
-    /// Answers in a row that came late.
+    /// Number of answers in a row that came late.
     late: u32,
     next_poll: Duration,
     error: Option<String>,
-    /// The call that marks a former membership as left, and which.
+    /// The call that marks a former membership as left, and that membership.
     departing: Option<(CallId, Member)>,
     depart_at: Duration,
     /// Former memberships that are marked as left; the record must follow.
@@ -49,11 +49,12 @@ struct Keeper {
 struct RecordCall {
     id: CallId,
     made: Duration,
-    /// What is being stored; nothing: it is being loaded.
+    /// What is being stored; `None` while it is being loaded.
     storing: Option<Record>,
 }
 
 impl Term {
+    /// A term in which nothing is known yet.
     pub fn new(me: Identity, timing: Timing, limits: Limits, stale_ttl: Option<Duration>, ids: Ids) -> Self {
         let member = Member { clusterset: me.clusterset.to_string(), cluster: me.cluster.to_string() };
         Self {
@@ -68,24 +69,27 @@ impl Term {
         }
     }
 
+    /// The writer.
     pub fn writer(&self) -> &Writer {
         &self.writer
     }
 
+    /// The reader.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
 
-    /// The state that this leader started from, once W2 is over.
+    /// The state from which this leader started; `None` until W2 is over.
     pub fn own(&self) -> Option<&Arc<Map>> {
         self.own.as_ref()
     }
 
-    /// The other clusters. The same [`Arc`] until something changes that matters to anybody.
+    /// The other clusters. This is the same [`Arc`] until something relevant changes.
     pub fn remotes(&self) -> &Arc<Remotes> {
         &self.remotes
     }
 
+    /// The stored record, if it is known.
     pub fn record(&self) -> Option<&Record> {
         self.keeper.stored.as_ref().map(|(record, _)| record)
     }
@@ -95,15 +99,15 @@ impl Term {
         self.writer.error().or(self.keeper.error.as_deref())
     }
 
-    /// The state to publish.
+    /// Sets the state to publish.
     pub fn desire(&mut self, now: Now, map: Arc<Map>) {
         self.writer.desire(now, map, &mut self.out);
         self.settle(now);
     }
 
-    /// The heads of one discovery; `None` if it failed or returned 1,000 rows (R1).
+    /// Takes the heads of one discovery; `None` if it failed or returned 1,000 rows (R1).
     pub fn tick(&mut self, now: Now, heads: Option<&Heads>) {
-        // Without the record nothing is known: positions would go back, and a leaving cluster would publish.
+        // Nothing is known without the record: positions would go back, and a leaving cluster would publish.
         if self.keeper.stored.is_some() || self.keeper.before.is_some() {
             self.writer.tick(now, heads, &mut self.out);
             self.reader.tick(now, heads, &mut self.out);
@@ -111,7 +115,7 @@ impl Term {
         self.settle(now);
     }
 
-    /// Whatever is due.
+    /// Does whatever is due.
     pub fn poll(&mut self, now: Now) {
         self.out.wake = self.out.wake.filter(|at| *at > now.mono);
         if self.keeper.stored.is_some() || self.keeper.before.is_some() {
@@ -120,7 +124,7 @@ impl Term {
         self.settle(now);
     }
 
-    /// The outcome of a call. Outcomes of calls that nobody waits for any more are ignored.
+    /// Takes the outcome of a call. Outcomes of calls that nobody waits for any more are ignored.
     pub fn done(&mut self, now: Now, id: CallId, outcome: &Outcome) {
         if self.keeper.call.as_ref().is_some_and(|call| call.id == id) {
             self.record_done(now, outcome);
@@ -141,17 +145,17 @@ impl Term {
         std::mem::take(&mut self.out.calls)
     }
 
-    /// Calls that need not be waited for any more: their outcomes are ignored.
+    /// Calls that need not be awaited any more: their outcomes are ignored.
     pub fn take_cancelled(&mut self) -> Vec<CallId> {
         std::mem::take(&mut self.out.cancelled)
     }
 
-    /// When to [`Self::poll`] at the latest.
+    /// When to call [`Self::poll`] at the latest.
     pub fn wake(&self) -> Option<Duration> {
         self.out.wake
     }
 
-    /// A former ClusterSet is left when what this cluster exports can be read in the present one.
+    /// Leaves a former ClusterSet, once this cluster's exports can be read in the current one.
     fn depart(&mut self, now: Now) {
         let Some((Record { former, .. }, _)) = &self.keeper.stored else { return };
         let next = former.iter().find(|former| !self.keeper.departed.contains(former));
@@ -176,7 +180,8 @@ impl Term {
         }
     }
 
-    /// One call on the record at a time: load it when it is in doubt, store what writer and reader wait for.
+    /// Handles the record with one call at a time: loads it when it is in doubt, and stores what writer and reader wait
+    /// for.
     fn keep(&mut self, now: Now) {
         if self.keeper.call.is_some() {
             return;
@@ -197,8 +202,8 @@ impl Term {
             wanted.accepted.remove(id);
         }
         let proposal = self.reader.proposal();
-        // What is proposed may be stored already, after a restart. It applies only if it still is: another process of
-        // this cluster may have stored something newer since.
+        // After a restart, the proposal may already be stored. It applies only if it still is: another process of this
+        // cluster may have stored something newer since.
         let stored_already = !proposal.is_empty();
         wanted.accepted.extend(proposal);
         if wanted != *record {
@@ -216,10 +221,10 @@ impl Term {
 
     fn record_done(&mut self, now: Now, outcome: &Outcome) {
         let Some(RecordCall { made, storing, .. }) = self.keeper.call.take() else { return };
-        // An answer that comes late says what was: another process of this cluster may have stored and applied
-        // something newer since. The positions count when they are read again.
+        // A late answer shows an old content: another process of this cluster may have stored and applied something
+        // newer since. The positions count when they are read again.
         let late = now.mono.saturating_sub(made) > self.timing.tick * 2u32.pow(self.keeper.late.min(4));
-        // An API server that always is slow must not stop everything.
+        // An API server that is always slow must not stop everything.
         self.keeper.late = if late { self.keeper.late + 1 } else { 0 };
         match (outcome, storing) {
             (Outcome::Loaded { record, version }, None) => {
@@ -255,7 +260,7 @@ impl Term {
             }
             (Outcome::Conflict, _) => self.doubt(),
             (outcome, _) => {
-                // It may have been stored, or not, or will be.
+                // It may have been stored, or not, or it may still be.
                 self.doubt();
                 self.keeper.failures += 1;
                 let factor = 2u32.pow(self.keeper.failures.min(6) - 1);

@@ -1,4 +1,4 @@
-//! The page tree: a map split by bits of `sha256(key)` into pages, and index pages over them. Pure.
+//! The page tree: a map that is split by bits of `sha256(key)` into pages, with index pages. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,30 +15,34 @@ use super::{
     page::{self, Entry, PageId, Pairs, Prefix, StoredPage},
 };
 
-/// Deflate rarely makes records smaller than this fraction; larger sets are split without trying.
+/// Deflate rarely makes records smaller than this fraction. Larger sets are split without trying.
 const MAX_RATIO: usize = 8;
 
-/// Where the pairs of a published map are.
+/// The pages that contain the pairs of a published map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
+    /// The root that names the index pages.
     pub root: Root,
     leaves: BTreeMap<Prefix, (PageId, Digest)>,
 }
 
 impl Tree {
+    /// The tree of the empty map.
     pub fn empty(shards: u32) -> Self {
         Self { root: Root::empty(shards), leaves: BTreeMap::new() }
     }
 
+    /// Number of data pages.
     pub fn data_pages(&self) -> usize {
         self.leaves.len()
     }
 
+    /// Number of index pages.
     pub fn index_pages(&self) -> usize {
         self.root.pages.len()
     }
 
-    /// Every page that the tree needs, index pages included, by shard.
+    /// Every page that the tree needs, including index pages, by shard.
     pub fn pages(&self) -> impl Iterator<Item = (u32, &PageId)> {
         let leaves = self.leaves.iter().map(|(prefix, (id, _))| (prefix.shard(self.root.shards), id));
         self.root.pages.iter().map(|page| (page.shard, &page.id)).chain(leaves)
@@ -49,37 +53,42 @@ impl Tree {
         self.leaves.get(&prefix).filter(|_| here)
     }
 
-    /// Whether pages start with `prefix` and more bits.
+    /// Whether there are pages whose prefix begins with `prefix` and is longer.
     fn is_split(&self, prefix: Prefix) -> bool {
         let mut below = self.leaves.range(prefix..).map(|(leaf, _)| leaf);
         below.next().is_some_and(|leaf| leaf.depth() > prefix.depth() && leaf.range().0 <= prefix.range().1)
     }
 }
 
-/// A tree, and the pages that must be written, or seen to be there still, before a head may name it.
+/// A tree, and the pages that must be written, or be seen to exist, before a head may name it.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// The tree.
     pub tree: Tree,
+    /// The pages to write or see, with their shards.
     pub pages: Vec<(u32, Arc<StoredPage>)>,
 }
 
+/// Pages cannot be planned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
+    /// A value does not fit into a page.
     #[error("failed to plan pages: the value of {0} does not fit into a page")]
     Value(Arc<str>),
+    /// The state is too large.
     #[error("failed to plan pages: the state needs more than {MAX_SHARDS} shards")]
     Shards,
 }
 
-/// A published map with its tree: what a plan can reuse.
+/// A published map with its tree, which a plan can reuse.
 pub type Published<'a> = (&'a Tree, &'a Map);
 
-/// Plans the pages of `map` under flush id `flush`, in at least `shards` shards. Pages of `previous` whose content and
-/// place stay are reused; without it everything is written anew, but for what `written` has with the same shard and digest:
-/// pages of other flushes that nothing refers to yet.
+/// Plans the pages of `map` with the flush id `flush`, in at least `shards` shards. Pages of `previous` whose content
+/// and place do not change are reused. Without it everything is written again, except for pages in `written` with the
+/// same shard and digest: pages of other flushes to which nothing refers yet.
 ///
 /// # Errors
-/// A value that does not fit into a page by itself, or more pages than [`MAX_SHARDS`] shards hold.
+/// A value does not fit into a page by itself, or there are more pages than [`MAX_SHARDS`] shards can hold.
 pub fn plan(
     previous: Option<Published<'_>>,
     written: impl Fn(u32, Digest) -> Option<Arc<StoredPage>>,
@@ -222,7 +231,7 @@ impl Planner<'_> {
     }
 }
 
-/// Decoded pages by id, each with the digest that it was verified against.
+/// Decoded pages by id, each with the digest against which it was verified.
 #[derive(Debug, Clone, Default)]
 pub struct Cache {
     index: BTreeMap<PageId, (Digest, Arc<[Entry]>)>,
@@ -233,24 +242,28 @@ pub struct Cache {
 /// A map that was read and verified, page by page, against a root.
 #[derive(Debug, Clone)]
 pub struct Verified {
+    /// The tree.
     pub tree: Tree,
+    /// The map.
     pub map: Map,
     /// The pages of this tree only.
     pub cache: Cache,
 }
 
-/// Pages that are still to be read, by shard, and what is wrong with those that were.
+/// Pages that still must be read, by shard, and what is wrong with the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Missing {
+    /// Pages that still must be read, with their shards.
     pub pages: BTreeSet<(u32, PageId)>,
+    /// What is wrong with pages that were read, if anything.
     pub broken: Option<&'static str>,
 }
 
-/// Reads the map under `root` from `cache` and the `found` pages. It is all or nothing.
+/// Reads the map under `root` from `cache` and the `found` pages, as a whole or not at all.
 ///
-/// A digest says only that the pages are those that the root's writer meant. What they say is checked as well: each page has the
-/// keys of its prefix, no two prefixes overlap, and the whole keeps to the bounds ([`MAX_PAGES`], [`MAX_PAIRS`],
-/// [`MAX_STATE_BYTES`]) before more of it is unpacked.
+/// A digest only proves that these are the pages that the root's writer meant. Their content is checked as well: each
+/// page has the keys of its prefix, no two prefixes overlap, and the whole stays within the limits ([`MAX_PAGES`],
+/// [`MAX_PAIRS`], [`MAX_STATE_BYTES`]) before more of it is unpacked.
 pub fn verify(root: &Root, cache: &Cache, found: &BTreeMap<PageId, Arc<StoredPage>>) -> Result<Verified, Missing> {
     let mut verified = Verified { tree: Tree::empty(root.shards), map: Map::new(), cache: Cache::default() };
     verified.tree.root = root.clone();
@@ -271,11 +284,11 @@ pub fn verify(root: &Root, cache: &Cache, found: &BTreeMap<PageId, Arc<StoredPag
         };
         listed += 1 + entries.len();
         if listed > MAX_PAGES {
-            return Err(broken("the root names more pages than a cluster may have"));
+            return Err(broken("the root has more pages than a cluster may have"));
         }
         for entry in entries.iter() {
             if entry.prefix.shard(root.shards) != root_page.shard {
-                return Err(broken("a page is named in another shard than its prefix belongs to"));
+                return Err(broken("a page is in another shard than its prefix"));
             }
             let cached = cache.data.get(&entry.page);
             let cached = cached.filter(|(digest, prefix, _)| (*digest, *prefix) == (entry.digest, entry.prefix));
@@ -298,7 +311,7 @@ pub fn verify(root: &Root, cache: &Cache, found: &BTreeMap<PageId, Arc<StoredPag
             pairs_read += pairs.len();
             bytes += pairs.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
             if pairs_read > MAX_PAIRS || bytes > MAX_STATE_BYTES {
-                return Err(broken("the state is larger than that of a cluster may be"));
+                return Err(broken("the state is larger than a cluster's may be"));
             }
             verified.map.extend(pairs.iter().cloned());
             verified.tree.leaves.insert(entry.prefix, (entry.page.clone(), entry.digest));
@@ -317,19 +330,19 @@ pub fn verify(root: &Root, cache: &Cache, found: &BTreeMap<PageId, Arc<StoredPag
     Ok(verified)
 }
 
-/// Why a state is larger than any reader takes.
+/// Why a state is larger than readers accept, if so.
 pub(super) fn excess(map: &Map) -> Option<String> {
     let bytes: usize = map.iter().map(|(key, value)| key.len() + value.len()).sum();
     (map.len() > MAX_PAIRS || bytes > MAX_STATE_BYTES).then(|| {
         format!(
-            "the exports of this cluster take {} records of {bytes} bytes, and a cluster may have {MAX_PAIRS} of \
-             {MAX_STATE_BYTES} in all: nothing new is published until there are fewer",
+            "the exports of this cluster need {} records of {bytes} bytes, but a cluster may have {MAX_PAIRS} of \
+             {MAX_STATE_BYTES} in total; nothing new is published until there are fewer",
             map.len()
         )
     })
 }
 
-/// The pairs of those pages of `root` that are among `found`: a part of a state, which stands for none.
+/// The pairs in those pages of `root` that are among `found`: a part of a state.
 pub(super) fn salvage(root: &Root, found: &BTreeMap<PageId, Arc<StoredPage>>) -> Map {
     let stored = |id: &PageId, digest: Digest| found.get(id).filter(|page| page.digest == digest);
     let index = root.pages.iter().filter_map(|page| page::decode_index(&stored(&page.id, page.digest)?.bytes).ok());

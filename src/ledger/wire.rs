@@ -1,6 +1,7 @@
-//! Protobuf messages, as stored. Field numbers are for ever; unknown fields are ignored on reading and never copied.
+//! Protobuf messages as they are stored. Field numbers never change. Unknown fields are ignored on reading and never
+//! copied.
 //!
-//! Enumerations are plain numbers: a value from a newer release must cost one field, not the record.
+//! Enumerations are plain numbers, so that a value of a newer version costs one field and not the record.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +40,7 @@ pub(super) struct Export {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-// The names of the Kubernetes fields.
+// The fields have their names in Kubernetes.
 #[allow(clippy::struct_field_names)]
 pub(super) struct Port {
     #[prost(string, tag = "1")]
@@ -77,7 +78,7 @@ pub(super) struct Registration {
     pub retiring: bool,
 }
 
-/// Endpoints that share dictionaries of what thousands of endpoints have in common.
+/// Endpoints with dictionaries of what thousands of endpoints have in common.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Chunk {
     #[prost(message, repeated, tag = "1")]
@@ -92,10 +93,10 @@ pub(super) struct Chunk {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct PortSet {
-    /// Ports of the export: four times the number, plus the protocol. Names and the rest are there.
+    /// Ports of the export: four times the number, plus the protocol. Their names and the rest are in the export.
     #[prost(uint32, repeated, tag = "1")]
     pub service_ports: Vec<u32>,
-    /// On which the endpoints listen; as many.
+    /// The numbers on which the endpoints listen, in the same order.
     #[prost(uint32, repeated, tag = "2")]
     pub numbers: Vec<u32>,
 }
@@ -133,7 +134,7 @@ pub(super) struct DataPage {
 pub(super) struct Pair {
     #[prost(string, tag = "1")]
     pub key: String,
-    /// Absent in a delta: the key is removed.
+    /// Absent in a delta if the key is removed.
     #[prost(bytes = "vec", optional, tag = "2")]
     pub value: Option<Vec<u8>>,
 }
@@ -160,7 +161,7 @@ pub(super) struct IndexPage {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Head {
-    /// Highest format that the writer reads.
+    /// The highest format that the writer reads.
     #[prost(uint32, tag = "1")]
     pub reads: u32,
     #[prost(string, tag = "2")]
@@ -180,13 +181,13 @@ pub(super) struct Head {
     /// A packed [`DataPage`] whose pairs may lack a value.
     #[prost(bytes = "vec", tag = "9")]
     pub delta: Vec<u8>,
-    /// Seconds.
+    /// In seconds.
     #[prost(uint32, tag = "10")]
     pub lease: u32,
-    /// Milliseconds since 1970, for people only.
+    /// Milliseconds since 1970, only for people.
     #[prost(uint64, tag = "11")]
     pub written: u64,
-    /// The cluster that the head is of: a head copied under another id is no head.
+    /// The cluster to which the head belongs. A head that was copied to another id does not count.
     #[prost(string, tag = "12")]
     pub cluster: String,
 }

@@ -145,9 +145,17 @@ pub enum Outcome {
     #[default]
     Pending,
     /// All instances were registered. Later changes are on their way.
-    Registered { count: usize },
+    Registered {
+        /// Their number.
+        count: usize,
+    },
     /// Some or all instances cannot be registered.
-    Refused { reason: Reason, message: String },
+    Refused {
+        /// Why not.
+        reason: Reason,
+        /// The text for the user.
+        message: String,
+    },
 }
 
 /// Why a target, or a part of its instances, is not registered.

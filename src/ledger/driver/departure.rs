@@ -1,4 +1,4 @@
-//! Leaving a ClusterSet that this cluster was a member of before its ClusterSet was changed (W9).
+//! Leaving a former ClusterSet after the ClusterSet of this cluster was changed (W9).
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,18 +16,18 @@ use crate::{
     model::{ClusterId, ClusterSetId},
 };
 
-/// Between looks whether the ledger says `left`, and how many there are.
+/// Time between two looks whether the ledger says `left`, and their number.
 const LOOK: Duration = Duration::from_secs(3);
 const LOOKS: u32 = 10;
 
-/// Marks the membership as left, if its ledger has a live head that is this cluster's, and deletes its pages. Its instances stay:
-/// they are marked as the other ClusterSet's, which `purge` knows.
+/// Marks the membership as left, if its ledger has a live head of this cluster, and deletes its pages. Its instances
+/// stay: their marks name the other ClusterSet, and `purge` finds them.
 ///
 /// # Errors
-/// The ledger cannot be read or written, or does not say so (yet): it is to be tried again.
+/// The ledger cannot be read or written, or does not say `left` (yet). Try again.
 pub(super) async fn depart(cloudmap: &Arc<dyn CloudMap>, from: &Member, uid: &str) -> Result<Outcome, Failure> {
     let Member { clusterset, cluster } = from;
-    // Ids that are none were never a member's.
+    // An invalid id was never a member.
     let (Ok(set), Ok(id)) = (clusterset.parse::<ClusterSetId>(), cluster.parse::<ClusterId>()) else {
         return Ok(Outcome::Done);
     };
@@ -47,8 +47,8 @@ pub(super) async fn depart(cloudmap: &Arc<dyn CloudMap>, from: &Member, uid: &st
                 clusterset,
                 cluster,
                 pages = deleted,
-                "this cluster's ClusterSet was changed: the former one is told that it left. What it registered for the former one \
-                 stays until you run: cloudmap-mcs purge --clusterset-id {clusterset} --cluster {cluster}"
+                "this cluster's ClusterSet was changed, and it leaves the former one. Its instances for the former one \
+                 stay until you run: cloudmap-mcs purge --clusterset-id {clusterset} --cluster {cluster}"
             );
             return Ok(Outcome::Done);
         }
@@ -64,6 +64,6 @@ pub(super) async fn depart(cloudmap: &Arc<dyn CloudMap>, from: &Member, uid: &st
         }
         sleep(LOOK).await;
     }
-    let message = format!("the ledger of the former ClusterSet {clusterset} does not say yet that {cluster} left");
+    let message = format!("the ledger of the former ClusterSet {clusterset} does not show yet that {cluster} left");
     Err(Failure { message, uncertain: true })
 }

@@ -1,7 +1,7 @@
-//! Registration records of a cluster in no ClusterSet: there is no ledger to keep them, so the record in Kubernetes does.
+//! Registration records of a standalone cluster. There is no ledger, so they are in the record in Kubernetes.
 //!
-//! The same promise as the ledger's: what is *published* is stored, and only then instances are registered, so that a
-//! leader that takes over after a crash knows where to look.
+//! The rule is the same as in the ledger: what is *published* is stored, and only then instances are registered, so
+//! that a leader that takes over after a crash knows where to look.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -23,20 +23,20 @@ use crate::{
     model::{ClaimOwner, Registration, Target},
 };
 
-/// First and longest wait after a failure.
+/// First and longest pause after a failure.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(8);
 
-/// The registration records, as they are stored.
+/// The stored registration records.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Kept {
-    /// `None` until they were read: first as the leader before left them.
+    /// The records; `None` until they were read. At first they are those of the previous leader.
     pub map: Option<Arc<Map>>,
-    /// Why they cannot be read, or stored, and not just once.
+    /// Why they repeatedly cannot be read or stored, if so.
     pub error: Option<String>,
 }
 
-/// Running records. Dropping it stops them at once; the next leader goes on from what is stored.
+/// The running task. Dropping this stops it at once; the next leader continues from what is stored.
 #[derive(Debug)]
 pub struct Handle {
     desired: watch::Sender<Option<Arc<Map>>>,
@@ -45,7 +45,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The records to store. `None` until the first are known; nothing is stored before.
+    /// The records to store. `None` until the first ones are known; nothing is stored before.
     pub fn desired(&self) -> &watch::Sender<Option<Arc<Map>>> {
         &self.desired
     }
@@ -62,7 +62,7 @@ impl Drop for Handle {
     }
 }
 
-/// Starts a term outside any ClusterSet. No other clusters, and no state but the registration records.
+/// Starts a term of a standalone cluster, which has no other clusters and no state except for the registration records.
 pub fn spawn(record: Arc<dyn RecordStore>, leadership: impl Leadership) -> Handle {
     let (desired, desired_rx) = watch::channel(None);
     let (sender, kept) = watch::channel(Kept::default());
@@ -96,7 +96,7 @@ impl<L: Leadership> Keeper<L> {
                         break self.says(wanted);
                     }
                     Err(error) => {
-                        warn!(%error, "cannot keep the registration records: nothing new is registered until then");
+                        warn!(%error, "cannot store the registration records; nothing new is registered until they are stored");
                         self.fails(&error, wait);
                         sleep(wait).await;
                         wait = (wait * 2).min(RETRY_LAST);
@@ -116,7 +116,7 @@ impl<L: Leadership> Keeper<L> {
         self.kept.send_replace(Kept { map: Some(map), error: None });
     }
 
-    /// Says an error, once it is more than a hiccup.
+    /// Reports an error once it is more than a short failure.
     fn fails(&self, error: &StoreError, wait: Duration) {
         if wait > RETRY_FIRST {
             self.kept.send_modify(|kept| kept.error = Some(error.to_string()));
@@ -125,7 +125,7 @@ impl<L: Leadership> Keeper<L> {
 
     async fn store(&self, record: &Record, version: &Version) -> Result<Version, StoreError> {
         if self.leadership.is_leader_until().is_none_or(|until| until < Instant::now() + LEASE_MARGIN) {
-            return Err(StoreError::Failed("the Lease is not held: nothing is written".to_owned()));
+            return Err(StoreError::Failed("the Lease is not held; nothing is written".to_owned()));
         }
         self.record.store(record, version).await
     }
@@ -136,7 +136,7 @@ impl<L: Leadership> Keeper<L> {
             match self.record.load().await {
                 Ok(loaded) => return loaded.unwrap_or_default(),
                 Err(error) => {
-                    warn!(%error, "cannot read the registration records: nothing is registered until then");
+                    warn!(%error, "cannot read the registration records; nothing is registered until they are read");
                     self.fails(&error, wait);
                 }
             }
@@ -172,7 +172,7 @@ fn decode(record: &Record) -> Map {
         }
     };
     let encoded = record.registrations.iter().filter_map(|stored| {
-        // Names of namespaces and services are bounded (cloudmap limits), so that the record always fits.
+        // The names of namespaces and services are limited (by Cloud Map), so the record always fits.
         records::encode_registration(&registration(stored)).ok()
     });
     encoded.collect::<BTreeMap<_, _>>()
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_published_is_stored_and_found_by_the_next_leader() {
+    async fn published_records_are_stored_and_found_by_the_next_leader() {
         let store = Arc::new(Stored::default());
         let (lead, leads) = watch::channel(true);
         let kept = Record { epoch: 3, ..Record::default() };
@@ -232,7 +232,7 @@ mod tests {
 
         let second = spawn(store.clone(), Leads(leads));
         says(&second, &map("web", true)).await;
-        // Somebody else wrote it meanwhile.
+        // Another process wrote it meanwhile.
         store.0.lock().unwrap().as_mut().unwrap().1 += 1;
         second.desired().send_replace(Some(map("api", false)));
         says(&second, &map("api", false)).await;

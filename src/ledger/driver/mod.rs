@@ -40,18 +40,19 @@ use departure::depart;
 pub(super) use registry::Registry;
 pub use status::Status;
 
-/// A write is made only while the Lease is held for this much longer: no call takes longer than this to be sent and
+/// A write is made only if the Lease is held for at least this much longer. No call takes longer to be sent and
 /// answered (the adapter's deadline).
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
 
 /// Whether this process leads its cluster.
 #[async_trait]
 pub trait Leadership: Send + Sync + 'static {
-    /// Until when, on tokio's clock, nobody else can hold the Lease; `None` when it is not held. Asked immediately
-    /// before every write, so it must be cheap, and must be true without asking the API server.
+    /// Until when, on tokio's clock, nobody else can hold the Lease; `None` if this process does not hold it. This is
+    /// called immediately before every write, so it must be cheap, and must be correct without a call to the API
+    /// server.
     fn is_leader_until(&self) -> Option<Instant>;
 
-    /// Reads the Lease from the API server, not from a cache: is it still ours? (W1)
+    /// Reads the Lease from the API server, not from a cache, and returns whether it is still ours (W1).
     async fn confirm(&self) -> bool;
 }
 
@@ -72,28 +73,32 @@ impl Leadership for cluster::Leadership {
     }
 }
 
-/// Who this cluster is, and how the ledger is run.
+/// The identity of this cluster, and how to run the ledger.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// Cluster id.
     pub cluster: ClusterId,
+    /// ClusterSet id.
     pub clusterset: ClusterSetId,
-    /// UID of the kube-system namespace.
+    /// UID of the namespace kube-system.
     pub uid: String,
-    /// Remove the endpoints of a cluster that is silent for this long, of at least [`Timing::lease`]; `None`: never.
+    /// Remove the endpoints of a cluster that is silent for this long, at least [`Timing::lease`]; `None` means never.
     pub stale_ttl: Option<Duration>,
-    /// [`Timing::tick`] is how often the heads are read.
+    /// Times; [`Timing::tick`] is how often the heads are read.
     pub timing: Timing,
+    /// Sizes.
     pub limits: Limits,
 }
 
 impl Settings {
+    /// The default settings for this cluster.
     pub fn new(cluster: ClusterId, clusterset: ClusterSetId, uid: impl Into<String>) -> Self {
         let (timing, limits) = Default::default();
         Self { cluster, clusterset, uid: uid.into(), stale_ttl: None, timing, limits }
     }
 }
 
-/// A running ledger. Dropping it stops it at once; the next leader goes on from the record.
+/// A running ledger. Dropping this stops it at once; the next leader continues from the record.
 #[derive(Debug)]
 pub struct Handle {
     desired: watch::Sender<Option<Arc<Map>>>,
@@ -106,13 +111,13 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The state to publish. `None` until the first full state is computed; nothing is published before.
+    /// The state to publish. `None` until the first complete state is computed; nothing is published before.
     pub fn desired(&self) -> &watch::Sender<Option<Arc<Map>>> {
         &self.desired
     }
 
-    /// The state that this leader starts from, `Some` once W2 is over: endpoints keep their chunks, and registration
-    /// records tell where instances are.
+    /// The state from which this leader starts; `Some` once W2 is over. With it endpoints keep their chunks, and
+    /// registration records show where instances are.
     pub fn own(&self) -> watch::Receiver<Option<Arc<Map>>> {
         self.own.clone()
     }
@@ -122,23 +127,24 @@ impl Handle {
         self.published.clone()
     }
 
-    /// A published state that was read back in this epoch, so that it can be taken for visible to others as well. The
-    /// newest one, or one shortly before it.
+    /// A published state that was read back in this epoch, so that others probably see it, too: the newest one, or one
+    /// shortly before it.
     pub fn read_back(&self) -> watch::Receiver<Option<Arc<Map>>> {
         self.read_back.clone()
     }
 
-    /// The other clusters; changes only when something does that matters.
+    /// The other clusters. It changes only when something relevant does.
     pub fn remotes(&self) -> watch::Receiver<Arc<Remotes>> {
         self.remotes.clone()
     }
 
+    /// The status, for conditions, metrics and people.
     pub fn status(&self) -> watch::Receiver<Arc<Status>> {
         self.status.clone()
     }
 
-    /// Until when anything may be written in the name of this cluster, given until when this process leads: who does not
-    /// own the cluster id (any more) writes nothing at all (W0).
+    /// Until when anything may be written in the name of this cluster, given until when this process leads. A cluster
+    /// that does not (or no longer) own its id writes nothing at all (W0).
     pub fn permit(
         &self,
         leads_until: impl Fn() -> Option<Instant> + Send + Sync + 'static,
@@ -154,7 +160,7 @@ impl Drop for Handle {
     }
 }
 
-/// Starts a term. To be called when this process was elected; it ends with `shutdown`, or when the handle is dropped.
+/// Starts a term. Call it when this process was elected. The term ends with `shutdown`, or when the handle is dropped.
 pub fn spawn(
     settings: Settings,
     cloudmap: Arc<dyn CloudMap>,
@@ -209,7 +215,7 @@ struct Driver {
     jitter: Ids,
     ports: Arc<Ports>,
     started: Instant,
-    /// Calls under way; nothing comes of one that was cancelled.
+    /// Calls in flight. The outcome of a cancelled one is ignored.
     calls: FuturesUnordered<BoxFuture<'static, Option<(CallId, Outcome)>>>,
     cancel: BTreeMap<CallId, AbortHandle>,
     own: watch::Sender<Option<Arc<Map>>>,
@@ -243,7 +249,7 @@ impl Driver {
             tokio::select! {
                 biased;
                 changed = desired.changed(), if wanting => {
-                    // Without a sender the last state is kept and heartbeats go on.
+                    // Without a sender the last state stays, and heartbeats continue.
                     wanting = changed.is_ok();
                     let map = desired.borrow_and_update().clone();
                     if let Some(map) = map {
@@ -282,7 +288,7 @@ impl Driver {
         Now { mono: self.started.elapsed(), wall }
     }
 
-    /// A tick, give or take a tenth so that clusters do not read in step; after failures up to eight of them.
+    /// A tick, plus or minus a tenth so that clusters do not read in step; up to eight ticks after failures.
     fn pause(&mut self, failures: u32) -> Duration {
         let fraction = (self.jitter.next() % 2_001) as f64 / 10_000.0;
         (self.timing.tick * 2u32.pow(failures.min(3))).mul_f64(0.9 + fraction)
@@ -319,7 +325,7 @@ impl Driver {
     }
 }
 
-/// Everything outside.
+/// All connections to the outside.
 struct Ports {
     cloudmap: Arc<dyn CloudMap>,
     uid: String,
@@ -332,7 +338,7 @@ impl Ports {
     async fn make(self: Arc<Self>, id: CallId, call: Call) -> (CallId, Outcome) {
         if call.writes() && self.leadership.is_leader_until().is_none_or(|until| until < Instant::now() + LEASE_MARGIN)
         {
-            let message = "the Lease is not held: nothing is written".to_owned();
+            let message = "the Lease is not held; nothing is written".to_owned();
             return (id, Outcome::Failed(Failure { message, uncertain: false }));
         }
         let outcome = match call {
@@ -366,7 +372,7 @@ impl Ports {
     }
 }
 
-/// Heads parsed once per content: most ticks change one of them.
+/// Heads that are parsed once per content, because most ticks change only one of them.
 #[derive(Debug, Default)]
 pub(super) struct ParsedHeads(BTreeMap<Arc<str>, (crate::cloudmap::Attributes, Arc<super::head::Head>)>);
 

@@ -1,4 +1,4 @@
-//! The ledger's verbs on top of the Cloud Map port: names to ids, operations awaited.
+//! The calls of the ledger on top of the Cloud Map port: names become ids, and operations are awaited.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,13 +32,13 @@ use crate::{
     model::{ClusterId, ClusterSetId},
 };
 
-/// Most operations take 100 ms to 3 s; the first look is early because a change waits for it.
+/// First look at an operation. Most take 100 ms to 3 s; the first look is early because a change waits for it.
 const FIRST_POLL: Duration = Duration::from_millis(60);
 const LAST_POLL: Duration = Duration::from_secs(1);
-/// An operation that takes longer is of unknown outcome.
+/// An operation that takes longer has an unknown outcome.
 const OPERATION_LIMIT: Duration = Duration::from_mins(1);
 
-/// So many heads are said to be many: a discovery has room for 1,000.
+/// From this number of heads on, a warning is logged: a discovery has room for 1,000.
 const CROWDED: usize = 800;
 
 /// The ledger of one ClusterSet in Cloud Map.
@@ -51,11 +51,11 @@ pub(in crate::ledger) struct Registry {
     services: Mutex<BTreeMap<String, Arc<str>>>,
     /// Ids of exports services that this cluster provably created.
     owned: Mutex<BTreeSet<Arc<str>>>,
-    /// Held while a service is looked at, so that of many page writes one asks.
+    /// Held while a service is looked at, so that only one of many page writes does it.
     proving: Mutex<()>,
-    /// The heads were read once.
+    /// Whether the heads were read once.
     seen_heads: AtomicBool,
-    /// There are so many heads that somebody has to do something about it.
+    /// Whether there are so many heads that somebody must act.
     crowded: AtomicBool,
     heads: Mutex<ParsedHeads>,
     bytes_read: AtomicU64,
@@ -96,7 +96,7 @@ impl Registry {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// The ledger's namespace, if it was found before; asked for at every tick, so it costs no call.
+    /// The ledger's namespace, if it was found before. Every tick needs it, so this makes no call.
     async fn known_namespace(&self) -> Result<Namespace, Failure> {
         let known = self.namespace.lock().await.clone();
         known.ok_or_else(|| failure(format!("the namespace {} is not found yet", self.namespace_name())))
@@ -106,14 +106,14 @@ impl Registry {
         namespace_name(self.clusterset.as_str())
     }
 
-    /// Finds the namespace; the `HttpName` that discovery takes may differ from its name.
+    /// Finds the namespace. The `HttpName` for discovery may differ from its name.
     pub(in crate::ledger) async fn find_namespace(&self) -> Result<Option<Namespace>, Failure> {
         let mut known = self.namespace.lock().await;
         if known.is_none() {
             let name = self.namespace_name();
             let mut found = self.cloudmap.list_namespaces(Lane::Ledger).await?;
             found.retain(|namespace| namespace.kind == NamespaceKind::Http && *namespace.name == *name);
-            // Several may have the name: all clusters must take the same one, and stay with it.
+            // Several namespaces may have the name. All clusters must use the same one, and keep it.
             *known = found.into_iter().min_by(|a, b| a.precedence().cmp(&b.precedence()));
         }
         Ok(known.clone())
@@ -128,7 +128,7 @@ impl Registry {
         let created = self.cloudmap.create_http_namespace(&name, OWNER, &description, &tags(&self.clusterset)).await;
         match created {
             Ok(operation) => self.wait_for(operation).await?,
-            // Another cluster was first, or an earlier attempt of ours is still running.
+            // Another cluster was first, or an earlier attempt of ours is still in progress.
             Err(Error { kind: ErrorKind::AlreadyExists { .. }, .. }) => {}
             Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
                 self.wait_for(operation).await?;
@@ -144,7 +144,7 @@ impl Registry {
         let Some(namespace) = self.find_namespace().await? else { return Ok(Vec::new()) };
         let listed = match self.cloudmap.list_services(&namespace.id).await {
             Err(error) if error.kind == ErrorKind::NotFound => {
-                // Deleted since: whoever writes next makes it again.
+                // It was deleted since. Whoever writes next creates it again.
                 *self.namespace.lock().await = None;
                 self.services.lock().await.clear();
                 return Ok(Vec::new());
@@ -178,7 +178,7 @@ impl Registry {
             namespace_id: namespace.id,
             name: name.as_str().into(),
             creator_request_id: creator.to_owned(),
-            // external-dns stops at services with a description that have no records.
+            // external-dns crashes on services that have a description and no records.
             description: None,
             dns: None,
             custom_health_check: false,
@@ -202,7 +202,8 @@ impl Registry {
         Ok(created)
     }
 
-    /// W0: the own exports service, which belongs to whoever created it. What is there is looked at, not created again.
+    /// W0: claims the own exports service, which belongs to its creator. An existing one is looked at, not created
+    /// again.
     pub(in crate::ledger) async fn claim(&self, shard: u32) -> Result<Outcome, Failure> {
         let Some((cluster, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
         self.list_services().await?;
@@ -233,8 +234,8 @@ impl Registry {
         Ok(Outcome::Claimed { created, shards: shards.max(shard + 1) })
     }
 
-    /// Whose an own exports service is, if not this cluster's: somebody may have purged it, and another cluster may have
-    /// claimed the id since.
+    /// Whether an own exports service belongs to another cluster: somebody may have purged it, and another cluster may
+    /// have claimed the id since.
     async fn taken(&self, shard: u32) -> Result<Option<Outcome>, Failure> {
         let Some((cluster, _)) = &self.me else { return Ok(None) };
         let _proving = self.proving.lock().await;
@@ -246,8 +247,8 @@ impl Registry {
         Ok(Some(self.claim(shard).await?).filter(|outcome| matches!(outcome, Outcome::Taken { .. })))
     }
 
-    /// R1: all heads. 1,000 rows may be a part, which says nothing about the rest. `None` as long as the ledger is not
-    /// made yet: what keeps it from being made, the claim says.
+    /// R1: all heads. 1,000 rows may be a part, which proves nothing about the rest. `None` while the ledger does not
+    /// exist yet; the claim reports why.
     pub(in crate::ledger) async fn read_heads(&self) -> Result<Option<Heads>, Failure> {
         let Some(namespace) = self.namespace.lock().await.clone() else { return Ok(None) };
         let discovery = match self.discover(&namespace.http_name, CLUSTERS, &BTreeMap::new()).await {
@@ -259,8 +260,8 @@ impl Registry {
         self.seen_heads.store(true, Ordering::Relaxed);
         if discovery.truncated {
             return Err(failure(format!(
-                "reading {CLUSTERS} returned 1,000 rows, which may be a part only: nothing can be read until there are fewer. Clusters \
-                 that left are listed by `cloudmap-mcs ledger show` and taken away by `cloudmap-mcs purge --cluster ID`"
+                "reading {CLUSTERS} returned 1,000 rows, which may be only a part; nothing can be read until there are fewer. Clusters \
+                 that left are listed by `cloudmap-mcs ledger show` and removed by `cloudmap-mcs purge --cluster ID`"
             )));
         }
         let heads = self.heads.lock().await.parse(discovery.instances);
@@ -270,15 +271,15 @@ impl Registry {
             tracing::warn!(
                 heads = heads.len(),
                 left,
-                "at 1,000 heads the ledger cannot be read any more: take away those of clusters that left, which `cloudmap-mcs \
-                 ledger show` lists, by `cloudmap-mcs purge --cluster ID`"
+                "with 1,000 heads the ledger can no longer be read; remove those of clusters that left, which `cloudmap-mcs \
+                 ledger show` lists, with `cloudmap-mcs purge --cluster ID`"
             );
         }
         self.crowded.store(crowded, Ordering::Relaxed);
         Ok(Some(heads))
     }
 
-    /// `None`: there is no such service.
+    /// The pages of a shard; `None` if the service does not exist.
     pub(in crate::ledger) async fn read_pages(
         &self,
         cluster: &str,
@@ -308,10 +309,10 @@ impl Registry {
         Ok(discovery)
     }
 
-    /// `Taken` where the id turns out to belong to another cluster: nothing was written then.
+    /// Writes a head. `Taken` if the id turns out to belong to another cluster; then nothing was written.
     pub(in crate::ledger) async fn put_head(&self, head: &Head) -> Result<Outcome, Failure> {
         if self.me.is_some() && self.find_service(CLUSTERS).await?.is_none() {
-            // Somebody purged the ledger. That a cluster left, its absence says as well.
+            // Somebody purged the ledger. Its absence also shows that a cluster left.
             if !head.is_live() {
                 return Ok(Outcome::Done);
             }
@@ -323,7 +324,7 @@ impl Registry {
         self.register(CLUSTERS, &head.to_instance()).await
     }
 
-    /// As [`put_head`](Self::put_head).
+    /// Writes a page, like [`put_head`](Self::put_head).
     pub(super) async fn put_page(&self, shard: u32, page: &StoredPage) -> Result<Outcome, Failure> {
         let Some((cluster, _)) = &self.me else { return Err(failure("read-only".to_owned())) };
         if let Some(taken) = self.taken(shard).await? {
@@ -345,7 +346,8 @@ impl Registry {
         }
     }
 
-    /// As [`put_head`](Self::put_head) for the own id; whether a former id was ours, the caller knows.
+    /// Deletes a page, for the own id like [`put_head`](Self::put_head). For a former id, the caller knows whether it
+    /// was ours.
     pub(in crate::ledger) async fn delete_page(
         &self,
         cluster: &str,
@@ -378,7 +380,7 @@ impl Registry {
         self.services.lock().await.get(name).cloned()
     }
 
-    /// A service that was listed, with its creator; `None` if it was not, or is gone since.
+    /// A listed service with its creator; `None` if it was not listed, or is gone since.
     async fn known_service_details(&self, name: &str) -> Result<Option<Service>, Failure> {
         let Some(id) = self.known_service(name).await else { return Ok(None) };
         match self.cloudmap.get_service(&id).await {

@@ -8,22 +8,27 @@ use crate::ledger::{
     writer::{Figures, Stage},
 };
 
+/// The state of the ledger.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Status {
+    /// What the writer is doing.
     pub stage: Stage,
-    /// What the stage means, where somebody must do something about it.
+    /// What somebody must do about the stage, if anything.
     pub message: Option<String>,
     /// The last error of writing, of the record, or of reading the heads.
     pub error: Option<String>,
+    /// The epoch.
     pub epoch: u64,
-    /// The record says that this cluster is leaving: withdraw all exports and instances, then publish an empty state.
+    /// Whether the record says that this cluster is leaving: withdraw all exports and instances, then publish an empty
+    /// state.
     pub leaving: bool,
+    /// Statistics of the writer.
     pub figures: Figures,
-    /// By cluster id.
+    /// Statistics of the other clusters, by cluster id.
     pub remotes: BTreeMap<Arc<str>, RemoteFigures>,
     /// Heads that are ignored, by cluster id, and why (R2).
     pub ignored: BTreeMap<Arc<str>, String>,
-    /// Characters of attributes that discoveries returned since the start of the term.
+    /// Number of characters of attributes that discoveries returned since the term began.
     pub bytes_read: u64,
 }
 
@@ -53,8 +58,8 @@ impl Status {
             )),
             Stage::Contested => Some(
                 "another controller writes in the name of this cluster, with the same id and the same UID of the namespace \
-                 kube-system, as after a restore from a backup while the original goes on; nothing is written from here \
-                 until it stops. Stop one of them, or make that cluster anew"
+                 kube-system, as after a restore from a backup while the original lives; nothing is written from here \
+                 until it stops. Stop one of them, or create that cluster again"
                     .to_owned(),
             ),
             _ => None,

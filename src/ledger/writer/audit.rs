@@ -1,4 +1,4 @@
-//! W8: every few minutes the own ledger is read as a fresh reader reads it.
+//! W8: every few minutes the own ledger is read as a new reader would read it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -48,7 +48,7 @@ impl Writer {
         match progress {
             Progress::Waiting => {}
             Progress::Complete(_) => *audit = Audit::new(now.mono + self.timing.audit),
-            // A read that failed says nothing about the pages.
+            // A read that failed proves nothing about the pages.
             Progress::Unread(_) => {
                 audit.fetch = None;
                 audit.failing_since = None;
@@ -60,7 +60,7 @@ impl Writer {
                 let since = *audit.failing_since.get_or_insert(now.mono);
                 if now.mono.saturating_sub(since) > self.timing.audit_limit {
                     *audit = Audit::new(now.mono + self.timing.audit_limit);
-                    self.error = Some(format!("the own ledger cannot be read ({why}): it is written anew"));
+                    self.error = Some(format!("the own ledger cannot be read ({why}); it is written again"));
                     self.run.flush = None;
                     self.run.spare.clear();
                     self.run.rewrite = true;

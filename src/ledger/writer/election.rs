@@ -1,4 +1,4 @@
-//! W0 to W2: from the claim of the id to the base that this leader starts from.
+//! W0 to W2: from the claim of the id to the base from which this leader starts.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,25 +13,25 @@ use crate::ledger::{
     tree::{Cache, Tree, Verified},
 };
 
-/// W2: the search for the state that this leader starts from.
+/// W2: the search for the state from which this leader starts.
 #[derive(Debug)]
 pub(super) struct Search {
     fetch: Option<Fetch>,
     retry_at: Duration,
-    /// Time between completed reads in a row that showed no base. Time in which reads fail says nothing.
+    /// Time between completed reads in a row that showed no base. Time in which reads fail does not count.
     missed: Duration,
     last_miss: Option<Duration>,
-    /// The newest live head of this cluster under another id (its id was changed), if that is newer than the own one.
+    /// The newest live head of this cluster under another id (its id was changed), if it is newer than the own one.
     former: Option<Arc<Head>>,
-    /// Whether this cluster created the exports service of an id, once that was asked.
+    /// Whether this cluster created the exports service of an id, once that is known.
     ours: BTreeMap<Arc<str>, bool>,
     asking: Option<(CallId, Arc<str>)>,
-    /// What could be read of a root that does not verify.
+    /// The readable part of a root that does not verify.
     salvage: Map,
 }
 
-/// W1: an own head whose epoch this cluster's record does not know. Its record was lost or restored, or somebody else is this
-/// cluster as well: then it goes on writing.
+/// W1: an own head whose epoch the record does not contain. Either the record was lost or restored, or another cluster
+/// has the same identity, and then its head advances.
 #[derive(Debug)]
 pub(super) struct Stranger {
     position: Position,
@@ -58,7 +58,7 @@ impl Search {
         }
     }
 
-    /// A read failed: the time until the next one that completes does not count.
+    /// A read failed. The time until the next completed one does not count.
     pub(super) fn unread(&mut self) {
         self.last_miss = None;
     }
@@ -81,7 +81,8 @@ impl Writer {
         }
     }
 
-    /// Whether a head of the own id can be one of this cluster: every epoch is stored in the record before a head carries it.
+    /// Whether a head of the own id can come from this cluster: every epoch is stored in the record before a head
+    /// contains it.
     pub(super) fn is_plausible(&self, head: &Head) -> bool {
         head.uid != self.me.uid || head.position.epoch <= self.recorded.max(self.epoch) + MAX_EPOCH_LEAP
     }
@@ -106,7 +107,8 @@ impl Writer {
         }
     }
 
-    /// W0: the id is another cluster's, as it turned out at the start or, where somebody purged the ledger, later.
+    /// W0: the id belongs to another cluster, as it turned out at the start or, after somebody purged the ledger,
+    /// later.
     pub(super) fn refuse(&mut self, now: Now, owner: &str) {
         self.elect_again();
         self.refused = Some(owner.to_owned());
@@ -225,7 +227,7 @@ impl Writer {
                 }
                 let said = Arc::new(head.delta.apply(&map));
                 if head.cluster != self.me.cluster {
-                    // Those pages are not this id's: everything is written anew, from what they say.
+                    // Those pages belong to another id, so everything is written again with their content.
                     return self.start_baseless(now, said);
                 }
                 self.start(now, Arc::new(map), tree);
@@ -243,7 +245,7 @@ impl Writer {
         self.phase = Phase::Run;
     }
 
-    /// No head goes out before a full flush. `inherited` is what is known of the state before all the same.
+    /// No head is sent before a full flush. `inherited` is what is nevertheless known of the previous state.
     fn start_baseless(&mut self, now: Now, inherited: Arc<Map>) {
         let shards = self.best.as_ref().filter(|best| best.uid == self.me.uid).map_or(1, |best| best.root.shards);
         self.start(now, Arc::default(), Tree::empty(shards));

@@ -1,4 +1,4 @@
-//! W5: pages under a new base, so that the delta can start from nothing again.
+//! W5: pages for a new base, so that the delta becomes empty again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,29 +15,30 @@ use crate::ledger::{
     tree::{self, Plan, Tree},
 };
 
-/// Above this share of its room the delta is flushed.
+/// The delta is flushed above this share of its room.
 const FULL_ENOUGH: f64 = 0.6;
-/// Up to this many flushes of a shard are looked for one by one.
+/// Up to this many flushes of a shard are read one by one.
 const FEW_FLUSHES: usize = 4;
-/// How often in a row a flush is made again rather than put before a state that may be newer.
+/// How many times in a row a flush is repeated instead of replacing a state that may be newer.
 const MOST_DISCARDED: u32 = 3;
 
-/// Flushes that may follow each other without a gap after a pause.
+/// How many flushes may follow each other at once after a pause.
 const FLUSH_BURST: u32 = 3;
 
-/// One flush, from its snapshot to its pages being visible.
+/// One flush, from its snapshot to its visible pages.
 #[derive(Debug)]
 pub(super) struct Flush {
     id: Arc<str>,
     started: Duration,
-    /// When it last came further.
+    /// When it last made progress.
     progressed: Duration,
     snapshot: Arc<Map>,
     generation: u64,
     tree: Tree,
-    /// What it writes, and what flushes that were given up have written already.
+    /// The pages that it writes, and those that abandoned flushes have already written.
     pages: BTreeMap<PageId, (u32, Arc<StoredPage>)>,
-    /// SUCCESS is not visibility: until a discovery showed them all, no head may name them.
+    /// A successful operation does not mean that the page is visible. No head may name the pages before a discovery
+    /// showed all of them.
     unseen: BTreeSet<PageId>,
     looks: BTreeSet<CallId>,
     next_look: Duration,
@@ -46,12 +47,12 @@ pub(super) struct Flush {
 
 #[derive(Debug)]
 enum Step {
-    /// The shards that it writes to are listed: is there room?
+    /// Listing the shards to be written, to see whether there is room.
     List {
         calls: BTreeMap<CallId, u32>,
         listed: BTreeMap<u32, Arc<Pages>>,
     },
-    /// A further shard is claimed.
+    /// Claiming a further shard.
     Grow {
         call: CallId,
     },
@@ -74,7 +75,7 @@ impl Flush {
         page.flush == self.id
     }
 
-    /// Looks for pages that were not seen yet: what is there is written, whatever became of its operation.
+    /// Looks for pages that were not seen yet. A page that exists is written, whatever became of its operation.
     fn look(&mut self, now: Now, cluster: &Arc<str>, out: &mut Outbox) {
         if !self.looks.is_empty() {
             return;
@@ -121,7 +122,7 @@ impl Writer {
     pub(super) fn flush(&mut self, now: Now, out: &mut Outbox) {
         let Some(flush) = &mut self.run.flush else { return self.start_flush(now, out) };
         if now.mono.saturating_sub(flush.progressed) > self.timing.flush_limit {
-            return self.abandon_flush(now, "the ledger's pages are not written: nothing has come of it for minutes");
+            return self.abandon_flush(now, "the ledger's pages cannot be written; there was no progress for minutes");
         }
         out.wake_at(flush.progressed + self.timing.flush_limit);
         match &mut flush.step {
@@ -212,7 +213,8 @@ impl Writer {
         self.run.flush = Some(flush);
     }
 
-    /// All shards are listed: is there room for the new pages beside live ones, garbage and writes under way?
+    /// All shards are listed. Checks whether there is room for the new pages beside live ones, garbage and writes in
+    /// flight.
     fn check_room(&mut self, now: Now, out: &mut Outbox) {
         let Some(flush) = &self.run.flush else { return };
         let Step::List { listed, .. } = &flush.step else { return };
@@ -224,7 +226,7 @@ impl Writer {
             self.grow_or_write(now, out);
         } else {
             self.run.figures.flush_quota_waits += 1;
-            self.error = Some("the ledger waits for room: garbage pages are being collected".to_owned());
+            self.error = Some("the ledger waits for room; garbage pages are being deleted".to_owned());
             self.run.garbage.hurry(now.mono);
             self.drop_flush(now);
         }
@@ -291,7 +293,7 @@ impl Writer {
                     written.insert(page);
                     flush.progressed = now.mono;
                 } else {
-                    // The page is immutable: writing it again under its id is harmless.
+                    // The page is immutable, so writing it again under its id is harmless.
                     retries.push((retry_at, page));
                     self.note(outcome);
                 }
@@ -319,14 +321,14 @@ impl Writer {
         self.drop_flush(now);
     }
 
-    /// Remembers the pages that a flush has written, so that the next one need not write the same bytes again. Its own id is
-    /// never used again: what it did not write stays unwritten.
+    /// Remembers the pages that a flush has written, so that the next one need not write the same bytes again. The
+    /// flush's own id is never used again.
     fn spare_pages(&mut self, flush: &Flush) {
         for (id, (shard, page)) in &flush.pages {
             let there = !flush.unseen.contains(id);
             let kept = match &flush.step {
                 Step::Write { written, .. } => there || written.contains(id) || !flush.is_new(id),
-                // What did not show up although it was written is gone.
+                // A page that was written but did not appear is gone.
                 Step::See => there,
                 Step::List { .. } | Step::Grow { .. } => !flush.is_new(id),
             };
@@ -344,14 +346,14 @@ impl Writer {
         self.space_flushes(now);
     }
 
-    /// Flushes are `flush_gap` apart on the mean, but after a pause a few may follow each other at once: hundreds of new
+    /// On average flushes are `flush_gap` apart. After a pause a few may follow each other at once: hundreds of new
     /// exports do not fit into one delta, and must not wait for seconds behind the first few that were flushed.
     fn space_flushes(&mut self, now: Now) {
         let gap = self.timing.flush_gap;
         self.run.next_flush = self.run.next_flush.max(now.mono.saturating_sub(gap * (FLUSH_BURST - 1))) + gap;
     }
 
-    /// The pages are there: the snapshot becomes the base, unless nothing that may be said next fits on it.
+    /// The pages are visible, so the snapshot becomes the base, unless nothing that may be sent next fits on it.
     fn finish_flush(&mut self, now: Now, out: &mut Outbox) {
         let Some(flush) = self.run.flush.take() else { return };
         self.space_flushes(now);
@@ -360,9 +362,9 @@ impl Writer {
         let level = self.limits.compression;
         let old_tree = std::mem::replace(&mut self.run.tree, flush.tree);
         let fits = |writer: &Self, delta: &Arc<Delta>| writer.occupancy(now, delta) <= 1.0;
-        // What is repeated while the desired state does not fit: never older than what was said last.
-        // The state of the leader before may be newer than a snapshot of caches that lag after an election; a few times
-        // the flush is rather made again than going back.
+        // What is repeated while the desired state does not fit: never older than the last state sent. After an
+        // election, the previous leader's state may be newer than a snapshot of caches that lag. A few times the flush
+        // is repeated instead of going back.
         let lagging = self.run.discarded < MOST_DISCARDED && *flush.snapshot != *desired;
         let sent = match self.run.sent.take() {
             Some(sent) if sent.generation > flush.generation || sent.generation == 0 && lagging => {

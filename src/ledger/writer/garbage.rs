@@ -1,4 +1,4 @@
-//! W7: pages that nothing refers to are collected, late enough for every head that may still name them.
+//! W7: deletes pages to which nothing refers, late enough for every head that may still name them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use crate::ledger::{
     tree,
 };
 
-/// A write whose page was never listed stops counting against the quota after this many garbage times: an operation
+/// After this many garbage times, a write whose page was never listed no longer counts against the quota: an operation
 /// that hangs longer is dead.
 const FORGET_AFTER: u32 = 5;
 
@@ -59,7 +59,7 @@ impl Garbage {
         self.last_issue = now;
     }
 
-    /// When the last page was written; a predecessor may have written until this epoch began.
+    /// When the last page was written. A predecessor may have written until this epoch began.
     pub(super) fn last_issue(&self) -> Duration {
         self.last_issue
     }
@@ -73,7 +73,7 @@ impl Garbage {
         self.expect(now);
     }
 
-    /// Pages of a shard that are there or may come.
+    /// Number of pages of a shard that exist or may appear.
     pub(super) fn occupied(&self, shard: u32, listing: &Pages, now: Duration) -> usize {
         let listed: BTreeSet<&PageId> = listing.pages.iter().map(|page| &page.id).collect();
         let unlisted = self.issued.iter().filter(|((of, page), at)| {
@@ -84,7 +84,7 @@ impl Garbage {
 }
 
 impl Writer {
-    /// Starts a round when one is due; only on ticks where the heads were read.
+    /// Starts a round when one is due; only on ticks in which the heads were read.
     pub(super) fn collect(&mut self, now: Now, out: &mut Outbox) {
         let garbage = &mut self.run.garbage;
         if garbage.round.is_some() || !garbage.deletions.is_empty() || now.mono < garbage.next {
@@ -117,7 +117,7 @@ impl Writer {
                 self.sweep(now, &listed, out);
             }
         } else {
-            // One unread shard may hold the index page that protects pages of the others.
+            // One unread shard may contain the index page that protects pages of the others.
             garbage.round = None;
             self.note(outcome);
         }
@@ -159,7 +159,7 @@ impl Writer {
                 referred.insert(key, last);
             }
         }
-        // A lagging read may miss a page: what it was referred by must not be forgotten meanwhile.
+        // A lagging read may miss a page. When it was last referred to must not be forgotten meanwhile.
         for (key, at) in std::mem::take(&mut garbage.referred) {
             if now.mono.saturating_sub(at) < timing.garbage {
                 referred.entry(key).or_insert(at);

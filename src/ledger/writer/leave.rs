@@ -1,4 +1,4 @@
-//! W9: leaving a ClusterSet, and going on under another id.
+//! W9: leaving a ClusterSet, and continuing under another id.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -10,10 +10,10 @@ use crate::ledger::{
     record::Position,
 };
 
-/// Listings that must show no page before nothing is assumed to be left: replicas lag.
+/// How many listings in a row must show no page, because replicas lag.
 const CLEAN_READS: u32 = 4;
 
-/// The end of this cluster's part: a head that says `left`, and no pages.
+/// The end of this cluster's membership: a head that says `left`, and no pages.
 #[derive(Debug)]
 pub(super) struct Farewell {
     call: Option<CallId>,
@@ -32,7 +32,7 @@ impl Farewell {
         if head.is_live() {
             self.again = true;
             self.read_back = false;
-            // Who wrote it may have written pages, too.
+            // Its writer may have written pages, too.
             self.sweep.clean = 0;
         } else if head.position.epoch == epoch {
             self.read_back = true;
@@ -40,11 +40,11 @@ impl Farewell {
     }
 }
 
-/// An id that this cluster had before.
+/// A former id of this cluster.
 #[derive(Debug, Default)]
 pub(super) struct FormerId {
     creator: Option<CallId>,
-    /// The former id's service was created by this cluster.
+    /// Whether this cluster created the former id's service.
     ours: Option<bool>,
     call: Option<CallId>,
     next: Duration,
@@ -53,7 +53,7 @@ pub(super) struct FormerId {
     sweep: Sweep,
 }
 
-/// Deleting all pages of an id, until several listings show none. After that it goes on at its leisure: a process that
+/// Deletes all pages of an id, until several listings show none. After that it continues slowly, because a process that
 /// stalled before a write may still write.
 #[derive(Debug, Default)]
 struct Sweep {
@@ -105,7 +105,7 @@ impl Sweep {
 }
 
 impl Writer {
-    /// Once everything is withdrawn (the desired state is empty), says `left` until it is read back.
+    /// Once everything is withdrawn (the desired state is empty), publishes `left` until that is read back.
     pub(super) fn say_farewell(&mut self, now: Now, out: &mut Outbox) {
         let empty = self.desired.as_ref().is_some_and(|desired| desired.is_empty());
         if self.run.farewell.is_none() {
@@ -132,9 +132,9 @@ impl Writer {
             out.wake_at(due);
         }
         if farewell.read_back {
-            // Operations are awaited for this long: before, one of this process or its predecessor may still come.
-            // What a predecessor that stalls for longer than this writes after the last process stopped is nobody's any
-            // more: no reader looks at it, and `purge` takes it away.
+            // Operations are awaited for this long. Before, an operation of this process or its predecessor may still
+            // take effect. What a predecessor that stalls for longer writes after the last process stopped belongs to
+            // nobody: no reader looks at it, and `purge` removes it.
             if now.mono < self.run.garbage.last_issue() + self.timing.operation {
                 farewell.sweep.clean = 0;
             }
@@ -156,7 +156,7 @@ impl Writer {
         mine
     }
 
-    /// Heads of this cluster's UID under other ids.
+    /// Handles heads of this cluster's UID under other ids.
     pub(super) fn observe_former(&mut self, now: Now, heads: &Heads, out: &mut Outbox) {
         for (id, head) in heads {
             let Ok(head) = head else { continue };

@@ -30,19 +30,23 @@ use publish::{Measured, Publication, ReadBack, Sent, Unconfirmed};
 /// All heads by cluster id, as one discovery returned them.
 pub type Heads = BTreeMap<Arc<str>, Result<Arc<Head>, codec::Error>>;
 
-/// The time of an input: the monotonic clock counts, the wall clock (milliseconds since 1970) is for people.
+/// The time of an input. The monotonic clock counts; the wall clock is for people.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
+    /// The monotonic clock.
     pub mono: Duration,
+    /// The wall clock, in milliseconds since 1970.
     pub wall: u64,
 }
 
-/// Who writes, and how.
+/// The member in whose name the writer writes.
 #[derive(Debug, Clone)]
 pub struct Identity {
+    /// ClusterSet id.
     pub clusterset: Arc<str>,
+    /// Cluster id.
     pub cluster: Arc<str>,
-    /// UID of the kube-system namespace.
+    /// UID of the namespace kube-system.
     pub uid: Arc<str>,
 }
 
@@ -52,7 +56,7 @@ enum Phase {
     Claim { retry_at: Duration, call: Option<CallId> },
     /// W1, before the epoch: the Lease is read again.
     Confirm { call: Option<CallId> },
-    /// W1: the epoch is to be stored in the record.
+    /// W1: the epoch must be stored in the record.
     Elected,
     /// W2.
     Verify(Box<Search>),
@@ -71,18 +75,18 @@ pub struct Writer {
     /// Who owns the id, if it is not this cluster.
     refused: Option<String>,
     error: Option<String>,
-    /// W0 just created the service: there is nothing to wait for.
+    /// W0 has just created the service, so there is nothing to wait for.
     created: bool,
-    /// Own services that exist.
+    /// Number of existing own services.
     shards: u32,
-    /// The newest own head that was read in this term, whoever wrote it.
+    /// The newest own head that was read in this term, no matter who wrote it.
     best: Option<Arc<Head>>,
     epoch: u64,
-    /// The epoch that is stored in the record, as far as is known.
+    /// The epoch in the record, as far as is known.
     recorded: u64,
     /// A head of this cluster above that.
     stranger: Option<Stranger>,
-    /// The state to be published, and how many there were.
+    /// The state to be published, and how many there were before.
     desired: Option<Arc<Map>>,
     generation: u64,
     changed_at: Duration,
@@ -90,17 +94,17 @@ pub struct Writer {
     run: Run,
 }
 
-/// What holds for one epoch.
+/// The state of one epoch.
 #[derive(Debug)]
 struct Run {
     seq: u64,
     base: Arc<Map>,
     tree: Tree,
-    /// What the last own head said when W2 ended.
+    /// The content of the last own head when W2 ended.
     inherited: Arc<Map>,
-    /// No head may go out before a full flush.
+    /// No head may be sent before a full flush.
     baseless: bool,
-    /// The next flush writes every page anew.
+    /// The next flush writes every page again.
     rewrite: bool,
     measured: Option<Measured>,
     /// The last state sent, on the current base.
@@ -111,14 +115,14 @@ struct Run {
     force: bool,
     failures: u32,
     retry_at: Duration,
-    /// Heads that were sent and of which nothing is known yet, by seq.
+    /// Heads that were sent and whose outcome is not known yet, by seq.
     unconfirmed: BTreeMap<u64, Unconfirmed>,
     published: Option<Arc<Map>>,
     visibility: ReadBack,
     /// Since when heads of this epoch are read back.
     read_back: Option<Duration>,
     flush: Option<Flush>,
-    /// Pages that flushes which were given up have written, by shard and digest (W5).
+    /// Pages that abandoned flushes have written, by shard and digest (W5).
     spare: BTreeMap<(u32, codec::Digest), Arc<StoredPage>>,
     flushes: u64,
     discarded: u32,
@@ -165,52 +169,67 @@ impl Run {
     }
 }
 
-/// Counters and gauges of the current epoch.
+/// Statistics of the current epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Figures {
-    /// Share of the delta's room that the desired state takes; above 1 it does not fit.
+    /// Share of the delta's room that the desired state takes. Above 1 it does not fit.
     pub delta_occupancy: f64,
+    /// Number of data pages.
     pub data_pages: usize,
+    /// Number of index pages.
     pub index_pages: usize,
+    /// Number of shards.
     pub shards: u32,
-    /// Pages that were listed and that nothing refers to.
+    /// Number of pages that were listed and to which nothing refers.
     pub garbage_pages: usize,
+    /// Number of head writes.
     pub head_writes: u64,
+    /// Number of page writes.
     pub page_writes: u64,
+    /// Number of page deletions.
     pub page_deletions: u64,
+    /// Number of successful flushes.
     pub flushes: u64,
+    /// Number of flushes that were given up.
     pub flushes_abandoned: u64,
+    /// How often a flush waited for quota.
     pub flush_quota_waits: u64,
+    /// Number of full flushes.
     pub full_flushes: u64,
-    /// From the start of the last successful flush to its pages being visible.
+    /// Time from the start of the last successful flush until its pages were visible.
     pub flush_duration: Option<Duration>,
-    /// From the change of the desired state to the success of the head that carried it.
+    /// Time from the change of the desired state to the success of the head that contained it.
     pub publish_latency: Option<Duration>,
 }
 
-/// Where a writer is.
+/// The stage of a writer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
+    /// Claiming the cluster id (W0).
     Claiming,
-    /// The id belongs to another cluster: nothing is written until it is changed.
+    /// The id belongs to another cluster. Nothing is written until it is changed.
     Refused {
+        /// UID of the owner.
         owner: String,
     },
+    /// Being elected (W1).
     Electing,
-    /// Another process writes in the name of this cluster, and its epochs are not in this cluster's record: a second controller
-    /// with the same UID of kube-system and the same id. Nothing is written until it stops.
+    /// Another process writes in the name of this cluster, and its epochs are not in this cluster's record: a second
+    /// controller with the same UID of kube-system and the same id. Nothing is written until it stops.
     Contested,
+    /// Searching for the base (W2).
     Verifying,
+    /// Publishing (W3 to W8).
     Running,
-    /// Withdrawing everything; `left` is published once the desired state is empty.
+    /// Withdrawing everything. `left` is published once the desired state is empty (W9).
     Leaving,
-    /// `left` was read back and no page is left.
+    /// `left` was read back, and no page remains.
     Left,
 }
 
 impl Stage {
-    /// Whether it is certain, as far as a leader can know, that the cluster id is this cluster's and that no later leader
-    /// was elected.
+    /// Whether it is certain, as far as a leader can know, that this cluster owns its id and that no later leader was
+    /// elected.
     pub const fn owns_id(&self) -> bool {
         match self {
             Self::Running | Self::Leaving | Self::Left => true,
@@ -220,6 +239,7 @@ impl Stage {
 }
 
 impl Writer {
+    /// A writer that has claimed nothing yet.
     pub fn new(me: Identity, timing: Timing, limits: Limits, ids: Ids) -> Self {
         let run = Run::new(Arc::default(), Tree::empty(1), Duration::ZERO, &timing);
         Self {
@@ -244,6 +264,7 @@ impl Writer {
         }
     }
 
+    /// The current stage.
     pub fn stage(&self) -> Stage {
         match (&self.phase, &self.refused) {
             (Phase::Claim { .. }, Some(owner)) => Stage::Refused { owner: owner.clone() },
@@ -259,15 +280,17 @@ impl Writer {
         }
     }
 
+    /// The epoch; 0 before the election.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The last error, until something of its kind succeeds.
+    /// The last error, until something of the same kind succeeds.
     pub fn error(&self) -> Option<&str> {
         self.error.as_deref()
     }
 
+    /// The statistics.
     pub fn figures(&self) -> Figures {
         Figures {
             data_pages: self.run.tree.data_pages(),
@@ -277,12 +300,12 @@ impl Writer {
         }
     }
 
-    /// The state that this leader starts from; `None` until W2 is over.
+    /// The state from which this leader starts; `None` until W2 is over.
     pub fn base(&self) -> Option<&Arc<Map>> {
         matches!(self.phase, Phase::Run).then_some(&self.run.base)
     }
 
-    /// What the last own head said when W2 ended: base and delta.
+    /// The content of the last own head when W2 ended: base and delta.
     pub(super) fn inherited(&self) -> Option<Arc<Map>> {
         matches!(self.phase, Phase::Run).then(|| self.run.inherited.clone())
     }
@@ -297,7 +320,7 @@ impl Writer {
         self.run.visibility.map.as_ref()
     }
 
-    /// The epoch that must be stored before this writer goes on, given the stored one (W1).
+    /// The epoch that must be stored before this writer continues, given the stored one (W1).
     pub(super) fn wants_epoch(&self, stored: u64) -> Option<u64> {
         let best = self.best.as_ref().filter(|best| self.is_plausible(best)).map_or(0, |best| best.position.epoch);
         let silent = self.stranger.as_ref().is_none_or(|stranger| stranger.silent >= self.timing.stranger);
@@ -305,7 +328,7 @@ impl Writer {
         elected.then(|| stored.max(best).max(self.epoch) + 1)
     }
 
-    /// The epoch that the record must not fall behind: somebody may have deleted or restored it.
+    /// The epoch behind which the record must not fall: somebody may have deleted or restored it.
     pub(super) fn holds_epoch(&self) -> u64 {
         if matches!(self.phase, Phase::Verify(_) | Phase::Run) { self.epoch } else { 0 }
     }
@@ -314,7 +337,8 @@ impl Writer {
         self.recorded = epoch;
     }
 
-    /// What this cluster exports can be read by others for a while, so that what it said elsewhere may go.
+    /// Whether others have been able to read this cluster's exports for a while, so that what it published elsewhere
+    /// may go.
     pub(super) fn is_settled(&self, now: Now) -> bool {
         matches!(self.phase, Phase::Run)
             && self.run.farewell.is_none()
@@ -329,7 +353,7 @@ impl Writer {
         }
     }
 
-    /// The record says that a later leader was elected.
+    /// The record shows that a later leader was elected.
     pub(super) fn superseded(&mut self, epoch: u64) {
         if epoch > self.epoch && matches!(self.phase, Phase::Verify(_) | Phase::Run) {
             self.elect_again();
@@ -356,10 +380,10 @@ impl Writer {
         self.run.farewell = None;
     }
 
-    /// A new desired state. It is published at once if no head operation is in flight.
+    /// Sets a new desired state. It is published at once if no head operation is in flight.
     pub(super) fn desire(&mut self, now: Now, map: Arc<Map>, out: &mut Outbox) {
         if let Some((key, value)) = map.iter().find(|(_, value)| value.len() > self.limits.value_bytes) {
-            self.error = Some(format!("the record {key} takes {} bytes: the change is not published", value.len()));
+            self.error = Some(format!("the record {key} takes {} bytes; the change is not published", value.len()));
             return;
         }
         if self.desired.as_ref().is_some_and(|desired| **desired == *map) {

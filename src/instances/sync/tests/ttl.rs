@@ -149,7 +149,7 @@ async fn records_of_other_types_than_requested_are_reported() {
         let mut other = with_ttl(specs("uid-1", "web", [1], "a"), 60, false);
         other.creation.dns = dns;
         world.desire([(web.clone(), other)]);
-        let words = format!("are A, asked for are {asked}");
+        let words = format!("are A, but {asked} are requested");
         let said = |status: &TargetStatus| status.notices.iter().any(|notice| notice.message.contains(&words));
         world.until(&web, said).await;
     }
