@@ -1,5 +1,6 @@
 # Builds for linux/amd64 and linux/arm64 on either, by cross-compilation:
 #   docker buildx build --platform linux/amd64,linux/arm64 --tag <registry>/cloudmap-mcs:0.1.0 --push .
+# Commit and date of the build are arguments, because the sources come without git: see build_facts in integration/stages.sh.
 ARG RUST_VERSION=1.95
 
 FROM --platform=$BUILDPLATFORM rust:${RUST_VERSION}-bookworm AS build
@@ -22,6 +23,8 @@ RUN set -eu; \
 ENV CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=x86_64-linux-gnu-gcc \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 COPY . .
+ARG CLOUDMAP_MCS_BUILD_COMMIT
+ARG CLOUDMAP_MCS_BUILD_DATE
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/source/target,sharing=locked \
     cargo build --profile dist --locked --package cloudmap-mcs --bin cloudmap-mcs --target "$(cat /target)" \

@@ -13,8 +13,10 @@ TESTBED := integration/testbed/testbed
 IMAGE ?= cloudmap-mcs:dev
 IMAGE_TAR ?= cloudmap-mcs.tar
 CLUSTERS ?= 2
+# What a release consists of; the workflow makes the binaries on machines of both architectures.
+STEPS ?= binary image chart sbom provenance sign
 
-.PHONY: help demo test conformance check soak bench build image testbed-up testbed-down clean-testbed clean
+.PHONY: help demo test conformance check soak bench build image release release-dry-run testbed-up testbed-down clean-testbed clean
 
 help: ## Print this help
 	@echo "usage: make TARGET"
@@ -47,6 +49,12 @@ build: ## The binary as images have it (some minutes)
 image: ## A container image of it as a file (IMAGE=name:tag, IMAGE_TAR=file); with Docker, use the Dockerfile instead
 	@$(STAGES) use_target; build_dist; \
 		$(TESTBED) image "$(IMAGE)" "$(IMAGE_TAR)" "$$CARGO_TARGET_DIR/dist/cloudmap-mcs"
+
+release-dry-run: ## All artefacts of a release that this machine can make, outside the checkout; says what it cannot
+	@KEEP_GOING=1 integration/release.sh $(STEPS)
+
+release: ## The same, failing where something is missing; STEPS=... are those of integration/release.sh
+	@integration/release.sh $(STEPS)
 
 testbed-up: ## Two empty clusters on this machine (CLUSTERS=3: three); prints how to use them
 	@$(TESTBED) up --clusters "$(CLUSTERS)"; $(TESTBED) env

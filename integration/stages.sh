@@ -54,8 +54,24 @@ need() {
 # cargo would compile the dependencies again, for other features.
 build_release() { (cd "$ROOT" && cargo build --release --workspace --bins); }
 
-# build_dist: the controller as images for users have it.
-build_dist() { (cd "$ROOT" && cargo build --profile dist --package cloudmap-mcs --bin cloudmap-mcs); }
+# build_facts: exports what `cloudmap-mcs --version` says of a build beside the version. The same commit gives the same build:
+# its date is the commit's, unless SOURCE_DATE_EPOCH is set.
+build_facts() {
+	local seconds
+	CLOUDMAP_MCS_BUILD_COMMIT=$(git -C "$ROOT" rev-parse HEAD)
+	[ -z "$(git -C "$ROOT" status --porcelain --untracked-files=no)" ] || CLOUDMAP_MCS_BUILD_COMMIT+=-modified
+	seconds=${SOURCE_DATE_EPOCH:-$(git -C "$ROOT" log -1 --format=%ct)}
+	# GNU's date, or that of macOS.
+	CLOUDMAP_MCS_BUILD_DATE=$(date -u -d "@$seconds" +%FT%TZ 2>/dev/null || date -u -r "$seconds" +%FT%TZ)
+	export CLOUDMAP_MCS_BUILD_COMMIT CLOUDMAP_MCS_BUILD_DATE
+}
+
+# build_dist: the controller as users have it, for CARGO_BUILD_TARGET if that is set. No path of this machine is in it.
+build_dist() {
+	local paths="--remap-path-prefix=$ROOT=/source --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=/crates"
+	build_facts
+	(cd "$ROOT" && RUSTFLAGS=$paths cargo build --profile dist --locked --package cloudmap-mcs --bin cloudmap-mcs)
+}
 
 # use_target: sets CARGO_TARGET_DIR, unless it is set, to a folder of the cache for this compiler, which clones share.
 #

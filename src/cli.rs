@@ -12,12 +12,13 @@ use crate::{
     foreign::ImportFrom,
     instances::{RegistrationPolicy, Selection, target::validate},
     model::{ClusterId, ClusterSetId, Target},
+    release,
     telemetry::LogArgs,
 };
 
 /// Multi-Cluster Services API for Kubernetes with AWS Cloud Map as the registry.
 #[derive(Debug, Parser)]
-#[command(name = "cloudmap-mcs", version, max_term_width = 110)]
+#[command(name = "cloudmap-mcs", version = release::version(), max_term_width = 110)]
 pub struct Cli {
     /// How to log.
     #[command(flatten)]

@@ -32,6 +32,7 @@ pub mod instances;
 pub mod ledger;
 pub mod model;
 pub mod queue;
+pub mod release;
 pub mod telemetry;
 
 #[cfg(test)]

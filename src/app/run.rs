@@ -8,10 +8,11 @@ use super::{
     connect,
     replica::{Metrics, Replica},
 };
-use crate::{admin::Admin, cli::RunArgs};
+use crate::{admin::Admin, cli::RunArgs, release};
 
 pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let exposed = Registry::new();
+    release::register(&exposed)?;
     let metrics = Metrics::new(&exposed)?;
     let stop = stop_signal()?;
     let admin = Admin::new(exposed);

@@ -1,5 +1,6 @@
 //! What the repository must hold about itself: its documents and its folders.
 
+mod chart;
 mod documents;
 mod layers;
 mod manifests;

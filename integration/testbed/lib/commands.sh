@@ -21,7 +21,7 @@ one_at_a_time() {
 }
 
 command_peer() {
-	[ $# -eq 1 ] && [[ " ${PEERS[*]} " == *" $1 "* ]] || fail "peer takes one of: ${PEERS[*]}"
+	[ $# -eq 1 ] && [[ " $(peers | xargs) " == *" $1 "* ]] || fail "peer takes one of: $(peers | xargs)"
 	require_prerequisites
 	peer_build "$1"
 	echo "$(peer_folder "$1")/$1"

@@ -1,7 +1,13 @@
-# Peers: controllers that others wrote, which tests run beside ours. Compiled when somebody asks for them, from the Go module
-# in go/<peer> whose go.mod names the program as its only tool; kept as the components are.
+# Peers: programs that others wrote, which tests run: controllers beside ours, and helm. Compiled when somebody asks for them,
+# from the Go module in go/<peer> whose go.mod names the program as its only tool; kept as the components are.
 
-readonly PEERS=(external-dns aws-mcs-controller)
+# peers: their names. A module with a program of its own is none.
+peers() {
+	local folder
+	for folder in "$TESTBED_DIR"/go/*/; do
+		[ -e "$folder/main.go" ] || basename "$folder"
+	done
+}
 
 peer_folder() {
 	echo "$CACHE/peers/$1-$(uname -m)-$(digest "$TESTBED_DIR/go/$1"/go.{mod,sum} "$TESTBED_DIR"/lib/{peers,build}.sh)"

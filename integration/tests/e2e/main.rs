@@ -2,6 +2,7 @@
 //! Multi-Cluster Services API asks for is in the conformance suite (`tests/conformance`). `make test` provides the clusters
 //! and runs both; how to run them on other clusters is in `cloudmap_mcs_integration::scenario`.
 
+mod chart;
 mod claims;
 mod ecs;
 mod instances;

@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# Builds what a release consists of (`make release-dry-run`), into a folder outside the checkout, and publishes it (`make release`).
+#
+#   integration/release.sh STEP...
+#
+#   binary      the program for this machine's architecture, linked statically, and its licence, as .tar.gz
+#   image       the image: with Docker for amd64 and arm64, as an OCI archive; otherwise for this architecture, as a Docker archive
+#   chart       the Helm chart
+#   sbom        the bill of materials (CycloneDX) of the program
+#   provenance  checksums of all that is there, and from which commit, by whom and how it was built (in-toto, SLSA)
+#   sign        signatures of these two (cosign, by the identity of who runs it)
+#   publish     pushes image and chart to REGISTRY, signs both, and makes the GitHub release of the tag
+#
+#   REGISTRY=host/name   where image and chart are published; the chart then has that image
+#   RELEASE=folder       where all of it is put; by default in the cache
+#   KEEP_GOING=1         say at the end what this machine cannot do, instead of failing: no cosign, no Docker
+set -euo pipefail
+# shellcheck source=integration/stages.sh
+. "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
+help_asked "$@"
+cd "$ROOT"
+
+VERSION=$(sed -nE '/^\[workspace.package\]/,/^\[package\]/s/^version = "(.*)"/\1/p' Cargo.toml)
+RELEASE=${RELEASE:-$CLOUDMAP_MCS_CACHE/release/$VERSION}
+# Registries take no capitals.
+REGISTRY=$(tr "[:upper:]" "[:lower:]" <<<"${REGISTRY:-}")
+readonly VERSION RELEASE REGISTRY CYCLONEDX_VERSION=0.5.9
+readonly IMAGE=${REGISTRY:+$REGISTRY/}cloudmap-mcs:$VERSION
+case $(uname -m) in x86_64) ARCHITECTURE=amd64 ;; aarch64 | arm64) ARCHITECTURE=arm64 ;; *) fail "releases are for amd64 and arm64; this is $(uname -m)" ;; esac
+readonly ARCHITECTURE
+MISSING=()
+
+# missing TEXT: ends the script, or notes what this machine cannot do.
+missing() {
+	[ -n "${KEEP_GOING:-}" ] || fail "$*"
+	MISSING+=("$*")
+}
+
+# pack FOLDER FILE.tar.gz: the same content gives the same archive.
+pack() {
+	tar --sort=name --mtime="@$(git log -1 --format=%ct)" --owner=0 --group=0 --numeric-owner -C "$(dirname "$1")" -cf - "$(basename "$1")" |
+		gzip --no-name --best >"$2"
+}
+
+docker_works() { command -v docker >/dev/null && docker info >/dev/null 2>&1; }
+
+step_binary() {
+	local target name=cloudmap-mcs-$VERSION-linux-$ARCHITECTURE
+	target=$(uname -m)-unknown-linux-musl
+	if ! command -v musl-gcc >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends musl-tools >/dev/null ||
+			{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends musl-tools >/dev/null; }
+	fi
+	need musl-gcc "the C compiler for static programs (Debian: musl-tools)" rustup "rustup (https://rustup.rs), for the target $target"
+	rustup target add "$target"
+	use_target
+	CARGO_BUILD_TARGET=$target build_dist
+	mkdir -p "$work/$name"
+	cp LICENSE "$CARGO_TARGET_DIR/$target/dist/cloudmap-mcs" "$work/$name/"
+	"$work/$name/cloudmap-mcs" --version
+	pack "$work/$name" "$RELEASE/$name.tar.gz"
+}
+
+step_image() {
+	build_facts
+	if docker_works; then
+		# The default builder of Docker makes images for one architecture.
+		docker buildx inspect cloudmap-mcs >/dev/null 2>&1 || docker buildx create --name cloudmap-mcs
+		image_build --output "type=oci,dest=$RELEASE/cloudmap-mcs-$VERSION-image.tar"
+	else
+		missing "the image is for $ARCHITECTURE only, and made without the Dockerfile: Docker does not answer here"
+		use_target
+		build_dist
+		"$TESTBED" image "$IMAGE" "$RELEASE/cloudmap-mcs-$VERSION-image-$ARCHITECTURE.tar" "$CARGO_TARGET_DIR/dist/cloudmap-mcs"
+	fi
+}
+
+# image_build FLAG...: by the Dockerfile, with what BuildKit knows of its provenance and contents.
+image_build() {
+	docker buildx build --builder cloudmap-mcs --platform linux/amd64,linux/arm64 --tag "$IMAGE" --provenance mode=max --sbom true \
+		--build-arg CLOUDMAP_MCS_BUILD_COMMIT --build-arg CLOUDMAP_MCS_BUILD_DATE \
+		--build-arg SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}" "$@" .
+}
+
+# helm ARGUMENTS...: the one that is installed, or the one that tests use.
+helm() {
+	HELM=${HELM:-$(type -P helm || "$TESTBED" peer helm)}
+	"$HELM" "$@"
+}
+
+step_chart() {
+	# The chart takes its objects from config/ by symbolic links.
+	cp -RL config/chart "$work/chart"
+	[ -z "$REGISTRY" ] || sed -i "s|^  repository: cloudmap-mcs\$|  repository: $REGISTRY/cloudmap-mcs|" "$work/chart/values.yaml"
+	helm lint --strict "$work/chart"
+	helm package "$work/chart" --version "$VERSION" --app-version "$VERSION" --destination "$RELEASE"
+}
+
+step_sbom() {
+	local folder=$CLOUDMAP_MCS_CACHE/tools/cargo-cyclonedx-$CYCLONEDX_VERSION
+	if ! [ -x "$folder/bin/cargo-cyclonedx" ]; then
+		echo "installing cargo-cyclonedx $CYCLONEDX_VERSION into the cache (some minutes, once)"
+		cargo install --quiet --locked --root "$folder" --target-dir "$folder.build" "cargo-cyclonedx@$CYCLONEDX_VERSION"
+		rm -rf "$folder.build"
+	fi
+	# It writes beside the manifests that it reads; so it reads copies.
+	git ls-files -z '*Cargo.toml' Cargo.lock 'src/*.rs' 'integration/src/*.rs' 'integration/tests/*.rs' | xargs -0 cp --parents -t "$work"
+	SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)} "$folder/bin/cargo-cyclonedx" cyclonedx --quiet \
+		--manifest-path "$work/Cargo.toml" --format json --spec-version 1.5 --all-features --override-filename sbom
+	jq --sort-keys 'del(.serialNumber)' "$work/sbom.json" >"$RELEASE/cloudmap-mcs-$VERSION-sbom.cdx.json"
+}
+
+step_provenance() {
+	local commit
+	commit=$(git rev-parse HEAD)
+	(cd "$RELEASE" && rm -f SHA256SUMS* provenance.json* && sha256sum -- * >"$work/SHA256SUMS")
+	mv "$work/SHA256SUMS" "$RELEASE/"
+	jq -n --rawfile sums "$RELEASE/SHA256SUMS" --arg commit "$commit" --arg version "$VERSION" \
+		--arg repository "${GITHUB_SERVER_URL:+$GITHUB_SERVER_URL/${GITHUB_REPOSITORY:-}}" \
+		--arg builder "${GITHUB_WORKFLOW_REF:-local}" --arg run "${GITHUB_RUN_ID:-}" '{
+			_type: "https://in-toto.io/Statement/v1",
+			subject: [$sums | rtrimstr("\n") | split("\n")[] | {name: .[66:], digest: {sha256: .[:64]}}],
+			predicateType: "https://slsa.dev/provenance/v1",
+			predicate: {
+				buildDefinition: {
+					buildType: "make release",
+					externalParameters: {version: $version},
+					resolvedDependencies: [{uri: "git+\($repository)", digest: {gitCommit: $commit}}]},
+				runDetails: {builder: {id: $builder}, metadata: {invocationId: $run}}}}' >"$RELEASE/provenance.json"
+}
+
+step_sign() {
+	local file
+	command -v cosign >/dev/null || { missing "nothing is signed: there is no cosign here"; return 0; }
+	for file in SHA256SUMS provenance.json; do
+		cosign sign-blob --yes --bundle "$RELEASE/$file.sigstore.json" "$RELEASE/$file"
+	done
+}
+
+step_publish() {
+	local digest
+	[ -n "$REGISTRY" ] || fail "REGISTRY says where image and chart go, as in REGISTRY=ghcr.io/me"
+	need docker Docker cosign cosign gh "the GitHub command line"
+	[ "$(git describe --tags --exact-match 2>/dev/null)" = "v$VERSION" ] || fail "this is not the commit of the tag v$VERSION"
+	build_facts
+	image_build --push --metadata-file "$work/image.json"
+	digest=$(jq -r '."containerimage.digest"' "$work/image.json")
+	cosign sign --yes --recursive "${IMAGE%:*}@$digest"
+	helm push "$RELEASE/cloudmap-mcs-$VERSION.tgz" "oci://$REGISTRY/charts" 2>&1 | tee "$work/chart.log"
+	digest=$(grep -oE 'sha256:[0-9a-f]{64}' "$work/chart.log" | head -n 1)
+	cosign sign --yes "$REGISTRY/charts/cloudmap-mcs@$digest"
+	gh release create "v$VERSION" --verify-tag --title "v$VERSION" --notes-file CHANGELOG.md "$RELEASE"/*
+}
+
+[ $# -gt 0 ] || fail "which step? (integration/release.sh --help)"
+for step; do declare -F "step_$step" >/dev/null || fail "there is no step '$step' (integration/release.sh --help)"; done
+need cargo "a Rust toolchain (https://rustup.rs)" git git jq jq tar "GNU tar"
+mkdir -p "$RELEASE"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+for step; do
+	stage "$step"
+	"step_$step"
+done
+
+stage "$RELEASE"
+(cd "$RELEASE" && ls -l)
+if [ ${#MISSING[@]} -gt 0 ]; then
+	printf '\n%snot done on this machine:%s\n' "$BOLD" "$PLAIN"
+	printf '  - %s\n' "${MISSING[@]}"
+fi

@@ -1,0 +1,449 @@
+//! What is installed. The Helm chart, as the real helm renders it: the same objects as `kubectl kustomize`, every flag, values
+//! that are refused. And `config/` as kustomize reads it from a URL.
+//!
+//! `HELM` names the program; `make test` compiles it (`testbed peer helm`).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and prints for whoever runs it"
+)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use clap::Parser as _;
+use cloudmap_mcs::cli::Cli;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "cloudmap-mcs-system";
+
+/// Objects by API version, kind, namespace and name.
+type Objects = BTreeMap<[String; 4], Value>;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn chart() -> String {
+    root().join("config/chart").display().to_string()
+}
+
+/// The program, unless its tests are left out.
+fn helm() -> Option<Command> {
+    let program = std::env::var("HELM").expect(
+        "HELM names helm, which `integration/testbed/testbed peer helm` compiles and prints; HELM=skip leaves the tests of the \
+         chart out",
+    );
+    if program == "skip" {
+        eprintln!("skipped: HELM=skip, the chart is not looked at");
+        return None;
+    }
+    let mut command = Command::new(program);
+    // Nothing of the user's: no cluster, no repositories, no plugins.
+    let nowhere = std::env::temp_dir().join("cloudmap-mcs-no-helm");
+    for variable in ["HELM_CONFIG_HOME", "HELM_CACHE_HOME", "HELM_DATA_HOME"] {
+        command.env(variable, &nowhere);
+    }
+    command.env("KUBECONFIG", "/dev/null");
+    Some(command)
+}
+
+/// What a command prints, or what it says went wrong.
+fn output(command: &mut Command) -> Result<String, String> {
+    let output = command.output().unwrap_or_else(|error| panic!("failed to run {command:?}: {error}"));
+    if output.status.success() {
+        Ok(String::from_utf8(output.stdout).unwrap())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+/// A path that nothing else has.
+fn scratch(name: &str) -> PathBuf {
+    static NUMBERS: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("cloudmap-mcs-{name}-{}-{number}", std::process::id()))
+}
+
+/// Writes values into a file, which is removed with the handle.
+struct Values(PathBuf);
+
+impl Values {
+    fn new(values: &Value) -> Self {
+        let file = scratch("values");
+        std::fs::write(&file, values.to_string()).unwrap();
+        Self(file)
+    }
+}
+
+impl Drop for Values {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// `helm template` of a chart with these values.
+fn render(chart: &str, values: &Value) -> Option<Result<String, String>> {
+    let file = Values::new(values);
+    let mut helm = helm()?;
+    helm.args(["template", "my-release", chart, "--namespace", NAMESPACE, "--include-crds", "--values"]).arg(&file.0);
+    Some(output(&mut helm))
+}
+
+fn rendered(values: &Value) -> Option<Objects> {
+    Some(parse(&render(&chart(), values)?.unwrap()))
+}
+
+fn parse(manifests: &str) -> Objects {
+    let mut objects = Objects::new();
+    for document in serde_yaml_ng::Deserializer::from_str(manifests) {
+        let object = Value::deserialize(document).unwrap();
+        if object.is_null() {
+            continue;
+        }
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let key = [text("/apiVersion"), text("/kind"), text("/metadata/namespace"), text("/metadata/name")];
+        assert!(objects.insert(key.clone(), object).is_none(), "{key:?} is there two times");
+    }
+    objects
+}
+
+/// What kustomize makes of a folder of the repository.
+fn kustomized(folder: &str) -> Objects {
+    let mut objects = parse(&output(Command::new("kubectl").arg("kustomize").arg(root().join(folder))).unwrap());
+    // Helm keeps its own records in the namespace, so that it cannot be part of the release: --create-namespace makes it.
+    objects.retain(|[_, kind, ..], _| kind != "Namespace");
+    objects
+}
+
+/// Without what Helm's conventions add.
+fn plain(mut objects: Objects) -> Objects {
+    for object in objects.values_mut() {
+        let metadata = object["metadata"].as_object_mut().unwrap();
+        for (field, prefixes) in [
+            (
+                "labels",
+                &[
+                    "helm.sh/",
+                    "app.kubernetes.io/managed-by",
+                    "app.kubernetes.io/instance",
+                    "app.kubernetes.io/version",
+                ][..],
+            ),
+            ("annotations", &["helm.sh/"]),
+        ] {
+            let Some(map) = metadata.get_mut(field).and_then(Value::as_object_mut) else { continue };
+            map.retain(|key, _| !prefixes.iter().any(|prefix| key.starts_with(prefix)));
+            if map.is_empty() {
+                metadata.remove(field);
+            }
+        }
+    }
+    objects
+}
+
+fn assert_same(ours: Objects, theirs: &Objects) {
+    let ours = plain(ours);
+    assert!(theirs.len() > 9, "{:?}", theirs.keys());
+    assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>(), "helm, then kustomize");
+    for (key, object) in &ours {
+        assert_eq!(object, &theirs[key], "{key:?}: helm on the left, kustomize on the right");
+    }
+}
+
+fn find<'a>(objects: &'a Objects, kind: &str, name: &str) -> Option<&'a Value> {
+    objects.iter().find(|([_, found, _, named], _)| found == kind && named == name).map(|(_, object)| object)
+}
+
+/// A value for every flag.
+fn every_flag() -> Value {
+    json!({
+        "clusterId": "cluster-1", "clustersetId": "my-set", "region": "eu-central-1",
+        "assumeRoleArn": "arn:aws:iam::111122223333:role/registry", "assumeRoleExternalId": "x1",
+        "cloudmapEndpoint": "http://192.0.2.1:8700", "instances": "annotated", "instancesNamespace": "internal",
+        "instanceLabels": ["version", "app.kubernetes.io/name"], "driftCallsPerSecond": 2.5,
+        "domainFilter": ["example.org", ".internal"], "awsZoneType": "private", "txtOwnerId": "eks",
+        "policy": "upsert-only", "dryRun": true, "registrationPolicy": "granted", "claimDelay": "500ms",
+        "exportNamespaces": "team in (a, b),!private", "importFrom": ["{namespace}", "internal"],
+        "importCallsPerSecond": 10, "awsMcsCompat": false, "ledgerTick": "5s", "staleClusterTtl": "1h",
+        "listen": "0.0.0.0:9090", "concurrency": 16, "log": "debug", "logFormat": "json",
+    })
+}
+
+#[test]
+fn it_passes_helms_own_checks() {
+    let Some(mut helm) = helm() else { return };
+    let values = Values::new(&json!({"config": every_flag(), "networkPolicy": {"enabled": true}}));
+    output(helm.args(["lint", "--strict", &chart(), "--values"]).arg(&values.0)).unwrap();
+}
+
+#[test]
+fn its_defaults_are_the_objects_of_kustomize() {
+    let Some(objects) = rendered(&json!({})) else { return };
+    assert_same(objects, &kustomized("config/default"));
+}
+
+#[test]
+fn its_parts_are_the_objects_of_kustomize() {
+    let Some(mut objects) = rendered(&json!({"crds": {"enabled": false}})) else { return };
+    objects.retain(|[_, kind, ..], _| kind != "CustomResourceDefinition");
+    assert_same(objects, &kustomized("config/controller"));
+
+    let Some(objects) = rendered(&json!({"config": {"instanceLabels": ["version"]}})) else { return };
+    let component = kustomized("config/components/instance-labels");
+    assert_eq!(component.len(), 2);
+    for (key, object) in plain(objects) {
+        if let Some(theirs) = component.get(&key) {
+            assert_eq!(object["rules"], theirs["rules"]);
+            assert_eq!(object["roleRef"], theirs["roleRef"]);
+            assert_eq!(object["subjects"], theirs["subjects"]);
+        }
+    }
+}
+
+#[test]
+fn a_packaged_chart_renders_the_same() {
+    let (Some(mut helm), Some(from_folder)) = (helm(), render(&chart(), &json!({}))) else { return };
+    let folder = scratch("chart");
+    output(helm.args(["package", &chart(), "--destination"]).arg(&folder)).unwrap();
+    let package = folder.join(format!("cloudmap-mcs-{}.tgz", env!("CARGO_PKG_VERSION")));
+    let links = output(Command::new("tar").arg("--list").arg("--verbose").arg("--file").arg(&package)).unwrap();
+    assert!(links.lines().all(|line| line.starts_with('-') || line.starts_with('d')), "no links: {links}");
+    let from_package = render(&package.display().to_string(), &json!({})).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(parse(&from_folder.unwrap()), parse(&from_package.unwrap()));
+}
+
+#[test]
+fn every_flag_reaches_the_controller() {
+    let mut config = every_flag();
+    // These two exclude each other.
+    config["awsMcsCompat"] = true.into();
+    let without = config.as_object_mut().unwrap().remove("instancesNamespace").unwrap();
+    for (config, count) in [(&config, 26), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
+        let Some(objects) = rendered(&json!({"config": config})) else { return };
+        let data = &find(&objects, "ConfigMap", "cloudmap-mcs-config").unwrap()["data"];
+        let flags: Vec<_> = data.as_object().unwrap().iter().collect();
+        assert_eq!(flags.len(), count, "{data}");
+        let mut command = vec!["cloudmap-mcs".to_owned(), "run".to_owned()];
+        for (variable, value) in flags {
+            let flag = variable.strip_prefix("CLOUDMAP_MCS_").unwrap().to_lowercase().replace('_', "-");
+            match value.as_str().unwrap() {
+                "true" => command.push(format!("--{flag}")),
+                "false" => {}
+                value => command.push(format!("--{flag}={value}")),
+            }
+        }
+        Cli::try_parse_from(&command).unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    }
+}
+
+#[test]
+fn pods_start_anew_when_settings_change_and_listen_where_they_are_asked() {
+    let annotations = |values: &Value| {
+        let objects = rendered(values)?;
+        Some(find(&objects, "Deployment", "cloudmap-mcs")?["spec"]["template"]["metadata"]["annotations"].clone())
+    };
+    let Some(of_5s) = annotations(&json!({"config": {"ledgerTick": "5s"}})) else { return };
+    assert_ne!(Some(of_5s), annotations(&json!({"config": {"ledgerTick": "10s"}})));
+
+    let objects = rendered(&json!({"config": {"listen": "[::]:9090"}, "networkPolicy": {"enabled": true}})).unwrap();
+    let deployment = find(&objects, "Deployment", "cloudmap-mcs").unwrap();
+    assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["ports"][0]["containerPort"], 9090);
+    let service = find(&objects, "Service", "cloudmap-mcs").unwrap();
+    assert_eq!(service["spec"]["ports"][0]["port"], 9090);
+    assert_eq!(service["metadata"]["annotations"]["prometheus.io/port"], "9090");
+    let policy = find(&objects, "NetworkPolicy", "cloudmap-mcs").unwrap();
+    assert_eq!(policy["spec"]["ingress"][0]["ports"][0]["port"], 9090);
+}
+
+#[test]
+fn ids_become_the_properties_of_the_sample() {
+    let values = json!({"clusterProperties": {"clusterId": "cluster-1", "clustersetId": "my-clusterset"}});
+    let Some(mut objects) = rendered(&values) else { return };
+    objects.retain(|[_, kind, ..], _| kind == "ClusterProperty");
+    for property in objects.values_mut() {
+        assert_eq!(property["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
+        assert!(property["metadata"].as_object_mut().unwrap().remove("labels").is_some());
+    }
+    let sample = std::fs::read_to_string(root().join("samples/cluster-properties.yaml")).unwrap();
+    assert_eq!(plain(objects), parse(&sample));
+}
+
+#[test]
+fn what_it_leaves_when_it_goes_is_marked() {
+    let Some(objects) = rendered(&json!({})) else { return };
+    for name in ["serviceexports.multicluster.x-k8s.io", "serviceimports.multicluster.x-k8s.io"] {
+        let definition = find(&objects, "CustomResourceDefinition", name).unwrap();
+        assert_eq!(definition["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
+    }
+}
+
+#[test]
+fn what_is_off_by_default_is_there_when_it_is_asked_for() {
+    let role = "arn:aws:iam::111122223333:role/cloudmap-mcs";
+    let values = json!({
+        "serviceAccount": {"roleArn": role, "name": "other"},
+        "rbac": {"aggregateToUserRoles": false},
+        "serviceMonitor": {"enabled": true, "labels": {"release": "prometheus"}},
+        "image": {"repository": "registry.example/cloudmap-mcs", "digest": format!("sha256:{}", "0".repeat(64))},
+        "podLabels": {"team": "network"}, "podAnnotations": {"a": "b"}, "imagePullSecrets": [{"name": "pull"}],
+        "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+        "extraEnv": [{"name": "AWS_USE_FIPS_ENDPOINT", "value": "true"}],
+        "extraEnvFrom": [{"secretRef": {"name": "aws"}}],
+        "podDisruptionBudget": {"maxUnavailable": "50%"},
+    });
+    let Some(objects) = rendered(&values) else { return };
+    let account = find(&objects, "ServiceAccount", "other").unwrap();
+    assert_eq!(account["metadata"]["annotations"]["eks.amazonaws.com/role-arn"], role);
+    for ([_, kind, ..], object) in &objects {
+        if kind.ends_with("RoleBinding") {
+            assert_eq!(object["subjects"][0]["name"], "other");
+        }
+    }
+    let edit = find(&objects, "ClusterRole", "cloudmap-mcs-edit").unwrap();
+    assert!(edit["metadata"]["labels"].as_object().unwrap().keys().all(|label| !label.contains("aggregate")));
+    let monitor = find(&objects, "ServiceMonitor", "cloudmap-mcs").unwrap();
+    assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+    assert_eq!(find(&objects, "PodDisruptionBudget", "cloudmap-mcs").unwrap()["spec"]["maxUnavailable"], "50%");
+    let template = &find(&objects, "Deployment", "cloudmap-mcs").unwrap()["spec"]["template"];
+    assert_eq!(template["metadata"]["labels"]["team"], "network");
+    assert_eq!(template["metadata"]["annotations"]["a"], "b");
+    let spec = &template["spec"];
+    assert_eq!(spec["serviceAccountName"], "other");
+    assert_eq!(spec["imagePullSecrets"][0]["name"], "pull");
+    assert_eq!(spec["topologySpreadConstraints"][0]["maxSkew"], 2);
+    assert_eq!(
+        spec["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"]["app.kubernetes.io/name"],
+        "cloudmap-mcs"
+    );
+    let container = &spec["containers"][0];
+    assert!(container["image"].as_str().unwrap().starts_with("registry.example/cloudmap-mcs@sha256:"));
+    assert_eq!(container["env"].as_array().unwrap().last().unwrap()["name"], "AWS_USE_FIPS_ENDPOINT");
+    assert_eq!(container["envFrom"][1]["secretRef"]["name"], "aws");
+
+    let objects = rendered(&json!({"serviceAccount": {"create": false, "name": "made-by-eksctl"}})).unwrap();
+    assert!(objects.keys().all(|[_, kind, ..]| kind != "ServiceAccount"));
+}
+
+#[test]
+fn bad_values_are_refused_by_name() {
+    for (values, path) in [
+        (json!({"clusterId": "a"}), "clusterId"),
+        (json!({"config": {"ledgertick": "5s"}}), "ledgertick"),
+        (json!({"config": {"ledgerTick": "fast"}}), "/config/ledgerTick"),
+        (json!({"config": {"instances": "some"}}), "/config/instances"),
+        (json!({"config": {"concurrency": 0}}), "/config/concurrency"),
+        (json!({"config": {"clusterId": "Prod"}}), "/config/clusterId"),
+        (json!({"config": {"domainFilter": "a,b"}}), "/config/domainFilter"),
+        (json!({"clusterProperties": {"clustersetId": "no spaces"}}), "/clusterProperties/clustersetId"),
+        (json!({"serviceAccount": {"roleArn": "cloudmap-mcs"}}), "/serviceAccount/roleArn"),
+        (json!({"image": {"digest": "latest"}}), "/image/digest"),
+        (json!({"replicas": "two"}), "/replicas"),
+        (json!({"networkPolicy": {"egressPorts": [0]}}), "/networkPolicy/egressPorts/0"),
+    ] {
+        let Some(result) = render(&chart(), &values) else { return };
+        let error = result.expect_err(path);
+        assert!(error.contains(path), "{values} should name {path}: {error}");
+    }
+}
+
+/// What is said after the installation: what to do next, and what it costs.
+#[test]
+fn notes_say_what_is_missing_and_what_it_costs() {
+    let notes = |values: &Value| {
+        let file = Values::new(values);
+        let arguments = ["install", "my-release", &chart(), "--dry-run=client", "--namespace", NAMESPACE, "--values"];
+        Some(output(helm()?.args(arguments).arg(&file.0)).unwrap().split_once("NOTES:").unwrap().1.to_owned())
+    };
+    let Some(bare) = notes(&json!({})) else { return };
+    for words in
+        ["in no ClusterSet yet", "image.repository", "needs a role in AWS", "0.10 USD", "config.instances=none"]
+    {
+        assert!(bare.contains(words), "{words}: {bare}");
+    }
+    let complete = notes(&json!({
+        "clusterProperties": {"clusterId": "a", "clustersetId": "b"}, "config": {"instances": "none"},
+        "image": {"repository": "registry.example/cloudmap-mcs"},
+        "serviceAccount": {"roleArn": "arn:aws:iam::111122223333:role/cloudmap-mcs"},
+    }))
+    .unwrap();
+    for words in ["in no ClusterSet yet", "image.repository", "needs a role in AWS", "0.10 USD"] {
+        assert!(!complete.contains(words), "{words}: {complete}");
+    }
+    assert!(complete.contains("cloudmap-mcs leave") && complete.contains("kind: ServiceExport"), "{complete}");
+}
+
+/// A repository that has one folder of this one, so that no path leads out of it, with the tag of this version.
+struct Repository(PathBuf);
+
+impl Repository {
+    fn of(folder: &str) -> Self {
+        let path = scratch(folder);
+        std::fs::create_dir(&path).unwrap();
+        output(Command::new("cp").arg("-a").arg(root().join(folder)).arg(&path)).unwrap();
+        let git = |arguments: &[&str]| {
+            let who = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"];
+            output(Command::new("git").arg("-C").arg(&path).args(who).args(arguments)).unwrap();
+        };
+        git(&["init", "--quiet"]);
+        git(&["add", "."]);
+        git(&["commit", "--quiet", "--message", "all"]);
+        git(&["tag", concat!("v", env!("CARGO_PKG_VERSION"))]);
+        Self(path)
+    }
+
+    fn url(&self, folder: &str) -> String {
+        format!("file://{}//{folder}?ref=v{}", self.0.display(), env!("CARGO_PKG_VERSION"))
+    }
+}
+
+impl Drop for Repository {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn what_the_documents_apply_can_be_read_from_a_url() {
+    for (repository, folders) in [
+        ("config", &["config/default", "config/controller", "config/crd"][..]),
+        ("coredns", &["coredns"]),
+        ("samples", &["samples/export", "samples/client"]),
+    ] {
+        let repository = Repository::of(repository);
+        for folder in folders {
+            let from_url = output(Command::new("kubectl").arg("kustomize").arg(repository.url(folder))).unwrap();
+            let local = output(Command::new("kubectl").arg("kustomize").arg(root().join(folder))).unwrap();
+            assert_eq!(from_url, local, "{folder}");
+        }
+    }
+}
+
+#[test]
+fn the_documented_overlay_needs_no_checkout() {
+    let document = std::fs::read_to_string(root().join("docs/install.md")).unwrap();
+    let overlay = document.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let repository = Repository::of("config");
+    // Where a folder with the overlay is, nothing of ours is.
+    let folder = repository.0.join("overlay");
+    std::fs::create_dir(&folder).unwrap();
+    let overlay =
+        overlay.replace("https://github.com/OWNER/cloudmap-mcs//", &format!("file://{}//", repository.0.display()));
+    let components = format!("components:\n- {}\n", repository.url("config/components/instance-labels"));
+    std::fs::write(folder.join("kustomization.yaml"), overlay + &components).unwrap();
+    let objects = parse(&output(Command::new("kubectl").arg("kustomize").arg(&folder)).unwrap());
+    let image =
+        &find(&objects, "Deployment", "cloudmap-mcs").unwrap()["spec"]["template"]["spec"]["containers"][0]["image"];
+    assert_eq!(*image, concat!("registry.example/cloudmap-mcs:", env!("CARGO_PKG_VERSION")));
+    for (kind, name) in
+        [("CustomResourceDefinition", "serviceexports.multicluster.x-k8s.io"), ("ClusterRole", "cloudmap-mcs-pods")]
+    {
+        assert!(find(&objects, kind, name).is_some(), "{kind} {name}");
+    }
+}
