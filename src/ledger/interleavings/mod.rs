@@ -317,6 +317,8 @@ fn pass_by(world: &mut World, processes: &mut [&mut Process], tick: Duration, ti
         for process in &mut *processes {
             let heads = process.sees.clone().unwrap_or_else(|| world.discover());
             process.term.poll(world.now());
+            // A driver would ask again at once, and again, while the clock stands.
+            assert!(process.term.wake().is_none_or(|at| at > world.now), "it asks to be polled for what is due by now");
             process.term.tick(world.now(), Some(&heads));
             process.settle(world);
         }

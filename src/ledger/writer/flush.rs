@@ -121,7 +121,7 @@ impl Flush {
 impl Writer {
     pub(super) fn flush(&mut self, now: Now, out: &mut Outbox) {
         let Some(flush) = &mut self.run.flush else { return self.start_flush(now, out) };
-        if now.mono.saturating_sub(flush.progressed) > self.timing.flush_limit {
+        if now.mono.saturating_sub(flush.progressed) >= self.timing.flush_limit {
             return self.abandon_flush(now, "the ledger's pages cannot be written; there was no progress for minutes");
         }
         out.wake_at(flush.progressed + self.timing.flush_limit);
