@@ -23,6 +23,8 @@ struct Held {
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     held: BTreeMap<(String, Name), Held>,
+    /// The versions of the clusters that were looked at.
+    seen: Vec<u64>,
     /// Number of the last write of Cloud Map that was looked at.
     sequence: u64,
     /// Writes since [`Self::take_writes`], but for heartbeats and Leases.
@@ -50,6 +52,11 @@ impl Checks {
         if let Some(what) = self.registry(world) {
             return Some(("nothing foreign is written", what));
         }
+        let versions = world.versions();
+        if self.seen == versions {
+            return None;
+        }
+        self.seen = versions;
         self.continuity(&world.clusters).map(|what| ("a name with endpoints stays", what))
     }
 
@@ -98,7 +105,6 @@ impl Checks {
                 let key = (id.clone(), name.clone());
                 let before = self.held.remove(&key).unwrap_or_default();
                 let held: BTreeSet<_> = before.addresses.intersection(live).cloned().collect();
-                let now = found.get(name).map(|import| import.addresses.clone()).unwrap_or_default();
                 let uid = |object: Option<std::sync::Arc<Value>>| object.map(|it| it["metadata"]["uid"].clone());
                 let import = api.get("serviceimports", &name.0, &name.1);
                 let derived = import.as_ref().and_then(|import| {
@@ -106,6 +112,9 @@ impl Checks {
                 });
                 let derived = uid(derived.and_then(|derived| api.get("services", &name.0, derived)));
                 let import = uid(import.clone());
+                // Without its import a name is nothing, whatever slices there are.
+                let now = found.get(name).filter(|_| import.is_some());
+                let now = now.map(|import| import.addresses.clone()).unwrap_or_default();
                 if !held.is_empty() {
                     let what = format!("{id} {}/{}", name.0, name.1);
                     if now.is_disjoint(live) {

@@ -18,6 +18,9 @@ use crate::ledger_sim::rng::Rng;
 /// When simulations begin, since 1970: the first hour of 2026.
 pub(crate) const EPOCH: Duration = Duration::from_hours(490_896);
 
+/// More polls than that at one moment are a loop that waits for what is past: the clock stands until all tasks wait.
+const MOST_POLLS: u32 = 100_000;
+
 /// One process, from its start to its death.
 #[derive(Debug, Clone)]
 pub(crate) struct Machine(Arc<Mutex<State>>);
@@ -30,6 +33,8 @@ struct State {
     rng: Rng,
     paused: bool,
     dead: bool,
+    /// How often tasks were polled at this moment, and which it is.
+    polls: (Instant, u32),
     next_task: u64,
     /// The tasks that wait for something, by number.
     waiting: BTreeMap<u64, Waker>,
@@ -39,7 +44,8 @@ impl Machine {
     /// `began`: when the simulation did.
     pub(crate) fn new(began: Instant, offset: i64, rng: Rng) -> Self {
         let (paused, dead, next_task, waiting) = (false, false, 0, BTreeMap::new());
-        Self(Arc::new(Mutex::new(State { began, offset, rng, paused, dead, next_task, waiting })))
+        let polls = (began, 0);
+        Self(Arc::new(Mutex::new(State { began, offset, rng, paused, dead, polls, next_task, waiting })))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -65,6 +71,15 @@ impl Machine {
     /// From now on the wall clock is this many milliseconds ahead of the world's.
     pub(crate) fn set_offset(&self, offset: i64) {
         self.state().offset = offset;
+    }
+
+    /// Ends a process that runs in circles, which no time would end.
+    fn count(&self) {
+        let (mut state, now) = (self.state(), Instant::now());
+        state.polls = if state.polls.0 == now { (now, state.polls.1 + 1) } else { (now, 1) };
+        let spins = state.polls.1 > MOST_POLLS;
+        drop(state);
+        assert!(!spins, "tasks of a process do something all the time and never wait");
     }
 
     fn wake(&self) {
@@ -115,6 +130,7 @@ impl Future for Gated {
         if self.machine.is_dead() {
             self.task = None;
         }
+        self.machine.count();
         match &mut self.task {
             Some(task) => task.poll_unpin(context),
             None => Poll::Ready(()),

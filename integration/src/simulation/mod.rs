@@ -34,7 +34,7 @@ use self::{
 };
 use crate::ledger_sim::rng::Rng;
 
-/// How often the checks look.
+/// How often the checks look, and whenever an object changes.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long the first exports have to be everywhere.
 const START: Duration = Duration::from_mins(3);
@@ -44,7 +44,7 @@ const TROUBLE: Duration = Duration::from_mins(4);
 const CONVERGENCE: Duration = Duration::from_mins(10);
 /// After that, the time in which what is late may still be written, such as the ledger's flush after a lull.
 const SETTLING: Duration = Duration::from_mins(3);
-/// After that, the time in which nothing is written.
+/// After the last of it, the time in which nothing is written.
 const QUIET: Duration = Duration::from_mins(2);
 
 /// How one run went.
@@ -145,16 +145,27 @@ impl Driver {
         let calm = Instant::now();
         self.converge(CONVERGENCE, "everything converges").await?;
         self.report.converged = Some(calm.elapsed());
-        self.wait(SETTLING).await?;
-        self.checks.take_writes();
-        self.wait(QUIET).await?;
-        if let Some(mismatch) = expect::mismatch(&self.world.clusters, &self.world.registry) {
-            return Err(("what converged stays", mismatch));
-        }
-        match self.checks.take_writes().first() {
-            Some(write) => Err(("nothing is written at rest", write.clone())),
+        self.rest().await?;
+        match expect::mismatch(&self.world.clusters, &self.world.registry) {
+            Some(mismatch) => Err(("what converged stays", mismatch)),
             None => Ok(()),
         }
+    }
+
+    /// Waits until nothing was written for a while.
+    async fn rest(&mut self) -> Result<(), Violation> {
+        let (began, mut last) = (Instant::now(), Instant::now());
+        self.checks.take_writes();
+        while last.elapsed() < QUIET {
+            self.wait(Duration::from_secs(1)).await?;
+            if let Some(write) = self.checks.take_writes().pop() {
+                if began.elapsed() > SETTLING {
+                    return Err(("nothing is written at rest", write));
+                }
+                last = Instant::now();
+            }
+        }
+        Ok(())
     }
 
     /// Makes the steps, and ends all that they began.
@@ -203,10 +214,14 @@ impl Driver {
     async fn wait_until(&mut self, end: Instant) -> Result<(), Violation> {
         loop {
             let next = (Instant::now() + LOOK).min(end);
-            sleep_until(next).await;
+            tokio::select! {
+                biased;
+                () = self.world.changed() => {}
+                () = sleep_until(next) => {}
+            }
             self.world.restart();
             self.look()?;
-            if next >= end {
+            if Instant::now() >= end {
                 return Ok(());
             }
         }

@@ -10,6 +10,7 @@ use cloudmap_mcs::{
     cloudmap::{Connected, Rates, limited},
     env,
 };
+use futures::future::select_all;
 use k8s_openapi::jiff::Timestamp;
 use prometheus::Registry as Exposition;
 use serde_json::{Value, json};
@@ -50,6 +51,8 @@ pub(crate) struct Cluster {
     pub(crate) id: String,
     pub(crate) api: ApiServer,
     pub(crate) replicas: Vec<Slot>,
+    /// Says when anything but Leases, ConfigMaps and Events changes.
+    shown: watch::Receiver<u64>,
 }
 
 /// The place of a replica, which has one process after the other.
@@ -107,7 +110,8 @@ impl World {
             let offset = Rng::new(&name, self.seed).between(0, 4_000).cast_signed() - 2_000;
             self.start(&api, &name, 0, offset)
         });
-        self.clusters.push(Cluster { id, api, replicas: replicas.into() });
+        let shown = api.shown();
+        self.clusters.push(Cluster { id, api, replicas: replicas.into(), shown });
     }
 
     /// Starts a process.
@@ -130,6 +134,17 @@ impl World {
         let task = tokio::spawn(env::on(&dynamic, process));
         self.trace.line(|| format!("{name} starts"));
         Slot { name: name.to_owned(), machine, task, stop, starts, offset, restart: None }
+    }
+
+    /// The next change of anything that people look at.
+    pub(crate) async fn changed(&mut self) {
+        let changes = self.clusters.iter_mut().map(|cluster| Box::pin(cluster.shown.changed()));
+        drop(select_all(changes).await);
+    }
+
+    /// The version of what people look at in each cluster.
+    pub(crate) fn versions(&self) -> Vec<u64> {
+        self.clusters.iter().map(|cluster| *cluster.shown.borrow()).collect()
     }
 
     /// Starts processes anew where one has ended for some seconds, as the kubelet does.

@@ -33,6 +33,7 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
+use tokio::sync::watch::Receiver;
 
 pub use self::{
     faults::{Fault, FaultId, Moment, Scope},
@@ -188,6 +189,11 @@ impl ApiServer {
     /// All objects of a kind as they are now, by namespace and name.
     pub fn list(&self, plural: &str) -> BTreeMap<Key, Arc<Value>> {
         self.state().store.kind(Resource::named(plural)).objects.clone()
+    }
+
+    /// The version of the last change of anything but Leases, ConfigMaps and Events, and word of the next one.
+    pub fn shown(&self) -> Receiver<u64> {
+        self.state().store.shown.subscribe()
     }
 
     /// Takes the log of all writes since it was taken last: of replicas, users and the cluster itself.

@@ -81,7 +81,7 @@ async fn answer(server: ApiServer, replica: Arc<str>, request: http::Request<kub
     let answer = if request.verb == Verb::Watch {
         watch::open(&server, &replica, &request)
     } else {
-        let result = perform(&mut server.state(), &replica, &request);
+        let result = perform(&mut server.state(), &replica, request);
         match result {
             Ok((code, object)) => json_response(code, &object, None),
             Err(refusal) => refused(&refusal),
@@ -133,15 +133,16 @@ pub(super) fn metadata_of(object: &Value) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
 }
 
-fn perform(state: &mut State, replica: &str, request: &Request) -> Result<(u16, Value), Refusal> {
+fn perform(state: &mut State, replica: &str, mut request: Request) -> Result<(u16, Arc<Value>), Refusal> {
     let resource = request.resource;
     if request.verb == Verb::List {
-        return list(state, replica, request).map(|list| (200, list));
+        return list(state, replica, &request).map(|list| (200, list.into()));
     }
-    let shown = |object: &Value| if request.metadata_only { metadata_of(object) } else { object.clone() };
-    let key = key_of(request, replica, state)?;
+    let key = key_of(&request, replica, state)?;
+    let object = request.body.take();
+    let shown = |object: Arc<Value>| if request.metadata_only { Arc::new(metadata_of(&object)) } else { object };
     if request.verb == Verb::Get {
-        return Ok((200, shown(&*state.get(resource, &key)?)));
+        return Ok((200, shown(state.get(resource, &key)?)));
     }
     let author = Author {
         manager: request.query.get("fieldManager").cloned().unwrap_or_else(|| "unknown".to_owned()),
@@ -149,11 +150,10 @@ fn perform(state: &mut State, replica: &str, request: &Request) -> Result<(u16, 
         status: request.status,
     };
     let change = Change { resource, key, author, by: replica, dry_run: request.says("dryRun", "All") };
-    let object = request.body.clone();
     match request.verb {
-        Verb::Create => Ok((201, shown(&*state.create(&change, object)?))),
-        Verb::Update => Ok((200, shown(&*state.update(&change, object)?))),
-        Verb::Patch => Ok((200, shown(&*state.patch(&change, &object)?))),
+        Verb::Create => Ok((201, shown(state.create(&change, object)?))),
+        Verb::Update => Ok((200, shown(state.update(&change, object)?))),
+        Verb::Patch => Ok((200, shown(state.patch(&change, &object)?))),
         Verb::Apply => {
             if !request.query.contains_key("fieldManager") {
                 return Err(Refusal::bad_request(
@@ -161,19 +161,20 @@ fn perform(state: &mut State, replica: &str, request: &Request) -> Result<(u16, 
                 ));
             }
             let code = if state.store.get(resource, &change.key).is_some() { 200 } else { 201 };
-            Ok((code, shown(&*state.apply(&change, object, request.says("force", "true"))?)))
+            Ok((code, shown(state.apply(&change, object, request.says("force", "true"))?)))
         }
         Verb::Delete => {
-            let preconditions = &request.body["preconditions"];
+            let preconditions = &object["preconditions"];
             let gone =
                 state.delete(&change, preconditions["uid"].as_str(), preconditions["resourceVersion"].as_str())?;
             if state.store.get(resource, &change.key).is_some() {
-                return Ok((200, shown(&gone)));
+                return Ok((200, shown(gone)));
             }
             let details = json!({"name": change.key.1, "group": resource.group, "kind": resource.plural, "uid": gone["metadata"]["uid"]});
             Ok((
                 200,
-                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
+                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+                    .into(),
             ))
         }
         Verb::Get | Verb::List | Verb::Watch => unreachable!("answered before"),

@@ -412,6 +412,16 @@ fn body(object: &Value, resource: &Resource) -> Value {
 
 /// Whether there is nothing to store. When a field was written is not looked at.
 fn is_same(live: &Value, new: &Value) -> bool {
+    let rest = |object: &Value, other: &Value| {
+        object
+            .as_object()
+            .into_iter()
+            .flatten()
+            .all(|(name, value)| name == "metadata" || other.get(name) == Some(value))
+    };
+    if !rest(live, new) || !rest(new, live) {
+        return false;
+    }
     let bare = |object: &Value| {
         let mut object = object.clone();
         if let Some(entries) = object["metadata"]["managedFields"].as_array_mut() {

@@ -43,6 +43,8 @@ pub(super) struct Store {
     kinds: BTreeMap<&'static str, Kind>,
     /// Events that are kept of each kind.
     kept: usize,
+    /// Version of the last change of what people look at: Leases, ConfigMaps and Events are not among it.
+    pub(super) shown: watch::Sender<u64>,
 }
 
 impl Store {
@@ -54,7 +56,8 @@ impl Store {
             changed: watch::Sender::new(()),
         };
         // Version 0 means "any" in requests.
-        Self { version: 1, kinds: RESOURCES.iter().map(|resource| (resource.plural, kind())).collect(), kept }
+        let kinds = RESOURCES.iter().map(|resource| (resource.plural, kind())).collect();
+        Self { version: 1, kinds, kept, shown: watch::Sender::new(1) }
     }
 
     /// The version of the last change of all.
@@ -93,6 +96,9 @@ impl Store {
             kind.forget_one();
         }
         kind.changed.send_replace(());
+        if !["leases", "configmaps", "events"].contains(&resource.plural) {
+            self.shown.send_replace(version);
+        }
         object
     }
 

@@ -1,6 +1,6 @@
 //! What the API server refuses in an object, and what it fills in: as much of it as this project can come upon.
 
-use std::net::IpAddr;
+use std::{io, net::IpAddr};
 
 use serde_json::{Value, json};
 
@@ -100,15 +100,13 @@ pub(super) fn check(object: &Value, live: Option<&Value>, resource: &Resource) -
     {
         return invalid("metadata.annotations", "Too long: must have at most 262144 bytes");
     }
-    if object.to_string().len() > MAX_OBJECT {
+    if size(object) > MAX_OBJECT {
         return Err(Refusal::bad_request("etcdserver: request is too large"));
     }
     match resource.plural {
         "services" => check_service(object, &invalid),
         "endpointslices" => check_slice(object, live, &invalid),
-        "configmaps" if object["data"].to_string().len() > MAX_DATA => {
-            invalid("", "Too long: may not be more than 1048576 bytes")
-        }
+        "configmaps" if size(&object["data"]) > MAX_DATA => invalid("", "Too long: may not be more than 1048576 bytes"),
         "events" if object["note"].as_str().map_or(0, str::len) > 1024 => {
             invalid("note", "can have at most 1024 characters")
         }
@@ -117,6 +115,23 @@ pub(super) fn check(object: &Value, live: Option<&Value>, resource: &Resource) -
         }
         _ => Ok(()),
     }
+}
+
+/// Bytes as JSON.
+fn size(value: &Value) -> usize {
+    struct Count(usize);
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    serde_json::to_writer(&mut count, value).map_or(usize::MAX, |()| count.0)
 }
 
 type Invalid<'a> = &'a dyn Fn(&str, &str) -> Result<(), Refusal>;
