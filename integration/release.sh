@@ -36,9 +36,13 @@ missing() {
 	MISSING+=("$*")
 }
 
+# The time of everything in a release.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH
+
 # pack FOLDER FILE.tar.gz: the same content gives the same archive.
 pack() {
-	tar --sort=name --mtime="@$(git log -1 --format=%ct)" --owner=0 --group=0 --numeric-owner -C "$(dirname "$1")" -cf - "$(basename "$1")" |
+	tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -C "$(dirname "$1")" -cf - "$(basename "$1")" |
 		gzip --no-name --best >"$2"
 }
 
@@ -79,7 +83,7 @@ step_image() {
 image_build() {
 	docker buildx build --builder cloudmap-mcs --platform linux/amd64,linux/arm64 --tag "$IMAGE" --provenance mode=max --sbom true \
 		--build-arg CLOUDMAP_MCS_BUILD_COMMIT --build-arg CLOUDMAP_MCS_BUILD_DATE \
-		--build-arg SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}" "$@" .
+		--build-arg SOURCE_DATE_EPOCH "$@" .
 }
 
 # helm ARGUMENTS...: the one that is installed, or the one that tests use.
@@ -92,6 +96,7 @@ step_chart() {
 	# The chart takes its objects from config/ by symbolic links.
 	cp -RL config/chart "$work/chart"
 	[ -z "$REGISTRY" ] || sed -i "s|^  repository: cloudmap-mcs\$|  repository: $REGISTRY/cloudmap-mcs|" "$work/chart/values.yaml"
+	find "$work/chart" -exec touch --date "@$SOURCE_DATE_EPOCH" {} +
 	helm lint --strict "$work/chart"
 	helm package "$work/chart" --version "$VERSION" --app-version "$VERSION" --destination "$RELEASE"
 }
@@ -105,7 +110,7 @@ step_sbom() {
 	fi
 	# It writes beside the manifests that it reads; so it reads copies.
 	git ls-files -z '*Cargo.toml' Cargo.lock 'src/*.rs' 'integration/src/*.rs' 'integration/tests/*.rs' | xargs -0 cp --parents -t "$work"
-	SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)} "$folder/bin/cargo-cyclonedx" cyclonedx --quiet \
+	"$folder/bin/cargo-cyclonedx" cyclonedx --quiet \
 		--manifest-path "$work/Cargo.toml" --format json --spec-version 1.5 --all-features --override-filename sbom
 	jq --sort-keys 'del(.serialNumber)' "$work/sbom.json" >"$RELEASE/cloudmap-mcs-$VERSION-sbom.cdx.json"
 }
