@@ -123,11 +123,12 @@ async fn play(world: &World, installation: &Installation) -> Result<()> {
     runs(world, "1s", 2).await?;
 
     let mut upgrade = vec!["upgrade", NAME, &chart, "--values", &values, "--wait"];
-    upgrade.extend(["--set", "config.ledgerTick=2s", "--set", "replicas=3"]);
+    // kubectl still owns the fields that it applied, too.
+    upgrade.extend(["--force-conflicts", "--set", "config.ledgerTick=2s", "--set", "replicas=3"]);
     helm(theirs, &upgrade).await?;
     runs(world, "2s", 3).await?;
 
-    helm(theirs, &["rollback", NAME, "1", "--wait"]).await?;
+    helm(theirs, &["rollback", NAME, "1", "--wait", "--force-conflicts"]).await?;
     runs(world, "1s", 2).await?;
 
     // The export outlives the controller, as its endpoints do elsewhere.
