@@ -243,7 +243,7 @@ impl Core {
             Input::Kept(kept) => self.kept(kept, now),
             Input::Published(map) => self.published(map),
             Input::ReadBack(map) => self.read_back(map),
-            Input::Remotes(remotes) => self.remotes_changed(&remotes),
+            Input::Remotes(remotes) => self.remotes_changed(&remotes, now),
             Input::Statuses(statuses) => self.statuses_changed(&statuses, now),
             Input::Found(found) => self.found_changed(&found),
             Input::Due(key) => {

@@ -259,7 +259,23 @@ impl Knowledge {
             (_, Some(Asks::Unknown)) => return BTreeSet::new(),
             (_, Some(Asks::For(targets))) => targets.clone(),
         };
-        self.exports.as_mut().map(|exports| exports.claim(owner, wanted, now)).unwrap_or_default()
+        let Some(exports) = &mut self.exports else { return BTreeSet::new() };
+        let mut freed = exports.claim(owner, wanted.clone(), now);
+        freed.extend(self.side_with_others(&wanted));
+        freed
+    }
+
+    /// Gives the records of targets that other clusters hold to the owners here that share them: the same Service. Another
+    /// owner that claimed the target here first waits for those clusters anyway. Returns the owners concerned.
+    pub fn side_with_others(&mut self, targets: &BTreeSet<Target>) -> BTreeSet<ClaimOwner> {
+        let mut concerned = BTreeSet::new();
+        for target in targets {
+            let holder = self.claimant(target).filter(|(cluster, _)| *cluster != self.local);
+            if let (Some((_, holder)), Some(exports)) = (holder, &mut self.exports) {
+                concerned.extend(exports.pass(target, |owner| owner.is_same_service(&holder)));
+            }
+        }
+        concerned
     }
 
     /// Lets an owner claim a target again that has become free.
@@ -291,7 +307,10 @@ impl Knowledge {
             (_, Some(Ok(local))) => Some(Arc::clone(local)),
         };
         let targets = local.as_ref().map(|local| self.targets_for(key, local)).unwrap_or_default();
-        self.exports.as_mut().map(|exports| exports.set(key, local, targets, now)).unwrap_or_default()
+        let Some(exports) = &mut self.exports else { return BTreeSet::new() };
+        let mut freed = exports.set(key, local, targets.clone(), now);
+        freed.extend(self.side_with_others(&targets));
+        freed
     }
 
     /// Starts from the own ledger as the previous leader left it. What is no longer exported is removed from it.

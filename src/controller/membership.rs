@@ -84,7 +84,7 @@ impl Core {
         self.touched.extend(self.claims.waiting().cloned());
     }
 
-    pub(super) fn remotes_changed(&mut self, remotes: &Remotes) {
+    pub(super) fn remotes_changed(&mut self, remotes: &Remotes, now: Now) {
         let waiting = |knowledge: &Knowledge| (knowledge.unknown(), knowledge.settling());
         let before = waiting(&self.knowledge);
         let concerned = self.knowledge.adopt_remotes(remotes);
@@ -93,6 +93,8 @@ impl Core {
         if self.claims.set_clusters(sole, remotes.all_live_verified) || known {
             self.touched.extend(self.claims.waiting().cloned());
         }
+        let sided = self.knowledge.side_with_others(&concerned.targets);
+        self.freed(sided, now);
         self.touched.extend(concerned.targets);
         self.reconcile(concerned.names);
         if known {

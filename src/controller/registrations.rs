@@ -56,7 +56,7 @@ impl Core {
         self.annotate(annotated, now);
     }
 
-    /// Lets owners claim a target for which they waited and that is free now.
+    /// Lets owners claim a target for which they waited and that is free now. Also looks at owners whose record another one has now.
     pub(super) fn freed(&mut self, owners: BTreeSet<ClaimOwner>, now: Now) {
         for owner in owners {
             self.knowledge.claim_again(&owner, now.seconds());

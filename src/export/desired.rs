@@ -98,6 +98,14 @@ impl Exports {
         freed
     }
 
+    /// Gives the record of a target to a waiting owner that `shares` the target with its holder in another cluster. Returns the
+    /// owners concerned.
+    pub fn pass(&mut self, target: &Target, shares: impl Fn(&ClaimOwner) -> bool) -> BTreeSet<ClaimOwner> {
+        let Some(concerned) = self.registrations.pass(target, shares) else { return BTreeSet::new() };
+        self.put(&[target.clone()].into());
+        concerned.into()
+    }
+
     /// Retires the registrations that an earlier leader recorded for owners that no longer exist.
     pub fn retire_unowned(&mut self, is_owner: impl Fn(&ClaimOwner) -> bool) {
         let records = self.registrations.retire_unowned(is_owner);

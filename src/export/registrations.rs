@@ -96,6 +96,20 @@ impl Registrations {
         changed
     }
 
+    /// Gives the record of a target to the first waiting owner that `shares` the target with its holder in another cluster.
+    /// The owner that had the record waits from then on, with its date. Returns both.
+    pub(super) fn pass(&mut self, target: &Target, shares: impl Fn(&ClaimOwner) -> bool) -> Option<[ClaimOwner; 2]> {
+        let held = self.held.get_mut(target).filter(|held| !held.retiring && !shares(&held.owner))?;
+        let waiting = self.waiting.get_mut(target)?;
+        let sharing = waiting.iter().filter(|(owner, _)| shares(owner));
+        let (owner, claimed) = sharing.min_by_key(|(owner, since)| (**since, *owner)).map(|(o, s)| (o.clone(), *s))?;
+        waiting.remove(&owner);
+        waiting.insert(held.owner.clone(), held.claimed);
+        let former = std::mem::replace(&mut held.owner, owner.clone());
+        held.claimed = claimed;
+        Some([former, owner])
+    }
+
     /// Retires the records of an earlier leader for owners that no longer exist.
     pub(super) fn retire_unowned(&mut self, is_owner: impl Fn(&ClaimOwner) -> bool) -> BTreeSet<Target> {
         let unowned = self.held.values_mut().filter(|held| !held.retiring && !is_owner(&held.owner));
@@ -226,6 +240,31 @@ mod tests {
         registrations.set(&own, BTreeSet::new(), 9);
         registrations.set(&bad, payments(), 9);
         assert_eq!(holds(&registrations), (bad, 9));
+    }
+
+    #[test]
+    fn an_owner_that_shares_a_target_with_another_cluster_comes_before_owners_that_wait_for_that_cluster() {
+        let mut registrations = Registrations::resume(BTreeMap::new());
+        let [first, web, export] = [owner("Service", "first"), owner("Service", "web"), owner("ServiceExport", "web")];
+        let is_web = |owner: &ClaimOwner| *owner.name == *"web";
+        registrations.set(&first, targets(&["a"]), 1);
+        assert_eq!(registrations.pass(&target("a"), is_web), None, "nobody waits");
+        for (now, owner) in [(2, &web), (3, &export)] {
+            registrations.set(owner, targets(&["a"]), now);
+        }
+        assert_eq!(registrations.pass(&target("a"), is_web), Some([first.clone(), web.clone()]));
+        assert_eq!(registrations.pass(&target("a"), is_web), None, "it shares already");
+        assert_eq!(registrations.held()[&target("a")].claimed, 2);
+        assert_eq!(registrations.set(&first, targets(&["a"]), 4), Changed::default());
+        // The owner that had the record waits with its date, before owners that came later.
+        assert_eq!(registrations.set(&web, targets(&[]), 5).freed, [first.clone(), export.clone()].into());
+        for owner in [&export, &first] {
+            registrations.set(owner, targets(&["a"]), 5);
+        }
+        assert_eq!(
+            (state(&registrations), registrations.held()[&target("a")].claimed),
+            (vec!["a=first".to_owned()], 1)
+        );
     }
 
     #[test]

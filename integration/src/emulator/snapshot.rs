@@ -4,7 +4,7 @@ use super::history::{Counters, Write};
 use super::namespaces::add_namespace;
 use super::replicas::{Change, Replica, Row};
 use super::services::{add_service, place};
-use super::state::Snapshot;
+use super::state::{Namespace, Service, Snapshot};
 use super::{CloudMap, Event, Fault, Settings};
 
 impl CloudMap {
@@ -33,6 +33,26 @@ impl CloudMap {
         let now = self.now;
         *self = Self::new(self.settings.clone());
         self.now = now;
+    }
+
+    /// Grows with all that happens to resources.
+    pub fn revision(&self) -> u64 {
+        self.sequence
+    }
+
+    /// All namespaces, as the control plane has them now.
+    pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        self.namespaces.values()
+    }
+
+    /// The namespace with an id.
+    pub fn namespace(&self, id: &str) -> Option<&Namespace> {
+        self.namespaces.get(id)
+    }
+
+    /// All services with their instances, as the control plane has them now.
+    pub fn services(&self) -> impl Iterator<Item = &Service> {
+        self.services.values()
     }
 
     pub fn snapshot(&self) -> Snapshot {

@@ -1,13 +1,19 @@
 //! What must hold at every moment, whatever goes wrong.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde_json::Value;
 
 use super::{
-    expect::{Name, imported, live},
+    expect::{Imported, Name, imported, merged},
     kubernetes::{Verb, Write},
-    world::{Cluster, OWN, World, label},
+    merge::Port,
+    scenario::Scenario,
+    users::label,
+    world::{Cluster, OWN, World},
 };
 
 /// What a cluster has of a name that has endpoints.
@@ -19,12 +25,19 @@ struct Held {
     derived: Option<Value>,
 }
 
+/// Longest that a cluster goes without news: what it does until then may be about what was before.
+const NEWS: Duration = Duration::from_secs(150);
+/// The same where nothing fails.
+const NEWS_AT_ONCE: Duration = Duration::from_secs(20);
+
 /// What the checks remember.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     held: BTreeMap<(String, Name), Held>,
     /// The versions of the clusters that were looked at.
     seen: Vec<u64>,
+    /// Type and ports of each name, and since when. Another type or other ports can take endpoints and the derived Service away.
+    forms: BTreeMap<Name, ((String, BTreeSet<Port>), Duration)>,
     /// Number of the last write of Cloud Map that was looked at.
     sequence: u64,
     /// Writes since [`Self::take_writes`], but for heartbeats and Leases.
@@ -33,7 +46,7 @@ pub(crate) struct Checks {
 
 impl Checks {
     /// Looks at everything that happened since the last time. Gives what must not be.
-    pub(crate) fn look(&mut self, world: &World) -> Option<(&'static str, String)> {
+    pub(crate) fn look(&mut self, world: &World, scenario: &Scenario) -> Option<(&'static str, String)> {
         for cluster in &world.clusters {
             for write in cluster.api.take_writes() {
                 world.trace.line(|| format!("{} {write}", cluster.id));
@@ -57,7 +70,8 @@ impl Checks {
             return None;
         }
         self.seen = versions;
-        self.continuity(&world.clusters).map(|what| ("a name with endpoints stays", what))
+        let news = if scenario.is_gentle() { NEWS_AT_ONCE } else { NEWS };
+        self.continuity(world, news).map(|what| ("a name with endpoints stays", what))
     }
 
     /// The writes since this was asked last.
@@ -84,14 +98,19 @@ impl Checks {
         None
     }
 
-    fn continuity(&mut self, clusters: &[Cluster]) -> Option<String> {
+    fn continuity(&mut self, world: &World, news: Duration) -> Option<String> {
+        let (clusters, now) = (&world.clusters, world.began.elapsed());
         let mut exported: BTreeMap<Name, BTreeSet<String>> = BTreeMap::new();
-        for Cluster { api, .. } in clusters {
-            for (name, _) in api.list("serviceexports") {
-                if api.get("services", &name.0, &name.1).is_some() {
-                    let live = live(api, &name);
-                    exported.entry(name).or_default().extend(live);
-                }
+        let mut settled = BTreeSet::new();
+        for (name, (import, _)) in merged(clusters) {
+            exported.insert(name.clone(), import.addresses());
+            let form = (import.type_, import.ports);
+            let (known, since) = self.forms.entry(name.clone()).or_insert_with(|| (form.clone(), Duration::ZERO));
+            if *known != form {
+                (*known, *since) = (form, now);
+            }
+            if *since == Duration::ZERO || now > *since + news {
+                settled.insert(name);
             }
         }
         let mut next = BTreeMap::new();
@@ -113,14 +132,13 @@ impl Checks {
                 let derived = uid(derived.and_then(|derived| api.get("services", &name.0, derived)));
                 let import = uid(import.clone());
                 // Without its import a name is nothing, whatever slices there are.
-                let now = found.get(name).filter(|_| import.is_some());
-                let now = now.map(|import| import.addresses.clone()).unwrap_or_default();
-                if !held.is_empty() {
+                let now = found.get(name).filter(|_| import.is_some()).map(Imported::addresses).unwrap_or_default();
+                if !held.is_empty() && settled.contains(name) {
                     let what = format!("{id} {}/{}", name.0, name.1);
                     if now.is_disjoint(live) {
                         return Some(format!("{what} is empty, though {held:?} live and were imported"));
                     }
-                    if before.import != import {
+                    if before.import.is_some() && before.import != import {
                         return Some(format!(
                             "the ServiceImport of {what} is not the same: {:?}, {import:?}",
                             before.import

@@ -1,14 +1,16 @@
-//! What should be everywhere, from what the users of all clusters have: written from KEP-1645 and the documents, not from
-//! the product's plans.
+//! What should be everywhere, from what the users of all clusters have, and what is there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::{
+    claims::{self, exported},
     cloudmap::Registry,
     kubernetes::ApiServer,
-    world::{Cluster, addresses, is_terminating, label},
+    merge::{Export, Port, UNNAMED, affinity, merge, policy, ports},
+    users::{addresses, annotation, is_terminating, label},
+    world::Cluster,
 };
 
 /// Namespace and name.
@@ -19,28 +21,40 @@ pub(crate) type Name = (String, String);
 pub(crate) struct Imported {
     /// `ClusterSetIP` or `Headless`.
     pub(crate) type_: String,
-    pub(crate) ports: BTreeSet<u64>,
+    pub(crate) ports: BTreeSet<Port>,
+    pub(crate) affinity: String,
+    pub(crate) policy: String,
+    /// Those that were exported.
+    pub(crate) labels: BTreeMap<String, String>,
     /// The clusters that export it.
     pub(crate) clusters: BTreeSet<String>,
-    pub(crate) addresses: BTreeSet<String>,
-    /// There is a Service that kube-proxy serves.
-    pub(crate) derived: bool,
+    /// Ready addresses by the name of the port.
+    pub(crate) endpoints: BTreeMap<String, BTreeSet<String>>,
+    /// Ports, affinity and traffic policy of the Service that kube-proxy serves, if there is one.
+    pub(crate) derived: Option<(BTreeSet<Port>, String, String)>,
 }
 
-/// What everybody exports, by name and cluster.
-fn exports(clusters: &[Cluster]) -> BTreeMap<Name, BTreeMap<String, (Value, BTreeSet<String>)>> {
-    let mut all: BTreeMap<Name, BTreeMap<_, _>> = BTreeMap::new();
+impl Imported {
+    /// Ready addresses.
+    pub(crate) fn addresses(&self) -> BTreeSet<String> {
+        self.endpoints.values().flatten().cloned().collect()
+    }
+}
+
+/// What a name should be everywhere, and the conflicts that its exports should say.
+pub(crate) type Merged = BTreeMap<Name, (Imported, BTreeSet<&'static str>)>;
+
+/// What all names should be.
+pub(crate) fn merged(clusters: &[Cluster]) -> Merged {
+    let mut exports: BTreeMap<Name, Vec<Export>> = BTreeMap::new();
     for Cluster { id, api, .. } in clusters {
-        for (name, export) in api.list("serviceexports") {
-            let Some(service) = api.get("services", &name.0, &name.1) else { continue };
-            if is_terminating(&export) || is_terminating(&service) {
-                continue;
+        for name in api.list("serviceexports").into_keys() {
+            if let Some(export) = Export::of(id, api, &name) {
+                exports.entry(name).or_default().push(export);
             }
-            let live = live(api, &name);
-            all.entry(name).or_default().insert(id.clone(), ((*service).clone(), live));
         }
     }
-    all
+    exports.into_iter().filter_map(|(name, exports)| Some((name, merge(exports)?))).collect()
 }
 
 /// The ready addresses of a Service of the cluster itself.
@@ -57,63 +71,42 @@ pub(crate) fn live(api: &ApiServer, name: &Name) -> BTreeSet<String> {
         .collect()
 }
 
-/// What a cluster should import.
-fn expected(clusters: &[Cluster], api: &ApiServer) -> BTreeMap<Name, Imported> {
-    let there =
-        |namespace: &str| api.get("namespaces", "", namespace).is_some_and(|namespace| !is_terminating(&namespace));
-    let mut wanted = BTreeMap::new();
-    for (name, by_cluster) in exports(clusters).into_iter().filter(|(name, _)| there(&name.0)) {
-        let mut import = Imported::default();
-        for (cluster, (service, live)) in by_cluster {
-            let headless = service["spec"]["clusterIP"] == "None";
-            if headless { "Headless" } else { "ClusterSetIP" }.clone_into(&mut import.type_);
-            import.derived = !headless;
-            import
-                .ports
-                .extend(service["spec"]["ports"].as_array().into_iter().flatten().filter_map(|p| p["port"].as_u64()));
-            import.clusters.insert(cluster);
-            import.addresses.extend(live);
-        }
-        wanted.insert(name, import);
-    }
-    wanted
-}
-
 /// What a cluster imports.
 pub(crate) fn imported(api: &ApiServer) -> BTreeMap<Name, Imported> {
     let mut found: BTreeMap<Name, Imported> = BTreeMap::new();
     for (name, import) in api.list("serviceimports") {
-        let entry = found.entry(name).or_default();
-        import["spec"]["type"].as_str().unwrap_or("none").clone_into(&mut entry.type_);
-        let ports = import["spec"]["ports"].as_array().into_iter().flatten();
-        entry.ports = ports.filter_map(|port| port["port"].as_u64()).collect();
+        let derived = annotation(&import, "multicluster.kubernetes.io/derived-service");
+        let derived = derived.and_then(|derived| api.get("services", &name.0, derived));
+        let labels = import["metadata"]["labels"].as_object().into_iter().flatten();
+        let labels = labels.filter(|(key, _)| *key != "cloudmap-mcs/managed-by");
         let clusters = import["status"]["clusters"].as_array().into_iter().flatten();
-        entry.clusters = clusters.filter_map(|cluster| cluster["cluster"].as_str().map(str::to_owned)).collect();
+        let spec = &import["spec"];
+        let imported = Imported {
+            type_: spec["type"].as_str().unwrap_or("none").to_owned(),
+            ports: ports(spec),
+            affinity: affinity(spec),
+            policy: policy(spec),
+            labels: labels.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect(),
+            clusters: clusters.filter_map(|cluster| cluster["cluster"].as_str().map(str::to_owned)).collect(),
+            endpoints: BTreeMap::new(),
+            derived: derived.map(|object| {
+                let spec = &object["spec"];
+                (ports(spec), affinity(spec), policy(spec))
+            }),
+        };
+        found.insert(name, imported);
     }
     for (key, slice) in api.list("endpointslices") {
-        let name = label(&slice, "multicluster.kubernetes.io/service-name");
-        if label(&slice, "endpointslice.kubernetes.io/managed-by") == "cloudmap-mcs" {
-            found.entry((key.0, name.to_owned())).or_default().addresses.extend(addresses(&slice));
+        if label(&slice, "endpointslice.kubernetes.io/managed-by") != "cloudmap-mcs" {
+            continue;
         }
-    }
-    for (key, import) in api.list("serviceimports") {
-        let derived = import["metadata"]["annotations"]["multicluster.kubernetes.io/derived-service"].as_str();
-        let exists = derived.is_some_and(|derived| api.get("services", &key.0, derived).is_some());
-        found.entry(key).or_default().derived = exists;
-    }
-    found
-}
-
-/// The addresses that are registered in Cloud Map by this project, by namespace and service.
-fn registered(registry: &Registry) -> BTreeMap<Name, BTreeSet<String>> {
-    let snapshot = registry.with(|cloudmap, _| cloudmap.snapshot());
-    let namespaces: BTreeMap<_, _> = snapshot.namespaces.iter().map(|it| (it.id.clone(), it.name.clone())).collect();
-    let mut found: BTreeMap<Name, BTreeSet<String>> = BTreeMap::new();
-    for service in &snapshot.services {
-        let namespace = namespaces.get(&service.namespace_id).cloned().unwrap_or_default();
-        for instance in service.instances.values().filter(|it| it.attributes.contains_key("CLOUDMAP_MCS_CLUSTER")) {
-            let address = instance.attributes.get("AWS_INSTANCE_IPV4").cloned().unwrap_or_default();
-            found.entry((namespace.clone(), service.name.clone())).or_default().insert(address);
+        let name = label(&slice, "multicluster.kubernetes.io/service-name").to_owned();
+        let import = found.entry((key.0, name)).or_default();
+        for port in slice["ports"].as_array().into_iter().flatten().filter_map(|port| port["name"].as_str()) {
+            // The same port by the name that the derived Service has for it.
+            if port != UNNAMED {
+                import.endpoints.entry(port.to_owned()).or_default().extend(addresses(&slice));
+            }
         }
     }
     found
@@ -121,50 +114,67 @@ fn registered(registry: &Registry) -> BTreeMap<Name, BTreeSet<String>> {
 
 /// What is not as it should be, if anything.
 pub(crate) fn mismatch(clusters: &[Cluster], registry: &Registry) -> Option<String> {
+    let (claims, registered) = (claims::claims(clusters), claims::registered(registry));
+    let (owners, merged) = (claims::owners(&claims, &registered), merged(clusters));
     for Cluster { id, api, .. } in clusters {
-        let (wanted, found) = (expected(clusters, api), imported(api));
-        for name in wanted.keys().chain(found.keys()) {
-            if wanted.get(name) != found.get(name) {
-                let (wanted, found) = (wanted.get(name), found.get(name));
+        let there = |(name, _): &(&Name, _)| {
+            api.get("namespaces", "", &name.0).is_some_and(|namespace| !is_terminating(&namespace))
+        };
+        let wanted = merged.iter().filter(there).map(|(name, (import, _))| (name, import));
+        let (wanted, found) = (wanted.collect::<BTreeMap<_, _>>(), imported(api));
+        for name in wanted.keys().copied().chain(found.keys()) {
+            let (wanted, found) = (wanted.get(name).copied(), found.get(name));
+            if wanted != found {
                 return Some(format!("{id} imports {}/{} as {found:?}, not as {wanted:?}", name.0, name.1));
             }
         }
         for (name, export) in api.list("serviceexports") {
-            if let Some(what) = conditions(api, &name, &export) {
+            if let Some(what) = conditions(api, &name, &export, &owners, &merged) {
                 return Some(format!("{id} says of its export {}/{}: {what}", name.0, name.1));
             }
         }
     }
-    let mut wanted: BTreeMap<Name, BTreeSet<String>> = BTreeMap::new();
-    for (name, by_cluster) in exports(clusters) {
-        let live: BTreeSet<_> = by_cluster.into_values().flat_map(|(_, live)| live).collect();
-        if !live.is_empty() {
-            wanted.insert(name, live);
-        }
-    }
-    let found = registered(registry);
-    for name in wanted.keys().chain(found.keys()) {
-        if wanted.get(name) != found.get(name) {
-            let (wanted, found) = (wanted.get(name), found.get(name));
-            return Some(format!("Cloud Map has {}/{} with {found:?}, not with {wanted:?}", name.0, name.1));
-        }
-    }
-    None
+    let there = |namespace: &str| registry.with(|cloudmap, _| cloudmap.namespaces().any(|it| it.name == namespace));
+    claims::mismatch(&claims, &registered, there)
 }
 
-/// What the conditions of an export should not say.
-fn conditions(api: &ApiServer, name: &Name, export: &Value) -> Option<String> {
+/// What the conditions of an export should not say. `owners`: who has which name in Cloud Map.
+fn conditions(
+    api: &ApiServer,
+    name: &Name,
+    export: &Value,
+    owners: &BTreeMap<Name, Name>,
+    merged: &Merged,
+) -> Option<String> {
     let said = |type_: &str| {
         let mut all = export["status"]["conditions"].as_array().into_iter().flatten();
         let found = all.find(|condition| condition["type"] == type_);
-        found.map_or("missing", |condition| condition["status"].as_str().unwrap_or("none"))
+        found.map_or(("missing", ""), |condition| {
+            (condition["status"].as_str().unwrap_or("none"), condition["reason"].as_str().unwrap_or_default())
+        })
     };
-    let exported = api.get("services", &name.0, &name.1).is_some();
-    let wanted: &[(&str, &[&str])] = if exported {
-        &[("Valid", &["True"]), ("Ready", &["True"]), ("Conflict", &["False", "missing"]), ("Registered", &["True"])]
+    let registered: &[(&str, &str)] = match exported(api, name).and_then(|target| owners.get(&target)) {
+        Some(owner) if owner == name => &[("True", "Registered")],
+        Some(_) => &[("False", "NameConflict")],
+        // Whose it is cannot be seen: the one that has it has no endpoints.
+        None => &[("True", "Registered"), ("False", "NameConflict")],
+    };
+    let exports = api.get("services", &name.0, &name.1).is_some();
+    let wanted: &[(&str, &[(&str, &str)])] = if exports {
+        &[("Valid", &[("True", "Valid")]), ("Ready", &[("True", "Exported")]), ("Registered", registered)]
     } else {
-        &[("Valid", &["False"])]
+        &[("Valid", &[("False", "NoService")])]
     };
+    // Who exports nothing is in no conflict.
+    let conflicts = merged.get(name).filter(|_| exports).map(|(_, conflicts)| conflicts.clone()).unwrap_or_default();
+    let (status, reasons) = said("Conflict");
+    let agrees = match status {
+        "True" => reasons.split(',').collect::<BTreeSet<_>>() == conflicts,
+        _ => conflicts.is_empty() && ["False", "missing"].contains(&status),
+    };
+    if !agrees {
+        return Some(format!("Conflict is not {conflicts:?} in {}", export["status"]["conditions"]));
+    }
     let wrong = wanted.iter().find(|(type_, allowed)| !allowed.contains(&said(type_)))?;
-    Some(format!("{} is {} in {}", wrong.0, said(wrong.0), export["status"]["conditions"]))
+    Some(format!("{} is {:?} in {}", wrong.0, said(wrong.0), export["status"]["conditions"]))
 }

@@ -7,15 +7,20 @@
 
 pub mod campaign;
 mod check;
+mod claims;
 mod cloudmap;
 mod expect;
 pub mod kubernetes;
+mod ledger;
 mod machine;
+mod merge;
+mod registered;
 pub mod scenario;
 mod schedule;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod users;
 mod world;
 
 use std::{cell::RefCell, time::Duration};
@@ -27,10 +32,13 @@ use tokio::{
 
 use self::{
     check::Checks,
+    registered::Registered,
+    scenario::Kind,
     scenario::Scenario,
     schedule::{Running, Step},
     trace::Trace,
-    world::{NAMES, Place, World},
+    users::{ANNOTATED, EXPORTED, Place, WISHES},
+    world::World,
 };
 use crate::ledger_sim::rng::Rng;
 
@@ -95,6 +103,8 @@ pub fn run(scenario: &'static Scenario, seed: u64, only: Option<&[usize]>, trace
 struct Driver {
     world: World,
     checks: Checks,
+    registered: Registered,
+    scenario: &'static Scenario,
     report: Report,
 }
 
@@ -105,7 +115,7 @@ impl Driver {
         let began = Instant::now();
         let world = World::new(seed, scenario.clusters, began, Trace::new(began, traced));
         let report = Report { scenario: scenario.name, seed, ..Report::default() };
-        Self { world, checks: Checks::default(), report }
+        Self { world, checks: Checks::default(), registered: Registered::default(), scenario, report }
     }
 
     async fn run(mut self, scenario: &Scenario, only: Option<&[usize]>) -> Report {
@@ -119,7 +129,8 @@ impl Driver {
                 format!("{number:>3}  at {:>6.1} s for {:>5.1} s  {action:?}", at.as_secs_f64(), lasts.as_secs_f64())
             })
             .collect();
-        if let Err(violation) = self.course(&mut rng, &chosen).await {
+        let claims = scenario.kinds.contains(&Kind::Claims);
+        if let Err(violation) = self.course(&mut rng, claims, &chosen).await {
             self.report.violation = Some(violation);
             self.report.violated_at = self.world.began.elapsed();
         }
@@ -130,14 +141,24 @@ impl Driver {
         self.report
     }
 
-    async fn course(&mut self, rng: &mut Rng, steps: &[(usize, Step)]) -> Result<(), Violation> {
+    async fn course(&mut self, rng: &mut Rng, claims: bool, steps: &[(usize, Step)]) -> Result<(), Violation> {
         for cluster in 0..self.world.clusters.len() {
-            for name in 0..NAMES.len() {
+            for name in 0..EXPORTED {
                 let place = Place { cluster, name };
                 self.world.scale(place, rng.below(3) + 1, false);
                 if cluster == 0 || rng.chance(0.7) {
                     self.world.export(place);
                 }
+            }
+        }
+        if claims {
+            self.world.add_namespaces();
+            for (cluster, name) in
+                (0..self.world.clusters.len()).flat_map(|cluster| ANNOTATED.map(|name| (cluster, name)))
+            {
+                let place = Place { cluster, name };
+                self.world.scale(place, rng.below(3) + 1, false);
+                self.world.annotate(place, rng.chance(0.5).then(|| rng.below(WISHES.len())), None);
             }
         }
         self.converge(START, "the first exports arrive").await?;
@@ -228,7 +249,8 @@ impl Driver {
     }
 
     fn look(&mut self) -> Result<(), Violation> {
-        if let Some(violation) = self.checks.look(&self.world) {
+        let violation = self.checks.look(&self.world, self.scenario);
+        if let Some(violation) = violation.or_else(|| self.registered.look(&self.world, self.scenario)) {
             return Err(violation);
         }
         match PANICS.with_borrow_mut(Vec::pop) {

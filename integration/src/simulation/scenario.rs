@@ -9,6 +9,10 @@ pub(crate) enum Kind {
     Exports,
     /// Services come and go under their exports.
     Services,
+    /// Exports of one name differ between clusters.
+    Shapes,
+    /// Services and exports ask for names in Cloud Map.
+    Claims,
     /// Namespaces terminate and come back empty.
     Namespaces,
     /// A process dies before or after one of its writes, of either port.
@@ -50,9 +54,21 @@ pub struct Scenario {
     pub(crate) steps: usize,
 }
 
+impl Scenario {
+    /// Only users do anything: no process, clock or API fails.
+    pub(crate) fn is_gentle(&self) -> bool {
+        self.kinds.iter().all(|kind| [Endpoints, Exports, Services, Shapes, Namespaces, Claims].contains(kind))
+    }
+
+    /// Clusters see each other's claims within the time that they wait for that.
+    pub(crate) fn sees_claims(&self) -> bool {
+        !self.kinds.iter().any(|kind| [Lag, Registry].contains(kind))
+    }
+}
+
 use Kind::{
-    Clocks, Crashes, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Namespaces, Partitions, Pauses, Registry,
-    Services, Stale, Stops, Unobserved,
+    Claims, Clocks, Crashes, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Namespaces, Partitions, Pauses,
+    Registry, Services, Shapes, Stale, Stops, Unobserved,
 };
 
 /// All scenarios.
@@ -64,6 +80,39 @@ pub static SCENARIOS: &[Scenario] = &[
         clusters: 2,
         kinds: &[Endpoints, Exports, Services, Namespaces],
         steps: 20,
+    },
+    Scenario {
+        name: "conflicts",
+        about: "exports of one name differ in type, ports, affinity, policy and labels",
+        clusters: 3,
+        kinds: &[Endpoints, Exports, Exports, Services, Shapes, Shapes, Shapes, Shapes],
+        steps: 24,
+    },
+    Scenario {
+        name: "quarrels",
+        about: "the same while processes die, see late, and cannot reach either world",
+        clusters: 2,
+        kinds: &[
+            Endpoints, Exports, Shapes, Shapes, Shapes, Crashes, Kills, Pauses, Stale, Unobserved, Kubernetes, Registry,
+        ],
+        steps: 24,
+    },
+    Scenario {
+        name: "claims",
+        about: "Services and exports ask for the same names in Cloud Map, and give them up",
+        clusters: 3,
+        kinds: &[Endpoints, Exports, Claims, Claims, Claims, Claims],
+        steps: 24,
+    },
+    Scenario {
+        name: "disputes",
+        about: "the same while processes die, stand still, see late, and cannot reach either world",
+        clusters: 2,
+        kinds: &[
+            Endpoints, Exports, Claims, Claims, Claims, Claims, Crashes, Kills, Stops, Pauses, Clocks, Stale,
+            Kubernetes, Registry,
+        ],
+        steps: 26,
     },
     Scenario {
         name: "crashes",

@@ -10,7 +10,8 @@ use serde_json::json;
 use super::{
     kubernetes::{Fault, FaultId, Moment, Scope, Verb},
     scenario::Kind,
-    world::{NAMES, Place, World, is_terminating},
+    users::{ANNOTATED, EXPORTED, NAMES, Place, Shape, WISHES, is_terminating},
+    world::World,
 };
 use crate::{
     emulator::{Effect, Fault as Rule, Latency},
@@ -35,6 +36,27 @@ pub(crate) enum Action {
     Export(Place),
     Unexport(Place),
     RemoveService(Place),
+    /// Asks for names in Cloud Map, as external-dns and as the Python controller understand it.
+    Annotate {
+        place: Place,
+        host: Option<usize>,
+        python: Option<usize>,
+    },
+    /// Has an export registered under another name.
+    NameTarget {
+        place: Place,
+        wish: Option<usize>,
+    },
+    /// Makes a Service another one.
+    Shape {
+        place: Place,
+        shape: Shape,
+    },
+    /// Exports a label with it, or none.
+    Label {
+        place: Place,
+        tier: Option<&'static str>,
+    },
     /// Deletes a namespace, which takes a while, and makes it anew in the end, without anything in it.
     Namespace {
         cluster: usize,
@@ -104,7 +126,7 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
     let mut lasts = |from: u64, to: u64| Duration::from_millis(rng.between(from, to).min(longest));
     let (short, long) = (lasts(200, 20_000), lasts(5_000, 120_000));
     let (cluster, replica) = (rng.below(clusters), rng.below(2));
-    let place = Place { cluster, name: rng.below(NAMES.len()) };
+    let place = Place { cluster, name: rng.below(EXPORTED) };
     let both = rng.chance(0.4);
     let scope = |world: &str| if both { Scope::all() } else { Scope::replica(world) };
     let name = format!("c{}-{}", cluster + 1, ["a", "b"][replica]);
@@ -124,6 +146,11 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
         Kind::Namespaces => {
             (short, Action::Namespace { cluster, namespace: if rng.chance(0.5) { "shop" } else { "pay" } })
         }
+        Kind::Shapes if rng.chance(0.2) => {
+            (short, Action::Label { place, tier: *rng.pick(&[None, Some("front"), Some("back")]) })
+        }
+        Kind::Shapes => (short, Action::Shape { place, shape: Shape::draw(rng, NAMES[place.name].2) }),
+        Kind::Claims => (short, claim(rng, place)),
         Kind::Crashes => {
             let (of_registry, nth, after) = (rng.chance(0.5), rng.below(12) as u32 + 1, rng.chance(0.5));
             (short, Action::Crash { cluster, replica, of_registry, nth, after })
@@ -213,9 +240,21 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
             };
             (long, Action::Registry(rule))
         }
-        Kind::Foreigners => (long, Action::Foreigner { name: rng.below(NAMES.len()) }),
+        Kind::Foreigners => (long, Action::Foreigner { name: rng.below(EXPORTED) }),
     };
     Step { at, lasts, action }
+}
+
+/// What users do about names in Cloud Map. `place`: of an export.
+fn claim(rng: &mut Rng, place: Place) -> Action {
+    let annotated = Place { name: *rng.pick(&ANNOTATED), ..place };
+    let mut wish = || rng.chance(0.5).then(|| rng.below(WISHES.len()));
+    match (wish(), wish()) {
+        (host, python) if rng.chance(0.6) => Action::Annotate { place: annotated, host, python },
+        (wish, _) if rng.chance(0.5) => Action::NameTarget { place, wish },
+        _ if rng.chance(0.3) => Action::RemoveService(annotated),
+        _ => Action::Scale { place: annotated, to: rng.below(4), rolled: rng.chance(0.3) },
+    }
 }
 
 /// What has been begun and has to be ended.
@@ -236,6 +275,10 @@ impl Running {
             Action::Export(place) => world.export(*place),
             Action::Unexport(place) => world.unexport(*place),
             Action::RemoveService(place) => world.remove_service(*place),
+            Action::Shape { place, shape } => world.shape(*place, *shape),
+            Action::Label { place, tier } => world.label_export(*place, *tier),
+            Action::Annotate { place, host, python } => world.annotate(*place, *host, *python),
+            Action::NameTarget { place, wish } => world.name_target(*place, *wish),
             Action::Namespace { cluster, namespace } => {
                 let api = &world.clusters[*cluster].api;
                 if api.get("namespaces", "", namespace).is_some_and(|namespace| !is_terminating(&namespace)) {

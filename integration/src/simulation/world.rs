@@ -13,7 +13,7 @@ use cloudmap_mcs::{
 use futures::future::select_all;
 use k8s_openapi::jiff::Timestamp;
 use prometheus::Registry as Exposition;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 use super::{
@@ -30,10 +30,6 @@ use crate::{
 /// The controller's own namespace.
 pub(crate) const OWN: &str = "cloudmap-mcs-system";
 
-/// The names that users export: namespace, name, and whether the Service is headless.
-pub(crate) const NAMES: [(&str, &str, bool); 4] =
-    [("shop", "web", false), ("shop", "db", true), ("pay", "api", false), ("pay", "web", false)];
-
 /// Everything that there is.
 #[derive(Debug)]
 pub(crate) struct World {
@@ -43,12 +39,14 @@ pub(crate) struct World {
     pub(crate) registry: Registry,
     pub(crate) clusters: Vec<Cluster>,
     /// Last address that was given to an endpoint: none is given twice.
-    addresses: u32,
+    pub(super) addresses: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) id: String,
+    /// Of the namespace `kube-system`.
+    pub(crate) uid: String,
     pub(crate) api: ApiServer,
     pub(crate) replicas: Vec<Slot>,
     /// Says when anything but Leases, ConfigMaps and Events changes.
@@ -66,14 +64,6 @@ pub(crate) struct Slot {
     offset: i64,
     /// When the next process starts, once this one has ended.
     restart: Option<Instant>,
-}
-
-/// Where and what of a user's Service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) cluster: usize,
-    /// Index into [`NAMES`].
-    pub(crate) name: usize,
 }
 
 impl World {
@@ -94,6 +84,13 @@ impl World {
         world
     }
 
+    /// Makes the Cloud Map namespaces that annotations name, as people do it: one with DNS and one without.
+    pub(crate) fn add_namespaces(&self) {
+        let private = json!({"Name": "internal", "Vpc": "vpc-1"});
+        self.registry.call("people", "CreatePrivateDnsNamespace", &private);
+        self.registry.call("people", "CreateHttpNamespace", &json!({"Name": "plain"}));
+    }
+
     fn add_cluster(&mut self, index: usize) {
         let id = format!("c{}", index + 1);
         let epoch = Timestamp::UNIX_EPOCH.checked_add(EPOCH).unwrap_or(Timestamp::MAX);
@@ -110,8 +107,10 @@ impl World {
             let offset = Rng::new(&name, self.seed).between(0, 4_000).cast_signed() - 2_000;
             self.start(&api, &name, 0, offset)
         });
+        let system = api.get("namespaces", "", "kube-system");
+        let uid = system.and_then(|system| system["metadata"]["uid"].as_str().map(str::to_owned)).unwrap_or_default();
         let shown = api.shown();
-        self.clusters.push(Cluster { id, api, replicas: replicas.into(), shown });
+        self.clusters.push(Cluster { id, uid, api, replicas: replicas.into(), shown });
     }
 
     /// Starts a process.
@@ -171,81 +170,6 @@ impl World {
     pub(crate) fn slot(&mut self, cluster: usize, replica: usize) -> &mut Slot {
         &mut self.clusters[cluster].replicas[replica]
     }
-
-    fn address(&mut self, cluster: usize) -> String {
-        self.addresses += 1;
-        format!("10.{}.{}.{}", cluster + 1, self.addresses / 250, self.addresses % 250 + 1)
-    }
-
-    /// Makes the Service if it is not there, and gives it this many endpoints: those that it had go first where it has
-    /// too many, or all of them where it is `rolled`.
-    pub(crate) fn scale(&mut self, place: Place, to: usize, rolled: bool) {
-        let Place { cluster, name } = place;
-        let (namespace, service, headless) = NAMES[name];
-        let api = self.clusters[cluster].api.clone();
-        if api.get("namespaces", "", namespace).is_none_or(|object| is_terminating(&object)) {
-            return;
-        }
-        if api.get("services", namespace, service).is_none() {
-            let mut object = json!({
-                "metadata": {"namespace": namespace, "name": service},
-                "spec": {"selector": {"app": service}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
-            });
-            if headless {
-                object["spec"]["clusterIP"] = json!("None");
-            }
-            must(api.put("services", object));
-        }
-        let slice = format!("{service}-slice");
-        let mut addresses: Vec<String> = match api.get("endpointslices", namespace, &slice) {
-            Some(object) if !rolled => addresses(&object).into_iter().collect(),
-            _ => Vec::new(),
-        };
-        if addresses.len() > to {
-            addresses.drain(..addresses.len() - to);
-        }
-        while addresses.len() < to {
-            addresses.push(self.address(cluster));
-        }
-        let endpoints: Vec<Value> = addresses
-            .iter()
-            .map(|address| json!({"addresses": [address], "conditions": {"ready": true, "serving": true}}))
-            .collect();
-        must(api.put(
-            "endpointslices",
-            json!({
-                "metadata": {"namespace": namespace, "name": slice, "labels": {
-                    "kubernetes.io/service-name": service,
-                    "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-                }},
-                "addressType": "IPv4",
-                "endpoints": endpoints,
-                "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-            }),
-        ));
-    }
-
-    pub(crate) fn export(&mut self, place: Place) {
-        let (namespace, name, _) = NAMES[place.name];
-        let api = &self.clusters[place.cluster].api;
-        let there = api.get("namespaces", "", namespace).is_some_and(|object| !is_terminating(&object));
-        if there && api.get("serviceexports", namespace, name).is_none() {
-            must(api.put("serviceexports", json!({"metadata": {"namespace": namespace, "name": name}})));
-        }
-    }
-
-    pub(crate) fn unexport(&mut self, place: Place) {
-        let (namespace, name, _) = NAMES[place.name];
-        drop(self.clusters[place.cluster].api.delete("serviceexports", namespace, name));
-    }
-
-    /// Deletes the Service and its endpoints; the export stays.
-    pub(crate) fn remove_service(&mut self, place: Place) {
-        let (namespace, name, _) = NAMES[place.name];
-        let api = &self.clusters[place.cluster].api;
-        drop(api.delete("services", namespace, name));
-        drop(api.delete("endpointslices", namespace, &format!("{name}-slice")));
-    }
 }
 
 impl Slot {
@@ -274,26 +198,7 @@ fn args() -> RunArgs {
     }
 }
 
-/// Ready addresses of an EndpointSlice.
-pub(crate) fn addresses(slice: &Value) -> Vec<String> {
-    let endpoints = slice["endpoints"].as_array().into_iter().flatten();
-    endpoints
-        .filter(|endpoint| endpoint["conditions"]["ready"] != false)
-        .flat_map(|endpoint| endpoint["addresses"].as_array().into_iter().flatten())
-        .filter_map(|address| address.as_str().map(str::to_owned))
-        .collect()
-}
-
-pub(crate) fn is_terminating(object: &Value) -> bool {
-    !object["metadata"]["deletionTimestamp"].is_null()
-}
-
-/// A label of an object, or nothing.
-pub(crate) fn label<'a>(object: &'a Value, name: &str) -> &'a str {
-    object["metadata"]["labels"][name].as_str().unwrap_or_default()
-}
-
-fn must<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+pub(super) fn must<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     match result {
         Ok(value) => value,
         Err(error) => unreachable!("users write valid objects: {error}"),

@@ -61,6 +61,31 @@ async fn a_service_that_one_cluster_exports_and_another_annotates_has_one_name()
     }
 }
 
+/// The record of this cluster is another name's, which waits for the other cluster.
+#[tokio::test(start_paused = true)]
+async fn a_service_shares_a_name_with_the_other_cluster_though_another_one_here_waits_for_it() {
+    for waits_first in [true, false] {
+        let (world, blue, green) = pair().await;
+        green.headless("web", &WANTS, &["10.1.0.1"]);
+        until("the first is registered", || world.web() == ["10.1.0.1"]).await;
+        sleep(Duration::from_secs(1)).await;
+        let names = if waits_first { ["a", "web"] } else { ["web", "a"] };
+        for name in names {
+            blue.headless(name, &WANTS, &[if name == "a" { "10.0.0.9" } else { "10.0.0.1" }]);
+            sleep(Duration::from_secs(5)).await;
+        }
+        until("both clusters' are registered", || world.web() == ["10.0.0.1", "10.1.0.1"]).await;
+        blue.until_noted("a", "DomainConflict").await;
+        sleep(Duration::from_mins(2)).await;
+        assert_eq!(world.web(), ["10.0.0.1", "10.1.0.1"]);
+        // Who waits follows when both give the name up, as before.
+        for cluster in [&blue, &green] {
+            cluster.headless("web", &[], &["10.2.0.1"]);
+        }
+        until("the other one follows", || world.web() == ["10.0.0.9"]).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_name_that_an_annotated_service_gives_up_is_never_empty() {
     for within_one in [false, true] {

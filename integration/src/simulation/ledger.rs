@@ -1,0 +1,134 @@
+//! What the clusters' ledgers say, read whole from the control plane as no reader of the product can.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use cloudmap_mcs::{
+    cloudmap::Instance,
+    ledger::{self, CLUSTERS, head::Head, page::StoredPage, record::Position, records, tree},
+    model::Registration,
+};
+
+use super::{claims::is_at_home, expect::Name};
+use crate::emulator::{self, CloudMap};
+
+/// The ledgers of all ClusterSets, by namespace and cluster id.
+#[derive(Debug, Default)]
+pub(crate) struct Ledgers(BTreeMap<(String, String), Ledger>);
+
+/// What one head says.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    /// What it was read from: another head is another one.
+    attributes: Arc<BTreeMap<String, String>>,
+    position: Position,
+    pub(crate) uid: String,
+    pub(crate) left: bool,
+    /// By namespace and service in Cloud Map.
+    pub(crate) records: BTreeMap<Name, Record>,
+}
+
+/// A registration record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// The Kubernetes name.
+    pub(crate) owner: Name,
+    /// It is a ServiceExport, not an annotated Service.
+    pub(crate) exported: bool,
+    /// Since when, in seconds since 1970.
+    pub(crate) claimed: i64,
+    pub(crate) retiring: bool,
+}
+
+impl Ledgers {
+    /// Reads the heads that are new. One that lands late, behind a newer one, does not count: the next heartbeat mends it.
+    ///
+    /// # Errors
+    /// A head whose state cannot be read: its cluster, and why.
+    pub(crate) fn read(&mut self, cloudmap: &CloudMap) -> Result<(), String> {
+        let mut there = BTreeSet::new();
+        for service in cloudmap.services().filter(|service| service.name == CLUSTERS) {
+            let Some(namespace) = cloudmap.namespace(&service.namespace_id) else { continue };
+            if !ledger::is_ledger(&namespace.name) {
+                continue;
+            }
+            for (id, instance) in &service.instances {
+                let key = (namespace.name.clone(), id.clone());
+                let known = self.0.get(&key);
+                if known.is_none_or(|known| !Arc::ptr_eq(&known.attributes, &instance.attributes)) {
+                    let ledger = read(cloudmap, &service.namespace_id, id, &instance.attributes);
+                    let ledger = ledger.map_err(|why| format!("{id} in {}: {why}", namespace.name))?;
+                    if known.is_none_or(|known| known.uid != ledger.uid || known.position < ledger.position) {
+                        self.0.insert(key.clone(), ledger);
+                    }
+                }
+                there.insert(key);
+            }
+        }
+        self.0.retain(|key, _| there.contains(key));
+        Ok(())
+    }
+
+    /// The ledgers of a cluster, by its UID, each with its namespace: several while its id or its ClusterSet changes.
+    pub(crate) fn of<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = (&'a str, &'a Ledger)> {
+        self.0
+            .iter()
+            .filter(move |(_, ledger)| ledger.uid == uid)
+            .map(|((namespace, _), ledger)| (&**namespace, ledger))
+    }
+
+    /// The Kubernetes name that has a target by the claims of all clusters of a ClusterSet.
+    pub(crate) fn first<'a>(&'a self, namespace: &str, target: &Name) -> Option<&'a Name> {
+        let live = self.0.iter().filter(|((ns, _), ledger)| ns == namespace && !ledger.left);
+        let claims = live.filter_map(|((_, id), ledger)| Some((id, ledger.records.get(target)?)));
+        let claims = claims.filter(|(_, record)| !record.retiring);
+        let first = claims.min_by_key(|(id, record)| {
+            let Record { owner, exported, claimed, .. } = *record;
+            (!is_at_home(owner, target), *claimed, *id, !exported, owner)
+        });
+        first.map(|(_, record)| &record.owner)
+    }
+}
+
+fn read(
+    cloudmap: &CloudMap,
+    namespace: &str,
+    id: &str,
+    attributes: &Arc<BTreeMap<String, String>>,
+) -> Result<Ledger, String> {
+    let instance = |(id, instance): (&String, &emulator::Instance)| Instance {
+        id: id.as_str().into(),
+        attributes: (*instance.attributes).clone(),
+    };
+    let head = Head::from_instance(&Instance { id: id.into(), attributes: (**attributes).clone() });
+    let head = head.map_err(|error| error.to_string())?;
+    let mut ledger = Ledger {
+        attributes: Arc::clone(attributes),
+        position: head.position,
+        uid: head.uid.to_string(),
+        left: !head.is_live(),
+        records: BTreeMap::new(),
+    };
+    if ledger.left {
+        return Ok(ledger);
+    }
+    let shards: BTreeSet<String> = (0..head.root.shards).map(|shard| ledger::service_name(id, shard)).collect();
+    let of_cluster = |service: &&emulator::Service| service.namespace_id == namespace && shards.contains(&service.name);
+    let pages = cloudmap.services().filter(of_cluster).flat_map(|service| &service.instances).map(instance);
+    let pages =
+        pages.filter_map(|page| StoredPage::from_instance(&page).ok()).map(|page| (page.id.clone(), Arc::new(page)));
+    let verified = tree::verify(&head.root, &tree::Cache::default(), &pages.collect());
+    let verified = verified.map_err(|missing| format!("{missing:?}"))?;
+    let registrations = records::registrations(&head.delta.apply(&verified.map));
+    ledger.records = registrations.into_values().map(record).collect();
+    Ok(ledger)
+}
+
+fn record(registration: Registration) -> (Name, Record) {
+    let Registration { target, owner, claimed, retiring } = registration;
+    let exported = !owner.is_annotated();
+    let owner = (owner.namespace.to_string(), owner.name.to_string());
+    ((target.namespace.to_string(), target.service.to_string()), Record { owner, exported, claimed, retiring })
+}

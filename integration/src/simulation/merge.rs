@@ -1,0 +1,143 @@
+//! What exports of one name are together: written from KEP-1645 and the documents (imports.md, mcs-api.md), not from the
+//! product's merge.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{
+    expect::{Imported, Name},
+    kubernetes::ApiServer,
+    users::{addresses, is_terminating, label},
+};
+
+/// Name and number of a port of a Service; all are TCP.
+pub(crate) type Port = (String, u64);
+
+/// What one cluster exports under a name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Export {
+    /// First, for the oldest wins: when the ServiceExport was made.
+    created: String,
+    cluster: String,
+    headless: bool,
+    ports: BTreeSet<Port>,
+    affinity: String,
+    policy: String,
+    /// `exportedLabels`.
+    labels: BTreeMap<String, String>,
+    /// Ready addresses by the name of the port.
+    pub(crate) endpoints: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Export {
+    /// What a cluster exports under a name. `None`: there is no export, or no Service.
+    pub(crate) fn of(cluster: &str, api: &ApiServer, name: &Name) -> Option<Self> {
+        let [export, service] = ["serviceexports", "services"].map(|kind| api.get(kind, &name.0, &name.1));
+        let (export, service) = (export?, service?);
+        if is_terminating(&export) || is_terminating(&service) {
+            return None;
+        }
+        let labels = export["spec"]["exportedLabels"].as_object().into_iter().flatten();
+        Some(Self {
+            created: export["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned(),
+            cluster: cluster.to_owned(),
+            headless: service["spec"]["clusterIP"] == "None",
+            ports: ports(&service["spec"]),
+            affinity: affinity(&service["spec"]),
+            policy: policy(&service["spec"]),
+            labels: labels.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect(),
+            endpoints: endpoints(api, name),
+        })
+    }
+}
+
+/// Of a Service or a ServiceImport.
+pub(crate) fn ports(spec: &Value) -> BTreeSet<Port> {
+    let name = |port: &Value| port["name"].as_str().unwrap_or_default().to_owned();
+    let ports = spec["ports"].as_array().into_iter().flatten();
+    ports.map(|port| (name(port), port["port"].as_u64().unwrap_or_default())).collect()
+}
+
+/// Session affinity with its time-out, of a Service or a ServiceImport.
+pub(crate) fn affinity(spec: &Value) -> String {
+    let kind = spec["sessionAffinity"].as_str().unwrap_or("None");
+    let timeout = spec["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"].as_u64().unwrap_or(10_800);
+    if kind == "None" { kind.to_owned() } else { format!("{kind} {timeout}") }
+}
+
+pub(crate) fn policy(spec: &Value) -> String {
+    spec["internalTrafficPolicy"].as_str().unwrap_or("Cluster").to_owned()
+}
+
+/// Ready addresses of a Service of the cluster itself, by the name of the port.
+fn endpoints(api: &ApiServer, name: &Name) -> BTreeMap<String, BTreeSet<String>> {
+    let mut endpoints: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (_, slice) in api.list("endpointslices").iter().filter(|(key, slice)| {
+        key.0 == name.0
+            && label(slice, "kubernetes.io/service-name") == name.1
+            && label(slice, "endpointslice.kubernetes.io/managed-by") != "cloudmap-mcs"
+    }) {
+        for port in slice["ports"].as_array().into_iter().flatten() {
+            let name = port["name"].as_str().unwrap_or_default().to_owned();
+            endpoints.entry(name).or_default().extend(addresses(slice));
+        }
+    }
+    endpoints
+}
+
+/// What the exports of a name are together, and the reasons of the condition `Conflict` on each of them.
+pub(crate) fn merge(mut exports: Vec<Export>) -> Option<(Imported, BTreeSet<&'static str>)> {
+    exports.sort();
+    let oldest = exports.first()?;
+    let mut ports: Vec<Port> = Vec::new();
+    let mut endpoints: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for export in &exports {
+        for port in &export.ports {
+            let rival = ports.iter().find(|other| other.0 == port.0 || other.1 == port.1);
+            if rival.is_some_and(|rival| rival != port) {
+                continue;
+            }
+            if rival.is_none() {
+                ports.push(port.clone());
+            }
+            endpoints
+                .entry(port.0.clone())
+                .or_default()
+                .extend(export.endpoints.get(&port.0).into_iter().flatten().cloned());
+        }
+    }
+    let differ = |differs: &dyn Fn(&Export) -> bool| exports.iter().any(differs);
+    let client_ip = |export: &Export| export.affinity != "None";
+    let conflicts = [
+        ("TypeConflict", differ(&|export| export.headless != oldest.headless)),
+        ("PortConflict", differ(&|export| export.ports != oldest.ports)),
+        ("SessionAffinityConflict", differ(&|export| client_ip(export) != client_ip(oldest))),
+        (
+            "SessionAffinityConfigConflict",
+            client_ip(oldest) && differ(&|export| client_ip(export) && export.affinity != oldest.affinity),
+        ),
+        ("InternalTrafficPolicyConflict", differ(&|export| export.policy != oldest.policy)),
+        ("LabelsConflict", differ(&|export| export.labels != oldest.labels)),
+    ];
+    endpoints.retain(|_, addresses| !addresses.is_empty());
+    let ports: BTreeSet<Port> = ports.into_iter().collect();
+    let import = Imported {
+        type_: if oldest.headless { "Headless" } else { "ClusterSetIP" }.to_owned(),
+        derived: (!oldest.headless).then(|| {
+            let named =
+                |(name, number): &Port| (if name.is_empty() { UNNAMED.to_owned() } else { name.clone() }, *number);
+            (ports.iter().map(named).collect(), oldest.affinity.clone(), oldest.policy.clone())
+        }),
+        ports,
+        affinity: oldest.affinity.clone(),
+        policy: oldest.policy.clone(),
+        labels: oldest.labels.clone(),
+        clusters: exports.iter().map(|export| export.cluster.clone()).collect(),
+        endpoints,
+    };
+    Some((import, conflicts.into_iter().filter(|(_, is)| *is).map(|(reason, _)| reason).collect()))
+}
+
+/// What the derived Service calls a port without a name.
+pub(crate) const UNNAMED: &str = "cloudmap-mcs-unnamed";

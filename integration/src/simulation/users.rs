@@ -1,0 +1,261 @@
+//! What the users of all clusters have: Services with endpoints, ServiceExports, annotations.
+
+use serde_json::{Value, json};
+
+use super::world::{World, must};
+use crate::ledger_sim::rng::Rng;
+
+/// The Services of users: namespace, name, and whether they are headless. All clusters know them by the same names.
+pub(crate) const NAMES: [(&str, &str, bool); 6] = [
+    ("shop", "web", false),
+    ("shop", "db", true),
+    ("pay", "api", false),
+    ("pay", "web", false),
+    ("shop", "cart", true),
+    ("pay", "cart", true),
+];
+
+/// As many of them are exported, from the first on.
+pub(crate) const EXPORTED: usize = 4;
+
+/// Those that are annotated.
+pub(crate) const ANNOTATED: [usize; 3] = [1, 4, 5];
+
+/// What annotations name in Cloud Map: namespace and service. Two of them are the own names of exports.
+pub(crate) const WISHES: [(&str, &str); 5] =
+    [("internal", "a"), ("internal", "b"), ("plain", "a"), ("pay", "api"), ("shop", "web")];
+
+/// What the ports of a Service can be: name, number, and number at the endpoints. Some have a name, some a number that others
+/// have for something else.
+const PORTS: [&[(&str, u16, u16)]; 5] = [
+    &[("http", 80, 8080)],
+    &[("http", 80, 8080), ("admin", 9090, 9091)],
+    &[("http", 81, 8081)],
+    &[("web", 80, 8080)],
+    &[("", 80, 8080)],
+];
+
+/// What a Service is, in which the clusters need not agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Index into [`PORTS`].
+    ports: usize,
+    headless: bool,
+    /// Seconds of `ClientIP`; `None`: no affinity.
+    affinity: Option<u32>,
+    /// `internalTrafficPolicy: Local`
+    local: bool,
+}
+
+impl Shape {
+    fn plain(headless: bool) -> Self {
+        Self { ports: 0, headless, affinity: None, local: false }
+    }
+
+    /// Any, the plain one more often than others.
+    pub(crate) fn draw(rng: &mut Rng, headless: bool) -> Self {
+        let mut any = |chance: f64| rng.chance(chance);
+        let (ports, other, affine, long, local) = (any(0.6), any(0.15), any(0.3), any(0.5), any(0.15));
+        Self {
+            ports: if ports { rng.below(PORTS.len()) } else { 0 },
+            headless: headless != other,
+            affinity: affine.then_some(if long { 10_800 } else { 60 }),
+            local,
+        }
+    }
+
+    fn spec(self, app: &str) -> Value {
+        let port = |(name, port, target): &(&str, u16, u16)| {
+            let mut port = json!({"port": port, "targetPort": target});
+            if !name.is_empty() {
+                port["name"] = json!(name);
+            }
+            port
+        };
+        let mut spec = json!({
+            "selector": {"app": app},
+            "ports": PORTS[self.ports].iter().map(port).collect::<Vec<_>>(),
+        });
+        if self.headless {
+            spec["clusterIP"] = json!("None");
+        }
+        if let Some(seconds) = self.affinity {
+            spec["sessionAffinity"] = json!("ClientIP");
+            spec["sessionAffinityConfig"] = json!({"clientIP": {"timeoutSeconds": seconds}});
+        }
+        if self.local {
+            spec["internalTrafficPolicy"] = json!("Local");
+        }
+        spec
+    }
+}
+
+/// Where and what of a user's Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) cluster: usize,
+    /// Index into [`NAMES`].
+    pub(crate) name: usize,
+}
+
+/// external-dns' annotation.
+pub(crate) const HOST: &str = "external-dns.alpha.kubernetes.io/hostname";
+/// The Python controller's, for the namespace and the service.
+pub(crate) const PYTHON: [&str; 2] = ["cloudmap.controller/namespace", "cloudmap.controller/hostname"];
+/// On a ServiceExport, for the namespace and the service.
+pub(crate) const TARGET: [&str; 2] = ["cloudmap-mcs/namespace", "cloudmap-mcs/service"];
+
+impl World {
+    fn address(&mut self, cluster: usize) -> String {
+        self.addresses += 1;
+        format!("10.{}.{}.{}", cluster + 1, self.addresses / 250, self.addresses % 250 + 1)
+    }
+
+    /// Makes the Service if it is not there, and gives it this many endpoints: those that it had go first where it has
+    /// too many, or all of them where it is `rolled`.
+    pub(crate) fn scale(&mut self, place: Place, to: usize, rolled: bool) {
+        let Place { cluster, name } = place;
+        let (namespace, service, headless) = NAMES[name];
+        let api = self.clusters[cluster].api.clone();
+        if api.get("namespaces", "", namespace).is_none_or(|object| is_terminating(&object)) {
+            return;
+        }
+        if api.get("services", namespace, service).is_none() {
+            let spec = Shape::plain(headless).spec(service);
+            must(api.put("services", json!({"metadata": {"namespace": namespace, "name": service}, "spec": spec})));
+        }
+        let slice = format!("{service}-slice");
+        let mut addresses: Vec<String> = match api.get("endpointslices", namespace, &slice) {
+            Some(object) if !rolled => addresses(&object).into_iter().collect(),
+            _ => Vec::new(),
+        };
+        if addresses.len() > to {
+            addresses.drain(..addresses.len() - to);
+        }
+        while addresses.len() < to {
+            addresses.push(self.address(cluster));
+        }
+        self.put_endpoints(place, &addresses);
+    }
+
+    /// As the EndpointSlice controller does it.
+    fn put_endpoints(&self, place: Place, addresses: &[String]) {
+        let (namespace, service, _) = NAMES[place.name];
+        let api = &self.clusters[place.cluster].api;
+        let Some(object) = api.get("services", namespace, service) else { return };
+        let endpoint =
+            |address: &String| json!({"addresses": [address], "conditions": {"ready": true, "serving": true}});
+        let ports = object["spec"]["ports"].as_array().into_iter().flatten();
+        let port = |port: &Value| json!({"name": port["name"].as_str().unwrap_or_default(), "port": port["targetPort"], "protocol": "TCP"});
+        must(api.put(
+            "endpointslices",
+            json!({
+                "metadata": {"namespace": namespace, "name": format!("{service}-slice"), "labels": {
+                    "kubernetes.io/service-name": service,
+                    "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+                }},
+                "addressType": "IPv4",
+                "endpoints": addresses.iter().map(endpoint).collect::<Vec<_>>(),
+                "ports": ports.map(port).collect::<Vec<_>>(),
+            }),
+        ));
+    }
+
+    /// Makes the Service another one: in place where Kubernetes allows it, else anew.
+    pub(crate) fn shape(&mut self, place: Place, shape: Shape) {
+        let (namespace, name, _) = NAMES[place.name];
+        let api = self.clusters[place.cluster].api.clone();
+        let Some(there) = api.get("services", namespace, name).filter(|object| !is_terminating(object)) else { return };
+        let mut spec = shape.spec(name);
+        if shape.headless == (there["spec"]["clusterIP"] == "None") {
+            for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+                spec[field] = there["spec"][field].clone();
+            }
+        } else {
+            must(api.delete("services", namespace, name));
+        }
+        let annotations = &there["metadata"]["annotations"];
+        let metadata = json!({"namespace": namespace, "name": name, "annotations": annotations});
+        must(api.put("services", json!({"metadata": metadata, "spec": spec})));
+        let slice = api.get("endpointslices", namespace, &format!("{name}-slice"));
+        self.put_endpoints(place, &slice.map(|slice| addresses(&slice)).unwrap_or_default());
+    }
+
+    /// Exports a label, or none.
+    pub(crate) fn label_export(&mut self, place: Place, tier: Option<&'static str>) {
+        let (namespace, name, _) = NAMES[place.name];
+        let patch = json!({"spec": {"exportedLabels": {"tier": tier}}});
+        drop(self.clusters[place.cluster].api.patch("serviceexports", namespace, name, &patch));
+    }
+
+    pub(crate) fn export(&mut self, place: Place) {
+        let (namespace, name, _) = NAMES[place.name];
+        let api = &self.clusters[place.cluster].api;
+        let there = api.get("namespaces", "", namespace).is_some_and(|object| !is_terminating(&object));
+        if there && api.get("serviceexports", namespace, name).is_none() {
+            must(api.put("serviceexports", json!({"metadata": {"namespace": namespace, "name": name}})));
+        }
+    }
+
+    pub(crate) fn unexport(&mut self, place: Place) {
+        let (namespace, name, _) = NAMES[place.name];
+        drop(self.clusters[place.cluster].api.delete("serviceexports", namespace, name));
+    }
+
+    /// Deletes the Service and its endpoints; the export stays.
+    pub(crate) fn remove_service(&mut self, place: Place) {
+        let (namespace, name, _) = NAMES[place.name];
+        let api = &self.clusters[place.cluster].api;
+        drop(api.delete("services", namespace, name));
+        drop(api.delete("endpointslices", namespace, &format!("{name}-slice")));
+    }
+
+    /// Asks for names in Cloud Map, by index into [`WISHES`], as external-dns and as the Python controller understand it.
+    pub(crate) fn annotate(&mut self, place: Place, host: Option<usize>, python: Option<usize>) {
+        let host = host.map(|wish| format!("{1}.{0}", WISHES[wish].0, WISHES[wish].1));
+        let [namespace, service] = pair(python);
+        let annotations = json!({HOST: host, PYTHON[0]: namespace, PYTHON[1]: service});
+        self.set_annotations("services", place, &annotations);
+    }
+
+    /// Has an export registered under another name, or under its own.
+    pub(crate) fn name_target(&mut self, place: Place, wish: Option<usize>) {
+        let [namespace, service] = pair(wish);
+        self.set_annotations("serviceexports", place, &json!({TARGET[0]: namespace, TARGET[1]: service}));
+    }
+
+    /// `null` removes one. Where there is no such object, nothing happens.
+    fn set_annotations(&self, plural: &str, place: Place, annotations: &Value) {
+        let (namespace, name, _) = NAMES[place.name];
+        let patch = json!({"metadata": {"annotations": annotations}});
+        drop(self.clusters[place.cluster].api.patch(plural, namespace, name, &patch));
+    }
+}
+
+fn pair(wish: Option<usize>) -> [Option<&'static str>; 2] {
+    wish.map_or([None; 2], |wish| [Some(WISHES[wish].0), Some(WISHES[wish].1)])
+}
+
+/// Ready addresses of an EndpointSlice.
+pub(crate) fn addresses(slice: &Value) -> Vec<String> {
+    let endpoints = slice["endpoints"].as_array().into_iter().flatten();
+    endpoints
+        .filter(|endpoint| endpoint["conditions"]["ready"] != false)
+        .flat_map(|endpoint| endpoint["addresses"].as_array().into_iter().flatten())
+        .filter_map(|address| address.as_str().map(str::to_owned))
+        .collect()
+}
+
+pub(crate) fn is_terminating(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// A label of an object, or nothing.
+pub(crate) fn label<'a>(object: &'a Value, name: &str) -> &'a str {
+    object["metadata"]["labels"][name].as_str().unwrap_or_default()
+}
+
+/// An annotation of an object, if it has it.
+pub(crate) fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
+    object["metadata"]["annotations"][name].as_str()
+}
