@@ -1,29 +1,26 @@
 #!/usr/bin/env bash
 # Simulates the ledger's machines and whole controllers, as many seeds of each scenario as one asks for, on all cores
-# (`make soak SEEDS=n`); or, with arguments, the simulation of whole controllers with these:
+# (`make soak SEEDS=n`), and prints the tables of docs/testing.md; or, with arguments, the simulation of whole controllers
+# with these:
 #
 #   integration/soak.sh --seeds 100 [--scenario NAME] [--start SEED] [--threads N] [--limit SECONDS]
 #   integration/soak.sh --scenario NAME --seed SEED [--trace] [--shrink] [--steps 0,3,7] [--log FILTER]
 #
-#   SEEDS=n   seeds of each scenario of whole controllers, and ten times as many of the ledger's [default: 100]
+#   SEEDS=n   seeds of each scenario of whole controllers, and five times as many of the ledger's [default: 100]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
 help_asked "$@"
 use_target
-
-# The runtime throws dice as well: only so can they be seeded, and only then does a seed give the same run again.
-export RUSTFLAGS="--cfg tokio_unstable ${RUSTFLAGS:-}"
-simulation() {
-	cargo run --release --quiet --package cloudmap-mcs-integration --target-dir "$CARGO_TARGET_DIR/simulation" --bin "$@"
-}
+build_release --quiet --bin ledger-simulation --bin controller-simulation
 
 if [ $# -gt 0 ]; then
-	simulation controller-simulation -- "$@"
-	exit
+	exec "$CARGO_TARGET_DIR/release/controller-simulation" "$@"
 fi
 readonly SEEDS=${SEEDS:-100}
+status=0
 stage "The ledger's machines"
-simulation ledger-simulation -- --seeds $((SEEDS * 10))
+"$CARGO_TARGET_DIR/release/ledger-simulation" --seeds $((SEEDS * 5)) || status=1
 stage "Whole controllers"
-simulation controller-simulation -- --seeds "$SEEDS"
+"$CARGO_TARGET_DIR/release/controller-simulation" --seeds "$SEEDS" || status=1
+exit "$status"

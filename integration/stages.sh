@@ -50,9 +50,13 @@ need() {
 	[ ${#missing[@]} -eq 0 ] || fail "missing on this machine:"$'\n'"$(printf '%s\n' "${missing[@]}")"
 }
 
-# build_release: the controller and the emulator. One command for demo, tests and benchmarks: with other packages selected
-# cargo would compile the dependencies again, for other features.
-build_release() { (cd "$ROOT" && cargo build --release --workspace --bins); }
+# build_release: the controller, the emulator and the simulations. One command for demo, tests, benchmarks and simulations:
+# with other packages or flags cargo would compile the dependencies again. The flag lets a seed decide what tokio's runtime
+# leaves to chance; without it a simulation cannot be repeated. With arguments: only these binaries.
+build_release() {
+	[ $# -gt 0 ] || set -- --bins
+	(cd "$ROOT" && RUSTFLAGS="--cfg tokio_unstable ${RUSTFLAGS:-}" cargo build --release --workspace "$@")
+}
 
 # build_facts: exports what `cloudmap-mcs --version` says of a build beside the version. The same commit gives the same build:
 # its date is the commit's, unless SOURCE_DATE_EPOCH is set.

@@ -75,8 +75,10 @@ if [ -z "$GIVEN_CONTEXTS" ]; then
 fi
 
 if [ -z "${TESTS:-}" ]; then
-	stage "Simulation of the ledger, from the release build"
+	stage "Simulations: the ledger's machines"
 	"$CARGO_TARGET_DIR/release/ledger-simulation" --seeds 150
+	stage "Simulations: whole controllers"
+	"$CARGO_TARGET_DIR/release/controller-simulation" --seeds 60
 fi
 
 clusters_up 3

@@ -73,19 +73,28 @@ pub fn task(task: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'stati
 #[cfg(test)]
 pub(crate) struct Simulated {
     began: tokio::time::Instant,
+    /// How far its wall clock is behind.
+    behind: Duration,
 }
 
 #[cfg(test)]
 impl Simulated {
     pub(crate) fn new() -> Self {
-        Self { began: tokio::time::Instant::now() }
+        Self::behind(Duration::ZERO)
+    }
+}
+
+#[cfg(test)]
+impl Simulated {
+    pub(crate) fn behind(behind: Duration) -> Self {
+        Self { began: tokio::time::Instant::now(), behind }
     }
 }
 
 #[cfg(test)]
 impl Machine for Simulated {
     fn wall_clock(&self) -> SystemTime {
-        UNIX_EPOCH + Duration::from_hours(490_896) + self.began.elapsed()
+        UNIX_EPOCH + Duration::from_hours(490_896) + self.began.elapsed() - self.behind
     }
 
     fn random(&self) -> u64 {

@@ -78,6 +78,7 @@ events! {
     AddressSkipped => "AddressSkipped", Warning, ["ServiceImport", "ServiceExport", "Service", "Ingress"], "addresses that cannot be endpoints are left out";
     ImportFailed => "ImportFailed", Warning, ["Namespace"], "a Cloud Map namespace, or services in it, cannot be read";
     InstanceSkipped => "InstanceSkipped", Warning, ["ServiceImport", "Namespace"], "foreign instances cannot be endpoints";
+    InstancesLeft => "InstancesLeft", Warning, ["Namespace"], "the former AWS controller of this cluster left instances";
     ReconcileFailed => "ReconcileFailed", Warning, ["ServiceExport", "ServiceImport"], "writes to the API server fail repeatedly";
     IpRegistered => "IPRegistered", Normal, ["Service", "Ingress"], "addresses were registered";
     IpRemoved => "IPRemoved", Normal, ["Service", "Ingress"], "addresses were removed";

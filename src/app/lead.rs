@@ -35,7 +35,7 @@ pub(super) struct Leader {
     pub(super) identity: watch::Receiver<Known>,
     pub(super) uid: Arc<str>,
     pub(super) families: Vec<IpFamily>,
-    pub(super) service_ranges: Vec<Range>,
+    pub(super) service_ranges: watch::Receiver<Arc<[Range]>>,
     pub(super) figures: Figures,
     pub(super) metrics: controller::Metrics,
 }
@@ -104,7 +104,8 @@ impl Leader {
                 let remedy = "This cluster is in no ClusterSet. Create the ClusterProperty clusterset.k8s.io, or start \
                               the controller with --clusterset-id.";
                 let identity = instances::Identity { clusterset: None, cluster, cluster_uid: uid };
-                let records = driver::local::spawn(Arc::clone(&self.record) as _, self.leadership.clone());
+                let (record, cloudmap) = (Arc::clone(&self.record) as _, Arc::clone(&self.cloudmap));
+                let records = driver::local::spawn(record, self.leadership.clone(), cloudmap, &self.uid);
                 self.control(identity, Records::Local(records), Membership::Joining(remedy.to_owned())).await
             }
             None => {
@@ -165,7 +166,6 @@ impl Leader {
             claim_delay: self.args.claim_delay,
             export_namespaces: self.args.export_namespaces.clone(),
             families: self.families.clone(),
-            service_ranges: self.service_ranges.clone(),
         };
         let identified = records.mode() != Mode::Unidentified;
         let directory = identified.then(|| Directory::spawn(Arc::clone(&self.cloudmap)));
@@ -182,6 +182,7 @@ impl Leader {
             statuses: registered.status(),
             sought,
             found: read.found(),
+            service_ranges: self.service_ranges.clone(),
             metrics: self.metrics.clone(),
         };
         tokio::select! {

@@ -82,7 +82,7 @@ impl Replica {
         let ask = || async {
             let uid = identity::kube_system_uid(&client).await?;
             let families = identity::ip_families(&client, &namespace).await?;
-            Ok::<_, identity::AskError>((uid, families, identity::service_ranges(&client).await?))
+            Ok::<_, identity::AskError>((uid, families, identity::service_ranges(&client, &namespace).await?))
         };
         let (uid, families, service_ranges) = tokio::select! {
             biased;
@@ -102,6 +102,8 @@ impl Replica {
             uid.clone(),
             known,
         )));
+        let (ranges, service_ranges) = watch::channel(service_ranges);
+        watches.spawn(env::task(identity::follow_ranges(client.clone(), ranges)));
 
         // Unique to this process: a restarted container must not mistake its predecessor's claim for its own.
         let holder = format!("{pod}_{:08x}", env::random() as u32);

@@ -69,14 +69,22 @@ fn tables(views: &[ClusterView]) -> String {
                 exported.export.target.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
             ]);
         }
-        for registration in catalog.registrations.values() {
+        let waiting = catalog.waiting.iter().map(|registration| (registration, true));
+        for (registration, waits) in catalog.registrations.values().map(|held| (held, false)).chain(waiting) {
             let Registration { target, owner, claimed, retiring } = registration;
             claims.row([
                 view.id.to_string(),
                 target.to_string(),
                 format!("{} {}/{}", owner.kind, owner.namespace, owner.name),
                 time(*claimed),
-                if *retiring { "retiring" } else { "active" }.to_owned(),
+                if waits {
+                    "waiting"
+                } else if *retiring {
+                    "retiring"
+                } else {
+                    "active"
+                }
+                .to_owned(),
             ]);
         }
     }
@@ -124,7 +132,9 @@ fn cluster_json(view: &ClusterView) -> Value {
         .catalog
         .registrations
         .values()
-        .map(|registration| {
+        .map(|held| (held, false))
+        .chain(view.catalog.waiting.iter().map(|waiting| (waiting, true)))
+        .map(|(registration, waiting)| {
             json!({
                 "target": registration.target.to_string(),
                 "owner": {
@@ -134,6 +144,7 @@ fn cluster_json(view: &ClusterView) -> Value {
                 },
                 "claimed": time(registration.claimed),
                 "retiring": registration.retiring,
+                "waiting": waiting,
             })
         })
         .collect();

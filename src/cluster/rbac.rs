@@ -169,7 +169,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     object.store(&record::Record::default(), &Some("1".to_owned())).await.unwrap();
     identity::kube_system_uid(&client).await.unwrap();
     identity::ip_families(&client, OWN).await.unwrap();
-    identity::service_ranges(&client).await.unwrap();
+    identity::service_ranges(&client, OWN).await.unwrap();
 
     let mut tasks = JoinSet::new();
     let caches = Caches::start(&client, &metrics, None, &mut tasks);

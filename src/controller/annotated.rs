@@ -284,13 +284,14 @@ impl Annotated {
         let Wanted { instances, creation, consent, keep, as_is } = wanted?.clone();
         let active = match standing {
             Standing::Holds => knowledge.is_on_record(target),
-            Standing::HandsOver => true,
+            Standing::HandsOver | Standing::Keeps => true,
             _ => false,
         };
         // A name without endpoints is as good as withdrawn.
         let keep = keep || upsert_only && !instances.iter().any(InstanceSpec::is_ready);
         let decides = decides(knowledge, target);
-        Some(TargetDesired { active, retiring: false, decides, keep, as_is, consent, creation, instances })
+        let only_found = (standing == Standing::Keeps).then(|| owner.key());
+        Some(TargetDesired { active, only_found, retiring: false, decides, keep, as_is, consent, creation, instances })
     }
 
     /// Sets why registrations of a standalone cluster cannot be recorded, if so.

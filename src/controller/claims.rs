@@ -1,17 +1,18 @@
 //! In which targets this cluster may register instances now, by the claims of all clusters and by time.
 //!
-//! - The oldest claim of all known clusters holds; before it, one of the namespace whose own name the target is
-//!   ([`Knowledge::claimant`]).
-//! - Nothing is registered in a target that is new to this term before all clusters were read, or had the time for it.
-//! - A new claim to a *named* target must have been visible in the ledger for a while, with no older one, and every
-//!   live cluster must be readable. This costs time, so it is required only if two names can want one target. It is not
-//!   required for the target that the Kubernetes name implies (others who want it name it, and wait), if the same name
-//!   has the target in other clusters already, or for the only cluster of a ClusterSet.
-//! - An export that loses a target, or moves away from it while another name waits for it, keeps its live endpoints
-//!   there for twice that time: once for the successor's own wait, and once for the successor to see the release and to
-//!   register. Another name of this cluster that takes over the claim, but is not the next one of all clusters, changes
-//!   nothing about that. A new leader does not know when this began, or what was registered. It leaves what is there as
-//!   it is, for the same time.
+//! - The oldest claim of all known clusters holds, and before it one of the namespace whose own name it is ([`Knowledge::claimant`]).
+//! - Nothing is registered in a target that is new to this term before all clusters were read, or had the time to be.
+//! - A new claim to a *named* target must have been visible in the ledger for a while, with no older one, and every live
+//!   cluster must be readable. That costs time, so it is asked for only where two names can want one target: not of the
+//!   target that is implied by the Kubernetes name (whoever else wants it names it, and waits), not where the same name
+//!   has it in other clusters already, and not of a cluster that is alone.
+//! - Who loses a target, or moves away from it while another name waits for it, keeps its live endpoints there for twice
+//!   that while, one for the successor's own wait and one for it to see the release and to register: it is there first. If
+//!   that is in another cluster, it has to be heard of for that long: of one that is silent nobody knows whether it will.
+//!   Another name of this cluster that takes the claim over, and is not the next one of all clusters, changes nothing in
+//!   that. A new leader does not know since when, nor whether anything was registered: it keeps up to date what it finds, as
+//!   long.
+//! - What was read of the registry a while ago says nothing about who has claims now.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,9 +22,27 @@ use std::{
 
 use super::{Knowledge, core::SETTLE};
 use crate::{
-    ledger::{Map, records},
-    model::{ClaimOwner, Registration, Target},
+    ledger::{Map, record::Position, records},
+    model::{ClaimOwner, ClusterId, Registration, Target},
 };
+
+/// What was read longer ago is not what holds now.
+const FRESH: Duration = Duration::from_secs(30);
+
+/// A cluster whose head does not advance for so long, two heartbeats and a half, was away.
+const PAUSE: Duration = Duration::from_secs(50);
+
+/// How soon to judge again what waits for a reading.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Who else has a target now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rival<'a> {
+    None,
+    /// Another Service of this cluster.
+    Here,
+    Cluster(&'a ClusterId),
+}
 
 /// What this cluster may do in a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +51,7 @@ pub(super) enum Standing {
     Holds,
     /// Keep existing instances up to date, until the successor had time to register.
     HandsOver,
-    /// Leave existing instances as they are, until the successor had time to register: the previous leader may have
-    /// held the target.
+    /// As [`HandsOver`](Self::HandsOver) where something is registered: the leader before may have held the target.
     Keeps,
     /// Nothing: the claim is not in the registry yet.
     AwaitsRecord,
@@ -45,11 +63,45 @@ pub(super) enum Standing {
     Withdraws,
 }
 
-/// The state of this cluster's claims.
+/// When the registry was read, and the other clusters were heard of.
+#[derive(Debug, Default)]
+struct Readings {
+    /// When the last complete reading came, and when the one before that did: the last one began later than that.
+    last: Option<Duration>,
+    before: Option<Duration>,
+    heard: BTreeMap<Arc<str>, Heard>,
+}
+
+/// How a cluster was heard of.
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    position: Position,
+    /// When its head advanced last, and since when it does so without a long pause. `None`: it was not seen to advance.
+    last: Option<Duration>,
+    since: Duration,
+}
+
+impl Heard {
+    fn at(before: Option<&Self>, position: Position, now: Duration) -> Self {
+        match before {
+            None => Self { position, last: None, since: now },
+            Some(before) if before.position == position => *before,
+            Some(before) => {
+                let goes_on = before.last.is_some_and(|last| now <= last + PAUSE);
+                Self { position, last: Some(now), since: if goes_on { before.since } else { now } }
+            }
+        }
+    }
+}
+
+/// The claims of this cluster, as they stand.
 #[derive(Debug)]
 pub(super) struct Claims {
     delay: Duration,
-    /// Whether no other cluster is in the ClusterSet.
+    /// This cluster is in no ClusterSet: there is nobody else, and nothing to read.
+    standalone: bool,
+    readings: Readings,
+    /// No other cluster is in the ClusterSet.
     sole: bool,
     /// Whether every live cluster is readable.
     verified: bool,
@@ -76,6 +128,8 @@ impl Claims {
     pub(super) fn new(delay: Duration) -> Self {
         Self {
             delay,
+            standalone: false,
+            readings: Readings::default(),
             sole: false,
             verified: false,
             visible: None,
@@ -89,7 +143,36 @@ impl Claims {
         }
     }
 
-    /// Takes over the claims of the previous leader. `date` is the current time, in seconds since 1970.
+    /// Of a cluster that is in no ClusterSet.
+    pub(super) fn standalone(delay: Duration) -> Self {
+        Self { standalone: true, sole: true, verified: true, ..Self::new(delay) }
+    }
+
+    /// All heads were read. `positions` are those of the other clusters.
+    pub(super) fn read<'a>(&mut self, positions: impl Iterator<Item = (&'a Arc<str>, Position)>, now: Duration) {
+        let Readings { last, before, heard } = &mut self.readings;
+        *before = last.replace(now);
+        let hear =
+            |(cluster, position): (&'a Arc<str>, _)| (cluster.clone(), Heard::at(heard.get(cluster), position, now));
+        *heard = positions.map(hear).collect();
+    }
+
+    fn is_fresh(&self, now: Duration) -> bool {
+        self.standalone || self.readings.last.is_some_and(|last| now <= last + FRESH)
+    }
+
+    /// Whether the last reading began at `time` or later.
+    fn covers(&self, time: Duration) -> bool {
+        self.readings.before.is_some_and(|before| before >= time)
+    }
+
+    /// Whether a cluster was heard of at this time or later, and all the while before that it takes to succeed.
+    fn had_time(&self, cluster: &ClusterId, time: Duration) -> bool {
+        let long = |heard: &Heard| heard.last.is_some_and(|last| last >= time.max(heard.since + 2 * self.delay));
+        self.readings.heard.get(cluster.as_str()).is_some_and(long)
+    }
+
+    /// Takes over the claims of the leader before. `date` is when that said them last, in seconds since 1970: by one clock.
     pub(super) fn inherit<'a>(&mut self, registrations: impl Iterator<Item = &'a Registration> + Clone, date: i64) {
         self.inherited = registrations.clone().map(|registration| registration.target.clone()).collect();
         let old = |registration: &&Registration| {
@@ -167,21 +250,29 @@ impl Claims {
             return None;
         };
         self.note_visibility(own, now);
-        let claimant = knowledge.claimant(target).map(|(_, owner)| owner);
-        let rivalled = claimant.as_ref().is_some_and(|owner| !owner.is_same_service(&own.owner));
-        let (owner, standing) = if own.retiring || rivalled {
+        let rival = knowledge.claimant(target).filter(|(_, owner)| !owner.is_same_service(&own.owner));
+        let (owner, standing) = if own.retiring || rival.is_some() {
             let unread = knowledge.settling() && !self.sole;
-            self.lose(own, rivalled, unread, now)
+            let rival = match &rival {
+                None => Rival::None,
+                Some((cluster, _)) if cluster == knowledge.local() => Rival::Here,
+                Some((cluster, _)) => Rival::Cluster(cluster),
+            };
+            self.lose(own, rival, unread, now)
         } else {
             self.kept_until.remove(target);
             let shared = || {
                 let mut others = knowledge.other_claims(target).peekable();
                 others.peek().is_some() && others.all(|owner| owner.is_same_service(&own.owner))
             };
-            let free = self.sole || self.established.contains(target) || implied(own) || shared();
+            let free =
+                self.established.contains(target) || implied(own) || self.is_fresh(now) && (self.sole || shared());
             (own.owner.clone(), self.hold(knowledge, own, free, now))
         };
-        self.inherited.remove(target);
+        // Until then it is not known what the leader before had there.
+        if matches!(standing, Standing::Holds | Standing::Withdraws) {
+            self.inherited.remove(target);
+        }
         self.standings.insert(target.clone(), (owner, standing));
         if standing == Standing::AwaitsClusters {
             let long = *self.unread_since.entry(target.clone()).or_insert(now) + SETTLE;
@@ -211,29 +302,33 @@ impl Claims {
         }
     }
 
-    /// A claim that was released, or turned out to be younger. Also returns whose instances are there. `unread`: it is
-    /// not known yet who else has claims.
-    fn lose(&mut self, own: &Registration, rivalled: bool, unread: bool, now: Duration) -> (ClaimOwner, Standing) {
+    /// A claim that was released, or turned out to be the younger one. Also says whose instances are there. `unread`: it
+    /// is not known yet who else has claims.
+    fn lose(&mut self, own: &Registration, rival: Rival<'_>, unread: bool, now: Duration) -> (ClaimOwner, Standing) {
         let target = &own.target;
         self.established.remove(target);
         let held = match self.standings.get(target) {
             Some((former, Standing::Holds | Standing::HandsOver)) => Some((former, Standing::HandsOver)),
             Some((former, Standing::Keeps)) => Some((former, Standing::Keeps)),
-            None if self.inherited.contains(target) => Some((&own.owner, Standing::Keeps)),
+            _ if self.inherited.contains(target) => Some((&own.owner, Standing::Keeps)),
             _ => None,
         };
         if let Some((former, Standing::Keeps)) = held
-            && !rivalled
+            && rival == Rival::None
             && unread
         {
             return (former.clone(), Standing::Keeps);
         }
         let until = *self.kept_until.entry(target.clone()).or_insert(now + 2 * self.delay);
+        let waits = match rival {
+            Rival::None => false,
+            Rival::Here => now < until,
+            Rival::Cluster(cluster) => now < until || !self.had_time(cluster, until),
+        };
         match held {
-            Some((former, standing)) if rivalled && now < until => {
-                self.due.insert(target.clone(), until);
-                // Another name of this cluster that follows, but is not the first one of all clusters, has no instances
-                // there yet.
+            Some((former, standing)) if waits => {
+                self.due.insert(target.clone(), if now < until { until } else { now + AGAIN });
+                // Another name of this cluster that follows, and is not the first of all clusters, has nothing there yet.
                 let owner = if former.is_same_service(&own.owner) { &own.owner } else { former };
                 (owner.clone(), standing)
             }
@@ -263,8 +358,8 @@ impl Claims {
         if !self.verified {
             return Standing::AwaitsClusters;
         }
-        if now < ripe {
-            self.due.insert(target.clone(), ripe);
+        if now < ripe || !self.covers(ripe) {
+            self.due.insert(target.clone(), if now < ripe { ripe } else { now + AGAIN });
             return Standing::AwaitsDelay;
         }
         Standing::Holds

@@ -19,7 +19,23 @@ fn mk_claims(knowledge: &Knowledge) -> Claims {
     claims
 }
 
+/// A reading that began at this time; the other cluster's head has advanced all the time.
+fn hear(claims: &mut Claims, now: Duration) {
+    let there = Arc::from("there");
+    let before = (0..now.as_secs()).step_by(20).map(Duration::from_secs);
+    for at in before.chain([now, now]) {
+        let position = Position { epoch: 1, seq: at.as_millis() as u64 };
+        claims.read([(&there, position)].into_iter(), at);
+    }
+}
+
+/// What follows from a reading at this time.
 fn judge(claims: &mut Claims, knowledge: &Knowledge, now: Duration) -> Standing {
+    hear(claims, now);
+    judge_unread(claims, knowledge, now)
+}
+
+fn judge_unread(claims: &mut Claims, knowledge: &Knowledge, now: Duration) -> Standing {
     claims.judge(knowledge, &target(), |_| false, now).unwrap()
 }
 
@@ -103,6 +119,61 @@ fn who_loses_a_target_keeps_it_until_its_successor_had_time_and_gets_it_back_at_
 }
 
 #[test]
+fn a_hand_over_lasts_until_its_successor_was_heard_of_since() {
+    let (mut knowledge, start) = (mk_knowledge(&[]), START);
+    let mut claims = mk_claims(&knowledge);
+    judge(&mut claims, &knowledge, start);
+    let held = start + DELAY;
+    assert_eq!(judge(&mut claims, &knowledge, held), Standing::Holds);
+    adopt(&mut knowledge, &[("older", 3)]);
+    assert_eq!(judge(&mut claims, &knowledge, held + DELAY), Standing::HandsOver);
+    // Its head stands still, though the registry is read.
+    let there = Arc::from("there");
+    let read = |claims: &mut Claims, seq, now| {
+        claims.read([(&there, Position { epoch: 9, seq })].into_iter(), now);
+        judge_unread(claims, &knowledge, now)
+    };
+    let until = held + 3 * DELAY;
+    read(&mut claims, 1, held + 2 * DELAY);
+    for later in [until, until + Duration::from_mins(5), until + Duration::from_hours(5)] {
+        assert_eq!(read(&mut claims, 1, later), Standing::HandsOver);
+        assert_eq!(claims.wake(), Some(later + AGAIN));
+    }
+    // It is back, and has to begin with its own wait.
+    let back = until + Duration::from_hours(6);
+    assert_eq!(read(&mut claims, 2, back), Standing::HandsOver);
+    assert_eq!(read(&mut claims, 3, back + DELAY), Standing::HandsOver);
+    assert_eq!(read(&mut claims, 3, back + 3 * DELAY), Standing::HandsOver);
+    assert_eq!(read(&mut claims, 4, back + 3 * DELAY), Standing::Withdraws);
+}
+
+#[test]
+fn what_was_read_a_while_ago_says_nothing_about_who_has_claims_now() {
+    let (knowledge, start) = (mk_knowledge(&[]), START);
+    let mut claims = mk_claims(&knowledge);
+    assert_eq!(judge(&mut claims, &knowledge, start), Standing::AwaitsDelay);
+    // The claim is visible for long enough, but the last reading may have begun before that.
+    let ripe = start + DELAY;
+    claims.read([].into_iter(), ripe);
+    assert_eq!(judge_unread(&mut claims, &knowledge, ripe), Standing::AwaitsDelay);
+    assert_eq!(claims.wake(), Some(ripe + AGAIN));
+    claims.read([].into_iter(), ripe + AGAIN);
+    assert_eq!(judge_unread(&mut claims, &knowledge, ripe + AGAIN), Standing::Holds);
+
+    let shared = mk_knowledge(&[("web", 9)]);
+    for (sole, knowledge) in [(true, &knowledge), (false, &shared)] {
+        for (age, standing) in [(FRESH, Standing::Holds), (FRESH + AGAIN, Standing::AwaitsDelay)] {
+            let mut claims = mk_claims(knowledge);
+            claims.set_clusters(sole, true);
+            hear(&mut claims, start);
+            assert_eq!(judge_unread(&mut claims, knowledge, start + age), standing, "{sole} {age:?}");
+        }
+    }
+    let mut nobody = Claims::standalone(DELAY);
+    assert_eq!(judge_unread(&mut nobody, &knowledge, start), Standing::Holds, "there is nobody to be read");
+}
+
+#[test]
 fn what_is_released_is_kept_only_for_another_name_that_waits() {
     for (others, first) in
         [(&[][..], Standing::Withdraws), (&[("web", 9)], Standing::Withdraws), (&[("younger", 9)], Standing::HandsOver)]
@@ -125,11 +196,12 @@ fn what_is_released_is_kept_only_for_another_name_that_waits() {
 #[test]
 fn what_a_name_of_this_cluster_had_is_kept_for_the_one_elsewhere_that_is_next() {
     for (since, standing) in [(8, Standing::Holds), (12, Standing::HandsOver)] {
-        let (mut knowledge, start) = (mk_knowledge(&[("other", 9)]), START);
+        let (mut knowledge, start) = (mk_knowledge(&[]), START);
         let mut claims = mk_claims(&knowledge);
         judge(&mut claims, &knowledge, start);
         assert_eq!(judge(&mut claims, &knowledge, start + DELAY), Standing::Holds);
         knowledge.replan(&key("next"), Some(Ok(mk_local())), since);
+        adopt(&mut knowledge, &[("other", 9)]);
         for owner in knowledge.replan(&key("web"), None, 20).0 {
             knowledge.claim_again(&owner, 20);
         }
@@ -161,6 +233,13 @@ fn a_new_leader_goes_on_with_old_claims_once_it_knows_the_other_clusters() {
     assert_eq!(claims.wake(), Some(start + 2 * DELAY));
     assert_eq!(judge(&mut claims, &lost, start + 2 * DELAY), Standing::Withdraws);
     assert_eq!(judge(&mut claims, &lost, start + 3 * DELAY), Standing::Withdraws);
+    // Also where the others are read only later.
+    let mut lost = mk_knowledge(&[]);
+    lost.adopt_published(None);
+    let mut claims = inherit(&lost, 100);
+    assert_eq!(judge(&mut claims, &lost, start), Standing::AwaitsRecord);
+    adopt(&mut lost, &[("older", 3)]);
+    assert_eq!(judge(&mut claims, &lost, start), Standing::Keeps);
     // So does what it had released.
     let mut released = mk_knowledge(&[("younger", 9)]);
     released.replan(&key("web"), None, 20);

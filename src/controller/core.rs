@@ -17,7 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     Knowledge, Membership, Mode, Targets, annotated::Annotated, claims::Claims, foreign::Foreign, index::SliceIndex,
-    knowledge::Rules, peers::Peers, pending::Pending, pods::PodLabels, runtime::Settings, work::Work,
+    knowledge::Rules, orphans::Orphans, peers::Peers, pending::Pending, pods::PodLabels, runtime::Settings, work::Work,
 };
 use crate::{
     annotations::Known,
@@ -36,6 +36,7 @@ use crate::{
         Map,
         driver::{Status, local::Kept},
         remote::Remotes,
+        writer::Inherited,
     },
     model::{
         ClusterId, IpFamily, ServiceKey, Target,
@@ -76,13 +77,15 @@ pub(super) enum Input {
     Namespaces(Arc<Vec<Change<Namespace>>>),
     Imports(Vec<Change<ServiceImport>>),
     ImportedSlices(Vec<Change<OwnSlice>>),
+    /// The ranges that this cluster takes addresses of Services from, as far as they are known.
+    Ranges(Arc<[Range]>),
     /// The Cloud Map namespaces that take host names.
     Zones(Known),
     /// The status of the ledger.
     Ledger(Arc<Status>),
-    /// The own ledger as the previous leader left it, once that is known.
-    Resumed(Option<Arc<Map>>),
-    /// What was published of this cluster.
+    /// The own ledger as the leader before left it, once that is known.
+    Resumed(Option<Arc<Inherited>>),
+    /// What the registry has of this cluster.
     Published(Option<Arc<Map>>),
     /// What of it was read back.
     ReadBack(Option<Arc<Map>>),
@@ -138,15 +141,16 @@ pub(super) struct Core {
     pub(super) export_namespaces: Option<NamespaceSelector>,
     /// The IP families of this cluster.
     pub(super) families: Vec<IpFamily>,
-    /// The ranges of cluster IPs, as far as they are known.
-    pub(super) service_ranges: Vec<Range>,
-    /// The last reported addresses that exports leave out.
+    /// The ranges that it takes addresses of Services from, as far as they are known.
+    pub(super) service_ranges: Arc<[Range]>,
+    /// What was said last of addresses that exports leave out.
     pub(super) forbidden: BTreeMap<ServiceKey, BTreeMap<IpAddr, Forbidden>>,
     pub(super) knowledge: Knowledge,
     pub(super) claims: Claims,
     pub(super) annotated: Annotated,
     pub(super) foreign: Foreign,
     pub(super) peers: Peers,
+    pub(super) orphans: Orphans,
     pub(super) pods: PodLabels,
     pub(super) pending: Pending,
     pub(super) slices: SliceIndex<ForeignSlice>,
@@ -182,26 +186,23 @@ impl Core {
             claim_delay,
             export_namespaces,
             families,
-            service_ranges,
             import,
             ..
         } = settings;
         let rules = Rules { mode, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration };
-        let mut claims = Claims::new(claim_delay);
-        if mode == Mode::Standalone {
-            claims.set_clusters(true, true);
-        }
+        let claims = if mode == Mode::Standalone { Claims::standalone(claim_delay) } else { Claims::new(claim_delay) };
         let mut core = Self {
             caches,
             mode,
             export_namespaces,
             families,
-            service_ranges,
+            service_ranges: Arc::default(),
             forbidden: BTreeMap::new(),
             knowledge: Knowledge::new(cluster, membership).with(rules),
             claims,
             annotated: Annotated::new(annotations, targets.clone()),
             foreign: Foreign::new(import),
+            orphans: Orphans::default(),
             peers: Peers::new(targets.aws_mcs && mode == Mode::Member),
             pods: PodLabels::default(),
             pending: Pending::default(),
@@ -237,6 +238,7 @@ impl Core {
             Input::Namespaces(changes) => self.namespaces_changed(&changes, now),
             Input::Imports(changes) => self.reconcile(changes.into_iter().map(|change| change.key)),
             Input::ImportedSlices(changes) => self.imported_changed(&changes),
+            Input::Ranges(ranges) => self.ranges_changed(ranges),
             Input::Zones(known) => self.zones_changed(known, now),
             Input::Ledger(status) => self.ledger_changed(status, now),
             Input::Resumed(own) => self.resumed(own.as_deref(), now),
@@ -245,7 +247,7 @@ impl Core {
             Input::ReadBack(map) => self.read_back(map),
             Input::Remotes(remotes) => self.remotes_changed(&remotes, now),
             Input::Statuses(statuses) => self.statuses_changed(&statuses, now),
-            Input::Found(found) => self.found_changed(&found),
+            Input::Found(found) => self.found_changed(&found, now),
             Input::Due(key) => {
                 let work = self.work(&key, now);
                 self.out.push(Command::Apply(Box::new(work)));
@@ -280,6 +282,7 @@ impl Core {
             self.settle(now);
         }
         self.cluster_ips_moved();
+        self.withdraw_orphans(now);
     }
 
     pub(super) fn sizes(&self) -> Sizes {

@@ -46,7 +46,6 @@ impl Bench {
             claim_delay: DELAY,
             export_namespaces: None,
             families: vec![IpFamily::V4],
-            service_ranges: Vec::new(),
             import: ImportRules::default(),
         };
         let (exports, services) = (caches.exports.subscribe(), caches.services.subscribe());
@@ -190,7 +189,12 @@ fn a_named_target_is_registered_when_its_claim_was_on_record_and_visible_for_lon
     bench.core.handle(Input::ReadBack(map), at(4));
     assert_eq!(bench.core.wake(), Some(at(4).mono + DELAY));
     assert!(bench.core.handle(Input::Tick, at(13)).is_empty(), "not yet");
-    let desired = registered(&bench.core.handle(Input::Tick, at(14))).unwrap();
+    assert!(registered(&bench.core.handle(Input::Tick, at(14))).is_none(), "what was read before says nothing");
+    for (reads, second) in [(1, 14), (2, 15)] {
+        let status = Status { stage: Stage::Running, reads, ..Status::default() };
+        bench.core.handle(Input::Ledger(Arc::new(status)), at(second));
+    }
+    let desired = registered(&bench.core.handle(Input::Tick, at(15))).unwrap();
     assert!(active(&desired));
     // What came of it is said on the export alone that it concerns.
     let status = TargetStatus { outcome: Outcome::Registered { count: 1 }, ..TargetStatus::default() };
@@ -281,4 +285,14 @@ fn names_that_come_and_go_leave_nothing_behind() {
     assert_eq!(core.sizes(), Sizes { clusters: 1, names: 0, annotated: (0, 0) });
     assert_eq!((core.slices.names().count(), core.cluster_ips.len(), core.desired.len()), (0, 0, 0));
     assert_eq!((core.claims.waiting().count(), core.claims.wake()), (0, None));
+}
+
+#[test]
+fn names_are_looked_at_again_when_services_take_addresses_from_another_range() {
+    let mut bench = Bench::member();
+    bench.remotes(["web"], at(1));
+    let ranges = |range: &str| Input::Ranges([Range::parse(range).unwrap()].into());
+    let named = |commands: &[Command]| reconciled(commands).contains(&key("web"));
+    assert!(named(&bench.core.handle(ranges("10.96.0.0/12"), at(2))));
+    assert!(!named(&bench.core.handle(ranges("10.96.0.0/12"), at(3))), "no news");
 }

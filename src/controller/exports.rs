@@ -28,6 +28,7 @@ impl Core {
             // A deleted export no longer hands anything over.
             self.touched.extend(self.claims.handed_over_by(&owner).cloned());
         }
+        self.note_orphans(changes.iter().map(|change| &change.key), now);
         self.reconcile(changes.iter().map(|change| change.key.clone()));
     }
 

@@ -14,7 +14,7 @@ use crate::{
         objects::{Namespace, OwnSlice, Service},
     },
     foreign::Found,
-    model::{ClaimOwner, ServiceKey},
+    model::{ClaimOwner, ServiceKey, addresses::Range},
 };
 
 impl Core {
@@ -76,9 +76,10 @@ impl Core {
         }
     }
 
-    /// Discovered instances changed.
-    pub(super) fn found_changed(&mut self, found: &Arc<Found>) {
+    /// Something else is registered.
+    pub(super) fn found_changed(&mut self, found: &Arc<Found>, now: Now) {
         let of_peers = self.peers.adopt(Arc::clone(found));
+        self.note_orphans(of_peers.names.iter(), now);
         let of_others = self.foreign.adopt(Arc::clone(found));
         self.follow(of_peers);
         self.follow(of_others);
@@ -132,6 +133,14 @@ impl Core {
         let moved = std::mem::take(&mut self.moved_ips);
         let names = self.knowledge.names_with(&moved);
         self.reconcile(names);
+    }
+
+    /// Nor one in a range that Services here take theirs from.
+    pub(super) fn ranges_changed(&mut self, ranges: Arc<[Range]>) {
+        if std::mem::replace(&mut self.service_ranges, ranges) != self.service_ranges {
+            let names = self.names();
+            self.reconcile(names);
+        }
     }
 }
 

@@ -12,10 +12,10 @@ use tracing::{info, warn};
 use super::{Mode, membership::LEAVING};
 use crate::{
     cluster::objects::Namespace,
-    export::{Exports, Local, Publication, Refusal},
+    export::{Dates, Exports, Local, Publication, Refusal},
     import::Unknown,
     instances::{Naming, RegistrationPolicy, Rights, policy::Precedence, target::validate},
-    ledger::{Map, records, remote::Remotes},
+    ledger::{Map, limits::MAX_SKEW, records, remote::Remotes},
     model::{ClaimOwner, ClusterId, Endpoint, Registration, ServiceKey, Target},
 };
 
@@ -100,6 +100,8 @@ pub struct Knowledge {
     /// Whether all live clusters were verified at least once, or had the time for it.
     settled: bool,
     published: Option<Arc<Map>>,
+    /// The latest time that was told, in seconds since 1970: no claim dates from before.
+    latest: i64,
 }
 
 #[derive(Debug, Default)]
@@ -134,6 +136,7 @@ impl Knowledge {
             read: false,
             settled: false,
             published: None,
+            latest: 0,
         }
     }
 
@@ -259,8 +262,11 @@ impl Knowledge {
             (_, Some(Asks::Unknown)) => return BTreeSet::new(),
             (_, Some(Asks::For(targets))) => targets.clone(),
         };
+        self.not_before(now);
+        let others = |target: &Target| newest(&self.remotes, target);
+        let dates = Dates::new(self.latest, &others);
         let Some(exports) = &mut self.exports else { return BTreeSet::new() };
-        let mut freed = exports.claim(owner, wanted.clone(), now);
+        let mut freed = exports.claim(owner, wanted.clone(), dates);
         freed.extend(self.side_with_others(&wanted));
         freed
     }
@@ -307,16 +313,28 @@ impl Knowledge {
             (_, Some(Ok(local))) => Some(Arc::clone(local)),
         };
         let targets = local.as_ref().map(|local| self.targets_for(key, local)).unwrap_or_default();
+        self.not_before(now);
+        let others = |target: &Target| newest(&self.remotes, target);
+        let dates = Dates::new(self.latest, &others);
         let Some(exports) = &mut self.exports else { return BTreeSet::new() };
-        let mut freed = exports.set(key, local, targets.clone(), now);
+        let mut freed = exports.set(key, local, targets.clone(), dates);
         freed.extend(self.side_with_others(&targets));
         freed
     }
 
     /// Starts from the own ledger as the previous leader left it. What is no longer exported is removed from it.
     pub fn resume(&mut self, own: &Map, now: i64) {
-        self.exports = Some(Exports::resume(own));
+        let exports = Exports::resume(own);
+        // The clock of the leader before may have been ahead of this one; one that was wrong says nothing.
+        let soon = now.saturating_add(MAX_SKEW.as_secs().cast_signed());
+        self.not_before(exports.dates().filter(|date| *date <= soon).max().unwrap_or_default());
+        self.exports = Some(exports);
         self.export_all(now);
+    }
+
+    /// It is this late, or later, in seconds since 1970: what the clock says after it was set back dates no claim.
+    pub fn not_before(&mut self, date: i64) {
+        self.latest = self.latest.max(date);
     }
 
     fn export_all(&mut self, now: i64) {
@@ -333,15 +351,25 @@ impl Knowledge {
             !leaving && owns
         });
         let names: BTreeSet<ServiceKey> = exports.names().into_iter().chain(self.planned.keys().cloned()).collect();
-        let annotated: Vec<ClaimOwner> = self.annotated.keys().cloned().collect();
-        let mut freed: BTreeSet<ClaimOwner> = names.iter().flat_map(|key| self.export(key, now)).collect();
-        freed.extend(annotated.iter().flat_map(|owner| self.register(owner, now)));
+        let mut owners: Vec<ClaimOwner> = names.iter().map(ClaimOwner::export).collect();
+        owners.extend(self.annotated.keys().cloned());
+        // Of those that wait for what is free now the first is the one that waited longest.
+        owners.sort_by_cached_key(|owner| exports.waited_since(owner).unwrap_or(i64::MAX));
+        let freed: BTreeSet<ClaimOwner> = owners.iter().flat_map(|owner| self.claim_again(owner, now)).collect();
         for owner in freed {
             self.claim_again(&owner, now);
         }
     }
 
-    /// A retired target has no instances of this cluster any more.
+    /// There are instances of this cluster in a target, which no record tells of: they are to be withdrawn.
+    pub fn retire(&mut self, target: &Target, owner: &ClaimOwner, now: i64) {
+        self.not_before(now);
+        if let Some(exports) = &mut self.exports {
+            exports.retire(target, owner, self.latest);
+        }
+    }
+
+    /// A retired target holds nothing of this cluster any more.
     pub fn retired(&mut self, target: &Target) -> BTreeSet<ClaimOwner> {
         self.exports.as_mut().map(|exports| exports.retired(target)).unwrap_or_default()
     }
@@ -577,6 +605,12 @@ impl Knowledge {
             _ => Publication::Pending("On its way to the registry.".to_owned()),
         }
     }
+}
+
+/// The date of the newest claim to a target in other clusters.
+fn newest(remotes: &BTreeMap<ClusterId, Remote>, target: &Target) -> Option<i64> {
+    let claims = remotes.values().filter_map(|remote| remote.registrations.get(target));
+    claims.filter(|claim| !claim.retiring).map(|claim| claim.claimed).max()
 }
 
 fn count(names: &mut BTreeMap<ServiceKey, usize>, key: &ServiceKey) {

@@ -260,3 +260,26 @@ fn who_waits_for_a_target_gets_it_when_the_leader_after_finds_it_free() {
     knowledge.resume(&mk_map(&[("z", Some("t"), 1)]), 2);
     assert_eq!(holder(&knowledge), "a");
 }
+
+#[test]
+fn no_claim_dates_from_before_what_is_known() {
+    let mut knowledge = Knowledge::new("here".parse().unwrap(), Membership::Member { trouble: None });
+    knowledge.not_before(10_000);
+    knowledge.resume(&Map::new(), 4_000);
+    let date = |knowledge: &mut Knowledge, name: &str, service: &str, now| {
+        let target = Target { namespace: "internal".into(), service: service.into() };
+        knowledge.annotate(&ClaimOwner::service(&key(name)), Some(Asks::For([target.clone()].into())), now);
+        knowledge.exports().unwrap().registrations()[&target].claimed
+    };
+    assert_eq!(date(&mut knowledge, "a", "a", 5_000), 10_000, "the ledger knows better than the clock");
+    assert_eq!(date(&mut knowledge, "b", "b", 20_000), 20_000);
+    assert_eq!(date(&mut knowledge, "c", "c", 6_000), 20_000, "the clock was set back");
+    // By the next leader, whose clock is behind.
+    let map = knowledge.desired().unwrap();
+    let mut next = Knowledge::new("here".parse().unwrap(), Membership::Member { trouble: None });
+    next.resume(&map, 19_900);
+    assert_eq!(date(&mut next, "d", "d", 19_900), 20_000);
+    let mut absurd = Knowledge::new("here".parse().unwrap(), Membership::Member { trouble: None });
+    absurd.resume(&map, 50);
+    assert_eq!(date(&mut absurd, "d", "d", 50), 50, "a date may be wrong by years");
+}

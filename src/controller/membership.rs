@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{
     Knowledge, Membership, Mode,
@@ -14,7 +14,7 @@ use crate::{
         driver::{Status, local::Kept},
         records,
         remote::Remotes,
-        writer::Stage,
+        writer::{Inherited, Stage},
     },
     model::ClusterId,
 };
@@ -24,6 +24,10 @@ pub(super) const LEAVING: &str = "This cluster leaves its ClusterSet. To come ba
 
 impl Core {
     pub(super) fn ledger_changed(&mut self, status: Arc<Status>, now: Now) {
+        if status.reads != self.status.reads {
+            let positions = status.remotes.iter().filter_map(|(id, remote)| Some((id, remote.position?)));
+            self.claims.read(positions, now.mono);
+        }
         self.status = status;
         if self.mode == Mode::Member {
             self.judge_membership(now);
@@ -35,7 +39,11 @@ impl Core {
         if *self.knowledge.membership() == membership {
             return;
         }
-        info!(?membership, "membership changed");
+        if let Membership::Refused(why) = &membership {
+            warn!(why, "this cluster does not take part in its ClusterSet");
+        } else {
+            info!(?membership, "membership changed");
+        }
         self.knowledge.set_membership(membership, now.seconds());
         self.check_membership();
         self.touch_all();
@@ -51,11 +59,13 @@ impl Core {
         }
     }
 
-    /// This leader starts from what the previous one left.
-    pub(super) fn resumed(&mut self, own: Option<&Map>, now: Now) {
-        let Some(own) = own else { return };
-        self.claims.inherit(records::registrations(own).values(), now.seconds());
-        self.knowledge.resume(own, now.seconds());
+    /// This leader starts from what the one before left.
+    pub(super) fn resumed(&mut self, own: Option<&Inherited>, now: Now) {
+        let Some(Inherited { map, written, heard }) = own else { return };
+        let [written, heard] = [*written, *heard].map(|millis| (millis / 1_000).cast_signed());
+        self.claims.inherit(records::registrations(map).values(), written);
+        self.knowledge.not_before(heard);
+        self.knowledge.resume(map, now.seconds());
         self.touch_all();
         self.publish = true;
     }
@@ -63,7 +73,8 @@ impl Core {
     /// What is stored instead of a ledger is published and visible at once: there are no other clusters to see it.
     pub(super) fn kept(&mut self, Kept { map, error }: Kept, now: Now) {
         if self.knowledge.exports().is_none() {
-            self.resumed(map.as_deref(), now);
+            let own = map.clone().map(|map| Inherited { map, ..Inherited::default() });
+            self.resumed(own.as_ref(), now);
         }
         if map.is_some() {
             self.published(map.clone());
@@ -89,7 +100,8 @@ impl Core {
         let before = waiting(&self.knowledge);
         let concerned = self.knowledge.adopt_remotes(remotes);
         let known = waiting(&self.knowledge) != before;
-        let sole = remotes.all_live_verified && remotes.clusters.values().all(|remote| remote.left);
+        let others = remotes.clusters.values().any(|remote| !remote.left) || !remotes.unaccepted.is_empty();
+        let sole = remotes.all_live_verified && !others;
         if self.claims.set_clusters(sole, remotes.all_live_verified) || known {
             self.touched.extend(self.claims.waiting().cloned());
         }
@@ -137,17 +149,18 @@ pub(super) fn membership(status: &Status, young: bool, cluster: &ClusterId) -> M
              {owner}: nothing is exported from here. Give this cluster another id (ClusterProperty cluster.clusterset.k8s.io, or \
              the flag --cluster-id). If that member is gone for good: cloudmap-mcs forget {cluster}, then cloudmap-mcs purge --cluster {cluster}."
         )),
-        Stage::Contested => Membership::Refused(
-            "Another controller writes in the name of this cluster, with the same id and the same UID of its namespace kube-system \
-             (as after a restore from a backup while the original goes on): nothing is exported from here. Stop one of the two."
-                .to_owned(),
-        ),
+        Stage::Contested { cluster: other } => Membership::Refused(format!(
+            "Another controller writes in the name of this cluster, under the id \"{other}\" and with the same UID of its namespace \
+             kube-system (as after a restore from a backup while the original goes on): nothing is exported from here. Stop the \
+             controller in one of the two clusters, or make that cluster anew: its kube-system namespace must have a UID of its own."
+        )),
         Stage::Leaving | Stage::Left => Membership::Leaving,
         Stage::Claiming => joining("Claiming the cluster id in the registry"),
         Stage::Electing | Stage::Verifying => joining("Reading the own ledger"),
         Stage::Running => Membership::Member {
-            trouble: error
-                .map(|error| format!("The registry does not take it: {error} The controller tries again until it does.")),
+            trouble: error.map(|error| {
+                format!("The registry does not take it: {error} The controller tries again until it does.")
+            }),
         },
     }
 }

@@ -14,6 +14,7 @@ mod membership;
 mod metrics;
 mod mode;
 mod names;
+mod orphans;
 mod peers;
 mod pending;
 mod pods;

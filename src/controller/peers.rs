@@ -9,7 +9,7 @@ use crate::{
     awsmcs,
     cluster::objects::Namespace,
     export::Local,
-    foreign::{Found, NamespaceFound, NoEndpoint, Reading, Rejected, ServiceFound, Trouble, label},
+    foreign::{Found, NamespaceFound, NoEndpoint, Reading, Rejected, Remains, ServiceFound, Trouble, label},
     ledger,
     model::{ClusterId, ServiceKey},
 };
@@ -110,7 +110,12 @@ impl Peers {
         }
     }
 
-    /// Whether new imports do not wait (any longer) for unread instances.
+    /// This cluster's own instances for AWS controllers of a name, if there are any.
+    pub(super) fn remains(&self, key: &ServiceKey) -> Option<&Remains> {
+        self.reading(key).0.map(Reading::remains).filter(|remains| **remains != Remains::default())
+    }
+
+    /// New imports do not wait (any longer) for what was not read.
     pub(super) const fn is_settled(&self) -> bool {
         self.settled
     }

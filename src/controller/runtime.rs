@@ -36,6 +36,7 @@ use crate::{
         Map,
         driver::{self, Status, local},
         remote::Remotes,
+        writer::Inherited,
     },
     model::{ClusterId, IpFamily, ServiceKey, Target, addresses::Range},
     queue::Queue,
@@ -63,9 +64,7 @@ pub struct Settings {
     pub export_namespaces: Option<NamespaceSelector>,
     /// The IP families of this cluster.
     pub families: Vec<IpFamily>,
-    /// The ranges of cluster IPs, as far as they are known.
-    pub service_ranges: Vec<Range>,
-    /// Which namespaces import, and from where.
+    /// Rules for imports.
     pub import: ImportRules,
 }
 
@@ -120,13 +119,27 @@ pub struct Inputs {
     pub sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
     /// What was discovered in them.
     pub found: watch::Receiver<Arc<Found>>,
-    /// The metrics.
+    /// The ranges that this cluster takes addresses of Services from, as far as they are known.
+    pub service_ranges: watch::Receiver<Arc<[Range]>>,
+    /// What is measured.
     pub metrics: Metrics,
 }
 
 /// Runs until it is dropped. The caches must be synced: nothing may act before. Only the leader runs it.
 pub async fn run(settings: Settings, inputs: Inputs) {
-    let Inputs { caches, writer, records, directory, membership, instances, statuses, sought, found, metrics } = inputs;
+    let Inputs {
+        caches,
+        writer,
+        records,
+        directory,
+        membership,
+        instances,
+        statuses,
+        sought,
+        found,
+        service_ranges,
+        metrics,
+    } = inputs;
     let notes = Outbox::new(metrics.dropped_events());
     let said = notes.clone();
     let ledger = if let Records::Ledger(ledger) = &records { Some(ledger) } else { None };
@@ -141,6 +154,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         zones: directory.as_ref().map_or_else(never, Directory::known),
         statuses,
         found,
+        service_ranges,
     };
     let objects = Objects::new(&caches);
     let (done, finished) = mpsc::unbounded_channel();
@@ -234,7 +248,7 @@ impl Objects {
 /// The changes in the registry and in the records of this cluster. Without a ledger or record, their channels never
 /// change.
 struct Registry {
-    own: watch::Receiver<Option<Arc<Map>>>,
+    own: watch::Receiver<Option<Arc<Inherited>>>,
     published: watch::Receiver<Option<Arc<Map>>>,
     read_back: watch::Receiver<Option<Arc<Map>>>,
     remotes: watch::Receiver<Arc<Remotes>>,
@@ -243,9 +257,14 @@ struct Registry {
     zones: watch::Receiver<Known>,
     statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
     found: watch::Receiver<Arc<Found>>,
+    service_ranges: watch::Receiver<Arc<[Range]>>,
 }
 
 impl Registry {
+    fn ranges(&mut self) -> Input {
+        Input::Ranges(Arc::clone(&self.service_ranges.borrow_and_update()))
+    }
+
     /// The next change. Cancel-safe.
     async fn next(&mut self) -> Input {
         tokio::select! {
@@ -259,6 +278,7 @@ impl Registry {
             Ok(()) = self.zones.changed() => Input::Zones(self.zones.borrow_and_update().clone()),
             Ok(()) = self.statuses.changed() => Input::Statuses(Arc::clone(&self.statuses.borrow_and_update())),
             Ok(()) = self.found.changed() => Input::Found(Arc::clone(&self.found.borrow_and_update())),
+            Ok(()) = self.service_ranges.changed() => self.ranges(),
             else => std::future::pending().await,
         }
     }
@@ -299,6 +319,7 @@ struct Runtime {
 impl Runtime {
     async fn run(mut self, mut objects: Objects, mut registry: Registry, mut finished: mpsc::UnboundedReceiver<Done>) {
         self.handle(Input::Ledger(Arc::clone(&registry.status.borrow_and_update())));
+        self.handle(registry.ranges());
         for input in objects.first() {
             self.handle(input);
         }

@@ -149,7 +149,7 @@ impl Targets {
         let active = !retiring
             && match standing {
                 Standing::Holds => knowledge.is_on_record(target),
-                Standing::HandsOver => true,
+                Standing::HandsOver | Standing::Keeps => true,
                 _ => false,
             };
         let (mut creation, mut as_is) = (Creation::default(), false);
@@ -173,7 +173,8 @@ impl Targets {
         let consent = consent.unwrap_or_default();
         let instances = instances.unwrap_or_default().into();
         let decides = decides(knowledge, target);
-        TargetDesired { active, retiring, decides, keep, as_is, consent, creation, instances }
+        let only_found = (standing == Standing::Keeps).then_some(key);
+        TargetDesired { active, only_found, retiring, decides, keep, as_is, consent, creation, instances }
     }
 
     /// The instances of an export in a target, and a complaint about them; see [`custom::fit`].

@@ -152,12 +152,14 @@ fn the_standing_of_a_claim_decides_what_is_registered() {
     let knowledge = mk_knowledge(&[]);
     let desired = |standing| {
         let desired = targets.desired(&knowledge, &target(), (&owner, standing), |_| None, &PodLabels::default());
+        assert_eq!(desired.only_found, (standing == Standing::Keeps).then(|| key("web")));
         (desired.active, desired.retiring, desired.instances.len())
     };
     assert_eq!(desired(Standing::Holds), (true, false, 1));
     assert_eq!(desired(Standing::HandsOver), (true, false, 1));
+    assert_eq!(desired(Standing::Keeps), (true, false, 1));
     assert_eq!(desired(Standing::Withdraws), (false, true, 0));
-    for waits in [Standing::Keeps, Standing::AwaitsRecord, Standing::AwaitsClusters, Standing::AwaitsDelay] {
+    for waits in [Standing::AwaitsRecord, Standing::AwaitsClusters, Standing::AwaitsDelay] {
         let (active, retiring, _) = desired(waits);
         assert!(!active && !retiring, "{waits:?}");
     }

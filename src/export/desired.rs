@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::registrations::{Changed, Registrations};
+use super::registrations::{Changed, Dates, Registrations};
 use crate::{
     ledger::{
         Map, Value,
@@ -33,7 +33,8 @@ impl Exports {
     /// The exports in the ledger map of the previous leader.
     pub fn resume(own: &Map) -> Self {
         let catalog = records::Catalog::decode(own);
-        Self { map: own.clone(), registrations: Registrations::resume(catalog.registrations), refused: BTreeMap::new() }
+        let registrations = Registrations::resume(catalog.registrations, catalog.waiting);
+        Self { map: own.clone(), registrations, refused: BTreeMap::new() }
     }
 
     /// Every name in the ledger, even if it is no longer exported.
@@ -66,18 +67,28 @@ impl Exports {
         self.registrations.held()
     }
 
-    /// Sets what a name exports (`None`: nothing) and the targets that it wants. Returns the owners that may now get a
-    /// target for which they waited.
+    /// Since when an owner waited for its first target, by what leaders before recorded.
+    pub fn waited_since(&self, owner: &ClaimOwner) -> Option<i64> {
+        self.registrations.waited_since(owner)
+    }
+
+    /// The dates of all claims, in seconds since 1970.
+    pub fn dates(&self) -> impl Iterator<Item = i64> {
+        self.registrations.dates()
+    }
+
+    /// Sets what a name exports (`None`: nothing), and the targets that it wants. Returns the owners that may now get a target they
+    /// waited for.
     ///
-    /// New claims get the date `now`, in seconds since 1970.
-    pub fn set(
+    /// `dates` says what new claims date from.
+    pub fn set<'a>(
         &mut self,
         key: &ServiceKey,
         local: Option<Arc<Local>>,
         targets: BTreeSet<Target>,
-        now: i64,
+        dates: impl Into<Dates<'a>>,
     ) -> BTreeSet<ClaimOwner> {
-        let freed = self.claim(&ClaimOwner::export(key), targets, now);
+        let freed = self.claim(&ClaimOwner::export(key), targets, dates);
         let Some(local) = local else {
             self.refused.remove(key);
             self.remove_service(key);
@@ -90,26 +101,33 @@ impl Exports {
         freed
     }
 
-    /// Sets the targets that an owner wants. Returns the owners that may now get a target for which they waited. New
-    /// claims get the date `now`, in seconds since 1970.
-    pub fn claim(&mut self, owner: &ClaimOwner, targets: BTreeSet<Target>, now: i64) -> BTreeSet<ClaimOwner> {
-        let Changed { records, freed } = self.registrations.set(owner, targets, now);
-        self.put(&records);
-        freed
+    /// Sets the targets that an owner wants. Returns the owners that may now get one they waited for.
+    pub fn claim<'a>(
+        &mut self,
+        owner: &ClaimOwner,
+        targets: BTreeSet<Target>,
+        dates: impl Into<Dates<'a>>,
+    ) -> BTreeSet<ClaimOwner> {
+        let changed = self.registrations.set(owner, targets, dates);
+        self.put(changed)
     }
 
-    /// Gives the record of a target to a waiting owner that `shares` the target with its holder in another cluster. Returns the
-    /// owners concerned.
+    /// Gives the record of a target to a waiting owner that `shares` the target with its holder in another cluster. Returns
+    /// the owners concerned.
     pub fn pass(&mut self, target: &Target, shares: impl Fn(&ClaimOwner) -> bool) -> BTreeSet<ClaimOwner> {
-        let Some(concerned) = self.registrations.pass(target, shares) else { return BTreeSet::new() };
-        self.put(&[target.clone()].into());
-        concerned.into()
+        self.registrations.pass(target, shares).map(|changed| self.put(changed)).unwrap_or_default()
     }
 
     /// Retires the registrations that an earlier leader recorded for owners that no longer exist.
     pub fn retire_unowned(&mut self, is_owner: impl Fn(&ClaimOwner) -> bool) {
-        let records = self.registrations.retire_unowned(is_owner);
-        self.put(&records);
+        let changed = self.registrations.retire_unowned(is_owner);
+        self.put(changed);
+    }
+
+    /// Records a target as retired that was not on record.
+    pub fn retire(&mut self, target: &Target, owner: &ClaimOwner, now: i64) {
+        let changed = self.registrations.retire(target, owner, now);
+        self.put(changed);
     }
 
     /// Removes the record of a retired target that has no instance of this cluster any more. Returns the owners that
@@ -120,13 +138,19 @@ impl Exports {
         freed
     }
 
-    fn put(&mut self, targets: &BTreeSet<Target>) {
-        for registration in targets.iter().filter_map(|target| self.registrations.held().get(target)) {
-            // The names of namespaces and services are limited (by Cloud Map), so the record always fits.
-            if let Ok((key, value)) = records::encode_registration(registration) {
-                self.map.insert(key, value);
+    /// Returns who is freed.
+    fn put(&mut self, Changed { records, waits, freed }: Changed) -> BTreeSet<ClaimOwner> {
+        // Names of namespaces and services are bounded (cloudmap limits), so that the records always fit.
+        let held = records.iter().filter_map(|target| self.registrations.held().get(target));
+        self.map.extend(held.filter_map(|held| records::encode_registration(held).ok()));
+        for (target, owner) in waits {
+            self.map.remove(&records::waiting_key(&target, &owner));
+            if let Some(claimed) = self.registrations.waits_since(&target, &owner) {
+                let waiting = Registration { target, owner, claimed, retiring: false };
+                self.map.extend(records::encode_waiting(&waiting).ok());
             }
         }
+        freed
     }
 
     /// Encodes an export. If the record is too large, the last version that fitted stays. An endpoint that is too large

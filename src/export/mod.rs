@@ -9,4 +9,5 @@ mod status;
 pub use desired::{Exports, Local};
 pub(crate) use endpoints::{forbidden, join};
 pub use plan::{Refusal, hand_over, permit, plan, remarks};
+pub use registrations::Dates;
 pub use status::{Facts, Publication, verdicts};

@@ -7,8 +7,35 @@ use crate::{
     model::{ClaimOwner, Registration, Target},
 };
 
-/// The registration records. They begin as the previous leader left them: claims keep their dates, and targets that
-/// nobody wants any more stay known until their instances were seen to be gone.
+/// What a new claim dates from. It is later than every claim to its target that is known: who comes later must not be the first by a
+/// clock that is behind.
+#[derive(Clone, Copy)]
+#[expect(missing_debug_implementations, reason = "it borrows a function")]
+pub struct Dates<'a> {
+    now: i64,
+    others: &'a dyn Fn(&Target) -> Option<i64>,
+}
+
+impl<'a> Dates<'a> {
+    /// `now`, in seconds since 1970, where there is no newer claim; `others`: the date of the newest one in another cluster.
+    pub fn new(now: i64, others: &'a dyn Fn(&Target) -> Option<i64>) -> Self {
+        Self { now, others }
+    }
+
+    fn of(&self, target: &Target, held: Option<i64>) -> i64 {
+        let newest = (self.others)(target).max(held);
+        newest.map_or(self.now, |newest| self.now.max(newest.saturating_add(1)))
+    }
+}
+
+impl From<i64> for Dates<'_> {
+    fn from(now: i64) -> Self {
+        Self { now, others: &|_| None }
+    }
+}
+
+/// The records, which begin as the leader before left them: claims keep their dates, and targets that nobody wants any
+/// more are still known until their instances are seen to be gone.
 #[derive(Debug)]
 pub(super) struct Registrations {
     held: BTreeMap<Target, Registration>,
@@ -17,6 +44,8 @@ pub(super) struct Registrations {
     /// Owners of this cluster that want a target which another one of them holds, and since when, in seconds since
     /// 1970.
     waiting: BTreeMap<Target, BTreeMap<ClaimOwner, i64>>,
+    /// What the leader before recorded of those that waited. It counts when they say that they still do.
+    recorded: BTreeMap<ClaimOwner, BTreeMap<Target, i64>>,
 }
 
 /// The effects of a change.
@@ -24,31 +53,61 @@ pub(super) struct Registrations {
 pub(super) struct Changed {
     /// Targets whose record changed.
     pub(super) records: BTreeSet<Target>,
-    /// Owners that may now get a target for which they waited, or that lost one and now wait for it.
+    /// Who begins to wait for which target, or waits no more.
+    pub(super) waits: BTreeSet<(Target, ClaimOwner)>,
+    /// Owners that may now get a target they waited for, or that lost one and wait for it.
     pub(super) freed: BTreeSet<ClaimOwner>,
 }
 
 impl Registrations {
-    pub(super) fn resume(held: BTreeMap<Target, Registration>) -> Self {
-        Self { held, wanted: BTreeMap::new(), waiting: BTreeMap::new() }
+    pub(super) fn resume(held: BTreeMap<Target, Registration>, waited: impl IntoIterator<Item = Registration>) -> Self {
+        let mut recorded = BTreeMap::<ClaimOwner, BTreeMap<Target, i64>>::new();
+        for Registration { target, owner, claimed, .. } in waited {
+            recorded.entry(owner).or_default().insert(target, claimed);
+        }
+        Self { held, wanted: BTreeMap::new(), waiting: BTreeMap::new(), recorded }
+    }
+
+    /// Since when an owner waits for a target, by what it said to this leader or to one before.
+    pub(super) fn waits_since(&self, target: &Target, owner: &ClaimOwner) -> Option<i64> {
+        let waits = || self.waiting.get(target)?.get(owner);
+        waits().or_else(|| self.recorded.get(owner)?.get(target)).copied()
+    }
+
+    /// Since when an owner waited first, by what leaders before recorded.
+    pub(super) fn waited_since(&self, owner: &ClaimOwner) -> Option<i64> {
+        self.recorded.get(owner)?.values().min().copied()
+    }
+
+    /// The dates of all claims.
+    pub(super) fn dates(&self) -> impl Iterator<Item = i64> {
+        let recorded = self.recorded.values().flat_map(BTreeMap::values).copied();
+        self.held.values().map(|held| held.claimed).chain(recorded)
     }
 
     pub(super) const fn held(&self) -> &BTreeMap<Target, Registration> {
         &self.held
     }
 
-    /// Sets all targets that an owner wants. New claims get the date `now`, in seconds since 1970. An owner that waits
-    /// for a target claims it with the date since when it has waited, and the first one by [`Precedence`] is the
-    /// successor. An owner that holds another one's own name waits as soon as that one wants the name.
-    pub(super) fn set(&mut self, owner: &ClaimOwner, targets: BTreeSet<Target>, now: i64) -> Changed {
-        let mut changed = Changed::default();
+    /// Sets all that an owner wants. `dates` says what new claims date from. Who waits for a target claims it
+    /// with the date since when; the first by [`Precedence`] follows. Who holds a name that is another one's own waits as soon as
+    /// that one wants it.
+    pub(super) fn set<'a>(
+        &mut self,
+        owner: &ClaimOwner,
+        targets: BTreeSet<Target>,
+        dates: impl Into<Dates<'a>>,
+    ) -> Changed {
+        let (mut changed, dates) = (Changed::default(), dates.into());
         self.waiting.retain(|target, owners| {
-            if !targets.contains(target) {
-                owners.remove(owner);
+            if !targets.contains(target) && owners.remove(owner).is_some() {
+                changed.waits.insert((target.clone(), owner.clone()));
             }
             !owners.is_empty()
         });
-        // The records of an earlier leader count as well. They may be for other targets.
+        let recorded = self.recorded.remove(owner).unwrap_or_default();
+        changed.waits.extend(recorded.keys().map(|target| (target.clone(), owner.clone())));
+        // What an earlier leader recorded counts as well: it may have been other targets.
         let before = match self.wanted.remove(owner) {
             Some(before) => before,
             None => self.held.values().filter(|held| held.owner == *owner).map(|held| held.target.clone()).collect(),
@@ -64,21 +123,27 @@ impl Registrations {
             let registration = match self.held.get(target) {
                 Some(held) if held.owner == *owner => Registration { retiring: false, ..held.clone() },
                 held => {
+                    let held = held.filter(|held| !held.retiring);
                     let waiting = self.waiting.entry(target.clone()).or_default();
-                    let claimed = *waiting.entry(owner.clone()).or_insert(now);
+                    let claimed = *waiting.entry(owner.clone()).or_insert_with(|| {
+                        changed.waits.insert((target.clone(), owner.clone()));
+                        let date = || dates.of(target, held.map(|held| held.claimed));
+                        recorded.get(target).copied().unwrap_or_else(date)
+                    });
                     let precedence = |(owner, since): (&ClaimOwner, &i64)| Precedence::new(owner, target, *since);
                     let first = waiting.iter().map(|waiting| (precedence(waiting), waiting.0)).min();
-                    let held = held.filter(|held| !held.retiring);
                     let evicts = |held| precedence((owner, &claimed)).evicts(Precedence::of(held));
                     if held.is_some_and(|held| !evicts(held)) || first.is_some_and(|(_, first)| first != owner) {
                         continue;
                     }
                     waiting.remove(owner);
+                    changed.waits.insert((target.clone(), owner.clone()));
                     if let Some(held) = held {
                         // An owner that this leader has not heard of yet may be gone. It waits as soon as it is heard
                         // of.
                         if self.wanted.get(&held.owner).is_some_and(|wanted| wanted.contains(target)) {
                             waiting.insert(held.owner.clone(), held.claimed);
+                            changed.waits.insert((target.clone(), held.owner.clone()));
                         }
                         changed.freed.insert(held.owner.clone());
                     }
@@ -97,8 +162,8 @@ impl Registrations {
     }
 
     /// Gives the record of a target to the first waiting owner that `shares` the target with its holder in another cluster.
-    /// The owner that had the record waits from then on, with its date. Returns both.
-    pub(super) fn pass(&mut self, target: &Target, shares: impl Fn(&ClaimOwner) -> bool) -> Option<[ClaimOwner; 2]> {
+    /// The owner that had the record waits from then on, with its date. Both are freed.
+    pub(super) fn pass(&mut self, target: &Target, shares: impl Fn(&ClaimOwner) -> bool) -> Option<Changed> {
         let held = self.held.get_mut(target).filter(|held| !held.retiring && !shares(&held.owner))?;
         let waiting = self.waiting.get_mut(target)?;
         let sharing = waiting.iter().filter(|(owner, _)| shares(owner));
@@ -107,18 +172,32 @@ impl Registrations {
         waiting.insert(held.owner.clone(), held.claimed);
         let former = std::mem::replace(&mut held.owner, owner.clone());
         held.claimed = claimed;
-        Some([former, owner])
+        let waits = [&owner, &former].map(|owner| (target.clone(), owner.clone())).into();
+        Some(Changed { records: [target.clone()].into(), waits, freed: [former, owner].into() })
     }
 
-    /// Retires the records of an earlier leader for owners that no longer exist.
-    pub(super) fn retire_unowned(&mut self, is_owner: impl Fn(&ClaimOwner) -> bool) -> BTreeSet<Target> {
-        let unowned = self.held.values_mut().filter(|held| !held.retiring && !is_owner(&held.owner));
-        unowned
-            .map(|held| {
-                held.retiring = true;
-                held.target.clone()
-            })
-            .collect()
+    /// Retires what an earlier leader recorded for owners that are no more.
+    pub(super) fn retire_unowned(&mut self, is_owner: impl Fn(&ClaimOwner) -> bool) -> Changed {
+        let mut changed = Changed::default();
+        for held in self.held.values_mut().filter(|held| !held.retiring && !is_owner(&held.owner)) {
+            held.retiring = true;
+            changed.records.insert(held.target.clone());
+        }
+        for (owner, targets) in self.recorded.extract_if(.., |owner, _| !is_owner(owner)) {
+            changed.waits.extend(targets.into_keys().map(|target| (target, owner.clone())));
+        }
+        changed
+    }
+
+    /// Records a target as retired that was not on record.
+    pub(super) fn retire(&mut self, target: &Target, owner: &ClaimOwner, now: i64) -> Changed {
+        let mut changed = Changed::default();
+        if !self.held.contains_key(target) {
+            let (target, owner) = (target.clone(), owner.clone());
+            changed.records.insert(target.clone());
+            self.held.insert(target.clone(), Registration { target, owner, claimed: now, retiring: true });
+        }
+        changed
     }
 
     /// Removes the record of a retired target that has no instance of this cluster any more. `None` if the target is
@@ -132,8 +211,8 @@ impl Registrations {
     /// Number of entries of all kinds.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        let Self { held, wanted, waiting } = self;
-        held.len() + wanted.len() + waiting.len()
+        let Self { held, wanted, waiting, recorded } = self;
+        held.len() + wanted.len() + waiting.len() + recorded.len()
     }
 
     fn waiting_for(&self, target: &Target) -> BTreeSet<ClaimOwner> {
@@ -164,7 +243,7 @@ mod tests {
 
     #[test]
     fn an_owner_has_as_many_targets_as_it_wants_and_releases_the_others() {
-        let mut registrations = Registrations::resume(BTreeMap::new());
+        let mut registrations = Registrations::resume(BTreeMap::new(), []);
         let web = owner("Service", "web");
         assert_eq!(registrations.set(&web, targets(&["a", "b"]), 1).records, targets(&["a", "b"]));
         assert_eq!(registrations.set(&web, targets(&["a", "b"]), 2), Changed::default());
@@ -178,19 +257,19 @@ mod tests {
 
     #[test]
     fn records_of_an_earlier_leader_are_released_as_well() {
-        let mut before = Registrations::resume(BTreeMap::new());
+        let mut before = Registrations::resume(BTreeMap::new(), []);
         let (web, api) = (owner("Service", "web"), owner("Service", "api"));
         before.set(&web, targets(&["a", "b"]), 1);
         before.set(&api, targets(&["c"]), 1);
-        let mut registrations = Registrations::resume(before.held.clone());
-        assert_eq!(registrations.retire_unowned(|owner| *owner == web), targets(&["c"]));
+        let mut registrations = Registrations::resume(before.held.clone(), []);
+        assert_eq!(registrations.retire_unowned(|owner| *owner == web).records, targets(&["c"]));
         registrations.set(&web, targets(&["b"]), 2);
         assert_eq!(state(&registrations), ["a=web!", "b=web", "c=api!"]);
     }
 
     #[test]
     fn an_owner_that_waits_gets_the_target_when_it_is_free_whatever_else_it_has() {
-        let mut registrations = Registrations::resume(BTreeMap::new());
+        let mut registrations = Registrations::resume(BTreeMap::new(), []);
         let (web, api) = (owner("ServiceExport", "web"), owner("Service", "api"));
         registrations.set(&web, targets(&["a"]), 1);
         assert_eq!(registrations.set(&api, targets(&["a", "b"]), 2).records, targets(&["b"]));
@@ -216,15 +295,16 @@ mod tests {
             let held = registrations.held.values().next().unwrap();
             (held.owner.clone(), held.claimed)
         };
-        let mut registrations = Registrations::resume(BTreeMap::new());
+        let mut registrations = Registrations::resume(BTreeMap::new(), []);
         registrations.set(&evil, payments(), 1);
         registrations.set(&bad, payments(), 2);
         let changed = registrations.set(&own, payments(), 3);
         assert_eq!((changed.records, changed.freed), (payments(), [evil.clone()].into()));
         assert_eq!(holds(&registrations), (own.clone(), 3));
         assert_eq!(registrations.set(&evil, payments(), 4), Changed::default());
-        // Another claim of the same namespace does not displace it.
-        assert_eq!(registrations.set(&owner("Service", "web"), payments(), 5), Changed::default());
+        // Another one of the same namespace does not evict it.
+        let changed = registrations.set(&owner("Service", "web"), payments(), 5);
+        assert!(changed.records.is_empty() && changed.freed.is_empty());
         registrations.set(&owner("Service", "web"), BTreeSet::new(), 6);
         let freed = registrations.set(&own, BTreeSet::new(), 7).freed;
         assert_eq!(freed, [bad.clone(), evil.clone()].into());
@@ -233,8 +313,8 @@ mod tests {
         }
         assert_eq!(holds(&registrations), (evil.clone(), 1), "it is as it was before");
 
-        // According to the record of the previous leader. An owner that is gone since does not wait.
-        let mut registrations = Registrations::resume(registrations.held);
+        // By the record of the leader before: whoever is gone since does not wait.
+        let mut registrations = Registrations::resume(registrations.held, []);
         registrations.set(&own, payments(), 8);
         assert_eq!(holds(&registrations), (own.clone(), 8));
         registrations.set(&own, BTreeSet::new(), 9);
@@ -244,7 +324,7 @@ mod tests {
 
     #[test]
     fn an_owner_that_shares_a_target_with_another_cluster_comes_before_owners_that_wait_for_that_cluster() {
-        let mut registrations = Registrations::resume(BTreeMap::new());
+        let mut registrations = Registrations::resume(BTreeMap::new(), []);
         let [first, web, export] = [owner("Service", "first"), owner("Service", "web"), owner("ServiceExport", "web")];
         let is_web = |owner: &ClaimOwner| *owner.name == *"web";
         registrations.set(&first, targets(&["a"]), 1);
@@ -252,7 +332,7 @@ mod tests {
         for (now, owner) in [(2, &web), (3, &export)] {
             registrations.set(owner, targets(&["a"]), now);
         }
-        assert_eq!(registrations.pass(&target("a"), is_web), Some([first.clone(), web.clone()]));
+        assert_eq!(registrations.pass(&target("a"), is_web).unwrap().freed, [first.clone(), web.clone()].into());
         assert_eq!(registrations.pass(&target("a"), is_web), None, "it shares already");
         assert_eq!(registrations.held()[&target("a")].claimed, 2);
         assert_eq!(registrations.set(&first, targets(&["a"]), 4), Changed::default());
@@ -269,7 +349,7 @@ mod tests {
 
     #[test]
     fn the_owner_that_has_waited_longest_is_the_next() {
-        let mut registrations = Registrations::resume(BTreeMap::new());
+        let mut registrations = Registrations::resume(BTreeMap::new(), []);
         let [first, second, third] = ["first", "z-second", "a-third"].map(|name| owner("Service", name));
         for (now, owner) in [(1, &first), (2, &second), (3, &third)] {
             registrations.set(owner, targets(&["a"]), now);
@@ -289,5 +369,60 @@ mod tests {
             (state(&registrations), registrations.held()[&target("a")].claimed),
             (vec!["a=a-third".to_owned()], 3)
         );
+    }
+
+    /// Else the order of their names would decide after each change of leader.
+    #[test]
+    fn who_waits_keeps_its_date_when_the_leader_changes() {
+        let [first, long, short] = ["first", "z-long", "a-short"].map(|name| owner("Service", name));
+        let gone = owner("Service", "gone");
+        let mut before = Registrations::resume(BTreeMap::new(), []);
+        let mut waits = BTreeSet::new();
+        for (now, owner) in [(1, &first), (2, &gone), (3, &long), (4, &short)] {
+            waits.extend(before.set(owner, targets(&["a"]), now).waits);
+        }
+        waits.extend(before.set(&gone, targets(&[]), 5).waits);
+        let recorded = |registrations: &Registrations| -> Vec<Registration> {
+            let since = |(target, owner): &(Target, ClaimOwner)| {
+                let (target, owner) = (target.clone(), owner.clone());
+                let claimed = registrations.waits_since(&target, &owner)?;
+                Some(Registration { target, owner, claimed, retiring: false })
+            };
+            waits.iter().filter_map(since).collect()
+        };
+        let waiting = recorded(&before);
+        assert_eq!(waiting.iter().map(|waiting| waiting.claimed).collect::<BTreeSet<_>>(), [3, 4].into());
+
+        let mut after = Registrations::resume(before.held, waiting);
+        assert_eq!(recorded(&after).len(), 2, "it stays on record until they speak");
+        assert_eq!((after.waited_since(&long), after.waited_since(&first)), (Some(3), None));
+        assert_eq!(after.set(&first, targets(&["a"]), 10), Changed::default());
+        after.set(&short, targets(&["a"]), 10);
+        after.set(&long, targets(&["a"]), 10);
+        let freed = after.set(&first, targets(&[]), 11).freed;
+        for owner in &freed {
+            after.set(owner, targets(&["a"]), 12);
+        }
+        assert_eq!((state(&after), after.held()[&target("a")].claimed), (vec!["a=z-long".to_owned()], 3));
+        // Who is no more is on record no more.
+        let mut after = Registrations::resume(BTreeMap::new(), recorded(&after));
+        let changed = after.retire_unowned(|owner| *owner != short);
+        assert_eq!((changed.waits, after.waits_since(&target("a"), &short)), ([(target("a"), short)].into(), None));
+    }
+
+    #[test]
+    fn a_claim_is_later_than_those_that_are_known_whatever_the_clock_says() {
+        let (web, api) = (owner("Service", "web"), owner("Service", "api"));
+        let others = |wanted: &Target| (*wanted == target("a")).then_some(90);
+        let mut registrations = Registrations::resume(BTreeMap::new(), []);
+        registrations.set(&web, targets(&["a", "b"]), Dates::new(50, &others));
+        assert_eq!(registrations.held()[&target("a")].claimed, 91);
+        assert_eq!(registrations.held()[&target("b")].claimed, 50);
+        registrations.set(&api, targets(&["a", "b"]), Dates::new(40, &others));
+        assert_eq!(registrations.waits_since(&target("a"), &api), Some(92));
+        assert_eq!(registrations.waits_since(&target("b"), &api), Some(51));
+        let absurd = |_: &Target| Some(i64::MAX);
+        registrations.set(&api, targets(&["c"]), Dates::new(40, &absurd));
+        assert_eq!(registrations.held()[&target("c")].claimed, i64::MAX);
     }
 }

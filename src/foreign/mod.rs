@@ -23,4 +23,4 @@ pub use fit::{Fitted, Front, Misfit, fit, service};
 pub use import_from::{ImportFrom, InvalidImportFrom};
 pub use name::{label, source};
 pub use reader::{Figures, Handle, Settings, spawn};
-pub use reading::{Found, NamespaceFound, Picture, Reading, Rejected, ServiceFound, Trouble};
+pub use reading::{Found, NamespaceFound, Picture, Reading, Rejected, Remains, ServiceFound, Trouble};

@@ -10,7 +10,7 @@ use super::backend::{self, Backend, NoEndpoint};
 use crate::{
     awsmcs::{self, Registered},
     cloudmap::{Instance, Service},
-    instances::Identity,
+    instances::{Identity, ownership::is_ours},
     model::ClusterSetId,
 };
 
@@ -23,6 +23,24 @@ pub struct Reading {
     /// Ids of instances that our ClusterSet registered, which the ledger knows, and of those that the AWS controller of
     /// this cluster left behind.
     own: BTreeSet<Arc<str>>,
+    /// Of these, the ones for AWS controllers that are this cluster's exports.
+    remains: Remains,
+}
+
+/// Ids of this cluster's own instances for AWS controllers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Remains {
+    /// By the UID of this cluster: this controller registered them.
+    pub ours: BTreeSet<Arc<str>>,
+    /// By the id of this cluster alone: its former AWS controller left them, or another cluster has the id as well.
+    pub left: BTreeSet<Arc<str>>,
+}
+
+impl Remains {
+    fn extend(&mut self, other: &Self, unseen: impl Fn(&Arc<str>) -> bool) {
+        self.ours.extend(other.ours.iter().filter(|id| unseen(id)).cloned());
+        self.left.extend(other.left.iter().filter(|id| unseen(id)).cloned());
+    }
 }
 
 /// An instance that cannot be an endpoint.
@@ -55,6 +73,9 @@ impl Reading {
                         reading.exported.insert(instance.id.clone(), Registered { moved, ..registered });
                     }
                     Ok(_) => {
+                        let remains = &mut reading.remains;
+                        let by = if is_ours(instance, identity) { &mut remains.ours } else { &mut remains.left };
+                        by.insert(instance.id.clone());
                         reading.own.insert(instance.id.clone());
                     }
                     Err(invalid) => {
@@ -87,7 +108,12 @@ impl Reading {
         self.exported.values()
     }
 
-    /// The ids of all known instances, foreign or not.
+    /// This cluster's own instances for AWS controllers.
+    pub const fn remains(&self) -> &Remains {
+        &self.remains
+    }
+
+    /// All instances that it knows, whosever they are.
     pub(super) fn ids(&self) -> impl Iterator<Item = &Arc<str>> {
         self.foreign.keys().chain(self.exported.keys()).chain(&self.own)
     }
@@ -109,6 +135,7 @@ impl Reading {
         let exported = earlier.exported.iter().filter(|(id, _)| unseen(id));
         self.exported.extend(exported.map(|(id, registered)| (id.clone(), registered.clone())));
         self.own.extend(earlier.own.iter().filter(|id| unseen(id)).cloned());
+        self.remains.extend(&earlier.remains, unseen);
     }
 }
 

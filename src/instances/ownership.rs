@@ -11,10 +11,10 @@ use super::Adopt;
 use crate::{
     cloudmap::{
         Instance, Service,
-        attributes::{CLUSTER_UID, CLUSTERSET},
+        attributes::{CLUSTER_UID, CLUSTERSET, NAMESPACE, SERVICE},
     },
     ledger,
-    model::{ClusterId, ClusterSetId},
+    model::{ClusterId, ClusterSetId, ServiceKey},
 };
 
 /// Key of the tag that marks namespaces and services that we created. Its value is [`Identity::set`].
@@ -108,7 +108,13 @@ pub fn is_ours(instance: &Instance, identity: &Identity) -> bool {
         && (clusterset.is_none() || clusterset == identity.clusterset.as_ref().map(ClusterSetId::as_str))
 }
 
-/// Whether any cluster of our ClusterSet registered an instance, so that its ledger contains the endpoint.
+/// Whether this cluster registered an instance for a Service.
+pub fn is_of(instance: &Instance, service: &ServiceKey, identity: &Identity) -> bool {
+    let says = |key, value: &str| instance.attributes.get(key).is_some_and(|there| there == value);
+    is_ours(instance, identity) && says(NAMESPACE, &service.namespace) && says(SERVICE, &service.name)
+}
+
+/// Whether any cluster of our ClusterSet registered an instance, so that its ledger tells of it.
 pub fn is_of_our_set(instance: &Instance, identity: &Identity) -> bool {
     match &identity.clusterset {
         Some(set) => {

@@ -67,7 +67,12 @@ pub enum Call {
         /// The former membership.
         from: Member,
     },
-    /// Find the creator of `exports-0.<cluster>` (R2).
+    /// Delete the services and the head of an id that this cluster had before, all of which is left and empty (W9).
+    RemoveFormer {
+        /// The former id.
+        cluster: Arc<str>,
+    },
+    /// Who created `exports-0.<cluster>` (R2)?
     Creator {
         /// Id of the cluster.
         cluster: Arc<str>,
@@ -83,6 +88,7 @@ impl Call {
             | Self::PutHead { .. }
             | Self::PutPage { .. }
             | Self::Depart { .. }
+            | Self::RemoveFormer { .. }
             | Self::DeletePage { .. } => true,
             Self::ConfirmLease | Self::LoadRecord | Self::ReadPages { .. } | Self::Creator { .. } => false,
         }

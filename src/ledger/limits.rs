@@ -62,7 +62,10 @@ pub const MAX_CLUSTERS: usize = 1_000;
 /// stored in the record first, and a lost record is restored within far fewer elections.
 pub const MAX_EPOCH_LEAP: u64 = 1 << 20;
 
-/// Times. The rules (W3, R7, ...) are those of the module documentation.
+/// A clock that is further ahead than this is wrong, and no measure of time: AWS refuses what is signed more than five minutes off.
+pub const MAX_SKEW: Duration = Duration::from_mins(10);
+
+/// Times. The names of the rules (W3, R7, ...) are those of the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     /// Time between two reads of all heads (R1).

@@ -45,7 +45,8 @@ pub struct Reader {
     own_clock: Duration,
     own: Option<(Position, Duration)>,
     recovered: Duration,
-    seen_heads: bool,
+    /// Completed reads of the heads.
+    reads: u64,
     all_live_verified: bool,
 }
 
@@ -128,7 +129,7 @@ impl Reader {
             own_clock: Duration::ZERO,
             own: None,
             recovered: Duration::ZERO,
-            seen_heads: false,
+            reads: 0,
             all_live_verified: false,
         }
     }
@@ -160,7 +161,7 @@ impl Reader {
         self.last_read = Some(now.mono);
         let Some(heads) = heads else { return };
         self.read_clock += step.min(self.timing.max_step);
-        self.seen_heads = true;
+        self.reads += 1;
         self.hear_own(heads);
         self.ignored.clear();
         for (id, head) in heads {
@@ -191,7 +192,10 @@ impl Reader {
                 peer.seen = self.read_clock;
             }
         }
+        // Whose heads are gone is asked for again should they come back.
+        self.creators.retain(|id, _| heads.contains_key(id) || self.peers.contains_key(id));
         self.recall();
+        self.follow_ids();
         let ids: Vec<_> = self.peers.keys().cloned().collect();
         for id in ids {
             self.read(now, &id, out);
@@ -337,6 +341,29 @@ impl Reader {
             let accepted = peer.accepted.as_ref().filter(gone).cloned();
             let (root, delta) = (Root::empty(1), Arc::default());
             peer.candidate = accepted.map(|accepted| Applied { accepted, state: None, root, delta, written: 0 });
+        }
+    }
+
+    /// R6: a cluster has one id at a time. One whose head is gone has left where a cluster with its UID was read under another id,
+    /// at a higher epoch: it removed the former id, and who was away then never saw it leave.
+    fn follow_ids(&mut self) {
+        let applied = |peer: &Peer| {
+            let applied = peer.applied.as_ref().filter(|applied| applied.state.is_some())?;
+            (peer.seen == self.read_clock).then(|| (applied.accepted.uid.clone(), applied.accepted.position.epoch))
+        };
+        let present: BTreeMap<String, u64> = self.peers.values().filter_map(applied).collect();
+        for peer in self.peers.values_mut() {
+            let absent = self.read_clock.saturating_sub(peer.seen) > self.timing.escape;
+            let Some(accepted) = peer.accepted.as_mut().filter(|accepted| absent && accepted.gone != Some(Gone::Left))
+            else {
+                continue;
+            };
+            if present.get(&accepted.uid).is_some_and(|epoch| *epoch > accepted.position.epoch) {
+                accepted.gone = Some(Gone::Left);
+                (peer.head, peer.fetch) = (None, None);
+                let (accepted, root, delta) = (accepted.clone(), Root::empty(1), Arc::default());
+                peer.candidate = Some(Applied { accepted, state: None, root, delta, written: 0 });
+            }
         }
     }
 
@@ -523,13 +550,18 @@ impl Reader {
         }
         Remotes {
             clusters,
-            heads_read: self.seen_heads,
+            heads_read: self.reads > 0,
             unaccepted: self.unaccepted.iter().filter_map(|id| id.parse().ok()).collect(),
-            all_live_verified: self.seen_heads && self.all_live_verified,
+            all_live_verified: self.reads > 0 && self.all_live_verified,
         }
     }
 
-    /// Ids whose heads are ignored, and why (R2), including ids that were never accepted.
+    /// How often the heads were read in this term.
+    pub fn reads(&self) -> u64 {
+        self.reads
+    }
+
+    /// Ids whose heads are ignored, and why (R2): among them ids that never were accepted.
     pub fn ignored(&self) -> &BTreeMap<Arc<str>, String> {
         &self.ignored
     }

@@ -5,6 +5,7 @@
 //! | `<ns>/<name>` | [`Export`] |
 //! | `<ns>/<name>#<i>` | a chunk of at most 16 [`Endpoint`]s |
 //! | `!<id>` | [`Registration`]; the id is a short hash of its target |
+//! | `~<id>` | the claim of an owner of this cluster that waits until another one releases the target, as a [`Registration`]; the id is a short hash of both |
 //!
 //! Equal records encode to equal bytes. Fields of a newer version are ignored. An unreadable record is skipped and
 //! reported; the others are not affected.
@@ -18,7 +19,7 @@ use std::{
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
-use super::{Map, Value, chunks::Chunk, head::difference, wire};
+use super::{Map, Value, chunks::Chunk, head::difference, record::StoredRegistration, wire};
 use crate::model::{
     ClaimOwner, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey, ServicePort, ServiceType,
     SessionAffinity, Target, TrafficPolicy,
@@ -59,7 +60,9 @@ pub struct Catalog {
     pub exports: BTreeMap<ServiceKey, Exported>,
     /// The registration records.
     pub registrations: BTreeMap<Target, Registration>,
-    /// What could not be decoded.
+    /// Claims that wait for one of these.
+    pub waiting: Vec<Registration>,
+    /// Entries that cannot be decoded.
     pub problems: Vec<Problem>,
 }
 
@@ -80,6 +83,10 @@ impl Catalog {
                     }
                     None => catalog.problems.push(unreadable(key)),
                 },
+                Some(Key::Waiting) => match decode_registration(value) {
+                    Some(waiting) => catalog.waiting.push(waiting),
+                    None => catalog.problems.push(unreadable(key)),
+                },
                 Some(Key::Chunk(_)) => {}
                 // A kind of record from a newer version.
                 None => catalog.problems.push(Problem { key: key.clone(), message: "unknown kind of record" }),
@@ -93,7 +100,7 @@ impl Catalog {
 pub fn changed_services(old: &Map, new: &Map) -> BTreeSet<ServiceKey> {
     let services = difference(old, new).into_iter().filter_map(|(key, _)| match Key::parse(&key)? {
         Key::Export(service) | Key::Chunk(service) => Some(service),
-        Key::Registration => None,
+        Key::Registration | Key::Waiting => None,
     });
     services.collect()
 }
@@ -217,6 +224,18 @@ pub fn encode_chunk(service: &ServiceKey, chunk: &Chunk, ports: &[ServicePort]) 
 /// # Errors
 /// It is too large.
 pub fn encode_registration(registration: &Registration) -> Result<(Arc<str>, Value), TooLarge> {
+    bounded(registration_key(&registration.target), write_registration(registration))
+}
+
+/// A claim that waits, as one that holds, under a key of its own.
+///
+/// # Errors
+/// As [`encode_registration`].
+pub fn encode_waiting(waiting: &Registration) -> Result<(Arc<str>, Value), TooLarge> {
+    bounded(waiting_key(&waiting.target, &waiting.owner), write_registration(waiting))
+}
+
+fn write_registration(registration: &Registration) -> Vec<u8> {
     let Registration { target, owner: ClaimOwner { kind, namespace, name }, claimed, retiring } = registration;
     let message = wire::Registration {
         target: Some(write_target(target)),
@@ -226,7 +245,7 @@ pub fn encode_registration(registration: &Registration) -> Result<(Arc<str>, Val
         claimed: *claimed,
         retiring: *retiring,
     };
-    bounded(registration_key(target), message.encode_to_vec())
+    message.encode_to_vec()
 }
 
 /// The registration records of a map, by target. Unreadable ones are left out.
@@ -238,7 +257,56 @@ pub fn registrations(map: &Map) -> BTreeMap<Target, Registration> {
 }
 
 fn registration_records(map: &Map) -> impl Iterator<Item = (&Arc<str>, &Value)> {
-    map.range::<str, _>((Bound::Included("!"), Bound::Unbounded)).take_while(|(key, _)| key.starts_with('!'))
+    records_under(map, "!")
+}
+
+fn records_under<'a>(map: &'a Map, prefix: &'static str) -> impl Iterator<Item = (&'a Arc<str>, &'a Value)> {
+    map.range::<str, _>((Bound::Included(prefix), Bound::Unbounded)).take_while(move |(key, _)| key.starts_with(prefix))
+}
+
+/// The claims of a map that wait; unreadable ones are left out.
+pub fn waiting(map: &Map) -> impl Iterator<Item = Registration> {
+    records_under(map, "~").filter_map(|(_, value)| decode_registration(value))
+}
+
+/// The claims of a map, as the record of a cluster in no ClusterSet keeps them.
+pub fn stored(map: &Map) -> Vec<StoredRegistration> {
+    let stored = |registration: &Registration, waiting: bool| {
+        let Registration { target, owner, claimed, retiring } = registration;
+        StoredRegistration {
+            namespace: target.namespace.to_string(),
+            service: target.service.to_string(),
+            owner: [&owner.kind, &owner.namespace, &owner.name].map(ToString::to_string),
+            claimed: *claimed,
+            retiring: *retiring,
+            waiting,
+        }
+    };
+    let waiting = waiting(map).map(|waiting| stored(&waiting, true));
+    registrations(map).values().map(|held| stored(held, false)).chain(waiting).collect()
+}
+
+/// The map of claims that a record keeps.
+pub fn of_stored(stored: &[StoredRegistration]) -> Map {
+    let encoded = stored.iter().filter_map(|stored| {
+        let StoredRegistration { namespace, service, owner, claimed, retiring, waiting } = stored.clone();
+        let [kind, owner_namespace, name] = owner;
+        let registration = Registration {
+            target: Target { namespace: namespace.into(), service: service.into() },
+            owner: ClaimOwner { kind: kind.into(), namespace: owner_namespace.into(), name: name.into() },
+            claimed,
+            retiring,
+        };
+        // Names of namespaces and services are bounded (cloudmap limits), so that the record always fits.
+        let encode = if waiting { encode_waiting } else { encode_registration };
+        encode(&registration).ok()
+    });
+    encoded.collect()
+}
+
+/// Whether a record is a claim, which holds or waits.
+pub fn is_claim(key: &str) -> bool {
+    key.starts_with(['!', '~'])
 }
 
 /// The key of an export.
@@ -253,15 +321,24 @@ pub fn chunk_key(service: &ServiceKey, index: u32) -> Arc<str> {
 
 /// The key of a registration record.
 pub fn registration_key(target: &Target) -> Arc<str> {
-    let digest = Sha256::new().chain_update(&*target.namespace).chain_update([0]).chain_update(&*target.service);
-    let digest = digest.finalize();
-    digest[..8].iter().fold("!".to_owned(), |id, byte| format!("{id}{byte:02x}")).into()
+    hashed("!", &[&target.namespace, &target.service])
+}
+
+/// The key of the record of an owner that waits for a target.
+pub fn waiting_key(target: &Target, owner: &ClaimOwner) -> Arc<str> {
+    hashed("~", &[&target.namespace, &target.service, &owner.kind, &owner.namespace, &owner.name])
+}
+
+fn hashed(prefix: &str, parts: &[&str]) -> Arc<str> {
+    let digest = Sha256::digest(parts.join("\0"));
+    digest[..8].iter().fold(prefix.to_owned(), |id, byte| format!("{id}{byte:02x}")).into()
 }
 
 enum Key {
     Export(ServiceKey),
     Chunk(ServiceKey),
     Registration,
+    Waiting,
 }
 
 impl Key {
@@ -271,6 +348,9 @@ impl Key {
         }
         if key.starts_with('!') {
             return Some(Self::Registration);
+        }
+        if key.starts_with('~') {
+            return Some(Self::Waiting);
         }
         let (namespace, rest) = key.split_once('/')?;
         let (name, index) = rest.split_once('#').map_or((rest, None), |(name, index)| (name, Some(index)));

@@ -8,8 +8,9 @@ use super::{
     limits::{Limits, Timing},
     reader::Reader,
     record::{Member, Record, Version},
+    records,
     remote::Remotes,
-    writer::{Heads, Identity, Now, Writer},
+    writer::{Heads, Identity, Inherited, Now, Writer},
 };
 
 /// The state machine. A driver (or a simulation) gives it inputs and makes its calls.
@@ -21,7 +22,7 @@ pub struct Term {
     reader: Reader,
     keeper: Keeper,
     out: Outbox,
-    own: Option<Arc<Map>>,
+    inherited: Option<Arc<Inherited>>,
     remotes: Arc<Remotes>,
 }
 
@@ -64,7 +65,7 @@ impl Term {
             reader: Reader::new(me, timing, stale_ttl),
             keeper: Keeper::default(),
             out: Outbox::default(),
-            own: None,
+            inherited: None,
             remotes: Arc::default(),
         }
     }
@@ -81,7 +82,12 @@ impl Term {
 
     /// The state from which this leader started; `None` until W2 is over.
     pub fn own(&self) -> Option<&Arc<Map>> {
-        self.own.as_ref()
+        self.inherited.as_ref().map(|inherited| &inherited.map)
+    }
+
+    /// That state, and how old it is. The same [`Arc`] for all of the term.
+    pub fn inherited(&self) -> Option<&Arc<Inherited>> {
+        self.inherited.as_ref()
     }
 
     /// The other clusters. This is the same [`Arc`] until something relevant changes.
@@ -171,13 +177,31 @@ impl Term {
     fn settle(&mut self, now: Now) {
         self.depart(now);
         self.keep(now);
-        if self.own.is_none() {
-            self.own = self.writer.inherited();
+        if self.inherited.is_none() {
+            self.inherited = self.writer.inherited().map(|inherited| Arc::new(self.with_standalone(inherited)));
         }
         let remotes = self.reader.remotes();
         if !remotes.same_content(&self.remotes) {
             self.remotes = Arc::new(remotes);
         }
+    }
+
+    /// Adds what was registered before this cluster was in a ClusterSet: only the record in Kubernetes has it.
+    fn with_standalone(&self, mut inherited: Inherited) -> Inherited {
+        let kept = self.keeper.stored.as_ref().map(|(record, _)| records::of_stored(&record.registrations));
+        let kept = kept.unwrap_or_default();
+        if kept.keys().any(|key| !inherited.map.contains_key(key)) {
+            let known = Arc::unwrap_or_clone(inherited.map);
+            inherited.map = Arc::new(kept.into_iter().chain(known).collect());
+        }
+        inherited
+    }
+
+    /// Whether all registrations of `record` are published, or no longer wanted.
+    fn has_standalone(&self, record: &Record) -> bool {
+        let (Some(published), Some(desired)) = (self.writer.published(), self.writer.desired()) else { return false };
+        let kept = records::of_stored(&record.registrations);
+        kept.keys().all(|key| published.contains_key(key) || !desired.contains_key(key))
     }
 
     /// Handles the record with one call at a time: loads it when it is in doubt, and stores what writer and reader wait
@@ -198,6 +222,9 @@ impl Term {
             wanted.epoch = epoch;
         }
         wanted.former.retain(|former| !self.keeper.departed.contains(former));
+        if self.has_standalone(record) {
+            wanted.registrations.clear();
+        }
         for id in self.reader.forgettable() {
             wanted.accepted.remove(id);
         }

@@ -50,6 +50,16 @@ impl Sim {
                 (self.rng.uniform(0.02, 0.5), outcome)
             }
             Call::Depart { .. } => (0.1, Outcome::Done),
+            Call::RemoveFormer { cluster } => {
+                let service = Service::Exports { cluster: cluster.clone(), shard: 0 };
+                if self.registry.services.get(&service).is_none_or(|owner| *owner == uid) {
+                    let of_it =
+                        |service: &Service| matches!(service, Service::Exports { cluster: of, .. } if *of == cluster);
+                    self.registry.services.retain(|service, _| !of_it(service));
+                    return self.operate(caller, id, (Service::Clusters, cluster), None);
+                }
+                (0.1, Outcome::Done)
+            }
             Call::Claim { shard } => self.claim(caller, &own, &uid, shard),
             Call::ReadPages { cluster, shard, flush } => {
                 (self.rng.uniform(0.02, 0.3), self.read_pages(caller, &cluster, shard, flush.as_deref()))
@@ -150,6 +160,11 @@ impl Sim {
         if self.registry.services.get(&owned) != Some(&uid) {
             self.violate("I5", format!("{} writes {key:?}, which is not its own", self.name(caller.proc)));
         }
+        self.operate(caller, id, key, value);
+    }
+
+    /// As [`write`](Self::write), whosever it is.
+    fn operate(&mut self, caller: Caller, id: CallId, key: (Service, Arc<str>), value: Option<Value>) {
         self.count(match (&key.0, &value) {
             (Service::Clusters, _) => "head writes",
             (_, Some(_)) => "page writes",

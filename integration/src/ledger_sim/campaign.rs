@@ -7,15 +7,18 @@ use std::{
 
 use super::{Report, run, scenario::Scenario};
 
-/// Runs `seeds` seeds of each scenario from `start` on, printing a line for each; returns how to replay each failure.
+/// Runs `seeds` seeds of each scenario from `start` on, printing a table with a line for each; returns how to replay each
+/// failure.
+#[expect(clippy::print_stdout, reason = "the result of a campaign")]
 pub fn campaign(scenarios: &[&Scenario], start: u64, seeds: u64) -> Vec<String> {
     let mut failures = Vec::new();
+    println!(
+        "| scenario | seeds | failed | agreed after: median, longest | a change applied after: median, 99 % | heads, pages per seed |"
+    );
+    println!("|---|--:|--:|---|---|---|");
     for scenario in scenarios {
         let reports = run_seeds(scenario, start, seeds);
-        #[expect(clippy::print_stdout, reason = "the result of a campaign")]
-        {
-            println!("{}", summary(scenario.name, &reports));
-        }
+        println!("{}", row(scenario.name, &reports));
         failures.extend(reports.into_iter().filter(|report| !report.violations.is_empty()));
     }
     failures.iter().map(describe).collect()
@@ -50,10 +53,11 @@ fn run_seeds(scenario: &Scenario, start: u64, seeds: u64) -> Vec<Report> {
     })
 }
 
-fn summary(name: &str, reports: &[Report]) -> String {
+fn row(name: &str, reports: &[Report]) -> String {
     let percentile = |mut values: Vec<f64>, share: f64| {
         values.sort_by(f64::total_cmp);
-        values.get(((values.len() as f64 * share) as usize).min(values.len().saturating_sub(1))).copied()
+        let found = values.get(((values.len() as f64 * share) as usize).min(values.len().saturating_sub(1)));
+        found.map_or("never".to_owned(), |seconds| format!("{seconds:.1} s"))
     };
     let converged: Vec<f64> = reports.iter().filter_map(|report| report.converged).collect();
     let delays: Vec<f64> = reports.iter().flat_map(|report| report.delays.iter().copied()).collect();
@@ -63,7 +67,7 @@ fn summary(name: &str, reports: &[Report]) -> String {
         sum / reports.len().max(1) as u64
     };
     format!(
-        "{name:15} seeds {:5} failed {bad:4}  agreed p50 {:.0?} max {:.0?}  delay p50 {:.1?} p99 {:.1?}  heads {} pages {}",
+        "| `{name}` | {} | {bad} | {}, {} | {}, {} | {}, {} |",
         reports.len(),
         percentile(converged.clone(), 0.5),
         percentile(converged, 1.0),

@@ -7,12 +7,13 @@ use cloudmap_mcs::ledger::{
     page::PageId,
     remote::{Remote, Remotes},
     tree::{self, Cache},
+    writer::Stage,
 };
 
 use super::{
     Sim,
     registry::{Service, Value},
-    world::{Imported, timing, version_of},
+    world::{Cluster, Imported, timing, version_of},
 };
 
 /// Seconds: the lag of replicas, the wait for a base, and then some.
@@ -44,25 +45,38 @@ impl Sim {
         }
     }
 
-    fn writer(&self, uid: &str) -> usize {
-        self.clusters.iter().position(|cluster| *cluster.uid == *uid).unwrap()
+    fn writer(&self, uid: &str, id: &str) -> usize {
+        let mut of_uid = (0..self.clusters.len()).filter(|&index| *self.clusters[index].uid == *uid);
+        let first = of_uid.next().unwrap();
+        of_uid.find(|&index| *self.clusters[index].expected_id == *id).unwrap_or(first)
+    }
+
+    /// Which version of which cluster with this UID a state is.
+    fn origin(&self, uid: &str, state: &Arc<Map>) -> Option<(usize, usize)> {
+        let of_uid = self.clusters.iter().enumerate().filter(|(_, cluster)| *cluster.uid == *uid);
+        let mut found = of_uid.filter_map(|(index, Cluster { states, .. })| {
+            // Only the first state and those of a cluster that leaves have no number; they are empty.
+            let version = version_of(state).or_else(|| states.iter().rposition(|state| state.is_empty()))?;
+            states.get(version).is_some_and(|real| real == state).then_some((index, version))
+        });
+        found.next()
+    }
+
+    fn runs(&self, cluster: usize) -> bool {
+        let stage = |&proc: &usize| self.procs[proc].term.as_ref().map(|term| term.writer().stage());
+        self.clusters[cluster].procs.iter().any(|proc| stage(proc) == Some(Stage::Running))
     }
 
     fn check_state(&mut self, proc: usize, id: &Arc<str>, remote: &Remote, state: &Arc<Map>) {
-        let (reader, writer) = (self.procs[proc].cluster, self.writer(&remote.uid));
-        let version = version_of(state).unwrap_or_else(|| {
-            // Only the first state and those of a cluster that leaves have no number; they are empty.
-            let empty = |state: &Arc<Map>| state.is_empty();
-            self.clusters[writer].states.iter().rposition(empty).unwrap_or(usize::MAX)
-        });
-        if self.clusters[writer].states.get(version).is_none_or(|real| real != state) {
-            let name = self.name(proc);
-            return self.violate("I1", format!("{name} applies a state of {id} that never was (version {version})"));
-        }
+        let reader = self.procs[proc].cluster;
+        let Some((writer, version)) = self.origin(&remote.uid, state) else {
+            let (name, version) = (self.name(proc), version_of(state));
+            return self.violate("I1", format!("{name} applies a state of {id} that never was (version {version:?})"));
+        };
         let before = self.clusters[reader].imported.get(id).cloned();
         if let Some(before) = before.as_ref().filter(|before| before.uid == remote.uid)
             && let Some(old) = before.version
-            && (remote.position.epoch, version) < (before.epoch, old)
+            && (remote.position.epoch, if before.writer == writer { version } else { old }) < (before.epoch, old)
             && !before.expired
             && !self.clusters[reader].may_go_back.remove(id)
         {
@@ -84,13 +98,18 @@ impl Sim {
             }
             self.delivered.insert(key, version.max(seen));
         }
-        let imported =
-            Imported { uid: remote.uid.clone(), epoch: remote.position.epoch, version: Some(version), expired: false };
+        let imported = Imported {
+            uid: remote.uid.clone(),
+            writer,
+            epoch: remote.position.epoch,
+            version: Some(version),
+            expired: false,
+        };
         self.clusters[reader].imported.insert(id.clone(), imported);
     }
 
     fn check_left(&mut self, proc: usize, id: &Arc<str>, remote: &Remote) {
-        let (reader, writer) = (self.procs[proc].cluster, self.writer(&remote.uid));
+        let (reader, writer) = (self.procs[proc].cluster, self.writer(&remote.uid, id));
         let before = self.clusters[reader].imported.get(id).cloned();
         if before.as_ref().is_none_or(|before| before.version.is_some()) {
             self.trace(|s| format!("{} drops {id} {}", s.name(proc), remote.position));
@@ -110,7 +129,7 @@ impl Sim {
             }
         }
         let imported =
-            Imported { uid: remote.uid.clone(), epoch: remote.position.epoch, version: None, expired: false };
+            Imported { uid: remote.uid.clone(), writer, epoch: remote.position.epoch, version: None, expired: false };
         self.clusters[reader].imported.insert(id.clone(), imported);
     }
 
@@ -157,8 +176,7 @@ impl Sim {
 
     /// A leader that starts from nothing has lost where its instances are.
     pub(super) fn check_start(&mut self, proc: usize, own: &Map) {
-        // Where the registry went back, leaders look for the newest head that was seen, and it is not there any more.
-        if !own.is_empty() || self.clusters[self.procs[proc].cluster].leaving || self.scenario.restore {
+        if !own.is_empty() || self.clusters[self.procs[proc].cluster].leaving {
             return;
         }
         let uid = self.clusters[self.procs[proc].cluster].uid.clone();
@@ -195,8 +213,13 @@ impl Sim {
     /// Who does not have what.
     pub(super) fn disagreements(&self) -> Vec<String> {
         let mut found = Vec::new();
+        let twins = self.clusters.iter().enumerate().filter(|(_, cluster)| cluster.twin);
+        let running: Vec<_> = twins.map(|(index, _)| index).filter(|&index| self.runs(index)).collect();
+        if self.clusters.iter().any(|cluster| cluster.twin) && running.len() != 1 {
+            found.push(format!("I9: of two clusters with one UID {running:?} run"));
+        }
         for (index, writer) in self.clusters.iter().enumerate() {
-            if !self.owns(index) {
+            if !self.owns(index) || writer.twin && !running.contains(&index) {
                 continue;
             }
             let id = &writer.expected_id;
@@ -240,7 +263,7 @@ impl Sim {
         }
         for (service, uid) in &services {
             let Service::Exports { cluster, shard: 0 } = service else { continue };
-            let writer = self.writer(uid);
+            let writer = self.writer(uid, cluster);
             let head = self.registry.head(cluster).cloned();
             if let Some(head) = head.as_ref().filter(|head| head.is_live() && head.uid == *uid) {
                 match tree::verify(&head.root, &Cache::default(), &pages[cluster]) {
@@ -254,7 +277,8 @@ impl Sim {
             }
             let garbage =
                 pages[cluster].len() - live.get(cluster).copied().unwrap_or_default().min(pages[cluster].len());
-            let abandoned = head.is_none() && self.clusters[writer].expected_id != *cluster;
+            let stopped = self.clusters[writer].twin && !self.runs(writer);
+            let abandoned = stopped || head.is_none() && self.clusters[writer].expected_id != *cluster;
             if garbage > 0 && !abandoned {
                 self.violate("I6", format!("{cluster} keeps {garbage} garbage pages"));
             }

@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use cloudmap_mcs::ledger::{
     call::{Call, CallId, Outcome},
     head::Head,
-    remote::Remotes,
     writer::Heads,
 };
 
@@ -78,6 +77,9 @@ pub(super) enum Fault {
     Leave,
     Stop { cluster: usize, rejoin: bool },
     Rejoin { cluster: usize },
+    Backup,
+    Twin { id: &'static str },
+    Retire { cluster: usize },
 }
 
 impl Sim {
@@ -100,6 +102,7 @@ impl Sim {
             kube_outages: Vec::new(),
             throttling: Vec::new(),
             snapshots: Vec::new(),
+            backup: None,
             violations: Vec::new(),
             delays: Vec::new(),
             delivered: BTreeMap::new(),
@@ -139,6 +142,21 @@ impl Sim {
         self.at(pause, Event::Every { mean, fault });
     }
 
+    /// Two processes of a cluster, which start within three seconds.
+    fn start_processes(&mut self, cluster: usize) {
+        let (id, scenario) = (self.clusters[cluster].id.clone(), self.scenario);
+        for proc in self.procs.len()..self.procs.len() + 2 {
+            self.clusters[cluster].procs.push(proc);
+            self.procs.push(Proc { cluster, id: id.clone(), ..Proc::default() });
+            let pause = self.rng.uniform(0.0, 3.0);
+            self.at(pause, Event::Start(proc));
+            if !scenario.calm {
+                self.every(scenario.crash, Fault::Crash(proc));
+                self.every(scenario.pause, Fault::Pause(proc));
+            }
+        }
+    }
+
     pub(super) fn prepare(&mut self) {
         let scenario = self.scenario;
         let count = 2 + usize::from(self.rng.chance(0.33));
@@ -147,7 +165,6 @@ impl Sim {
             names.push(("a", "uid-x".to_owned()));
         }
         for (index, (id, uid)) in names.into_iter().enumerate() {
-            let procs = vec![index * 2, index * 2 + 1];
             self.clusters.push(Cluster {
                 id: id.into(),
                 uid: uid.into(),
@@ -162,34 +179,10 @@ impl Sim {
                 left: false,
                 expected_id: id.into(),
                 quiet_until: 0,
-                procs: procs.clone(),
+                twin: false,
+                procs: Vec::new(),
             });
-            for proc in procs {
-                self.procs.push(Proc {
-                    cluster: index,
-                    id: id.into(),
-                    alive: false,
-                    stopped: false,
-                    incarnation: 0,
-                    term_number: 0,
-                    term: None,
-                    paused_until: 0,
-                    frozen_until: 0,
-                    lease_until: 0,
-                    view: 0,
-                    desired: None,
-                    seen: Arc::<Remotes>::default(),
-                    started: false,
-                    wake: 0,
-                    next_tick: 0,
-                });
-                let pause = self.rng.uniform(0.0, 3.0);
-                self.at(pause, Event::Start(proc));
-                if !scenario.calm {
-                    self.every(scenario.crash, Fault::Crash(proc));
-                    self.every(scenario.pause, Fault::Pause(proc));
-                }
-            }
+            self.start_processes(index);
         }
         for cluster in 0..self.clusters.len() {
             let size = if scenario.shards { 20 + self.rng.below(60) } else { 5 + self.rng.below(20) };
@@ -229,6 +222,12 @@ impl Sim {
         if scenario.leave {
             let at = self.rng.uniform(60.0, FAULTS_END - 180.0);
             self.at(at, Event::Once(Fault::Leave));
+        }
+        if let Some(id) = scenario.twin {
+            let backup = self.rng.uniform(60.0, FAULTS_END - 200.0);
+            let later = if self.rng.chance(0.5) { 0.0 } else { self.rng.uniform(0.0, 100.0) };
+            self.at(backup, Event::Once(Fault::Backup));
+            self.at(backup + later, Event::Once(Fault::Twin { id }));
         }
     }
 
@@ -361,6 +360,15 @@ impl Sim {
                     self.at(pause, Event::Once(Fault::Rejoin { cluster }));
                 }
             }
+            Fault::Backup => self.backup = Some(self.clusters[0].clone()),
+            Fault::Twin { id } => self.restore_twin(id),
+            Fault::Retire { cluster } => {
+                self.trace(|s| format!("the controller of cluster {cluster}, {}, is stopped", s.clusters[cluster].uid));
+                for proc in self.clusters[cluster].procs.clone() {
+                    self.procs[proc].stopped = true;
+                    self.crash(proc);
+                }
+            }
             Fault::Rejoin { cluster } => {
                 self.trace(|s| format!("{} joins again", s.clusters[cluster].uid));
                 self.set_leaving(cluster, false);
@@ -371,6 +379,23 @@ impl Sim {
                 }
                 self.mutate(cluster, 8);
             }
+        }
+    }
+
+    /// The first cluster is restored from its backup as another one, and goes on as well. Some operators stop one of the two.
+    fn restore_twin(&mut self, id: &'static str) {
+        let (Some(backup), twin) = (self.backup.take(), self.clusters.len()) else { return };
+        self.trace(|_| format!("a backup is restored as cluster {twin}, under the id {id}"));
+        self.clusters[0].twin = true;
+        let (lease, procs) = (None, Vec::new());
+        let id: Arc<str> = id.into();
+        self.clusters.push(Cluster { id: id.clone(), expected_id: id, lease, procs, twin: true, ..backup });
+        self.start_processes(twin);
+        self.mutate(twin, 3);
+        self.every(self.scenario.change, Fault::Change(twin));
+        if self.rng.chance(0.5) {
+            let (pause, cluster) = (self.rng.uniform(20.0, 120.0), *self.rng.pick(&[0, twin]));
+            self.at(pause, Event::Once(Fault::Retire { cluster }));
         }
     }
 

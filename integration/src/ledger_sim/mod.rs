@@ -8,7 +8,8 @@
 //! - I5 who does not own an id writes nothing under it;
 //! - I6 garbage is bounded, and gone in the end;
 //! - I7 the final root is readable;
-//! - I8 no leader starts from nothing while its cluster's last state can be read.
+//! - I8 no leader starts from nothing while its cluster's last state can be read;
+//! - I9 of two clusters with one UID exactly one goes on.
 //!
 //! A run is determined by its scenario and its seed.
 
@@ -88,6 +89,8 @@ pub(crate) struct Sim {
     /// Most calls are throttled.
     throttling: Vec<Outage>,
     snapshots: Vec<(u64, Snapshot)>,
+    /// The first cluster as it was backed up.
+    backup: Option<Cluster>,
     violations: Vec<(f64, &'static str, String)>,
     delays: Vec<f64>,
     delivered: BTreeMap<(Arc<str>, Arc<str>), usize>,

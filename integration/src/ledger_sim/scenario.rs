@@ -29,6 +29,8 @@ pub struct Scenario {
     pub outages: Option<usize>,
     pub ttl: bool,
     pub same_id: bool,
+    /// A cluster is restored from a backup while the original goes on, under the same id or another one.
+    pub twin: Option<&'static str>,
     pub change_id: bool,
     pub leave: bool,
     /// The controller goes on running after it left.
@@ -69,6 +71,7 @@ const BASE: Scenario = Scenario {
     outages: None,
     ttl: false,
     same_id: false,
+    twin: None,
     change_id: false,
     leave: false,
     stays: false,
@@ -91,6 +94,8 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "lease", lease_deleted: 60.0, pause: 50.0, crash: 150.0, gap: 0.01, gap_max: 120.0, ..BASE },
     Scenario { name: "churn", change: 3.0, burst: 0.25, fail: 0.1, unknown: 0.06, ..BASE },
     Scenario { name: "same-id", same_id: true, ..BASE },
+    Scenario { name: "twin", twin: Some("a"), converge: 250.0, ..BASE },
+    Scenario { name: "twin-renamed", twin: Some("t"), converge: 250.0, ..BASE },
     Scenario { name: "change-id", change_id: true, change: 10.0, ..BASE },
     Scenario { name: "leave", leave: true, ..BASE },
     Scenario { name: "leave-slow", leave: true, slow: 0.1, gap: 0.0, converge: 200.0, ..BASE },

@@ -33,6 +33,7 @@ pub(super) fn timing() -> Timing {
         collect_idle: seconds(15),
         audit: seconds(80),
         audit_limit: seconds(30),
+        forget: seconds(90),
         see: seconds(1),
         ..Timing::default()
     }
@@ -66,13 +67,15 @@ pub(super) fn version_of(map: &Map) -> Option<usize> {
 #[derive(Debug, Clone)]
 pub(super) struct Imported {
     pub(super) uid: Arc<str>,
+    /// Whose state it is: of clusters with one UID, states of different ones do not compare.
+    pub(super) writer: usize,
     pub(super) epoch: u64,
     /// Of the states of that cluster; `None`: dropped.
     pub(super) version: Option<usize>,
     pub(super) expired: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Cluster {
     pub(super) id: Arc<str>,
     pub(super) uid: Arc<str>,
@@ -90,6 +93,8 @@ pub(super) struct Cluster {
     pub(super) left: bool,
     pub(super) expected_id: Arc<str>,
     pub(super) quiet_until: u64,
+    /// Another cluster has its UID.
+    pub(super) twin: bool,
     pub(super) procs: Vec<usize>,
 }
 
@@ -99,7 +104,7 @@ impl Cluster {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Proc {
     pub(super) cluster: usize,
     pub(super) id: Arc<str>,

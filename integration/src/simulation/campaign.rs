@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Report, run, scenario::Scenario};
+use super::{
+    Report, run,
+    scenario::{Kind, Scenario},
+};
 
 /// How many failures of a campaign are shrunk: each costs as many runs as it has steps.
 const SHRUNK: usize = 3;
@@ -31,26 +34,20 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// Runs it, and prints the summary and each failure with the command that repeats it. Gives the number of failures.
+    /// Runs it, and prints each failure with the command that repeats it, and a table as docs/testing.md has it. Gives the
+    /// number of failures.
     #[expect(clippy::print_stdout, reason = "the result of a campaign")]
     pub fn run(&self) -> usize {
         let began = Instant::now();
         let total = self.seeds * self.scenarios.len() as u64;
-        let (next, reports) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+        let (next, done) = (AtomicU64::new(0), Mutex::new((Vec::new(), began)));
         thread::scope(|scope| {
             for _ in 0..self.threads.max(1) {
-                scope.spawn(|| self.work(&next, total, &reports, began));
+                scope.spawn(|| self.work(&next, total, &done, began));
             }
         });
-        let mut reports = reports.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (mut reports, _) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
         reports.sort_by_key(|report| (report.scenario, report.seed));
-        let mut by_scenario: BTreeMap<&str, Vec<&Report>> = BTreeMap::new();
-        for report in &reports {
-            by_scenario.entry(report.scenario).or_default().push(report);
-        }
-        for (name, reports) in by_scenario {
-            println!("{}", summary(name, &reports));
-        }
         let failed: Vec<&Report> = reports.iter().filter(|report| report.violation.is_some()).collect();
         for report in failed.iter().take(SHRUNK) {
             if let Some(scenario) = self.scenarios.iter().find(|scenario| scenario.name == report.scenario) {
@@ -58,13 +55,33 @@ impl Campaign {
                 shrink(scenario, report).steps.iter().for_each(|step| println!("    {step}"));
             }
         }
+        self.table(&reports).iter().for_each(|line| println!("{line}"));
         println!("{} passed, {} failed in {:.0?}", reports.len() - failed.len(), failed.len(), began.elapsed());
         failed.len()
     }
 
+    fn table(&self, reports: &[Report]) -> Vec<String> {
+        let mut lines = vec![
+            "| scenario | seeds | failed | virtual time | time | converged after: median, 99 %, longest |".to_owned(),
+            "|---|--:|--:|--:|--:|---|".to_owned(),
+        ];
+        for Scenario { name, .. } in &self.scenarios {
+            let reports: Vec<_> = reports.iter().filter(|report| report.scenario == *name).collect();
+            lines.push(row(&format!("`{name}`"), &reports));
+        }
+        lines.push(row("all", &reports.iter().collect::<Vec<_>>()));
+        let mut kinds: BTreeMap<Kind, u64> = BTreeMap::new();
+        for (kind, count) in reports.iter().flat_map(|report| &report.kinds) {
+            *kinds.entry(*kind).or_default() += count;
+        }
+        let kinds: Vec<_> = kinds.iter().map(|(kind, count)| format!("{count} `{kind:?}`")).collect();
+        lines.extend([String::new(), format!("Steps by kind: {}.", kinds.join(", ")), String::new()]);
+        lines
+    }
+
+    /// `done`: the reports, and when progress was told last.
     #[expect(clippy::print_stdout, reason = "progress")]
-    fn work(&self, next: &AtomicU64, total: u64, reports: &Mutex<Vec<Report>>, began: Instant) {
-        let mut told = began;
+    fn work(&self, next: &AtomicU64, total: u64, done: &Mutex<(Vec<Report>, Instant)>, began: Instant) {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= total || self.limit.is_some_and(|limit| began.elapsed() >= limit) {
@@ -73,20 +90,23 @@ impl Campaign {
             // Seed by seed through all scenarios, so that a campaign that is cut short has some of each.
             let scenario = self.scenarios[number as usize % self.scenarios.len()];
             let seed = self.start + number / self.scenarios.len() as u64;
-            let report = if cfg!(tokio_unstable) && seed == self.start {
+            let mut report = if cfg!(tokio_unstable) && seed == self.start {
                 twice(scenario, seed)
             } else {
                 run(scenario, seed, None, false)
             };
             if report.violation.is_some() {
                 println!("{}", describe(&report));
+            } else {
+                report.steps.clear();
             }
-            let mut reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            let (reports, told) = &mut *done;
             reports.push(report);
             if self.progress.is_some_and(|every| told.elapsed() >= every) {
-                told = Instant::now();
+                *told = Instant::now();
                 let failed = reports.iter().filter(|report| report.violation.is_some()).count();
-                println!("{} of {total}, {failed} failed, {:.0?}", reports.len(), began.elapsed());
+                println!("{} of {total} seeds, {failed} failed, {:.0?}", reports.len(), began.elapsed());
             }
         }
     }
@@ -109,11 +129,11 @@ pub fn twice(scenario: &'static Scenario, seed: u64) -> Report {
 
 /// A failure, and how to see it again.
 pub fn describe(report: &Report) -> String {
-    let Report { scenario, seed, violated_at, .. } = report;
+    let Report { scenario, seed, lasted, .. } = report;
     let (invariant, what) = report.violation.clone().unwrap_or_default();
     format!(
         "{invariant}, at {:.1} s: {what}\n  replay: integration/soak.sh --scenario {scenario} --seed {seed} --trace",
-        violated_at.as_secs_f64()
+        lasted.as_secs_f64()
     )
 }
 
@@ -133,15 +153,19 @@ pub fn shrink(scenario: &'static Scenario, report: &Report) -> Report {
     best
 }
 
-fn summary(name: &str, reports: &[&Report]) -> String {
+/// What came of the seeds of a scenario, or of all.
+fn row(name: &str, reports: &[&Report]) -> String {
     let mut converged: Vec<Duration> = reports.iter().filter_map(|report| report.converged).collect();
     converged.sort_unstable();
     let at = |share: usize| converged.get((converged.len() * share / 100).min(converged.len().saturating_sub(1)));
-    let failed = reports.iter().filter(|report| report.violation.is_some()).count();
-    let seconds = |time: Option<&Duration>| time.map_or(f64::NAN, Duration::as_secs_f64);
+    let seconds = |time: Option<&Duration>| time.map_or("never".to_owned(), |time| format!("{} s", time.as_secs()));
+    let sum = |time: fn(&Report) -> Duration| reports.iter().map(|report| time(report)).sum::<Duration>();
     format!(
-        "{name:12} seeds {:6}  failed {failed:4}  converged after p50 {:4.0} s  p99 {:4.0} s  max {:4.0} s",
+        "| {name} | {} | {} | {:.1} h | {} s | {}, {}, {} |",
         reports.len(),
+        reports.iter().filter(|report| report.violation.is_some()).count(),
+        sum(|report| report.lasted).as_secs_f64() / 3600.0,
+        sum(|report| report.took).as_secs(),
         seconds(at(50)),
         seconds(at(99)),
         seconds(converged.last()),

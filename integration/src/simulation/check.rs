@@ -34,6 +34,9 @@ const NEWS_AT_ONCE: Duration = Duration::from_secs(20);
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     held: BTreeMap<(String, Name), Held>,
+    /// Addresses that a cluster imports although they were withdrawn. Exported anew, they may still go once: the cluster
+    /// learns of one after the other.
+    stale: BTreeSet<(String, Name, String)>,
     /// The versions of the clusters that were looked at.
     seen: Vec<u64>,
     /// Type and ports of each name, and since when. Another type or other ports can take endpoints and the derived Service away.
@@ -113,9 +116,18 @@ impl Checks {
                 settled.insert(name);
             }
         }
-        let mut next = BTreeMap::new();
+        let (mut next, mut stale) = (BTreeMap::new(), BTreeSet::new());
         for Cluster { id, api, .. } in clusters {
             let found = imported(api);
+            for (name, imported) in &found {
+                for address in imported.addresses() {
+                    let withdrawn = exported.get(name).is_none_or(|live| !live.contains(&address));
+                    let at = (id.clone(), name.clone(), address);
+                    if withdrawn || self.stale.contains(&at) {
+                        stale.insert(at);
+                    }
+                }
+            }
             for (name, live) in &exported {
                 let namespace = api.get("namespaces", "", &name.0);
                 if namespace.is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null()) {
@@ -148,11 +160,13 @@ impl Checks {
                         return Some(format!("the derived Service of {what} is not the same"));
                     }
                 }
-                let addresses = held.into_iter().chain(now.intersection(live).cloned()).collect();
+                let seen = now.intersection(live).cloned();
+                let seen = seen.filter(|address| !stale.contains(&(id.clone(), name.clone(), address.clone())));
+                let addresses = held.into_iter().chain(seen).collect();
                 next.insert(key, Held { addresses, import, derived });
             }
         }
-        self.held = next;
+        (self.held, self.stale) = (next, stale);
         None
     }
 }

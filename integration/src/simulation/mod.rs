@@ -23,7 +23,7 @@ mod trace;
 mod users;
 mod world;
 
-use std::{cell::RefCell, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use tokio::{
     runtime::Builder,
@@ -33,8 +33,7 @@ use tokio::{
 use self::{
     check::Checks,
     registered::Registered,
-    scenario::Kind,
-    scenario::Scenario,
+    scenario::{Kind, Scenario},
     schedule::{Running, Step},
     trace::Trace,
     users::{ANNOTATED, EXPORTED, Place, WISHES},
@@ -62,14 +61,17 @@ pub struct Report {
     pub seed: u64,
     /// The invariant that does not hold, and what shows it.
     pub violation: Option<(&'static str, String)>,
-    /// Since the start.
-    pub violated_at: Duration,
+    /// From the start to the end, or to the violation.
+    pub lasted: Duration,
+    /// What it took to compute.
+    pub took: Duration,
     /// From the end of the trouble until everything was as it should be.
     pub converged: Option<Duration>,
     /// What happened, if that was asked for.
     pub trace: Vec<String>,
-    /// The steps that were made, in words.
+    /// The steps that were made, in words, and how many of each kind.
     pub steps: Vec<String>,
+    pub kinds: BTreeMap<Kind, u64>,
 }
 
 thread_local! {
@@ -97,7 +99,9 @@ pub fn run(scenario: &'static Scenario, seed: u64, only: Option<&[usize]>, trace
     builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_be_bytes()));
     let runtime = builder.build().expect("a runtime without threads and sockets");
     PANICS.with_borrow_mut(Vec::clear);
-    runtime.block_on(async { Driver::new(scenario, seed, traced).run(scenario, only).await })
+    let began = std::time::Instant::now();
+    let report = runtime.block_on(async { Driver::new(scenario, seed, traced).run(scenario, only).await });
+    Report { took: began.elapsed(), ..report }
 }
 
 struct Driver {
@@ -125,15 +129,16 @@ impl Driver {
             steps.into_iter().enumerate().filter(|(number, _)| only.is_none_or(|only| only.contains(number))).collect();
         self.report.steps = chosen
             .iter()
-            .map(|(number, Step { at, lasts, action })| {
+            .map(|(number, Step { at, lasts, action, .. })| {
                 format!("{number:>3}  at {:>6.1} s for {:>5.1} s  {action:?}", at.as_secs_f64(), lasts.as_secs_f64())
             })
             .collect();
-        let claims = scenario.kinds.contains(&Kind::Claims);
-        if let Err(violation) = self.course(&mut rng, claims, &chosen).await {
-            self.report.violation = Some(violation);
-            self.report.violated_at = self.world.began.elapsed();
+        for (_, step) in &chosen {
+            *self.report.kinds.entry(step.kind).or_default() += 1;
         }
+        let claims = scenario.kinds.contains(&Kind::Claims);
+        self.report.violation = self.course(&mut rng, claims, &chosen).await.err();
+        self.report.lasted = self.world.began.elapsed();
         for cluster in &self.world.clusters {
             self.world.trace.line(|| format!("{} {:?}", cluster.id, cluster.api.requests()));
         }

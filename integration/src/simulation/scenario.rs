@@ -1,8 +1,8 @@
 //! The scenarios: which kinds of things happen.
 
 /// A kind of step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
     /// Endpoints come and go.
     Endpoints,
     /// ServiceExports come and go.
@@ -39,6 +39,13 @@ pub(crate) enum Kind {
     Registry,
     /// Others register instances beside ours.
     Foreigners,
+}
+
+impl Kind {
+    /// What users do, and nothing that goes wrong.
+    pub(crate) fn is_of_users(self) -> bool {
+        [Endpoints, Exports, Services, Namespaces, Shapes, Claims].contains(&self)
+    }
 }
 
 /// A mixture of kinds.

@@ -9,9 +9,10 @@ use serde_json::json;
 
 use super::{
     kubernetes::{Fault, FaultId, Moment, Scope, Verb},
+    machine::Machine,
     scenario::Kind,
     users::{ANNOTATED, EXPORTED, NAMES, Place, Shape, WISHES, is_terminating},
-    world::World,
+    world::{Role, World},
 };
 use crate::{
     emulator::{Effect, Fault as Rule, Latency},
@@ -21,6 +22,7 @@ use crate::{
 /// One thing that happens, and goes on for a time.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
+    pub(crate) kind: Kind,
     pub(crate) at: Duration,
     pub(crate) lasts: Duration,
     pub(crate) action: Action,
@@ -65,36 +67,38 @@ pub(crate) enum Action {
     /// The process dies at its n-th write from now on.
     Crash {
         cluster: usize,
-        replica: usize,
+        role: Role,
         of_registry: bool,
         nth: u32,
         after: bool,
     },
     Kill {
         cluster: usize,
-        replica: usize,
+        role: Role,
     },
     Stop {
         cluster: usize,
-        replica: usize,
+        role: Role,
     },
     Pause {
         cluster: usize,
-        replica: usize,
+        role: Role,
     },
     Clock {
         cluster: usize,
-        replica: usize,
+        role: Role,
         offset: i64,
     },
     Kubernetes {
         cluster: usize,
+        /// `None`: both replicas.
+        role: Option<Role>,
         scope: Scope,
         fault: Fault,
     },
     LoseEvents {
         cluster: usize,
-        replica: usize,
+        role: Role,
         kind: &'static str,
     },
     Registry(Rule),
@@ -108,14 +112,26 @@ pub(crate) enum Action {
 /// The kinds of objects that a replica watches.
 const WATCHED: [&str; 5] = ["services", "endpointslices", "serviceexports", "serviceimports", "namespaces"];
 
-/// Draws `count` steps of these kinds that all end by `end`.
+/// How long after the end of a trouble users still meet what it leaves behind.
+const WAKE: Duration = Duration::from_secs(10);
+
+/// Draws `count` steps of these kinds that all end by `end`. What users do comes mostly while something goes wrong.
 pub(crate) fn draw(rng: &mut Rng, kinds: &[Kind], clusters: usize, count: usize, end: Duration) -> Vec<Step> {
-    let mut steps: Vec<Step> = (0..count)
-        .map(|_| {
-            let kind = *rng.pick(kinds);
-            step(rng, kind, clusters, end)
-        })
-        .collect();
+    let mut steps: Vec<Step> = Vec::new();
+    for _ in 0..count {
+        let kind = *rng.pick(kinds);
+        steps.push(step(rng, kind, clusters, end));
+    }
+    let wrong = steps.iter().filter(|step| !step.kind.is_of_users());
+    let wrong: Vec<_> = wrong.map(|step| (step.at, step.lasts)).collect();
+    for step in steps.iter_mut().filter(|step| step.kind.is_of_users()) {
+        if !wrong.is_empty() && rng.chance(0.7) {
+            let (at, lasts) = *rng.pick(&wrong);
+            let within = rng.between(0, (lasts + WAKE).as_millis() as u64);
+            step.at = (at + Duration::from_millis(within)).min(end.saturating_sub(Duration::from_secs(1)));
+            step.lasts = step.lasts.min(end.saturating_sub(step.at));
+        }
+    }
     steps.sort_by_key(|step| step.at);
     steps
 }
@@ -125,12 +141,12 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
     let longest = end.saturating_sub(at).as_millis() as u64;
     let mut lasts = |from: u64, to: u64| Duration::from_millis(rng.between(from, to).min(longest));
     let (short, long) = (lasts(200, 20_000), lasts(5_000, 120_000));
-    let (cluster, replica) = (rng.below(clusters), rng.below(2));
+    let (cluster, role) = (rng.below(clusters), if rng.chance(0.7) { Role::Leader } else { Role::Other });
     let place = Place { cluster, name: rng.below(EXPORTED) };
     let both = rng.chance(0.4);
-    let scope = |world: &str| if both { Scope::all() } else { Scope::replica(world) };
-    let name = format!("c{}-{}", cluster + 1, ["a", "b"][replica]);
-    let kubernetes = |fault: Fault, scope: Scope| Action::Kubernetes { cluster, scope, fault };
+    let scope = Scope::all();
+    let kubernetes =
+        |fault: Fault, scope: Scope| Action::Kubernetes { cluster, role: (!both).then_some(role), scope, fault };
     let seconds = |rng: &mut Rng, from, to| Duration::from_secs(rng.between(from, to));
     let (lasts, action) = match kind {
         Kind::Endpoints => (short, Action::Scale { place, to: rng.below(4) + 1, rolled: rng.chance(0.3) }),
@@ -153,35 +169,30 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
         Kind::Claims => (short, claim(rng, place)),
         Kind::Crashes => {
             let (of_registry, nth, after) = (rng.chance(0.5), rng.below(12) as u32 + 1, rng.chance(0.5));
-            (short, Action::Crash { cluster, replica, of_registry, nth, after })
+            (short, Action::Crash { cluster, role, of_registry, nth, after })
         }
-        Kind::Kills => (short, Action::Kill { cluster, replica }),
-        Kind::Stops => (short, Action::Stop { cluster, replica }),
-        Kind::Pauses => (if rng.chance(0.5) { short } else { long }, Action::Pause { cluster, replica }),
+        Kind::Kills => (short, Action::Kill { cluster, role }),
+        Kind::Stops => (short, Action::Stop { cluster, role }),
+        Kind::Pauses => (if rng.chance(0.5) { short } else { long }, Action::Pause { cluster, role }),
         Kind::Clocks => {
             let reach: u64 = *rng.pick(&[2_000, 60_000, 7_200_000, 90_000_000]);
             (
                 long,
-                Action::Clock {
-                    cluster,
-                    replica,
-                    offset: rng.between(0, reach * 2).cast_signed() - reach.cast_signed(),
-                },
+                Action::Clock { cluster, role, offset: rng.between(0, reach * 2).cast_signed() - reach.cast_signed() },
             )
         }
         Kind::Stale => {
             let lag = seconds(rng, 1, 90);
-            (long, kubernetes(Fault::Stale(lag), scope(&name).of(WATCHED[rng.below(WATCHED.len())])))
+            (long, kubernetes(Fault::Stale(lag), scope.of(WATCHED[rng.below(WATCHED.len())])))
         }
         Kind::Unobserved => {
             if rng.chance(0.5) {
-                (short, Action::LoseEvents { cluster, replica, kind: WATCHED[rng.below(WATCHED.len())] })
+                (short, Action::LoseEvents { cluster, role, kind: WATCHED[rng.below(WATCHED.len())] })
             } else {
-                (short, kubernetes(Fault::DeadWatches, scope(&name).of(WATCHED[rng.below(WATCHED.len())])))
+                (short, kubernetes(Fault::DeadWatches, scope.of(WATCHED[rng.below(WATCHED.len())])))
             }
         }
         Kind::Kubernetes => {
-            let scope = scope(&name);
             let (lasts, fault, scope) = match rng.below(8) {
                 0 => (short, Fault::Away, scope),
                 1 => (long, Fault::Throttled(2), scope),
@@ -194,7 +205,7 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
             };
             (lasts, kubernetes(fault, scope))
         }
-        Kind::Partitions => (long, kubernetes(Fault::Partitioned, scope(&name))),
+        Kind::Partitions => (long, kubernetes(Fault::Partitioned, scope)),
         Kind::Lag => (long, Action::Lag(seconds(rng, 3, 60))),
         Kind::Registry => {
             let on = [
@@ -242,7 +253,7 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
         }
         Kind::Foreigners => (long, Action::Foreigner { name: rng.below(EXPORTED) }),
     };
-    Step { at, lasts, action }
+    Step { kind, at, lasts, action }
 }
 
 /// What users do about names in Cloud Map. `place`: of an export.
@@ -265,6 +276,7 @@ pub(crate) struct Running {
     foreigners: BTreeMap<usize, String>,
     /// The steps that deleted a namespace: one that terminates already ends when the step before says so.
     namespaces: BTreeSet<usize>,
+    paused: BTreeMap<usize, Machine>,
 }
 
 impl Running {
@@ -286,8 +298,8 @@ impl Running {
                     self.namespaces.insert(number);
                 }
             }
-            Action::Crash { cluster, replica, of_registry, nth, after } => {
-                let slot = world.slot(*cluster, *replica);
+            Action::Crash { cluster, role, of_registry, nth, after } => {
+                let slot = world.acting(*cluster, *role);
                 let (machine, name) = (slot.machine.clone(), slot.name.clone());
                 let kill = move || machine.kill();
                 if *of_registry {
@@ -297,16 +309,21 @@ impl Running {
                     world.clusters[*cluster].api.crash_at_write(&name, *nth, moment, kill);
                 }
             }
-            Action::Kill { cluster, replica } => world.slot(*cluster, *replica).kill(),
-            Action::Stop { cluster, replica } => world.slot(*cluster, *replica).stop(),
-            Action::Pause { cluster, replica } => world.slot(*cluster, *replica).machine.pause(true),
-            Action::Clock { cluster, replica, offset } => world.slot(*cluster, *replica).set_clock(*offset),
-            Action::Kubernetes { cluster, scope, fault } => {
-                let id = world.clusters[*cluster].api.inject(scope.clone(), fault.clone());
+            Action::Kill { cluster, role } => world.acting(*cluster, *role).kill(),
+            Action::Stop { cluster, role } => world.acting(*cluster, *role).stop(),
+            Action::Pause { cluster, role } => {
+                let machine = world.acting(*cluster, *role).machine.clone();
+                machine.pause(true);
+                self.paused.insert(number, machine);
+            }
+            Action::Clock { cluster, role, offset } => world.acting(*cluster, *role).set_clock(*offset),
+            Action::Kubernetes { cluster, role, scope, fault } => {
+                let replica = role.map(|role| world.acting(*cluster, role).name.clone());
+                let id = world.clusters[*cluster].api.inject(Scope { replica, ..scope.clone() }, fault.clone());
                 self.faults.insert(number, id);
             }
-            Action::LoseEvents { cluster, replica, kind } => {
-                let name = world.slot(*cluster, *replica).name.clone();
+            Action::LoseEvents { cluster, role, kind } => {
+                let name = world.acting(*cluster, *role).name.clone();
                 world.clusters[*cluster].api.lose_events(&name, kind);
             }
             Action::Registry(rule) => {
@@ -335,7 +352,11 @@ impl Running {
                 api.finish_namespace(namespace);
                 drop(api.put("namespaces", json!({"metadata": {"name": namespace}})));
             }
-            Action::Pause { cluster, replica } => world.slot(*cluster, *replica).machine.pause(false),
+            Action::Pause { .. } => {
+                if let Some(machine) = self.paused.remove(&number) {
+                    machine.pause(false);
+                }
+            }
             Action::Kubernetes { cluster, .. } => {
                 if let Some(id) = self.faults.remove(&number) {
                     world.clusters[*cluster].api.clear(id);

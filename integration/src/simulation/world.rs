@@ -8,6 +8,7 @@ use cloudmap_mcs::{
     app::replica::{Metrics, Replica},
     cli::{Cli, Command, RunArgs},
     cloudmap::{Connected, Rates, limited},
+    cluster::lease::LEASE,
     env,
 };
 use futures::future::select_all;
@@ -64,6 +65,14 @@ pub(crate) struct Slot {
     offset: i64,
     /// When the next process starts, once this one has ended.
     restart: Option<Instant>,
+}
+
+/// Which replica of a cluster, by the Lease at that moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The one that holds it, or held it last.
+    Leader,
+    Other,
 }
 
 impl World {
@@ -167,8 +176,15 @@ impl World {
         }
     }
 
-    pub(crate) fn slot(&mut self, cluster: usize, replica: usize) -> &mut Slot {
-        &mut self.clusters[cluster].replicas[replica]
+    /// The replica that has this role now.
+    pub(crate) fn acting(&mut self, cluster: usize, role: Role) -> &mut Slot {
+        let Cluster { api, replicas, .. } = &mut self.clusters[cluster];
+        let lease = api.get("leases", OWN, LEASE);
+        let holder = lease.as_ref().and_then(|lease| lease["spec"]["holderIdentity"].as_str()).unwrap_or_default();
+        let leads = |slot: &Slot| holder.strip_prefix(&*slot.name).is_some_and(|rest| rest.starts_with('_'));
+        let leader = replicas.iter().position(leads).unwrap_or(0);
+        let number = if role == Role::Leader { leader } else { (leader + 1) % replicas.len() };
+        &mut replicas[number]
     }
 }
 

@@ -124,6 +124,9 @@ pub struct StoredRegistration {
     /// Only deregistrations may follow.
     #[serde(default)]
     pub retiring: bool,
+    /// It waits until another object releases the service.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waiting: bool,
 }
 
 /// The version of a stored record: a Kubernetes `resourceVersion`. `None` if nothing is stored yet.

@@ -299,3 +299,34 @@ async fn an_export_with_another_target_is_registered_for_aws_controllers_as_well
     blue.objects.remove_export(&key("web"));
     until("both are", || world.instances("web").is_empty()).await;
 }
+
+/// Its export was deleted, and the record of where its instances are is lost.
+#[tokio::test(start_paused = true)]
+async fn an_instance_of_this_cluster_that_nothing_tells_of_is_withdrawn_and_one_with_its_id_alone_is_named() {
+    let world = World::new();
+    let [web, api, other] = world.of_aws_controllers(&["web", "api", "other"]).try_into().unwrap();
+    let blue = world.compatible("blue");
+    blue.export("other", 80, &["10.1.0.3"]);
+    blue.until_says("other", "Registered", "True", "Registered").await;
+    let marks = ["CLOUDMAP_MCS_CLUSTERSET", "CLOUDMAP_MCS_CLUSTER_UID"].map(str::to_owned).into_iter();
+    let mut ours = attributes("blue", "10.1.0.1", 80, 1_000);
+    ours.extend(marks.zip(["prod".to_owned(), "uid-blue".to_owned()]));
+    world.register(&web, "10.1.0.1", ours);
+    world.register(&web, "10.2.0.1", attributes("c2", "10.2.0.1", 80, 1_000));
+    world.register(&api, "10.1.0.2", attributes("blue", "10.1.0.2", 80, 1_000));
+    until("what it registered itself goes", || world.registered(&web).keys().eq([&id("10.2.0.1")])).await;
+    let left = |note: &crate::cluster::events::Note| note.reason == "InstancesLeft";
+    let said = loop {
+        if let Some(said) = blue.objects.take_note(left) {
+            break said;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    };
+    assert_eq!(said.regarding.kind.as_deref(), Some("Namespace"));
+    assert!(said.text.contains("shop/api") && said.text.contains(&*id("10.1.0.2")) && said.text.contains("\"blue\""));
+    always("and left alone", Duration::from_mins(5), || {
+        world.registered(&api).len() == 1 && world.registered(&other).len() == 1 && world.registered(&web).len() == 1
+    })
+    .await;
+    assert!(blue.objects.take_note(left).is_none(), "it is said once");
+}

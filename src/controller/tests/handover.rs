@@ -190,3 +190,99 @@ async fn a_name_changes_hands_without_a_gap_though_the_leader_does_so_meanwhile(
         sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// Where a name is at home in `shop`, but not as `a`.
+const AT_HOME: [(&str, &str); 2] = [(PYTHON[0], "internal"), (PYTHON[1], "web.shop")];
+
+#[tokio::test(start_paused = true)]
+async fn a_name_is_not_given_up_for_a_cluster_of_which_nothing_is_heard() {
+    let (world, mut blue, mut green) = pair().await;
+    let there = || world.holds("internal", "web.shop");
+    blue.headless("a", &AT_HOME, &["10.0.0.1"]);
+    until("the first is registered", || there() == ["10.0.0.1"]).await;
+    green.headless("web", &AT_HOME, &["10.1.0.2"]);
+    blue.until_noted("a", "DomainConflict").await;
+    green.kill();
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(there(), ["10.0.0.1"]);
+    blue.put_endpoints("a", &["10.0.0.3"]);
+    until("it is kept up to date", || there() == ["10.0.0.3"]).await;
+    // The next leader does not know that the one before held it.
+    blue.kill();
+    blue.lead();
+    sleep(Duration::from_mins(2)).await;
+    blue.put_endpoints("a", &["10.0.0.4"]);
+    until("the next leader keeps it up to date as well", || there() == ["10.0.0.4"]).await;
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(there(), ["10.0.0.4"]);
+    green.lead();
+    let deadline = Instant::now() + Duration::from_mins(10);
+    while there() != ["10.1.0.2"] {
+        assert!(!there().is_empty(), "nobody has the name");
+        assert!(Instant::now() < deadline, "{:?}", there());
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_never_held_registers_nothing_after_a_change_of_leader() {
+    let (world, mut blue, green) = pair().await;
+    let there = || world.holds("internal", "web.shop");
+    green.headless("web", &AT_HOME, &["10.1.0.2"]);
+    until("the name is at home there", || there() == ["10.1.0.2"]).await;
+    blue.headless("a", &AT_HOME, &["10.0.0.1"]);
+    blue.until_noted("a", "DomainConflict").await;
+    drop(green);
+    blue.kill();
+    blue.lead();
+    for _ in 0..300 {
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(there(), ["10.1.0.2"]);
+    }
+}
+
+/// AWS takes nothing from clocks that are more than five minutes off.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_behind_wins_no_claim() {
+    for elected in [false, true] {
+        let (world, blue, mut green) = pair().await;
+        green.kill();
+        World::set_back(&mut green, Duration::from_mins(4));
+        if !elected {
+            green.lead();
+        }
+        blue.headless("a", &WANTS, &["10.0.0.1"]);
+        until("the first is registered", || world.web() == ["10.0.0.1"]).await;
+        sleep(Duration::from_mins(1)).await;
+        green.headless("b", &WANTS, &["10.1.0.2"]);
+        if elected {
+            green.lead();
+        }
+        green.until_noted("b", "DomainConflict").await;
+        for _ in 0..120 {
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(world.web(), ["10.0.0.1"], "elected: {elected}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_those_that_wait_the_oldest_follows_whoever_leads_by_then() {
+    let (world, mut blue, _green) = pair().await;
+    for (name, address) in [("first", "10.0.0.1"), ("z-long", "10.0.0.2"), ("a-short", "10.0.0.3")] {
+        blue.headless(name, &WANTS, &[address]);
+        sleep(Duration::from_secs(30)).await;
+    }
+    assert_eq!(world.web(), ["10.0.0.1"]);
+    blue.kill();
+    blue.lead();
+    sleep(Duration::from_mins(1)).await;
+    blue.headless("first", &[], &["10.0.0.1"]);
+    until("the one that waited longest is there", || world.web() == ["10.0.0.2"]).await;
+    // Also where the one before goes while nobody leads.
+    blue.kill();
+    blue.headless("first", &WANTS, &["10.0.0.1"]);
+    blue.objects.remove_service(&key("z-long"));
+    blue.lead();
+    until("the next one is there", || world.web() == ["10.0.0.3"]).await;
+}

@@ -93,6 +93,11 @@ impl World {
         cluster
     }
 
+    /// Whoever leads from now on has a clock that is behind.
+    pub(super) fn set_back(cluster: &mut Cluster, behind: Duration) {
+        cluster.machine = Arc::new(env::Simulated::behind(behind));
+    }
+
     /// Lets every call fail from now on.
     pub(super) fn fail(&self) {
         for &operation in Operation::ALL {
@@ -231,16 +236,17 @@ impl Cluster {
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
         let (aws_mcs, registration) = (self.aws_mcs, self.registration);
         self.leader = Some(tokio::spawn(env::on(&self.machine, async move {
-            let (records, permit): (_, Arc<dyn instances::sync::Leadership>) = match identity.clusterset.clone() {
-                Some(clusterset) => {
-                    let mut settings =
-                        driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
-                    settings.stale_ttl = stale_ttl;
-                    let ledger = driver::spawn(settings, fake.clone(), record, Always, pending());
-                    let permit = ledger.permit(leads_until);
-                    (Records::Ledger(ledger), Arc::new(permit))
-                }
-                None => (Records::Local(driver::local::spawn(record, Always)), Arc::new(leads_until)),
+            let (records, permit): (_, Arc<dyn instances::sync::Leadership>) = if let Some(clusterset) =
+                identity.clusterset.clone()
+            {
+                let mut settings = driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
+                settings.stale_ttl = stale_ttl;
+                let ledger = driver::spawn(settings, fake.clone(), record, Always, pending());
+                let permit = ledger.permit(leads_until);
+                (Records::Ledger(ledger), Arc::new(permit))
+            } else {
+                let local = driver::local::spawn(record, Always, fake.clone(), &identity.cluster_uid);
+                (Records::Local(local), Arc::new(leads_until))
             };
             let (desired, receiver) = tokio::sync::watch::channel(Arc::default());
             let (_stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -252,6 +258,7 @@ impl Cluster {
                 async move { drop(stopped.await) },
             );
             let (sought, sought_receiver) = tokio::sync::watch::channel(Arc::default());
+            let (_ranges, service_ranges) = tokio::sync::watch::channel([Range::parse("10.96.0.0/16").unwrap()].into());
             let reader = foreign::Settings { aws_mcs, ..foreign::Settings::new(identity.clone()) };
             let read = foreign::spawn(reader, fake.clone(), sought_receiver);
             let (naming, of) = (Naming::PerNamespace, identity.clone());
@@ -270,6 +277,7 @@ impl Cluster {
                 statuses: registered.status(),
                 sought,
                 found: read.found(),
+                service_ranges,
                 metrics: Metrics::new(&prometheus::Registry::new()).unwrap(),
             };
             let settings = Settings {
@@ -282,7 +290,6 @@ impl Cluster {
                 export_namespaces,
                 import: ImportRules { own: Some("cloudmap-mcs-system".into()), ..ImportRules::default() },
                 families: vec![IpFamily::V4],
-                service_ranges: vec![Range::parse("10.96.0.0/16").unwrap()],
             };
             run(settings, inputs).await;
         })));

@@ -106,7 +106,9 @@ impl Engine {
             if matches!(state.phase, Phase::Gone) && !wanted.retiring {
                 *state = State::default();
             }
-            let flags = |d: &TargetDesired| (d.active, d.retiring, d.keep, d.consent.clone(), d.creation.clone());
+            let flags = |d: &TargetDesired| {
+                (d.active, d.only_found.clone(), d.retiring, d.keep, d.consent.clone(), d.creation.clone())
+            };
             if old.is_some_and(|old| flags(old) != flags(wanted)) {
                 state.not_before = None;
                 state.ttl.not_before = None;
@@ -114,7 +116,10 @@ impl Engine {
                 state.problem = None;
                 // Nothing was registered with this consent yet.
                 state.settled = false;
-                // It was found with another consent, so it must be found again.
+                if old.is_some_and(|old| old.only_found != wanted.only_found) {
+                    state.seen = Seen::Never;
+                }
+                // Found under other rules: looked at again.
                 let other = old.is_some_and(|old| old.consent != wanted.consent);
                 if other && !wanted.consent.unclear && !state.busy {
                     state.phase = Phase::Unresolved;
@@ -254,7 +259,10 @@ impl Engine {
                 if state.reading.is_none() && state.read_at.is_some_and(|at| at <= now) {
                     return Some(Want::Read { service_id });
                 }
-                // Our own instances are withdrawn, no matter who owns the service.
+                if desired.only_found.is_some() && !state.found_own {
+                    return None;
+                }
+                // What we have there is withdrawn, whoever owns the service.
                 if unproven && !desired.retiring {
                     self.plan_writes(target, desired, now);
                     let state = self.targets.get_mut(target)?;

@@ -37,7 +37,7 @@ use crate::{
     api::events::EventReason,
     cloudmap::{CloudMap, DnsConfig},
     env,
-    model::Target,
+    model::{ServiceKey, Target},
 };
 
 /// How often leadership is checked while nothing happens, and the minimum time between two publications of statuses.
@@ -79,7 +79,10 @@ pub struct Desired {
 pub struct TargetDesired {
     /// The registration record is published and the claim is ours, so instances may be registered.
     pub active: bool,
-    /// The target is no longer wanted: only deregistrations follow, until [`TargetStatus::own_gone`].
+    /// As long as nothing is registered there for this Service, nothing is made or written: a leader before may have held the
+    /// target, and who has it now is somebody else.
+    pub only_found: Option<ServiceKey>,
+    /// No longer wanted: only deregistrations follow, until [`TargetStatus::own_gone`].
     pub retiring: bool,
     /// The claim is the oldest of the ClusterSet, so its wishes for the service itself count.
     pub decides: bool,

@@ -43,6 +43,9 @@ impl Engine {
         }
         let Some((_, namespaces)) = &self.namespaces.rows else { return self.want_namespaces(target, now) };
         let Some(namespace) = namespaces.get(&target.namespace) else {
+            if desired.only_found.is_some() {
+                return None;
+            }
             if desired.retiring {
                 let certain = self.certain_from(target);
                 if self.namespaces.began_since(certain) {
@@ -94,6 +97,8 @@ impl Engine {
                 }
                 None
             }
+            // Nothing is registered there.
+            None if desired.only_found.is_some() => None,
             None => {
                 let Creation { service, dns, custom_health_check, .. } = &desired.creation;
                 service.then(|| Want::CreateService {

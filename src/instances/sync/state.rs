@@ -171,6 +171,7 @@ pub(super) struct Reading {
 }
 
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own: any of them goes with any other")]
 pub(super) struct State {
     pub(super) phase: Phase,
     /// The service to which all of this belongs.
@@ -219,6 +220,8 @@ pub(super) struct State {
     /// Whether everything was as desired once, so that later changes are urgent.
     pub(super) settled: bool,
     pub(super) found: Option<Ids>,
+    /// Something is registered for the Service of [`TargetDesired::only_found`].
+    pub(super) found_own: bool,
     pub(super) reached: Option<Ids>,
     pub(super) queued: Option<(Class, bool)>,
 }

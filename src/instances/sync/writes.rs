@@ -19,6 +19,7 @@ use crate::{
     instances::{
         InstanceSpec,
         attributes::{Digest, ServiceTraits},
+        ownership::is_of,
         plan::{self, Own, Plan, find, ill_told, plan, replaced, writable},
     },
     model::Target,
@@ -477,6 +478,10 @@ impl Engine {
                     state.found = Some(Arc::new(state.own.keys().cloned().collect()));
                 }
                 state.foreign = reading.foreign;
+                state.found_own = desired
+                    .only_found
+                    .as_ref()
+                    .is_some_and(|service| listing.iter().any(|there| is_of(there, service, &self.settings.identity)));
                 state.health_was_read(&listing, unhealthy.as_ref(), &written, now);
                 state.count();
                 let whole = written.is_empty() && state.running.is_empty() && begun >= certain;

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::Registry;
+use super::{Leadership, Registry, holds};
 use crate::{
     cloudmap::CloudMap,
     ledger::{
@@ -16,29 +16,41 @@ use crate::{
     model::{ClusterId, ClusterSetId},
 };
 
-/// Time between two looks whether the ledger says `left`, and their number.
+/// Between looks at the ledger, and how many of them may not show yet that it says `left`.
 const LOOK: Duration = Duration::from_secs(3);
 const LOOKS: u32 = 10;
+/// A head that advances within this time, of two heartbeats and a half, is written by somebody; and so long it is waited for one
+/// that does not.
+const SILENT: Duration = Duration::from_secs(50);
+const PATIENCE: Duration = Duration::from_mins(3);
 
-/// Marks the membership as left, if its ledger has a live head of this cluster, and deletes its pages. Its instances
-/// stay: their marks name the other ClusterSet, and `purge` finds them.
+/// Marks the membership as left, if its ledger has a live head that is this cluster's and that nobody writes any more, and deletes
+/// its pages. Its instances stay: they are marked as the other ClusterSet's, which `purge` knows.
 ///
 /// # Errors
-/// The ledger cannot be read or written, or does not say `left` (yet). Try again.
-pub(super) async fn depart(cloudmap: &Arc<dyn CloudMap>, from: &Member, uid: &str) -> Result<Outcome, Failure> {
+/// The ledger cannot be read or written, or does not say so (yet): it is to be tried again.
+pub(super) async fn depart(
+    cloudmap: &Arc<dyn CloudMap>,
+    from: &Member,
+    uid: &str,
+    leadership: &dyn Leadership,
+) -> Result<Outcome, Failure> {
     let Member { clusterset, cluster } = from;
     // An invalid id was never a member.
     let (Ok(set), Ok(id)) = (clusterset.parse::<ClusterSetId>(), cluster.parse::<ClusterId>()) else {
         return Ok(Outcome::Done);
     };
     let registry = Registry::new(Arc::clone(cloudmap), &set).owned_by(&id, uid);
-    if registry.find_namespace().await?.is_none() {
+    if registry.find_namespace().await?.is_none() || registry.creator(cluster).await?.as_deref() != Some(uid) {
         return Ok(Outcome::Done);
     }
-    for look in 0..LOOKS {
+    let begun = Instant::now();
+    let mut seen: Option<(Position, Instant)> = None;
+    let mut looks = None;
+    loop {
         let heads = registry.read_heads().await?.unwrap_or_default();
         let Some(Ok(head)) = heads.get(cluster.as_str()) else { return Ok(Outcome::Done) };
-        if *head.uid != *uid || registry.creator(cluster).await?.as_deref() != Some(uid) {
+        if *head.uid != *uid {
             return Ok(Outcome::Done);
         }
         if !head.is_live() {
@@ -52,7 +64,18 @@ pub(super) async fn depart(cloudmap: &Arc<dyn CloudMap>, from: &Member, uid: &st
             );
             return Ok(Outcome::Done);
         }
-        if look == 0 {
+        let since = match seen {
+            Some((position, since)) if position >= head.position => since,
+            _ => Instant::now(),
+        };
+        seen = Some((head.position, since));
+        if looks.is_none() && since.elapsed() >= SILENT {
+            if !holds(leadership) {
+                return Err(Failure {
+                    message: "the Lease is not held: nothing is written".to_owned(),
+                    uncertain: false,
+                });
+            }
             let farewell = Head {
                 position: Position { epoch: head.position.epoch + 1, seq: 1 },
                 presence: Presence::Left { successor: None },
@@ -61,9 +84,23 @@ pub(super) async fn depart(cloudmap: &Arc<dyn CloudMap>, from: &Member, uid: &st
                 ..Head::clone(head)
             };
             registry.put_head(&farewell).await?;
+            looks = Some(0);
+        } else if looks.is_none() && begun.elapsed() >= PATIENCE {
+            tracing::warn!(
+                clusterset,
+                cluster,
+                "this cluster was a member of another ClusterSet, where somebody goes on in its name: another cluster with the same UID \
+                 of its namespace kube-system, as after a restore from a backup. That membership is not ended"
+            );
+            return Ok(Outcome::Done);
+        } else if let Some(looks) = &mut looks {
+            *looks += 1;
+            if *looks >= LOOKS {
+                let message =
+                    format!("the ledger of the former ClusterSet {clusterset} does not show yet that {cluster} left");
+                return Err(Failure { message, uncertain: true });
+            }
         }
         sleep(LOOK).await;
     }
-    let message = format!("the ledger of the former ClusterSet {clusterset} does not show yet that {cluster} left");
-    Err(Failure { message, uncertain: true })
 }

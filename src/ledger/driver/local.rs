@@ -3,29 +3,30 @@
 //! The rule is the same as in the ledger: what is *published* is stored, and only then instances are registered, so
 //! that a leader that takes over after a crash knows where to look.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::watch,
-    task::JoinHandle,
-    time::{Instant, sleep},
-};
+use futures::{FutureExt, future::BoxFuture};
+use tokio::{sync::watch, task::JoinHandle, time::sleep};
 use tracing::warn;
 
-use super::{LEASE_MARGIN, Leadership};
+use super::{Leadership, departure::depart, holds};
 use crate::{
+    cloudmap::CloudMap,
     env,
     ledger::{
         Map,
-        record::{Record, RecordStore, StoreError, StoredRegistration, Version},
+        call::Failure,
+        record::{Member, Record, RecordStore, StoreError, Version},
         records,
     },
-    model::{ClaimOwner, Registration, Target},
 };
 
 /// First and longest pause after a failure.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(8);
+/// How long a cluster that is in no ClusterSet any more does not say so to the one that it was in, and between attempts.
+const LINGER: Duration = Duration::from_mins(10);
+const DEPART_AGAIN: Duration = Duration::from_mins(1);
 
 /// The stored registration records.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -62,38 +63,80 @@ impl Drop for Handle {
     }
 }
 
-/// Starts a term of a standalone cluster, which has no other clusters and no state except for the registration records.
-pub fn spawn(record: Arc<dyn RecordStore>, leadership: impl Leadership) -> Handle {
+/// Starts a term outside any ClusterSet. No other clusters, and no state but the registration records. Where the cluster was a member
+/// before, it leaves after a while: a ClusterProperty that is gone may come back.
+pub fn spawn(
+    record: Arc<dyn RecordStore>,
+    leadership: impl Leadership,
+    cloudmap: Arc<dyn CloudMap>,
+    uid: &str,
+) -> Handle {
     let (desired, desired_rx) = watch::channel(None);
     let (sender, kept) = watch::channel(Kept::default());
-    let keeper = Keeper { record, leadership, kept: sender };
+    let keeper = Keeper { record, leadership: Arc::new(leadership), cloudmap, uid: uid.into(), kept: sender };
     Handle { desired, kept, task: env::spawn(keeper.run(desired_rx)) }
 }
 
 struct Keeper<L> {
     record: Arc<dyn RecordStore>,
-    leadership: L,
+    leadership: Arc<L>,
+    cloudmap: Arc<dyn CloudMap>,
+    uid: Arc<str>,
     kept: watch::Sender<Kept>,
+}
+
+/// Where this cluster was a member, and is to leave.
+fn membership(record: &Record) -> Option<&Member> {
+    record.member.as_ref().or(record.former.first())
+}
+
+/// The record without that.
+fn departed(record: &Record, from: &Member) -> Record {
+    let mut record = record.clone();
+    record.former.retain(|former| former != from);
+    if record.member.as_ref() == Some(from) {
+        (record.member, record.leaving) = (None, false);
+        record.accepted.clear();
+    }
+    record
 }
 
 impl<L: Leadership> Keeper<L> {
     async fn run(self, mut desired: watch::Receiver<Option<Arc<Map>>>) {
         let (mut record, mut version) = self.load().await;
-        self.says(Arc::new(decode(&record)));
+        let mut wanted = Arc::new(records::of_stored(&record.registrations));
+        self.says(Arc::clone(&wanted));
         let mut wait = RETRY_FIRST;
-        while desired.changed().await.is_ok() {
-            let Some(wanted) = desired.borrow_and_update().clone() else { continue };
-            loop {
-                let next = Record { registrations: encode(&wanted), ..record.clone() };
-                if next == record {
-                    wait = RETRY_FIRST;
-                    break self.says(wanted);
+        let mut left: Option<Member> = None;
+        let mut departing = self.depart(membership(&record).cloned(), LINGER);
+        loop {
+            tokio::select! {
+                biased;
+                changed = desired.changed() => {
+                    if changed.is_err() {
+                        // Without a sender the records stay as they are.
+                        return std::future::pending().await;
+                    }
+                    let Some(map) = desired.borrow_and_update().clone() else { continue };
+                    wanted = map;
                 }
-                match self.store(&next, &version).await {
+                from = &mut departing => {
+                    departing = futures::future::pending().boxed();
+                    left = Some(from);
+                }
+            }
+            loop {
+                let next = left.as_ref().map_or_else(|| record.clone(), |left| departed(&record, left));
+                let next = Record { registrations: records::stored(&wanted), ..next };
+                let stored = if next == record { Ok(version.clone()) } else { self.store(&next, &version).await };
+                match stored {
                     Ok(stored) => {
                         (record, version) = (next, stored);
                         wait = RETRY_FIRST;
-                        break self.says(wanted);
+                        if left.take().is_some() {
+                            departing = self.depart(membership(&record).cloned(), Duration::ZERO);
+                        }
+                        break self.says(Arc::clone(&wanted));
                     }
                     Err(error) => {
                         warn!(%error, "cannot store the registration records; nothing new is registered until they are stored");
@@ -108,8 +151,26 @@ impl<L: Leadership> Keeper<L> {
                 }
             }
         }
-        // Without a sender the records stay as they are.
-        std::future::pending::<()>().await;
+    }
+
+    /// Ends a membership, however often that has to be tried. The answer is which.
+    fn depart(&self, from: Option<Member>, after: Duration) -> BoxFuture<'static, Member> {
+        let Some(from) = from else { return futures::future::pending().boxed() };
+        let (cloudmap, uid) = (Arc::clone(&self.cloudmap), Arc::clone(&self.uid));
+        let leadership = Arc::clone(&self.leadership);
+        async move {
+            sleep(after).await;
+            while let Err(Failure { message, .. }) = depart(&cloudmap, &from, &uid, &*leadership).await {
+                warn!(
+                    error = message,
+                    clusterset = from.clusterset,
+                    "the former ClusterSet is not told yet that this cluster left"
+                );
+                sleep(DEPART_AGAIN).await;
+            }
+            from
+        }
+        .boxed()
     }
 
     fn says(&self, map: Arc<Map>) {
@@ -124,7 +185,7 @@ impl<L: Leadership> Keeper<L> {
     }
 
     async fn store(&self, record: &Record, version: &Version) -> Result<Version, StoreError> {
-        if self.leadership.is_leader_until().is_none_or(|until| until < Instant::now() + LEASE_MARGIN) {
+        if !holds(&*self.leadership) {
             return Err(StoreError::Failed("the Lease is not held; nothing is written".to_owned()));
         }
         self.record.store(record, version).await
@@ -146,44 +207,17 @@ impl<L: Leadership> Keeper<L> {
     }
 }
 
-fn encode(map: &Map) -> Vec<StoredRegistration> {
-    let stored = |registration: &Registration| {
-        let Registration { target, owner, claimed, retiring } = registration;
-        StoredRegistration {
-            namespace: target.namespace.to_string(),
-            service: target.service.to_string(),
-            owner: [&owner.kind, &owner.namespace, &owner.name].map(ToString::to_string),
-            claimed: *claimed,
-            retiring: *retiring,
-        }
-    };
-    records::registrations(map).values().map(stored).collect()
-}
-
-fn decode(record: &Record) -> Map {
-    let registration = |stored: &StoredRegistration| {
-        let StoredRegistration { namespace, service, owner, claimed, retiring } = stored.clone();
-        let [kind, owner_namespace, name] = owner;
-        Registration {
-            target: Target { namespace: namespace.into(), service: service.into() },
-            owner: ClaimOwner { kind: kind.into(), namespace: owner_namespace.into(), name: name.into() },
-            claimed,
-            retiring,
-        }
-    };
-    let encoded = record.registrations.iter().filter_map(|stored| {
-        // The names of namespaces and services are limited (by Cloud Map), so the record always fits.
-        records::encode_registration(&registration(stored)).ok()
-    });
-    encoded.collect::<BTreeMap<_, _>>()
-}
-
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
+    use tokio::time::Instant;
 
     use super::*;
-    use crate::ledger::record::memory::Stored;
+    use crate::{
+        cloudmap::fake::Fake,
+        ledger::record::memory::Stored,
+        model::{ClaimOwner, Registration, Target},
+    };
 
     struct Leads(watch::Receiver<bool>);
 
@@ -221,7 +255,7 @@ mod tests {
         let kept = Record { epoch: 3, ..Record::default() };
         store.store(&kept, &None).await.unwrap();
 
-        let first = spawn(store.clone(), Leads(leads.clone()));
+        let first = spawn(store.clone(), Leads(leads.clone()), Arc::new(Fake::new()), "uid");
         says(&first, &Arc::default()).await;
         for (service, retiring) in [("web", false), ("web", true)] {
             first.desired().send_replace(Some(map(service, retiring)));
@@ -230,7 +264,7 @@ mod tests {
         drop(first);
         assert_eq!(store.0.lock().unwrap().as_ref().unwrap().0.epoch, 3, "what else is in the record stays");
 
-        let second = spawn(store.clone(), Leads(leads));
+        let second = spawn(store.clone(), Leads(leads), Arc::new(Fake::new()), "uid");
         says(&second, &map("web", true)).await;
         // Another process wrote it meanwhile.
         store.0.lock().unwrap().as_mut().unwrap().1 += 1;

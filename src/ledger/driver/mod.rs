@@ -29,7 +29,7 @@ use super::{
     record::{RecordStore, StoreError},
     remote::Remotes,
     term::Term,
-    writer::{Heads, Identity, Now},
+    writer::{Heads, Identity, Inherited, Now},
 };
 use crate::{
     cloudmap::CloudMap,
@@ -102,7 +102,7 @@ impl Settings {
 #[derive(Debug)]
 pub struct Handle {
     desired: watch::Sender<Option<Arc<Map>>>,
-    own: watch::Receiver<Option<Arc<Map>>>,
+    own: watch::Receiver<Option<Arc<Inherited>>>,
     published: watch::Receiver<Option<Arc<Map>>>,
     read_back: watch::Receiver<Option<Arc<Map>>>,
     remotes: watch::Receiver<Arc<Remotes>>,
@@ -116,9 +116,9 @@ impl Handle {
         &self.desired
     }
 
-    /// The state from which this leader starts; `Some` once W2 is over. With it endpoints keep their chunks, and
-    /// registration records show where instances are.
-    pub fn own(&self) -> watch::Receiver<Option<Arc<Map>>> {
+    /// The state that this leader starts from, `Some` once W2 is over: endpoints keep their chunks, and registration
+    /// records tell where instances are.
+    pub fn own(&self) -> watch::Receiver<Option<Arc<Inherited>>> {
         self.own.clone()
     }
 
@@ -218,7 +218,7 @@ struct Driver {
     /// Calls in flight. The outcome of a cancelled one is ignored.
     calls: FuturesUnordered<BoxFuture<'static, Option<(CallId, Outcome)>>>,
     cancel: BTreeMap<CallId, AbortHandle>,
-    own: watch::Sender<Option<Arc<Map>>>,
+    own: watch::Sender<Option<Arc<Inherited>>>,
     published: watch::Sender<Option<Arc<Map>>>,
     read_back: watch::Sender<Option<Arc<Map>>>,
     remotes: watch::Sender<Arc<Remotes>>,
@@ -304,7 +304,13 @@ impl Driver {
                 changed
             });
         };
-        set(&self.own, self.term.own());
+        self.own.send_if_modified(|held| {
+            let news = held.is_none() && self.term.inherited().is_some();
+            if news {
+                *held = self.term.inherited().cloned();
+            }
+            news
+        });
         set(&self.published, self.term.writer().published());
         set(&self.read_back, self.term.writer().read_back());
         self.remotes.send_if_modified(|held| {
@@ -325,7 +331,12 @@ impl Driver {
     }
 }
 
-/// All connections to the outside.
+/// Whether the Lease is held for as long as a call may take.
+fn holds(leadership: &dyn Leadership) -> bool {
+    leadership.is_leader_until().is_some_and(|until| until >= Instant::now() + LEASE_MARGIN)
+}
+
+/// Everything outside.
 struct Ports {
     cloudmap: Arc<dyn CloudMap>,
     uid: String,
@@ -336,8 +347,7 @@ struct Ports {
 
 impl Ports {
     async fn make(self: Arc<Self>, id: CallId, call: Call) -> (CallId, Outcome) {
-        if call.writes() && self.leadership.is_leader_until().is_none_or(|until| until < Instant::now() + LEASE_MARGIN)
-        {
+        if call.writes() && !holds(&*self.leadership) {
             let message = "the Lease is not held; nothing is written".to_owned();
             return (id, Outcome::Failed(Failure { message, uncertain: false }));
         }
@@ -365,7 +375,8 @@ impl Ports {
             Call::DeletePage { cluster, shard, page } => {
                 self.registry.delete_page(&cluster, shard, &page.to_string()).await
             }
-            Call::Depart { from } => depart(&self.cloudmap, &from, &self.uid).await,
+            Call::Depart { from } => depart(&self.cloudmap, &from, &self.uid, &*self.leadership).await,
+            Call::RemoveFormer { cluster } => self.registry.remove_former(&cluster).await,
             Call::Creator { cluster } => self.registry.creator(&cluster).await.map(Outcome::Creator),
         };
         (id, outcome.unwrap_or_else(Outcome::Failed))

@@ -367,6 +367,40 @@ impl Registry {
         }
     }
 
+    /// Deletes the services and the head of an id that this cluster had, if it left and nobody else has the id now. The head is the
+    /// last to go: while it is there, what remains is tried again.
+    pub(super) async fn remove_former(&self, cluster: &str) -> Result<Outcome, Failure> {
+        let Some((_, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
+        for service in self.list_services().await? {
+            let id = service.name.strip_prefix("exports-").and_then(|rest| rest.split_once('.')).map(|(_, id)| id);
+            if id != Some(cluster) {
+                continue;
+            }
+            match self.cloudmap.get_service(&service.id).await {
+                Err(error) if error.kind == ErrorKind::NotFound => continue,
+                found if found.as_ref().is_ok_and(|found| found.creator_request_id.as_ref() != Some(uid)) => {
+                    return Ok(Outcome::Done);
+                }
+                found => drop(found?),
+            }
+            match self.cloudmap.delete_service(&service.id).await {
+                Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
+                _ => self.forget_service(&service.name).await,
+            }
+        }
+        let heads = self.read_heads().await?.unwrap_or_default();
+        let head = heads.get(cluster).and_then(|head| head.as_ref().ok());
+        if head.is_none_or(|head| head.is_live() || *head.uid != **uid) {
+            return Ok(Outcome::Done);
+        }
+        let clusters = self.service_id(CLUSTERS).await?;
+        match self.cloudmap.deregister_instance(&clusters, cluster, Lane::Ledger).await {
+            Ok(operation) => self.wait_for(operation).await.map(|()| Outcome::Done),
+            Err(Error { kind: ErrorKind::NotFound, .. }) => Ok(Outcome::Done),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// R2: who created the exports service of a cluster id.
     pub(in crate::ledger) async fn creator(&self, cluster: &str) -> Result<Option<String>, Failure> {
         let name = service_name(cluster, 0);

@@ -13,8 +13,6 @@ use crate::ledger::{
 pub struct Status {
     /// What the writer is doing.
     pub stage: Stage,
-    /// What somebody must do about the stage, if anything.
-    pub message: Option<String>,
     /// The last error of writing, of the record, or of reading the heads.
     pub error: Option<String>,
     /// The epoch.
@@ -24,7 +22,9 @@ pub struct Status {
     pub leaving: bool,
     /// Statistics of the writer.
     pub figures: Figures,
-    /// Statistics of the other clusters, by cluster id.
+    /// How often the heads of all clusters were read in this term.
+    pub reads: u64,
+    /// By cluster id.
     pub remotes: BTreeMap<Arc<str>, RemoteFigures>,
     /// Heads that are ignored, by cluster id, and why (R2).
     pub ignored: BTreeMap<Arc<str>, String>,
@@ -36,11 +36,11 @@ impl Default for Status {
     fn default() -> Self {
         Self {
             stage: Stage::Claiming,
-            message: None,
             error: None,
             epoch: 0,
             leaving: false,
             figures: Figures::default(),
+            reads: 0,
             remotes: BTreeMap::new(),
             ignored: BTreeMap::new(),
             bytes_read: 0,
@@ -50,27 +50,13 @@ impl Default for Status {
 
 impl Status {
     pub(super) fn of(term: &Term, heads_error: Option<&String>, bytes_read: u64) -> Self {
-        let stage = term.writer().stage();
-        let message = match &stage {
-            Stage::Refused { owner } => Some(format!(
-                "the cluster id belongs to the cluster whose kube-system UID is {owner}; nothing is written until this \
-                 cluster's id is changed (ClusterProperty cluster.clusterset.k8s.io)"
-            )),
-            Stage::Contested => Some(
-                "another controller writes in the name of this cluster, with the same id and the same UID of the namespace \
-                 kube-system, as after a restore from a backup while the original lives; nothing is written from here \
-                 until it stops. Stop one of them, or create that cluster again"
-                    .to_owned(),
-            ),
-            _ => None,
-        };
         Self {
-            stage,
-            message,
+            stage: term.writer().stage(),
             error: term.error().map(str::to_owned).or_else(|| heads_error.cloned()),
             epoch: term.writer().epoch(),
             leaving: term.record().is_some_and(|record| record.leaving),
             figures: term.writer().figures(),
+            reads: term.reader().reads(),
             remotes: term.reader().figures(),
             ignored: term.reader().ignored().clone(),
             bytes_read,

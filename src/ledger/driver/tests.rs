@@ -86,7 +86,7 @@ async fn who_does_not_own_the_id_writes_nothing_and_says_whose_it_is() {
     let refused = Stage::Refused { owner: "uid-1".to_owned() };
     let mut status = second.status();
     let said = tokio::time::timeout(Duration::from_mins(1), status.wait_for(|status| status.stage == refused)).await;
-    assert!(said.unwrap().unwrap().message.as_ref().unwrap().contains("uid-1"));
+    drop(said.unwrap().unwrap());
     assert!(second.published().borrow().is_none());
     sees(&second, "blue", &state(1)).await;
 }
@@ -342,4 +342,81 @@ async fn who_changes_its_clusterset_has_left_the_former_one_and_knows_nobody_of_
     assert_eq!(registered, 0);
     let record = blues.0.lock().unwrap().as_ref().unwrap().0.clone();
     assert!(record.former.is_empty() && record.accepted.is_empty() && record.epoch > 1);
+}
+
+async fn until_left(reader: &Handle, cluster: &str, patience: Duration) {
+    let (mut remotes, id) = (reader.remotes(), cluster.parse().unwrap());
+    let left = |remotes: &Arc<Remotes>| remotes.clusters.get(&id).is_some_and(|remote| remote.left);
+    tokio::time::timeout(patience, remotes.wait_for(left)).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_goes_to_no_clusterset_has_left_the_former_one_after_a_while() {
+    let cloudmap = Fake::new();
+    let blues = Arc::<Stored>::default();
+    let blue = start_with(&cloudmap, "blue", "uid-blue", Arc::clone(&blues));
+    let green = start(&cloudmap, "green", "uid-green");
+    publish(&blue, &state(400)).await;
+    publish(&green, &state(1)).await;
+    sees(&green, "blue", &state(400)).await;
+    sees(&blue, "green", &state(1)).await;
+    drop(blue);
+    let alone = local::spawn(blues.clone(), Always, Arc::new(cloudmap.clone()), "uid-blue");
+    // The property may come back.
+    tokio::time::sleep(Duration::from_mins(9)).await;
+    sees(&green, "blue", &state(400)).await;
+    until_left(&green, "blue", Duration::from_mins(5)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let record = blues.0.lock().unwrap().as_ref().unwrap().0.clone();
+    assert!(record.member.is_none() && record.former.is_empty() && record.accepted.is_empty() && record.epoch > 0);
+    drop(alone);
+    let blue = start_with(&cloudmap, "blue", "uid-blue", blues);
+    publish(&blue, &state(2)).await;
+    sees(&green, "blue", &state(2)).await;
+}
+
+/// Restored from a backup, and taken out of the ClusterSet so that it does no harm.
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_a_cluster_ends_no_membership_in_which_the_original_goes_on() {
+    let cloudmap = Fake::new();
+    let blues = Arc::<Stored>::default();
+    let blue = start_with(&cloudmap, "blue", "uid-blue", Arc::clone(&blues));
+    publish(&blue, &state(1)).await;
+    let copies = || Arc::new(Stored(std::sync::Mutex::new(blues.0.lock().unwrap().clone()), false.into()));
+    let [alone, elsewhere] = [copies(), copies()];
+    let kept = local::spawn(alone.clone(), Always, Arc::new(cloudmap.clone()), "uid-blue");
+    let settings = Settings::new("blue".parse().unwrap(), "test".parse().unwrap(), "uid-blue");
+    let other = spawn(settings, Arc::new(cloudmap.clone()), elsewhere.clone(), Always, std::future::pending());
+    publish(&other, &state(2)).await;
+    for _ in 0..30 {
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let head = views(&cloudmap).await["blue"].head.clone().unwrap();
+        assert_eq!((head.is_live(), head.position.epoch), (true, 1));
+    }
+    for copy in [&alone, &elsewhere] {
+        let record = copy.0.lock().unwrap().as_ref().unwrap().0.clone();
+        assert!(record.former.is_empty() && record.member.is_none_or(|member| member.clusterset == "test"));
+    }
+    drop((kept, other));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_remains_of_an_id_that_this_cluster_had_before() {
+    let cloudmap = Fake::new();
+    let record = Arc::<Stored>::default();
+    let blue = start_with(&cloudmap, "blue", "uid-blue", Arc::clone(&record));
+    let green = start(&cloudmap, "green", "uid-green");
+    publish(&blue, &state(400)).await;
+    sees(&green, "blue", &state(400)).await;
+    drop(blue);
+    let navy = start_with(&cloudmap, "navy", "uid-blue", record);
+    publish(&navy, &state(400)).await;
+    until_left(&green, "blue", Duration::from_mins(3)).await;
+    let heads = service(&cloudmap, CLUSTERS);
+    assert!(cloudmap.registry().instances.contains_key(&(heads.clone(), "blue".into())));
+    tokio::time::sleep(Duration::from_mins(15)).await;
+    let registry = cloudmap.registry();
+    assert!(!registry.services.values().any(|service| service.name.ends_with(".blue")));
+    assert!(!registry.instances.contains_key(&(heads.clone(), "blue".into())));
+    assert!(registry.instances.contains_key(&(heads, "navy".into())));
 }

@@ -15,6 +15,10 @@ fn restored(world: &mut World, epoch: u64) -> Process {
     Process::start_at(world, "copy".into(), blue(), &timing(), limits(), None)
 }
 
+fn contested(cluster: &str) -> Stage {
+    Stage::Contested { cluster: cluster.into() }
+}
+
 #[test]
 fn a_cluster_restored_from_a_backup_writes_nothing_while_the_original_lives() {
     let mut world = World::default();
@@ -27,7 +31,7 @@ fn a_cluster_restored_from_a_backup_writes_nothing_while_the_original_lives() {
     let mut copy = restored(&mut world, epoch - 1);
     copy.desire(&mut world, &state(0..3, 9));
     pass(&mut world, &mut [&mut original, &mut copy], 300);
-    assert_eq!((copy.term.writer().stage(), copy.writes), (Stage::Contested, 0));
+    assert_eq!((copy.term.writer().stage(), copy.writes), (contested("blue"), 0));
     assert_eq!((original.term.writer().stage(), world.heads["blue"].position.epoch), (Stage::Running, epoch));
     // The original is gone.
     pass(&mut world, &mut [&mut copy], 60);
@@ -45,9 +49,62 @@ fn of_two_clusters_with_one_uid_one_stops_and_stays_stopped() {
     pass(&mut world, &mut [&mut original, &mut copy], 120);
     let stages = |a: &Process, b: &Process| [a, b].map(|process| process.term.writer().stage());
     let (settled, epoch) = (stages(&original, &copy), world.heads["blue"].position.epoch);
-    assert!(settled.contains(&Stage::Contested) && settled.contains(&Stage::Running), "{settled:?}");
+    assert!(settled.contains(&contested("blue")) && settled.contains(&Stage::Running), "{settled:?}");
     pass(&mut world, &mut [&mut original, &mut copy], 600);
     assert_eq!((stages(&original, &copy), world.heads["blue"].position.epoch), (settled, epoch));
+}
+
+/// A cluster made from a backup of `blue`, to which its administrator gave another id.
+fn renamed(world: &mut World, id: &str) -> Process {
+    let record = world.records["uid-blue"].clone();
+    world.records.insert("copy".into(), record);
+    let me = Identity { cluster: id.into(), ..blue() };
+    Process::start_at(world, "copy".into(), me, &timing(), limits(), None)
+}
+
+/// Neither is taken for the other one's former id: both would say that the other left, and withdraw what it registered.
+#[test]
+fn a_cluster_restored_under_another_id_writes_nothing_while_the_original_lives() {
+    let mut world = World::default();
+    let mut original = with_pages(&mut world, "blue", 15);
+    let mut copy = renamed(&mut world, "navy");
+    copy.desire(&mut world, &state(0..3, 9));
+    pass(&mut world, &mut [&mut original, &mut copy], 600);
+    assert_eq!((copy.term.writer().stage(), copy.writes), (contested("blue"), 0));
+    assert_eq!(original.term.writer().stage(), Stage::Running);
+    assert!(world.heads["blue"].is_live());
+    // The original is gone for good: its id goes on as the copy's.
+    drop(original);
+    pass(&mut world, &mut [&mut copy], 120);
+    assert_eq!(copy.term.writer().stage(), Stage::Running);
+    assert!(!world.heads["blue"].is_live());
+    // It was not gone for good.
+    let mut original = Process::elect(&mut world, "blue");
+    original.desire(&mut world, &state(0..15, 1));
+    pass(&mut world, &mut [&mut original, &mut copy], 600);
+    assert_eq!((original.term.writer().stage(), original.writes), (contested("navy"), 0));
+    assert_eq!((copy.term.writer().stage(), world.heads["navy"].is_live()), (Stage::Running, true));
+}
+
+#[test]
+fn of_two_clusters_with_one_uid_that_begin_at_once_one_goes_on() {
+    let mut world = World::default();
+    drop(with_pages(&mut world, "blue", 15));
+    let mut copy = renamed(&mut world, "navy");
+    let mut original = Process::elect(&mut world, "blue");
+    // Neither sees the other's head before it has written its own.
+    let before = world.discover();
+    for process in [&mut original, &mut copy] {
+        process.sees = Some(before.clone());
+        process.desire(&mut world, &state(0..15, 1));
+    }
+    pass(&mut world, &mut [&mut original, &mut copy], 90);
+    assert!(world.heads["blue"].is_live() && world.heads["navy"].is_live());
+    (original.sees, copy.sees) = (None, None);
+    pass(&mut world, &mut [&mut original, &mut copy], 120);
+    assert_eq!(original.term.writer().stage(), Stage::Running);
+    assert_eq!(copy.term.writer().stage(), contested("blue"));
+    assert!(world.heads["blue"].is_live());
 }
 
 #[test]

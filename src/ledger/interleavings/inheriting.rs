@@ -95,6 +95,28 @@ fn a_base_that_lost_a_page_is_given_up_but_not_the_registrations_that_can_still_
     }
 }
 
+/// A leader that saw the newest head before the registry was restored looks for its pages in vain.
+#[test]
+fn where_the_registry_went_back_a_leader_starts_from_what_is_there() {
+    let mut world = World::default();
+    let (mut old, map) = with_registrations(&mut world);
+    let (heads, pages) = (world.heads.clone(), world.pages.clone());
+    // Everything is written anew, under other names.
+    old.desire(&mut world, &state(0..60, 2));
+    pass(&mut world, &mut [&mut old], 400);
+    drop(old);
+    let newest = world.discover();
+    (world.heads, world.pages) = (heads, pages);
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", roomy(), None);
+    leader.sees = Some(newest);
+    leader.desire(&mut world, &map);
+    pass(&mut world, &mut [&mut leader], 5);
+    leader.sees = None;
+    pass(&mut world, &mut [&mut leader], 30);
+    assert_eq!(leader.term.own(), Some(&map));
+    assert_eq!(leader.term.writer().figures().full_flushes, 0);
+}
+
 #[test]
 fn a_cluster_that_changes_its_id_starts_from_what_it_said_under_the_old_one() {
     let mut world = World::default();
@@ -113,7 +135,7 @@ fn a_cluster_that_changes_its_id_starts_from_what_it_said_under_the_old_one() {
     assert!(!world.heads["blue"].is_live());
     // And back again, before and after it left the one in between.
     let mut back = Process::elect_with(&mut world, "blue", "uid-blue", roomy(), None);
-    pass(&mut world, &mut [&mut back], 5);
+    pass(&mut world, &mut [&mut back], 40);
     assert_eq!(back.term.own(), Some(&map));
 }
 

@@ -105,6 +105,35 @@ fn a_cluster_that_changes_its_id_is_there_all_the_time() {
     assert!(red.remote("blue").unwrap().left && red.applies("navy").is_some());
 }
 
+/// Heads of former ids would fill the room for heads, which is for 1,000.
+#[test]
+fn the_head_of_a_former_id_goes_and_who_was_away_knows_all_the_same() {
+    let mut world = World::default();
+    let mut old = with_pages(&mut world, "blue", 15);
+    let mut away = Process::elect(&mut world, "red");
+    pass(&mut world, &mut [&mut old, &mut away], 5);
+    assert!(away.applies("blue").is_some());
+    drop((old, away));
+    let mut new = Process::elect_with(&mut world, "navy", "uid-blue", limits(), None);
+    new.desire(&mut world, &state(0..15, 1));
+    pass(&mut world, &mut [&mut new], 500);
+    assert!(world.heads.contains_key("blue"), "those that are there see that it left");
+    pass(&mut world, &mut [&mut new], 500);
+    assert!(!world.heads.contains_key("blue") && !world.creators.contains_key(&("blue".into(), 0)));
+    let mut away = Process::elect(&mut world, "red");
+    away.fails = reads_pages;
+    pass(&mut world, &mut [&mut new, &mut away], 120);
+    assert!(!away.remote("blue").unwrap().left, "its successor is not read yet");
+    away.fails = |_| false;
+    pass(&mut world, &mut [&mut new, &mut away], 10);
+    assert!(away.remote("blue").unwrap().left && away.applies("navy").is_some());
+    // One of another UID says nothing, though it has the same id now.
+    let mut other = Process::elect_with(&mut world, "blue", "uid-other", limits(), None);
+    other.desire(&mut world, &state(0..3, 2));
+    pass(&mut world, &mut [&mut new, &mut away, &mut other], 60);
+    assert_eq!(away.applies("blue"), Some(state(0..3, 2)));
+}
+
 #[test]
 fn the_last_position_decides_between_left_and_live() {
     let mut world = World::default();

@@ -141,6 +141,11 @@ impl World {
                 self.departed.push(from);
                 Outcome::Done
             }
+            Call::RemoveFormer { cluster } => {
+                self.creators.retain(|(of, _), _| *of != cluster);
+                self.heads.remove(&cluster);
+                Outcome::Done
+            }
             Call::Creator { cluster } => Outcome::Creator(self.creators.get(&(cluster, 0)).map(ToString::to_string)),
         }
     }

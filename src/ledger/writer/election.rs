@@ -10,6 +10,7 @@ use crate::ledger::{
     head::Head,
     limits::MAX_EPOCH_LEAP,
     record::Position,
+    records,
     tree::{Cache, Tree, Verified},
 };
 
@@ -23,28 +24,65 @@ pub(super) struct Search {
     last_miss: Option<Duration>,
     /// The newest live head of this cluster under another id (its id was changed), if it is newer than the own one.
     former: Option<Arc<Head>>,
-    /// Whether this cluster created the exports service of an id, once that is known.
+    /// Live heads of this cluster under other ids: former ones, or those of a cluster with the same UID, which advance.
+    others: BTreeMap<Arc<str>, Stranger>,
+    /// Whether this cluster created the exports service of an id, once that was asked.
     ours: BTreeMap<Arc<str>, bool>,
     asking: Option<(CallId, Arc<str>)>,
-    /// The readable part of a root that does not verify.
+    /// The newest own head that was seen does not verify: the registry went back, and the one that is there is looked for.
+    gave_up: Option<Position>,
+    fallback: Option<Arc<Head>>,
+    /// What could be read of roots that do not verify.
     salvage: Map,
 }
 
-/// W1: an own head whose epoch the record does not contain. Either the record was lost or restored, or another cluster
-/// has the same identity, and then its head advances.
+/// A head of this cluster that this cluster may not have written: the own one with an epoch that the record does not know (W1),
+/// or a live one under another id (W2, W9). The record was lost or restored, or the id was changed; or somebody else is this
+/// cluster as well, who goes on writing.
 #[derive(Debug)]
 pub(super) struct Stranger {
     position: Position,
-    pub(super) advances: bool,
+    pub(super) advances: u32,
     /// Time between completed reads in a row that showed nothing above `position`.
     pub(super) silent: Duration,
     read: Duration,
 }
 
+impl Stranger {
+    pub(super) fn new(position: Position, now: Duration) -> Self {
+        Self { position, advances: 0, silent: Duration::ZERO, read: now }
+    }
+
+    /// A completed read, and the position that it showed, if any.
+    pub(super) fn watch(&mut self, position: Option<Position>, now: Duration, max_step: Duration) {
+        match position {
+            Some(position) if position > self.position => {
+                *self = Self { advances: self.advances + 1, ..Self::new(position, now) };
+            }
+            _ => {
+                self.silent += now.saturating_sub(self.read).min(max_step);
+                self.read = now;
+            }
+        }
+    }
+}
+
 impl Search {
     pub(super) fn new(now: Duration) -> Self {
-        let (missed, salvage, ours) = Default::default();
-        Self { fetch: None, retry_at: now, missed, last_miss: None, former: None, ours, asking: None, salvage }
+        let (missed, salvage, ours, others) = Default::default();
+        let (last_miss, asking, former, gave_up, fallback, fetch) = Default::default();
+        Self { fetch, retry_at: now, missed, last_miss, former, others, ours, asking, gave_up, fallback, salvage }
+    }
+
+    /// The id under which somebody else writes in the name of this cluster.
+    pub(super) fn contested_by(&self) -> Option<&Arc<str>> {
+        self.others.iter().find(|(_, other)| other.advances > 0).map(|(id, _)| id)
+    }
+
+    /// The head whose state is looked for; `best` is the newest own one that was seen.
+    fn sought(&self, best: Option<&Arc<Head>>) -> Option<Arc<Head>> {
+        let own = if self.gave_up.is_some() { self.fallback.as_ref() } else { best };
+        self.former.as_ref().or(own).cloned()
     }
 
     pub(super) fn waits_for(&self, id: CallId) -> bool {
@@ -89,20 +127,10 @@ impl Writer {
 
     pub(super) fn watch_stranger(&mut self, now: Now, own: Option<&Arc<Head>>) {
         let own = own.filter(|head| head.uid == self.me.uid && head.position.epoch > self.recorded);
-        let step = |since: Duration| now.mono.saturating_sub(since).min(self.timing.max_step);
-        match (&mut self.stranger, own) {
-            (Some(stranger), Some(head)) if head.position > stranger.position => {
-                *stranger =
-                    Stranger { position: head.position, advances: true, silent: Duration::ZERO, read: now.mono };
-            }
-            (Some(stranger), _) => {
-                stranger.silent += step(stranger.read);
-                stranger.read = now.mono;
-            }
-            (None, Some(head)) => {
-                let (position, silent, read) = (head.position, Duration::ZERO, now.mono);
-                self.stranger = Some(Stranger { position, advances: false, silent, read });
-            }
+        let position = own.map(|head| head.position);
+        match (&mut self.stranger, position) {
+            (Some(stranger), position) => stranger.watch(position, now.mono, self.timing.max_step),
+            (None, Some(position)) => self.stranger = Some(Stranger::new(position, now.mono)),
             (None, None) => {}
         }
     }
@@ -120,47 +148,67 @@ impl Writer {
         let Phase::Verify(search) = &mut self.phase else { return };
         let best = self.best.as_ref().filter(|best| best.uid == self.me.uid).cloned();
         let newer = |head: &&Arc<Head>| best.as_ref().is_none_or(|best| best.position < head.position);
-        let seen = heads
+        let others: BTreeMap<&Arc<str>, &Arc<Head>> = heads
             .iter()
             .filter(|(id, _)| **id != self.me.cluster && search.ours.get(*id) != Some(&false))
-            .filter_map(|(_, head)| head.as_ref().ok())
-            .filter(|head| head.uid == self.me.uid && head.is_live())
-            .max_by_key(|head| head.position);
-        if let Some(seen) = seen
+            .filter_map(|(id, head)| Some((id, head.as_ref().ok()?)))
+            .filter(|(_, head)| head.uid == self.me.uid && head.is_live())
+            .collect();
+        if let Some(&seen) = others.values().max_by_key(|head| head.position)
             && search.former.as_ref().is_none_or(|former| former.position < seen.position)
         {
             search.former = Some(seen.clone());
         }
-        search.former = search.former.take().filter(|former| newer(&former));
-        if let Some(former) = &search.former {
-            match search.ours.get(&former.cluster) {
-                None => {
-                    if search.asking.is_none() && now.mono >= search.retry_at {
-                        let call = out.call(crate::ledger::call::Call::Creator { cluster: former.cluster.clone() });
-                        search.asking = Some((call, former.cluster.clone()));
-                    }
-                    return;
-                }
-                Some(false) => search.former = None,
-                Some(true) => {}
+        let denied = |former: &Arc<Head>| search.ours.get(&former.cluster) == Some(&false);
+        search.former = search.former.take().filter(|former| newer(&former) && !denied(former));
+        let unasked = others.keys().copied().chain(search.former.as_ref().map(|former| &former.cluster));
+        if let Some(id) = unasked.filter(|id| !search.ours.contains_key(*id)).min() {
+            if search.asking.is_none() && now.mono >= search.retry_at {
+                let call = out.call(crate::ledger::call::Call::Creator { cluster: id.clone() });
+                search.asking = Some((call, id.clone()));
             }
+            return;
         }
-        let wanted = search.former.clone().or_else(|| best.clone());
+        // Whoever is there under another id is this cluster, which had that id before, or another one with the same UID.
+        for (id, head) in &others {
+            search.others.entry((*id).clone()).or_insert_with(|| Stranger::new(head.position, now.mono));
+        }
+        for (id, other) in &mut search.others {
+            other.watch(others.get(id).map(|head| head.position), now.mono, self.timing.max_step);
+        }
+        if search.others.values().any(|other| other.silent < self.timing.stranger) {
+            return;
+        }
+        let own = heads.get(&self.me.cluster).and_then(|head| head.as_ref().ok());
+        let own = own.filter(|head| head.uid == self.me.uid && head.is_live());
+        if let Some(gave_up) = search.gave_up {
+            search.fallback = own.filter(|head| head.position < gave_up).cloned().or(search.fallback.take());
+        }
+        let wanted = search.sought(best.as_ref());
         if wanted.is_none() {
             search.missed(now.mono, self.timing.max_step);
         }
-        let gives_up = search.missed >= self.timing.verify_limit;
-        match wanted {
+        let mut gives_up = search.missed >= self.timing.verify_limit;
+        if let Some(head) = wanted.as_ref().filter(|_| gives_up && search.former.is_none() && search.gave_up.is_none())
+            && let Some(there) = own.filter(|there| there.position < head.position)
+        {
+            search.gave_up = Some(head.position);
+            search.fallback = Some(there.clone());
+            (search.fetch, search.missed, search.last_miss) = Default::default();
+            gives_up = false;
+        }
+        match search.sought(best.as_ref()) {
             Some(head) if !head.is_live() => {
                 let tree = Tree::empty(head.root.shards);
                 self.start(now, Arc::default(), tree);
+                self.run.written = head.written;
             }
             None if self.created || gives_up => self.start_baseless(now, Arc::default()),
             Some(head) if gives_up => {
                 let salvaged = head.delta.apply(&search.salvage);
-                let records = salvaged.into_iter().filter(|(key, _)| key.starts_with('!'));
-                let records = Arc::new(records.collect());
+                let records = Arc::new(salvaged.into_iter().filter(|(key, _)| records::is_claim(key)).collect());
                 self.start_baseless(now, records);
+                self.run.written = head.written;
             }
             None => {}
             Some(head) => {
@@ -211,27 +259,30 @@ impl Writer {
             Progress::Failed(_) => {
                 search.missed(now.mono, self.timing.max_step);
                 if let Some(fetch) = search.fetch.take() {
-                    search.salvage = fetch.salvage();
+                    // What the newer one said counts.
+                    let newer = std::mem::replace(&mut search.salvage, fetch.salvage());
+                    search.salvage.extend(newer);
                 }
                 search.retry_at = now.mono + self.timing.backoff_min / 2;
             }
             Progress::Complete(verified) => {
                 let Some(fetch) = search.fetch.take() else { return };
                 let best = self.best.as_ref().filter(|best| best.uid == self.me.uid);
-                let head = search.former.as_ref().or(best);
-                let read = |head: &&Arc<Head>| head.root == verified.tree.root && *fetch.cluster() == head.cluster;
-                let Some(head) = head.filter(read).cloned() else { return };
+                let read = |head: &Arc<Head>| head.root == verified.tree.root && *fetch.cluster() == head.cluster;
+                let Some(head) = search.sought(best).filter(read) else { return };
                 let Verified { tree, map, cache: _ } = *verified;
                 if head.delta.check().is_err() {
                     return search.missed(now.mono, self.timing.max_step);
                 }
                 let said = Arc::new(head.delta.apply(&map));
                 if head.cluster != self.me.cluster {
-                    // Those pages belong to another id, so everything is written again with their content.
-                    return self.start_baseless(now, said);
+                    // Those pages are not this id's: everything is written anew, from what they say.
+                    self.start_baseless(now, said);
+                    self.run.written = head.written;
+                    return;
                 }
                 self.start(now, Arc::new(map), tree);
-                self.run.inherited = said.clone();
+                (self.run.inherited, self.run.written) = (said.clone(), head.written);
                 self.run.sent = Some(Sent { map: said, delta: head.delta.clone(), generation: 0 });
             }
         }

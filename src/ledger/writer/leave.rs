@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{Heads, Now, Writer};
+use super::{Heads, Now, Writer, election::Stranger};
 use crate::ledger::{
     call::{Call, CallId, Outbox, Outcome},
     head::{Head, Presence, Root},
@@ -46,14 +46,21 @@ pub(super) struct FormerId {
     creator: Option<CallId>,
     /// Whether this cluster created the former id's service.
     ours: Option<bool>,
+    /// There is no such service: it was deleted, and of the former id the head alone is there.
+    bare: bool,
     call: Option<CallId>,
     next: Duration,
     seq: u64,
+    /// Its live head: one that advances is another cluster's, with the same UID.
+    watched: Option<Stranger>,
     left_since: Option<Duration>,
     sweep: Sweep,
 }
 
-/// Deletes all pages of an id, until several listings show none. After that it continues slowly, because a process that
+/// So often a head under another id advances where somebody goes on writing it: one operation of the former leader may come late.
+const MUCH: u32 = 2;
+
+/// Deleting all pages of an id, until several listings show none. After that it goes on at its leisure: a process that
 /// stalled before a write may still write.
 #[derive(Debug, Default)]
 struct Sweep {
@@ -167,14 +174,23 @@ impl Writer {
             if former.ours.is_none() && former.creator.is_none() && now.mono >= former.next {
                 former.creator = Some(out.call(Call::Creator { cluster: id.clone() }));
             }
-            if former.ours != Some(true) {
+            let left_bare = former.bare && !head.is_live();
+            if former.ours != Some(true) && !left_bare {
                 continue;
             }
             if head.is_live() {
                 former.left_since = None;
                 former.sweep.clean = 0;
+                let watched = former.watched.get_or_insert_with(|| Stranger::new(head.position, now.mono));
+                watched.watch(Some(head.position), now.mono, self.timing.max_step);
+                if watched.advances >= MUCH && *id < self.me.cluster {
+                    // Of two clusters with one UID that began at the same time this one stops.
+                    return self.elect_again();
+                }
+                let silent = watched.silent >= self.timing.stranger;
                 let ready = self.run.read_back.is_some_and(|since| now.mono >= since + self.timing.handover);
-                if !ready || self.run.farewell.is_some() || former.call.is_some() || now.mono < former.next {
+                if !(ready && silent) || self.run.farewell.is_some() || former.call.is_some() || now.mono < former.next
+                {
                     continue;
                 }
                 former.next = now.mono + 2 * self.timing.leave_retry;
@@ -189,9 +205,16 @@ impl Writer {
                 };
                 former.call = Some(out.call(Call::PutHead { head: Arc::new(farewell) }));
             } else {
-                let since = *former.left_since.get_or_insert(now.mono);
-                if now.mono.saturating_sub(since) > self.timing.garbage {
+                former.watched = None;
+                let left_for = now.mono.saturating_sub(*former.left_since.get_or_insert(now.mono));
+                if left_for > self.timing.garbage && !former.bare {
                     former.sweep.advance(now.mono, &self.timing, id, head.root.shards, out);
+                }
+                let clean = former.bare || former.sweep.clean >= CLEAN_READS;
+                let free = former.call.is_none() && now.mono >= former.next;
+                if left_for > self.timing.forget && clean && free && self.run.farewell.is_none() {
+                    former.next = now.mono + self.timing.creator_retry;
+                    former.call = Some(out.call(Call::RemoveFormer { cluster: id.clone() }));
                 }
             }
         }
@@ -202,7 +225,10 @@ impl Writer {
             if former.creator == Some(id) {
                 former.creator = None;
                 match outcome {
-                    Outcome::Creator(creator) => former.ours = Some(creator.as_deref() == Some(&self.me.uid)),
+                    Outcome::Creator(creator) => {
+                        former.ours = Some(creator.as_deref() == Some(&self.me.uid));
+                        former.bare = creator.is_none();
+                    }
                     _ => former.next = now.mono + self.timing.creator_retry,
                 }
                 return true;

@@ -15,7 +15,7 @@ use super::{
     call::{Call, CallId, Failure, Ids, Outbox, Outcome},
     codec,
     head::{Delta, Head, Root},
-    limits::{Limits, Timing},
+    limits::{Limits, MAX_SKEW, Timing},
     page::StoredPage,
     record::Position,
     tree::{self, Tree},
@@ -50,6 +50,17 @@ pub struct Identity {
     pub uid: Arc<str>,
 }
 
+/// What a leader starts from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inherited {
+    /// What the last own head said: base and delta.
+    pub map: Arc<Map>,
+    /// When that head was written, in milliseconds since 1970 by the clock of its writer.
+    pub written: u64,
+    /// When the newest of all heads was written, in milliseconds since 1970 by the clock of its writer.
+    pub heard: u64,
+}
+
 #[derive(Debug)]
 enum Phase {
     /// W0.
@@ -81,6 +92,8 @@ pub struct Writer {
     shards: u32,
     /// The newest own head that was read in this term, no matter who wrote it.
     best: Option<Arc<Head>>,
+    /// When the newest of all heads that were read was written.
+    heard: u64,
     epoch: u64,
     /// The epoch in the record, as far as is known.
     recorded: u64,
@@ -100,9 +113,10 @@ struct Run {
     seq: u64,
     base: Arc<Map>,
     tree: Tree,
-    /// The content of the last own head when W2 ended.
+    /// What the last own head said when W2 ended, and when it was written.
     inherited: Arc<Map>,
-    /// No head may be sent before a full flush.
+    written: u64,
+    /// No head may go out before a full flush.
     baseless: bool,
     /// The next flush writes every page again.
     rewrite: bool,
@@ -139,6 +153,7 @@ impl Run {
         Self {
             seq: 0,
             inherited: base.clone(),
+            written: 0,
             base,
             tree,
             baseless: false,
@@ -214,10 +229,13 @@ pub enum Stage {
     },
     /// Being elected (W1).
     Electing,
-    /// Another process writes in the name of this cluster, and its epochs are not in this cluster's record: a second
-    /// controller with the same UID of kube-system and the same id. Nothing is written until it stops.
-    Contested,
-    /// Searching for the base (W2).
+    /// Another process writes in the name of this cluster, which its record does not know of: the controller of a second
+    /// cluster with the same UID of kube-system, under the same id or another one. Nothing is written until it stops.
+    Contested {
+        /// The id under which the other process writes.
+        cluster: Arc<str>,
+    },
+    /// Reading the state to start from (W2).
     Verifying,
     /// Publishing (W3 to W8).
     Running,
@@ -233,7 +251,7 @@ impl Stage {
     pub const fn owns_id(&self) -> bool {
         match self {
             Self::Running | Self::Leaving | Self::Left => true,
-            Self::Claiming | Self::Refused { .. } | Self::Electing | Self::Contested | Self::Verifying => false,
+            Self::Claiming | Self::Refused { .. } | Self::Electing | Self::Contested { .. } | Self::Verifying => false,
         }
     }
 }
@@ -253,6 +271,7 @@ impl Writer {
             created: false,
             shards: 1,
             best: None,
+            heard: 0,
             epoch: 0,
             recorded: 0,
             stranger: None,
@@ -269,11 +288,14 @@ impl Writer {
         match (&self.phase, &self.refused) {
             (Phase::Claim { .. }, Some(owner)) => Stage::Refused { owner: owner.clone() },
             (Phase::Claim { .. }, None) => Stage::Claiming,
-            (Phase::Confirm { .. } | Phase::Elected, _) if self.stranger.as_ref().is_some_and(|it| it.advances) => {
-                Stage::Contested
+            (Phase::Confirm { .. } | Phase::Elected, _) if self.stranger.as_ref().is_some_and(|it| it.advances > 0) => {
+                Stage::Contested { cluster: self.me.cluster.clone() }
             }
             (Phase::Confirm { .. } | Phase::Elected, _) => Stage::Electing,
-            (Phase::Verify(_), _) => Stage::Verifying,
+            (Phase::Verify(search), _) => match search.contested_by() {
+                Some(id) => Stage::Contested { cluster: id.clone() },
+                None => Stage::Verifying,
+            },
             (Phase::Run, _) if self.run.farewell.as_ref().is_some_and(Farewell::is_over) => Stage::Left,
             (Phase::Run, _) if self.leaving => Stage::Leaving,
             (Phase::Run, _) => Stage::Running,
@@ -305,9 +327,15 @@ impl Writer {
         matches!(self.phase, Phase::Run).then_some(&self.run.base)
     }
 
-    /// The content of the last own head when W2 ended: base and delta.
-    pub(super) fn inherited(&self) -> Option<Arc<Map>> {
-        matches!(self.phase, Phase::Run).then(|| self.run.inherited.clone())
+    /// What this leader starts from; `None` until W2 is over.
+    pub(super) fn inherited(&self) -> Option<Inherited> {
+        let (map, written, heard) = (self.run.inherited.clone(), self.run.written, self.heard);
+        matches!(self.phase, Phase::Run).then_some(Inherited { map, written, heard })
+    }
+
+    /// The state to be published.
+    pub(super) fn desired(&self) -> Option<&Arc<Map>> {
+        self.desired.as_ref()
     }
 
     /// The last state whose publication succeeded.
@@ -402,6 +430,9 @@ impl Writer {
     /// One tick: the heads of one discovery, or `None` if it failed or was partial.
     pub(super) fn tick(&mut self, now: Now, heads: Option<&Heads>, out: &mut Outbox) {
         if let Some(heads) = heads {
+            let written = heads.values().flatten().map(|head| head.written);
+            let plausible = written.filter(|written| *written <= now.wall + MAX_SKEW.as_millis() as u64);
+            self.heard = self.heard.max(plausible.max().unwrap_or_default());
             self.observe(now, heads, out);
         } else if let Phase::Verify(search) = &mut self.phase {
             search.unread();

@@ -1,0 +1,84 @@
+//! Instances for AWS controllers that say that this cluster exports a name which it does not export (`--aws-mcs-compat`): other clusters
+//! import them, and no registration record tells where they are.
+//!
+//! Those with the UID of this cluster it registered itself, before its record was lost: they are withdrawn. Those with its id alone
+//! its former AWS controller left, as far as anybody can tell; but another cluster that still has that controller may have the same id by
+//! mistake, and all that it exports would be withdrawn. So people are told.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::core::{Command, Core, Now};
+use crate::{
+    api::events::EventReason,
+    cluster::events::{self, Note},
+    export::Exports,
+    foreign::Remains,
+    instances::Naming,
+    model::{ClaimOwner, ServiceKey},
+};
+
+/// For so long nothing is done: readings are behind what is registered.
+const SEEN: Duration = Duration::from_mins(1);
+
+/// Names that may have such instances.
+#[derive(Debug, Default)]
+pub(super) struct Orphans {
+    /// When to look again; `None`: people were told.
+    due: BTreeMap<ServiceKey, Option<Duration>>,
+}
+
+impl Core {
+    /// Something else was read of these names, or they are exported, or not, since.
+    pub(super) fn note_orphans<'a>(&mut self, names: impl Iterator<Item = &'a ServiceKey>, now: Now) {
+        for key in names {
+            if self.peers.remains(key).is_none() || self.caches.exports.get(key).is_some() {
+                self.orphans.due.remove(key);
+            } else if self.orphans.due.get(key).is_none_or(Option::is_none) {
+                self.orphans.due.insert(key.clone(), Some(now.mono + SEEN));
+            }
+        }
+    }
+
+    /// Withdraws what nothing tells of.
+    pub(super) fn withdraw_orphans(&mut self, now: Now) {
+        let due = self.orphans.due.iter().filter(|(_, at)| at.is_some_and(|at| at <= now.mono));
+        for key in due.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            let again = self.withdraw_orphan(&key, now);
+            self.orphans.due.insert(key, again.then_some(now.mono + SEEN));
+        }
+    }
+
+    /// Returns whether to look again.
+    fn withdraw_orphan(&mut self, key: &ServiceKey, now: Now) -> bool {
+        let target = Naming::PerNamespace.implied(key);
+        let told = |exports: &Exports| exports.registrations().contains_key(&target);
+        let known = self.knowledge.exports().map(told);
+        if known != Some(false) {
+            return true;
+        }
+        match self.peers.remains(key) {
+            Some(remains) if !remains.ours.is_empty() => {
+                self.knowledge.retire(&target, &ClaimOwner::export(key), now.seconds());
+                self.publish = true;
+                self.touched.insert(target);
+                true
+            }
+            Some(Remains { left, .. }) => {
+                let namespace = self.caches.namespaces.get(&key.namespace);
+                let regarding = namespace.map(|namespace| events::namespace(&key.namespace, &namespace.uid));
+                let (named, more) = (left.first().cloned().unwrap_or_default(), left.len().saturating_sub(1));
+                let text = format!(
+                    "Cloud Map service {target} has instances that say that this cluster exports {key}, which it does not: {named} and \
+                     {more} more. Its AWS Cloud Map MCS Controller left them, and other clusters import them. If no other cluster has \
+                     the id \"{}\", deregister them.",
+                    self.knowledge.local()
+                );
+                let (reason, action) = (EventReason::InstancesLeft, "Import");
+                let note = regarding.map(|regarding| Note { regarding, reason, action, text });
+                self.out.extend(note.map(Command::Emit));
+                false
+            }
+            None => false,
+        }
+    }
+}
