@@ -139,12 +139,15 @@ impl Registrations {
                     waiting.remove(owner);
                     changed.waits.insert((target.clone(), owner.clone()));
                     if let Some(held) = held {
-                        // An owner that this leader has not heard of yet may be gone. It waits as soon as it is heard
-                        // of.
+                        // An owner that this leader has not heard of yet may be gone. It waits, with its date, as soon
+                        // as it is heard of.
                         if self.wanted.get(&held.owner).is_some_and(|wanted| wanted.contains(target)) {
                             waiting.insert(held.owner.clone(), held.claimed);
-                            changed.waits.insert((target.clone(), held.owner.clone()));
+                        } else {
+                            let recorded = self.recorded.entry(held.owner.clone()).or_default();
+                            recorded.insert(target.clone(), held.claimed);
                         }
+                        changed.waits.insert((target.clone(), held.owner.clone()));
                         changed.freed.insert(held.owner.clone());
                     }
                     Registration { target: target.clone(), owner: owner.clone(), claimed, retiring: false }
@@ -314,12 +317,22 @@ mod tests {
         assert_eq!(holds(&registrations), (evil.clone(), 1), "it is as it was before");
 
         // By the record of the leader before: whoever is gone since does not wait.
-        let mut registrations = Registrations::resume(registrations.held, []);
-        registrations.set(&own, payments(), 8);
-        assert_eq!(holds(&registrations), (own.clone(), 8));
-        registrations.set(&own, BTreeSet::new(), 9);
-        registrations.set(&bad, payments(), 9);
-        assert_eq!(holds(&registrations), (bad, 9));
+        let resumed = || Registrations::resume(registrations.held.clone(), []);
+        let mut gone = resumed();
+        gone.set(&own, payments(), 8);
+        assert_eq!(holds(&gone), (own.clone(), 8));
+        gone.set(&own, BTreeSet::new(), 9);
+        gone.set(&bad, payments(), 9);
+        assert_eq!(holds(&gone), (bad, 9));
+
+        // Who is still there, and is heard of later, waits with its date.
+        let mut there = resumed();
+        let changed = there.set(&own, payments(), 8);
+        assert!(changed.waits.contains(&(payments().pop_first().unwrap(), evil.clone())));
+        there.set(&evil, payments(), 9);
+        there.set(&own, BTreeSet::new(), 10);
+        there.set(&evil, payments(), 11);
+        assert_eq!(holds(&there), (evil, 1));
     }
 
     #[test]
