@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Boots two API servers and the Cloud Map emulator, runs a controller for each as a process of this machine, and prints
-# the figures of docs/benchmarks.md, a line of JSON each, on standard output.
+# Starts two API servers and the Cloud Map emulator, runs one controller per API server as a process on this machine, and
+# prints the figures of docs/benchmarks.md on standard output, one line of JSON per figure.
 #
 #   integration/bench.sh [--figures image,small,large,idle,memory,change] [--services 1000] [--endpoints 10]
 #                        [--changes 300] [--idle 120]
@@ -9,8 +9,8 @@
 #   LOGS=FOLDER       keep the logs of the controllers there
 #   LOG=FILTER        what the controllers log [default: warn]
 #
-# Whatever it starts is in the testbed's control group: it ends with this script, or with the next run if this one is
-# killed.
+# Everything that it starts is in the testbed's control group. It ends with this script, or with the next run if this one
+# is killed.
 set -euo pipefail
 
 # shellcheck source=integration/stages.sh
@@ -33,14 +33,14 @@ finish() {
 	exit "$status"
 }
 
-# wait_for URL WHAT: until something answers there.
+# wait_for URL WHAT: waits until something answers at the URL.
 wait_for() {
 	curl --noproxy '*' --silent --fail --output /dev/null --max-time 5 --retry 60 --retry-delay 1 --retry-all-errors "$1" ||
 		{ echo "$2 does not answer at $1" >&2; return 1; }
 }
 
-# start_controller NUMBER: of that cluster, with the allocator as config/manager sets it. Cluster id and access key id are
-# one, so that the emulator tells callers apart.
+# start_controller NUMBER: starts the controller of that cluster. The allocator is set as in config/manager. The access
+# key id equals the cluster id, so that the emulator can tell callers apart.
 start_controller() {
 	local id=bench-$1 context
 	context=$(cut -d, -f"$1" <<<"$CONTEXTS")
@@ -54,7 +54,7 @@ start_controller() {
 		--cluster-id "$id" --clusterset-id bench --cloudmap-endpoint "$EMULATOR" --listen "$TESTBED_HOST_IP:871$1"
 }
 
-# member NUMBER: the cluster and its controller, as the benchmark takes them.
+# member NUMBER: prints the cluster and its controller in the format that the benchmark expects.
 member() {
 	echo "id=bench-$1,context=$(cut -d, -f"$1" <<<"$CONTEXTS"),pid=$(cat "$TESTBED_STATE/host/controller-$1.pid"),admin=http://$TESTBED_HOST_IP:871$1"
 }
@@ -63,7 +63,7 @@ main() {
 	export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}
 	local built=$CARGO_TARGET_DIR/release
 	build_release >&2
-	# As users get it.
+	# The binary that users get.
 	[ -n "${CONTROLLER:-}" ] || build_dist >&2
 	CONTROLLER=${CONTROLLER:-$CARGO_TARGET_DIR/dist/cloudmap-mcs}
 	WORK=$(mktemp -d)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What every change has to pass (`make check`), without root and in about a minute once all is compiled: formatting,
-# clippy, rustdoc, what the dependencies are, shell scripts, and the library's tests. `make test` begins with it.
+# Every change has to pass this (`make check`): formatting, clippy, rustdoc, the rules for dependencies, the shell
+# scripts, and the library's tests. It needs no root, and takes about a minute once everything is compiled. `make test`
+# begins with it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
@@ -25,7 +26,7 @@ stage "cargo clippy"
 cargo clippy --workspace --all-targets --all-features -- --deny warnings
 
 stage "cargo doc"
-# Private items are documented, too: links to them are what contributors read.
+# Includes private items, because contributors follow links to them.
 RUSTDOCFLAGS="--deny warnings --allow rustdoc::private_intra_doc_links" cargo doc --quiet --workspace --no-deps --document-private-items
 
 stage "cargo deny: bans, licences, sources, advisories"
@@ -36,15 +37,15 @@ if ! [ -x "$folder/bin/cargo-deny" ]; then
 	cargo install --quiet --locked --root "$folder" --target-dir "$folder.build" "cargo-deny@$CARGO_DENY_VERSION"
 	rm -rf "$folder.build"
 fi
-# deny CHECK...: makes these checks.
+# deny CHECK...: runs these checks of cargo-deny.
 deny() { "$folder/bin/cargo-deny" --all-features check --hide-inclusion-graph "$@"; }
 deny bans licenses sources
-# Advisories change without us, and their database is on the network: who cannot reach it has checked all else.
+# The database of advisories is on the network. If it cannot be reached, everything else is still checked.
 if output=$(timeout 60 "$folder/bin/cargo-deny" --all-features fetch db 2>&1); then
 	deny --disable-fetch advisories
 else
 	printf '%s\n' "$output" | tail -n 1
-	echo "the database of advisories cannot be reached: dependencies were NOT compared with it"
+	echo "the database of advisories cannot be reached: dependencies were NOT checked for known vulnerabilities"
 fi
 
 stage "Library tests"

@@ -1,5 +1,5 @@
-# Clusters with the controller in them: the testbed and the emulator, or clusters that one has. Sourced after
-# stages.sh by whatever needs them.
+# Provides clusters that run the controller: the testbed with the emulator, or existing clusters. Scripts source this file
+# after stages.sh.
 #
 #   CONTEXTS=a,b[,c]     contexts of the kubeconfig, instead of the testbed; their pods must reach each other
 #   IMAGE=name:tag       the controller's image, where the clusters' nodes can pull it (needed with CONTEXTS)
@@ -10,10 +10,10 @@
 readonly CLUSTERSET_ID=${CLUSTERSET_ID:-demo}
 readonly SYSTEM_NAMESPACE=cloudmap-mcs-system
 GIVEN_CONTEXTS=${CONTEXTS:-}
-# Set by `eval "$(testbed env)"` in the user's shell: the testbed is no cluster that one has.
+# `eval "$(testbed env)"` sets CONTEXTS in the user's shell. The testbed does not count as existing clusters.
 [ -z "${TESTBED_SLOT:-}" ] || GIVEN_CONTEXTS=
 
-# clusters_check: says at once what is missing, and what to do instead.
+# clusters_check: reports at once what is missing, and what to do instead.
 clusters_check() {
 	local context output
 	if [ -z "$GIVEN_CONTEXTS" ]; then
@@ -33,7 +33,7 @@ whose clusters' pods reach each other (kind, EKS):
 AWS_REGION names the region of AWS, where the controller's service account has a role (see README.md)"
 }
 
-# contexts_check: CONTEXTS names two or three clusters, and they answer.
+# contexts_check: checks that CONTEXTS names two or three clusters and that they answer.
 contexts_check() {
 	local context
 	[[ $GIVEN_CONTEXTS =~ ^[^,]+,[^,]+(,[^,]+)?$ ]] || fail "CONTEXTS takes two or three contexts of your kubeconfig, as in CONTEXTS=kind-a,kind-b"
@@ -46,7 +46,7 @@ contexts_check() {
 clusters_up() {
 	if [ -z "$GIVEN_CONTEXTS" ]; then
 		stage "$1 Kubernetes clusters (the first time, compiling Kubernetes takes some minutes)"
-		# From nothing: the objects and the registry of an earlier run would be part of this one.
+		# Starts afresh: the objects and the registry of an earlier run would be part of this one.
 		"$TESTBED" down
 		"$TESTBED" up --clusters "$1"
 		eval "$("$TESTBED" env)"
@@ -71,11 +71,11 @@ registry_up() {
 	export CLOUDMAP_ENDPOINT
 }
 
-# image_up BINARY: an image of the controller on every node; sets IMAGE.
+# image_up BINARY: puts an image of the controller on every node; sets IMAGE.
 image_up() {
 	local tar
 	[ -z "$GIVEN_CONTEXTS" ] || return 0
-	# Tagged by content: a testbed that is up already takes the new one.
+	# The tag depends on the content, so that a running testbed takes the new image.
 	IMAGE=cloudmap-mcs:$(sha256sum "$1" | cut -c1-12)
 	tar=$TESTBED_STATE/cloudmap-mcs.tar
 	"$TESTBED" image "$IMAGE" "$tar" "$1"
@@ -89,7 +89,7 @@ controller_install() {
 	"$ROOT/integration/install.sh" "$1" "$2" "$CLUSTERSET_ID" "$IMAGE" "${CLOUDMAP_ENDPOINT:-}"
 }
 
-# controllers_install: in every cluster, as cluster-1, cluster-2 and so on.
+# controllers_install: installs the controller in every cluster, with the ids cluster-1, cluster-2 and so on.
 controllers_install() {
 	local n installs=() install
 	for n in "${!EVERY_CONTEXT[@]}"; do
@@ -99,13 +99,13 @@ controllers_install() {
 	for install in "${installs[@]}"; do wait "$install"; done
 }
 
-# tests_environment: what the tests on clusters want to know; see integration/src/scenario/mod.rs.
+# tests_environment: sets the variables that tests on clusters read; see integration/src/scenario/mod.rs.
 tests_environment() {
 	export MCS_E2E_CONTEXTS=$CONTEXTS MCS_E2E_EMULATOR=${CLOUDMAP_ENDPOINT:-} MCS_E2E_AGNHOST_IMAGE=${TESTBED_AGNHOST_IMAGE:-}
 	export MCS_E2E_DNS_HOST=${TESTBED_HOST_IP:-}
 }
 
-# clusters_logs: what the controllers and the emulator said last, for whoever looks into a failure.
+# clusters_logs: prints the last log lines of the controllers and of the emulator, to analyse a failure.
 clusters_logs() {
 	local context pod
 	[ -n "${CONTEXT_1:-}" ] || return 0

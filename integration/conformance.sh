@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# The conformance suite (`make conformance`) on clusters that have the controller installed; docs/conformance.md.
+# Runs the conformance suite (`make conformance`) on clusters that run the controller; see docs/conformance.md.
 #
 #   CONTEXTS=a,b[,c]       contexts of the kubeconfig
-#   CHECKS=...             only checks whose names contain this, or that show the requirement of this number
-#   DISRUPTIVE=1           also those that stop controllers and change ClusterProperties for a while
-#   CLOUDMAP_ENDPOINT=...  the emulator that the controllers use, if they do; without it some checks are skipped
-#   REPORT=path            the report is written to <path>.md and <path>.json
-#   THREADS=n              so many checks at once
+#   CHECKS=...             only checks whose name contains this, or that verify the requirement with this number
+#   DISRUPTIVE=1           also checks that stop controllers and change ClusterProperties for a while
+#   CLOUDMAP_ENDPOINT=...  the emulator, if the controllers use one; without it some checks are skipped
+#   REPORT=path            where to write the report: <path>.md and <path>.json
+#   THREADS=n              number of checks that run at once
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
 help_asked "$@"
 . integration/clusters.sh
 
-# A testbed that is up is as good as any other cluster here.
+# A running testbed will do as well.
 GIVEN_CONTEXTS=${CONTEXTS:-}
 need kubectl "kubectl 1.32 or later (https://kubernetes.io/docs/tasks/tools)" \
 	cargo "a Rust toolchain (https://rustup.rs)" cc "a C compiler"

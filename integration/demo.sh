@@ -2,9 +2,9 @@
 # `make demo`: two clusters, the controller, and what it does, step by step. Every step is checked.
 #
 #   KEEP=1               leave everything running at the end
-#   CONTEXTS=a,b         two clusters one has (kind, EKS) instead of two on this machine; see clusters.sh for the
-#                        settings that go with it (IMAGE, CLOUDMAP_ENDPOINT or AWS_REGION). Without the steps in which an
-#                        ECS task takes part: its host is a part of the machine's network
+#   CONTEXTS=a,b         two existing clusters (kind, EKS) instead of two on this machine. clusters.sh describes the
+#                        other settings that are then needed (IMAGE, CLOUDMAP_ENDPOINT or AWS_REGION). Steps with an ECS
+#                        task are left out, because its host is a part of this machine's network
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
@@ -23,7 +23,7 @@ step() {
 	printf '\n%s== [%s] %d. %s%s\n' "$BOLD" "$(elapsed)" "$STEP" "$1" "$PLAIN"
 }
 
-# tell TEXT...: what the reader should know, in lines.
+# tell TEXT...: explains something to the reader, one argument per line.
 tell() { printf '%s\n' "$@"; }
 
 # show CMD...: prints a command, runs it, and prints its output indented.
@@ -32,7 +32,7 @@ show() {
 	"$@" 2>&1 | awk '{ print "    " $0 }'
 }
 
-# quoted WORD...: as one would type it.
+# quoted WORD...: prints the words as one would type them.
 quoted() {
 	local word line=
 	case $1 in
@@ -45,7 +45,7 @@ quoted() {
 	echo "${line# }"
 }
 
-# now: in milliseconds (in seconds, where bash is older than 5).
+# now: the time in milliseconds (rounded to seconds, if bash is older than version 5).
 now() { if [ -n "${EPOCHREALTIME:-}" ]; then echo $((${EPOCHREALTIME//[.,]/} / 1000)); else echo "$(date +%s)000"; fi; }
 
 # since MILLISECONDS: the seconds since then.
@@ -56,28 +56,28 @@ within() {
 	local deadline=$((SECONDS + $1)) what=$2
 	shift 2
 	until "$@" >/dev/null 2>&1; do
-		[ "$SECONDS" -lt "$deadline" ] || fail "expected, and did not come in time: $what"
+		[ "$SECONDS" -lt "$deadline" ] || fail "this did not happen in time: $what"
 		sleep 0.1
 	done
 }
 
-# ok WHAT: a fact that was checked.
+# ok WHAT: prints a fact that was checked.
 ok() { printf '  %s✓%s %s\n' "$BOLD" "$PLAIN" "$1"; }
 
 one() { kubectl --context "$CONTEXT_1" "$@"; }
 two() { kubectl --context "$CONTEXT_2" "$@"; }
 
-# Inside a pod of cluster 2.
+# in_client CMD...: runs a command in a pod of cluster 2.
 in_client() { two -n "$NAMESPACE" exec deployment/client -- "$@"; }
 
-# ECS, which a program of this repository plays, with its tasks in the Cloud Map namespace that the pods are in.
+# ecs ARGS...: a program of this repository plays ECS. Its tasks are in the Cloud Map namespace that the pods are in.
 ecs() { "$TESTBED_STATE/bin/ecs" --endpoint "$CLOUDMAP_ENDPOINT" --namespace "$NAMESPACE" --ttl 2 "$@"; }
 
 condition_is() {
 	[ "$(one -n "$NAMESPACE" get serviceexport "$SERVICE" -o "jsonpath={.status.conditions[?(@.type==\"$1\")].status}")" = "$2" ]
 }
 
-# addresses CONTEXT SELECTOR: the ready addresses in its EndpointSlices, sorted.
+# addresses CONTEXT SELECTOR: prints the ready addresses of the selected EndpointSlices, sorted.
 addresses() {
 	kubectl --context "$1" -n "$NAMESPACE" get endpointslices -l "$2" \
 		-o 'jsonpath={range .items[*].endpoints[?(@.conditions.ready==true)]}{.addresses[0]}{"\n"}{end}' | sort -u | sed '/^$/d'
@@ -88,7 +88,7 @@ pod_count_is() { [ "$(one -n "$NAMESPACE" get pods -l "app=$SERVICE" -o name | w
 local_is() { [ "$(local_addresses | wc -l)" = "$1" ]; }
 same_addresses() { [ "$(local_addresses)" = "$(imported_addresses)" ]; }
 
-# follows WHAT: cluster 2 has what cluster 1 has; says how long it took since it was so in cluster 1.
+# follows WHAT: waits until cluster 2 has the endpoints of cluster 1, and prints how long that took.
 follows() {
 	local start
 	start=$(now)
@@ -102,7 +102,7 @@ clusters_check
 if [ -n "$GIVEN_CONTEXTS" ]; then
 	for context in ${GIVEN_CONTEXTS//,/ }; do
 		! kubectl --context "$context" get namespace "$NAMESPACE" >/dev/null 2>&1 ||
-			fail "$context has a namespace '$NAMESPACE' already; the demo makes one of this name and removes it at the end"
+			fail "$context already has a namespace '$NAMESPACE'; the demo creates a namespace of this name and removes it at the end"
 	done
 fi
 
@@ -171,7 +171,7 @@ if [ -z "$GIVEN_CONTEXTS" ]; then
 	stage "Building the controller and the emulator (the first time, some minutes)"
 	use_target
 	build_release
-	# Built is built: another checkout may go on.
+	# The build is finished: another checkout may build now.
 	exec 6>&-
 fi
 clusters_up 2
@@ -179,7 +179,7 @@ if [ -z "$GIVEN_CONTEXTS" ]; then
 	stage "A Cloud Map emulator, and an image of the controller on every node"
 	registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --call-latency 20ms --operation-latency 100ms
 	image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
-	# Another checkout may build another one meanwhile.
+	# Another checkout may replace the file meanwhile.
 	install -D "$CARGO_TARGET_DIR/release/ecs" "$TESTBED_STATE/bin/ecs"
 fi
 
@@ -253,7 +253,7 @@ answer() { in_client curl --silent --fail --max-time 5 "http://$NAME/hostname"; 
 within 30 "http://$NAME/hostname answers" answer
 show two -n "$NAMESPACE" exec deployment/client -- curl --silent "http://$NAME/hostname"
 SERVER=$(answer)
-one -n "$NAMESPACE" get pod "$SERVER" >/dev/null || fail "'$SERVER' answered, and cluster 1 has no such pod"
+one -n "$NAMESPACE" get pod "$SERVER" >/dev/null || fail "'$SERVER' answered, but cluster 1 has no such pod"
 ok "$SERVER answered, which runs in cluster 1"
 
 step "Cluster 2 follows what happens in cluster 1"
@@ -303,7 +303,7 @@ if [ -z "$GIVEN_CONTEXTS" ]; then
 	show ecs exec orders -- dig +short "$SERVICE.$NAMESPACE" A
 	show ecs exec orders -- curl --silent "http://$SERVICE.$NAMESPACE:8080/hostname"
 	SERVER=$(from_task)
-	one -n "$NAMESPACE" get pod "$SERVER" >/dev/null || fail "'$SERVER' answered the ECS task, and cluster 1 has no such pod"
+	one -n "$NAMESPACE" get pod "$SERVER" >/dev/null || fail "'$SERVER' answered the ECS task, but cluster 1 has no such pod"
 	ok "$SERVER answered, which runs in cluster 1"
 
 	step "A pod calls an ECS task"

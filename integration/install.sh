@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs the controller in one cluster as a user does, with `kubectl apply -k`, and prints what it runs.
+# Installs the controller in one cluster as a user does, with `kubectl apply -k`, and prints every command.
 #
 #   integration/install.sh CONTEXT CLUSTER_ID CLUSTERSET_ID IMAGE [CLOUDMAP_ENDPOINT]
 #
-# With an endpoint the registry is an emulator there, which takes any credentials; without one it is AWS in AWS_REGION,
-# and the controller's service account must have a role (README.md). Ids that the cluster has already are kept.
+# With an endpoint, the controller uses the emulator there, which accepts any credentials. Without one, it uses AWS in
+# AWS_REGION, and its service account must have a role (README.md). If the cluster already has ids, they are kept.
 set -euo pipefail
 # shellcheck source=integration/stages.sh
 . "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
@@ -13,9 +13,9 @@ cd "$ROOT"
 
 [ $# -ge 4 ] || fail "usage: install.sh CONTEXT CLUSTER_ID CLUSTERSET_ID IMAGE [CLOUDMAP_ENDPOINT]"
 readonly CONTEXT=$1 CLUSTER_ID=$2 CLUSTERSET_ID=$3 IMAGE=$4 ENDPOINT=${5:-} REGION=${AWS_REGION:-eu-central-1}
-[[ $IMAGE == ?*:?* ]] || fail "'$IMAGE' is no image: it takes name:tag"
+[[ $IMAGE == ?*:?* ]] || fail "'$IMAGE' is not an image: write name:tag"
 
-# Beside the overlay that it extends: kustomize takes relative paths only.
+# This folder is next to the overlay that it extends, because kustomize accepts relative paths only.
 work=$(mktemp -d "$ROOT/integration/.install.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
@@ -39,7 +39,7 @@ in_cluster wait --timeout 60s --for condition=Established crd/clusterproperties.
 property() {
 	local kept
 	if kept=$(kubectl --context "$CONTEXT" get clusterproperty "$1" -o 'jsonpath={.spec.value}' 2>/dev/null); then
-		[ "$kept" = "$2" ] || echo "the ClusterProperty $1 is '$kept' already, and stays so"
+		[ "$kept" = "$2" ] || echo "the ClusterProperty $1 is already '$kept', and stays so"
 		return
 	fi
 	printf 'apiVersion: about.k8s.io/v1beta1\nkind: ClusterProperty\nmetadata: {name: %s}\nspec: {value: %s}\n' "$1" "$2" >"$work/property.yaml"
@@ -73,18 +73,18 @@ secretGenerator:
 - name: cloudmap-mcs-emulator
   behavior: merge
   literals:
-  # The emulator keeps its books by access key id.
+  # The emulator counts calls by access key id.
   - AWS_ACCESS_KEY_ID=$CLUSTER_ID
 YAML
 sed "s/^/${DIM}  | /; s/\$/$PLAIN/" "$work/overlay/kustomization.yaml"
 in_cluster apply -k "$work/overlay"
 
-# ---- CoreDNS, as coredns/README.md has it (which also says how the managed add-on of EKS takes its Corefile) ---------
+# ---- CoreDNS, as described in coredns/README.md (also for the managed add-on of EKS) ----------------------------------
 
 in_cluster apply -k coredns
 kubectl --context "$CONTEXT" -n kube-system get configmap coredns -o 'jsonpath={.data.Corefile}' >"$work/before"
 sed -f coredns/corefile.sed "$work/before" >"$work/Corefile"
-grep -q clusterset.local "$work/Corefile" || fail "the Corefile of $CONTEXT is not one that coredns/corefile.sed knows: see coredns/README.md"
+grep -q clusterset.local "$work/Corefile" || fail "coredns/corefile.sed cannot edit the Corefile of $CONTEXT: see coredns/README.md"
 if ! cmp -s "$work/before" "$work/Corefile"; then
 	printf '%s$ sed -f coredns/corefile.sed Corefile%s\n' "$DIM" "$PLAIN"
 	kubectl --context "$CONTEXT" -n kube-system create configmap coredns --from-file "$work/Corefile" --dry-run=client -o yaml >"$work/coredns.yaml"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Puts moto, the Python mock of AWS that the emulator is compared with, into a virtual environment in the cache folder,
-# unless it is there already, and prints the path of its moto_server. Everything else goes to standard error.
+# Installs moto, the Python mock of AWS that the emulator is compared with, into a virtual environment in the cache
+# folder, unless it is already installed. Prints the path of moto_server on standard output, and all else on standard
+# error.
 set -euo pipefail
 # shellcheck source=integration/stages.sh
 . "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
@@ -15,7 +16,7 @@ if [[ ! -f $venv/complete ]]; then
     if ! command -v python3 >/dev/null || ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
         echo "moto.sh: python3 with venv is missing; installing the packages python3 and python3-venv" >&2
         if ! command -v apt-get >/dev/null; then
-            echo "moto.sh: there is no apt-get here: install Python 3 with venv by hand, or set MOTO_SERVER=skip to leave moto out" >&2
+            echo "moto.sh: apt-get is missing: install Python 3 with venv yourself, or set MOTO_SERVER=skip to leave moto out" >&2
             exit 1
         fi
         root=()

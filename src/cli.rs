@@ -9,7 +9,7 @@ use k8s_openapi::jiff::SignedDuration;
 use crate::{
     annotations::{Policy, ZoneKind},
     cluster::{LabelKeys, selector::NamespaceSelector},
-    foreign::ImportFrom,
+    discovery::ImportFrom,
     instances::{RegistrationPolicy, Selection, target::validate},
     model::{ClusterId, ClusterSetId, Target},
     release,

@@ -8,7 +8,7 @@
 //!     cluster                export, model              ledger, instances
 //!
 //!     ServiceImport, derived Service, EndpointSlices,  ◄─ apply ◄─ plan (pure) ◄─ observe ◄─ heads, pages,
-//!     conditions, Events                                  import, model      ledger, foreign   instances
+//!     conditions, Events                                  import, model      ledger, discovery instances
 //! ```
 //!
 //! Start reading with [`model`] (the words), then [`ledger`] (how clusters exchange their exports).
@@ -24,9 +24,9 @@ pub mod cli;
 pub mod cloudmap;
 pub mod cluster;
 pub mod controller;
+pub mod discovery;
 pub mod env;
 pub mod export;
-pub mod foreign;
 pub mod import;
 pub mod instances;
 pub mod ledger;

@@ -15,12 +15,12 @@ use cloudmap_mcs::{
         Metrics, NewService, Operation, OperationId, OperationState, Rates,
     },
     instances::{
-        Consent, Identity, Source,
-        sync::{Desired, Outcome, Settings as SyncSettings, TargetDesired, spawn},
+        Consent, Owner, Source,
+        sync::{Desired, Outcome, SyncSettings, TargetDesired, spawn},
     },
     model::{Conditions, Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, Target},
 };
-use cloudmap_mcs_integration::emulator::{Effect, Emulator, Fault, Latency, Settings};
+use cloudmap_mcs_integration::emulator::{Effect, Emulator, EmulatorSettings, Fault, Latency};
 use prometheus::Registry;
 use tokio::{sync::watch, time::Instant};
 
@@ -33,7 +33,7 @@ struct Bed {
     metrics: Metrics,
 }
 
-async fn bed(settings: Settings) -> Bed {
+async fn bed(settings: EmulatorSettings) -> Bed {
     let emulator = Emulator::start(settings).await.unwrap();
     let sdk = aws_config::SdkConfig::builder()
         .behavior_version(BehaviorVersion::latest())
@@ -48,8 +48,8 @@ async fn bed(settings: Settings) -> Bed {
     Bed { emulator, cloudmap, metrics }
 }
 
-fn quick() -> Settings {
-    Settings { operation_latency: Latency::millis(20), ..Settings::unthrottled() }
+fn quick() -> EmulatorSettings {
+    EmulatorSettings { operation_latency: Latency::millis(20), ..EmulatorSettings::unthrottled() }
 }
 
 fn instance(id: &str, address: &str) -> Instance {
@@ -204,7 +204,8 @@ async fn health_is_told_by_discovery_and_page_by_page() {
 
 #[tokio::test]
 async fn errors_are_sorted_by_what_can_be_done() {
-    let bed = bed(Settings { operation_latency: Latency::millis(2_000), ..Settings::unthrottled() }).await;
+    let bed =
+        bed(EmulatorSettings { operation_latency: Latency::millis(2_000), ..EmulatorSettings::unthrottled() }).await;
     let namespace = bed.namespace("shop").await;
     let service = bed.service(&namespace, "web").await;
     let register =
@@ -270,12 +271,8 @@ fn desired(web: &Target, pods: impl IntoIterator<Item = u8>, retiring: bool) -> 
     Arc::new(Desired { targets: [(web.clone(), wanted)].into() })
 }
 
-fn identity() -> Identity {
-    Identity {
-        clusterset: Some("prod".parse().unwrap()),
-        cluster: "c1".parse().unwrap(),
-        cluster_uid: "0b7a6c3e".into(),
-    }
+fn identity() -> Owner {
+    Owner { clusterset: Some("prod".parse().unwrap()), cluster: "c1".parse().unwrap(), cluster_uid: "0b7a6c3e".into() }
 }
 
 #[tokio::test]

@@ -12,15 +12,15 @@ use aws_sdk_servicediscovery::{
 use cloudmap_mcs::{
     cloudmap::{self, AwsCloudMap, AwsSettings, Limited, Limits, Rates},
     instances::{
-        Consent, Identity, InstanceSpec, Source,
+        Consent, InstanceSpec, Owner, Source,
         records::address_records,
-        sync::{Creation, Desired, Handle, Settings as SyncSettings, TargetDesired, TargetStatus, spawn},
+        sync::{Creation, Desired, SyncHandle, SyncSettings, TargetDesired, TargetStatus, spawn},
     },
     model::{Conditions, Endpoint, EndpointPort, IpFamily, Protocol, ServiceKey, ServicePort, Target},
 };
 use cloudmap_mcs_integration::{
     dns::{Answer, Client as Dns},
-    emulator::{DnsServer, Emulator, Latency, Settings},
+    emulator::{DnsServer, Emulator, EmulatorSettings, Latency},
 };
 use tokio::{sync::watch, time::Instant};
 
@@ -36,14 +36,15 @@ struct Bed {
     namespace: String,
     server: DnsServer,
     desired: watch::Sender<Arc<Desired>>,
-    handle: Handle,
+    handle: SyncHandle,
     _stop: tokio::sync::oneshot::Sender<()>,
 }
 
 impl Bed {
     async fn start() -> Self {
-        let delays = Settings { operation_latency: Latency::millis(20), ..Settings::unthrottled() };
-        let emulator = Emulator::start(Settings { health_delay: Duration::from_millis(50), ..delays }).await.unwrap();
+        let delays = EmulatorSettings { operation_latency: Latency::millis(20), ..EmulatorSettings::unthrottled() };
+        let emulator =
+            Emulator::start(EmulatorSettings { health_delay: Duration::from_millis(50), ..delays }).await.unwrap();
         let people = emulator.client("people");
         let created = people.create_private_dns_namespace().name("internal").vpc("vpc-1").send().await.unwrap();
         let namespace = loop {
@@ -115,9 +116,9 @@ impl Bed {
     }
 }
 
-fn identity() -> Identity {
+fn identity() -> Owner {
     let (clusterset, cluster) = (Some("prod".parse().unwrap()), "c1".parse().unwrap());
-    Identity { clusterset, cluster, cluster_uid: "0b7a6c3e".into() }
+    Owner { clusterset, cluster, cluster_uid: "0b7a6c3e".into() }
 }
 
 fn target(service: &str) -> Target {

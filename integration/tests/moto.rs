@@ -23,7 +23,7 @@ use aws_sdk_servicediscovery::types::{
     CustomHealthStatus, DnsConfig, DnsConfigChange, DnsRecord, HealthCheckCustomConfig, HealthStatusFilter,
     HttpNamespaceChange, PublicDnsNamespaceChange, RecordType, RoutingPolicy, ServiceChange, Tag,
 };
-use cloudmap_mcs_integration::emulator::{Emulator, Settings, sdk_config};
+use cloudmap_mcs_integration::emulator::{Emulator, EmulatorSettings, sdk_config};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -40,7 +40,7 @@ async fn the_emulator_and_moto_answer_alike() {
     }
     let (mut moto, moto_endpoint) = start_moto(&program).await;
     // Custom health takes effect at once, as in moto.
-    let settings = Settings { health_delay: Duration::ZERO, ..Settings::unthrottled() };
+    let settings = EmulatorSettings { health_delay: Duration::ZERO, ..EmulatorSettings::unthrottled() };
     let emulator = Emulator::start(settings).await.unwrap();
 
     let ours = Script::run(&emulator.endpoint()).await;

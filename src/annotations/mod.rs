@@ -29,7 +29,7 @@ pub enum Policy {
 
 /// How annotations are interpreted: the flags that external-dns has, too.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct AnnotationSettings {
     /// `--domain-filter`: only Cloud Map namespaces of these domains take host names. If empty, all do.
     pub domain_filter: Vec<String>,
     /// `--aws-zone-type`: only Cloud Map namespaces of this kind take host names. `None` means all, including API-only

@@ -65,7 +65,7 @@ fn address(id: &str, known: &[InstanceSpec]) -> String {
 mod tests {
     use super::*;
     use crate::{
-        instances::{Identity, Source},
+        instances::{Owner, Source},
         model::{Conditions, Endpoint, ServiceKey},
     };
 
@@ -74,7 +74,7 @@ mod tests {
     }
 
     fn specs(addresses: &[&str], hosts: &[&str]) -> Vec<InstanceSpec> {
-        let identity = Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
+        let identity = Owner { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
         let service = ServiceKey::new("shop", "web");
         let source = Source { identity: &identity, service: &service, ports: &[], region: None };
         let endpoints: Vec<_> = addresses

@@ -19,7 +19,7 @@ use std::{
 };
 
 use super::{
-    Settings, Zones,
+    AnnotationSettings, Zones,
     request::{HostTarget, Hosts, Named, Request},
 };
 use crate::{
@@ -90,7 +90,7 @@ pub fn plan(
     endpoints: &[Endpoint],
     pods: &Arc<ByAddress>,
     zones: Option<&Zones>,
-    settings: &Settings,
+    settings: &AnnotationSettings,
     rights: &Rights,
 ) -> Option<Planned> {
     let request = Request::read(&service.annotations)?;
@@ -103,7 +103,7 @@ pub fn plan_ingress(
     ingress: &Ingress,
     source: &Source<'_>,
     zones: Option<&Zones>,
-    settings: &Settings,
+    settings: &AnnotationSettings,
     rights: &Rights,
 ) -> Option<Planned> {
     let request = Request::read_ingress(&ingress.annotations, &ingress.hosts)?;
@@ -120,7 +120,7 @@ enum Origin<'a> {
 
 struct Planner<'a> {
     origin: Origin<'a>,
-    settings: &'a Settings,
+    settings: &'a AnnotationSettings,
     rights: &'a Rights,
     pods: Arc<ByAddress>,
     refusals: Vec<Refusal>,
@@ -130,7 +130,7 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(origin: Origin<'a>, settings: &'a Settings, rights: &'a Rights, pods: &Arc<ByAddress>) -> Self {
+    fn new(origin: Origin<'a>, settings: &'a AnnotationSettings, rights: &'a Rights, pods: &Arc<ByAddress>) -> Self {
         let (refusals, found, unknown) = Default::default();
         Self { origin, settings, rights, pods: Arc::clone(pods), refusals, found, unknown }
     }

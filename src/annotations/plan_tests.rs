@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     cloudmap::{Namespace, NamespaceKind, RecordType, fake::mk_service},
     cluster::{cache::Narrow, objects::Interner},
-    instances::{Identity, RegistrationPolicy, attributes::ServiceTraits, policy::mk_rights},
+    instances::{Owner, RegistrationPolicy, attributes::ServiceTraits, policy::mk_rights},
     model::ServiceKey,
 };
 
@@ -64,11 +64,19 @@ fn zones() -> Zones {
 }
 
 fn planned(service: &Service, endpoints: &[Endpoint]) -> Planned {
-    let identity = Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
+    let identity = Owner { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
     let key = ServiceKey::new("shop", "web");
     let source = Source { identity: &identity, service: &key, ports: &service.ports, region: None };
-    plan(service, &source, endpoints, &Arc::default(), Some(&zones()), &Settings::default(), &Rights::default())
-        .unwrap()
+    plan(
+        service,
+        &source,
+        endpoints,
+        &Arc::default(),
+        Some(&zones()),
+        &AnnotationSettings::default(),
+        &Rights::default(),
+    )
+    .unwrap()
 }
 
 /// One line per target: ready addresses, records, TTL.
@@ -248,10 +256,10 @@ fn requests_of_both_tools_add_up_and_a_service_without_requests_is_none() {
     ];
     let found = planned(&headless(&annotations), &[pod("10.0.0.1", true, None)]);
     assert_eq!(lines(&found), ["internal/nginx: 10.0.0.1 (A 60)", "internal/www: 10.0.0.1 (A 300)"]);
-    let identity = Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
+    let identity = Owner { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
     let key = ServiceKey::new("shop", "web");
     let source = Source { identity: &identity, service: &key, ports: &[], region: None };
-    let settings = Settings::default();
+    let settings = AnnotationSettings::default();
     assert_eq!(
         plan(&headless(&[]), &source, &[], &Arc::default(), Some(&zones()), &settings, &Rights::default()),
         None
@@ -269,10 +277,10 @@ fn requests_of_both_tools_add_up_and_a_service_without_requests_is_none() {
 
 #[test]
 fn the_owner_to_take_over_from_is_in_the_flag_or_the_annotation() {
-    let identity = Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
+    let identity = Owner { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
     let key = ServiceKey::new("shop", "web");
     let source = Source { identity: &identity, service: &key, ports: &[], region: None };
-    let settings = Settings { owner_id: Some("eks".to_owned()), ..Settings::default() };
+    let settings = AnnotationSettings { owner_id: Some("eks".to_owned()), ..AnnotationSettings::default() };
     let rights = mk_rights(RegistrationPolicy::Open, None, Some("external-dns/other"));
     let consent = |annotations: &[(&str, &str)]| {
         let found =
@@ -322,10 +330,10 @@ fn the_records_of_aliases_and_names_are_weighted() {
 }
 
 fn planned_with(annotations: &[(&str, &str)], rights: &Rights) -> Planned {
-    let identity = Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
+    let identity = Owner { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
     let key = ServiceKey::new("shop", "web");
     let source = Source { identity: &identity, service: &key, ports: &[], region: None };
-    let settings = Settings::default();
+    let settings = AnnotationSettings::default();
     plan(&headless(annotations), &source, &[], &Arc::default(), Some(&zones()), &settings, rights).unwrap()
 }
 

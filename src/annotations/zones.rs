@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 
-use super::Settings;
+use super::AnnotationSettings;
 use crate::{
     cloudmap::{Namespace, NamespaceKind},
     ledger,
@@ -51,7 +51,7 @@ impl Zones {
     ///
     /// # Errors
     /// Why no namespace takes the name, and the remedy.
-    pub fn target(&self, host: &str, settings: &Settings) -> Result<Target, String> {
+    pub fn target(&self, host: &str, settings: &AnnotationSettings) -> Result<Target, String> {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         let service = |zone: &Zone| {
             let rest = host.strip_suffix(&*zone.name.to_ascii_lowercase())?;
@@ -101,7 +101,7 @@ impl Zones {
     }
 }
 
-impl Settings {
+impl AnnotationSettings {
     /// Whether a namespace takes host names, by the rules of external-dns: a filter means the domain and its
     /// subdomains, and with a leading dot only the subdomains.
     fn takes(&self, zone: &Zone) -> bool {
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_namespace_with_the_longest_suffix_at_a_dot_takes_the_name() {
-        let settings = Settings::default();
+        let settings = AnnotationSettings::default();
         for (host, target) in [
             ("web.internal", Some("internal/web")),
             ("web.prod.internal", Some("prod.internal/web")),
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_ledger_takes_no_host_name() {
-        let settings = Settings::default();
+        let settings = AnnotationSettings::default();
         let zones = |names: &[&str]| zones(&names.iter().map(|name| (*name, NamespaceKind::Http)).collect::<Vec<_>>());
         for host in ["clusters.clusterset-prod", "exports-0.red.ClusterSet-prod", "a.clusterset-prod.example.org"] {
             let message =
@@ -192,10 +192,10 @@ mod tests {
 
     #[test]
     fn flags_exclude_namespaces() {
-        let filtered = |filter: &[&str], zone_kind| Settings {
+        let filtered = |filter: &[&str], zone_kind| AnnotationSettings {
             domain_filter: filter.iter().map(|&filter| filter.to_owned()).collect(),
             zone_kind,
-            ..Settings::default()
+            ..AnnotationSettings::default()
         };
         for (settings, host, target) in [
             (filtered(&["prod.internal"], None), "web.prod.internal", Some("prod.internal/web")),
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn if_namespaces_share_a_name_the_used_one_must_be_of_the_requested_kind() {
         use NamespaceKind::{DnsPrivate, DnsPublic, Http};
-        let of = |zone_kind| Settings { zone_kind, ..Settings::default() };
+        let of = |zone_kind| AnnotationSettings { zone_kind, ..AnnotationSettings::default() };
         for (kinds, zone_kind, used) in [
             (&[DnsPublic, DnsPrivate][..], Some(ZoneKind::Public), Err("private")),
             (&[DnsPublic, DnsPrivate], Some(ZoneKind::Private), Ok(())),
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_refusal_has_the_host_name_and_the_remedy() {
-        let settings = Settings::default();
+        let settings = AnnotationSettings::default();
         let message = all().target("web.example.com", &settings).unwrap_err();
         assert!(message.contains("\"web.example.com\"") && message.contains("create a namespace"), "{message}");
         assert!(all().target("example.org", &settings).unwrap_err().contains("put the name of a service"));

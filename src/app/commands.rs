@@ -6,15 +6,13 @@ use anyhow::Context as _;
 use tokio::time::{Instant, sleep};
 
 use super::connect;
+use crate::cluster::record::{Accepted, Position, Record, RecordStore, StoreError};
 use crate::{
     api,
     cli::{ForgetArgs, KubeArgs, LeaveArgs},
     cloudmap::CloudMap,
     cluster::record::RecordObject,
-    ledger::{
-        record::{Accepted, Position, Record, RecordStore, StoreError},
-        show,
-    },
+    ledger::show,
     model::{ClusterId, ClusterSetId},
 };
 

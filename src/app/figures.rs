@@ -11,25 +11,25 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{
     cloudmap::{self, Estimate},
-    foreign::{self, NoEndpoint},
+    discovery::{self, NoEndpoint},
     instances::sync,
-    ledger::driver::{Handle, Status},
+    ledger::driver::{LedgerHandle, Status},
 };
 
 /// The metrics. Clones are cheap.
 #[derive(Debug, Clone)]
-pub(super) struct Figures {
+pub(super) struct LeaderMetrics {
     sources: Arc<Mutex<Sources>>,
 }
 
 #[derive(Debug, Default)]
 struct Sources {
     ledger: Option<watch::Receiver<Arc<Status>>>,
-    instances: Option<watch::Receiver<sync::Figures>>,
-    foreign: Option<watch::Receiver<foreign::Figures>>,
+    instances: Option<watch::Receiver<sync::SyncFigures>>,
+    discovery: Option<watch::Receiver<discovery::DiscoveryFigures>>,
 }
 
-impl Figures {
+impl LeaderMetrics {
     pub(super) fn new(registry: &Registry, calls: cloudmap::Metrics) -> prometheus::Result<Self> {
         let sources = Arc::default();
         let collector = Scrape::new(Arc::clone(&sources), calls)?;
@@ -40,12 +40,12 @@ impl Figures {
     /// Shows the numbers of these sources from now on.
     pub(super) fn follow(
         &self,
-        ledger: Option<&Handle>,
-        instances: watch::Receiver<sync::Figures>,
-        foreign: watch::Receiver<foreign::Figures>,
+        ledger: Option<&LedgerHandle>,
+        instances: watch::Receiver<sync::SyncFigures>,
+        discovery: watch::Receiver<discovery::DiscoveryFigures>,
     ) {
-        let ledger = ledger.map(Handle::status);
-        *self.lock() = Sources { ledger, instances: Some(instances), foreign: Some(foreign) };
+        let ledger = ledger.map(LedgerHandle::status);
+        *self.lock() = Sources { ledger, instances: Some(instances), discovery: Some(discovery) };
     }
 
     /// Shows nothing: this replica does not lead.
@@ -152,8 +152,8 @@ impl Scrape {
             }
             self.drift_period.set(figures.drift_period.as_secs_f64());
         }
-        if let Some(figures) = &sources.foreign {
-            self.update_foreign(&figures.borrow());
+        if let Some(figures) = &sources.discovery {
+            self.update_discovery(&figures.borrow());
         }
         let (begun, before) = &self.started;
         let estimate = self.calls.snapshot().per_month(before, begun.elapsed());
@@ -164,7 +164,7 @@ impl Scrape {
         }
     }
 
-    fn update_foreign(&self, figures: &foreign::Figures) {
+    fn update_discovery(&self, figures: &discovery::DiscoveryFigures) {
         for (name, value) in [
             ("namespaces", figures.namespaces),
             ("unreadable_namespaces", figures.unreadable_namespaces),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tracing::info;
 
-use super::figures::Figures;
+use super::figures::LeaderMetrics;
 use crate::{
     annotations::{self, Directory, Policy},
     api::events::EventReason,
@@ -13,12 +13,12 @@ use crate::{
     cloudmap::CloudMap,
     cluster::{
         Caches, ClusterWriter, Leadership,
-        events::{self, Note},
+        events::{self, EventRecord},
         identity::{Identity, Known},
         record::RecordObject,
     },
     controller::{self, ImportRules, Inputs, Membership, Mode, Records, Targets},
-    foreign,
+    discovery,
     instances::{self, Naming},
     ledger::driver,
     model::{ClusterId, IpFamily, addresses::Range},
@@ -36,7 +36,7 @@ pub(super) struct Leader {
     pub(super) uid: Arc<str>,
     pub(super) families: Vec<IpFamily>,
     pub(super) service_ranges: watch::Receiver<Arc<[Range]>>,
-    pub(super) figures: Figures,
+    pub(super) figures: LeaderMetrics,
     pub(super) metrics: controller::Metrics,
 }
 
@@ -82,11 +82,11 @@ impl Leader {
         if let Some(text) = identity.as_ref().and_then(Identity::warning) {
             let regarding = events::lease(&self.args.place.kube.namespace);
             let (reason, action) = (EventReason::DottedClusterId, "Identify");
-            self.writer.publish_event(Note { regarding, reason, action, text }).await;
+            self.writer.emit(EventRecord { regarding, reason, action, text }).await;
         }
         match identity {
             Some(Identity { cluster, clusterset: Some(clusterset), uid }) => {
-                let mut settings = driver::Settings::new(cluster.clone(), clusterset.clone(), &*uid);
+                let mut settings = driver::LedgerSettings::new(cluster.clone(), clusterset.clone(), &*uid);
                 settings.timing = settings.timing.with_tick(self.args.ledger_tick);
                 settings.stale_ttl = self.args.stale_cluster_ttl;
                 let ledger = driver::spawn(
@@ -97,13 +97,13 @@ impl Leader {
                     std::future::pending(),
                 );
                 let membership = Membership::Joining("The controller is starting".to_owned());
-                let identity = instances::Identity { clusterset: Some(clusterset), cluster, cluster_uid: uid };
+                let identity = instances::Owner { clusterset: Some(clusterset), cluster, cluster_uid: uid };
                 self.control(identity, Records::Ledger(ledger), membership).await
             }
             Some(Identity { cluster, clusterset: None, uid }) => {
                 let remedy = "This cluster is in no ClusterSet. Create the ClusterProperty clusterset.k8s.io, or start \
                               the controller with --clusterset-id.";
-                let identity = instances::Identity { clusterset: None, cluster, cluster_uid: uid };
+                let identity = instances::Owner { clusterset: None, cluster, cluster_uid: uid };
                 let (record, cloudmap) = (Arc::clone(&self.record) as _, Arc::clone(&self.cloudmap));
                 let records = driver::local::spawn(record, self.leadership.clone(), cloudmap, &self.uid);
                 self.control(identity, Records::Local(records), Membership::Joining(remedy.to_owned())).await
@@ -111,14 +111,14 @@ impl Leader {
             None => {
                 let Ok(placeholder) = self.uid.parse::<ClusterId>() else { return std::future::pending().await };
                 let identity =
-                    instances::Identity { clusterset: None, cluster: placeholder, cluster_uid: self.uid.clone() };
+                    instances::Owner { clusterset: None, cluster: placeholder, cluster_uid: self.uid.clone() };
                 let refused = membership.unwrap_or(Membership::Refused(String::new()));
                 self.control(identity, Records::Nowhere, refused).await
             }
         }
     }
 
-    async fn control(&self, identity: instances::Identity, records: Records, membership: Membership) -> &'static str {
+    async fn control(&self, identity: instances::Owner, records: Records, membership: Membership) -> &'static str {
         let (desired, desired_receiver) = watch::channel(Arc::default());
         // Dropped with the term, which ends the task of the instances.
         let (_stop, stopped) = watch::channel(());
@@ -129,18 +129,18 @@ impl Leader {
             Some(ledger) => Arc::new(ledger.permit(leads_until)),
             None => Arc::new(leads_until),
         };
-        let mut settings = instances::sync::Settings::new(identity.clone());
+        let mut settings = instances::sync::SyncSettings::new(identity.clone());
         settings.drift_budget = self.args.drift_calls_per_second;
         let registered =
             instances::sync::spawn(settings, Arc::clone(&self.cloudmap), desired_receiver, permit, async move {
                 let mut stopped = stopped;
                 while stopped.changed().await.is_ok() {}
             });
-        let (sought, sought_receiver) = watch::channel(Arc::default());
+        let (subscribed, subscribed_receiver) = watch::channel(Arc::default());
         let aws_mcs = self.args.aws_mcs_compat && identity.clusterset.is_some();
         let calls_per_second = self.args.import_calls_per_second;
-        let reader = foreign::Settings { identity: identity.clone(), calls_per_second, aws_mcs };
-        let read = foreign::spawn(reader, Arc::clone(&self.cloudmap), sought_receiver);
+        let reader = discovery::DiscoverySettings { identity: identity.clone(), calls_per_second, aws_mcs };
+        let read = discovery::spawn(reader, Arc::clone(&self.cloudmap), subscribed_receiver);
         self.figures.follow(ledger, registered.figures(), read.figures());
         let naming = match &self.args.instances_namespace {
             Some(namespace) => Naming::OneNamespace(namespace.as_str().into()),
@@ -150,12 +150,12 @@ impl Leader {
             default: self.args.import_from.clone().unwrap_or_default(),
             own: Some(self.args.place.kube.namespace.as_str().into()),
         };
-        let settings = controller::Settings {
+        let settings = controller::ControllerSettings {
             import,
             cluster: identity.cluster.clone(),
             concurrency: usize::from(self.args.concurrency),
             targets: Targets { policy: self.args.instances, naming, identity, region: self.region.clone(), aws_mcs },
-            annotations: annotations::Settings {
+            annotations: annotations::AnnotationSettings {
                 domain_filter: self.args.domain_filter.clone(),
                 zone_kind: self.args.aws_zone_type,
                 owner_id: self.args.txt_owner_id.clone(),
@@ -170,7 +170,7 @@ impl Leader {
         let identified = records.mode() != Mode::Unidentified;
         let directory = identified.then(|| Directory::spawn(Arc::clone(&self.cloudmap)));
         let listing = directory.as_ref().map(Directory::known);
-        let publishing = ledger.map(driver::Handle::status);
+        let publishing = ledger.map(driver::LedgerHandle::status);
         let keeping = if let Records::Local(local) = &records { Some(local.kept()) } else { None };
         let inputs = Inputs {
             caches: self.caches.clone(),
@@ -180,7 +180,7 @@ impl Leader {
             membership,
             instances: desired,
             statuses: registered.status(),
-            sought,
+            subscribed,
             found: read.found(),
             service_ranges: self.service_ranges.clone(),
             metrics: self.metrics.clone(),

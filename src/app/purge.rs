@@ -14,7 +14,7 @@ use super::{commands::refuse_if_alive, connect};
 use crate::{
     cli::PurgeArgs,
     cloudmap::{CloudMap, ErrorKind, Instance, Lane, Namespace, OperationId, OperationState, Service, attributes},
-    instances::{Identity, ownership},
+    instances::{Owner, ownership},
     ledger::{
         self,
         show::{self, Belonging, ClusterView},
@@ -128,7 +128,7 @@ impl Remains {
         claimed: &BTreeSet<Target>,
     ) -> anyhow::Result<()> {
         // Instances name their cluster. Services and namespaces belong to the ClusterSet as a whole.
-        let identity = Identity {
+        let identity = Owner {
             clusterset: Some(clusterset.clone()),
             cluster: cluster.cloned().unwrap_or("any".parse()?),
             cluster_uid: "".into(),

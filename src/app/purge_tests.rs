@@ -1,10 +1,10 @@
 use super::*;
+use crate::cluster::record::memory::Stored;
 use crate::{
     cloudmap::{NamespaceKind, Operation, fake::Fake},
     ledger::{
         Map, Value,
-        driver::{self, Handle},
-        record::memory::Stored,
+        driver::{self, LedgerHandle},
         records,
         writer::Stage,
     },
@@ -27,17 +27,17 @@ fn clusterset() -> ClusterSetId {
     "prod".parse().unwrap()
 }
 
-fn identity(cluster: &str) -> Identity {
-    Identity { clusterset: Some(clusterset()), cluster: cluster.parse().unwrap(), cluster_uid: "uid".into() }
+fn identity(cluster: &str) -> Owner {
+    Owner { clusterset: Some(clusterset()), cluster: cluster.parse().unwrap(), cluster_uid: "uid".into() }
 }
 
 /// A cluster whose ledger has pages and a claim to a target.
-async fn member(fake: &Fake, id: &str, claim: &str) -> Handle {
+async fn member(fake: &Fake, id: &str, claim: &str) -> LedgerHandle {
     member_with(fake, id, claim, Arc::default()).await
 }
 
-async fn member_with(fake: &Fake, id: &str, claim: &str, record: Arc<Stored>) -> Handle {
-    let settings = driver::Settings::new(id.parse().unwrap(), clusterset(), format!("uid-{id}"));
+async fn member_with(fake: &Fake, id: &str, claim: &str, record: Arc<Stored>) -> LedgerHandle {
+    let settings = driver::LedgerSettings::new(id.parse().unwrap(), clusterset(), format!("uid-{id}"));
     let handle = driver::spawn(settings, Arc::new(fake.clone()), record, Always, std::future::pending());
     let registration = Registration {
         target: Target { namespace: "shop".into(), service: claim.into() },
@@ -51,7 +51,7 @@ async fn member_with(fake: &Fake, id: &str, claim: &str, record: Arc<Stored>) ->
     handle
 }
 
-async fn publish(member: &Handle, map: &Arc<Map>) {
+async fn publish(member: &LedgerHandle, map: &Arc<Map>) {
     member.desired().send_replace(Some(map.clone()));
     let published = async || member.published().wait_for(|there| there.as_ref() == Some(map)).await.is_ok();
     let published = tokio::time::timeout(Duration::from_mins(2), published()).await;

@@ -9,7 +9,7 @@ use prometheus::Registry;
 use tokio::{sync::watch, task::JoinSet};
 use tracing::{info, warn};
 
-use super::{connect, figures::Figures, lead::Leader};
+use super::{connect, figures::LeaderMetrics, lead::Leader};
 use crate::{
     admin::Admin,
     cli::RunArgs,
@@ -32,7 +32,7 @@ const GRACE: Duration = Duration::from_secs(10);
 pub struct Metrics {
     cluster: cluster::Metrics,
     controller: controller::Metrics,
-    figures: Figures,
+    figures: LeaderMetrics,
     /// Counters for the calls of whoever connects to the registry.
     pub cloudmap: cloudmap::Metrics,
 }
@@ -47,7 +47,7 @@ impl Metrics {
         Ok(Self {
             cluster: cluster::Metrics::new(registry)?,
             controller: controller::Metrics::new(registry)?,
-            figures: Figures::new(registry, cloudmap.clone())?,
+            figures: LeaderMetrics::new(registry, cloudmap.clone())?,
             cloudmap,
         })
     }

@@ -17,7 +17,7 @@ use crate::{
 
 /// What all instances of an export have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exported<'a> {
+pub struct ExportAttributes<'a> {
     /// The exporting cluster.
     pub cluster: &'a ClusterId,
     /// Its ClusterSet.
@@ -48,7 +48,7 @@ impl PortOf<'_> {
     ///
     /// Only ready endpoints are registered. Other clusters do not get the name of the `targetPort`. Its number is
     /// enough, because the Service that they create has no selector.
-    pub fn attributes(self, exported: Exported<'_>, endpoint: &Endpoint) -> Attributes {
+    pub fn attributes(self, exported: ExportAttributes<'_>, endpoint: &Endpoint) -> Attributes {
         let ServicePort { name, protocol, port, app_protocol: _ } = self.service;
         let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
         [

@@ -131,7 +131,7 @@ fn written_attributes_equal_those_of_the_aws_controller() {
         (db(), Some("db-1"), [10, 101, 0, 121], ServiceType::Headless),
     ] {
         let told = Registered::read(&theirs, true).unwrap();
-        let exported = Exported { cluster: &cluster, clusterset: &set(), created: 1_795_254_716, service_type };
+        let exported = ExportAttributes { cluster: &cluster, clusterset: &set(), created: 1_795_254_716, service_type };
         let port = PortOf { service: &told.port, number: told.served.port };
         assert_eq!(port.id(told.address), *theirs.id);
         let mut ours = port.attributes(exported, &endpoint(hostname, ip));

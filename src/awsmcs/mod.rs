@@ -16,7 +16,7 @@ mod export;
 mod instance;
 
 pub use export::{exports, join};
-pub use instance::{Exported, Invalid, PortOf, Registered, is_id, is_of_set, wrote};
+pub use instance::{ExportAttributes, Invalid, PortOf, Registered, is_id, is_of_set, wrote};
 
 /// Its finalizer on ServiceExports. It shows that the AWS controller runs in this cluster, or once ran there.
 pub const FINALIZER: &str = "multicluster.k8s.aws/service-export-finalizer";

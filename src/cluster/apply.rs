@@ -25,7 +25,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    events::{Note, Publisher},
+    events::{EventRecord, Publisher},
     lease::Leadership,
     metrics::Metrics,
     objects::ObjectKey,
@@ -96,7 +96,7 @@ pub trait ClusterWriter: Send + Sync + 'static {
     ) -> Result<(), Error>;
 
     /// Emits an Event about a user's object. Call it only when something changes. Failures are logged and counted.
-    async fn publish_event(&self, note: Note);
+    async fn emit(&self, note: EventRecord);
 }
 
 /// Removes `hints.forNodes` from a slice.
@@ -387,7 +387,7 @@ impl ClusterWriter for KubernetesWriter {
         self.apply_status::<ServiceExport>(key, uid, json!({ "conditions": conditions }), manager).await.map(drop)
     }
 
-    async fn publish_event(&self, note: Note) {
+    async fn emit(&self, note: EventRecord) {
         if self.leadership.is_leader() {
             self.events.publish(note).await;
         }

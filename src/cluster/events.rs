@@ -63,7 +63,7 @@ const WAITING_ALIKE: usize = 8;
 
 /// An Event to be emitted.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Note {
+pub struct EventRecord {
     /// The object, with kind, name and uid. `kubectl describe` finds the Event by the uid.
     pub regarding: ObjectReference,
     /// The reason: that of the condition that changed, if there is one.
@@ -74,7 +74,7 @@ pub struct Note {
     pub text: String,
 }
 
-impl Note {
+impl EventRecord {
     fn cut(&mut self) {
         self.text.truncate(self.text.floor_char_boundary(MAX_NOTE));
         self.text.shrink_to_fit();
@@ -90,7 +90,7 @@ pub struct Outbox(Arc<Waiting>);
 
 #[derive(Debug)]
 struct Waiting {
-    notes: Mutex<VecDeque<Note>>,
+    notes: Mutex<VecDeque<EventRecord>>,
     filled: Notify,
     dropped: IntCounter,
 }
@@ -102,13 +102,13 @@ impl Outbox {
     }
 
     /// Adds an Event. Its text is cut here.
-    pub fn send(&self, mut note: Note) {
+    pub fn send(&self, mut note: EventRecord) {
         note.cut();
         let mut notes = self.0.notes.lock().unwrap_or_else(PoisonError::into_inner);
         if notes.contains(&note) {
             return;
         }
-        let alike = |waiting: &Note| waiting.reason == note.reason && waiting.regarding == note.regarding;
+        let alike = |waiting: &EventRecord| waiting.reason == note.reason && waiting.regarding == note.regarding;
         let superseded = if notes.iter().filter(|waiting| alike(waiting)).count() >= WAITING_ALIKE {
             notes.iter().position(alike)
         } else {
@@ -122,7 +122,7 @@ impl Outbox {
     }
 
     /// Waits for the next Event and removes it. Cancel-safe.
-    pub async fn next(&self) -> Note {
+    pub async fn next(&self) -> EventRecord {
         loop {
             let note = self.0.notes.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             if let Some(note) = note {
@@ -199,7 +199,7 @@ impl Publisher {
     }
 
     /// Creates an Event. A failure is only logged and counted, because nothing may depend on an Event.
-    pub async fn publish(&self, mut note: Note) {
+    pub async fn publish(&self, mut note: EventRecord) {
         note.cut();
         let new = self.said.lock().unwrap_or_else(PoisonError::into_inner).is_new(&note, Instant::now());
         if !new {
@@ -235,7 +235,7 @@ impl Publisher {
 struct Said(HashMap<(String, EventReason, u64), Instant>);
 
 impl Said {
-    fn is_new(&mut self, note: &Note, now: Instant) -> bool {
+    fn is_new(&mut self, note: &EventRecord, now: Instant) -> bool {
         if self.0.len() >= REMEMBERED {
             self.0.retain(|_, at| now.duration_since(*at) < REPEAT_AFTER);
         }
@@ -254,8 +254,8 @@ impl Said {
     }
 }
 
-fn event(note: Note, instance: &str, now: Timestamp) -> Event {
-    let Note { regarding, reason, action, text } = note;
+fn event(note: EventRecord, instance: &str, now: Timestamp) -> Event {
+    let EventRecord { regarding, reason, action, text } = note;
     Event {
         metadata: ObjectMeta {
             namespace: regarding.namespace.clone(),
@@ -285,8 +285,8 @@ fn event_name(object: &str, now: Timestamp) -> String {
 mod tests {
     use super::*;
 
-    fn note(text: &str) -> Note {
-        Note {
+    fn note(text: &str) -> EventRecord {
+        EventRecord {
             regarding: export(&ServiceKey::new("ns", "web"), "u"),
             reason: EventReason::NameConflict,
             action: "Register",
@@ -350,7 +350,7 @@ mod tests {
         Outbox::new(IntCounter::new("dropped", "dropped").unwrap())
     }
 
-    fn waiting(outbox: &Outbox) -> Vec<Note> {
+    fn waiting(outbox: &Outbox) -> Vec<EventRecord> {
         outbox.0.notes.lock().unwrap().iter().cloned().collect()
     }
 
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn the_events_that_wait_are_bounded_no_matter_what_a_tenant_does() {
         let outbox = outbox();
-        outbox.send(Note { reason: EventReason::NoService, ..note("of somebody else") });
+        outbox.send(EventRecord { reason: EventReason::NoService, ..note("of somebody else") });
         for n in 0..1300 {
             outbox.send(note(&format!("{n} {}", "x".repeat(200_000))));
         }
@@ -369,7 +369,8 @@ mod tests {
         assert!(notes[1].text.starts_with("1292 ") && notes[8].text.starts_with("1299 "), "the newest stay");
         assert_eq!(outbox.0.dropped.get(), 1292);
         for n in 0..2 * WAITING {
-            outbox.send(Note { regarding: export(&ServiceKey::new("ns", &*n.to_string()), "u"), ..note("text") });
+            outbox
+                .send(EventRecord { regarding: export(&ServiceKey::new("ns", &*n.to_string()), "u"), ..note("text") });
         }
         assert_eq!(waiting(&outbox).len(), WAITING);
     }

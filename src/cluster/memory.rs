@@ -16,7 +16,7 @@ use kube::{core::PartialObjectMeta, runtime::watcher::Event};
 
 use super::{
     apply::Cause,
-    events::Note,
+    events::EventRecord,
     objects::ObjectKey,
     watches::{Caches, Writers},
 };
@@ -41,7 +41,7 @@ struct State {
     namespaces: BTreeMap<String, bool>,
     /// Which types of conditions each manager applied on a ServiceExport.
     owned: HashMap<(ServiceKey, FieldManager), Vec<String>>,
-    notes: Vec<Note>,
+    notes: Vec<EventRecord>,
     /// The outcomes of the next writes.
     failures: VecDeque<Option<Cause>>,
     writes: usize,
@@ -79,12 +79,12 @@ impl MemoryCluster {
         self.state().writes
     }
 
-    pub(crate) fn take_notes(&self) -> Vec<Note> {
+    pub(crate) fn take_notes(&self) -> Vec<EventRecord> {
         std::mem::take(&mut self.state().notes)
     }
 
     /// Removes and returns the first Event that `wanted` selects; the others stay.
-    pub(crate) fn take_note(&self, wanted: impl Fn(&Note) -> bool) -> Option<Note> {
+    pub(crate) fn take_note(&self, wanted: impl Fn(&EventRecord) -> bool) -> Option<EventRecord> {
         let notes = &mut self.state().notes;
         notes.iter().position(wanted).map(|index| notes.remove(index))
     }

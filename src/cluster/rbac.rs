@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::{
     apply::{ClusterWriter, KubernetesWriter},
-    events::{self, Note, Publisher},
+    events::{self, EventRecord, Publisher},
     fake_api::{FakeApi, Request},
     identity,
     lease::{self, KubernetesLease, Leadership, LeaseStore, Record},
@@ -143,7 +143,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     writer.delete_endpoint_slice(&ObjectKey::from(key.clone()), "u").await.unwrap();
     writer.apply_export_conditions(&key, "u", &[], FieldManager::ExportStatus).await.unwrap();
     writer
-        .publish_event(Note {
+        .emit(EventRecord {
             regarding: events::export(&key, "u"),
             reason: EventReason::Exported,
             action: "Export",

@@ -19,9 +19,7 @@ use super::{
     cache::{Cache, Narrow, REFRESHED_WITHIN},
     follow::{Scope, follow},
     metrics::Metrics,
-    objects::{
-        ClusterProperty, ForeignSlice, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport,
-    },
+    objects::{ClusterProperty, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport, SourceSlice},
 };
 use crate::{api::names, cluster::LabelKeys, env};
 
@@ -35,7 +33,7 @@ pub struct Caches {
     /// Ingresses with annotations that this project reads.
     pub ingresses: Cache<Ingress>,
     /// EndpointSlices that others write: the endpoints to export.
-    pub slices: Cache<ForeignSlice>,
+    pub slices: Cache<SourceSlice>,
     /// EndpointSlices that this project writes.
     pub imported_slices: Cache<OwnSlice>,
     /// All namespaces.
@@ -194,7 +192,7 @@ pub struct Writers {
     /// Writer of [`Caches::ingresses`].
     pub ingresses: super::cache::Writer<Ingress>,
     /// Writer of [`Caches::slices`].
-    pub slices: super::cache::Writer<ForeignSlice>,
+    pub slices: super::cache::Writer<SourceSlice>,
     /// Writer of [`Caches::imported_slices`].
     pub imported_slices: super::cache::Writer<OwnSlice>,
     /// Writer of [`Caches::namespaces`].

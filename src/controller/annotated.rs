@@ -15,13 +15,13 @@ use super::{
 };
 use crate::{
     annotations::{
-        Known, Planned, Refusal, Settings, Wanted, Zones,
+        AnnotationSettings, Known, Planned, Refusal, Wanted, Zones,
         news::{deleted, news},
         plan, plan_ingress, request,
     },
     api::events::EventReason,
     cluster::{
-        events::{self, Note},
+        events::{self, EventRecord},
         objects::{Ingress, Service},
     },
     instances::{
@@ -34,7 +34,7 @@ use crate::{
 };
 
 pub(super) struct Annotated {
-    settings: Settings,
+    settings: AnnotationSettings,
     targets: Targets,
     /// The namespaces that take host names.
     zones: Known,
@@ -51,7 +51,7 @@ pub(super) struct Annotated {
     held_up: BTreeSet<ClaimOwner>,
     /// The last reported notices, such as limits.
     noticed: BTreeMap<Target, BTreeMap<ClaimOwner, Vec<Notice>>>,
-    notes: Vec<Note>,
+    notes: Vec<EventRecord>,
 }
 
 /// What was reported about a target's instances, and on which object.
@@ -97,7 +97,7 @@ pub(super) struct Change {
 }
 
 impl Annotated {
-    pub(super) fn new(settings: Settings, targets: Targets) -> Self {
+    pub(super) fn new(settings: AnnotationSettings, targets: Targets) -> Self {
         let (objects, wanting, said, trouble, noticed) = Default::default();
         let (zones, unrecorded, held_up, notes) = Default::default();
         Self { settings, targets, zones, objects, wanting, said, trouble, unrecorded, held_up, noticed, notes }
@@ -114,7 +114,7 @@ impl Annotated {
     }
 
     /// The Events to emit since the last call.
-    pub(super) fn take_notes(&mut self) -> Vec<Note> {
+    pub(super) fn take_notes(&mut self) -> Vec<EventRecord> {
         std::mem::take(&mut self.notes)
     }
 
@@ -482,7 +482,7 @@ impl Annotated {
         let refer = if owner.is_ingress() { events::ingress } else { events::service };
         let mut regarding = refer(&owner.key(), uid);
         regarding.uid = regarding.uid.filter(|uid| !uid.is_empty());
-        self.notes.push(Note { regarding, reason, action: "Register", text });
+        self.notes.push(EventRecord { regarding, reason, action: "Register", text });
     }
 }
 

@@ -20,7 +20,7 @@ fn wanting(target: Target) -> Object {
 
 #[test]
 fn objects_that_come_and_go_leave_nothing_behind() {
-    let mut annotated = Annotated::new(Settings::default(), mk_targets(Selection::All));
+    let mut annotated = Annotated::new(AnnotationSettings::default(), mk_targets(Selection::All));
     let knowledge = mk_knowledge(&[("older", 3)]);
     for n in 0..1_000 {
         let owner = ClaimOwner::service(&key(&format!("web-{n}")));
@@ -52,7 +52,7 @@ fn objects_that_come_and_go_leave_nothing_behind() {
 
 #[test]
 fn what_is_refused_counts_until_it_is_not_whatever_else_changes() {
-    let mut annotated = Annotated::new(Settings::default(), mk_targets(Selection::All));
+    let mut annotated = Annotated::new(AnnotationSettings::default(), mk_targets(Selection::All));
     let owner = ClaimOwner::service(&key("web"));
     let touch = |annotated: &mut Annotated, others: &[(&str, i64)]| {
         annotated.replan(&owner, Some(wanting(target())));

@@ -22,7 +22,8 @@ use std::{
 
 use super::{Knowledge, core::SETTLE};
 use crate::{
-    ledger::{Map, record::Position, records},
+    cluster::record::Position,
+    ledger::{Map, records},
     model::{ClaimOwner, ClusterId, Registration, Target},
 };
 

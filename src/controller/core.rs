@@ -16,20 +16,21 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Knowledge, Membership, Mode, Targets, annotated::Annotated, claims::Claims, foreign::Foreign, index::SliceIndex,
-    knowledge::Rules, orphans::Orphans, peers::Peers, pending::Pending, pods::PodLabels, runtime::Settings, work::Work,
+    Knowledge, Membership, Mode, Targets, annotated::Annotated, claims::Claims, index::SliceIndex, knowledge::Rules,
+    orphans::Orphans, peers::Peers, pending::Pending, pods::PodLabels, runtime::ControllerSettings,
+    subscriptions::Subscriptions, work::Work,
 };
+use crate::model::Exported;
 use crate::{
     annotations::Known,
     awsmcs,
     cluster::{
         Caches, Change,
-        events::Note,
-        objects::{ForeignSlice, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport},
+        events::EventRecord,
+        objects::{Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport, SourceSlice},
         selector::NamespaceSelector,
     },
-    export::Local,
-    foreign::Found,
+    discovery::Discovered,
     import::Unknown,
     instances::sync::{Desired, TargetDesired, TargetStatus},
     ledger::{
@@ -67,7 +68,7 @@ impl Now {
 /// What happened.
 #[derive(Debug)]
 pub(super) enum Input {
-    Slices(Vec<Change<ForeignSlice>>),
+    Slices(Vec<Change<SourceSlice>>),
     Exports(Vec<Change<ServiceExport>>),
     Services(Vec<Change<Service>>),
     Ingresses(Vec<Change<Ingress>>),
@@ -95,7 +96,7 @@ pub(super) enum Input {
     /// The statuses of the desired instances.
     Statuses(Arc<BTreeMap<Target, TargetStatus>>),
     /// What was discovered.
-    Found(Arc<Found>),
+    Discovered(Arc<Discovered>),
     /// A worker is free for a name.
     Due(ServiceKey),
     /// Time passed. This comes when [`Core::wake`] asks for it, and about once a second.
@@ -110,7 +111,7 @@ pub(super) enum Command {
     /// Register these instances.
     Register(Arc<Desired>),
     /// Read these Cloud Map namespaces.
-    Seek(Arc<BTreeSet<Arc<str>>>),
+    Subscribe(Arc<BTreeSet<Arc<str>>>),
     /// List the Cloud Map namespaces, or stop it.
     List(bool),
     /// Reconcile a name as soon as a worker is free.
@@ -120,7 +121,7 @@ pub(super) enum Command {
     /// Write this; the answer to [`Input::Due`].
     Apply(Box<Work>),
     /// Emit an Event.
-    Emit(Note),
+    Emit(EventRecord),
 }
 
 /// Sizes of what is known.
@@ -148,12 +149,12 @@ pub(super) struct Core {
     pub(super) knowledge: Knowledge,
     pub(super) claims: Claims,
     pub(super) annotated: Annotated,
-    pub(super) foreign: Foreign,
+    pub(super) subscriptions: Subscriptions,
     pub(super) peers: Peers,
     pub(super) orphans: Orphans,
     pub(super) pods: PodLabels,
     pub(super) pending: Pending,
-    pub(super) slices: SliceIndex<ForeignSlice>,
+    pub(super) slices: SliceIndex<SourceSlice>,
     pub(super) imported: SliceIndex<OwnSlice>,
     /// How many Services have each cluster IP.
     pub(super) cluster_ips: BTreeMap<IpAddr, usize>,
@@ -168,7 +169,7 @@ pub(super) struct Core {
     /// Targets whose desired instances may have changed.
     pub(super) touched: BTreeSet<Target>,
     pub(super) desired: BTreeMap<Target, TargetDesired>,
-    pub(super) sought: Arc<BTreeSet<Arc<str>>>,
+    pub(super) subscribed: Arc<BTreeSet<Arc<str>>>,
     listing: bool,
     /// Whether the map to publish may have changed.
     pub(super) publish: bool,
@@ -177,8 +178,14 @@ pub(super) struct Core {
 
 impl Core {
     /// A core that knows nothing yet. `membership` is what to report before the first status of the ledger.
-    pub(super) fn new(settings: Settings, caches: Caches, mode: Mode, membership: Membership, now: Now) -> Self {
-        let Settings {
+    pub(super) fn new(
+        settings: ControllerSettings,
+        caches: Caches,
+        mode: Mode,
+        membership: Membership,
+        now: Now,
+    ) -> Self {
+        let ControllerSettings {
             cluster,
             targets,
             annotations,
@@ -201,7 +208,7 @@ impl Core {
             knowledge: Knowledge::new(cluster, membership).with(rules),
             claims,
             annotated: Annotated::new(annotations, targets.clone()),
-            foreign: Foreign::new(import),
+            subscriptions: Subscriptions::new(import),
             orphans: Orphans::default(),
             peers: Peers::new(targets.aws_mcs && mode == Mode::Member),
             pods: PodLabels::default(),
@@ -217,7 +224,7 @@ impl Core {
             settles: Some(now.mono + SETTLE),
             touched: BTreeSet::new(),
             desired: BTreeMap::new(),
-            sought: Arc::default(),
+            subscribed: Arc::default(),
             listing: false,
             publish: false,
             out: Vec::new(),
@@ -247,7 +254,7 @@ impl Core {
             Input::ReadBack(map) => self.read_back(map),
             Input::Remotes(remotes) => self.remotes_changed(&remotes, now),
             Input::Statuses(statuses) => self.statuses_changed(&statuses, now),
-            Input::Found(found) => self.found_changed(&found, now),
+            Input::Discovered(found) => self.found_changed(&found, now),
             Input::Due(key) => {
                 let work = self.work(&key, now);
                 self.out.push(Command::Apply(Box::new(work)));
@@ -299,7 +306,7 @@ impl Core {
     pub(super) fn names(&self) -> BTreeSet<ServiceKey> {
         let mut names: BTreeSet<ServiceKey> = self.knowledge.names().cloned().collect();
         names.extend(self.imported.names().cloned());
-        names.extend(self.foreign.names());
+        names.extend(self.subscriptions.names());
         names.extend(self.peers.names());
         self.caches.imports.read(|imports| {
             names.extend(imports.values().filter(|import| import.managed).map(|import| import.key.clone()));
@@ -312,7 +319,7 @@ impl Core {
     }
 
     /// The export of a name by every known cluster, from the ledger or from the instances of its AWS controller.
-    pub(super) fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Local>> {
+    pub(super) fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Exported>> {
         let mut sources = self.knowledge.sources(key);
         let told = self.peers.told(key, |cluster| self.knowledge.is_live(cluster));
         awsmcs::join(&mut sources, told.exports, |cluster| self.knowledge.is_unread(cluster));

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::cluster::record::Position;
 use crate::{
     annotations,
     api::names::LABEL_KUBERNETES_SERVICE_NAME,
@@ -11,7 +12,7 @@ use crate::{
     export::Exports,
     import::Plan,
     instances::{RegistrationPolicy, Selection, sync::Outcome},
-    ledger::{record::Position, remote::Remote, writer::Stage},
+    ledger::{remote::Remote, writer::Stage},
 };
 
 const DELAY: Duration = Duration::from_secs(10);
@@ -30,18 +31,18 @@ struct Bench {
     core: Core,
     exports: Changes<ServiceExport>,
     services: Changes<Service>,
-    slices: Changes<ForeignSlice>,
+    slices: Changes<SourceSlice>,
     namespaces: Changes<Namespace>,
 }
 
 impl Bench {
     fn new(mode: Mode) -> Self {
         let (objects, caches) = MemoryCluster::new();
-        let settings = Settings {
+        let settings = ControllerSettings {
             cluster: "here".parse().unwrap(),
             concurrency: 1,
             targets: mk_targets(Selection::All),
-            annotations: annotations::Settings::default(),
+            annotations: annotations::AnnotationSettings::default(),
             registration: RegistrationPolicy::Open,
             claim_delay: DELAY,
             export_namespaces: None,
@@ -224,13 +225,15 @@ fn an_annotated_service_of_a_cluster_in_no_clusterset_is_registered_when_its_rec
 #[test]
 fn a_cloud_map_namespace_is_sought_as_long_as_a_namespace_imports_it() {
     let mut bench = Bench::member();
-    let sought = |commands: Vec<Command>| {
-        commands.into_iter().find_map(|c| if let Command::Seek(sought) = c { Some(sought.len()) } else { None })
+    let subscribed = |commands: Vec<Command>| {
+        commands
+            .into_iter()
+            .find_map(|c| if let Command::Subscribe(subscribed) = c { Some(subscribed.len()) } else { None })
     };
     bench.objects.annotate_namespace("shop", &[("cloudmap.controller/import-from", "internal")]);
-    assert_eq!(sought(bench.observe(at(1))), Some(1));
+    assert_eq!(subscribed(bench.observe(at(1))), Some(1));
     bench.objects.annotate_namespace("shop", &[]);
-    assert_eq!(sought(bench.observe(at(2))), Some(0));
+    assert_eq!(subscribed(bench.observe(at(2))), Some(0));
 }
 
 #[test]

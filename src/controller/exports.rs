@@ -7,14 +7,15 @@ use super::{
     pods,
     targets::Asked,
 };
+use crate::model::Exported;
 use crate::{
     api::events::EventReason,
     cluster::{
         Change,
-        events::{self, Note},
-        objects::{ForeignSlice, Ingress, Pod, Service, ServiceExport},
+        events::{self, EventRecord},
+        objects::{Ingress, Pod, Service, ServiceExport, SourceSlice},
     },
-    export::{self, Local, Refusal},
+    export::{self, Refusal},
     model::{ClaimOwner, ServiceKey},
 };
 
@@ -52,7 +53,7 @@ impl Core {
         self.annotate(changes.iter().map(|change| ClaimOwner::ingress(&change.key)), now);
     }
 
-    pub(super) fn slices_changed(&mut self, changes: Vec<Change<ForeignSlice>>, now: Now) {
+    pub(super) fn slices_changed(&mut self, changes: Vec<Change<SourceSlice>>, now: Now) {
         let changes = changes.into_iter();
         let keys = changes.flat_map(|change| self.slices.update(change.old.as_ref(), change.new.as_ref())).collect();
         self.endpoints_changed(keys, now);
@@ -102,7 +103,7 @@ impl Core {
     }
 
     /// Reports on a ServiceExport which addresses of its Service are left out, if that is new.
-    fn tell_forbidden(&mut self, key: &ServiceKey, export: Option<&ServiceExport>, slices: &[Arc<ForeignSlice>]) {
+    fn tell_forbidden(&mut self, key: &ServiceKey, export: Option<&ServiceExport>, slices: &[Arc<SourceSlice>]) {
         let forbidden = export.map(|_| export::forbidden(slices)).unwrap_or_default();
         let (Some(export), Some((address, why))) = (export, forbidden.first_key_value()) else {
             self.forbidden.remove(key);
@@ -118,13 +119,13 @@ impl Core {
             why.as_str()
         );
         let (regarding, reason) = (events::export(key, &export.uid), EventReason::AddressSkipped);
-        self.out.push(Command::Emit(Note { regarding, reason, action: "Export", text }));
+        self.out.push(Command::Emit(EventRecord { regarding, reason, action: "Export", text }));
         self.forbidden.insert(key.clone(), forbidden);
     }
 
     /// What a ServiceExport exports now. `None` if its namespace, whose labels and annotations matter, is not known
     /// yet.
-    fn plan_export(&self, export: &ServiceExport, slices: &[Arc<ForeignSlice>]) -> Option<Result<Local, Refusal>> {
+    fn plan_export(&self, export: &ServiceExport, slices: &[Arc<SourceSlice>]) -> Option<Result<Exported, Refusal>> {
         let service = self.caches.services.get(&export.key);
         let target = match self.targets.asked(export, self.knowledge.rights()) {
             Asked::Target(target) => Some(target),

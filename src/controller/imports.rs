@@ -5,15 +5,15 @@ use std::{collections::BTreeSet, sync::Arc};
 use super::{
     Membership, Mode,
     core::{Command, Core, Now},
-    foreign::{Consequences, rejection},
     membership::LEAVING,
+    subscriptions::{Consequences, rejection},
 };
 use crate::{
     cluster::{
         Change, events,
         objects::{Namespace, OwnSlice, Service},
     },
-    foreign::Found,
+    discovery::Discovered,
     model::{ClaimOwner, ServiceKey, addresses::Range},
 };
 
@@ -29,10 +29,10 @@ impl Core {
         // The subscribed Cloud Map namespaces may change.
         for Change { key, new, .. } in changes {
             self.peers.namespace_changed(key, new.as_deref());
-            let consequences = self.foreign.namespace_changed(key, new.as_deref());
+            let consequences = self.subscriptions.namespace_changed(key, new.as_deref());
             self.follow(consequences);
         }
-        self.seek();
+        self.subscribe();
         let rights = self.rights_changed(changes);
         let changed: BTreeSet<&Arc<str>> = changes.iter().map(|change| &change.key).collect();
         let every = self.export_namespaces.is_some();
@@ -62,25 +62,25 @@ impl Core {
     /// because that costs money.
     pub(super) fn check_membership(&mut self) {
         let why = obstacle(self.knowledge.membership(), self.mode);
-        let consequences = self.foreign.bar(why);
+        let consequences = self.subscriptions.bar(why);
         self.follow(consequences);
-        self.seek();
+        self.subscribe();
     }
 
-    fn seek(&mut self) {
-        let mut sought = self.foreign.sought();
-        sought.extend(self.peers.sought().cloned());
-        if *self.sought != sought {
-            self.sought = Arc::new(sought);
-            self.out.push(Command::Seek(Arc::clone(&self.sought)));
+    fn subscribe(&mut self) {
+        let mut subscribed = self.subscriptions.subscribed();
+        subscribed.extend(self.peers.subscribed().cloned());
+        if *self.subscribed != subscribed {
+            self.subscribed = Arc::new(subscribed);
+            self.out.push(Command::Subscribe(Arc::clone(&self.subscribed)));
         }
     }
 
     /// Something else is registered.
-    pub(super) fn found_changed(&mut self, found: &Arc<Found>, now: Now) {
+    pub(super) fn found_changed(&mut self, found: &Arc<Discovered>, now: Now) {
         let of_peers = self.peers.adopt(Arc::clone(found));
         self.note_orphans(of_peers.names.iter(), now);
-        let of_others = self.foreign.adopt(Arc::clone(found));
+        let of_others = self.subscriptions.adopt(Arc::clone(found));
         self.follow(of_peers);
         self.follow(of_others);
     }

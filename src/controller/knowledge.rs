@@ -12,11 +12,11 @@ use tracing::{info, warn};
 use super::{Mode, membership::LEAVING};
 use crate::{
     cluster::objects::Namespace,
-    export::{Dates, Exports, Local, Publication, Refusal},
+    export::{Dates, Exports, Publication, Refusal},
     import::Unknown,
     instances::{Naming, RegistrationPolicy, Rights, policy::Precedence, target::validate},
     ledger::{Map, limits::MAX_SKEW, records, remote::Remotes},
-    model::{ClaimOwner, ClusterId, Endpoint, Registration, ServiceKey, Target},
+    model::{ClaimOwner, ClusterId, Endpoint, Exported, Registration, ServiceKey, Target},
 };
 
 /// What a change of the registry concerns.
@@ -82,7 +82,7 @@ pub struct Knowledge {
     local: ClusterId,
     membership: Membership,
     /// For each ServiceExport, its export, or why there is none.
-    planned: BTreeMap<ServiceKey, Result<Arc<Local>, Refusal>>,
+    planned: BTreeMap<ServiceKey, Result<Arc<Exported>, Refusal>>,
     annotated: BTreeMap<ClaimOwner, Asks>,
     /// The exports that want a target.
     wanting: BTreeMap<Target, BTreeSet<ServiceKey>>,
@@ -108,7 +108,7 @@ pub struct Knowledge {
 struct Remote {
     /// `None` if it is not known (yet).
     map: Option<Arc<Map>>,
-    exports: BTreeMap<ServiceKey, Arc<Local>>,
+    exports: BTreeMap<ServiceKey, Arc<Exported>>,
     registrations: BTreeMap<Target, Registration>,
     /// Since when the cluster is silent, if so, in milliseconds since 1970.
     silent: Option<u64>,
@@ -176,7 +176,7 @@ impl Knowledge {
     }
 
     /// The plan of a ServiceExport, if there is one.
-    pub fn planned(&self, key: &ServiceKey) -> Option<&Result<Arc<Local>, Refusal>> {
+    pub fn planned(&self, key: &ServiceKey) -> Option<&Result<Arc<Exported>, Refusal>> {
         self.planned.get(key)
     }
 
@@ -195,7 +195,7 @@ impl Knowledge {
     pub fn replan(
         &mut self,
         key: &ServiceKey,
-        plan: Option<Result<Local, Refusal>>,
+        plan: Option<Result<Exported, Refusal>>,
         now: i64,
     ) -> (BTreeSet<ClaimOwner>, bool) {
         let unchanged = match (self.planned.get(key), &plan) {
@@ -298,7 +298,7 @@ impl Knowledge {
         planned.map(|local| self.targets_for(&owner.key(), local)).unwrap_or_default().into_iter().collect()
     }
 
-    fn targets_for(&self, key: &ServiceKey, local: &Local) -> BTreeSet<Target> {
+    fn targets_for(&self, key: &ServiceKey, local: &Exported) -> BTreeSet<Target> {
         let own = self.rules.own_targets.then(|| Naming::PerNamespace.implied(key));
         let own = own.filter(|target| validate(target).is_ok());
         local.export.target.iter().cloned().chain(own).collect()
@@ -511,7 +511,7 @@ impl Knowledge {
 
     /// The exports of a name by every known cluster. The own export comes from memory, never from the registry. If it
     /// is refused, the version that the other clusters have counts.
-    pub fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Local>> {
+    pub fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Exported>> {
         let planned = self.planned.get(key).and_then(|plan| plan.as_ref().ok());
         let own = match self.exports.as_ref().filter(|exports| exports.refusal(key).is_some()) {
             Some(exports) => exports.said(key).map(Arc::new),

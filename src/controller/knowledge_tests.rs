@@ -13,9 +13,9 @@ fn id(name: &str) -> ClusterId {
     name.parse().unwrap()
 }
 
-fn mk_local(target: Option<&str>) -> Local {
+fn mk_local(target: Option<&str>) -> Exported {
     let target = target.map(|service| Target { namespace: "ns".into(), service: service.into() });
-    Local { export: Export { target, ..fixtures::mk_export(1) }, endpoints: vec![] }
+    Exported { export: Export { target, ..fixtures::mk_export(1) }, endpoints: vec![] }
 }
 
 /// The ledger map of a cluster that exports these names, under these targets, since these times.
@@ -33,7 +33,7 @@ fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -> Remotes {
     let read = |state: &Option<Arc<Map>>| Read {
         uid: "uid".into(),
         state: state.clone(),
-        position: crate::ledger::record::Position::default(),
+        position: crate::cluster::record::Position::default(),
         left: false,
         stale: None,
         expired: false,
@@ -156,7 +156,7 @@ fn an_export_that_is_refused_counts_here_as_it_does_elsewhere() {
     large.endpoints = vec![fixtures::mk_endpoint([10, 0, 0, 7])];
     knowledge.replan(&key("a"), Some(Ok(large.clone())), 2);
     assert!(matches!(knowledge.publication(&key("a")), Publication::Failed(_)));
-    let published = Local { endpoints: large.endpoints.clone(), ..mk_local(None) };
+    let published = Exported { endpoints: large.endpoints.clone(), ..mk_local(None) };
     assert_eq!(*knowledge.sources(&key("a"))[&id("here")], published);
     knowledge.replan(&key("b"), Some(Ok(large)), 2);
     assert!(knowledge.sources(&key("b")).is_empty(), "no other cluster hears of it");

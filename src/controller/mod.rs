@@ -6,7 +6,6 @@ mod annotated;
 mod claims;
 mod core;
 mod exports;
-mod foreign;
 mod imports;
 mod index;
 mod knowledge;
@@ -20,14 +19,15 @@ mod pending;
 mod pods;
 mod registrations;
 mod runtime;
+mod subscriptions;
 mod targets;
 #[cfg(test)]
 mod tests;
 mod work;
 
-pub use foreign::ImportRules;
 pub use knowledge::{Asks, Concerned, Knowledge, Membership, Rules};
 pub use metrics::Metrics;
 pub use mode::Mode;
-pub use runtime::{Inputs, Records, Settings, run};
+pub use runtime::{ControllerSettings, Inputs, Records, run};
+pub use subscriptions::ImportRules;
 pub use targets::{Asked, Targets};

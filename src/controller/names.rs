@@ -19,11 +19,11 @@ use crate::{
         events::EventReason,
     },
     cluster::{
-        events::{self, Note},
+        events::{self, EventRecord},
         objects::ServiceExport,
     },
+    discovery::Picture,
     export::{self, Facts, Publication, verdicts},
-    foreign::Picture,
     import::{self, Observed, Plan, Source, There, Unknown, derived_name},
     model::{ClusterId, Conflict, ServiceKey, merge},
 };
@@ -47,12 +47,14 @@ impl Core {
         let nothing = match self.knowledge.membership() {
             Membership::Refused(_) => return (Plan::Keep, there),
             Membership::Leaving => true,
-            Membership::Member { .. } | Membership::Joining(_) | Membership::Failing(_) => self.foreign.refuses(key),
+            Membership::Member { .. } | Membership::Joining(_) | Membership::Failing(_) => {
+                self.subscriptions.refuses(key)
+            }
         };
-        let (sources, unknown, foreign) = if nothing {
+        let (sources, unknown, discovered) = if nothing {
             (BTreeMap::new(), Unknown::Only(BTreeSet::new()), Picture::nothing())
         } else {
-            (self.sources(key), self.unknown(key), self.foreign.picture(key))
+            (self.sources(key), self.unknown(key), self.subscriptions.picture(key))
         };
         let sources: BTreeMap<ClusterId, Source<'_>> = sources
             .iter()
@@ -69,7 +71,7 @@ impl Core {
             settling: self.settling(),
             families: &self.families,
             silent: &silent,
-            foreign: &foreign,
+            discovered: &discovered,
             import: there.import.as_deref(),
             derived: there.derived.as_deref(),
             slices: &there.slices,
@@ -81,8 +83,8 @@ impl Core {
     }
 
     /// The Event for an export that no cluster may import, on the own ServiceExport or on the namespace.
-    fn refused(&mut self, key: &ServiceKey) -> Option<Note> {
-        if !self.foreign.refuses(key) || self.sources(key).is_empty() && !self.foreign.picture(key).exists {
+    fn refused(&mut self, key: &ServiceKey) -> Option<EventRecord> {
+        if !self.subscriptions.refuses(key) || self.sources(key).is_empty() && !self.subscriptions.picture(key).exists {
             return None;
         }
         let export = self.caches.exports.get(key).map(|export| events::export(key, &export.uid));
@@ -92,7 +94,7 @@ impl Core {
              (kube-*) and of this controller, nor for default/kubernetes. Export it from another namespace."
         );
         let (reason, action) = (EventReason::SystemNamespace, "Import");
-        Some(Note { regarding: export.or_else(namespace)?, reason, action, text })
+        Some(EventRecord { regarding: export.or_else(namespace)?, reason, action, text })
     }
 
     /// The conditions of this cluster's ServiceExport. `None` if the current ones are right, or if it is too early to
@@ -143,7 +145,7 @@ impl Core {
         });
         let unsaid: Vec<_> = unsaid.cloned().collect();
         let notes = verdicts.iter().filter_map(|verdict| {
-            Some(Note {
+            Some(EventRecord {
                 regarding: events::export(key, &export.uid),
                 reason: verdict.news(&export.conditions)?,
                 action: "Export",
@@ -161,7 +163,7 @@ impl Core {
 }
 
 /// The conflicts among all known exports of a name.
-fn conflicts(sources: &BTreeMap<ClusterId, Arc<export::Local>>) -> Vec<Conflict> {
+fn conflicts(sources: &BTreeMap<ClusterId, Arc<crate::model::Exported>>) -> Vec<Conflict> {
     let exports = sources.iter().map(|(id, local)| (id.clone(), &local.export)).collect();
     merge(&exports).map(|service| service.conflicts).unwrap_or_default()
 }

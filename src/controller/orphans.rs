@@ -10,9 +10,9 @@ use std::{collections::BTreeMap, time::Duration};
 use super::core::{Command, Core, Now};
 use crate::{
     api::events::EventReason,
-    cluster::events::{self, Note},
+    cluster::events::{self, EventRecord},
+    discovery::Remains,
     export::Exports,
-    foreign::Remains,
     instances::Naming,
     model::{ClaimOwner, ServiceKey},
 };
@@ -74,7 +74,7 @@ impl Core {
                     self.knowledge.local()
                 );
                 let (reason, action) = (EventReason::InstancesLeft, "Import");
-                let note = regarding.map(|regarding| Note { regarding, reason, action, text });
+                let note = regarding.map(|regarding| EventRecord { regarding, reason, action, text });
                 self.out.extend(note.map(Command::Emit));
                 false
             }

@@ -3,13 +3,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::foreign::{Consequences, changed_services, failing, note, unreadable};
+use super::subscriptions::{Consequences, changed_services, failing, note, unreadable};
+use crate::model::Exported;
 use crate::{
     api::events::EventReason,
     awsmcs,
     cluster::objects::Namespace,
-    export::Local,
-    foreign::{Found, NamespaceFound, NoEndpoint, Reading, Rejected, Remains, ServiceFound, Trouble, label},
+    discovery::{Discovered, NamespaceFound, NoEndpoint, Reading, Rejected, Remains, ServiceFound, Trouble, label},
     ledger,
     model::{ClusterId, ServiceKey},
 };
@@ -20,7 +20,7 @@ pub(super) struct Peers {
     enabled: bool,
     /// Uids of the namespaces, by name.
     namespaces: BTreeMap<Arc<str>, Box<str>>,
-    found: Arc<Found>,
+    found: Arc<Discovered>,
     /// Whether unread instances had their time.
     settled: bool,
 }
@@ -28,7 +28,7 @@ pub(super) struct Peers {
 /// The exports of a name, from instances.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Told {
-    pub(super) exports: BTreeMap<ClusterId, Local>,
+    pub(super) exports: BTreeMap<ClusterId, Exported>,
     /// Whether everything was read, so that what is missing does not exist.
     pub(super) complete: bool,
 }
@@ -47,12 +47,12 @@ impl Peers {
     }
 
     /// The Cloud Map namespaces to read.
-    pub(super) fn sought(&self) -> impl Iterator<Item = &Arc<str>> {
+    pub(super) fn subscribed(&self) -> impl Iterator<Item = &Arc<str>> {
         self.namespaces.keys()
     }
 
     /// Takes in what was discovered.
-    pub(super) fn adopt(&mut self, found: Arc<Found>) -> Consequences {
+    pub(super) fn adopt(&mut self, found: Arc<Discovered>) -> Consequences {
         let before = std::mem::replace(&mut self.found, found);
         let mut consequences = Consequences::default();
         let none = Arc::new(NamespaceFound::default());

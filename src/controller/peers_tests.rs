@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::{
     cloudmap::{Instance, Service, fake::mk_service},
-    instances::Identity,
+    instances::Owner,
     model::ClusterSetId,
 };
 
@@ -33,18 +33,17 @@ fn instance(cluster: &str, ip: &str, changes: &[(&str, &str)]) -> Instance {
 
 fn reading(instances: &[Instance]) -> Reading {
     let set: ClusterSetId = "prod".parse().unwrap();
-    let identity =
-        Identity { clusterset: Some(set.clone()), cluster: "here".parse().unwrap(), cluster_uid: "uid".into() };
+    let identity = Owner { clusterset: Some(set.clone()), cluster: "here".parse().unwrap(), cluster_uid: "uid".into() };
     Reading::of(instances, &BTreeSet::new(), &Service { ..mk_service() }, "shop", &identity, Some(&set))
 }
 
-fn found(services: &[(&str, Option<Reading>)], listed: bool, trouble: Option<Trouble>) -> Arc<Found> {
+fn found(services: &[(&str, Option<Reading>)], listed: bool, trouble: Option<Trouble>) -> Arc<Discovered> {
     let service = |(name, reading): &(&str, Option<Reading>)| {
         let found = ServiceFound { name: (*name).into(), reading: reading.clone(), error: None };
         (Arc::from(label(name)), Arc::new(found))
     };
     let namespace = NamespaceFound { services: services.iter().map(service).collect(), listed, trouble };
-    Arc::new(Found { namespaces: [("shop".into(), Arc::new(namespace))].into() })
+    Arc::new(Discovered { namespaces: [("shop".into(), Arc::new(namespace))].into() })
 }
 
 /// In a cluster with a namespace, with the flag or without it.
@@ -65,7 +64,7 @@ fn mk_with(enabled: bool) -> Peers {
 
 fn mk_peers() -> Peers {
     let peers = mk_with(true);
-    assert_eq!(peers.sought().map(|name| &**name).collect::<Vec<_>>(), ["shop"]);
+    assert_eq!(peers.subscribed().map(|name| &**name).collect::<Vec<_>>(), ["shop"]);
     peers
 }
 
@@ -119,5 +118,5 @@ fn nothing_follows_from_what_was_not_read() {
 #[test]
 fn without_the_flag_nothing_is_read() {
     let peers = mk_with(false);
-    assert!(peers.sought().next().is_none() && peers.is_settled() && peers.is_complete(&key("web")));
+    assert!(peers.subscribed().next().is_none() && peers.is_settled() && peers.is_complete(&key("web")));
 }

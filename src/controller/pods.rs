@@ -9,7 +9,7 @@ use std::{
 use crate::{
     cluster::{
         cache::{Cache, Change},
-        objects::{EndpointSlice, ForeignSlice, Pod, TargetId},
+        objects::{EndpointSlice, Pod, SourceSlice, TargetId},
     },
     instances::custom::ByAddress,
     model::ServiceKey,
@@ -30,7 +30,7 @@ impl PodLabels {
     }
 
     /// Looks at the pods behind a Service again. Returns whether their labels changed.
-    pub(super) fn update(&mut self, key: &ServiceKey, slices: &[Arc<ForeignSlice>], pods: &Cache<Pod>) -> bool {
+    pub(super) fn update(&mut self, key: &ServiceKey, slices: &[Arc<SourceSlice>], pods: &Cache<Pod>) -> bool {
         if pods.is_empty() && self.0.is_empty() {
             return false;
         }
@@ -42,7 +42,7 @@ impl PodLabels {
 
 /// The labels by pod IP. Pods that share an IP (host network) have there what all of them have.
 fn by_address(
-    slices: &[Arc<ForeignSlice>],
+    slices: &[Arc<SourceSlice>],
     labels_of: impl Fn(TargetId) -> Option<Arc<BTreeMap<String, String>>>,
 ) -> ByAddress {
     let mut pods: BTreeMap<IpAddr, BTreeSet<TargetId>> = BTreeMap::new();
@@ -86,7 +86,7 @@ mod tests {
         Arc::new(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
     }
 
-    fn slice(rows: &[(&str, Option<&str>)]) -> Arc<ForeignSlice> {
+    fn slice(rows: &[(&str, Option<&str>)]) -> Arc<SourceSlice> {
         let row = |(address, pod): &(&str, Option<&str>)| Endpoint {
             address: address.parse().ok(),
             further_addresses: false,
@@ -97,7 +97,7 @@ mod tests {
             hints: None,
             target: pod.and_then(TargetId::new),
         };
-        Arc::new(ForeignSlice(EndpointSlice {
+        Arc::new(SourceSlice(EndpointSlice {
             key: ServiceKey::new("shop", "web-1").into(),
             uid: "u".into(),
             deleting: false,

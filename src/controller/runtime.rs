@@ -19,15 +19,15 @@ use tracing::warn;
 use super::{
     Membership, Mode, Targets,
     core::{Command, Core, Input, Now},
-    foreign::ImportRules,
     metrics::Metrics,
+    subscriptions::ImportRules,
     work::Work,
 };
 use crate::{
     annotations::{self, Directory, Known},
     cluster::{Caches, ClusterWriter, apply::Error, cache, events::Outbox, objects, selector::NamespaceSelector},
+    discovery::Discovered,
     env,
-    foreign::Found,
     instances::{
         RegistrationPolicy,
         sync::{Desired, TargetStatus},
@@ -45,9 +45,9 @@ use crate::{
 /// How often sizes are measured, and cluster IPs that moved are looked for among the endpoints.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Settings of the controller.
+/// ControllerSettings of the controller.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ControllerSettings {
     /// The id of this cluster.
     pub cluster: ClusterId,
     /// How many names are written at the same time.
@@ -55,7 +55,7 @@ pub struct Settings {
     /// The rules for targets of exports.
     pub targets: Targets,
     /// The rules for annotated objects.
-    pub annotations: annotations::Settings,
+    pub annotations: annotations::AnnotationSettings,
     /// Which targets annotations may name.
     pub registration: RegistrationPolicy,
     /// How long a new claim to a named target must have been visible before instances are registered there.
@@ -72,9 +72,9 @@ pub struct Settings {
 #[derive(Debug)]
 pub enum Records {
     /// In the ledger of its ClusterSet.
-    Ledger(driver::Handle),
+    Ledger(driver::LedgerHandle),
     /// In a ConfigMap: only registration records.
-    Local(local::Handle),
+    Local(local::LocalHandle),
     /// Nowhere, because its identity is not known.
     Nowhere,
 }
@@ -116,9 +116,9 @@ pub struct Inputs {
     /// The statuses of the instances.
     pub statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
     /// The subscribed Cloud Map namespaces.
-    pub sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    pub subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
     /// What was discovered in them.
-    pub found: watch::Receiver<Arc<Found>>,
+    pub found: watch::Receiver<Arc<Discovered>>,
     /// The ranges that this cluster takes addresses of Services from, as far as they are known.
     pub service_ranges: watch::Receiver<Arc<[Range]>>,
     /// What is measured.
@@ -126,7 +126,7 @@ pub struct Inputs {
 }
 
 /// Runs until it is dropped. The caches must be synced: nothing may act before. Only the leader runs it.
-pub async fn run(settings: Settings, inputs: Inputs) {
+pub async fn run(settings: ControllerSettings, inputs: Inputs) {
     let Inputs {
         caches,
         writer,
@@ -135,7 +135,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         membership,
         instances,
         statuses,
-        sought,
+        subscribed,
         found,
         service_ranges,
         metrics,
@@ -145,12 +145,12 @@ pub async fn run(settings: Settings, inputs: Inputs) {
     let ledger = if let Records::Ledger(ledger) = &records { Some(ledger) } else { None };
     let local = if let Records::Local(local) = &records { Some(local) } else { None };
     let registry = Registry {
-        own: ledger.map_or_else(never, driver::Handle::own),
-        published: ledger.map_or_else(never, driver::Handle::published),
-        read_back: ledger.map_or_else(never, driver::Handle::read_back),
-        remotes: ledger.map_or_else(never, driver::Handle::remotes),
-        status: ledger.map_or_else(never, driver::Handle::status),
-        kept: local.map_or_else(never, local::Handle::kept),
+        own: ledger.map_or_else(never, driver::LedgerHandle::own),
+        published: ledger.map_or_else(never, driver::LedgerHandle::published),
+        read_back: ledger.map_or_else(never, driver::LedgerHandle::read_back),
+        remotes: ledger.map_or_else(never, driver::LedgerHandle::remotes),
+        status: ledger.map_or_else(never, driver::LedgerHandle::status),
+        kept: local.map_or_else(never, local::LocalHandle::kept),
         zones: directory.as_ref().map_or_else(never, Directory::known),
         statuses,
         found,
@@ -169,7 +169,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         records,
         directory,
         instances,
-        sought,
+        subscribed,
         notes,
         writer: Arc::clone(&writer),
         metrics,
@@ -178,7 +178,7 @@ pub async fn run(settings: Settings, inputs: Inputs) {
         biased;
         () = runtime.run(objects, registry, finished) => {}
         // Events are emitted one after the other, and none may delay the loop.
-        () = async { loop { writer.publish_event(said.next().await).await } } => {}
+        () = async { loop { writer.emit(said.next().await).await } } => {}
     }
 }
 
@@ -189,7 +189,7 @@ fn never<T: Default>() -> watch::Receiver<T> {
 
 /// The changes in Kubernetes.
 struct Objects {
-    slices: cache::Changes<objects::ForeignSlice>,
+    slices: cache::Changes<objects::SourceSlice>,
     exports: cache::Changes<objects::ServiceExport>,
     services: cache::Changes<objects::Service>,
     ingresses: cache::Changes<objects::Ingress>,
@@ -256,7 +256,7 @@ struct Registry {
     kept: watch::Receiver<local::Kept>,
     zones: watch::Receiver<Known>,
     statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
-    found: watch::Receiver<Arc<Found>>,
+    found: watch::Receiver<Arc<Discovered>>,
     service_ranges: watch::Receiver<Arc<[Range]>>,
 }
 
@@ -277,7 +277,7 @@ impl Registry {
             Ok(()) = self.kept.changed() => Input::Kept(self.kept.borrow_and_update().clone()),
             Ok(()) = self.zones.changed() => Input::Zones(self.zones.borrow_and_update().clone()),
             Ok(()) = self.statuses.changed() => Input::Statuses(Arc::clone(&self.statuses.borrow_and_update())),
-            Ok(()) = self.found.changed() => Input::Found(Arc::clone(&self.found.borrow_and_update())),
+            Ok(()) = self.found.changed() => Input::Discovered(Arc::clone(&self.found.borrow_and_update())),
             Ok(()) = self.service_ranges.changed() => self.ranges(),
             else => std::future::pending().await,
         }
@@ -310,7 +310,7 @@ struct Runtime {
     records: Records,
     directory: Option<Directory>,
     instances: watch::Sender<Arc<Desired>>,
-    sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
     notes: Outbox,
     writer: Arc<dyn ClusterWriter>,
     metrics: Metrics,
@@ -373,7 +373,7 @@ impl Runtime {
         match command {
             Command::Publish(map) => self.records.publish(map),
             Command::Register(desired) => drop(self.instances.send_replace(desired)),
-            Command::Seek(namespaces) => drop(self.sought.send_replace(namespaces)),
+            Command::Subscribe(namespaces) => drop(self.subscribed.send_replace(namespaces)),
             Command::List(wanted) => {
                 if let Some(directory) = &self.directory {
                     directory.want(wanted);

@@ -9,6 +9,7 @@ use super::{
     claims::{Claims, Standing},
     pods::PodLabels,
 };
+use crate::model::Exported;
 use crate::{
     annotations::request::wrong_share,
     api::{
@@ -18,11 +19,10 @@ use crate::{
             ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE,
         },
     },
-    awsmcs::Exported,
+    awsmcs::ExportAttributes,
     cluster::objects::ServiceExport,
-    export::Local,
     instances::{
-        Adopt, Consent, Custom, Identity, InstanceSpec, Naming, Rights, Selection, Source, custom,
+        Adopt, Consent, Custom, InstanceSpec, Naming, Owner, Rights, Selection, Source, custom,
         policy::{Verdict, why_it_wins},
         records::{Wishes, address_records},
         sync::{Creation, Notice, Outcome, Reason, TargetDesired, TargetStatus},
@@ -39,7 +39,7 @@ pub struct Targets {
     /// How implied targets are named.
     pub naming: Naming,
     /// Our identity, for owner marks.
-    pub identity: Identity,
+    pub identity: Owner,
     /// The attribute `REGION`.
     pub region: Option<String>,
     /// Whether every export is also registered for AWS Cloud Map MCS Controllers, whatever else it requests
@@ -183,7 +183,7 @@ impl Targets {
         target: &Target,
         export: Option<&ServiceExport>,
         key: &ServiceKey,
-        local: &Local,
+        local: &Exported,
         pods: &PodLabels,
     ) -> (Option<Vec<InstanceSpec>>, Option<String>) {
         let ports = instance_ports(export, &local.export.ports).unwrap_or_else(|_| local.export.ports.clone());
@@ -193,7 +193,7 @@ impl Targets {
             && let Some(clusterset) = &self.identity.clusterset
         {
             let (cluster, Export { created, service_type, .. }) = (&self.identity.cluster, &local.export);
-            let exported = Exported { cluster, clusterset, created: *created, service_type: *service_type };
+            let exported = ExportAttributes { cluster, clusterset, created: *created, service_type: *service_type };
             return custom::fit(&custom, |custom| source.instances_per_port(exported, &local.endpoints, custom));
         }
         custom::fit(&custom, |custom| source.instances_with(&local.endpoints, custom))

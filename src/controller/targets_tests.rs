@@ -1,11 +1,12 @@
 use super::*;
+use crate::cluster::record::Position;
+use crate::model::Exported;
 use crate::{
     api::conditions::conditions,
     controller::Membership,
-    export::{Exports, Local},
+    export::Exports,
     ledger::{
         Map,
-        record::Position,
         remote::{Remote, Remotes},
     },
     model::{Export, ServiceType, SessionAffinity, TrafficPolicy, fixtures},
@@ -20,7 +21,7 @@ pub(in crate::controller) fn target() -> Target {
 }
 
 pub(in crate::controller) fn mk_targets(policy: Selection) -> Targets {
-    let identity = Identity { clusterset: None, cluster: "here".parse().unwrap(), cluster_uid: "uid".into() };
+    let identity = Owner { clusterset: None, cluster: "here".parse().unwrap(), cluster_uid: "uid".into() };
     Targets { policy, naming: Naming::PerNamespace, identity, region: None, aws_mcs: false }
 }
 
@@ -39,9 +40,9 @@ fn mk_export(annotations: &[(&str, &str)]) -> ServiceExport {
     }
 }
 
-pub(in crate::controller) fn mk_local() -> Local {
+pub(in crate::controller) fn mk_local() -> Exported {
     let endpoint = fixtures::mk_endpoint([10, 0, 0, 1]);
-    Local {
+    Exported {
         export: Export {
             uid: "uid".into(),
             created: 1,

@@ -15,7 +15,7 @@ use crate::{
     cluster::{
         ClusterWriter,
         apply::{Cause, Error},
-        events::{self, Note},
+        events::{self, EventRecord},
         objects::ServiceExport,
     },
     import::{self, Plan, There, Wanted},
@@ -32,7 +32,7 @@ pub(super) struct Work {
     /// This cluster's ServiceExport, on which obstacles and failures are also reported.
     pub(super) export: Option<Arc<ServiceExport>>,
     pub(super) report: Option<Report>,
-    pub(super) notes: Vec<Note>,
+    pub(super) notes: Vec<EventRecord>,
     pub(super) now: Timestamp,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Report {
     pub(super) uid: Box<str>,
     pub(super) conditions: Vec<Condition>,
     /// The Events to emit when they are written.
-    pub(super) notes: Vec<Note>,
+    pub(super) notes: Vec<EventRecord>,
 }
 
 impl Work {
@@ -60,7 +60,7 @@ impl Work {
     /// Brings the imported objects of the name to their desired state.
     async fn import(&self, writer: &dyn ClusterWriter, metrics: &Metrics) -> Result<(), Error> {
         for note in &self.notes {
-            writer.publish_event(note.clone()).await;
+            writer.emit(note.clone()).await;
         }
         match &self.import {
             Plan::Keep => Ok(()),
@@ -78,7 +78,7 @@ impl Work {
                     debug!(key = %self.key, %cluster, %address, reason = reason.as_str(), "left out an address");
                 }
                 for note in [self.skipped(wanted), self.staleness(wanted)].into_iter().flatten() {
-                    writer.publish_event(note).await;
+                    writer.emit(note).await;
                 }
                 import::apply(writer, &self.key, &self.there, wanted, self.now).await
             }
@@ -89,13 +89,13 @@ impl Work {
         let Some(Report { uid, conditions, notes }) = &self.report else { return Ok(()) };
         writer.apply_export_conditions(&self.key, uid, conditions, FieldManager::ExportStatus).await?;
         for note in notes {
-            writer.publish_event(note.clone()).await;
+            writer.emit(note.clone()).await;
         }
         Ok(())
     }
 
     /// The Event for addresses that were left out.
-    fn skipped(&self, wanted: &Wanted) -> Option<Note> {
+    fn skipped(&self, wanted: &Wanted) -> Option<EventRecord> {
         let ((cluster, address, reason), import) = wanted.skipped.first().zip(self.there.import.as_ref())?;
         let text = format!(
             "Left out {} address(es) that cannot be endpoints here, such as {address} of cluster {cluster}: it is {}.",
@@ -103,11 +103,11 @@ impl Work {
             reason.as_str()
         );
         let (reason, action) = (EventReason::AddressSkipped, "Import");
-        Some(Note { regarding: events::import(&self.key, &import.uid), reason, action, text })
+        Some(EventRecord { regarding: events::import(&self.key, &import.uid), reason, action, text })
     }
 
     /// The Event for an import whose condition `Stale` appears or disappears.
-    fn staleness(&self, wanted: &Wanted) -> Option<Note> {
+    fn staleness(&self, wanted: &Wanted) -> Option<EventRecord> {
         let import = self.there.import.as_ref().filter(|import| import.managed && wanted.service.is_some())?;
         let is_stale = find(&import.status.conditions, ImportCondition::Stale.as_str()).is_some();
         let (reason, text) = match (is_stale, wanted.silent.is_empty()) {
@@ -122,7 +122,7 @@ impl Work {
             (true, true) => (EventReason::ClustersHeard, "No exporting cluster is silent any more.".to_owned()),
             _ => return None,
         };
-        Some(Note { regarding: events::import(&self.key, &import.uid), reason, action: "Import", text })
+        Some(EventRecord { regarding: events::import(&self.key, &import.uid), reason, action: "Import", text })
     }
 
     /// A foreign object blocks the import: reports it on that object, and on the export of this cluster if there is
@@ -138,12 +138,12 @@ impl Work {
         ];
         for regarding in regarding.into_iter().flatten() {
             let (reason, action) = (EventReason::ForeignObject, "Import");
-            writer.publish_event(Note { regarding, reason, action, text: message.to_owned() }).await;
+            writer.emit(EventRecord { regarding, reason, action, text: message.to_owned() }).await;
         }
     }
 
     /// Reports a failure, which is tried again after `retry_in`: on the objects from the third time in a row on.
-    pub(super) fn failed(&self, error: &Error, retry_in: Duration, failures: u32) -> Vec<Note> {
+    pub(super) fn failed(&self, error: &Error, retry_in: Duration, failures: u32) -> Vec<EventRecord> {
         let (key, cause) = (&self.key, error.cause.to_string());
         match error.cause {
             // The cache catches up, the namespace goes, or the other replica continues.
@@ -160,7 +160,7 @@ impl Work {
                 let objects = [export, import].into_iter().flatten().filter(|_| failures == 3);
                 let text = format!("{error}: {cause}. The controller tries again until it succeeds.");
                 let (reason, action) = (EventReason::ReconcileFailed, "Reconcile");
-                objects.map(|regarding| Note { regarding, reason, action, text: text.clone() }).collect()
+                objects.map(|regarding| EventRecord { regarding, reason, action, text: text.clone() }).collect()
             }
         }
     }

@@ -12,11 +12,8 @@ use crate::{
         chunks::{assign, is_served},
         records::{self, TooLarge},
     },
-    model::{ClaimOwner, Registration, ServiceKey, Target},
+    model::{ClaimOwner, Exported, Registration, ServiceKey, Target},
 };
-
-/// What this cluster exports under one name.
-pub type Local = crate::model::Exported;
 
 /// All exports of this cluster, and the ledger map that contains them.
 ///
@@ -58,7 +55,7 @@ impl Exports {
     }
 
     /// The export as the map contains it, and as other clusters see it.
-    pub fn said(&self, key: &ServiceKey) -> Option<Local> {
+    pub fn said(&self, key: &ServiceKey) -> Option<Exported> {
         records::decode_service(&self.map, key, &mut Vec::new())
     }
 
@@ -84,7 +81,7 @@ impl Exports {
     pub fn set<'a>(
         &mut self,
         key: &ServiceKey,
-        local: Option<Arc<Local>>,
+        local: Option<Arc<Exported>>,
         targets: BTreeSet<Target>,
         dates: impl Into<Dates<'a>>,
     ) -> BTreeSet<ClaimOwner> {
@@ -155,8 +152,8 @@ impl Exports {
 
     /// Encodes an export. If the record is too large, the last version that fitted stays. An endpoint that is too large
     /// is left out. The other endpoints are kept up to date all the same, because endpoints that are gone serve nobody.
-    fn encode(&mut self, key: &ServiceKey, local: &Local) -> Result<(), TooLarge> {
-        let Local { export, endpoints } = local;
+    fn encode(&mut self, key: &ServiceKey, local: &Exported) -> Result<(), TooLarge> {
+        let Exported { export, endpoints } = local;
         let mut refusal = None;
         let previous = records::chunks(&self.map, key);
         match records::encode_export(key, export) {

@@ -9,15 +9,15 @@ fn target(service: &str) -> Target {
     Target { namespace: "ns".into(), service: service.into() }
 }
 
-fn mk_local(endpoints: u8, target: Option<Target>) -> Arc<Local> {
-    Arc::new(Local {
+fn mk_local(endpoints: u8, target: Option<Target>) -> Arc<Exported> {
+    Arc::new(Exported {
         export: Export { target, ..fixtures::mk_export(1) },
         endpoints: (0..endpoints).map(|n| fixtures::mk_endpoint([10, 0, 0, n])).collect(),
     })
 }
 
 /// Sets an export and the target that it names.
-fn set(exports: &mut Exports, name: &str, local: Option<Arc<Local>>, now: i64) -> BTreeSet<ClaimOwner> {
+fn set(exports: &mut Exports, name: &str, local: Option<Arc<Exported>>, now: i64) -> BTreeSet<ClaimOwner> {
     let target = local.as_ref().and_then(|local| local.export.target.clone());
     exports.set(&key(name), local, target.into_iter().collect(), now)
 }
@@ -47,7 +47,7 @@ fn one_changed_endpoint_changes_one_record_even_after_a_restart() {
 }
 
 /// A Service with `ports` ports, whose names have `width` characters, and pods that serve all of them.
-fn mk_many_ports(ports: u16, width: usize, endpoints: u8) -> Arc<Local> {
+fn mk_many_ports(ports: u16, width: usize, endpoints: u8) -> Arc<Exported> {
     let name = |n: u16| Arc::<str>::from(format!("{n:p>width$}"));
     let of_service = |n| ServicePort { name: name(n), protocol: Protocol::Tcp, port: 1000 + n, app_protocol: None };
     let of_pod = |n| EndpointPort { name: name(n), protocol: Protocol::Tcp, port: 40_000 + n, app_protocol: None };
@@ -57,7 +57,7 @@ fn mk_many_ports(ports: u16, width: usize, endpoints: u8) -> Arc<Local> {
     let local = (*mk_local(endpoints, None)).clone();
     let endpoints = local.endpoints.into_iter().map(|endpoint| Endpoint { ports: served.clone(), ..endpoint });
     let export = Export { ports: (0..ports).map(of_service).collect(), ..local.export };
-    Arc::new(Local { endpoints: endpoints.collect(), export })
+    Arc::new(Exported { endpoints: endpoints.collect(), export })
 }
 
 #[test]

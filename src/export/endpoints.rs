@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    cluster::objects::{AddressType, ForeignSlice, TargetId},
+    cluster::objects::{AddressType, SourceSlice, TargetId},
     model::{
         Conditions, Endpoint, EndpointPort,
         addresses::{Forbidden, check},
@@ -16,7 +16,7 @@ use crate::{
 
 /// What makes rows of several slices one endpoint: the object behind them, or else the address.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Identity {
+enum EndpointKey {
     Object(TargetId),
     Address(IpAddr),
 }
@@ -26,12 +26,12 @@ enum Identity {
 ///
 /// Only the first address of a row counts, as Kubernetes demands of consumers. Rows without an IP address (host names)
 /// are left out, and so are rows whose address can never be an endpoint ([`forbidden`]).
-pub(crate) fn join(slices: &[Arc<ForeignSlice>]) -> Vec<Endpoint> {
-    let mut joined: BTreeMap<Identity, Endpoint> = BTreeMap::new();
+pub(crate) fn join(slices: &[Arc<SourceSlice>]) -> Vec<Endpoint> {
+    let mut joined: BTreeMap<EndpointKey, Endpoint> = BTreeMap::new();
     for slice in slices.iter().filter(|slice| slice.address_type != AddressType::Unsupported && !slice.deleting) {
         for row in &slice.endpoints {
             let Some(address) = row.address.filter(|address| check(*address).is_ok()) else { continue };
-            let identity = row.target.map_or(Identity::Address(address), Identity::Object);
+            let identity = row.target.map_or(EndpointKey::Address(address), EndpointKey::Object);
             let endpoint = joined.entry(identity).or_insert_with(|| Endpoint {
                 ipv4: None,
                 ipv6: None,
@@ -58,7 +58,7 @@ pub(crate) fn join(slices: &[Arc<ForeignSlice>]) -> Vec<Endpoint> {
 
 /// The addresses in `slices` that can never be an endpoint, sorted. Anyone who may write EndpointSlices can write any
 /// address.
-pub(crate) fn forbidden(slices: &[Arc<ForeignSlice>]) -> BTreeMap<IpAddr, Forbidden> {
+pub(crate) fn forbidden(slices: &[Arc<SourceSlice>]) -> BTreeMap<IpAddr, Forbidden> {
     let addresses = slices.iter().flat_map(|slice| &slice.endpoints).filter_map(|row| row.address);
     addresses.filter_map(|address| Some((address, check(address).err()?))).collect()
 }
@@ -110,8 +110,8 @@ mod tests {
         }
     }
 
-    fn mk_slice(name: &str, address_type: AddressType, ports: &[(&str, u16)], rows: Vec<Row>) -> Arc<ForeignSlice> {
-        Arc::new(ForeignSlice(EndpointSlice {
+    fn mk_slice(name: &str, address_type: AddressType, ports: &[(&str, u16)], rows: Vec<Row>) -> Arc<SourceSlice> {
+        Arc::new(SourceSlice(EndpointSlice {
             key: ObjectKey::new("ns", name),
             uid: "u".into(),
             deleting: false,

@@ -6,7 +6,7 @@ mod plan;
 mod registrations;
 mod status;
 
-pub use desired::{Exports, Local};
+pub use desired::Exports;
 pub(crate) use endpoints::{forbidden, join};
 pub use plan::{Refusal, hand_over, permit, plan, remarks};
 pub use registrations::Dates;

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Local, endpoints};
+use super::endpoints;
+use crate::model::Exported;
 use crate::{
     api::{conditions::ValidReason, names::is_reserved},
     awsmcs::FINALIZER,
     cluster::{
-        objects::{ForeignSlice, Namespace, Service, ServiceExport, ServiceKind},
+        objects::{Namespace, Service, ServiceExport, ServiceKind, SourceSlice},
         selector::NamespaceSelector,
     },
     model::{
@@ -38,9 +39,9 @@ pub enum Refusal {
 pub fn plan(
     request: &ServiceExport,
     service: Option<&Service>,
-    slices: &[Arc<ForeignSlice>],
+    slices: &[Arc<SourceSlice>],
     target: Option<Target>,
-) -> Result<Local, Refusal> {
+) -> Result<Exported, Refusal> {
     let Some(service) = service.filter(|service| !service.deleting) else {
         return Err(Refusal::Invalid {
             reason: ValidReason::NoService,
@@ -78,7 +79,7 @@ pub fn plan(
         publish_not_ready_addresses: service.publish_not_ready_addresses,
         target,
     };
-    Ok(Local { export, endpoints: endpoints::join(slices) })
+    Ok(Exported { export, endpoints: endpoints::join(slices) })
 }
 
 /// Whether a namespace with these labels may export (`--export-namespaces`).

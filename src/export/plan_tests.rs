@@ -22,7 +22,7 @@ fn mk_service(spec: &serde_json::Value) -> Service {
     Service::narrow(serde_json::from_value(object).unwrap(), &mut Interner::default()).unwrap()
 }
 
-fn planned(export: &ServiceExport, service: &serde_json::Value) -> Result<Local, Refusal> {
+fn planned(export: &ServiceExport, service: &serde_json::Value) -> Result<Exported, Refusal> {
     plan(export, Some(&mk_service(service)), &[], None)
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    foreign::Misfit,
+    discovery::Misfit,
     model::addresses::{Forbidden, check},
 };
 

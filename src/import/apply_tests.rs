@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     api::{ServiceImportSpec, names},
     cluster::{Caches, memory::MemoryCluster},
-    foreign::Picture,
+    discovery::Picture,
     import::{Observed, Plan, Source, Unknown, derived_name, plan},
     model::{
         ClusterId, Conditions, Endpoint, EndpointPort, Export, IpFamily, Protocol, ServicePort, SessionAffinity,
@@ -94,7 +94,7 @@ impl Scene {
             settling: false,
             families: &self.families,
             silent: &BTreeMap::new(),
-            foreign: &Picture::nothing(),
+            discovered: &Picture::nothing(),
             import: there.import.as_deref(),
             derived: there.derived.as_deref(),
             slices: &there.slices,

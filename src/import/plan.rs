@@ -14,7 +14,7 @@ use super::{
 use crate::{
     api::{ServiceImportType, names},
     cluster::objects::{AddressType, OwnSlice, Service, ServiceImport},
-    foreign::Picture,
+    discovery::Picture,
     model::{
         ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, PackedEndpoint, Placement, Proximity,
         ServiceKey, ServiceType, Slice, SliceEndpoint, merge, pack, packable,
@@ -51,7 +51,7 @@ pub struct Observed<'a> {
     /// Clusters that have been silent for long, and since when (milliseconds since 1970). Their last exports count.
     pub silent: &'a BTreeMap<ClusterId, u64>,
     /// The discovered instances of the name.
-    pub foreign: &'a Picture,
+    pub discovered: &'a Picture,
     /// The ServiceImport.
     pub import: Option<&'a ServiceImport>,
     /// The Service with the derived name, no matter who created it.
@@ -78,7 +78,7 @@ impl Unknown {
         match self {
             Self::All => true,
             Self::Only(clusters) => among(clusters),
-            Self::AllBut(clusters) => !ClusterId::is_foreign(cluster) && !among(clusters),
+            Self::AllBut(clusters) => !ClusterId::is_discovered(cluster) && !among(clusters),
         }
     }
 

@@ -6,44 +6,44 @@ use super::plan::{Observed, of_cluster, slice};
 use crate::{
     api::ServiceImportType,
     cluster::objects::ServiceImport,
-    foreign::{self, Fitted, Front},
+    discovery::{self, Fitted, Front},
     model::{ClusterId, ClusterSetService, IpFamily, PackedEndpoint, Protocol, ServicePort, ServiceType},
 };
 
 /// The service of a name that no cluster exports.
 pub(super) fn service(observed: &Observed<'_>) -> Option<ClusterSetService> {
-    foreign::service(&observed.foreign.backends, present(observed).as_ref())
+    discovery::service(&observed.discovered.backends, present(observed).as_ref())
 }
 
 /// Whether the import of a name that nobody exports any more stays: others registered it, and a service with that name
 /// still exists (possibly empty), or this is not known.
 pub(super) fn stays(observed: &Observed<'_>) -> bool {
     let of_others = |import: &&ServiceImport| {
-        import.managed && import.status.clusters.iter().any(|status| ClusterId::is_foreign(&status.cluster))
+        import.managed && import.status.clusters.iter().any(|status| ClusterId::is_discovered(&status.cluster))
     };
-    observed.import.as_ref().is_some_and(of_others) && (observed.foreign.exists || !observed.foreign.complete)
+    observed.import.as_ref().is_some_and(of_others) && (observed.discovered.exists || !observed.discovered.complete)
 }
 
 /// Whether the discovered instances determine the service. If not, an existing import stays as it is.
 pub(super) fn decides(observed: &Observed<'_>) -> bool {
-    observed.foreign.complete || present(observed).is_none()
+    observed.discovered.complete || present(observed).is_none()
 }
 
 /// The endpoints that fit the service, and its families: those of the decided service, or else those of the import.
 pub(super) fn fit(observed: &Observed<'_>, decided: Option<&ClusterSetService>) -> (Vec<IpFamily>, Fitted) {
     let Some(front) = decided.map(Front::of).or_else(|| present(observed)) else { return Default::default() };
     let exported = observed.sources.values().flat_map(|source| source.endpoints);
-    let fitted = foreign::fit(&front, exported, &observed.foreign.backends);
+    let fitted = discovery::fit(&front, exported, &observed.discovered.backends);
     (front.ip_families, fitted)
 }
 
 /// Endpoints in slices of discovered sources that were never read, while not everything was read.
 pub(super) fn unread(observed: &Observed<'_>) -> BTreeMap<ClusterId, Vec<PackedEndpoint>> {
     let mut kept: BTreeMap<ClusterId, Vec<PackedEndpoint>> = BTreeMap::new();
-    if observed.foreign.complete {
+    if observed.discovered.complete {
         return kept;
     }
-    let sources = observed.slices.iter().filter_map(|slice| ClusterId::foreign(slice.source_cluster.as_deref()?));
+    let sources = observed.slices.iter().filter_map(|slice| ClusterId::discovered(slice.source_cluster.as_deref()?));
     for source in sources {
         if kept.contains_key(&source) {
             continue;
@@ -53,7 +53,7 @@ pub(super) fn unread(observed: &Observed<'_>) -> BTreeMap<ClusterId, Vec<PackedE
             let ports = slice.ports;
             slice.endpoints.into_iter().map(move |endpoint| PackedEndpoint { endpoint, ports: ports.clone() })
         });
-        let rows = rows.filter(|row| !observed.foreign.seen.contains(&row.endpoint.address)).collect();
+        let rows = rows.filter(|row| !observed.discovered.seen.contains(&row.endpoint.address)).collect();
         kept.insert(source, rows);
     }
     kept

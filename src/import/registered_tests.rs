@@ -4,13 +4,13 @@ use super::super::plan::tests::*;
 use super::super::plan::{Plan, Unknown};
 use crate::{
     api::{ServiceImportPort, ServiceImportType},
-    foreign::{Backend, Picture},
+    discovery::{Backend, Picture},
     model::{ClusterId, ServiceType},
 };
 
 fn backend(ip: &str, port: u16) -> Backend {
     Backend {
-        source: ClusterId::foreign("ecs-prod").unwrap(),
+        source: ClusterId::discovered("ecs-prod").unwrap(),
         ipv4: Some(ip.parse().unwrap()),
         ipv6: None,
         port: Some(port),
@@ -46,7 +46,7 @@ fn imported() -> Scene {
 #[test]
 fn discovered_instances_of_a_name_that_nobody_exports_are_a_service() {
     let mut scene = Scene::new(&[]);
-    scene.foreign = picture(&[backend("10.9.0.1", 8080), backend("127.0.0.1", 8080)]);
+    scene.discovered = picture(&[backend("10.9.0.1", 8080), backend("127.0.0.1", 8080)]);
     let plan = scene.plan();
     assert_eq!(addresses(&plan, "ecs-prod"), ["10.9.0.1"]);
     let Plan::Want(wanted) = plan else { panic!() };
@@ -66,7 +66,7 @@ fn discovered_instances_of_a_name_that_nobody_exports_are_a_service() {
 fn discovered_instances_join_an_export_without_changing_it() {
     let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);
     let Plan::Want(alone) = scene.plan() else { panic!() };
-    scene.foreign = picture(&[backend("10.9.0.1", 3000), backend("10.0.0.1", 8080)]);
+    scene.discovered = picture(&[backend("10.9.0.1", 3000), backend("10.0.0.1", 8080)]);
     let plan = scene.plan();
     assert_eq!(addresses(&plan, "ecs-prod"), ["10.9.0.1"], "the other one is the exported endpoint");
     let Plan::Want(joined) = plan else { panic!() };
@@ -81,14 +81,14 @@ fn discovered_instances_join_an_export_without_changing_it() {
 #[test]
 fn only_an_existing_empty_service_keeps_its_import_without_endpoints() {
     let mut scene = imported();
-    scene.foreign = picture(&[]);
+    scene.discovered = picture(&[]);
     let Plan::Want(wanted) = scene.plan() else { panic!() };
     assert_eq!((wanted.service, wanted.slices.len()), (None, 0));
     assert_eq!(wanted.stale.iter().map(|name| &**name).collect::<Vec<_>>(), ["svc-1"]);
-    scene.foreign.exists = false;
+    scene.discovered.exists = false;
     assert_eq!(scene.plan(), Plan::Remove);
     // An import that clusters exported goes with their exports, no matter what is registered.
-    scene.foreign.exists = true;
+    scene.discovered.exists = true;
     scene.import = Some(mk_import(true, &["there"]));
     assert_eq!(scene.plan(), Plan::Remove);
     scene.import = None;
@@ -99,21 +99,21 @@ fn only_an_existing_empty_service_keeps_its_import_without_endpoints() {
 #[test]
 fn endpoints_that_were_not_read_stay_as_they_are() {
     let mut scene = imported();
-    scene.foreign = Picture { complete: false, exists: false, ..picture(&[]) };
+    scene.discovered = Picture { complete: false, exists: false, ..picture(&[]) };
     let plan = scene.plan();
     assert_eq!(addresses(&plan, "ecs-prod"), ["10.0.0.1"]);
     let Plan::Want(wanted) = plan else { panic!() };
     assert!(wanted.service.is_none() && wanted.stale.is_empty(), "{wanted:?}");
     // A part was read: its instances are added, the rest stays, and so does the port.
-    scene.foreign = Picture { complete: false, ..picture(&[backend("10.9.0.1", 3000)]) };
+    scene.discovered = Picture { complete: false, ..picture(&[backend("10.9.0.1", 3000)]) };
     let plan = scene.plan();
     assert_eq!(addresses(&plan, "ecs-prod").into_iter().collect::<std::collections::BTreeSet<_>>().len(), 2);
     let Plan::Want(wanted) = plan else { panic!() };
     assert_eq!(wanted.service, None);
     // What was read once and no longer exists goes.
-    scene.foreign.seen = ["10.0.0.1".parse().unwrap()].into();
+    scene.discovered.seen = ["10.0.0.1".parse().unwrap()].into();
     assert_eq!(addresses(&scene.plan(), "ecs-prod"), ["10.9.0.1"]);
-    scene.foreign.complete = true;
+    scene.discovered.complete = true;
     let Plan::Want(wanted) = scene.plan() else { panic!() };
     assert_eq!(wanted.service.unwrap().ports[0].port, 3000);
 }
@@ -123,7 +123,7 @@ fn while_an_exporter_is_unknown_endpoints_are_kept_up_to_date_and_the_import_sta
     let mut scene = imported();
     scene.import.as_mut().unwrap().status.clusters = mk_import(true, &["ecs-prod", "there"]).status.clusters;
     scene.unknown = Unknown::Only([id("there")].into());
-    scene.foreign = picture(&[backend("10.9.0.1", 3000)]);
+    scene.discovered = picture(&[backend("10.9.0.1", 3000)]);
     let plan = scene.plan();
     assert_eq!(addresses(&plan, "ecs-prod"), ["10.9.0.1"]);
     let Plan::Want(wanted) = plan else { panic!() };

@@ -18,7 +18,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{custom::Custom, host::is_load_balancer, ownership::Identity};
+use super::{custom::Custom, host::is_load_balancer, ownership::Owner};
 use crate::{
     cloudmap::{
         Attributes, Instance, RecordType, Service,
@@ -244,7 +244,7 @@ pub fn digest(attributes: &Attributes) -> Digest {
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
     /// Our identity, which becomes the owner marks.
-    pub identity: &'a Identity,
+    pub identity: &'a Owner,
     /// The Service.
     pub service: &'a ServiceKey,
     /// Its ports, in the order of the Service. The first one becomes `AWS_INSTANCE_PORT`.
@@ -329,7 +329,7 @@ impl Source<'_> {
     }
 
     pub(super) fn common(&self, ports: &[EndpointPort], custom: &Attributes) -> Attributes {
-        let Identity { clusterset, cluster, cluster_uid } = self.identity;
+        let Owner { clusterset, cluster, cluster_uid } = self.identity;
         let mut attributes = custom.clone();
         let mut set = |key: &str, value: &str| attributes.insert(key.to_owned(), value.to_owned());
         if let Some(clusterset) = clusterset {

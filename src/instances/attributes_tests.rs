@@ -12,8 +12,8 @@ use crate::{
     model::{Conditions, Protocol},
 };
 
-fn identity(uid: &str) -> Identity {
-    Identity { clusterset: Some("prod".parse().unwrap()), cluster: "c1".parse().unwrap(), cluster_uid: uid.into() }
+fn identity(uid: &str) -> Owner {
+    Owner { clusterset: Some("prod".parse().unwrap()), cluster: "c1".parse().unwrap(), cluster_uid: uid.into() }
 }
 
 fn port(name: &str, protocol: Protocol, port: u16) -> ServicePort {

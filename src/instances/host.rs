@@ -61,15 +61,15 @@ mod tests {
     use super::*;
     use crate::{
         cloudmap::{DnsConfig, DnsRecord, RecordType, Service, attributes, fake::mk_service},
-        instances::{Identity, attributes::ServiceTraits, ownership::is_ours},
+        instances::{Owner, attributes::ServiceTraits, ownership::is_ours},
         model::ServiceKey,
     };
 
     const ELB: &str = "web-1234.eu-west-1.elb.amazonaws.com";
     const OTHER: &str = "db.example.org";
 
-    fn identity() -> Identity {
-        Identity { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() }
+    fn identity() -> Owner {
+        Owner { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() }
     }
 
     fn spec(host: &str) -> InstanceSpec {

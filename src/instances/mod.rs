@@ -21,7 +21,7 @@ pub mod target;
 pub use adopt::Adopt;
 pub use attributes::{InstanceSpec, Source, Unfit};
 pub use custom::Custom;
-pub use ownership::{Consent, Identity};
+pub use ownership::{Consent, Owner};
 pub use policy::{RegistrationPolicy, Rights};
 pub use selection::Selection;
 pub use target::{InvalidTarget, Naming};

@@ -17,7 +17,7 @@ use crate::{
     model::{ClusterId, ClusterSetId, ServiceKey},
 };
 
-/// Key of the tag that marks namespaces and services that we created. Its value is [`Identity::set`].
+/// Key of the tag that marks namespaces and services that we created. Its value is [`Owner::set`].
 pub const OWNER_TAG: &str = "cloudmap-mcs/made-for";
 /// Prefix of the `CreatorRequestId` of everything that the controllers of any ClusterSet created.
 const CREATOR: &str = "cloudmap-mcs:";
@@ -36,7 +36,7 @@ const PYTHON_CREATOR: &str = "cloudmap-controller";
 
 /// Our identity in the owner marks of instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct Owner {
     /// ClusterSet id; `None` for a standalone cluster, which shares services with nobody.
     pub clusterset: Option<ClusterSetId>,
     /// Cluster id.
@@ -45,22 +45,22 @@ pub struct Identity {
     pub cluster_uid: Arc<str>,
 }
 
-impl Identity {
+impl Owner {
     /// The owner of the services and namespaces that we create: the ClusterSet, or a standalone cluster.
     pub fn set(&self) -> String {
         match &self.clusterset {
             Some(id) => format!("clusterset/{id}"),
-            None => self.alone(),
+            None => self.standalone(),
         }
     }
 
     /// The owner in this cluster's standalone time. What it created then is still its own.
-    fn alone(&self) -> String {
+    fn standalone(&self) -> String {
         format!("cluster/{}", self.cluster_uid)
     }
 
     fn made(&self, creator: &str) -> bool {
-        [self.set(), self.alone()].iter().any(|set| creator.starts_with(&creator_prefix(set)))
+        [self.set(), self.standalone()].iter().any(|set| creator.starts_with(&creator_prefix(set)))
     }
 
     /// Prefix of the ids of this cluster's instances, except for those in the AWS controller's form.
@@ -101,7 +101,7 @@ pub(crate) fn short_hash(text: &str, bytes: usize) -> String {
 
 /// Whether this cluster registered an instance: our attributes contain this cluster's UID, and our ClusterSet, or none
 /// if this cluster was standalone then.
-pub fn is_ours(instance: &Instance, identity: &Identity) -> bool {
+pub fn is_ours(instance: &Instance, identity: &Owner) -> bool {
     let attribute = |key| instance.attributes.get(key).map(String::as_str);
     let clusterset = attribute(CLUSTERSET);
     attribute(CLUSTER_UID) == Some(&identity.cluster_uid)
@@ -109,13 +109,13 @@ pub fn is_ours(instance: &Instance, identity: &Identity) -> bool {
 }
 
 /// Whether this cluster registered an instance for a Service.
-pub fn is_of(instance: &Instance, service: &ServiceKey, identity: &Identity) -> bool {
+pub fn is_of(instance: &Instance, service: &ServiceKey, identity: &Owner) -> bool {
     let says = |key, value: &str| instance.attributes.get(key).is_some_and(|there| there == value);
     is_ours(instance, identity) && says(NAMESPACE, &service.namespace) && says(SERVICE, &service.name)
 }
 
 /// Whether any cluster of our ClusterSet registered an instance, so that its ledger tells of it.
-pub fn is_of_our_set(instance: &Instance, identity: &Identity) -> bool {
+pub fn is_of_our_set(instance: &Instance, identity: &Owner) -> bool {
     match &identity.clusterset {
         Some(set) => {
             instance.attributes.contains_key(CLUSTER_UID)
@@ -144,7 +144,7 @@ pub enum ServiceOwner {
 
 /// Reads the owner marks of a service: its creator (which listings omit), its description, and its tags (empty if they
 /// were not read).
-pub fn service_owner(service: &Service, tags: &BTreeMap<String, String>, identity: &Identity) -> ServiceOwner {
+pub fn service_owner(service: &Service, tags: &BTreeMap<String, String>, identity: &Owner) -> ServiceOwner {
     if let Some(creator) = service.creator_request_id.as_deref().filter(|creator| creator.starts_with(CREATOR)) {
         if identity.made(creator) {
             return ServiceOwner::Ours;
@@ -158,7 +158,7 @@ pub fn service_owner(service: &Service, tags: &BTreeMap<String, String>, identit
     if let Some(rest) = description.strip_prefix(HERITAGE) {
         let set = rest.split(',').next().unwrap_or_default();
         // A copied description proves nothing if AWS says that somebody else created the service.
-        let ours = set == identity.set() || set == identity.alone();
+        let ours = set == identity.set() || set == identity.standalone();
         if ours && service.creator_request_id.is_none() {
             return ServiceOwner::Ours;
         }
@@ -177,7 +177,7 @@ pub fn service_owner(service: &Service, tags: &BTreeMap<String, String>, identit
 }
 
 /// Whether our ClusterSet provably created a service, so that it may be deleted. Only the creator proves that.
-pub fn made_by_us(service: &Service, identity: &Identity) -> bool {
+pub fn made_by_us(service: &Service, identity: &Owner) -> bool {
     service.creator_request_id.as_deref().is_some_and(|creator| identity.made(creator))
 }
 
@@ -193,12 +193,7 @@ pub enum Control {
 }
 
 /// Who controls a service, by the same marks as [`service_owner`] and by what the user takes over.
-pub fn control(
-    service: &Service,
-    tags: &BTreeMap<String, String>,
-    identity: &Identity,
-    adopt: Option<&Adopt>,
-) -> Control {
+pub fn control(service: &Service, tags: &BTreeMap<String, String>, identity: &Owner, adopt: Option<&Adopt>) -> Control {
     let owner = service_owner(service, tags, identity);
     let made = match adopt.filter(|adopt| adopt.covers(&owner)) {
         Some(Adopt::ExternalDns(_)) => true,
@@ -216,7 +211,7 @@ pub fn control(
 }
 
 /// Whether the tags of a namespace prove that our ClusterSet created it.
-pub fn namespace_made_by_us(tags: &BTreeMap<String, String>, identity: &Identity) -> bool {
+pub fn namespace_made_by_us(tags: &BTreeMap<String, String>, identity: &Owner) -> bool {
     tags.get(OWNER_TAG) == Some(&identity.set())
 }
 
@@ -275,8 +270,8 @@ mod tests {
     use super::*;
     use crate::cloudmap::fake::mk_service;
 
-    fn identity(set: Option<&str>, uid: &str) -> Identity {
-        Identity {
+    fn identity(set: Option<&str>, uid: &str) -> Owner {
+        Owner {
             clusterset: set.map(|set| set.parse().unwrap()),
             cluster: "c1".parse().unwrap(),
             cluster_uid: uid.into(),
@@ -311,9 +306,9 @@ mod tests {
         ] {
             assert!(!is_ours(&instance(foreign), &us), "{foreign:?}");
         }
-        let alone = identity(None, "uid-1");
-        assert!(is_ours(&instance(&[(CLUSTER_UID, "uid-1")]), &alone));
-        assert!(!is_ours(&instance(&[(CLUSTERSET, "prod"), (CLUSTER_UID, "uid-1")]), &alone));
+        let standalone = identity(None, "uid-1");
+        assert!(is_ours(&instance(&[(CLUSTER_UID, "uid-1")]), &standalone));
+        assert!(!is_ours(&instance(&[(CLUSTERSET, "prod"), (CLUSTER_UID, "uid-1")]), &standalone));
     }
 
     #[test]

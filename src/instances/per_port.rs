@@ -14,7 +14,7 @@ use super::{
     attributes::{InstanceSpec, Source, Unfit, resolve},
 };
 use crate::{
-    awsmcs::{Exported, PortOf},
+    awsmcs::{ExportAttributes, PortOf},
     cloudmap::Attributes,
     model::Endpoint,
 };
@@ -43,7 +43,7 @@ impl Source<'_> {
     /// [`Unfit`], as for [`instances_with`](Self::instances_with).
     pub fn instances_per_port<'e>(
         &self,
-        exported: Exported<'_>,
+        exported: ExportAttributes<'_>,
         endpoints: impl IntoIterator<Item = &'e Endpoint>,
         custom: &Custom,
     ) -> Result<Vec<InstanceSpec>, Unfit> {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     awsmcs,
-    instances::{Identity, attributes::ServiceTraits, ownership::is_ours},
+    instances::{Owner, attributes::ServiceTraits, ownership::is_ours},
     model::{Conditions, EndpointPort, Protocol, ServiceKey, ServicePort, ServiceType},
 };
 
@@ -29,16 +29,13 @@ fn endpoint(ipv4: Option<&str>, ipv6: Option<&str>, ports: &[(&str, u16)], ready
 
 #[test]
 fn each_port_of_a_ready_endpoint_is_one_instance_that_both_controllers_read() {
-    let identity = Identity {
-        clusterset: Some("set1".parse().unwrap()),
-        cluster: "c2".parse().unwrap(),
-        cluster_uid: "uid".into(),
-    };
+    let identity =
+        Owner { clusterset: Some("set1".parse().unwrap()), cluster: "c2".parse().unwrap(), cluster_uid: "uid".into() };
     let key = ServiceKey::new("shop", "web");
     // The third port has the number of the first one.
     let ports = [port("http", 80), port("metrics", 90), port("alias", 81)];
     let source = Source { identity: &identity, service: &key, ports: &ports, region: Some("eu-central-1") };
-    let exported = Exported {
+    let exported = ExportAttributes {
         cluster: &identity.cluster,
         clusterset: identity.clusterset.as_ref().unwrap(),
         created: 1_795_254_716,

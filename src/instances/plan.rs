@@ -10,7 +10,7 @@ use std::{
 use super::{
     Adopt,
     attributes::{Digest, InstanceSpec, ServiceTraits, digest},
-    ownership::{Identity, is_ours},
+    ownership::{Owner, is_ours},
 };
 use crate::{
     awsmcs,
@@ -46,7 +46,7 @@ pub type Adopted = BTreeMap<Arc<str>, Vec<IpAddr>>;
 pub fn read<'a>(
     listing: impl IntoIterator<Item = &'a Instance>,
     desired: &[InstanceSpec],
-    identity: &Identity,
+    identity: &Owner,
     adopt: Option<&Adopt>,
 ) -> Reading {
     let mut reading = Reading::default();
@@ -177,14 +177,14 @@ mod tests {
 
     use super::*;
     use crate::{
-        awsmcs::Exported,
+        awsmcs::ExportAttributes,
         instances::Custom,
         instances::attributes::Source,
         model::{Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, ServiceType, fixtures},
     };
 
-    fn identity(uid: &str) -> Identity {
-        Identity { clusterset: Some("prod".parse().unwrap()), cluster: "c1".parse().unwrap(), cluster_uid: uid.into() }
+    fn identity(uid: &str) -> Owner {
+        Owner { clusterset: Some("prod".parse().unwrap()), cluster: "c1".parse().unwrap(), cluster_uid: uid.into() }
     }
 
     fn specs(uid: &str, addresses: &BTreeSet<u8>, zone: &str) -> Vec<InstanceSpec> {
@@ -241,7 +241,7 @@ mod tests {
         let service = ServiceKey::new("shop", "web");
         let ports = [ServicePort { name: "".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None }];
         let source = Source { identity: &us, service: &service, ports: &ports, region: None };
-        let exported = Exported {
+        let exported = ExportAttributes {
             cluster: &us.cluster,
             clusterset: us.clusterset.as_ref().unwrap(),
             created: 0,

@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 use super::{
     head::Head,
     page::{PageId, StoredPage},
-    record::{Member, Record, Version},
 };
+use crate::cluster::record::{Member, Record, Version};
 
 /// Identifies a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

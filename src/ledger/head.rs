@@ -15,10 +15,10 @@ use super::{
     codec::{self, Digest, Error},
     limits::Limits,
     page::PageId,
-    record::Position,
     wire,
 };
 use crate::cloudmap::{Attributes, Instance};
+use crate::cluster::record::Position;
 
 /// The format that this version writes, and the highest that it reads. A version writes format N - 1 until all heads
 /// say that their writers read N.

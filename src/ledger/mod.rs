@@ -3,7 +3,7 @@
 //! Each cluster has a small log-structured store with one writer (the leader), and every cluster is a reader. Cloud Map
 //! has only one conditional write (a service name can be created once), no ordering, asynchronous upserts (one at a
 //! time per instance), and reads that may be stale, partial, or older than the previous read. [`writer::Writer`] and
-//! [`reader::Reader`] are pure state machines, [`term::Term`] combines them with the [record],
+//! [`reader::Reader`] are pure state machines, [`term::Term`] combines them with the [record](crate::cluster::record),
 //! and [`driver`] makes their calls.
 //!
 //! Writer:
@@ -54,8 +54,6 @@ mod tests;
 pub mod tree;
 mod wire;
 pub mod writer;
-
-pub use crate::cluster::record;
 
 /// The state of one cluster in the ledger: opaque values by key. `<ns>/<name>` is an export, `<ns>/<name>#<i>` a chunk
 /// of its endpoints, `!<id>` a registration record.

@@ -13,11 +13,11 @@ use super::{
     fetch::{Fetch, Progress},
     head::{Delta, Head, Root},
     limits::{MAX_CLUSTERS, Timing},
-    record::{Accepted, Gone, Position},
     remote::{Remote, RemoteFigures, Remotes, successor},
     tree::Cache,
-    writer::{Heads, Identity, Now},
+    writer::{Heads, Now, WriterIdentity},
 };
+use crate::cluster::record::{Accepted, Gone, Position};
 
 /// After this many heartbeats without an advance of the own head, this cluster counts as cut off and cannot judge
 /// others.
@@ -28,7 +28,7 @@ const LOW_ADVANCES: u32 = 2;
 /// The reader of one cluster, from election to the loss of the Lease.
 #[derive(Debug)]
 pub struct Reader {
-    me: Identity,
+    me: WriterIdentity,
     timing: Timing,
     /// After this time of silence, the endpoints of a stale cluster are removed, if it is set (R7).
     stale_ttl: Option<Duration>,
@@ -115,7 +115,7 @@ impl Applied {
 
 impl Reader {
     /// A reader that has read nothing yet.
-    pub fn new(me: Identity, timing: Timing, stale_ttl: Option<Duration>) -> Self {
+    pub fn new(me: WriterIdentity, timing: Timing, stale_ttl: Option<Duration>) -> Self {
         Self {
             me,
             timing,

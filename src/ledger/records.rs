@@ -19,7 +19,8 @@ use std::{
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
-use super::{Map, Value, chunks::Chunk, head::difference, record::StoredRegistration, wire};
+use super::{Map, Value, chunks::Chunk, head::difference, wire};
+use crate::cluster::record::StoredRegistration;
 use crate::model::{
     ClaimOwner, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey, ServicePort, ServiceType,
     SessionAffinity, Target, TrafficPolicy,

@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use super::{Map, head::Presence, record::Position};
+use super::{Map, head::Presence};
+use crate::cluster::record::Position;
 use crate::model::ClusterId;
 
 /// All other clusters of the ClusterSet, as far as this one has read them.

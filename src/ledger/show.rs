@@ -9,11 +9,11 @@ use super::{
     fetch::{Fetch, Progress},
     head::{FORMAT, Head, Presence, Root},
     limits::Timing,
-    record::{Accepted, Position},
     records::Catalog,
     service_name,
     tree::Cache,
 };
+use crate::cluster::record::{Accepted, Position};
 use crate::{
     cloudmap::CloudMap,
     env,

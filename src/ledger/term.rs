@@ -7,11 +7,11 @@ use super::{
     call::{Call, CallId, Failure, Ids, Outbox, Outcome},
     limits::{Limits, Timing},
     reader::Reader,
-    record::{Member, Record, Version},
     records,
     remote::Remotes,
-    writer::{Heads, Identity, Inherited, Now, Writer},
+    writer::{Heads, Inherited, Now, Writer, WriterIdentity},
 };
+use crate::cluster::record::{Member, Record, Version};
 
 /// The state machine. A driver (or a simulation) gives it inputs and makes its calls.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ struct RecordCall {
 
 impl Term {
     /// A term in which nothing is known yet.
-    pub fn new(me: Identity, timing: Timing, limits: Limits, stale_ttl: Option<Duration>, ids: Ids) -> Self {
+    pub fn new(me: WriterIdentity, timing: Timing, limits: Limits, stale_ttl: Option<Duration>, ids: Ids) -> Self {
         let member = Member { clusterset: me.clusterset.to_string(), cluster: me.cluster.to_string() };
         Self {
             timing,

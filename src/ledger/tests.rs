@@ -15,10 +15,10 @@ use super::{
     head::{Delta, Head, Presence, Root, RootPage},
     limits::{self, Limits},
     page::{self, Entry, PageId, Prefix, StoredPage},
-    record::Position,
     records::{self, Catalog},
     tree::{self, Cache, Plan},
 };
+use crate::cluster::record::Position;
 use crate::{
     cloudmap::Instance,
     model::{

@@ -33,12 +33,12 @@ impl ClusterId {
 
     /// The source-cluster name of discovered endpoints. `None` unless `label` is a DNS label with one of the prefixes
     /// for them.
-    pub(crate) fn foreign(label: &str) -> Option<Self> {
-        (is_dns_label(label) && Self::is_foreign(label)).then(|| Self(label.into()))
+    pub(crate) fn discovered(label: &str) -> Option<Self> {
+        (is_dns_label(label) && Self::is_discovered(label)).then(|| Self(label.into()))
     }
 
     /// Whether a source-cluster name belongs to discovered endpoints and not to a cluster of the ClusterSet.
-    pub fn is_foreign(name: &str) -> bool {
+    pub fn is_discovered(name: &str) -> bool {
         FOREIGN.iter().any(|prefix| name.starts_with(prefix))
     }
 
@@ -62,7 +62,7 @@ impl FromStr for ClusterId {
                 "it must be a DNS-1123 label: lower-case letters, digits and '-', starting and ending with a letter or digit",
             );
         }
-        if Self::is_foreign(id) {
+        if Self::is_discovered(id) {
             return refuse(
                 "ids that begin with \"ecs-\" or \"cloudmap-\" are reserved for endpoints that are discovered in Cloud Map",
             );

@@ -16,7 +16,7 @@ const ORDER: [&str; 19] = [
     "ledger",
     "instances",
     "annotations",
-    "foreign",
+    "discovery",
     "export",
     "import",
     "queue",

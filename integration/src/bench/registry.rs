@@ -11,7 +11,7 @@ use hyper::Request;
 use kube::Client;
 
 use super::http;
-use crate::emulator::{Counters, Settings, Snapshot, Write};
+use crate::emulator::{Counters, EmulatorSettings, Snapshot, Write};
 
 /// Prefix of the Cloud Map namespaces that hold ledgers.
 const LEDGER_NAMESPACE: &str = "clusterset-";
@@ -26,7 +26,7 @@ impl Registry {
         Ok(Self { client: http::client(endpoint)? })
     }
 
-    pub(super) async fn settings(&self) -> anyhow::Result<Settings> {
+    pub(super) async fn settings(&self) -> anyhow::Result<EmulatorSettings> {
         self.get("settings").await
     }
 
@@ -126,11 +126,11 @@ pub(super) fn ledger_writes(writes: &[Write], cluster: &str) -> anyhow::Result<L
 mod tests {
     use std::{sync::Arc, time::Duration};
 
+    use cloudmap_mcs::cluster::record::Position;
     use cloudmap_mcs::ledger::{
         Map,
         codec::Digest,
         head::{Delta, FORMAT, Presence, Root, RootPage},
-        record::Position,
     };
 
     use super::*;
@@ -156,7 +156,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_ledger_is_told_apart_from_instances() {
-        let emulator = Emulator::start(Settings::unthrottled()).await.unwrap();
+        let emulator = Emulator::start(EmulatorSettings::unthrottled()).await.unwrap();
         let client = emulator.client("a");
         for (namespace, service, instances) in
             [("clusterset-bench", CLUSTERS, 2), ("shop", "cart", 3), ("shop-2", "till", 1)]

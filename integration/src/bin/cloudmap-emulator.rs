@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use cloudmap_mcs_integration::emulator::{Emulator, Latency, OPERATIONS, Rate, RepeatedCreate, Settings};
+use cloudmap_mcs_integration::emulator::{Emulator, EmulatorSettings, Latency, OPERATIONS, Rate, RepeatedCreate};
 
 /// A faithful AWS Cloud Map in memory.
 ///
@@ -114,7 +114,7 @@ struct Addresses {
 }
 
 impl Arguments {
-    fn settings(self) -> (Addresses, Settings) {
+    fn settings(self) -> (Addresses, EmulatorSettings) {
         let Self {
             listen,
             aws_times,
@@ -138,7 +138,7 @@ impl Arguments {
             account,
             seed,
         } = self;
-        let mut settings = if aws_times { Settings::aws() } else { Settings::default() };
+        let mut settings = if aws_times { EmulatorSettings::aws() } else { EmulatorSettings::default() };
         settings.call_latency = call_latency.unwrap_or(settings.call_latency);
         settings.operation_latency = operation_latency.unwrap_or(settings.operation_latency);
         let lag = discovery_lag.unwrap_or(settings.discovery_lag[0]);

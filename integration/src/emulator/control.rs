@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::{CloudMap, Counters, Fault, Settings, Snapshot, Write};
+use super::{CloudMap, Counters, EmulatorSettings, Fault, Snapshot, Write};
 
 /// A handle on a running registry, to steer it and to look into it. Clones are handles on the same one.
 #[derive(Clone, Debug)]
@@ -130,15 +130,15 @@ impl Control {
         self.current().restore(snapshot).expect("snapshot");
     }
 
-    pub fn settings(&self) -> Settings {
+    pub fn settings(&self) -> EmulatorSettings {
         self.lock().settings().clone()
     }
 
     /// Changes the settings for all that comes.
     ///
     /// # Panics
-    /// If [`Settings::check`] fails.
-    pub fn update_settings(&self, change: impl FnOnce(&mut Settings)) {
+    /// If [`EmulatorSettings::check`] fails.
+    pub fn update_settings(&self, change: impl FnOnce(&mut EmulatorSettings)) {
         let mut registry = self.current();
         let mut settings = registry.settings().clone();
         change(&mut settings);

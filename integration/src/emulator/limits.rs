@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
-use super::settings::Settings;
+use super::settings::EmulatorSettings;
 
 /// Calls a second that an operation takes on the long run, and at once after a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ impl Limits {
         &mut self,
         now: Duration,
         operation: &'static str,
-        settings: &Settings,
+        settings: &EmulatorSettings,
     ) -> Result<(), ApiError> {
         if !settings.throttling {
             return Ok(());
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_bucket_takes_its_burst_and_then_its_rate() {
-        let settings = Settings::default();
+        let settings = EmulatorSettings::default();
         let mut limits = Limits::default();
         let start = Duration::from_secs(1000);
         for _ in 0..10 {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn discovery_says_request_limit_exceeded() {
-        let mut settings = Settings::default();
+        let mut settings = EmulatorSettings::default();
         settings.rates.insert("DiscoverInstances".into(), Rate { per_second: 1.0, burst: 1.0 });
         let mut limits = Limits::default();
         limits.admit(Duration::ZERO, "DiscoverInstances", &settings).unwrap();

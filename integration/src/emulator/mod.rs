@@ -10,9 +10,9 @@
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
-//! use cloudmap_mcs_integration::emulator::{Effect, Emulator, Fault, Settings};
+//! use cloudmap_mcs_integration::emulator::{Effect, Emulator, Fault, EmulatorSettings};
 //!
-//! let emulator = Emulator::start(Settings::unthrottled()).await?;
+//! let emulator = Emulator::start(EmulatorSettings::unthrottled()).await?;
 //! let client = emulator.client("cluster-1");
 //! emulator.control().add_fault(Fault::on("RegisterInstance", Effect::DropResponse).times(1));
 //! client.create_http_namespace().name("example").send().await?;
@@ -63,7 +63,7 @@ pub use history::{Counters, OperationCounters, QueryCounters, Write};
 pub use limits::Rate;
 pub use requests::{DnsConfig, DnsRecord, HealthCheckConfig, HealthCheckCustomConfig, Tag};
 pub use server::Emulator;
-pub use settings::{HealthFilter, Latency, Quotas, RepeatedCreate, Settings};
+pub use settings::{EmulatorSettings, HealthFilter, Latency, Quotas, RepeatedCreate};
 pub use state::{Health, Instance, Namespace, NamespaceType, Service, Snapshot};
 
 use faults::Faults;
@@ -118,7 +118,7 @@ enum Event {
 /// happen what is due by then; a `now` that goes back counts as the latest one seen.
 #[derive(Debug)]
 pub struct CloudMap {
-    settings: Settings,
+    settings: EmulatorSettings,
     rng: StdRng,
     now: Duration,
     /// Numbers events, operations and revisions.
@@ -129,12 +129,12 @@ pub struct CloudMap {
     creating: HashMap<(NamespaceType, String, String), u64>,
     operations: Operations,
     queue: BTreeMap<(Duration, u64), Event>,
-    /// Those of discovery, then those of DNS, in the order of [`Settings::lags`].
+    /// Those of discovery, then those of DNS, in the order of [`EmulatorSettings::lags`].
     replicas: Vec<Replica>,
     /// When the last change to what has a name arrives at each replica. Names outlive what they named: a late change of a
     /// service that is gone must not come after the first one of its successor.
     arrivals: HashMap<Topic, Vec<Duration>>,
-    /// Ids of deleted services by namespace and name, for `Settings::reuse_service_ids`.
+    /// Ids of deleted services by namespace and name, for `EmulatorSettings::reuse_service_ids`.
     retired: HashMap<(String, String), String>,
     limits: Limits,
     faults: Faults,
@@ -146,8 +146,8 @@ impl CloudMap {
     /// An empty registry.
     ///
     /// # Panics
-    /// If [`Settings::check`] fails.
-    pub fn new(settings: Settings) -> Self {
+    /// If [`EmulatorSettings::check`] fails.
+    pub fn new(settings: EmulatorSettings) -> Self {
         settings.check().expect("settings of the emulator");
         let rng = settings.seed.map_or_else(|| StdRng::from_rng(&mut rand::rng()), StdRng::seed_from_u64);
         Self {
@@ -223,7 +223,7 @@ impl CloudMap {
     }
 
     fn arn(&self, kind: &str, id: &str) -> String {
-        let Settings { region, account, .. } = &self.settings;
+        let EmulatorSettings { region, account, .. } = &self.settings;
         format!("arn:aws:servicediscovery:{region}:{account}:{kind}/{id}")
     }
 

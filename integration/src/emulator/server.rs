@@ -18,7 +18,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::calls::Outcome;
 use super::control::Control;
 use super::error::ApiError;
-use super::{CloudMap, Settings};
+use super::{CloudMap, EmulatorSettings};
 
 const TARGET_PREFIX: &str = "Route53AutoNaming_v20170314.";
 
@@ -35,16 +35,16 @@ impl Emulator {
     /// Starts on a free port of the loopback interface.
     ///
     /// # Errors
-    /// If the port can't be opened, or the settings don't hold ([`Settings::check`]).
-    pub async fn start(settings: Settings) -> io::Result<Self> {
+    /// If the port can't be opened, or the settings don't hold ([`EmulatorSettings::check`]).
+    pub async fn start(settings: EmulatorSettings) -> io::Result<Self> {
         Self::start_on(SocketAddr::from(([127, 0, 0, 1], 0)), settings).await
     }
 
     /// Starts on an address; port 0 is any free one.
     ///
     /// # Errors
-    /// If the port can't be opened, or the settings don't hold ([`Settings::check`]).
-    pub async fn start_on(address: SocketAddr, settings: Settings) -> io::Result<Self> {
+    /// If the port can't be opened, or the settings don't hold ([`EmulatorSettings::check`]).
+    pub async fn start_on(address: SocketAddr, settings: EmulatorSettings) -> io::Result<Self> {
         settings.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;

@@ -110,11 +110,11 @@ pub enum HealthFilter {
     HealthyOrElseAll,
 }
 
-/// The settings. [`Settings::default`] has AWS's quotas and request rates and answers at once; [`Settings::unthrottled`]
-/// has no request rates; [`Settings::aws`] also takes AWS's time.
+/// The settings. [`EmulatorSettings::default`] has AWS's quotas and request rates and answers at once; [`EmulatorSettings::unthrottled`]
+/// has no request rates; [`EmulatorSettings::aws`] also takes AWS's time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct EmulatorSettings {
     /// The region in ARNs.
     pub region: String,
     /// The twelve digits of the account that owns everything.
@@ -153,7 +153,7 @@ pub struct Settings {
     pub seed: Option<u64>,
 }
 
-impl Default for Settings {
+impl Default for EmulatorSettings {
     fn default() -> Self {
         Self {
             region: "us-east-1".into(),
@@ -177,7 +177,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl EmulatorSettings {
     /// No request rates: for tests that are not about them.
     pub fn unthrottled() -> Self {
         Self { throttling: false, ..Self::default() }

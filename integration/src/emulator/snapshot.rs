@@ -5,10 +5,10 @@ use super::namespaces::add_namespace;
 use super::replicas::{Change, Replica, Row};
 use super::services::{add_service, place};
 use super::state::{Namespace, Service, Snapshot};
-use super::{CloudMap, Event, Fault, Settings};
+use super::{CloudMap, EmulatorSettings, Event, Fault};
 
 impl CloudMap {
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &EmulatorSettings {
         &self.settings
     }
 
@@ -16,10 +16,10 @@ impl CloudMap {
     /// all new, with no lag.
     ///
     /// # Errors
-    /// If [`Settings::check`] fails; nothing has changed then.
-    pub fn set_settings(&mut self, settings: Settings) -> Result<(), String> {
+    /// If [`EmulatorSettings::check`] fails; nothing has changed then.
+    pub fn set_settings(&mut self, settings: EmulatorSettings) -> Result<(), String> {
         settings.check()?;
-        let counts = |settings: &Settings| (settings.discovery_lag.len(), settings.dns_lag.len());
+        let counts = |settings: &EmulatorSettings| (settings.discovery_lag.len(), settings.dns_lag.len());
         let replicas_changed = counts(&settings) != counts(&self.settings);
         self.settings = settings;
         if replicas_changed {

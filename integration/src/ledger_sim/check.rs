@@ -218,13 +218,15 @@ impl Sim {
         if self.clusters.iter().any(|cluster| cluster.twin) && running.len() != 1 {
             found.push(format!("I9: of two clusters with one UID {running:?} run"));
         }
+        // It neither writes nor reads until an operator has given it a UID of its own.
+        let stopped = |index: usize| self.clusters[index].twin && !running.contains(&index);
         for (index, writer) in self.clusters.iter().enumerate() {
-            if !self.owns(index) || writer.twin && !running.contains(&index) {
+            if !self.owns(index) || stopped(index) {
                 continue;
             }
             let id = &writer.expected_id;
-            for reader in &self.clusters {
-                if reader.uid == writer.uid || reader.leaving {
+            for (other, reader) in self.clusters.iter().enumerate() {
+                if reader.uid == writer.uid || reader.leaving || stopped(other) {
                     continue;
                 }
                 let imported = reader.imported.get(id);

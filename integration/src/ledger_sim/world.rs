@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use cloudmap_mcs::cluster::record::Record;
 use cloudmap_mcs::ledger::{
     Map, Value as Bytes,
     call::{CallId, Ids, Outcome},
     limits::{Limits, Timing},
-    record::Record,
     remote::Remotes,
     term::Term,
-    writer::{Heads, Identity, Now, Stage},
+    writer::{Heads, Now, Stage, WriterIdentity},
 };
 
 use super::{
@@ -231,8 +231,11 @@ impl Sim {
         let limits = limits(self.scenario.shards);
         let ttl = self.scenario.ttl.then_some(timing().lease);
         let p = &mut self.procs[proc];
-        let me =
-            Identity { clusterset: "prod".into(), cluster: p.id.clone(), uid: self.clusters[p.cluster].uid.clone() };
+        let me = WriterIdentity {
+            clusterset: "prod".into(),
+            cluster: p.id.clone(),
+            uid: self.clusters[p.cluster].uid.clone(),
+        };
         self.terms += 1;
         p.term_number = self.terms;
         p.term = Some(Term::new(me, timing(), limits, ttl, ids));

@@ -68,7 +68,7 @@ struct Crash {
 }
 
 impl Registry {
-    pub(crate) fn new(began: Instant, trace: Trace, settings: emulator::Settings) -> Self {
+    pub(crate) fn new(began: Instant, trace: Trace, settings: emulator::EmulatorSettings) -> Self {
         let state = State { cloudmap: emulator::CloudMap::new(settings), crashes: Vec::new() };
         Self(Arc::new(Shared { began, trace, state: Mutex::new(state) }))
     }

@@ -7,7 +7,8 @@ use std::{
 
 use cloudmap_mcs::{
     cloudmap::Instance,
-    ledger::{self, CLUSTERS, head::Head, page::StoredPage, record::Position, records, tree},
+    cluster::record::Position,
+    ledger::{self, CLUSTERS, head::Head, page::StoredPage, records, tree},
     model::Registration,
 };
 

@@ -19,7 +19,7 @@ use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 use super::{
     cloudmap::Registry,
-    kubernetes::{ApiServer, Settings},
+    kubernetes::{ApiServer, ApiServerSettings},
     machine::{EPOCH, Machine},
     trace::Trace,
 };
@@ -78,12 +78,12 @@ pub(crate) enum Role {
 impl World {
     pub(crate) fn new(seed: u64, clusters: usize, began: Instant, trace: Trace) -> Self {
         let seconds = Duration::from_secs;
-        let settings = emulator::Settings {
+        let settings = emulator::EmulatorSettings {
             seed: Some(seed),
             call_latency: Latency::range(Duration::from_millis(8), Duration::from_millis(40)),
             operation_latency: Latency::range(Duration::from_millis(300), seconds(2)),
             discovery_lag: vec![Latency::range(Duration::ZERO, Duration::from_millis(1500)); 3],
-            ..emulator::Settings::default()
+            ..emulator::EmulatorSettings::default()
         };
         let registry = Registry::new(began, trace.clone(), settings);
         let mut world = Self { began, seed, trace, registry, clusters: Vec::new(), addresses: 0 };
@@ -104,7 +104,7 @@ impl World {
         let id = format!("c{}", index + 1);
         let epoch = Timestamp::UNIX_EPOCH.checked_add(EPOCH).unwrap_or(Timestamp::MAX);
         let seed = Rng::new(&id, self.seed).next();
-        let api = ApiServer::new(Settings { seed, epoch, ..Settings::default() });
+        let api = ApiServer::new(ApiServerSettings { seed, epoch, ..ApiServerSettings::default() });
         for name in [OWN, "shop", "pay"] {
             must(api.put("namespaces", json!({"metadata": {"name": name}})));
         }

@@ -176,7 +176,7 @@ async fn the_program_prints_its_address_and_stops_when_asked() {
 #[tokio::test]
 async fn stopping_closes_the_connections() {
     for shut_down in [true, false] {
-        let emulator = Emulator::start(Settings::default()).await.unwrap();
+        let emulator = Emulator::start(EmulatorSettings::default()).await.unwrap();
         let mut connection = TcpStream::connect(emulator.address()).await.unwrap();
         if shut_down {
             emulator.shutdown().await;

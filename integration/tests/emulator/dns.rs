@@ -24,10 +24,14 @@ pub(super) struct Zone {
 
 impl Zone {
     pub(super) async fn start() -> Self {
-        Self::start_with(Settings { health_delay: std::time::Duration::ZERO, ..Settings::unthrottled() }).await
+        Self::start_with(EmulatorSettings {
+            health_delay: std::time::Duration::ZERO,
+            ..EmulatorSettings::unthrottled()
+        })
+        .await
     }
 
-    pub(super) async fn start_with(settings: Settings) -> Self {
+    pub(super) async fn start_with(settings: EmulatorSettings) -> Self {
         let f = Fixture::start_with(settings).await;
         let namespace = create_private_namespace(&f.client, "internal", "vpc-1").await;
         let server = f.emulator.serve_dns(any_port()).await.unwrap();
@@ -250,7 +254,7 @@ async fn only_the_healthy_answer_while_there_are_any() {
 async fn a_status_reaches_dns_after_its_delay() {
     // "Cloud Map waits for approximately 30 seconds after receiving an UpdateInstanceCustomHealthStatus request before
     // changing the status of the instance."
-    let z = Zone::start_with(Settings::unthrottled()).await;
+    let z = Zone::start_with(EmulatorSettings::unthrottled()).await;
     let web = z.service("web", &[RecordType::A], MULTIVALUE).await;
     z.register(&web, "a", &[("AWS_INSTANCE_IPV4", "10.0.0.1")]).await;
     z.register(&web, "b", &[("AWS_INSTANCE_IPV4", "10.0.0.2")]).await;
@@ -318,7 +322,9 @@ async fn an_alias_answers_as_its_load_balancer() {
     // Route 53 uses the TTL for the AWS resource", 60 s for load balancers.
     let load_balancers =
         [("lb.example.com".to_owned(), vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()])];
-    let z = Zone::start_with(Settings { load_balancers: load_balancers.into(), ..Settings::unthrottled() }).await;
+    let z =
+        Zone::start_with(EmulatorSettings { load_balancers: load_balancers.into(), ..EmulatorSettings::unthrottled() })
+            .await;
     let front = z.service("front", &[RecordType::A, RecordType::Aaaa], WEIGHTED).await;
     z.register(&front, "a", &[("AWS_ALIAS_DNS_NAME", "LB.example.com.")]).await;
     let answer = z.ask("front.internal", "A").await;
@@ -379,7 +385,7 @@ async fn what_is_no_query_gets_an_error() {
 #[tokio::test]
 async fn dns_lags_by_itself() {
     let lag = Latency::fixed(std::time::Duration::from_mins(1));
-    let z = Zone::start_with(Settings { dns_lag: vec![lag], ..Settings::unthrottled() }).await;
+    let z = Zone::start_with(EmulatorSettings { dns_lag: vec![lag], ..EmulatorSettings::unthrottled() }).await;
     let web = z.service("web", &[RecordType::A], MULTIVALUE).await;
     z.register(&web, "a", &[("AWS_INSTANCE_IPV4", "10.0.0.1")]).await;
     let found = z.f.client.discover_instances().namespace_name("internal").service_name("web").send().await.unwrap();

@@ -8,7 +8,7 @@ use super::*;
 
 /// A fixture with a service `checked` that has a custom health check.
 async fn checked(delay: Duration) -> (Fixture, String) {
-    let f = Fixture::start_with(Settings { health_delay: delay, ..Settings::unthrottled() }).await;
+    let f = Fixture::start_with(EmulatorSettings { health_delay: delay, ..EmulatorSettings::unthrottled() }).await;
     let custom = HealthCheckCustomConfig::builder().build();
     let created = f.client.create_service().namespace_id(&f.namespace).name("checked");
     let created = created.health_check_custom_config(custom).send().await.unwrap();

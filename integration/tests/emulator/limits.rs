@@ -9,7 +9,7 @@ use super::*;
 async fn quotas_refuse_what_is_new() {
     // ResourceLimitExceeded: "The resource can't be created because you've reached the quota on the number of resources."
     let quotas = Quotas { instances_per_service: 2, instances_per_namespace: 3, namespaces: 2, custom_attributes: 1 };
-    let f = Fixture::start_with(Settings { quotas, ..Settings::unthrottled() }).await;
+    let f = Fixture::start_with(EmulatorSettings { quotas, ..EmulatorSettings::unthrottled() }).await;
     let other = create_service(&f.client, &f.namespace, "other").await;
     let register = |service: &str, id: &str| {
         f.client.register_instance().service_id(service).instance_id(id).attributes("k", "v").send()
@@ -32,7 +32,7 @@ async fn quotas_refuse_what_is_new() {
 #[test]
 fn quotas_and_rates_of_aws_are_the_default() {
     // Service Quotas: L-2DA90E5C, L-D95E8A57, L-0FE3F50E, L-D589BB26, L-514A639A / L-76CF203B, L-0BA10AAE.
-    let settings = Settings::default();
+    let settings = EmulatorSettings::default();
     let Quotas { instances_per_service, instances_per_namespace, namespaces, custom_attributes } = settings.quotas;
     assert_eq!((instances_per_service, instances_per_namespace, namespaces, custom_attributes), (1000, 2000, 50, 30));
     assert!(settings.throttling);
@@ -45,7 +45,7 @@ fn quotas_and_rates_of_aws_are_the_default() {
 async fn calls_beyond_the_rate_are_throttled() {
     // The control plane answers ThrottlingException, which the model does not have; for the discovery calls it has
     // RequestLimitExceeded: "you've reached the quota for the number of requests".
-    let mut settings = Settings::default();
+    let mut settings = EmulatorSettings::default();
     for operation in ["ListServices", "DiscoverInstances"] {
         settings.rates.insert(operation.into(), Rate { per_second: 0.001, burst: 2.0 });
     }

@@ -20,7 +20,7 @@ mod time;
 use aws_sdk_servicediscovery::Client;
 use aws_sdk_servicediscovery::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_servicediscovery::types::{DnsConfig, DnsRecord, RecordType, RoutingPolicy};
-use cloudmap_mcs_integration::emulator::{Emulator, Settings};
+use cloudmap_mcs_integration::emulator::{Emulator, EmulatorSettings};
 
 /// An emulator that answers at once and refuses nothing for its rate, with an HTTP namespace `apps` and a service `web`.
 struct Fixture {
@@ -32,10 +32,10 @@ struct Fixture {
 
 impl Fixture {
     async fn start() -> Self {
-        Self::start_with(Settings::unthrottled()).await
+        Self::start_with(EmulatorSettings::unthrottled()).await
     }
 
-    async fn start_with(settings: Settings) -> Self {
+    async fn start_with(settings: EmulatorSettings) -> Self {
         let emulator = Emulator::start(settings).await.unwrap();
         let client = emulator.client("tester");
         let namespace = create_http_namespace(&client, "apps").await;

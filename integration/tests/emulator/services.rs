@@ -154,7 +154,7 @@ async fn only_an_empty_service_can_be_deleted() {
 #[tokio::test]
 async fn ids_of_deleted_services_can_come_again() {
     // Not in the documentation, but reported by users.
-    let settings = Settings { reuse_service_ids: true, ..Settings::unthrottled() };
+    let settings = EmulatorSettings { reuse_service_ids: true, ..EmulatorSettings::unthrottled() };
     let f = Fixture::start_with(settings).await;
     f.client.delete_service().id(&f.service).send().await.unwrap();
     assert_eq!(create_service(&f.client, &f.namespace, "web").await, f.service);

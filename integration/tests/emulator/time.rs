@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cloudmap_mcs_integration::emulator::{CloudMap, Latency, Outcome, Settings};
+use cloudmap_mcs_integration::emulator::{CloudMap, EmulatorSettings, Latency, Outcome};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
@@ -18,8 +18,8 @@ struct World {
 
 impl World {
     /// With the namespace `apps` and the service `web`, which has a custom health check, and everything settled.
-    fn new(settings: Settings) -> Self {
-        let registry = CloudMap::new(Settings { seed: settings.seed.or(Some(7)), ..settings });
+    fn new(settings: EmulatorSettings) -> Self {
+        let registry = CloudMap::new(EmulatorSettings { seed: settings.seed.or(Some(7)), ..settings });
         let mut world = Self { registry, now: Duration::from_secs(1_000_000), service: String::new() };
         let operation = world.call("CreateHttpNamespace", &json!({ "Name": "apps" }));
         world.wait(60.0);
@@ -70,7 +70,8 @@ impl World {
 
 #[test]
 fn an_operation_is_submitted_pending_and_done() {
-    let mut world = World::new(Settings { operation_latency: Latency::fixed(4 * SECOND), ..Settings::default() });
+    let mut world =
+        World::new(EmulatorSettings { operation_latency: Latency::fixed(4 * SECOND), ..EmulatorSettings::default() });
     let operation = world.register("a", "v").unwrap();
     let mut seen = Vec::new();
     for _ in 0..4 {
@@ -88,7 +89,8 @@ fn an_operation_is_submitted_pending_and_done() {
 
 #[test]
 fn a_target_is_free_again_when_its_operation_ends() {
-    let mut world = World::new(Settings { operation_latency: Latency::fixed(2 * SECOND), ..Settings::default() });
+    let mut world =
+        World::new(EmulatorSettings { operation_latency: Latency::fixed(2 * SECOND), ..EmulatorSettings::default() });
     world.register("a", "1").unwrap();
     world.wait(1.9);
     assert_eq!(world.register("a", "2"), Err("DuplicateRequest".to_owned()));
@@ -103,7 +105,7 @@ fn a_target_is_free_again_when_its_operation_ends() {
 #[test]
 fn reads_go_backwards_between_replicas_but_not_on_one() {
     let lags = vec![Latency::ZERO, Latency::fixed(5 * SECOND)];
-    let mut world = World::new(Settings { discovery_lag: lags, ..Settings::default() });
+    let mut world = World::new(EmulatorSettings { discovery_lag: lags, ..EmulatorSettings::default() });
     world.register("a", "old").unwrap();
     world.wait(10.0);
     world.register("a", "new").unwrap();
@@ -118,7 +120,7 @@ fn reads_go_backwards_between_replicas_but_not_on_one() {
 fn changes_reach_a_replica_in_their_order() {
     // The lag of each change is drawn anew, and yet none overtakes another of its service.
     let lags = vec![Latency::range(Duration::ZERO, 5 * SECOND)];
-    let mut world = World::new(Settings { discovery_lag: lags, ..Settings::unthrottled() });
+    let mut world = World::new(EmulatorSettings { discovery_lag: lags, ..EmulatorSettings::unthrottled() });
     let (mut last, mut last_revision) = (0, 0);
     for n in 1..=200u64 {
         world.register("a", &n.to_string()).unwrap();
@@ -137,7 +139,7 @@ fn changes_reach_a_replica_in_their_order() {
 #[test]
 fn a_service_is_found_and_forgotten_late_too() {
     let lags = vec![Latency::fixed(3 * SECOND)];
-    let mut world = World::new(Settings { discovery_lag: lags, ..Settings::default() });
+    let mut world = World::new(EmulatorSettings { discovery_lag: lags, ..EmulatorSettings::default() });
     let namespace = world.call("GetService", &json!({ "Id": world.service }))["Service"]["NamespaceId"].clone();
     world.call("DeleteService", &json!({ "Id": world.service }));
     world.call("CreateService", &json!({ "NamespaceId": namespace, "Name": "new" }));
@@ -157,7 +159,7 @@ fn a_custom_status_waits_and_can_be_taken_back() {
     // to change the status back to healthy, Cloud Map stops routing traffic to the resource." "Sending a second or
     // subsequent [...] request with the same value before 30 seconds has passed doesn't accelerate the change. Cloud Map
     // still waits 30 seconds after the first request to make the change."
-    let mut world = World::new(Settings::default());
+    let mut world = World::new(EmulatorSettings::default());
     world.register("a", "v").unwrap();
     let set = |world: &mut World, status: &str| {
         let request = json!({ "ServiceId": world.service, "InstanceId": "a", "Status": status });
@@ -182,7 +184,7 @@ fn a_custom_status_waits_and_can_be_taken_back() {
 
 #[test]
 fn nothing_is_left_to_happen_once_all_has_settled() {
-    let mut world = World::new(Settings::aws());
+    let mut world = World::new(EmulatorSettings::aws());
     world.register("a", "v").unwrap();
     assert!(world.registry.next_event().is_some_and(|at| at > world.now));
     world.wait(60.0);
@@ -193,7 +195,7 @@ fn nothing_is_left_to_happen_once_all_has_settled() {
 #[test]
 fn one_seed_gives_one_course_of_events() {
     let run = || {
-        let mut world = World::new(Settings::aws());
+        let mut world = World::new(EmulatorSettings::aws());
         world.register("a", "v").unwrap();
         (0..100)
             .map(|_| {
@@ -209,7 +211,7 @@ fn one_seed_gives_one_course_of_events() {
 fn whatever_happens_discovery_agrees_with_the_control_plane_in_the_end() {
     for seed in 0..100 {
         let mut random = StdRng::seed_from_u64(seed);
-        let mut world = World::new(Settings { seed: Some(seed), throttling: false, ..Settings::aws() });
+        let mut world = World::new(EmulatorSettings { seed: Some(seed), throttling: false, ..EmulatorSettings::aws() });
         let namespace = world.call("GetService", &json!({ "Id": world.service }))["Service"]["NamespaceId"].clone();
         let refusals = ["DuplicateRequest", "InstanceNotFound", "ResourceInUse", "ServiceNotFound"];
         for step in 0..100 {

@@ -18,7 +18,7 @@ use crate::{
     api::{ServiceImport, ServiceImportStatus, names::FieldManager},
     cluster::{
         apply::{Cause, ClusterWriter, Error, drop_node_hints},
-        events::Note,
+        events::EventRecord,
         objects::ObjectKey,
     },
     model::ServiceKey,
@@ -268,7 +268,7 @@ impl ClusterWriter for MemoryCluster {
         Ok(())
     }
 
-    async fn publish_event(&self, note: Note) {
+    async fn emit(&self, note: EventRecord) {
         let kind = note.regarding.kind.as_deref().unwrap_or_default();
         assert!(note.reason.kinds().contains(&kind), "{} is not to be on a {kind}", note.reason);
         self.state().notes.push(note);

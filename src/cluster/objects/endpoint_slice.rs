@@ -195,7 +195,7 @@ fn endpoint_port(port: &v1::EndpointPort, interner: &mut Interner) -> Option<End
 
 /// A slice that this controller does not write: endpoints of a Service in this cluster, which may be exported.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ForeignSlice(pub EndpointSlice);
+pub struct SourceSlice(pub EndpointSlice);
 
 /// A slice that this controller writes: imported endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -233,5 +233,5 @@ macro_rules! slice_cache {
     };
 }
 
-slice_cache!(ForeignSlice, "EndpointSlice", false);
+slice_cache!(SourceSlice, "EndpointSlice", false);
 slice_cache!(OwnSlice, "ImportedEndpointSlice", true);

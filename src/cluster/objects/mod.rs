@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use self::{
     cluster_property::ClusterProperty,
-    endpoint_slice::{AddressType, Endpoint, EndpointSlice, ForeignSlice, Hints, OwnSlice, TargetId},
+    endpoint_slice::{AddressType, Endpoint, EndpointSlice, Hints, OwnSlice, SourceSlice, TargetId},
     ingress::Ingress,
     intern::Interner,
     namespace::Namespace,

@@ -80,7 +80,7 @@ fn slice(endpoints: serde_json::Value) -> serde_json::Value {
 
 #[test]
 fn absent_conditions_mean_ready_and_serving_as_in_the_api() {
-    let slice: ForeignSlice = narrow(slice(json!([
+    let slice: SourceSlice = narrow(slice(json!([
         {"addresses": ["10.0.0.1"]},
         {"addresses": ["10.0.0.2"], "conditions": {"ready": false}},
         {"addresses": ["10.0.0.3"], "conditions": {"ready": false, "serving": true, "terminating": true}},
@@ -94,7 +94,7 @@ fn absent_conditions_mean_ready_and_serving_as_in_the_api() {
 
 #[test]
 fn an_endpoint_keeps_its_place_and_its_pod() {
-    let slice: ForeignSlice = narrow(slice(json!([{
+    let slice: SourceSlice = narrow(slice(json!([{
         "addresses": ["10.0.0.1", "not-an-address"],
         "hostname": "web-0", "nodeName": "node-1", "zone": "eu-west-1a",
         "hints": {"forZones": [{"name": "eu-west-1b"}], "forNodes": [{"name": "node-2"}]},
@@ -136,7 +136,7 @@ fn different_uids_are_different_objects_and_an_empty_uid_is_none() {
 fn host_name_slices_have_no_addresses() {
     let mut object = slice(json!([{"addresses": ["db.example.com"]}]));
     object["addressType"] = "FQDN".into();
-    let slice: ForeignSlice = narrow(object).unwrap();
+    let slice: SourceSlice = narrow(object).unwrap();
     assert_eq!(slice.address_type, AddressType::Unsupported);
     assert_eq!(slice.endpoints[0].address, None);
 }
@@ -146,8 +146,8 @@ fn own_slices_and_all_others_never_mix() {
     let foreign = slice(json!([]));
     let mut own = foreign.clone();
     own["metadata"]["labels"][names::LABEL_SLICE_MANAGED_BY] = names::MANAGED_BY.into();
-    assert!(narrow::<ForeignSlice>(foreign.clone()).is_some() && narrow::<OwnSlice>(foreign).is_none());
-    assert!(narrow::<ForeignSlice>(own.clone()).is_none() && narrow::<OwnSlice>(own).is_some());
+    assert!(narrow::<SourceSlice>(foreign.clone()).is_some() && narrow::<OwnSlice>(foreign).is_none());
+    assert!(narrow::<SourceSlice>(own.clone()).is_none() && narrow::<OwnSlice>(own).is_some());
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn zones_and_port_lists_are_shared_between_slices() {
     let mut interner = Interner::default();
     let mut read = || {
         let object = serde_json::from_value(slice(json!([{"addresses": ["10.0.0.1"], "zone": "z"}]))).unwrap();
-        ForeignSlice::narrow(object, &mut interner).unwrap()
+        SourceSlice::narrow(object, &mut interner).unwrap()
     };
     let (one, other) = (read(), read());
     assert!(Arc::ptr_eq(&one.ports, &other.ports));

@@ -10,7 +10,7 @@ use crate::{
     annotations,
     api::events::Severity,
     cloudmap::{Attributes, NamespaceKind, Operation, RecordType, Service},
-    cluster::events::Note,
+    cluster::events::EventRecord,
 };
 
 pub(super) const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
@@ -71,7 +71,7 @@ impl Cluster {
     /// Waits for an Event on a Service, and returns its text.
     pub(super) async fn until_noted(&self, name: &str, reason: &str) -> String {
         let deadline = tokio::time::Instant::now() + Duration::from_mins(10);
-        let wanted = |note: &Note| note.reason == reason && note.regarding.name.as_deref() == Some(name);
+        let wanted = |note: &EventRecord| note.reason == reason && note.regarding.name.as_deref() == Some(name);
         loop {
             if let Some(note) = self.objects.take_note(wanted) {
                 assert_eq!(note.regarding.kind.as_deref(), Some("Service"));
@@ -232,7 +232,8 @@ async fn a_namespace_of_a_kind_that_is_left_out_is_not_written_to_in_place_of_on
     let mut blue = world.cluster("blue");
     blue.kill();
     let public = Some(annotations::ZoneKind::Public);
-    blue.annotations = annotations::Settings { zone_kind: public, ..annotations::Settings::default() };
+    blue.annotations =
+        annotations::AnnotationSettings { zone_kind: public, ..annotations::AnnotationSettings::default() };
     blue.lead();
     blue.headless("web", &[(HOSTNAME, "web.example.org")], &["10.0.0.1"]);
     let text = blue.until_noted("web", "NoNamespace").await;
@@ -301,7 +302,10 @@ async fn what_external_dns_owns_is_refused_and_taken_over_by_its_exact_id() {
     assert_eq!(world.holds("internal", "web"), before);
 
     blue.kill();
-    blue.annotations = annotations::Settings { owner_id: Some("eks".to_owned()), ..annotations::Settings::default() };
+    blue.annotations = annotations::AnnotationSettings {
+        owner_id: Some("eks".to_owned()),
+        ..annotations::AnnotationSettings::default()
+    };
     blue.lead();
     // Never without an instance: theirs go when ours are there.
     let mut most = 0;
@@ -323,12 +327,13 @@ async fn upsert_only_withdraws_no_name_and_dry_run_registers_none() {
     world.add_namespace("internal", NamespaceKind::DnsPrivate);
     let mut blue = world.cluster("blue");
     blue.kill();
-    blue.annotations = annotations::Settings { dry_run: true, ..annotations::Settings::default() };
+    blue.annotations = annotations::AnnotationSettings { dry_run: true, ..annotations::AnnotationSettings::default() };
     blue.lead();
     blue.headless("web", &[(HOSTNAME, "web.internal")], &["10.0.0.1", "10.0.0.2"]);
     always("nothing is registered", Duration::from_mins(2), || world.service("internal", "web").is_none()).await;
     blue.kill();
-    blue.annotations = annotations::Settings { upsert_only: true, ..annotations::Settings::default() };
+    blue.annotations =
+        annotations::AnnotationSettings { upsert_only: true, ..annotations::AnnotationSettings::default() };
     blue.lead();
     until("it is registered", || world.holds("internal", "web").len() == 2).await;
     blue.put_endpoints("web", &["10.0.0.2"]);
@@ -342,7 +347,7 @@ async fn upsert_only_withdraws_no_name_and_dry_run_registers_none() {
     until("another takes it over", || world.holds("internal", "web") == ["10.0.0.3"]).await;
     // What was registered before stays, and does not hold up who leaves.
     blue.kill();
-    blue.annotations = annotations::Settings { dry_run: true, ..annotations::Settings::default() };
+    blue.annotations = annotations::AnnotationSettings { dry_run: true, ..annotations::AnnotationSettings::default() };
     blue.lead();
     blue.headless("late", &[(HOSTNAME, "late.internal")], &["10.0.0.4"]);
     always("it stays", Duration::from_mins(2), || world.holds("internal", "web") == ["10.0.0.3"]).await;

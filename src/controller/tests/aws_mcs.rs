@@ -315,7 +315,7 @@ async fn an_instance_of_this_cluster_that_nothing_tells_of_is_withdrawn_and_one_
     world.register(&web, "10.2.0.1", attributes("c2", "10.2.0.1", 80, 1_000));
     world.register(&api, "10.1.0.2", attributes("blue", "10.1.0.2", 80, 1_000));
     until("what it registered itself goes", || world.registered(&web).keys().eq([&id("10.2.0.1")])).await;
-    let left = |note: &crate::cluster::events::Note| note.reason == "InstancesLeft";
+    let left = |note: &crate::cluster::events::EventRecord| note.reason == "InstancesLeft";
     let said = loop {
         if let Some(said) = blue.objects.take_note(left) {
             break said;

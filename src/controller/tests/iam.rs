@@ -162,7 +162,10 @@ async fn each_mode_makes_the_calls_that_its_policies_allow_and_together_they_mak
     let mut blue = world.cluster("blue");
     blue.kill();
     blue.member = false;
-    blue.annotations = annotations::Settings { owner_id: Some("eks".to_owned()), ..annotations::Settings::default() };
+    blue.annotations = annotations::AnnotationSettings {
+        owner_id: Some("eks".to_owned()),
+        ..annotations::AnnotationSettings::default()
+    };
     world.fake.registry().calls.clear();
     blue.lead();
     blue.headless("web", &[(HOSTNAME, "web.internal")], &["10.0.0.1"]);

@@ -3,8 +3,8 @@
 mod annotated;
 mod aws_mcs;
 mod conformance;
+mod discovered;
 mod faults;
-mod foreign;
 mod handover;
 mod hindered;
 mod iam;

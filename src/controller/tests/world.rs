@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::{task::JoinHandle, time::Instant};
 
 use super::super::*;
+use crate::cluster::record::memory::Stored;
 use crate::{
     annotations,
     api::{self, names},
@@ -19,10 +20,10 @@ use crate::{
         fake::{Fake, Fault},
     },
     cluster::{Caches, memory::MemoryCluster, selector::NamespaceSelector},
-    env, foreign,
+    env,
     import::derived_name,
     instances::{self, Naming, RegistrationPolicy, Selection},
-    ledger::{self, CLUSTERS, driver, head::Head, record::memory::Stored, show},
+    ledger::{self, CLUSTERS, driver, head::Head, show},
     model::{IpFamily, ServiceKey, addresses::Range},
 };
 
@@ -84,7 +85,7 @@ impl World {
             export_namespaces: None,
             stale_ttl: None,
             member: true,
-            annotations: annotations::Settings::default(),
+            annotations: annotations::AnnotationSettings::default(),
             instances: Selection::All,
             aws_mcs: false,
             registration: RegistrationPolicy::Open,
@@ -204,7 +205,7 @@ pub(super) struct Cluster {
     pub(super) stale_ttl: Option<Duration>,
     /// It has a ClusterSet id.
     pub(super) member: bool,
-    pub(super) annotations: annotations::Settings,
+    pub(super) annotations: annotations::AnnotationSettings,
     pub(super) instances: Selection,
     /// `--aws-mcs-compat`
     pub(super) aws_mcs: bool,
@@ -229,38 +230,41 @@ impl Cluster {
     pub(super) fn lead(&mut self) {
         let cluster = self.id.parse().unwrap();
         let clusterset = self.member.then(|| "prod".parse().unwrap());
-        let identity = instances::Identity { clusterset, cluster, cluster_uid: self.uid.as_str().into() };
+        let identity = instances::Owner { clusterset, cluster, cluster_uid: self.uid.as_str().into() };
         let (annotations, policy) = (self.annotations.clone(), self.instances);
         let (objects, caches, fake, record) =
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
         let (aws_mcs, registration) = (self.aws_mcs, self.registration);
         self.leader = Some(tokio::spawn(env::on(&self.machine, async move {
-            let (records, permit): (_, Arc<dyn instances::sync::Leadership>) = if let Some(clusterset) =
-                identity.clusterset.clone()
-            {
-                let mut settings = driver::Settings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
-                settings.stale_ttl = stale_ttl;
-                let ledger = driver::spawn(settings, fake.clone(), record, Always, pending());
-                let permit = ledger.permit(leads_until);
-                (Records::Ledger(ledger), Arc::new(permit))
-            } else {
-                let local = driver::local::spawn(record, Always, fake.clone(), &identity.cluster_uid);
-                (Records::Local(local), Arc::new(leads_until))
-            };
+            let (records, permit): (_, Arc<dyn instances::sync::Leadership>) =
+                if let Some(clusterset) = identity.clusterset.clone() {
+                    let mut settings =
+                        driver::LedgerSettings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
+                    settings.stale_ttl = stale_ttl;
+                    let ledger = driver::spawn(settings, fake.clone(), record, Always, pending());
+                    let permit = ledger.permit(leads_until);
+                    (Records::Ledger(ledger), Arc::new(permit))
+                } else {
+                    let local = driver::local::spawn(record, Always, fake.clone(), &identity.cluster_uid);
+                    (Records::Local(local), Arc::new(leads_until))
+                };
             let (desired, receiver) = tokio::sync::watch::channel(Arc::default());
             let (_stop, stopped) = tokio::sync::oneshot::channel::<()>();
             let registered = instances::sync::spawn(
-                instances::sync::Settings::new(identity.clone()),
+                instances::sync::SyncSettings::new(identity.clone()),
                 fake.clone(),
                 receiver,
                 permit,
                 async move { drop(stopped.await) },
             );
-            let (sought, sought_receiver) = tokio::sync::watch::channel(Arc::default());
+            let (subscribed, subscribed_receiver) = tokio::sync::watch::channel(Arc::default());
             let (_ranges, service_ranges) = tokio::sync::watch::channel([Range::parse("10.96.0.0/16").unwrap()].into());
-            let reader = foreign::Settings { aws_mcs, ..foreign::Settings::new(identity.clone()) };
-            let read = foreign::spawn(reader, fake.clone(), sought_receiver);
+            let reader = crate::discovery::DiscoverySettings {
+                aws_mcs,
+                ..crate::discovery::DiscoverySettings::new(identity.clone())
+            };
+            let read = crate::discovery::spawn(reader, fake.clone(), subscribed_receiver);
             let (naming, of) = (Naming::PerNamespace, identity.clone());
             let targets = Targets { policy, naming, identity: of, region: None, aws_mcs };
             let inputs = Inputs {
@@ -275,12 +279,12 @@ impl Cluster {
                 directory: Some(annotations::Directory::spawn(fake)),
                 instances: desired,
                 statuses: registered.status(),
-                sought,
+                subscribed,
                 found: read.found(),
                 service_ranges,
                 metrics: Metrics::new(&prometheus::Registry::new()).unwrap(),
             };
-            let settings = Settings {
+            let settings = ControllerSettings {
                 cluster: identity.cluster,
                 concurrency: 4,
                 targets,

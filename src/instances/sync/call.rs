@@ -17,7 +17,7 @@ use crate::{
     },
     env,
     instances::{
-        Adopt, Identity,
+        Adopt, Owner,
         ownership::{self, Control},
     },
     ledger,
@@ -153,12 +153,12 @@ pub(super) struct Inventory {
 
 pub(super) struct Performer {
     cloudmap: Arc<dyn CloudMap>,
-    identity: Identity,
+    identity: Owner,
     leadership: Arc<dyn Leadership>,
 }
 
 impl Performer {
-    pub(super) fn new(cloudmap: Arc<dyn CloudMap>, identity: Identity, leadership: Arc<dyn Leadership>) -> Self {
+    pub(super) fn new(cloudmap: Arc<dyn CloudMap>, identity: Owner, leadership: Arc<dyn Leadership>) -> Self {
         Self { cloudmap, identity, leadership }
     }
 
@@ -371,7 +371,7 @@ mod tests {
         let namespace_id = fake.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
         let service_id = fake.registry().add_service(&namespace_id, "clusters", "cloudmap-mcs", "");
         let cluster = "c1".parse().unwrap();
-        let identity = Identity { clusterset: None, cluster, cluster_uid: "uid-1".into() };
+        let identity = Owner { clusterset: None, cluster, cluster_uid: "uid-1".into() };
         let leads = || Some(tokio::time::Instant::now() + Duration::from_secs(10));
         let performer = Arc::new(Performer::new(Arc::new(fake.clone()), identity, Arc::new(leads)));
         let target = || Target { namespace: "clusterset-prod".into(), service: "clusters".into() };

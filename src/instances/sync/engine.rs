@@ -13,7 +13,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Desired, Figures, Reason, Settings, TargetDesired, TargetStatus,
+    Desired, Reason, SyncFigures, SyncSettings, TargetDesired, TargetStatus,
     call::{Call, Event},
     places::{Listed, by_name, listed},
     state::{Class, Listing, Phase, Place, Reading, Seen, State, Want},
@@ -40,7 +40,7 @@ pub(super) type Services = BTreeMap<Arc<str>, Listed>;
 pub(super) const HANDOVER: Duration = Duration::from_secs(20);
 
 pub(super) struct Engine {
-    pub(super) settings: Arc<Settings>,
+    pub(super) settings: Arc<SyncSettings>,
     pub(super) started: Instant,
     pub(super) desired: Arc<Desired>,
     pub(super) targets: BTreeMap<Target, State>,
@@ -63,7 +63,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(settings: Arc<Settings>, now: Instant) -> Self {
+    pub(super) fn new(settings: Arc<SyncSettings>, now: Instant) -> Self {
         Self {
             started: now,
             drift_next: now,
@@ -490,10 +490,10 @@ impl Engine {
         self.desired.targets.iter().map(status).collect()
     }
 
-    pub(super) fn figures(&self) -> Figures {
+    pub(super) fn figures(&self) -> SyncFigures {
         let pending =
             |state: &State| state.pending.as_ref().map_or(0, VecDeque::len) + state.untold.len() + state.retry.len();
-        Figures {
+        SyncFigures {
             targets: self.targets.len(),
             registered: self.targets.values().map(State::registered).sum(),
             queued: self.targets.values().map(pending).sum(),

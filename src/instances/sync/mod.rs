@@ -2,7 +2,7 @@
 //!
 //! One task owns all state ([`engine`], which makes no calls and reads no clock) and makes the calls that the engine
 //! requests ([`call`]). When this replica begins to lead, each target is read once, and its observed state is kept in
-//! memory. A slow round over all targets ([`Figures::drift_period`]) finds what somebody else changed.
+//! memory. A slow round over all targets ([`SyncFigures::drift_period`]) finds what somebody else changed.
 
 mod call;
 mod engine;
@@ -32,7 +32,7 @@ use tokio::{
 
 pub use self::notice::Notice;
 use self::{call::Performer, engine::Engine};
-use super::{Consent, Identity, InstanceSpec};
+use super::{Consent, InstanceSpec, Owner};
 use crate::{
     api::events::EventReason,
     cloudmap::{CloudMap, DnsConfig},
@@ -45,11 +45,11 @@ const TICK: Duration = Duration::from_millis(250);
 /// How long requests in progress may take when the process stops. Their operations continue in AWS.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Settings of the task.
+/// SyncSettings of the task.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct SyncSettings {
     /// Our identity, for owner marks.
-    pub identity: Identity,
+    pub identity: Owner,
     /// Calls per second that drift checks may use. One call reads up to 100 instances of a target. The period follows
     /// from it: with 10 calls per second, 50 seconds for up to 500 targets, 100 seconds for 1,000.
     pub drift_budget: f64,
@@ -59,9 +59,9 @@ pub struct Settings {
     pub create_namespaces: bool,
 }
 
-impl Settings {
+impl SyncSettings {
     /// The default settings.
-    pub fn new(identity: Identity) -> Self {
+    pub fn new(identity: Owner) -> Self {
         Self { identity, drift_budget: 10.0, drift_period: Duration::from_secs(50), create_namespaces: true }
     }
 }
@@ -197,7 +197,7 @@ impl Reason {
 
 /// Statistics for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Figures {
+pub struct SyncFigures {
     /// Number of targets.
     pub targets: usize,
     /// Number of own registered instances.
@@ -226,20 +226,20 @@ impl<F: Fn() -> Option<Instant> + Send + Sync + 'static> Leadership for F {
 
 /// The running task. Dropping this does not stop the task; `shutdown` does.
 #[derive(Debug)]
-pub struct Handle {
+pub struct SyncHandle {
     status: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
-    figures: watch::Receiver<Figures>,
+    figures: watch::Receiver<SyncFigures>,
     task: JoinHandle<()>,
 }
 
-impl Handle {
+impl SyncHandle {
     /// The statuses of all targets in [`Desired`]; empty while another replica leads.
     pub fn status(&self) -> watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>> {
         self.status.clone()
     }
 
     /// The statistics, and their changes.
-    pub fn figures(&self) -> watch::Receiver<Figures> {
+    pub fn figures(&self) -> watch::Receiver<SyncFigures> {
         self.figures.clone()
     }
 
@@ -252,14 +252,14 @@ impl Handle {
 
 /// Starts the task. It ends with `shutdown`, or when `desired` is closed.
 pub fn spawn(
-    settings: Settings,
+    settings: SyncSettings,
     cloudmap: Arc<dyn CloudMap>,
     desired: watch::Receiver<Arc<Desired>>,
     leadership: Arc<dyn Leadership>,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> Handle {
+) -> SyncHandle {
     let (status, status_receiver) = watch::channel(Arc::default());
-    let (figures, figures_receiver) = watch::channel(Figures::default());
+    let (figures, figures_receiver) = watch::channel(SyncFigures::default());
     let task = Task {
         performer: Arc::new(Performer::new(cloudmap, settings.identity.clone(), leadership.clone())),
         settings: Arc::new(settings),
@@ -268,16 +268,16 @@ pub fn spawn(
         status,
         figures,
     };
-    Handle { status: status_receiver, figures: figures_receiver, task: env::spawn(task.run(shutdown)) }
+    SyncHandle { status: status_receiver, figures: figures_receiver, task: env::spawn(task.run(shutdown)) }
 }
 
 struct Task {
-    settings: Arc<Settings>,
+    settings: Arc<SyncSettings>,
     performer: Arc<Performer>,
     desired: watch::Receiver<Arc<Desired>>,
     leadership: Arc<dyn Leadership>,
     status: watch::Sender<Arc<BTreeMap<Target, TargetStatus>>>,
-    figures: watch::Sender<Figures>,
+    figures: watch::Sender<SyncFigures>,
 }
 
 impl Task {
@@ -297,7 +297,7 @@ impl Task {
             } else if !leads && term.take().is_some() {
                 calls.clear();
                 self.status.send_replace(Arc::default());
-                self.figures.send_replace(Figures::default());
+                self.figures.send_replace(SyncFigures::default());
             }
             let mut wake = now + TICK;
             if let Some(engine) = &mut term {

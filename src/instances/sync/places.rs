@@ -300,7 +300,7 @@ impl Listed {
     }
 }
 
-pub(super) fn listed(service: &Service, identity: &ownership::Identity) -> Listed {
+pub(super) fn listed(service: &Service, identity: &ownership::Owner) -> Listed {
     Listed {
         id: service.id.clone(),
         traits: ServiceTraits::from(service),

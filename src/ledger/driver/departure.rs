@@ -5,12 +5,12 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{Leadership, Registry, holds};
+use crate::cluster::record::{Member, Position};
 use crate::{
     cloudmap::CloudMap,
     ledger::{
         call::{Failure, Outcome},
         head::{Delta, Head, Presence, Root},
-        record::{Member, Position},
         show,
     },
     model::{ClusterId, ClusterSetId},

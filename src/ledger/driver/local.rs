@@ -10,15 +10,11 @@ use tokio::{sync::watch, task::JoinHandle, time::sleep};
 use tracing::warn;
 
 use super::{Leadership, departure::depart, holds};
+use crate::cluster::record::{Member, Record, RecordStore, StoreError, Version};
 use crate::{
     cloudmap::CloudMap,
     env,
-    ledger::{
-        Map,
-        call::Failure,
-        record::{Member, Record, RecordStore, StoreError, Version},
-        records,
-    },
+    ledger::{Map, call::Failure, records},
 };
 
 /// First and longest pause after a failure.
@@ -39,13 +35,13 @@ pub struct Kept {
 
 /// The running task. Dropping this stops it at once; the next leader continues from what is stored.
 #[derive(Debug)]
-pub struct Handle {
+pub struct LocalHandle {
     desired: watch::Sender<Option<Arc<Map>>>,
     kept: watch::Receiver<Kept>,
     task: JoinHandle<()>,
 }
 
-impl Handle {
+impl LocalHandle {
     /// The records to store. `None` until the first ones are known; nothing is stored before.
     pub fn desired(&self) -> &watch::Sender<Option<Arc<Map>>> {
         &self.desired
@@ -57,7 +53,7 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for LocalHandle {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -70,11 +66,11 @@ pub fn spawn(
     leadership: impl Leadership,
     cloudmap: Arc<dyn CloudMap>,
     uid: &str,
-) -> Handle {
+) -> LocalHandle {
     let (desired, desired_rx) = watch::channel(None);
     let (sender, kept) = watch::channel(Kept::default());
     let keeper = Keeper { record, leadership: Arc::new(leadership), cloudmap, uid: uid.into(), kept: sender };
-    Handle { desired, kept, task: env::spawn(keeper.run(desired_rx)) }
+    LocalHandle { desired, kept, task: env::spawn(keeper.run(desired_rx)) }
 }
 
 struct Keeper<L> {
@@ -215,7 +211,7 @@ mod tests {
     use super::*;
     use crate::{
         cloudmap::fake::Fake,
-        ledger::record::memory::Stored,
+        cluster::record::memory::Stored,
         model::{ClaimOwner, Registration, Target},
     };
 
@@ -242,7 +238,7 @@ mod tests {
         Arc::new([records::encode_registration(&registration).unwrap()].into())
     }
 
-    async fn says(handle: &Handle, map: &Arc<Map>) {
+    async fn says(handle: &LocalHandle, map: &Arc<Map>) {
         let mut kept = handle.kept();
         let waited = tokio::time::timeout(Duration::from_mins(5), kept.wait_for(|kept| kept.map.as_ref() == Some(map)));
         assert!(waited.await.is_ok(), "{:?}", kept.borrow());

@@ -26,11 +26,11 @@ use super::{
     Map,
     call::{Call, CallId, Failure, Ids, Outcome},
     limits::{Limits, Timing},
-    record::{RecordStore, StoreError},
     remote::Remotes,
     term::Term,
-    writer::{Heads, Identity, Inherited, Now},
+    writer::{Heads, Inherited, Now, WriterIdentity},
 };
+use crate::cluster::record::{RecordStore, StoreError};
 use crate::{
     cloudmap::CloudMap,
     cluster, env,
@@ -75,7 +75,7 @@ impl Leadership for cluster::Leadership {
 
 /// The identity of this cluster, and how to run the ledger.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct LedgerSettings {
     /// Cluster id.
     pub cluster: ClusterId,
     /// ClusterSet id.
@@ -90,7 +90,7 @@ pub struct Settings {
     pub limits: Limits,
 }
 
-impl Settings {
+impl LedgerSettings {
     /// The default settings for this cluster.
     pub fn new(cluster: ClusterId, clusterset: ClusterSetId, uid: impl Into<String>) -> Self {
         let (timing, limits) = Default::default();
@@ -100,7 +100,7 @@ impl Settings {
 
 /// A running ledger. Dropping this stops it at once; the next leader continues from the record.
 #[derive(Debug)]
-pub struct Handle {
+pub struct LedgerHandle {
     desired: watch::Sender<Option<Arc<Map>>>,
     own: watch::Receiver<Option<Arc<Inherited>>>,
     published: watch::Receiver<Option<Arc<Map>>>,
@@ -110,7 +110,7 @@ pub struct Handle {
     task: JoinHandle<()>,
 }
 
-impl Handle {
+impl LedgerHandle {
     /// The state to publish. `None` until the first complete state is computed; nothing is published before.
     pub fn desired(&self) -> &watch::Sender<Option<Arc<Map>>> {
         &self.desired
@@ -154,7 +154,7 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for LedgerHandle {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -162,21 +162,24 @@ impl Drop for Handle {
 
 /// Starts a term. Call it when this process was elected. The term ends with `shutdown`, or when the handle is dropped.
 pub fn spawn(
-    settings: Settings,
+    settings: LedgerSettings,
     cloudmap: Arc<dyn CloudMap>,
     record: Arc<dyn RecordStore>,
     leadership: impl Leadership,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> Handle {
-    let Settings { cluster, clusterset, uid, stale_ttl, timing, limits } = settings;
+) -> LedgerHandle {
+    let LedgerSettings { cluster, clusterset, uid, stale_ttl, timing, limits } = settings;
     let (desired, desired_rx) = watch::channel(None);
     let (own_tx, own) = watch::channel(None);
     let (published_tx, published) = watch::channel(None);
     let (read_back_tx, read_back) = watch::channel(None);
     let (remotes_tx, remotes) = watch::channel(Arc::default());
     let (status_tx, status) = watch::channel(Arc::default());
-    let me =
-        Identity { clusterset: clusterset.as_str().into(), cluster: cluster.as_str().into(), uid: uid.as_str().into() };
+    let me = WriterIdentity {
+        clusterset: clusterset.as_str().into(),
+        cluster: cluster.as_str().into(),
+        uid: uid.as_str().into(),
+    };
     let seed = env::random();
     let driver = Driver {
         term: Term::new(me, timing, limits, stale_ttl, Ids::new(seed)),
@@ -206,7 +209,7 @@ pub fn spawn(
             () = driver.run(desired_rx) => {}
         }
     });
-    Handle { desired, own, published, read_back, remotes, status, task }
+    LedgerHandle { desired, own, published, read_back, remotes, status, task }
 }
 
 struct Driver {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::ledger::{
     remote::RemoteFigures,
     term::Term,
-    writer::{Figures, Stage},
+    writer::{Stage, WriterFigures},
 };
 
 /// The state of the ledger.
@@ -21,7 +21,7 @@ pub struct Status {
     /// state.
     pub leaving: bool,
     /// Statistics of the writer.
-    pub figures: Figures,
+    pub figures: WriterFigures,
     /// How often the heads of all clusters were read in this term.
     pub reads: u64,
     /// By cluster id.
@@ -39,7 +39,7 @@ impl Default for Status {
             error: None,
             epoch: 0,
             leaving: false,
-            figures: Figures::default(),
+            figures: WriterFigures::default(),
             reads: 0,
             remotes: BTreeMap::new(),
             ignored: BTreeMap::new(),

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::cluster::record::{Accepted, memory::Stored};
 use crate::{
     cloudmap::{Instance, NamespaceKind, Operation, fake::Fake},
     ledger::{
         CLUSTERS, Value,
         head::{Head, Presence},
-        record::{Accepted, memory::Stored},
         records,
         show::{self, ClusterView},
         writer::Stage,
@@ -28,12 +28,12 @@ impl Leadership for Always {
     }
 }
 
-fn start(cloudmap: &Fake, cluster: &str, uid: &str) -> Handle {
+fn start(cloudmap: &Fake, cluster: &str, uid: &str) -> LedgerHandle {
     start_with(cloudmap, cluster, uid, Arc::default())
 }
 
-fn start_with(cloudmap: &Fake, cluster: &str, uid: &str, record: Arc<Stored>) -> Handle {
-    let settings = Settings::new(cluster.parse().unwrap(), "prod".parse().unwrap(), uid);
+fn start_with(cloudmap: &Fake, cluster: &str, uid: &str, record: Arc<Stored>) -> LedgerHandle {
+    let settings = LedgerSettings::new(cluster.parse().unwrap(), "prod".parse().unwrap(), uid);
     spawn(settings, Arc::new(cloudmap.clone()), record, Always, std::future::pending())
 }
 
@@ -41,7 +41,7 @@ fn state(pairs: u32) -> Arc<Map> {
     Arc::new((0..pairs).map(|pair| (Arc::from(format!("ns/{pair}")), Value::from([7; 300]))).collect())
 }
 
-async fn sees(reader: &Handle, cluster: &str, map: &Arc<Map>) {
+async fn sees(reader: &LedgerHandle, cluster: &str, map: &Arc<Map>) {
     let mut remotes = reader.remotes();
     let id: ClusterId = cluster.parse().unwrap();
     let there = |remotes: &Arc<Remotes>| {
@@ -97,7 +97,7 @@ async fn views(cloudmap: &Fake) -> BTreeMap<Arc<str>, ClusterView> {
     views.into_iter().map(|view| (view.id.clone(), view)).collect()
 }
 
-async fn publish(cluster: &Handle, map: &Arc<Map>) {
+async fn publish(cluster: &LedgerHandle, map: &Arc<Map>) {
     cluster.desired().send_replace(Some(map.clone()));
     let mut published = cluster.published();
     let there = |published: &Option<Arc<Map>>| published.as_ref() == Some(map);
@@ -328,7 +328,7 @@ async fn who_changes_its_clusterset_has_left_the_former_one_and_knows_nobody_of_
     sees(&blue, "green", &state(1)).await;
     let pages = service(&cloudmap, "exports-0.blue");
     drop(blue);
-    let settings = Settings::new("blue".parse().unwrap(), "test".parse().unwrap(), "uid-blue");
+    let settings = LedgerSettings::new("blue".parse().unwrap(), "test".parse().unwrap(), "uid-blue");
     let port: Arc<dyn CloudMap> = Arc::new(cloudmap.clone());
     let blue = spawn(settings, port, blues.clone(), Always, std::future::pending());
     publish(&blue, &state(2)).await;
@@ -344,7 +344,7 @@ async fn who_changes_its_clusterset_has_left_the_former_one_and_knows_nobody_of_
     assert!(record.former.is_empty() && record.accepted.is_empty() && record.epoch > 1);
 }
 
-async fn until_left(reader: &Handle, cluster: &str, patience: Duration) {
+async fn until_left(reader: &LedgerHandle, cluster: &str, patience: Duration) {
     let (mut remotes, id) = (reader.remotes(), cluster.parse().unwrap());
     let left = |remotes: &Arc<Remotes>| remotes.clusters.get(&id).is_some_and(|remote| remote.left);
     tokio::time::timeout(patience, remotes.wait_for(left)).await.unwrap().unwrap();
@@ -385,7 +385,7 @@ async fn a_copy_of_a_cluster_ends_no_membership_in_which_the_original_goes_on() 
     let copies = || Arc::new(Stored(std::sync::Mutex::new(blues.0.lock().unwrap().clone()), false.into()));
     let [alone, elsewhere] = [copies(), copies()];
     let kept = local::spawn(alone.clone(), Always, Arc::new(cloudmap.clone()), "uid-blue");
-    let settings = Settings::new("blue".parse().unwrap(), "test".parse().unwrap(), "uid-blue");
+    let settings = LedgerSettings::new("blue".parse().unwrap(), "test".parse().unwrap(), "uid-blue");
     let other = spawn(settings, Arc::new(cloudmap.clone()), elsewhere.clone(), Always, std::future::pending());
     publish(&other, &state(2)).await;
     for _ in 0..30 {

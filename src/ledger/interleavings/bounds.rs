@@ -55,7 +55,7 @@ fn a_change_of_the_clusterset_keeps_the_epoch_and_no_ghosts_and_leaves_the_forme
     let mut other = World { records: std::mem::take(&mut world.records), now: world.now, ..World::default() };
     other.leases = std::mem::take(&mut world.leases);
     other.records.get_mut("uid-green").unwrap().0.leaving = true;
-    let me = Identity { clusterset: "test".into(), cluster: "green".into(), uid: "uid-green".into() };
+    let me = WriterIdentity { clusterset: "test".into(), cluster: "green".into(), uid: "uid-green".into() };
     let mut green = Process::start(&mut other, me, &timing(), limits(), None);
     green.desire(&mut other, &state(0..3, 1));
     pass(&mut other, &mut [&mut green], 10);

@@ -3,8 +3,8 @@
 use super::*;
 use crate::ledger::writer::Stage;
 
-fn blue() -> Identity {
-    Identity { clusterset: "prod".into(), cluster: "blue".into(), uid: "uid-blue".into() }
+fn blue() -> WriterIdentity {
+    WriterIdentity { clusterset: "prod".into(), cluster: "blue".into(), uid: "uid-blue".into() }
 }
 
 /// A cluster made from a backup of `blue`, whose record says `epoch`.
@@ -58,7 +58,7 @@ fn of_two_clusters_with_one_uid_one_stops_and_stays_stopped() {
 fn renamed(world: &mut World, id: &str) -> Process {
     let record = world.records["uid-blue"].clone();
     world.records.insert("copy".into(), record);
-    let me = Identity { cluster: id.into(), ..blue() };
+    let me = WriterIdentity { cluster: id.into(), ..blue() };
     Process::start_at(world, "copy".into(), me, &timing(), limits(), None)
 }
 

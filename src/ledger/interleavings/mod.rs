@@ -21,12 +21,12 @@ use super::{
     head::Head,
     limits::{Limits, Timing},
     page::{PageId, StoredPage},
-    record::{Member, Position, Record},
     remote::Remote,
     term::Term,
     tree::{self, Cache},
-    writer::{Heads, Identity, Now},
+    writer::{Heads, Now, WriterIdentity},
 };
+use crate::cluster::record::{Member, Position, Record};
 
 type Stored = BTreeMap<PageId, Arc<StoredPage>>;
 
@@ -162,7 +162,7 @@ struct Process {
     number: u32,
     /// The API server that has its record and Lease.
     home: Arc<str>,
-    me: Identity,
+    me: WriterIdentity,
     term: Term,
     /// Calls that hang, and which ones do.
     hanging: Vec<(CallId, Call)>,
@@ -194,14 +194,14 @@ impl Process {
     fn elect_with(world: &mut World, cluster: &str, uid: &str, limits: Limits, ttl: Option<Duration>) -> Self {
         Self::start(
             world,
-            Identity { clusterset: "prod".into(), cluster: cluster.into(), uid: uid.into() },
+            WriterIdentity { clusterset: "prod".into(), cluster: cluster.into(), uid: uid.into() },
             &timing(),
             limits,
             ttl,
         )
     }
 
-    fn start(world: &mut World, me: Identity, timing: &Timing, limits: Limits, ttl: Option<Duration>) -> Self {
+    fn start(world: &mut World, me: WriterIdentity, timing: &Timing, limits: Limits, ttl: Option<Duration>) -> Self {
         let home = me.uid.clone();
         Self::start_at(world, home, me, timing, limits, ttl)
     }
@@ -209,7 +209,7 @@ impl Process {
     fn start_at(
         world: &mut World,
         home: Arc<str>,
-        me: Identity,
+        me: WriterIdentity,
         timing: &Timing,
         limits: Limits,
         ttl: Option<Duration>,

@@ -209,7 +209,7 @@ fn a_slow_tick_judges_after_the_same_time() {
     let mut world = World::default();
     let mut blue = with_pages(&mut world, "blue", 15);
     let tick = Duration::from_secs(5);
-    let me = Identity { clusterset: "prod".into(), cluster: "green".into(), uid: "uid-green".into() };
+    let me = WriterIdentity { clusterset: "prod".into(), cluster: "green".into(), uid: "uid-green".into() };
     let mut green = Process::start(&mut world, me, &timing().with_tick(tick), limits(), None);
     green.desire(&mut world, &state(0..3, 1));
     pass_by(&mut world, &mut [&mut blue, &mut green], tick, 24);

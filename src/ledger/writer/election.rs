@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{Heads, Now, Phase, Run, Sent, Writer};
+use crate::cluster::record::Position;
 use crate::ledger::{
     Map,
     call::{CallId, Outbox, Outcome},
     fetch::{Fetch, Progress},
     head::Head,
     limits::MAX_EPOCH_LEAP,
-    record::Position,
     records,
     tree::{Cache, Tree, Verified},
 };

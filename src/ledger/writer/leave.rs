@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{Heads, Now, Writer, election::Stranger};
+use crate::cluster::record::Position;
 use crate::ledger::{
     call::{Call, CallId, Outbox, Outcome},
     head::{Head, Presence, Root},
     limits::Timing,
-    record::Position,
 };
 
 /// How many listings in a row must show no page, because replicas lag.

@@ -17,9 +17,9 @@ use super::{
     head::{Delta, Head, Root},
     limits::{Limits, MAX_SKEW, Timing},
     page::StoredPage,
-    record::Position,
     tree::{self, Tree},
 };
+use crate::cluster::record::Position;
 use audit::Audit;
 use election::{Search, Stranger};
 use flush::Flush;
@@ -41,7 +41,7 @@ pub struct Now {
 
 /// The member in whose name the writer writes.
 #[derive(Debug, Clone)]
-pub struct Identity {
+pub struct WriterIdentity {
     /// ClusterSet id.
     pub clusterset: Arc<str>,
     /// Cluster id.
@@ -78,7 +78,7 @@ enum Phase {
 /// The writer of one cluster, from election to the loss of the Lease.
 #[derive(Debug)]
 pub struct Writer {
-    me: Identity,
+    me: WriterIdentity,
     timing: Timing,
     limits: Limits,
     ids: Ids,
@@ -145,7 +145,7 @@ struct Run {
     audit: Audit,
     farewell: Option<Farewell>,
     former: BTreeMap<Arc<str>, FormerId>,
-    figures: Figures,
+    figures: WriterFigures,
 }
 
 impl Run {
@@ -179,14 +179,14 @@ impl Run {
             audit: Audit::new(now + timing.audit),
             farewell: None,
             former: BTreeMap::new(),
-            figures: Figures::default(),
+            figures: WriterFigures::default(),
         }
     }
 }
 
 /// Statistics of the current epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Figures {
+pub struct WriterFigures {
     /// Share of the delta's room that the desired state takes. Above 1 it does not fit.
     pub delta_occupancy: f64,
     /// Number of data pages.
@@ -258,7 +258,7 @@ impl Stage {
 
 impl Writer {
     /// A writer that has claimed nothing yet.
-    pub fn new(me: Identity, timing: Timing, limits: Limits, ids: Ids) -> Self {
+    pub fn new(me: WriterIdentity, timing: Timing, limits: Limits, ids: Ids) -> Self {
         let run = Run::new(Arc::default(), Tree::empty(1), Duration::ZERO, &timing);
         Self {
             me,
@@ -313,8 +313,8 @@ impl Writer {
     }
 
     /// The statistics.
-    pub fn figures(&self) -> Figures {
-        Figures {
+    pub fn figures(&self) -> WriterFigures {
+        WriterFigures {
             data_pages: self.run.tree.data_pages(),
             index_pages: self.run.tree.index_pages(),
             shards: self.shards,

@@ -6,13 +6,13 @@
 //! Where the documentation is silent:
 //! - All private zones are answered to everyone, whatever their VPC. Of several zones that match a name the most specific
 //!   one answers, then a private one rather than a public one, then the oldest.
-//! - An instance with `AWS_ALIAS_DNS_NAME` answers with the addresses that [`Settings::load_balancers`] has for that name,
+//! - An instance with `AWS_ALIAS_DNS_NAME` answers with the addresses that [`EmulatorSettings::load_balancers`] has for that name,
 //!   and with nothing for a name that is not there.
 //! - The server follows no CNAME records, the resolver does. Neither adds addresses to an SRV answer.
 //! - Route 53 can't have a record set for an instance id that is no label of a name, so the registration of such an
 //!   instance in a service with SRV records is an operation that fails.
 //!
-//! [`Settings::load_balancers`]: super::Settings::load_balancers
+//! [`EmulatorSettings::load_balancers`]: super::EmulatorSettings::load_balancers
 
 mod cache;
 mod lookup;

@@ -48,7 +48,7 @@ use self::{
 
 /// How the cluster is set up.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ApiServerSettings {
     /// Tells uids of two clusters apart.
     pub seed: u64,
     /// The server's wall clock at the start.
@@ -63,7 +63,7 @@ pub struct Settings {
     pub latency: Duration,
 }
 
-impl Default for Settings {
+impl Default for ApiServerSettings {
     fn default() -> Self {
         Self {
             seed: 1,
@@ -113,7 +113,7 @@ impl ApiServer {
     ///
     /// # Panics
     /// Never: both are valid.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: ApiServerSettings) -> Self {
         let server = Self(Arc::new(Mutex::new(State::new(settings))));
         for name in ["default", "kube-system"] {
             server.put("namespaces", serde_json::json!({"metadata": {"name": name}})).expect("valid namespaces");

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    Settings,
+    ApiServerSettings,
     faults::Faults,
     log::{Verb, Write},
     ownership::{self, Author},
@@ -25,7 +25,7 @@ use super::{
 
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) settings: Settings,
+    pub(super) settings: ApiServerSettings,
     started: Instant,
     pub(super) store: Store,
     allocator: Allocator,
@@ -49,7 +49,7 @@ pub(super) struct Change<'a> {
 }
 
 impl State {
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: ApiServerSettings) -> Self {
         Self {
             started: Instant::now(),
             store: Store::new(settings.history),

@@ -9,10 +9,10 @@ use k8s_openapi::api::core::v1;
 use kube::Api;
 use serde_json::{Value, json};
 
-use super::{ApiServer, Settings};
+use super::{ApiServer, ApiServerSettings};
 
 fn server() -> ApiServer {
-    let server = ApiServer::new(Settings::default());
+    let server = ApiServer::new(ApiServerSettings::default());
     server.put("namespaces", json!({"metadata": {"name": "shop"}})).unwrap();
     server
 }

@@ -62,7 +62,7 @@ async fn ten_thousand_instances_never_delay_the_ledger() {
     let shared = Arc::new(Limited::new(fake.clone(), limits));
     let (desired, receiver) = watch::channel(Arc::default());
     let leadership = || Some(Instant::now() + Duration::from_secs(10));
-    let settings = Settings::new(identity("uid-1"));
+    let settings = SyncSettings::new(identity("uid-1"));
     let handle = spawn(settings, shared.clone(), receiver, Arc::new(leadership), std::future::pending());
     let services: Vec<_> = (0..100).map(|i| format!("s-{i}")).collect();
     let targets = services.iter().map(|s| (target("shop", s), active(specs("uid-1", s, 1..=100, "a")))).collect();
@@ -92,7 +92,7 @@ async fn ten_thousand_instances_never_delay_the_ledger() {
 
 #[tokio::test(start_paused = true)]
 async fn the_drift_period_follows_from_the_budget() {
-    let mut settings = Settings::new(identity("uid-1"));
+    let mut settings = SyncSettings::new(identity("uid-1"));
     settings.drift_budget = 0.25;
     let world = World::with(Fake::new(), &Rates::default(), settings);
     let services: Vec<_> = (0..40).map(|i| format!("s-{i}")).collect();

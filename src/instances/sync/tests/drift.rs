@@ -11,7 +11,7 @@ async fn registered(count: usize) -> (World, Vec<String>) {
     // Only reading should take its time here.
     let quick = Rate::new(1000.0, 1000.0, 10.0);
     let rates = Rates::default().with(Operation::CreateService, quick).with(Operation::RegisterInstance, quick);
-    let settings = Settings::new(identity("uid-1"));
+    let settings = SyncSettings::new(identity("uid-1"));
     let (world, services) = (World::with(Fake::new(), &rates, settings), names(count));
     world.desire(services.iter().map(|s| (target("shop", s), active(specs("uid-1", s, 1..=2, "a")))));
     for service in &services {
@@ -77,7 +77,7 @@ async fn a_service_full_of_foreign_instances_counts_with_all_its_pages() {
             registry.instances.insert((web.clone(), ecs(id).id), ecs(id).attributes);
         }
     }
-    let mut settings = Settings::new(identity("uid-1"));
+    let mut settings = SyncSettings::new(identity("uid-1"));
     settings.drift_budget = 0.1;
     let world = World::with(fake, &Rates::default(), settings);
     let web = target("shop", "web");
@@ -97,7 +97,8 @@ async fn a_service_full_of_foreign_instances_counts_with_all_its_pages() {
 async fn the_period_holds_even_if_aws_is_slow() {
     let quick = Rate::new(1000.0, 1000.0, 10.0);
     let rates = Rates::default().with(Operation::CreateService, quick).with(Operation::RegisterInstance, quick);
-    let world = World::with(Fake::new().with_call(Duration::from_millis(80)), &rates, Settings::new(identity("uid-1")));
+    let world =
+        World::with(Fake::new().with_call(Duration::from_millis(80)), &rates, SyncSettings::new(identity("uid-1")));
     let services = names(500);
     let checked = |service: &String| TargetDesired {
         creation: Creation { custom_health_check: true, ..Creation::default() },

@@ -18,7 +18,7 @@ impl Bench {
     fn new(fake: &Fake) -> Self {
         let leads = || Some(Instant::now() + Duration::from_secs(10));
         let performer = Performer::new(Arc::new(fake.clone()), identity("uid-1"), Arc::new(leads));
-        let engine = Engine::new(Arc::new(Settings::new(identity("uid-1"))), Instant::now());
+        let engine = Engine::new(Arc::new(SyncSettings::new(identity("uid-1"))), Instant::now());
         Self { engine, performer: Arc::new(performer) }
     }
 

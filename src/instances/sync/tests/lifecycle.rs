@@ -216,7 +216,7 @@ async fn nothing_is_registered_in_a_service_without_a_description_before_its_own
     {
         let mut registry = fake.registry();
         let shop = registry.add_namespace("shop", NamespaceKind::Http);
-        let other = Identity { clusterset: Some("other".parse().unwrap()), ..identity("uid-9") };
+        let other = Owner { clusterset: Some("other".parse().unwrap()), ..identity("uid-9") };
         let service = registry.add_service(&shop, "web", &other.creator_request_id(1), "");
         registry.services.get_mut(&service).unwrap().description = None;
         registry.instances.insert((service, ecs(1).id), ecs(1).attributes);

@@ -32,8 +32,8 @@ use crate::{
     model::{Conditions, Endpoint, ServiceKey, fixtures},
 };
 
-fn identity(uid: &str) -> Identity {
-    Identity { clusterset: Some("prod".parse().unwrap()), cluster: "c1".parse().unwrap(), cluster_uid: uid.into() }
+fn identity(uid: &str) -> Owner {
+    Owner { clusterset: Some("prod".parse().unwrap()), cluster: "c1".parse().unwrap(), cluster_uid: uid.into() }
 }
 
 fn target(namespace: &str, service: &str) -> Target {
@@ -82,16 +82,16 @@ struct World {
     fake: Fake,
     desired: watch::Sender<Arc<Desired>>,
     leads: Arc<AtomicBool>,
-    handle: Handle,
+    handle: SyncHandle,
     _shutdown: oneshot::Sender<()>,
 }
 
 impl World {
     fn new(fake: Fake) -> Self {
-        Self::with(fake, &Rates::default(), Settings::new(identity("uid-1")))
+        Self::with(fake, &Rates::default(), SyncSettings::new(identity("uid-1")))
     }
 
-    fn with(fake: Fake, rates: &Rates, settings: Settings) -> Self {
+    fn with(fake: Fake, rates: &Rates, settings: SyncSettings) -> Self {
         let (desired, receiver) = watch::channel(Arc::default());
         let (shutdown, stopped) = oneshot::channel();
         let leads = Arc::new(AtomicBool::new(true));

@@ -207,7 +207,7 @@ async fn a_refused_target_does_not_count_as_registered_before_its_instances_are(
 
 #[tokio::test(start_paused = true)]
 async fn if_namespaces_may_not_be_created_the_message_has_the_remedy() {
-    let mut settings = Settings::new(identity("uid-1"));
+    let mut settings = SyncSettings::new(identity("uid-1"));
     settings.create_namespaces = false;
     let world = World::with(Fake::new(), &Rates::default(), settings);
     let web = target("shop", "web");
@@ -235,7 +235,7 @@ async fn a_namespace_that_was_just_created_is_used_and_not_shadowed_by_another()
 
 #[tokio::test(start_paused = true)]
 async fn a_missing_namespace_is_found_as_soon_as_any_listing_has_it() {
-    let mut settings = Settings::new(identity("uid-1"));
+    let mut settings = SyncSettings::new(identity("uid-1"));
     settings.create_namespaces = false;
     let world = World::with(Fake::new(), &Rates::default(), settings);
     let (web, other) = (target("shop", "web"), target("other", "web"));

@@ -6,7 +6,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{ApiServer, Settings, server, service, services};
+use super::{ApiServer, ApiServerSettings, server, service, services};
 
 fn code(error: kube::Error) -> (u16, String) {
     match error {
@@ -136,7 +136,8 @@ async fn a_server_side_apply_makes_an_object_once_and_knows_its_uid() {
 #[tokio::test(start_paused = true)]
 async fn services_get_addresses_of_the_families_that_the_cluster_has() {
     let dual = server();
-    let single = ApiServer::new(Settings { families: vec!["IPv4".to_owned()], ..Settings::default() });
+    let single =
+        ApiServer::new(ApiServerSettings { families: vec!["IPv4".to_owned()], ..ApiServerSettings::default() });
     let both = json!({"metadata": {"namespace": "default", "name": "web"},
         "spec": {"ipFamilyPolicy": "PreferDualStack", "ports": [{"port": 80}]}});
     let ips = |server: &ApiServer| server.put("services", both.clone()).unwrap()["spec"]["clusterIPs"].clone();

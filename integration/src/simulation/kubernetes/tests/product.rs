@@ -7,15 +7,15 @@ use cloudmap_mcs::{
         ServiceImport, ServiceImportSpec, ServiceImportStatus, ServiceImportType, events::EventReason,
         names::FieldManager,
     },
+    cluster::record::{Record, RecordStore as _, StoreError},
     cluster::{
         Caches, ClusterWriter as _, KubernetesWriter, Leadership, Metrics,
         apply::Cause,
-        events::{self, Note, Publisher},
+        events::{self, EventRecord, Publisher},
         identity,
         lease::{Elector, KubernetesLease, Timing},
         record::RecordObject,
     },
-    ledger::record::{Record, RecordStore as _, StoreError},
     model::ServiceKey,
 };
 use k8s_openapi::{
@@ -135,7 +135,7 @@ async fn what_the_writer_writes_is_there_and_owned_by_it() {
     writer.apply_export_conditions(&key, "any", &[], FieldManager::ExportStatus).await.unwrap_err();
     let regarding = events::export(&key, "u");
     let text = "as it happens".to_owned();
-    writer.publish_event(Note { regarding, reason: EventReason::Exported, action: "Export", text }).await;
+    writer.emit(EventRecord { regarding, reason: EventReason::Exported, action: "Export", text }).await;
     assert_eq!(server.list("events").len(), 1);
 
     writer.delete_service_import(&key, "another").await.unwrap();

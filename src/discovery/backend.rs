@@ -10,7 +10,7 @@ use super::name;
 use crate::{
     awsmcs,
     cloudmap::{Instance, RecordType, Service, attributes},
-    instances::{Identity, ownership},
+    instances::{Owner, ownership},
     model::{ClusterId, labels::is_label_value},
 };
 
@@ -155,7 +155,7 @@ impl Backend {
 }
 
 /// Whether somebody outside of our ClusterSet registered an instance.
-pub(super) fn is_foreign(instance: &Instance, identity: &Identity) -> bool {
+pub(super) fn is_discovered(instance: &Instance, identity: &Owner) -> bool {
     !ownership::is_of_our_set(instance, identity)
 }
 
@@ -200,7 +200,7 @@ mod tests {
             ("REGION", "ap-south-1"),
         ];
         let expected = Backend {
-            source: ClusterId::foreign("ecs-prod").unwrap(),
+            source: ClusterId::discovered("ecs-prod").unwrap(),
             ipv4: Some("10.99.1.21".parse().unwrap()),
             ipv6: None,
             port: Some(8080),

@@ -22,5 +22,5 @@ pub use backend::{Backend, NoEndpoint};
 pub use fit::{Fitted, Front, Misfit, fit, service};
 pub use import_from::{ImportFrom, InvalidImportFrom};
 pub use name::{label, source};
-pub use reader::{Figures, Handle, Settings, spawn};
-pub use reading::{Found, NamespaceFound, Picture, Reading, Rejected, Remains, ServiceFound, Trouble};
+pub use reader::{DiscoveryFigures, DiscoveryHandle, DiscoverySettings, spawn};
+pub use reading::{Discovered, NamespaceFound, Picture, Reading, Rejected, Remains, ServiceFound, Trouble};

@@ -8,8 +8,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{backend::NoEndpoint, call, engine::Engine, reading::Found};
-use crate::{cloudmap::CloudMap, env, instances::Identity, model::ClusterSetId};
+use super::{backend::NoEndpoint, call, engine::Engine, reading::Discovered};
+use crate::{cloudmap::CloudMap, env, instances::Owner, model::ClusterSetId};
 
 /// How many calls a second reading may use by default: enough to read 200 services every 4 s.
 pub(crate) const CALLS_PER_SECOND: f64 = 60.0;
@@ -20,11 +20,11 @@ const MEASURE: Duration = Duration::from_secs(1);
 /// Maximum sleep.
 const REST: Duration = Duration::from_secs(10);
 
-/// Settings of the reader.
+/// DiscoverySettings of the reader.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct DiscoverySettings {
     /// Our identity: instances of our ClusterSet are not foreign.
-    pub identity: Identity,
+    pub identity: Owner,
     /// How many calls a second reading may use, greater than 0. Listings of namespaces and services are not included:
     /// at most one call in two seconds.
     pub calls_per_second: f64,
@@ -32,9 +32,9 @@ pub struct Settings {
     pub aws_mcs: bool,
 }
 
-impl Settings {
+impl DiscoverySettings {
     /// The default settings.
-    pub const fn new(identity: Identity) -> Self {
+    pub const fn new(identity: Owner) -> Self {
         Self { identity, calls_per_second: CALLS_PER_SECOND, aws_mcs: false }
     }
 
@@ -46,7 +46,7 @@ impl Settings {
 
 /// Statistics for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Figures {
+pub struct DiscoveryFigures {
     /// Subscribed Cloud Map namespaces.
     pub namespaces: usize,
     /// Subscribed Cloud Map namespaces that are missing or could not be listed.
@@ -69,46 +69,46 @@ pub struct Figures {
 
 /// The outputs of the running task.
 #[derive(Debug)]
-pub struct Handle {
-    found: watch::Receiver<Arc<Found>>,
-    figures: watch::Receiver<Figures>,
+pub struct DiscoveryHandle {
+    found: watch::Receiver<Arc<Discovered>>,
+    figures: watch::Receiver<DiscoveryFigures>,
 }
 
-impl Handle {
+impl DiscoveryHandle {
     /// What was discovered, and its changes.
-    pub fn found(&self) -> watch::Receiver<Arc<Found>> {
+    pub fn found(&self) -> watch::Receiver<Arc<Discovered>> {
         self.found.clone()
     }
 
     /// The statistics, and their changes.
-    pub fn figures(&self) -> watch::Receiver<Figures> {
+    pub fn figures(&self) -> watch::Receiver<DiscoveryFigures> {
         self.figures.clone()
     }
 }
 
-/// Starts the task. It reads the Cloud Map namespaces in `sought` (names or ids), and ends when that channel is closed.
-/// It writes nothing.
+/// Starts the task. It reads the Cloud Map namespaces in `subscribed` (names or ids), and writes nothing. It ends when
+/// that channel is closed.
 pub fn spawn(
-    settings: Settings,
+    settings: DiscoverySettings,
     cloudmap: Arc<dyn CloudMap>,
-    sought: watch::Receiver<Arc<BTreeSet<Arc<str>>>>,
-) -> Handle {
+    subscribed: watch::Receiver<Arc<BTreeSet<Arc<str>>>>,
+) -> DiscoveryHandle {
     let (found, found_receiver) = watch::channel(Arc::default());
-    let (figures, figures_receiver) = watch::channel(Figures::default());
-    env::spawn(run(settings, cloudmap, sought, found, figures));
-    Handle { found: found_receiver, figures: figures_receiver }
+    let (figures, figures_receiver) = watch::channel(DiscoveryFigures::default());
+    env::spawn(run(settings, cloudmap, subscribed, found, figures));
+    DiscoveryHandle { found: found_receiver, figures: figures_receiver }
 }
 
 async fn run(
-    settings: Settings,
+    settings: DiscoverySettings,
     cloudmap: Arc<dyn CloudMap>,
-    mut sought: watch::Receiver<Arc<BTreeSet<Arc<str>>>>,
-    found: watch::Sender<Arc<Found>>,
-    figures: watch::Sender<Figures>,
+    mut subscribed: watch::Receiver<Arc<BTreeSet<Arc<str>>>>,
+    found: watch::Sender<Arc<Discovered>>,
+    figures: watch::Sender<DiscoveryFigures>,
 ) {
     let settings = Arc::new(settings);
     let mut engine = Engine::new(&settings, Instant::now());
-    engine.seek(&sought.borrow_and_update().clone(), Instant::now());
+    engine.subscribe(&subscribed.borrow_and_update().clone(), Instant::now());
     let mut calls = FuturesUnordered::new();
     let (mut publish, mut measure) = (Instant::now(), Instant::now());
     loop {
@@ -135,11 +135,11 @@ async fn run(
         let wake = wake.max(now + Duration::from_millis(1));
         tokio::select! {
             biased;
-            changed = sought.changed() => {
+            changed = subscribed.changed() => {
                 if changed.is_err() {
                     return;
                 }
-                engine.seek(&sought.borrow_and_update().clone(), Instant::now());
+                engine.subscribe(&subscribed.borrow_and_update().clone(), Instant::now());
             }
             Some(event) = calls.next(), if !calls.is_empty() => engine.done(event, Instant::now()),
             () = sleep_until(wake) => {}

@@ -26,7 +26,7 @@ pub fn source(ecs_cluster: Option<&str>, namespace: &str) -> Option<ClusterId> {
         Some(cluster) => format!("ecs-{cluster}"),
         None => format!("cloudmap-{namespace}"),
     };
-    ClusterId::foreign(&map(&name))
+    ClusterId::discovered(&map(&name))
 }
 
 fn map(name: &str) -> String {
@@ -111,7 +111,7 @@ mod tests {
         #[test]
         fn every_source_is_a_label(cluster in "[A-Za-z0-9_-]{1,255}", namespace in "[!-~]{1,1024}") {
             for source in [source(Some(&cluster), &namespace), source(None, &namespace)] {
-                prop_assert!(source.is_some_and(|source| ClusterId::is_foreign(source.as_str())));
+                prop_assert!(source.is_some_and(|source| ClusterId::is_discovered(source.as_str())));
             }
         }
     }

@@ -14,12 +14,12 @@ use crate::{
         ErrorKind, NamespaceKind, Operation,
         fake::{Fake, Fault},
     },
-    instances::Identity,
+    instances::Owner,
 };
 
 struct World {
-    sought: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
-    handle: Handle,
+    subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    handle: DiscoveryHandle,
 }
 
 fn set(names: &[&str]) -> Arc<BTreeSet<Arc<str>>> {
@@ -27,18 +27,18 @@ fn set(names: &[&str]) -> Arc<BTreeSet<Arc<str>>> {
 }
 
 impl World {
-    fn start(fake: Fake, sought: &[&str]) -> Self {
-        let identity = Identity {
+    fn start(fake: Fake, subscribed: &[&str]) -> Self {
+        let identity = Owner {
             clusterset: Some("prod".parse().unwrap()),
             cluster: "c1".parse().unwrap(),
             cluster_uid: "u".into(),
         };
-        let (sender, receiver) = watch::channel(set(sought));
-        let handle = spawn(Settings::new(identity), Arc::new(fake), receiver);
-        Self { sought: sender, handle }
+        let (sender, receiver) = watch::channel(set(subscribed));
+        let handle = spawn(DiscoverySettings::new(identity), Arc::new(fake), receiver);
+        Self { subscribed: sender, handle }
     }
 
-    fn found(&self) -> Arc<Found> {
+    fn found(&self) -> Arc<Discovered> {
         self.handle.found().borrow().clone()
     }
 
@@ -115,8 +115,8 @@ async fn reads_a_namespace_by_its_name_no_matter_what_its_http_name_is_and_follo
     let later = add_service(&fake, &internal, "later");
     add_instance(&fake, &later, "c", "10.0.0.3");
     world.until("a new service", SOON * 4, |world| world.octets("internal", "later") == Some(vec![3])).await;
-    world.sought.send_replace(set(&[]));
-    world.until("nothing is sought", SOON, |world| world.found().namespaces.is_empty()).await;
+    world.subscribed.send_replace(set(&[]));
+    world.until("no subscription is left", SOON, |world| world.found().namespaces.is_empty()).await;
     tokio::time::sleep(SOON).await;
     let calls = fake.registry().calls.len();
     tokio::time::sleep(Duration::from_mins(10)).await;
@@ -329,8 +329,8 @@ async fn namespaces_that_do_not_exist_delay_nothing() {
     let internal = add_namespace(&fake, "internal");
     add_service(&fake, &internal, "orders");
     let missing: Vec<_> = (0..100).map(|n| format!("missing-{n}")).collect();
-    let sought: Vec<_> = missing.iter().map(String::as_str).chain(["internal"]).collect();
-    let world = World::start(fake.clone(), &sought);
+    let subscribed: Vec<_> = missing.iter().map(String::as_str).chain(["internal"]).collect();
+    let world = World::start(fake.clone(), &subscribed);
     let listed = |world: &World| world.found().namespaces.get("internal").is_some_and(|namespace| namespace.listed);
     world.until("all are listed", SOON * 4, listed).await;
     let later = add_service(&fake, &internal, "later");

@@ -11,10 +11,10 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use crate::{
     api::{events::EventReason, names::ANNOTATION_IMPORT_FROM},
     cluster::{
-        events::{self, Note},
+        events::{self, EventRecord},
         objects::Namespace,
     },
-    foreign::{Backend, Found, ImportFrom, InvalidImportFrom, NamespaceFound, Picture, Rejected, Trouble},
+    discovery::{Backend, Discovered, ImportFrom, InvalidImportFrom, NamespaceFound, Picture, Rejected, Trouble},
     ledger,
     model::ServiceKey,
 };
@@ -29,12 +29,12 @@ pub struct ImportRules {
 }
 
 /// What is known about subscriptions.
-pub(super) struct Foreign {
+pub(super) struct Subscriptions {
     rules: ImportRules,
     /// Why nothing can be imported, whatever the namespaces request.
     barred: Option<String>,
     namespaces: BTreeMap<Arc<str>, Importing>,
-    found: Arc<Found>,
+    found: Arc<Discovered>,
     /// For names that are not completely read: all addresses that were read.
     seen: BTreeMap<ServiceKey, BTreeSet<IpAddr>>,
     /// Problems with Cloud Map namespaces that were reported on Kubernetes namespaces.
@@ -60,12 +60,12 @@ pub(super) struct Consequences {
     pub(super) names: BTreeSet<ServiceKey>,
     /// Kubernetes namespaces of which all names must be reconciled.
     pub(super) namespaces: BTreeSet<Arc<str>>,
-    pub(super) notes: Vec<Note>,
+    pub(super) notes: Vec<EventRecord>,
     /// Names with instances that cannot be endpoints, if that is new.
     pub(super) rejected: Vec<(ServiceKey, Vec<Rejected>)>,
 }
 
-impl Foreign {
+impl Subscriptions {
     pub(super) fn new(rules: ImportRules) -> Self {
         Self {
             rules,
@@ -133,14 +133,14 @@ impl Foreign {
 
     /// The Event that a namespace requests imports that are not possible. With the flag, all namespaces do, so it is
     /// only for annotations.
-    fn in_vain(&self, name: &str, importing: &Importing) -> Option<Note> {
+    fn in_vain(&self, name: &str, importing: &Importing) -> Option<EventRecord> {
         let why = self.barred.as_ref().filter(|_| importing.named)?;
         let text = format!("Nothing is read from Cloud Map for the imports of this namespace: {why}");
         Some(note(name, &importing.uid, EventReason::NoClusterSet, text))
     }
 
     /// The Cloud Map namespaces to read.
-    pub(super) fn sought(&self) -> BTreeSet<Arc<str>> {
+    pub(super) fn subscribed(&self) -> BTreeSet<Arc<str>> {
         if self.barred.is_some() {
             return BTreeSet::new();
         }
@@ -148,7 +148,7 @@ impl Foreign {
     }
 
     /// Takes in what was discovered.
-    pub(super) fn adopt(&mut self, found: Arc<Found>) -> Consequences {
+    pub(super) fn adopt(&mut self, found: Arc<Discovered>) -> Consequences {
         let before = std::mem::replace(&mut self.found, found);
         let mut consequences = Consequences::default();
         let none = Arc::new(NamespaceFound::default());
@@ -174,7 +174,7 @@ impl Foreign {
     }
 
     /// Events about Cloud Map namespaces that cannot be read, when that changes.
-    fn troubles(&mut self) -> Vec<Note> {
+    fn troubles(&mut self) -> Vec<EventRecord> {
         let mut notes = Vec::new();
         let mut now = BTreeMap::new();
         for (namespace, importing) in &self.namespaces {
@@ -311,7 +311,7 @@ pub(super) fn unreadable(from: &str, error: &str) -> String {
 }
 
 /// The Event about instances of a name that cannot be endpoints.
-pub(super) fn rejection(key: &ServiceKey, rejected: &[Rejected], regarding: ObjectReference) -> Option<Note> {
+pub(super) fn rejection(key: &ServiceKey, rejected: &[Rejected], regarding: ObjectReference) -> Option<EventRecord> {
     let first = rejected.first()?;
     let text = format!(
         "Left out {} instance(s) of Cloud Map service {} that cannot be endpoints, such as {}: it {}.",
@@ -320,7 +320,7 @@ pub(super) fn rejection(key: &ServiceKey, rejected: &[Rejected], regarding: Obje
         first.instance,
         first.why
     );
-    Some(Note { regarding, reason: EventReason::InstanceSkipped, action: "Import", text })
+    Some(EventRecord { regarding, reason: EventReason::InstanceSkipped, action: "Import", text })
 }
 
 /// The text about services of a Cloud Map namespace that cannot be read any more, if there are any.
@@ -355,11 +355,11 @@ pub(super) fn changed_services(old: &NamespaceFound, new: &NamespaceFound) -> BT
     differ(old, new).into_iter().chain(differ(new, old)).collect()
 }
 
-pub(super) fn note(namespace: &str, uid: &str, reason: EventReason, text: String) -> Note {
+pub(super) fn note(namespace: &str, uid: &str, reason: EventReason, text: String) -> EventRecord {
     let regarding = events::namespace(namespace, uid);
-    Note { regarding, reason, action: "Import", text }
+    EventRecord { regarding, reason, action: "Import", text }
 }
 
 #[cfg(test)]
-#[path = "foreign_tests.rs"]
+#[path = "subscriptions_tests.rs"]
 mod tests;

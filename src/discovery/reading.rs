@@ -10,14 +10,14 @@ use super::backend::{self, Backend, NoEndpoint};
 use crate::{
     awsmcs::{self, Registered},
     cloudmap::{Instance, Service},
-    instances::{Identity, ownership::is_ours},
+    instances::{Owner, ownership::is_ours},
     model::ClusterSetId,
 };
 
 /// The discovered instances of one Cloud Map service, by id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reading {
-    foreign: BTreeMap<Arc<str>, Result<Backend, NoEndpoint>>,
+    discovered: BTreeMap<Arc<str>, Result<Backend, NoEndpoint>>,
     /// Instances of the AWS controllers of our ClusterSet, if they are exports of other clusters.
     exported: BTreeMap<Arc<str>, Registered>,
     /// Ids of instances that our ClusterSet registered, which the ledger knows, and of those that the AWS controller of
@@ -60,14 +60,14 @@ impl Reading {
         unhealthy: &BTreeSet<Arc<str>>,
         service: &Service,
         namespace: &str,
-        identity: &Identity,
+        identity: &Owner,
         aws_mcs: Option<&ClusterSetId>,
     ) -> Self {
         let mut reading = Self::default();
         for instance in instances {
             let healthy = !unhealthy.contains(&instance.id);
             if aws_mcs.is_some_and(|set| awsmcs::is_of_set(instance, set)) {
-                let moved = !backend::is_foreign(instance, identity);
+                let moved = !backend::is_discovered(instance, identity);
                 match Registered::read(instance, healthy) {
                     Ok(registered) if registered.cluster != identity.cluster => {
                         reading.exported.insert(instance.id.clone(), Registered { moved, ..registered });
@@ -79,12 +79,12 @@ impl Reading {
                         reading.own.insert(instance.id.clone());
                     }
                     Err(invalid) => {
-                        reading.foreign.insert(instance.id.clone(), Err(NoEndpoint::AwsMcs(invalid)));
+                        reading.discovered.insert(instance.id.clone(), Err(NoEndpoint::AwsMcs(invalid)));
                     }
                 }
-            } else if backend::is_foreign(instance, identity) {
+            } else if backend::is_discovered(instance, identity) {
                 let backend = Backend::read(instance, healthy, service, namespace);
-                reading.foreign.insert(instance.id.clone(), backend);
+                reading.discovered.insert(instance.id.clone(), backend);
             } else {
                 reading.own.insert(instance.id.clone());
             }
@@ -94,12 +94,12 @@ impl Reading {
 
     /// The instances that can be endpoints.
     pub fn backends(&self) -> impl Iterator<Item = &Backend> {
-        self.foreign.values().filter_map(|instance| instance.as_ref().ok())
+        self.discovered.values().filter_map(|instance| instance.as_ref().ok())
     }
 
     /// The instances that cannot be endpoints.
     pub fn rejected(&self) -> Vec<Rejected> {
-        let rejected = self.foreign.iter().filter_map(|(id, instance)| Some((id, instance.as_ref().err()?)));
+        let rejected = self.discovered.iter().filter_map(|(id, instance)| Some((id, instance.as_ref().err()?)));
         rejected.map(|(id, why)| Rejected { instance: id.clone(), why: *why }).collect()
     }
 
@@ -115,23 +115,23 @@ impl Reading {
 
     /// All instances that it knows, whosever they are.
     pub(super) fn ids(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.foreign.keys().chain(self.exported.keys()).chain(&self.own)
+        self.discovered.keys().chain(self.exported.keys()).chain(&self.own)
     }
 
     /// Ids of foreign instances that fail their health check.
     pub(super) fn unhealthy(&self) -> BTreeSet<Arc<str>> {
         let fails = |instance: &Result<Backend, NoEndpoint>| instance.as_ref().is_ok_and(|backend| !backend.healthy);
-        let foreign = self.foreign.iter().filter(|(_, instance)| fails(instance)).map(|(id, _)| id);
+        let discovered = self.discovered.iter().filter(|(_, instance)| fails(instance)).map(|(id, _)| id);
         let exported = self.exported.iter().filter(|(_, registered)| !registered.healthy).map(|(id, _)| id);
-        foreign.chain(exported).cloned().collect()
+        discovered.chain(exported).cloned().collect()
     }
 
     /// Adds what an earlier reading contained and this one did not see.
     pub(super) fn keep(&mut self, earlier: &Self) {
         let seen: BTreeSet<Arc<str>> = self.ids().cloned().collect();
         let unseen = |id: &Arc<str>| !seen.contains(id);
-        let foreign = earlier.foreign.iter().filter(|(id, _)| unseen(id));
-        self.foreign.extend(foreign.map(|(id, instance)| (id.clone(), instance.clone())));
+        let discovered = earlier.discovered.iter().filter(|(id, _)| unseen(id));
+        self.discovered.extend(discovered.map(|(id, instance)| (id.clone(), instance.clone())));
         let exported = earlier.exported.iter().filter(|(id, _)| unseen(id));
         self.exported.extend(exported.map(|(id, registered)| (id.clone(), registered.clone())));
         self.own.extend(earlier.own.iter().filter(|id| unseen(id)).cloned());
@@ -141,7 +141,7 @@ impl Reading {
 
 /// Everything that was discovered.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Found {
+pub struct Discovered {
     /// The subscribed namespaces, by the name (or id) by which they are subscribed.
     pub namespaces: BTreeMap<Arc<str>, Arc<NamespaceFound>>,
 }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     fn read(instances: &[Instance], unhealthy: &[&str]) -> Reading {
-        let identity = Identity {
+        let identity = Owner {
             clusterset: Some("prod".parse().unwrap()),
             cluster: "c1".parse().unwrap(),
             cluster_uid: "u".into(),

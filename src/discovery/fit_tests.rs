@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn source(name: &str) -> ClusterId {
-    ClusterId::foreign(name).unwrap()
+    ClusterId::discovered(name).unwrap()
 }
 
 fn at(ip: &str, port: Option<u16>) -> Backend {

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use super::{
     backend::NoEndpoint,
     name,
-    reader::{Figures, Settings},
-    reading::{Found, NamespaceFound, Reading, ServiceFound, Trouble},
+    reader::{DiscoveryFigures, DiscoverySettings},
+    reading::{Discovered, NamespaceFound, Reading, ServiceFound, Trouble},
     schedule::Schedule,
 };
 use crate::{
@@ -80,7 +80,7 @@ pub(super) struct Engine {
     listing: bool,
     looking: usize,
     schedule: Schedule<ServiceKey>,
-    found: Found,
+    found: Discovered,
     /// Namespaces that changed since the last [`take_changed`](Self::take_changed).
     changed: BTreeSet<Arc<str>>,
 }
@@ -105,7 +105,7 @@ struct Held {
 }
 
 impl Engine {
-    pub(super) fn new(settings: &Settings, now: Instant) -> Self {
+    pub(super) fn new(settings: &DiscoverySettings, now: Instant) -> Self {
         Self {
             namespaces: BTreeMap::new(),
             namespaces_due: now,
@@ -113,20 +113,20 @@ impl Engine {
             listing: false,
             looking: 0,
             schedule: Schedule::new(settings.calls_per_second, now),
-            found: Found::default(),
+            found: Discovered::default(),
             changed: BTreeSet::new(),
         }
     }
 
     /// Sets the subscribed namespaces, by name or id.
-    pub(super) fn seek(&mut self, sought: &BTreeSet<Arc<str>>, now: Instant) {
-        for (name, entry) in self.namespaces.extract_if(.., |name, _| !sought.contains(name)) {
+    pub(super) fn subscribe(&mut self, subscribed: &BTreeSet<Arc<str>>, now: Instant) {
+        for (name, entry) in self.namespaces.extract_if(.., |name, _| !subscribed.contains(name)) {
             for label in entry.services.into_keys() {
                 self.schedule.remove(&(name.clone(), label));
             }
             self.changed.insert(name);
         }
-        for name in sought {
+        for name in subscribed {
             if !self.namespaces.contains_key(name) {
                 self.namespaces.insert(
                     name.clone(),
@@ -189,8 +189,8 @@ impl Engine {
     /// When to ask for the next call at the latest, unless something happens before.
     pub(super) fn wake(&self, now: Instant) -> Option<Instant> {
         let listed = self.namespaces.values().filter(|entry| entry.namespace.is_some()).map(|entry| entry.due);
-        let sought = (!self.namespaces.is_empty()).then_some(self.namespaces_due);
-        let listing = listed.chain(sought).min().filter(|_| !self.listing);
+        let subscribed = (!self.namespaces.is_empty()).then_some(self.namespaces_due);
+        let listing = listed.chain(subscribed).min().filter(|_| !self.listing);
         let look = self.schedule.wake(now).filter(|_| self.looking < IN_FLIGHT);
         listing.into_iter().chain(look).min()
     }
@@ -344,7 +344,7 @@ impl Engine {
     }
 
     /// The discovered state, if it changed since the last call of this function.
-    pub(super) fn take_changed(&mut self) -> Option<Found> {
+    pub(super) fn take_changed(&mut self) -> Option<Discovered> {
         if self.changed.is_empty() {
             return None;
         }
@@ -360,15 +360,15 @@ impl Engine {
         Some(self.found.clone())
     }
 
-    pub(super) fn figures(&self, now: Instant) -> Figures {
+    pub(super) fn figures(&self, now: Instant) -> DiscoveryFigures {
         let periods = self.schedule.periods(now);
-        let mut figures = Figures {
+        let mut figures = DiscoveryFigures {
             namespaces: self.namespaces.len(),
             unreadable_namespaces: self.namespaces.values().filter(|entry| entry.trouble.is_some()).count(),
             idle_period: periods.idle,
             active_period: periods.active,
             calls_per_second: periods.per_second,
-            ..Figures::default()
+            ..DiscoveryFigures::default()
         };
         for held in self.namespaces.values().flat_map(|entry| entry.services.values()) {
             figures.services += 1;
@@ -397,22 +397,22 @@ mod tests {
     use super::*;
     use crate::{
         cloudmap::{CloudMap as _, Lane, NamespaceKind, fake::Fake},
-        foreign::call,
-        instances::Identity,
+        discovery::call,
+        instances::Owner,
     };
 
     #[tokio::test(start_paused = true)]
     async fn subscriptions_that_come_and_go_leave_nothing_behind() {
         let fake = Fake::new();
         let cluster = "c1".parse().unwrap();
-        let settings = Arc::new(Settings::new(Identity { clusterset: None, cluster, cluster_uid: "u".into() }));
+        let settings = Arc::new(DiscoverySettings::new(Owner { clusterset: None, cluster, cluster_uid: "u".into() }));
         let mut engine = Engine::new(&settings, Instant::now());
         for round in 0..20 {
             let name: Arc<str> = format!("shop-{round}").into();
             let namespace = fake.registry().add_namespace(&name, NamespaceKind::Http);
             let services = ["web", "api"].map(|s| fake.registry().add_service(&namespace, s, "ecs", ""));
-            for sought in [[name.clone(), "absent".into()].into(), BTreeSet::new()] {
-                engine.seek(&sought, Instant::now());
+            for subscribed in [[name.clone(), "absent".into()].into(), BTreeSet::new()] {
+                engine.subscribe(&subscribed, Instant::now());
                 let end = Instant::now() + Duration::from_mins(2);
                 while Instant::now() < end {
                     match engine.next(Instant::now()) {

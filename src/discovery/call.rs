@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     engine::{Call, Event, Look, ServiceKey},
-    reader::Settings,
+    reader::DiscoverySettings,
     reading::Reading,
 };
 use crate::cloudmap::{CloudMap, Discovery, Error, Instance, Lane};
@@ -13,7 +13,7 @@ use crate::cloudmap::{CloudMap, Discovery, Error, Instance, Lane};
 const PAGE: usize = 100;
 
 /// Makes a call. All calls only read.
-pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, settings: Arc<Settings>, call: Call) -> Event {
+pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, settings: Arc<DiscoverySettings>, call: Call) -> Event {
     match call {
         Call::Namespaces => Event::Namespaces(cloudmap.list_namespaces(Lane::Instances).await),
         Call::Services { namespace, id } => Event::Services { result: cloudmap.list_services(&id).await, namespace },
@@ -32,7 +32,7 @@ pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, settings: Arc<Settings>
 /// both.
 async fn look_at(
     cloudmap: &dyn CloudMap,
-    settings: &Settings,
+    settings: &DiscoverySettings,
     (namespace, _): &ServiceKey,
     look: &Look,
     further_calls: &mut u32,
