@@ -33,6 +33,7 @@ pub mod ledger;
 pub mod model;
 pub mod queue;
 pub mod release;
+pub mod shared_map;
 pub mod telemetry;
 
 #[cfg(test)]

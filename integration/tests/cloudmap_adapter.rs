@@ -14,9 +14,10 @@ use cloudmap_mcs::{
         AwsCloudMap, AwsSettings, CloudMap, Counted, CreateService, ErrorKind, Instance, Lane, Limited, Limits,
         Metrics, NewService, Operation, OperationId, OperationState, Rates,
     },
+    cluster::Leadership,
     instances::{
         Consent, Owner, Source,
-        sync::{Desired, Outcome, SyncSettings, TargetDesired, spawn},
+        sync::{Desired, Outcome, Permit, SyncSettings, TargetDesired, spawn},
     },
     model::{Conditions, Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, Target},
 };
@@ -261,14 +262,14 @@ fn pod(last: u8) -> Endpoint {
     }
 }
 
-fn desired(web: &Target, pods: impl IntoIterator<Item = u8>, retiring: bool) -> Arc<Desired> {
+fn desired(web: &Target, pods: impl IntoIterator<Item = u8>, retiring: bool) -> Desired {
     let ports = [ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None }];
     let (identity, service) = (identity(), ServiceKey::new("shop", "web"));
     let source = Source { identity: &identity, service: &service, ports: &ports, region: Some("us-east-1") };
     let instances = source.instances(&pods.into_iter().map(pod).collect::<Vec<_>>()).unwrap().into();
     let consent = Consent { named: true, ..Consent::default() };
     let wanted = TargetDesired { active: !retiring, retiring, consent, instances, ..TargetDesired::default() };
-    Arc::new(Desired { targets: [(web.clone(), wanted)].into() })
+    [(web.clone(), Arc::new(wanted))].into()
 }
 
 fn identity() -> Owner {
@@ -292,7 +293,7 @@ async fn instances_live_beside_ecs_tasks_and_leave_them_alone() {
         SyncSettings::new(identity()),
         bed.cloudmap.clone(),
         receiver,
-        Arc::new(|| Some(Instant::now() + Duration::from_secs(10))),
+        Permit { leadership: Leadership::manual(Some(Instant::now() + Duration::from_hours(1))), ledger: None },
         async {
             let _ = stopped.await;
         },

@@ -11,10 +11,11 @@ use aws_sdk_servicediscovery::{
 };
 use cloudmap_mcs::{
     cloudmap::{self, AwsCloudMap, AwsSettings, Limited, Limits, Rates},
+    cluster::Leadership,
     instances::{
         Consent, InstanceSpec, Owner, Source,
         records::address_records,
-        sync::{Creation, Desired, SyncHandle, SyncSettings, TargetDesired, TargetStatus, spawn},
+        sync::{Creation, Desired, Permit, SyncHandle, SyncSettings, TargetDesired, TargetStatus, spawn},
     },
     model::{Conditions, Endpoint, EndpointPort, IpFamily, Protocol, ServiceKey, ServicePort, Target},
 };
@@ -35,7 +36,7 @@ struct Bed {
     people: Client,
     namespace: String,
     server: DnsServer,
-    desired: watch::Sender<Arc<Desired>>,
+    desired: watch::Sender<Desired>,
     handle: SyncHandle,
     _stop: tokio::sync::oneshot::Sender<()>,
 }
@@ -64,13 +65,13 @@ impl Bed {
         let limits = Limits::new(&Rates::default(), None);
         let endpoint = AwsSettings { endpoint: Some(emulator.endpoint()), ..AwsSettings::default() };
         let aws = AwsCloudMap::configured(&sdk, &endpoint, limits.clone()).await.unwrap();
-        let (desired, receiver) = watch::channel(Arc::default());
+        let (desired, receiver) = watch::channel(Desired::new());
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let handle = spawn(
             SyncSettings::new(identity()),
             Arc::new(Limited::new(aws, limits)),
             receiver,
-            Arc::new(|| Some(Instant::now() + Duration::from_secs(10))),
+            Permit { leadership: Leadership::manual(Some(Instant::now() + Duration::from_hours(1))), ledger: None },
             async { drop(stopped.await) },
         );
         Self { emulator, people, namespace, server, desired, handle, _stop: stop }
@@ -90,7 +91,7 @@ impl Bed {
     }
 
     fn desire(&self, service: &str, wanted: TargetDesired) {
-        self.desired.send_replace(Arc::new(Desired { targets: [(target(service), wanted)].into() }));
+        self.desired.send_replace([(target(service), Arc::new(wanted))].into());
     }
 
     async fn ask(&self, name: &str, kind: &str) -> Answer {

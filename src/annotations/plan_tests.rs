@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     cloudmap::{Namespace, NamespaceKind, RecordType, fake::mk_service},
-    cluster::{cache::Narrow, objects::Interner},
+    cluster::cache::Narrow,
     instances::{Owner, RegistrationPolicy, attributes::ServiceTraits, policy::mk_rights},
     model::ServiceKey,
 };
@@ -22,7 +22,7 @@ fn service(annotations: &[(&str, &str)], spec: &Value, load_balancer: &Value) ->
         "status": {"loadBalancer": {"ingress": load_balancer}},
     }))
     .unwrap();
-    Service::narrow(object, &mut Interner::default()).unwrap()
+    Service::narrow(object).unwrap()
 }
 
 fn headless(annotations: &[(&str, &str)]) -> Service {

@@ -129,9 +129,8 @@ pub fn wrong_share(annotations: &Pairs) -> Option<String> {
 }
 
 fn python(annotations: &Pairs, complaints: &mut Vec<String>) -> Option<Named> {
-    let read = |name: &str| {
-        annotations.get(format!("{PYTHON}{name}").as_str()).map(|value| value.trim()).filter(|value| !value.is_empty())
-    };
+    let read =
+        |name: &str| annotations.get(&format!("{PYTHON}{name}")).map(str::trim).filter(|value| !value.is_empty());
     let (namespace, service) = match (read("namespace"), read("hostname")) {
         (None, None) => return None,
         (Some(namespace), Some(service)) => (namespace, service),
@@ -154,7 +153,7 @@ fn external_dns(
     let read = |name: &str| {
         EXTERNAL_DNS.iter().find_map(|prefix| {
             let key = format!("{prefix}{name}");
-            let value = annotations.get(key.as_str())?.trim();
+            let value = annotations.get(&key)?.trim();
             Some((key, value)).filter(|_| !value.is_empty())
         })
     };
@@ -243,7 +242,7 @@ mod tests {
     use super::*;
 
     fn read(annotations: &[(&str, &str)]) -> Option<Request> {
-        Request::read(&annotations.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect())
+        Request::read(&annotations.iter().copied().collect())
     }
 
     fn hosts(annotations: &[(&str, &str)]) -> Hosts {
@@ -314,7 +313,7 @@ mod tests {
     fn the_rules_of_an_ingress_count_once_it_has_any_annotation() {
         let rules = ["web.example.org".into(), "*.example.org".into()].into();
         let read = |annotations: &[(&str, &str)]| {
-            let annotations = annotations.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let annotations = annotations.iter().copied().collect();
             Request::read_ingress(&annotations, &rules).and_then(|request| request.hosts).map(|hosts| hosts.names)
         };
         let source = "external-dns.alpha.kubernetes.io/ingress-hostname-source";
@@ -336,7 +335,7 @@ mod tests {
     fn an_invalid_source_of_hosts_means_no_hosts_and_is_reported() {
         let source = "external-dns.alpha.kubernetes.io/ingress-hostname-source";
         let annotations = [(ALPHA, "a.example.org"), (source, "rules-only")];
-        let annotations = annotations.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let annotations = annotations.into_iter().collect();
         let request = Request::read_ingress(&annotations, &["web.example.org".into()].into()).unwrap();
         assert_eq!(request.hosts, None);
         let [complaint] = request.complaints.as_slice() else { panic!("{:?}", request.complaints) };

@@ -1,7 +1,7 @@
 //! Conditions of ServiceExports and ServiceImports: the types and reasons of KEP-1645 and of this project, and the
 //! rules of `metav1.Condition`.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 
 use super::events::EventReason;
-use crate::model::ConflictReason;
+use crate::model::{ConflictReason, intern};
 
 /// Maximum length of a `message` in the CRD, in characters.
 const MAX_MESSAGE: usize = 32_768;
@@ -206,6 +206,42 @@ impl Status {
     }
 }
 
+/// The condition of an object, with shared texts: caches hold many of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// `type`.
+    pub type_: Arc<str>,
+    /// `status`.
+    pub status: Arc<str>,
+    /// `reason`.
+    pub reason: Arc<str>,
+    /// `message`.
+    pub message: Arc<str>,
+    /// `observedGeneration`.
+    pub observed_generation: Option<i64>,
+    /// `lastTransitionTime`.
+    pub last_transition_time: Timestamp,
+}
+
+impl From<&Condition> for Said {
+    fn from(condition: &Condition) -> Self {
+        let Condition { type_, status, reason, message, observed_generation, last_transition_time: Time(since) } =
+            condition;
+        let [type_, status, reason, message] = [type_, status, reason, message].map(|text| intern(text));
+        let (observed_generation, last_transition_time) = (*observed_generation, *since);
+        Self { type_, status, reason, message, observed_generation, last_transition_time }
+    }
+}
+
+impl From<&Said> for Condition {
+    fn from(said: &Said) -> Self {
+        let Said { type_, status, reason, message, observed_generation, last_transition_time } = said;
+        let [type_, status, reason, message] = [type_, status, reason, message].map(ToString::to_string);
+        let (observed_generation, last_transition_time) = (*observed_generation, Time(*last_transition_time));
+        Self { type_, status, reason, message, observed_generation, last_transition_time }
+    }
+}
+
 /// The desired content of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
@@ -243,9 +279,9 @@ impl Verdict {
 
     /// The reason of the Event to emit, if the object had the conditions `before`. Only a change is an Event, and a
     /// good one only after a bad one.
-    pub fn news(&self, before: &[Condition]) -> Option<EventReason> {
+    pub fn news(&self, before: &[Said]) -> Option<EventReason> {
         let there = find(before, self.type_);
-        let said = there.is_some_and(|there| there.status == self.status.as_str() && there.reason == self.reason);
+        let said = there.is_some_and(|there| *there.status == *self.status.as_str() && *there.reason == *self.reason);
         self.event.filter(|_| !said && (self.is_bad() || there.is_some()))
     }
 }
@@ -256,7 +292,7 @@ impl Verdict {
 /// because each writer applies only its own (see [`super::names::FieldManager`]). The result has the order of
 /// `verdicts`, so equal verdicts give equal results.
 pub fn conditions(
-    current: &[Condition],
+    current: &[Said],
     verdicts: impl IntoIterator<Item = Verdict>,
     generation: Option<i64>,
     now: Timestamp,
@@ -265,8 +301,8 @@ pub fn conditions(
         .into_iter()
         .map(|Verdict { type_, status, reason, event: _, message }| {
             let unchanged_since = find(current, type_)
-                .filter(|condition| condition.status == status.as_str())
-                .map(|condition| condition.last_transition_time.clone());
+                .filter(|condition| *condition.status == *status.as_str())
+                .map(|condition| condition.last_transition_time);
             Condition {
                 type_: type_.to_owned(),
                 status: status.as_str().to_owned(),
@@ -274,20 +310,20 @@ pub fn conditions(
                 message: truncate(message),
                 observed_generation: generation,
                 // The API server keeps whole seconds. A more precise time would differ from what is read back.
-                last_transition_time: unchanged_since.unwrap_or_else(|| Time(whole_seconds(now))),
+                last_transition_time: Time(unchanged_since.unwrap_or_else(|| whole_seconds(now))),
             }
         })
         .collect()
 }
 
 /// The condition of this type, if the object has it.
-pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
-    conditions.iter().find(|condition| condition.type_ == type_)
+pub fn find<'a>(conditions: &'a [Said], type_: &str) -> Option<&'a Said> {
+    conditions.iter().find(|condition| *condition.type_ == *type_)
 }
 
 /// Whether the object already has all `wanted` conditions, so that nothing needs to be written.
-pub fn already_say(current: &[Condition], wanted: &[Condition]) -> bool {
-    wanted.iter().all(|condition| find(current, &condition.type_) == Some(condition))
+pub fn already_say(current: &[Said], wanted: &[Condition]) -> bool {
+    wanted.iter().map(Said::from).all(|condition| current.contains(&condition))
 }
 
 fn whole_seconds(time: Timestamp) -> Timestamp {
@@ -309,16 +345,21 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
+    /// The conditions of an object of which these were written.
+    fn said(written: &[Condition]) -> Vec<Said> {
+        written.iter().map(Said::from).collect()
+    }
+
     #[test]
     fn the_transition_time_changes_only_with_the_status() {
         let first = conditions(&[], [Verdict::new(ReadyReason::Pending, "waiting")], Some(1), at(10));
         assert_eq!(first[0].last_transition_time.0, at(10));
 
-        let reworded = conditions(&first, [Verdict::new(ReadyReason::Failed, "denied")], Some(2), at(20));
+        let reworded = conditions(&said(&first), [Verdict::new(ReadyReason::Failed, "denied")], Some(2), at(20));
         assert_eq!(reworded[0].last_transition_time.0, at(10));
         assert_eq!((reworded[0].reason.as_str(), reworded[0].observed_generation), ("Failed", Some(2)));
 
-        let flipped = conditions(&reworded, [Verdict::new(ReadyReason::Exported, "")], Some(2), at(30));
+        let flipped = conditions(&said(&reworded), [Verdict::new(ReadyReason::Exported, "")], Some(2), at(30));
         assert_eq!(flipped[0].last_transition_time.0, at(30));
     }
 
@@ -326,7 +367,8 @@ mod tests {
     fn an_unchanged_verdict_needs_no_write() {
         let verdict = Verdict::new(ReadyReason::Exported, "");
         let written = conditions(&[], [verdict.clone()], Some(1), at(10));
-        assert!(already_say(&written, &conditions(&written, [verdict], Some(1), at(99))));
+        let there = said(&written);
+        assert!(already_say(&there, &conditions(&there, [verdict], Some(1), at(99))));
         assert!(!already_say(&[], &written));
     }
 
@@ -334,6 +376,7 @@ mod tests {
     fn conditions_of_other_writers_are_not_repeated() {
         let others =
             conditions(&[], [Verdict { type_: "Custom", ..Verdict::new(ReadyReason::Failed, "") }], None, at(1));
+        let others = said(&others);
         let own = conditions(&others, [Verdict::new(ReadyReason::Exported, "")], None, at(2));
         assert_eq!(own.len(), 1);
         assert!(!already_say(&others, &own));
@@ -356,8 +399,8 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_are_events_and_good_ones_only_after_bad_ones() {
-        let said = |verdict: Verdict| conditions(&[], [verdict], Some(1), at(10));
+    fn an_event_says_what_is_new_and_good_news_only_after_bad_ones() {
+        let said = |verdict: Verdict| said(&conditions(&[], [verdict], Some(1), at(10)));
         let exported = Verdict::new(ReadyReason::Exported, "");
         let failed = Verdict::new(ReadyReason::Failed, "denied");
         assert_eq!(exported.news(&[]), None);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{crds, spec_may_be_absent};
 
 /// spec defines the behavior of a ServiceImport.
-#[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "multicluster.x-k8s.io",
     version = "v1beta1",
@@ -85,7 +85,7 @@ pub struct ServiceImportSpec {
 spec_may_be_absent!(ServiceImportSpec, "ServiceImportSpec");
 
 /// ServicePort represents the port on which the service is exposed
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["port"]))]
 pub struct ServiceImportPort {
@@ -112,7 +112,7 @@ pub struct ServiceImportPort {
 }
 
 /// `spec.type`. An unknown value is kept, so that it does not make the object unreadable.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ServiceImportType {
     /// Clients use the IPs of the import.
     ClusterSetIp,
@@ -185,7 +185,7 @@ impl Default for ServiceImportType {
 }
 
 /// sessionAffinityConfig contains session affinity configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionAffinityConfig {
     /// clientIP contains the configurations of Client IP based session affinity.
@@ -195,7 +195,7 @@ pub struct SessionAffinityConfig {
 }
 
 /// clientIP contains the configurations of Client IP based session affinity.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientIpConfig {
     /// timeoutSeconds specifies the seconds of ClientIP type session sticky time. The value must be >0 && <=86400(for

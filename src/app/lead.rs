@@ -119,15 +119,13 @@ impl Leader {
     }
 
     async fn control(&self, identity: instances::Owner, records: Records, membership: Membership) -> &'static str {
-        let (desired, desired_receiver) = watch::channel(Arc::default());
+        let (desired, desired_receiver) = watch::channel(instances::sync::Desired::new());
         // Dropped with the term, which ends the task of the instances.
         let (_stop, stopped) = watch::channel(());
-        let leadership = self.leadership.clone();
-        let leads_until = move || leadership.is_leader_until();
         let ledger = if let Records::Ledger(ledger) = &records { Some(ledger) } else { None };
-        let permit: Arc<dyn instances::sync::Leadership> = match ledger {
-            Some(ledger) => Arc::new(ledger.permit(leads_until)),
-            None => Arc::new(leads_until),
+        let permit = instances::sync::Permit {
+            leadership: self.leadership.clone(),
+            ledger: ledger.map(driver::LedgerHandle::status),
         };
         let mut settings = instances::sync::SyncSettings::new(identity.clone());
         settings.drift_budget = self.args.drift_calls_per_second;

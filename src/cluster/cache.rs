@@ -19,8 +19,6 @@ use tokio::{
     time::Instant,
 };
 
-use super::objects::Interner;
-
 /// A cache that has made no progress for this long may be wrong. Its replica is not ready and does not stand for
 /// election.
 ///
@@ -46,7 +44,7 @@ pub trait Narrow: Sized + PartialEq + Debug + Send + Sync + 'static {
     fn key(metadata: &ObjectMeta) -> Option<Self::Key>;
 
     /// The fields to keep. `None` if the object can be ignored.
-    fn narrow(object: Self::Kind, interner: &mut Interner) -> Option<Self>;
+    fn narrow(object: Self::Kind) -> Option<Self>;
 }
 
 /// An object appeared, changed or disappeared.
@@ -115,7 +113,7 @@ impl<T: Narrow> Cache<T> {
                 trouble: None,
             }),
         }));
-        let writer = Writer { cache: cache.clone(), listed: None, answers: 0, interner: Interner::default() };
+        let writer = Writer { cache: cache.clone(), listed: None, answers: 0 };
         (cache, writer)
     }
 
@@ -269,7 +267,6 @@ pub struct Writer<T: Narrow> {
     listed: Option<BTreeSet<T::Key>>,
     /// The number of requests for a list that were made before the current list began.
     answers: u64,
-    interner: Interner,
 }
 
 impl<T: Narrow> Writer<T> {
@@ -293,7 +290,7 @@ impl<T: Narrow> Writer<T> {
                 Ok(object) => {
                     let key = T::key(object.meta())?;
                     self.list(&key);
-                    let object = T::narrow(object, &mut self.interner);
+                    let object = T::narrow(object);
                     self.set(&key, object);
                 }
                 Err(invalid) => {

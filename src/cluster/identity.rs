@@ -20,7 +20,7 @@ use tracing::{error, info, warn};
 
 use super::{
     cache::{Cache, Narrow as _},
-    objects::{ClusterProperty, Interner},
+    objects::ClusterProperty,
 };
 use crate::{
     api::{self, names},
@@ -204,8 +204,7 @@ pub async fn properties(client: &Client) -> Result<Vec<ClusterProperty>, AskErro
         Err(AskError::Api { source, .. }) if code(&source) == Some(404) => Vec::new(),
         Err(error) => return Err(error),
     };
-    let mut interner = Interner::default();
-    Ok(objects.into_iter().filter_map(|property| ClusterProperty::narrow(property, &mut interner)).collect())
+    Ok(objects.into_iter().filter_map(ClusterProperty::narrow).collect())
 }
 
 /// The IP families that Services of this cluster can have: those of a dual-stack Service that is created in a dry run.

@@ -123,6 +123,8 @@ pub(super) struct Claims {
     unread_since: BTreeMap<Target, Duration>,
     /// When to judge again if time alone changes the judgement or its report.
     due: BTreeMap<Target, Duration>,
+    /// The same by time.
+    next: BTreeSet<(Duration, Target)>,
 }
 
 impl Claims {
@@ -141,6 +143,7 @@ impl Claims {
             standings: BTreeMap::new(),
             unread_since: BTreeMap::new(),
             due: BTreeMap::new(),
+            next: BTreeSet::new(),
         }
     }
 
@@ -190,8 +193,11 @@ impl Claims {
         before != (sole, verified)
     }
 
-    pub(super) fn set_visible(&mut self, map: Option<Arc<Map>>) {
-        self.visible = map;
+    /// Returns the targets of which other records are visible now.
+    pub(super) fn set_visible(&mut self, map: Option<Arc<Map>>) -> BTreeSet<Target> {
+        let before = std::mem::replace(&mut self.visible, map);
+        let [before, after] = [&before, &self.visible].map(|map| map.as_deref().cloned().unwrap_or_default());
+        records::changed_registrations(&before, &after)
     }
 
     pub(super) fn delay(&self) -> Duration {
@@ -224,11 +230,16 @@ impl Claims {
 
     /// When the next target must be judged again.
     pub(super) fn wake(&self) -> Option<Duration> {
-        self.due.values().min().copied()
+        self.next.first().map(|(at, _)| *at)
+    }
+
+    fn judge_at(&mut self, target: &Target, at: Duration) {
+        self.due.insert(target.clone(), at);
+        self.next.insert((at, target.clone()));
     }
 
     pub(super) fn due(&self, now: Duration) -> impl Iterator<Item = &Target> {
-        self.due.iter().filter(move |(_, at)| **at <= now).map(|(target, _)| target)
+        self.next.iter().take_while(move |(at, _)| *at <= now).map(|(_, target)| target)
     }
 
     /// Judges a target again. `implied`: it is the target that the owner's Kubernetes name implies. `None` if this
@@ -240,7 +251,9 @@ impl Claims {
         implied: impl FnOnce(&Registration) -> bool,
         now: Duration,
     ) -> Option<Standing> {
-        self.due.remove(target);
+        if let Some(at) = self.due.remove(target) {
+            self.next.remove(&(at, target.clone()));
+        }
         let Some(own) = knowledge.exports().and_then(|exports| exports.registrations().get(target)) else {
             self.established.remove(target);
             self.inherited.remove(target);
@@ -278,7 +291,7 @@ impl Claims {
         if standing == Standing::AwaitsClusters {
             let long = *self.unread_since.entry(target.clone()).or_insert(now) + SETTLE;
             if now < long {
-                self.due.insert(target.clone(), long);
+                self.judge_at(target, long);
             }
         } else {
             self.unread_since.remove(target);
@@ -292,8 +305,8 @@ impl Claims {
     }
 
     fn note_visibility(&mut self, own: &Registration, now: Duration) {
-        let there = self.visible.as_ref().and_then(|map| map.get(&*records::registration_key(&own.target)));
-        if own.retiring || there.and_then(|value| records::decode_registration(value)).as_ref() != Some(own) {
+        let there = self.visible.as_ref().and_then(|map| records::registration(map, &own.target));
+        if own.retiring || there.as_ref() != Some(own) {
             self.visible_since.remove(&own.target);
             return;
         }
@@ -328,10 +341,11 @@ impl Claims {
         };
         match held {
             Some((former, standing)) if waits => {
-                self.due.insert(target.clone(), if now < until { until } else { now + AGAIN });
-                // Another name of this cluster that follows, and is not the first of all clusters, has nothing there yet.
-                let owner = if former.is_same_service(&own.owner) { &own.owner } else { former };
-                (owner.clone(), standing)
+                // Another name of this cluster that follows, but is not the first one of all clusters, has no instances
+                // there yet.
+                let owner = if former.is_same_service(&own.owner) { &own.owner } else { former }.clone();
+                self.judge_at(target, if now < until { until } else { now + AGAIN });
+                (owner, standing)
             }
             _ => (own.owner.clone(), Standing::Withdraws),
         }
@@ -360,7 +374,7 @@ impl Claims {
             return Standing::AwaitsClusters;
         }
         if now < ripe || !self.covers(ripe) {
-            self.due.insert(target.clone(), if now < ripe { ripe } else { now + AGAIN });
+            self.judge_at(target, if now < ripe { ripe } else { now + AGAIN });
             return Standing::AwaitsDelay;
         }
         Standing::Holds

@@ -32,7 +32,7 @@ use crate::{
     },
     discovery::Discovered,
     import::Unknown,
-    instances::sync::{Desired, TargetDesired, TargetStatus},
+    instances::sync::{Desired, Statuses},
     ledger::{
         Map,
         driver::{Status, local::Kept},
@@ -94,7 +94,7 @@ pub(super) enum Input {
     /// The registration records of a standalone cluster.
     Kept(Kept),
     /// The statuses of the desired instances.
-    Statuses(Arc<BTreeMap<Target, TargetStatus>>),
+    Statuses(Statuses),
     /// What was discovered.
     Discovered(Arc<Discovered>),
     /// A worker is free for a name.
@@ -109,7 +109,7 @@ pub(super) enum Command {
     /// Publish this in the registry, or in the record of a standalone cluster.
     Publish(Arc<Map>),
     /// Register these instances.
-    Register(Arc<Desired>),
+    Register(Desired),
     /// Read these Cloud Map namespaces.
     Subscribe(Arc<BTreeSet<Arc<str>>>),
     /// List the Cloud Map namespaces, or stop it.
@@ -160,7 +160,7 @@ pub(super) struct Core {
     pub(super) cluster_ips: BTreeMap<IpAddr, usize>,
     /// Cluster IPs that appeared or disappeared since names with such endpoints were last looked for.
     pub(super) moved_ips: BTreeSet<IpAddr>,
-    pub(super) statuses: Arc<BTreeMap<Target, TargetStatus>>,
+    pub(super) statuses: Statuses,
     pub(super) status: Arc<Status>,
     /// Whether errors of the registry count as waiting.
     pub(super) young: bool,
@@ -168,7 +168,7 @@ pub(super) struct Core {
     pub(super) settles: Option<Duration>,
     /// Targets whose desired instances may have changed.
     pub(super) touched: BTreeSet<Target>,
-    pub(super) desired: BTreeMap<Target, TargetDesired>,
+    pub(super) desired: Desired,
     pub(super) subscribed: Arc<BTreeSet<Arc<str>>>,
     listing: bool,
     /// Whether the map to publish may have changed.
@@ -218,12 +218,12 @@ impl Core {
             imported: SliceIndex::new(|slice| slice.service_import.as_ref()),
             cluster_ips: BTreeMap::new(),
             moved_ips: BTreeSet::new(),
-            statuses: Arc::default(),
+            statuses: Statuses::new(),
             status: Arc::default(),
             young: true,
             settles: Some(now.mono + SETTLE),
             touched: BTreeSet::new(),
-            desired: BTreeMap::new(),
+            desired: Desired::new(),
             subscribed: Arc::default(),
             listing: false,
             publish: false,

@@ -11,7 +11,10 @@ use crate::{
     controller::{ImportRules, targets::tests::mk_targets},
     export::Exports,
     import::Plan,
-    instances::{RegistrationPolicy, Selection, sync::Outcome},
+    instances::{
+        RegistrationPolicy, Selection,
+        sync::{Outcome, TargetStatus},
+    },
     ledger::{remote::Remote, writer::Stage},
 };
 
@@ -133,11 +136,8 @@ fn published(commands: &[Command]) -> Option<Arc<Map>> {
     commands.iter().rev().find_map(|c| if let Command::Publish(map) = c { Some(Arc::clone(map)) } else { None })
 }
 
-fn registered(commands: &[Command]) -> Option<Arc<Desired>> {
-    commands
-        .iter()
-        .rev()
-        .find_map(|c| if let Command::Register(desired) = c { Some(Arc::clone(desired)) } else { None })
+fn registered(commands: &[Command]) -> Option<Desired> {
+    commands.iter().rev().find_map(|c| if let Command::Register(desired) = c { Some(desired.clone()) } else { None })
 }
 
 fn reconciled(commands: &[Command]) -> BTreeSet<ServiceKey> {
@@ -182,9 +182,9 @@ fn a_named_target_is_registered_when_its_claim_was_on_record_and_visible_for_lon
     bench.export("web", &[("cloudmap-mcs/service", "www")]);
     let commands = bench.observe(at(2));
     let target = Target { namespace: "shop".into(), service: "www".into() };
-    let active = |desired: &Desired| desired.targets[&target].active;
+    let active = |desired: &Desired| desired[&target].active;
     let desired = registered(&commands).unwrap();
-    assert!(!active(&desired) && desired.targets[&target].instances.len() == 1);
+    assert!(!active(&desired) && desired[&target].instances.len() == 1);
     let map = published(&commands);
     bench.core.handle(Input::Published(map.clone()), at(3));
     bench.core.handle(Input::ReadBack(map), at(4));
@@ -199,7 +199,7 @@ fn a_named_target_is_registered_when_its_claim_was_on_record_and_visible_for_lon
     assert!(active(&desired));
     // What came of it is said on the export alone that it concerns.
     let status = TargetStatus { outcome: Outcome::Registered { count: 1 }, ..TargetStatus::default() };
-    let commands = bench.core.handle(Input::Statuses(Arc::new([(target, status)].into())), at(15));
+    let commands = bench.core.handle(Input::Statuses([(target, status)].into()), at(15));
     assert_eq!(reconciled(&commands), [key("web")].into());
     let conditions = bench.work("web", at(20)).report.unwrap().conditions;
     assert!(
@@ -216,10 +216,10 @@ fn an_annotated_service_of_a_cluster_in_no_clusterset_is_registered_when_its_rec
     bench.put("web", &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "web")]);
     let commands = bench.observe(at(1));
     assert!(commands.iter().any(|command| matches!(command, Command::List(true))));
-    assert!(registered(&commands).unwrap().targets.values().all(|desired| !desired.active));
+    assert!(registered(&commands).unwrap().values().all(|desired| !desired.active));
     let kept = Kept { map: published(&commands), error: None };
     let desired = registered(&bench.core.handle(Input::Kept(kept), at(2))).unwrap();
-    assert!(desired.targets.values().all(|desired| desired.active) && desired.targets.len() == 1);
+    assert!(desired.values().all(|desired| desired.active) && desired.len() == 1);
 }
 
 #[test]
@@ -280,9 +280,9 @@ fn names_that_come_and_go_leave_nothing_behind() {
         assert_eq!(desired.len(), 2);
         let gone = TargetStatus { own_gone: true, ..TargetStatus::default() };
         let statuses = desired.into_iter().map(|target| (target, gone.clone())).collect();
-        let map = published(&bench.core.handle(Input::Statuses(Arc::new(statuses)), at(n)));
+        let map = published(&bench.core.handle(Input::Statuses(statuses), at(n)));
         assert_eq!(map.as_deref(), Some(&Map::new()));
-        bench.core.handle(Input::Statuses(Arc::default()), at(n));
+        bench.core.handle(Input::Statuses(Statuses::new()), at(n));
     }
     let core = &bench.core;
     assert_eq!(core.sizes(), Sizes { clusters: 1, names: 0, annotated: (0, 0) });

@@ -124,15 +124,15 @@ impl Core {
         }
     }
 
-    /// An imported endpoint must not have an address that is a cluster IP of this cluster. All endpoints are searched
-    /// for such addresses, so this is done for many Services at once.
+    /// An imported endpoint cannot have an address that is a cluster IP here. All endpoints are looked through for it, so
+    /// that this is done for many Services at once, and only for addresses that are not refused anyhow.
     pub(super) fn cluster_ips_moved(&mut self) {
-        if self.moved_ips.is_empty() {
-            return;
+        let mut moved = std::mem::take(&mut self.moved_ips);
+        moved.retain(|address| !self.service_ranges.iter().any(|range| range.contains(*address)));
+        if !moved.is_empty() {
+            let names = self.knowledge.names_with(&moved);
+            self.reconcile(names);
         }
-        let moved = std::mem::take(&mut self.moved_ips);
-        let names = self.knowledge.names_with(&moved);
-        self.reconcile(names);
     }
 
     /// Nor one in a range that Services here take theirs from.

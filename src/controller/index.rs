@@ -7,14 +7,15 @@ use crate::{cluster::objects::EndpointSlice, model::ServiceKey};
 /// Slices by the name to which they belong. `T` is the type of one of the slice caches.
 #[derive(Debug)]
 pub(super) struct SliceIndex<T> {
-    by_name: BTreeMap<ServiceKey, BTreeMap<Arc<str>, Arc<T>>>,
+    /// By the name that they belong to, and their own: one map, because most names have one slice.
+    slices: BTreeMap<(ServiceKey, Arc<str>), Arc<T>>,
     name_of: fn(&EndpointSlice) -> Option<&Arc<str>>,
 }
 
 impl<T: std::ops::Deref<Target = EndpointSlice>> SliceIndex<T> {
     /// An empty index. `name_of` reads the label that contains a slice's name.
     pub(super) fn new(name_of: fn(&EndpointSlice) -> Option<&Arc<str>>) -> Self {
-        Self { by_name: BTreeMap::new(), name_of }
+        Self { slices: BTreeMap::new(), name_of }
     }
 
     /// Takes in a change and returns the names that it concerns; a changed label concerns two names.
@@ -22,16 +23,11 @@ impl<T: std::ops::Deref<Target = EndpointSlice>> SliceIndex<T> {
         let name =
             |slice: &EndpointSlice| Some(ServiceKey::new(slice.key.namespace.clone(), (self.name_of)(slice)?.clone()));
         let (before, after) = (old.and_then(|slice| name(slice)), new.and_then(|slice| name(slice)));
-        if let Some((slice, key)) = old.zip(before.as_ref())
-            && let Some(slices) = self.by_name.get_mut(key)
-        {
-            slices.remove(&slice.key.name);
-            if slices.is_empty() {
-                self.by_name.remove(key);
-            }
+        if let Some((slice, key)) = old.zip(before.as_ref()) {
+            self.slices.remove(&(key.clone(), slice.key.name.clone()));
         }
         if let Some((slice, key)) = new.zip(after.as_ref()) {
-            self.by_name.entry(key.clone()).or_default().insert(slice.key.name.clone(), Arc::clone(slice));
+            self.slices.insert((key.clone(), slice.key.name.clone()), Arc::clone(slice));
         }
         let mut concerned: Vec<_> = before.into_iter().chain(after).collect();
         concerned.dedup();
@@ -40,10 +36,12 @@ impl<T: std::ops::Deref<Target = EndpointSlice>> SliceIndex<T> {
 
     /// The slices of a name, sorted by their own names.
     pub(super) fn get(&self, key: &ServiceKey) -> Vec<Arc<T>> {
-        self.by_name.get(key).into_iter().flat_map(|slices| slices.values().cloned()).collect()
+        let slices = self.slices.range((key.clone(), Arc::default())..).take_while(|((of, _), _)| of == key);
+        slices.map(|(_, slice)| Arc::clone(slice)).collect()
     }
 
+    /// Sorted; a name with several slices comes several times.
     pub(super) fn names(&self) -> impl Iterator<Item = &ServiceKey> {
-        self.by_name.keys()
+        self.slices.keys().map(|(name, _)| name)
     }
 }

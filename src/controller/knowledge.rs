@@ -84,8 +84,8 @@ pub struct Knowledge {
     /// For each ServiceExport, its export, or why there is none.
     planned: BTreeMap<ServiceKey, Result<Arc<Exported>, Refusal>>,
     annotated: BTreeMap<ClaimOwner, Asks>,
-    /// The exports that want a target.
-    wanting: BTreeMap<Target, BTreeSet<ServiceKey>>,
+    /// The exports that want a target: most targets are wanted by one.
+    wanting: BTreeSet<(Target, ServiceKey)>,
     /// In how many clusters each name is exported, including this one.
     names: BTreeMap<ServiceKey, usize>,
     rules: Rules,
@@ -126,7 +126,7 @@ impl Knowledge {
             membership,
             planned: BTreeMap::new(),
             annotated: BTreeMap::new(),
-            wanting: BTreeMap::new(),
+            wanting: BTreeSet::new(),
             names: BTreeMap::new(),
             rules: Rules::default(),
             rights: Rights::default(),
@@ -209,12 +209,7 @@ impl Knowledge {
         }
         let owner = ClaimOwner::export(key);
         for target in self.targets_of(&owner) {
-            if let Some(wanting) = self.wanting.get_mut(&target) {
-                wanting.remove(key);
-                if wanting.is_empty() {
-                    self.wanting.remove(&target);
-                }
-            }
+            self.wanting.remove(&(target, key.clone()));
         }
         match plan.map(|plan| plan.map(Arc::new)) {
             Some(plan) => {
@@ -229,7 +224,7 @@ impl Knowledge {
             }
         }
         for target in self.targets_of(&owner) {
-            self.wanting.entry(target).or_default().insert(key.clone());
+            self.wanting.insert((target, key.clone()));
         }
         (self.export(key, now), true)
     }
@@ -427,10 +422,12 @@ impl Knowledge {
             for problem in problems {
                 warn!(cluster = %id, key = &*problem.key, problem = problem.message, "unreadable ledger record");
             }
-            let targets = records::changed_registrations(&before, &state);
-            if !targets.is_empty() {
-                entry.registrations = records::registrations(&state);
-                concerned.targets.extend(targets);
+            for target in records::changed_registrations(&before, &state) {
+                match records::registration(&state, &target) {
+                    Some(registration) => entry.registrations.insert(target.clone(), registration),
+                    None => entry.registrations.remove(&target),
+                };
+                concerned.targets.insert(target);
             }
         }
         for (_, gone) in self.remotes.extract_if(.., |id, _| !remotes.clusters.contains_key(id)) {
@@ -440,8 +437,11 @@ impl Knowledge {
             }
             concerned.targets.extend(gone.registrations.into_keys());
         }
-        let wanting = concerned.targets.iter().filter_map(|target| self.wanting.get(target)).flatten();
-        concerned.names.extend(wanting.cloned());
+        for target in &concerned.targets {
+            let first = (target.clone(), ServiceKey::new("", ""));
+            let wanting = self.wanting.range(first..).take_while(|(wanted, _)| wanted == target);
+            concerned.names.extend(wanting.map(|(_, key)| key.clone()));
+        }
         concerned
     }
 
@@ -475,9 +475,8 @@ impl Knowledge {
 
     /// Whether the registration record of a target is in the registry, so that instances may be registered there.
     pub fn is_on_record(&self, target: &Target) -> bool {
-        let key = records::registration_key(target);
         let wanted = self.exports.as_ref().and_then(|exports| exports.registrations().get(target));
-        let published = self.published.as_ref().and_then(|map| records::decode_registration(map.get(&key)?));
+        let published = self.published.as_ref().and_then(|map| records::registration(map, target));
         wanted.is_some() && published.as_ref() == wanted
     }
 

@@ -91,8 +91,7 @@ impl Core {
     }
 
     pub(super) fn read_back(&mut self, map: Option<Arc<Map>>) {
-        self.claims.set_visible(map);
-        self.touched.extend(self.claims.waiting().cloned());
+        self.touched.extend(self.claims.set_visible(map));
     }
 
     pub(super) fn remotes_changed(&mut self, remotes: &Remotes, now: Now) {

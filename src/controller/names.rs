@@ -139,11 +139,11 @@ impl Core {
         let conflict = ExportCondition::Conflict.as_str();
         let unsaid = export.conditions.iter().filter(|there| {
             member
-                && there.type_ == conflict
+                && *there.type_ == *conflict
                 && verdicts[0].status == Status::True
                 && !verdicts.iter().any(|verdict| verdict.type_ == conflict)
         });
-        let unsaid: Vec<_> = unsaid.cloned().collect();
+        let unsaid: Vec<_> = unsaid.map(Condition::from).collect();
         let notes = verdicts.iter().filter_map(|verdict| {
             Some(EventRecord {
                 regarding: events::export(key, &export.uid),
@@ -170,13 +170,13 @@ fn conflicts(sources: &BTreeMap<ClusterId, Arc<crate::model::Exported>>) -> Vec<
 
 /// Whether the object has this condition with status True.
 fn says(export: &ServiceExport, type_: ExportCondition) -> bool {
-    find(&export.conditions, type_.as_str()).is_some_and(|condition| condition.status == Status::True.as_str())
+    find(&export.conditions, type_.as_str()).is_some_and(|condition| *condition.status == *Status::True.as_str())
 }
 
 /// Whether the object has a condition of ours that is no longer reported.
 fn stale_types(export: &ServiceExport, conditions: &[Condition]) -> bool {
     export.conditions.iter().any(|there| {
-        ExportCondition::ALL.iter().any(|type_| type_.as_str() == there.type_)
-            && !conditions.iter().any(|condition| condition.type_ == there.type_)
+        ExportCondition::ALL.iter().any(|type_| *type_.as_str() == *there.type_)
+            && !conditions.iter().any(|condition| *condition.type_ == *there.type_)
     })
 }

@@ -1,16 +1,13 @@
 //! Changes of targets: who wants them, which instances they should have, and the results.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::core::{Command, Core, Now};
 use crate::{
     annotations::Known,
     cluster::Caches,
     export,
-    instances::sync::{Desired, TargetStatus},
+    instances::sync::Statuses,
     model::{ClaimOwner, Target},
 };
 
@@ -68,15 +65,16 @@ impl Core {
         }
     }
 
-    pub(super) fn statuses_changed(&mut self, statuses: &Arc<BTreeMap<Target, TargetStatus>>, now: Now) {
-        let before = std::mem::replace(&mut self.statuses, Arc::clone(statuses));
-        for (target, status) in statuses.iter().filter(|(target, status)| before.get(*target) != Some(status)) {
+    pub(super) fn statuses_changed(&mut self, statuses: &Statuses, now: Now) {
+        let before = std::mem::replace(&mut self.statuses, statuses.clone());
+        for (target, before, status) in before.difference(statuses) {
+            let Some(status) = status else { continue };
             let held = self.knowledge.exports().and_then(|exports| exports.registrations().get(target));
             match held.map(|held| held.owner.clone()) {
                 Some(owner) if owner.is_annotated() => {
                     let caches = &self.caches;
                     let presence = |owner: &ClaimOwner| present(caches, owner);
-                    self.annotated.tell_status(&owner, target, before.get(target), status, presence);
+                    self.annotated.tell_status(&owner, target, before, status, presence);
                 }
                 Some(owner) => self.reconcile([owner.key()]),
                 None => {}
@@ -112,7 +110,7 @@ impl Core {
             changed |= self.update_target(target, now);
         }
         if changed {
-            self.out.push(Command::Register(Arc::new(Desired { targets: self.desired.clone() })));
+            self.out.push(Command::Register(self.desired.clone()));
         }
     }
 
@@ -139,9 +137,9 @@ impl Core {
             }
         });
         match desired {
-            Some(desired) if self.desired.get(&target) == Some(&desired) => false,
+            Some(desired) if self.desired.get(&target).is_some_and(|before| **before == desired) => false,
             Some(desired) => {
-                self.desired.insert(target, desired);
+                self.desired.insert(target, Arc::new(desired));
                 true
             }
             None => self.desired.remove(&target).is_some(),

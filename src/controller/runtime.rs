@@ -2,11 +2,7 @@
 //! so the removal of an endpoint is on its way to the registry within a millisecond, no matter what the workers are
 //! doing.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use tokio::{
@@ -30,7 +26,7 @@ use crate::{
     env,
     instances::{
         RegistrationPolicy,
-        sync::{Desired, TargetStatus},
+        sync::{Desired, Statuses},
     },
     ledger::{
         Map,
@@ -38,7 +34,7 @@ use crate::{
         remote::Remotes,
         writer::Inherited,
     },
-    model::{ClusterId, IpFamily, ServiceKey, Target, addresses::Range},
+    model::{ClusterId, IpFamily, ServiceKey, addresses::Range},
     queue::Queue,
 };
 
@@ -112,9 +108,9 @@ pub struct Inputs {
     /// What to report before the first status of the ledger.
     pub membership: Membership,
     /// The desired instances.
-    pub instances: watch::Sender<Arc<Desired>>,
+    pub instances: watch::Sender<Desired>,
     /// The statuses of the instances.
-    pub statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
+    pub statuses: watch::Receiver<Statuses>,
     /// The subscribed Cloud Map namespaces.
     pub subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
     /// What was discovered in them.
@@ -255,7 +251,7 @@ struct Registry {
     status: watch::Receiver<Arc<Status>>,
     kept: watch::Receiver<local::Kept>,
     zones: watch::Receiver<Known>,
-    statuses: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
+    statuses: watch::Receiver<Statuses>,
     found: watch::Receiver<Arc<Discovered>>,
     service_ranges: watch::Receiver<Arc<[Range]>>,
 }
@@ -276,7 +272,7 @@ impl Registry {
             Ok(()) = self.status.changed() => Input::Ledger(Arc::clone(&self.status.borrow_and_update())),
             Ok(()) = self.kept.changed() => Input::Kept(self.kept.borrow_and_update().clone()),
             Ok(()) = self.zones.changed() => Input::Zones(self.zones.borrow_and_update().clone()),
-            Ok(()) = self.statuses.changed() => Input::Statuses(Arc::clone(&self.statuses.borrow_and_update())),
+            Ok(()) = self.statuses.changed() => Input::Statuses(self.statuses.borrow_and_update().clone()),
             Ok(()) = self.found.changed() => Input::Discovered(Arc::clone(&self.found.borrow_and_update())),
             Ok(()) = self.service_ranges.changed() => self.ranges(),
             else => std::future::pending().await,
@@ -309,7 +305,7 @@ struct Runtime {
     done: mpsc::UnboundedSender<Done>,
     records: Records,
     directory: Option<Directory>,
-    instances: watch::Sender<Arc<Desired>>,
+    instances: watch::Sender<Desired>,
     subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
     notes: Outbox,
     writer: Arc<dyn ClusterWriter>,

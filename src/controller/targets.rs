@@ -1,6 +1,6 @@
 //! Which exports are registered as instances, where, and with which attributes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use k8s_openapi::jiff::SignedDuration;
 
@@ -25,7 +25,7 @@ use crate::{
         Adopt, Consent, Custom, InstanceSpec, Naming, Owner, Rights, Selection, Source, custom,
         policy::{Verdict, why_it_wins},
         records::{Wishes, address_records},
-        sync::{Creation, Notice, Outcome, Reason, TargetDesired, TargetStatus},
+        sync::{Creation, Notice, Outcome, Reason, Statuses, TargetDesired},
         target::{DEFAULT_TTL, validate},
     },
     model::{ClaimOwner, Excerpt, Export, Pairs, Registration, ServiceKey, ServicePort, Target},
@@ -205,7 +205,7 @@ impl Targets {
         knowledge: &Knowledge,
         export: &ServiceExport,
         claims: &Claims,
-        statuses: &BTreeMap<Target, TargetStatus>,
+        statuses: &Statuses,
         pods: &PodLabels,
     ) -> Option<(RegisteredReason, String)> {
         let for_aws_mcs = self.for_aws_mcs(&export.key);
@@ -241,7 +241,7 @@ impl Targets {
         knowledge: &Knowledge,
         export: &ServiceExport,
         claims: &Claims,
-        statuses: &BTreeMap<Target, TargetStatus>,
+        statuses: &Statuses,
         pods: &PodLabels,
     ) -> (RegisteredReason, String) {
         let own = ClaimOwner::export(&export.key);
@@ -282,7 +282,7 @@ impl Targets {
             Some(Outcome::Pending) | None => {
                 let said = export.conditions.iter().find(|condition| condition.message.starts_with(&done));
                 if let Some(said) = said {
-                    return (RegisteredReason::Registered, said.message.clone());
+                    return (RegisteredReason::Registered, said.message.to_string());
                 }
                 let message = match claims.standing(target) {
                     Some(Standing::AwaitsClusters) => awaits_clusters(target),
@@ -344,7 +344,7 @@ const fn refusal(reason: Reason) -> RegisteredReason {
 }
 
 fn annotation<'a>(annotations: &'a Pairs, name: &str) -> Option<&'a str> {
-    annotations.get(name).map(|value| value.trim())
+    annotations.get(name).map(str::trim)
 }
 
 /// The ports of the Service, with the port for `AWS_INSTANCE_PORT` first, which the annotation gives by name or number.

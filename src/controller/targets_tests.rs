@@ -1,10 +1,13 @@
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::cluster::record::Position;
 use crate::model::Exported;
 use crate::{
-    api::conditions::conditions,
+    api::conditions::{Said, conditions},
     controller::Membership,
     export::Exports,
+    instances::sync::TargetStatus,
     ledger::{
         Map,
         remote::{Remote, Remotes},
@@ -35,8 +38,8 @@ fn mk_export(annotations: &[(&str, &str)]) -> ServiceExport {
         aws_mcs_finalizer: false,
         exported_labels: BTreeMap::new(),
         exported_annotations: BTreeMap::new(),
-        annotations: annotations.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
-        conditions: vec![],
+        annotations: annotations.iter().copied().collect(),
+        conditions: [].into(),
     }
 }
 
@@ -136,7 +139,7 @@ fn an_annotation_with_a_wrong_value_is_said_and_what_is_registered_stays() {
     for (name, wrong) in [(ANNOTATION_SHARE, "yes"), (ANNOTATION_SHARE, ""), (ANNOTATION_ADOPT, "somebody")] {
         let export = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www"), (name, wrong)]);
         let (reason, message) =
-            targets.registered(&knowledge, &export, &claims, &BTreeMap::new(), &PodLabels::default()).unwrap();
+            targets.registered(&knowledge, &export, &claims, &Statuses::new(), &PodLabels::default()).unwrap();
         assert!(reason == RegisteredReason::InvalidAnnotation && message.contains(name), "{message}");
         assert!(consent(&export.annotations, "shop", &Rights::default()).unclear, "{name}");
     }
@@ -181,7 +184,7 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
     let named = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);
     let mut claims = Claims::new(std::time::Duration::from_secs(10));
     let (reason, message) = targets
-        .registered(&mk_knowledge(&[("older", 3)]), &named, &claims, &BTreeMap::new(), &PodLabels::default())
+        .registered(&mk_knowledge(&[("older", 3)]), &named, &claims, &Statuses::new(), &PodLabels::default())
         .unwrap();
     assert!(reason == RegisteredReason::NameConflict && message.contains("shop/older"), "{message}");
 
@@ -191,7 +194,7 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
         claims.set_clusters(false, verified);
         claims.judge(&knowledge, &target(), |_| false, std::time::Duration::from_mins(5));
         let (reason, message) =
-            targets.registered(&knowledge, &named, &claims, &BTreeMap::new(), &PodLabels::default()).unwrap();
+            targets.registered(&knowledge, &named, &claims, &Statuses::new(), &PodLabels::default()).unwrap();
         assert!(reason == RegisteredReason::Pending && message.contains(words), "{message}");
     }
 }
@@ -210,12 +213,13 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     let (reason, message) = registered(&export, Outcome::Registered { count: 1 });
     assert_eq!(reason, RegisteredReason::Registered);
     let verdict = crate::api::conditions::Verdict::new(reason, message);
-    export.conditions = conditions(&[], [verdict], None, k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
+    let said = conditions(&[], [verdict], None, k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
+    export.conditions = said.iter().map(Said::from).collect();
     assert_eq!(registered(&export, Outcome::Pending).0, RegisteredReason::Registered);
     let refused = Outcome::Refused { reason: Reason::LimitExceeded, message: "full".to_owned() };
     assert_eq!(registered(&export, refused).0, RegisteredReason::LimitExceeded);
     export.annotations = mk_export(&[]).annotations;
-    let elsewhere = targets.registered(&knowledge, &export, &claims, &BTreeMap::new(), &PodLabels::default()).unwrap();
+    let elsewhere = targets.registered(&knowledge, &export, &claims, &Statuses::new(), &PodLabels::default()).unwrap();
     assert_eq!(elsewhere.0, RegisteredReason::Pending, "another target is not that one");
 }
 

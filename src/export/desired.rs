@@ -164,7 +164,7 @@ impl Exports {
         // Chunks refer to the ports of the record that others read.
         let ports = if refusal.is_none() { &export.ports } else { &records::ports(&self.map, key) };
         let served: Vec<_> = endpoints.iter().filter(|endpoint| is_served(endpoint, ports)).cloned().collect();
-        let mut chunks = Map::new();
+        let mut chunks = BTreeMap::new();
         for chunk in assign(&previous, &served) {
             match records::encode_chunk(key, &chunk, ports) {
                 Ok(pair) => chunks.extend([pair]),

@@ -117,7 +117,7 @@ pub fn hand_over(request: &ServiceExport) -> Result<(), Refusal> {
 
 /// Whether this controller has reported that it exports this.
 fn is_ours(request: &ServiceExport) -> bool {
-    request.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    request.conditions.iter().any(|condition| *condition.type_ == *"Ready" && *condition.status == *"True")
 }
 
 /// Remarks on a valid export: exported labels and annotations that are left out, because they are malformed or have a

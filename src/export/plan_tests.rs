@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::cluster::{cache::Narrow, objects::Interner};
+use crate::cluster::cache::Narrow;
 
 fn mk_export(spec: &serde_json::Value) -> ServiceExport {
     let object = json!({
@@ -10,7 +10,7 @@ fn mk_export(spec: &serde_json::Value) -> ServiceExport {
                      "labels": {"mine": "x"}, "annotations": {"mine": "x"}},
         "spec": spec,
     });
-    ServiceExport::narrow(serde_json::from_value(object).unwrap(), &mut Interner::default()).unwrap()
+    ServiceExport::narrow(serde_json::from_value(object).unwrap()).unwrap()
 }
 
 fn mk_service(spec: &serde_json::Value) -> Service {
@@ -19,7 +19,7 @@ fn mk_service(spec: &serde_json::Value) -> Service {
                      "labels": {"theirs": "x"}, "annotations": {"theirs": "x"}},
         "spec": spec,
     });
-    Service::narrow(serde_json::from_value(object).unwrap(), &mut Interner::default()).unwrap()
+    Service::narrow(serde_json::from_value(object).unwrap()).unwrap()
 }
 
 fn planned(export: &ServiceExport, service: &serde_json::Value) -> Result<Exported, Refusal> {

@@ -39,12 +39,14 @@ impl From<i64> for Dates<'_> {
 #[derive(Debug)]
 pub(super) struct Registrations {
     held: BTreeMap<Target, Registration>,
-    /// The targets that each owner wants, since this leader heard of it.
-    wanted: BTreeMap<ClaimOwner, BTreeSet<Target>>,
+    /// What each owner wants, by what it said last to this leader; sorted.
+    wanted: BTreeMap<ClaimOwner, Box<[Target]>>,
+    /// The targets that an earlier leader recorded for owners that have said nothing yet.
+    inherited: BTreeMap<ClaimOwner, Vec<Target>>,
     /// Owners of this cluster that want a target which another one of them holds, and since when, in seconds since
     /// 1970.
     waiting: BTreeMap<Target, BTreeMap<ClaimOwner, i64>>,
-    /// What the leader before recorded of those that waited. It counts when they say that they still do.
+    /// Since when owners that have said nothing yet wait, by the records of an earlier leader.
     recorded: BTreeMap<ClaimOwner, BTreeMap<Target, i64>>,
 }
 
@@ -61,11 +63,15 @@ pub(super) struct Changed {
 
 impl Registrations {
     pub(super) fn resume(held: BTreeMap<Target, Registration>, waited: impl IntoIterator<Item = Registration>) -> Self {
+        let mut inherited = BTreeMap::<_, Vec<_>>::new();
+        for Registration { owner, target, .. } in held.values() {
+            inherited.entry(owner.clone()).or_default().push(target.clone());
+        }
         let mut recorded = BTreeMap::<ClaimOwner, BTreeMap<Target, i64>>::new();
         for Registration { target, owner, claimed, .. } in waited {
             recorded.entry(owner).or_default().insert(target, claimed);
         }
-        Self { held, wanted: BTreeMap::new(), waiting: BTreeMap::new(), recorded }
+        Self { held, wanted: BTreeMap::new(), inherited, waiting: BTreeMap::new(), recorded }
     }
 
     /// Since when an owner waits for a target, by what it said to this leader or to one before.
@@ -89,9 +95,9 @@ impl Registrations {
         &self.held
     }
 
-    /// Sets all that an owner wants. `dates` says what new claims date from. Who waits for a target claims it
-    /// with the date since when; the first by [`Precedence`] follows. Who holds a name that is another one's own waits as soon as
-    /// that one wants it.
+    /// Sets all targets that an owner wants. `dates` says what new claims date from. An owner that waits for a target
+    /// claims it with the date since when it has waited, and the first one by [`Precedence`] is the successor. An owner
+    /// that holds another one's own name waits as soon as that one wants the name.
     pub(super) fn set<'a>(
         &mut self,
         owner: &ClaimOwner,
@@ -99,20 +105,20 @@ impl Registrations {
         dates: impl Into<Dates<'a>>,
     ) -> Changed {
         let (mut changed, dates) = (Changed::default(), dates.into());
-        self.waiting.retain(|target, owners| {
-            if !targets.contains(target) && owners.remove(owner).is_some() {
-                changed.waits.insert((target.clone(), owner.clone()));
-            }
-            !owners.is_empty()
-        });
         let recorded = self.recorded.remove(owner).unwrap_or_default();
         changed.waits.extend(recorded.keys().map(|target| (target.clone(), owner.clone())));
         // What an earlier leader recorded counts as well: it may have been other targets.
-        let before = match self.wanted.remove(owner) {
-            Some(before) => before,
-            None => self.held.values().filter(|held| held.owner == *owner).map(|held| held.target.clone()).collect(),
-        };
-        for target in before.difference(&targets) {
+        let inherited = self.inherited.remove(owner).unwrap_or_default();
+        let before = self.wanted.remove(owner).unwrap_or_else(|| inherited.into());
+        for target in before.iter().filter(|target| !targets.contains(*target)) {
+            if let Some(owners) = self.waiting.get_mut(target) {
+                if owners.remove(owner).is_some() {
+                    changed.waits.insert((target.clone(), owner.clone()));
+                }
+                if owners.is_empty() {
+                    self.waiting.remove(target);
+                }
+            }
             if let Some(held) = self.held.get_mut(target).filter(|held| held.owner == *owner && !held.retiring) {
                 held.retiring = true;
                 changed.records.insert(target.clone());
@@ -157,9 +163,12 @@ impl Registrations {
                 self.held.insert(target.clone(), registration);
                 changed.records.insert(target.clone());
             }
+            if self.waiting.get(target).is_some_and(BTreeMap::is_empty) {
+                self.waiting.remove(target);
+            }
         }
         if !targets.is_empty() {
-            self.wanted.insert(owner.clone(), targets);
+            self.wanted.insert(owner.clone(), targets.into_iter().collect());
         }
         changed
     }
@@ -179,9 +188,10 @@ impl Registrations {
         Some(Changed { records: [target.clone()].into(), waits, freed: [former, owner].into() })
     }
 
-    /// Retires what an earlier leader recorded for owners that are no more.
+    /// Retires the records of an earlier leader for owners that no longer exist.
     pub(super) fn retire_unowned(&mut self, is_owner: impl Fn(&ClaimOwner) -> bool) -> Changed {
         let mut changed = Changed::default();
+        self.inherited.retain(|owner, _| is_owner(owner));
         for held in self.held.values_mut().filter(|held| !held.retiring && !is_owner(&held.owner)) {
             held.retiring = true;
             changed.records.insert(held.target.clone());
@@ -214,8 +224,8 @@ impl Registrations {
     /// Number of entries of all kinds.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        let Self { held, wanted, waiting, recorded } = self;
-        held.len() + wanted.len() + waiting.len() + recorded.len()
+        let Self { held, wanted, inherited, waiting, recorded } = self;
+        held.len() + wanted.len() + inherited.len() + waiting.len() + recorded.len()
     }
 
     fn waiting_for(&self, target: &Target) -> BTreeSet<ClaimOwner> {

@@ -12,12 +12,12 @@ use super::{
     plan::Wanted,
 };
 use crate::{
-    api::{self, ServiceImportStatus, ServiceImportType},
+    api,
     cluster::{
         ClusterWriter,
         apply::{Cause, Error, drop_node_hints},
         cache::Narrow,
-        objects::{Interner, ObjectKey, OwnSlice, Service, ServiceImport},
+        objects::{ImportStatus, ObjectKey, OwnSlice, Service, ServiceImport},
     },
     model::{ClusterSetService, ServiceKey, ServiceType, Slice},
 };
@@ -49,7 +49,7 @@ pub async fn apply(
     let managed_import = there.import.as_deref().filter(|import| import.managed);
     let service_type = match (&wanted.service, managed_import) {
         (Some(service), _) => service.service_type,
-        (None, Some(import)) if import.spec.type_ == ServiceImportType::Headless => ServiceType::Headless,
+        (None, Some(import)) if import.spec.headless => ServiceType::Headless,
         (None, _) => ServiceType::ClusterSetIp,
     };
     let facts = |pending, slices| Facts { pending, silent: &wanted.silent, slices };
@@ -151,7 +151,7 @@ async fn write_slices<'a>(
                 drop_node_hints(&mut object);
             }
             let existing = there.slices.iter().find(|there| there.key.name == slice.name);
-            let says = OwnSlice::narrow(object.clone(), &mut Interner::default());
+            let says = OwnSlice::narrow(object.clone());
             if existing.zip(says.as_ref()).is_some_and(|(there, wanted)| there.says_the_same(wanted)) {
                 continue;
             }
@@ -227,9 +227,7 @@ async fn derived_cluster_ips(
         applied = writer.apply_derived_service(&object).await;
     }
     match applied {
-        Ok(applied) => Ok(Service::narrow(applied, &mut Interner::default())
-            .map(|service| service.cluster_ips.to_vec())
-            .unwrap_or_default()),
+        Ok(applied) => Ok(Service::narrow(applied).map(|service| service.cluster_ips.to_vec()).unwrap_or_default()),
         // A single-stack cluster refuses a Service of the other family, and names the field.
         Err(Error { cause: Cause::Invalid(message), .. })
             if there.is_none() && service.ip_families.len() == 1 && message.contains("ipFamilies") =>
@@ -262,15 +260,16 @@ async fn announce(
             of_applied(applied)
         }
     };
-    let wanted = import_status(&status, service, &object, facts, generation, now);
-    if wanted != status {
+    let wanted = import_status(&status.conditions, service, &object, facts, generation, now);
+    if ImportStatus::from(&wanted) != status {
         writer.apply_import_status(key, &uid, &wanted).await?;
     }
     Ok(())
 }
 
-fn of_applied(import: api::ServiceImport) -> (String, Option<i64>, ServiceImportStatus) {
-    (import.metadata.uid.unwrap_or_default(), import.metadata.generation, import.status.unwrap_or_default())
+fn of_applied(import: api::ServiceImport) -> (String, Option<i64>, ImportStatus) {
+    let status = import.status.as_ref().map(ImportStatus::from).unwrap_or_default();
+    (import.metadata.uid.unwrap_or_default(), import.metadata.generation, status)
 }
 
 #[cfg(test)]

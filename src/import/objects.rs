@@ -13,7 +13,7 @@ use crate::{
     api::{
         ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
         ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
-        conditions::{ImportReadyReason, ImportStaleReason, Verdict, conditions},
+        conditions::{ImportReadyReason, ImportStaleReason, Said, Verdict, conditions},
         names,
     },
     cluster::objects,
@@ -191,10 +191,10 @@ pub fn service_import(key: &ServiceKey, service: &ClusterSetService, cluster_ips
 pub(super) fn service_import_matches(there: &objects::ServiceImport, wanted: &ServiceImport) -> bool {
     let same = |there: &crate::model::Pairs, wanted: Option<&BTreeMap<String, String>>| {
         let wanted = wanted.into_iter().flatten();
-        there.iter().map(|(k, v)| (&**k, &**v)).eq(wanted.map(|(k, v)| (k.as_str(), v.as_str())))
+        there.iter().eq(wanted.map(|(k, v)| (k.as_str(), v.as_str())))
     };
     there.managed
-        && there.spec == wanted.spec
+        && there.spec == objects::ImportSpec::from(&wanted.spec)
         && same(&there.labels, wanted.metadata.labels.as_ref())
         && same(&there.annotations, wanted.metadata.annotations.as_ref())
 }
@@ -210,9 +210,9 @@ pub struct Facts<'a> {
     pub slices: bool,
 }
 
-/// The status of the import, given its current one. `service` has the IP families that this cluster serves.
+/// The status of the import, given the conditions that it has. `service` has the IP families that are served here.
 pub fn import_status(
-    current: &ServiceImportStatus,
+    current: &[Said],
     service: &ClusterSetService,
     import: &ServiceImport,
     facts: &Facts<'_>,
@@ -235,7 +235,7 @@ pub fn import_status(
     }
     ServiceImportStatus {
         clusters: service.clusters.keys().map(|cluster| ClusterStatus { cluster: cluster.to_string() }).collect(),
-        conditions: conditions(&current.conditions, verdicts, generation, now),
+        conditions: conditions(current, verdicts, generation, now),
         endpoint_slice_objects: Some(if supported && facts.slices {
             EndpointSliceObjects::Present
         } else {

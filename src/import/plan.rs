@@ -12,7 +12,7 @@ use super::{
     registered,
 };
 use crate::{
-    api::{ServiceImportType, names},
+    api::names,
     cluster::objects::{AddressType, OwnSlice, Service, ServiceImport},
     discovery::Picture,
     model::{
@@ -174,7 +174,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
 
     // The slices belong to the import that exists, or will exist.
     let headless = match observed.import.filter(|_| !decided) {
-        Some(import) => import.spec.type_ == ServiceImportType::Headless,
+        Some(import) => import.spec.headless,
         None => service.service_type == ServiceType::Headless,
     };
     let unnamed_alias = (!headless).then_some(UNNAMED_PORT);
@@ -279,7 +279,7 @@ fn import_concerns_unknown(observed: &Observed<'_>) -> bool {
     match (observed.import.filter(|import| import.managed), observed.unknown) {
         (_, Unknown::All) => true,
         (Some(import), unknown) if !tells_no_cluster(observed) => {
-            import.status.clusters.iter().any(|status| unknown.contains(&status.cluster))
+            import.status.clusters.iter().any(|cluster| unknown.contains(cluster))
         }
         (_, unknown) => observed.settling && !unknown.is_none(),
     }

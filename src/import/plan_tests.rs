@@ -3,12 +3,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::*;
 use crate::model::addresses::Forbidden;
 use crate::{
-    api::{ServiceImportSpec, ServiceImportStatus},
+    api::ServiceImportSpec,
     cluster::{
         cache::Narrow,
-        objects::{Endpoint as Row, EndpointSlice, Interner, ObjectKey},
+        objects::{Endpoint as Row, EndpointSlice, ImportSpec, ImportStatus, ObjectKey},
     },
-    model::{Conditions, EndpointPort, Protocol, ServicePort, fixtures},
+    model::{Conditions, EndpointPort, Pairs, Protocol, ServicePort, fixtures},
 };
 
 fn key() -> ServiceKey {
@@ -47,12 +47,12 @@ pub(in crate::import) fn mk_import(managed: bool, clusters: &[&str]) -> ServiceI
         generation: Some(1),
         deleting: false,
         managed,
-        labels: BTreeMap::default(),
-        annotations: BTreeMap::default(),
-        spec: ServiceImportSpec::default(),
-        status: ServiceImportStatus {
-            clusters: clusters.iter().map(|name| crate::api::ClusterStatus { cluster: (*name).to_owned() }).collect(),
-            ..ServiceImportStatus::default()
+        labels: Pairs::default(),
+        annotations: Pairs::default(),
+        spec: ImportSpec::from(&ServiceImportSpec::default()),
+        status: ImportStatus {
+            clusters: clusters.iter().map(|name| (*name).into()).collect(),
+            ..ImportStatus::default()
         },
     }
 }
@@ -276,7 +276,7 @@ fn a_foreign_service_with_the_derived_name_is_reported_and_gets_no_endpoints() {
         metadata: ObjectMeta { namespace: Some("ns".into()), name: Some("derived-x".into()), ..ObjectMeta::default() },
         ..Default::default()
     };
-    scene.derived = Service::narrow(foreign, &mut Interner::default());
+    scene.derived = Service::narrow(foreign);
     scene.slices = vec![mk_slice("s", "there")];
     let wanted = scene.wanted();
     assert!(wanted.obstacle.as_ref().unwrap().contains("Service ns/derived-x"), "{:?}", wanted.obstacle);

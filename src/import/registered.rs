@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use super::plan::{Observed, of_cluster, slice};
 use crate::{
-    api::ServiceImportType,
     cluster::objects::ServiceImport,
     discovery::{self, Fitted, Front},
-    model::{ClusterId, ClusterSetService, IpFamily, PackedEndpoint, Protocol, ServicePort, ServiceType},
+    model::{ClusterId, ClusterSetService, IpFamily, PackedEndpoint, ServiceType},
 };
 
 /// The service of a name that no cluster exports.
@@ -19,7 +18,7 @@ pub(super) fn service(observed: &Observed<'_>) -> Option<ClusterSetService> {
 /// still exists (possibly empty), or this is not known.
 pub(super) fn stays(observed: &Observed<'_>) -> bool {
     let of_others = |import: &&ServiceImport| {
-        import.managed && import.status.clusters.iter().any(|status| ClusterId::is_discovered(&status.cluster))
+        import.managed && import.status.clusters.iter().any(|cluster| ClusterId::is_discovered(cluster))
     };
     observed.import.as_ref().is_some_and(of_others) && (observed.discovered.exists || !observed.discovered.complete)
 }
@@ -62,19 +61,10 @@ pub(super) fn unread(observed: &Observed<'_>) -> BTreeMap<ClusterId, Vec<PackedE
 /// The service as the import describes it.
 fn present(observed: &Observed<'_>) -> Option<Front> {
     let spec = &observed.import.filter(|import| import.managed)?.spec;
-    let port = |port: &crate::api::ServiceImportPort| {
-        Some(ServicePort {
-            name: port.name.as_deref().unwrap_or_default().into(),
-            protocol: Protocol::parse(port.protocol.as_deref())?,
-            port: u16::try_from(port.port).ok()?,
-            app_protocol: port.app_protocol.as_deref().map(Into::into),
-        })
-    };
-    let headless = spec.type_ == ServiceImportType::Headless;
     Some(Front {
-        service_type: if headless { ServiceType::Headless } else { ServiceType::ClusterSetIp },
-        ports: spec.ports.iter().filter_map(port).collect(),
-        ip_families: spec.ip_families.iter().filter_map(|family| IpFamily::parse(family)).collect(),
+        service_type: if spec.headless { ServiceType::Headless } else { ServiceType::ClusterSetIp },
+        ports: spec.ports.to_vec(),
+        ip_families: spec.ip_families.to_vec(),
     })
 }
 

@@ -3,9 +3,8 @@
 use super::super::plan::tests::*;
 use super::super::plan::{Plan, Unknown};
 use crate::{
-    api::{ServiceImportPort, ServiceImportType},
     discovery::{Backend, Picture},
-    model::{ClusterId, ServiceType},
+    model::{ClusterId, IpFamily, Protocol, ServicePort, ServiceType},
 };
 
 fn backend(ip: &str, port: u16) -> Backend {
@@ -34,10 +33,9 @@ fn addresses(plan: &Plan, source: &str) -> Vec<String> {
 fn imported() -> Scene {
     let mut scene = Scene::new(&[]);
     let mut import = mk_import(true, &["ecs-prod"]);
-    import.spec.type_ = ServiceImportType::ClusterSetIp;
-    import.spec.ip_families = vec!["IPv4".to_owned()];
+    import.spec.ip_families = [IpFamily::V4].into();
     import.spec.ports =
-        vec![ServiceImportPort { name: None, protocol: Some("TCP".to_owned()), app_protocol: None, port: 9000 }];
+        [ServicePort { name: "".into(), protocol: Protocol::Tcp, port: 9000, app_protocol: None }].into();
     scene.import = Some(import);
     scene.slices = vec![mk_slice("svc-1", "ecs-prod")];
     scene

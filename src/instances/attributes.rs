@@ -27,7 +27,7 @@ use crate::{
             REGION, SERVICE, ZONE,
         },
     },
-    model::{Endpoint, EndpointPort, ServiceKey, ServicePort},
+    model::{Endpoint, EndpointPort, Pairs, ServiceKey, ServicePort, intern},
 };
 
 /// How many attributes of an instance AWS allows. Ours are ten, which leaves room for twenty further ports.
@@ -59,7 +59,7 @@ pub enum Unfit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceSpec {
     id: Arc<str>,
-    common: Arc<Attributes>,
+    common: Arc<Pairs>,
     ipv4: Option<Ipv4Addr>,
     ipv6: Option<Ipv6Addr>,
     port: Option<u16>,
@@ -72,12 +72,12 @@ pub struct InstanceSpec {
 }
 
 impl InstanceSpec {
-    pub(super) fn of_host(id: Arc<str>, common: Arc<Attributes>, host: Arc<str>) -> Self {
+    pub(super) fn of_host(id: Arc<str>, common: Arc<Pairs>, host: Arc<str>) -> Self {
         Self { id, common, ipv4: None, ipv6: None, port: None, zone: None, host: Some(host), ready: true }
     }
 
     /// The instance of one port of an endpoint.
-    pub(super) fn of_port(id: Arc<str>, common: Arc<Attributes>, endpoint: &Endpoint, number: u16) -> Self {
+    pub(super) fn of_port(id: Arc<str>, common: Arc<Pairs>, endpoint: &Endpoint, number: u16) -> Self {
         // The rest is the same for all similar instances, or was decided before.
         let Endpoint { ipv4, ipv6, zone, ports: _, conditions: _, hostname: _, node: _ } = endpoint;
         Self { id, common, ipv4: *ipv4, ipv6: *ipv6, port: Some(number), zone: zone.clone(), host: None, ready: true }
@@ -124,7 +124,8 @@ impl InstanceSpec {
 
     fn attributes(&self, service: ServiceTraits) -> Attributes {
         let Self { id: _, common, ipv4, ipv6, port, zone, host, ready: _ } = self;
-        let mut attributes = (**common).clone();
+        let common = common.iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let mut attributes: Attributes = common.collect();
         let mut set = |key: &str, value: Option<String>| value.map(|value| attributes.insert(key.to_owned(), value));
         set(IPV4, ipv4.map(|ip| ip.to_string()));
         set(IPV6, ipv6.map(|ip| ip.to_string()));
@@ -240,6 +241,11 @@ pub fn digest(attributes: &Attributes) -> Digest {
     Digest(hasher.finish())
 }
 
+/// Attributes as instances share them.
+pub(super) fn shared_by_all(attributes: &Attributes) -> Arc<Pairs> {
+    Arc::new(attributes.iter().map(|(key, value)| (intern(key), intern(value))).collect())
+}
+
 /// A Service whose endpoints become instances.
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
@@ -287,7 +293,7 @@ impl Source<'_> {
             (endpoint.ipv4, only_ipv6, self.first_port(&endpoint.ports), !endpoint.conditions.ready)
         });
 
-        let mut shared: Vec<(&[EndpointPort], Attributes, Arc<Attributes>)> = Vec::new();
+        let mut shared: Vec<(&[EndpointPort], Attributes, Arc<Pairs>)> = Vec::new();
         let mut last: Option<(String, Option<u16>)> = None;
         let mut specs = Vec::with_capacity(staying.len());
         for endpoint in staying {
@@ -309,7 +315,7 @@ impl Source<'_> {
                 |(ports, custom, _): &&(&[EndpointPort], Attributes, _)| **ports == *endpoint.ports && *custom == added;
             let known = shared.iter().find(same).map(|(_, _, common)| Arc::clone(common));
             let common = known.unwrap_or_else(|| {
-                let common = Arc::new(self.common(&endpoint.ports, &added));
+                let common = shared_by_all(&self.common(&endpoint.ports, &added));
                 shared.push((&endpoint.ports, added, Arc::clone(&common)));
                 common
             });

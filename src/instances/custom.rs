@@ -56,7 +56,7 @@ pub fn fit<T>(custom: &Custom, make: impl Fn(&Custom) -> Result<T, Unfit>) -> (O
 ///
 /// Pairs that cannot be attributes are left out; the second value says which, and why.
 pub fn read(annotations: &Pairs) -> (Attributes, Vec<String>) {
-    let Some(text) = annotations.get(ANNOTATION_ATTRIBUTES).map(|text| text.trim()) else {
+    let Some(text) = annotations.get(ANNOTATION_ATTRIBUTES).map(str::trim) else {
         return Default::default();
     };
     let complain = |what: String| format!("{ANNOTATION_ATTRIBUTES}: {what}");
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     fn annotated(text: &str) -> (Attributes, Vec<String>) {
-        read(&[(ANNOTATION_ATTRIBUTES.into(), text.into())].into())
+        read(&[(ANNOTATION_ATTRIBUTES, text)].into_iter().collect())
     }
 
     fn pairs(pairs: &[(&str, &str)]) -> Attributes {
@@ -118,7 +118,7 @@ mod tests {
         ] {
             assert_eq!(annotated(text), (expected.clone(), vec![]), "{text}");
         }
-        assert_eq!(read(&Pairs::new()), Default::default());
+        assert_eq!(read(&Pairs::default()), Default::default());
         assert_eq!(annotated(r#"{"list": "a,b=c"}"#).0, pairs(&[("list", "a,b=c")]));
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    attributes::{InstanceSpec, Source, Unfit},
+    attributes::{InstanceSpec, Source, Unfit, shared_by_all},
     custom::Custom,
     ownership::short_hash,
 };
@@ -43,7 +43,7 @@ impl Source<'_> {
         custom: &Custom,
     ) -> Result<Vec<InstanceSpec>, Unfit> {
         let prefix = self.identity.id_prefix();
-        let common = Arc::new(self.common(&[], &custom.service));
+        let common = shared_by_all(&self.common(&[], &custom.service));
         let spec = |host: &Arc<str>| {
             let id = format!("{prefix}-h{}", short_hash(host, HOST_HASH)).into();
             let spec = InstanceSpec::of_host(id, Arc::clone(&common), Arc::clone(host));

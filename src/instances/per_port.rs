@@ -11,12 +11,12 @@ use std::{
 
 use super::{
     Custom,
-    attributes::{InstanceSpec, Source, Unfit, resolve},
+    attributes::{InstanceSpec, Source, Unfit, resolve, shared_by_all},
 };
 use crate::{
     awsmcs::{ExportAttributes, PortOf},
     cloudmap::Attributes,
-    model::Endpoint,
+    model::{Endpoint, Pairs},
 };
 
 /// Instances that differ only in their addresses: those of all pods of a node, unless they have host names or
@@ -50,7 +50,7 @@ impl Source<'_> {
         if self.ports.is_empty() {
             return self.instances_with(endpoints, custom);
         }
-        let mut shared: HashMap<Alike<'_>, Arc<Attributes>> = HashMap::new();
+        let mut shared: HashMap<Alike<'_>, Arc<Pairs>> = HashMap::new();
         let mut specs = BTreeMap::new();
         for endpoint in endpoints.into_iter().filter(|endpoint| endpoint.conditions.ready) {
             let Some(address) = endpoint.ipv4.map(IpAddr::V4).or(endpoint.ipv6.map(IpAddr::V6)) else { continue };
@@ -67,7 +67,7 @@ impl Source<'_> {
                 let common = shared.entry(alike).or_insert_with_key(|alike| {
                     let mut attributes = self.common(&[], &alike.custom);
                     attributes.extend(port.attributes(exported, endpoint));
-                    Arc::new(attributes)
+                    shared_by_all(&attributes)
                 });
                 let spec = InstanceSpec::of_port(id.clone(), common.clone(), endpoint, number);
                 self.check(&spec)?;

@@ -58,18 +58,19 @@ pub fn read<'a>(
     for instance in listing {
         let ours = is_ours(instance, identity);
         let adopted = !ours && adopt.is_some_and(|adopt| adopt.wrote(instance));
-        let wanted = find(desired, &instance.id).is_some();
+        let wanted = find(desired, &instance.id);
         reading.foreign += usize::from(!ours);
         if !ours && !adopted {
             // Other ids need no memory here: there may be many ECS tasks.
             if instance.id.starts_with(&own_ids) || awsmcs::is_id(&instance.id) {
                 reading.taken.insert(instance.id.clone());
             }
-        } else if adopted && !wanted || ours && !wanted && goes_on(instance) {
+        } else if wanted.is_none() && (adopted || ours && goes_on(instance)) {
             reading.adopted.insert(instance.id.clone(), addresses(instance).collect());
         } else if ours || adopted {
             // An instance with an id that we use is overwritten in place.
-            reading.own.insert(instance.id.clone(), Some(digest(&instance.attributes)));
+            let id = wanted.map_or(&instance.id, InstanceSpec::id);
+            reading.own.insert(Arc::clone(id), Some(digest(&instance.attributes)));
         }
     }
     reading

@@ -80,7 +80,7 @@ struct Grants {
 
 impl Grants {
     fn read(namespace: &Namespace) -> Self {
-        let list = |text: &Option<Box<str>>| -> Vec<Box<str>> {
+        let list = |text: &Option<Arc<str>>| -> Vec<Box<str>> {
             let items = text.as_deref().unwrap_or_default().split(',').map(str::trim);
             items.filter(|item| !item.is_empty()).map(Box::from).collect()
         };
@@ -189,8 +189,8 @@ pub(crate) fn mk_rights(policy: RegistrationPolicy, may_register: Option<&str>, 
         terminating: false,
         labels: BTreeMap::new(),
         import_from: None,
-        may_register: may_register.map(Box::from),
-        allow_adopt: allow_adopt.map(Box::from),
+        may_register: may_register.map(Arc::from),
+        allow_adopt: allow_adopt.map(Arc::from),
     };
     assert!(rights.namespace_changed(&namespace.name, Some(&namespace)));
     assert!(!rights.namespace_changed(&namespace.name, Some(&namespace)), "no news");

@@ -50,7 +50,7 @@ impl Wishes {
     /// # Errors
     /// The first invalid annotation, with a valid form.
     pub fn read(annotations: &Pairs) -> Result<Self, String> {
-        let read = |name: &str| annotations.get(name).map(|value| value.trim());
+        let read = |name: &str| annotations.get(name).map(str::trim);
         let types = match read(ANNOTATION_RECORDS).map(|list| list.replace(' ', "").to_ascii_uppercase()).as_deref() {
             None => None,
             Some("NONE") => Some(vec![]),
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     fn wishes(annotations: &[(&str, &str)]) -> Result<Wishes, String> {
-        Wishes::read(&annotations.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect())
+        Wishes::read(&annotations.iter().copied().collect())
     }
 
     fn dual_stack() -> Creation {

@@ -79,7 +79,8 @@ impl Eq for Delta {}
 impl Delta {
     /// The changes from `base` to `desired`.
     pub fn between(base: &Map, desired: &Map, level: u32) -> Self {
-        let changes = difference(base, desired);
+        let changed = base.difference(desired);
+        let changes: Vec<Change> = changed.map(|(key, _, value)| (key.clone(), value.cloned())).collect();
         if changes.is_empty() {
             return Self::default();
         }
@@ -145,28 +146,6 @@ impl Delta {
 
     fn read(packed: Vec<u8>) -> Self {
         Self { changes: OnceLock::new(), packed }
-    }
-}
-
-/// The changes from `base` to `desired`, sorted by key.
-pub fn difference(base: &Map, desired: &Map) -> Vec<(Arc<str>, Option<Value>)> {
-    let mut changes = Vec::new();
-    let (mut old, mut new) = (base.iter().peekable(), desired.iter().peekable());
-    loop {
-        let order = match (old.peek(), new.peek()) {
-            (None, None) => return changes,
-            (Some(_), None) => std::cmp::Ordering::Less,
-            (None, Some(_)) => std::cmp::Ordering::Greater,
-            (Some((a, _)), Some((b, _))) => a.cmp(b),
-        };
-        let removed = if order.is_le() { old.next() } else { None };
-        let added = if order.is_ge() { new.next() } else { None };
-        match (removed, added) {
-            (Some((_, a)), Some((_, b))) if Arc::ptr_eq(a, b) || a == b => {}
-            (_, Some((key, value))) => changes.push((key.clone(), Some(value.clone()))),
-            (Some((key, _)), None) => changes.push((key.clone(), None)),
-            (None, None) => {}
-        }
     }
 }
 

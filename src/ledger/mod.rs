@@ -32,7 +32,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::model::ClusterSetId;
+use crate::{model::ClusterSetId, shared_map::SharedMap};
 
 pub mod call;
 pub mod chunks;
@@ -57,7 +57,7 @@ pub mod writer;
 
 /// The state of one cluster in the ledger: opaque values by key. `<ns>/<name>` is an export, `<ns>/<name>#<i>` a chunk
 /// of its endpoints, `!<id>` a registration record.
-pub type Map = BTreeMap<Arc<str>, Value>;
+pub type Map = SharedMap<Arc<str>, Value>;
 
 /// An encoded record.
 pub type Value = Arc<[u8]>;

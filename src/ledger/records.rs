@@ -12,14 +12,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Bound,
     sync::Arc,
 };
 
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
-use super::{Map, Value, chunks::Chunk, head::difference, wire};
+use super::{Map, Value, chunks::Chunk, wire};
 use crate::cluster::record::StoredRegistration;
 use crate::model::{
     ClaimOwner, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey, ServicePort, ServiceType,
@@ -99,7 +98,7 @@ impl Catalog {
 
 /// The services whose export or endpoints differ between two maps.
 pub fn changed_services(old: &Map, new: &Map) -> BTreeSet<ServiceKey> {
-    let services = difference(old, new).into_iter().filter_map(|(key, _)| match Key::parse(&key)? {
+    let services = old.difference(new).filter_map(|(key, ..)| match Key::parse(key)? {
         Key::Export(service) | Key::Chunk(service) => Some(service),
         Key::Registration | Key::Waiting => None,
     });
@@ -108,15 +107,10 @@ pub fn changed_services(old: &Map, new: &Map) -> BTreeSet<ServiceKey> {
 
 /// The targets whose registration records differ between two maps.
 pub fn changed_registrations(old: &Map, new: &Map) -> BTreeSet<Target> {
-    let differing = |map: &Map, other: &Map| {
-        registration_records(map)
-            .filter(|(key, value)| other.get(*key) != Some(value))
-            .filter_map(|(_, value)| Some(decode_registration(value)?.target))
-            .collect::<BTreeSet<_>>()
-    };
-    let mut targets = differing(old, new);
-    targets.append(&mut differing(new, old));
-    targets
+    let records = old.difference(new).filter(|(key, ..)| key.starts_with('!'));
+    let registrations =
+        records.flat_map(|(_, old, new)| old.into_iter().chain(new)).filter_map(|v| decode_registration(v));
+    registrations.map(|registration| registration.target).collect()
 }
 
 /// One service of `map`; `None` if it is not exported, or its export is unreadable.
@@ -152,8 +146,8 @@ pub fn chunk_keys(map: &Map, service: &ServiceKey) -> Vec<Arc<str>> {
 
 /// The chunks with the index part of each key.
 fn chunk_records<'a>(map: &'a Map, service: &ServiceKey) -> impl Iterator<Item = (&'a Arc<str>, &'a str, &'a Value)> {
-    let prefix: Arc<str> = format!("{service}#").into();
-    map.range(prefix.clone()..).map_while(move |(key, value)| Some((key, key.strip_prefix(&*prefix)?, value)))
+    let prefix = format!("{service}#");
+    map.range_from(&*prefix).map_while(move |(key, value)| Some((key, key.strip_prefix(&*prefix)?, value)))
 }
 
 fn read_chunks(map: &Map, service: &ServiceKey, ports: &[ServicePort], problems: &mut Vec<Problem>) -> Vec<Chunk> {
@@ -257,12 +251,18 @@ pub fn registrations(map: &Map) -> BTreeMap<Target, Registration> {
         .collect()
 }
 
+/// The registration record of a target, if it is readable.
+pub fn registration(map: &Map, target: &Target) -> Option<Registration> {
+    let value = map.get(&registration_key(target))?;
+    decode_registration(value).filter(|registration| registration.target == *target)
+}
+
 fn registration_records(map: &Map) -> impl Iterator<Item = (&Arc<str>, &Value)> {
     records_under(map, "!")
 }
 
 fn records_under<'a>(map: &'a Map, prefix: &'static str) -> impl Iterator<Item = (&'a Arc<str>, &'a Value)> {
-    map.range::<str, _>((Bound::Included(prefix), Bound::Unbounded)).take_while(move |(key, _)| key.starts_with(prefix))
+    map.range_from(prefix).take_while(move |(key, _)| key.starts_with(prefix))
 }
 
 /// The claims of a map that wait; unreadable ones are left out.

@@ -190,9 +190,10 @@ impl Term {
     fn with_standalone(&self, mut inherited: Inherited) -> Inherited {
         let kept = self.keeper.stored.as_ref().map(|(record, _)| records::of_stored(&record.registrations));
         let kept = kept.unwrap_or_default();
-        if kept.keys().any(|key| !inherited.map.contains_key(key)) {
-            let known = Arc::unwrap_or_clone(inherited.map);
-            inherited.map = Arc::new(kept.into_iter().chain(known).collect());
+        let unknown = kept.iter().filter(|(key, _)| !inherited.map.contains_key(*key));
+        let unknown: Vec<_> = unknown.map(|(key, value)| (key.clone(), value.clone())).collect();
+        if !unknown.is_empty() {
+            Arc::make_mut(&mut inherited.map).extend(unknown);
         }
         inherited
     }

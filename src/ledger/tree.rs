@@ -99,9 +99,8 @@ pub fn plan(
 ) -> Result<Plan, Error> {
     let mut items: Vec<Item<'_>> = map.iter().map(|(key, value)| (hash(key), key, value)).collect();
     items.sort_unstable_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
-    let mut changed: Vec<u64> = previous.map_or_else(Vec::new, |(_, base)| {
-        super::head::difference(base, map).iter().map(|(key, _)| hash(key)).collect()
-    });
+    let mut changed: Vec<u64> =
+        previous.map_or_else(Vec::new, |(_, base)| base.difference(map).map(|(key, ..)| hash(key)).collect());
     changed.sort_unstable();
     let mut shards = previous.map_or(1, |(tree, _)| tree.root.shards).max(shards);
     loop {
@@ -330,14 +329,12 @@ pub fn verify(root: &Root, cache: &Cache, found: &BTreeMap<PageId, Arc<StoredPag
     Ok(verified)
 }
 
-/// Why a state is larger than readers accept, if so.
-pub(super) fn excess(map: &Map) -> Option<String> {
-    let bytes: usize = map.iter().map(|(key, value)| key.len() + value.len()).sum();
-    (map.len() > MAX_PAIRS || bytes > MAX_STATE_BYTES).then(|| {
+/// Why a state of so many pairs, and bytes in them, is larger than any reader takes.
+pub(super) fn excess(pairs: usize, bytes: usize) -> Option<String> {
+    (pairs > MAX_PAIRS || bytes > MAX_STATE_BYTES).then(|| {
         format!(
-            "the exports of this cluster need {} records of {bytes} bytes, but a cluster may have {MAX_PAIRS} of \
-             {MAX_STATE_BYTES} in total; nothing new is published until there are fewer",
-            map.len()
+            "the exports of this cluster take {pairs} records of {bytes} bytes, and a cluster may have {MAX_PAIRS} of \
+             {MAX_STATE_BYTES} in all: nothing new is published until there are fewer"
         )
     })
 }

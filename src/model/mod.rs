@@ -8,8 +8,10 @@ mod export;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod identity;
+mod intern;
 pub mod labels;
 mod merge;
+mod pairs;
 mod slices;
 mod target;
 
@@ -21,9 +23,8 @@ pub use export::{
 };
 pub(crate) use identity::is_dns_label;
 pub use identity::{ClusterId, ClusterSetId, InvalidClusterId, ServiceKey};
+pub use intern::{intern, intern_ports};
 pub use merge::{ClusterSetService, Conflict, ConflictReason, merge};
+pub use pairs::Pairs;
 pub use slices::{Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, pack, packable};
 pub use target::{ClaimOwner, Registration, Target};
-
-/// Labels or annotations of an object, as a sorted map that needs little memory: caches hold many of them.
-pub type Pairs = std::collections::BTreeMap<Box<str>, Box<str>>;

@@ -5,9 +5,10 @@ use std::{collections::BTreeSet, fs};
 use super::{files, root};
 
 /// The rooms of `src/`, lowest first; `docs/architecture.md` says what is in each.
-const ORDER: [&str; 19] = [
+const ORDER: [&str; 20] = [
     "env",
     "release",
+    "shared_map",
     "model",
     "api",
     "cloudmap",

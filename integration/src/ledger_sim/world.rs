@@ -412,8 +412,9 @@ impl Sim {
             if choice < 0.7 || map.len() <= 4 {
                 self.clusters[cluster].counter += 1;
                 map.insert(key, number(self.clusters[cluster].counter));
-            } else if let Some(key) = map.keys().nth(self.rng.below(map.len())).cloned() {
-                map.remove(&key);
+            } else {
+                let chosen = map.keys().nth(self.rng.below(map.len())).cloned();
+                chosen.and_then(|key| map.remove(&key));
             }
         }
         self.push_state(cluster, map);

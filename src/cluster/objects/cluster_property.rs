@@ -2,10 +2,10 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::Interner;
 use crate::{
     api::{self, names},
     cluster::cache::Narrow,
+    model::intern,
 };
 
 /// One of the two ClusterProperties of a cluster's identity (KEP-2149); all others are ignored.
@@ -24,10 +24,10 @@ impl Narrow for ClusterProperty {
     const CACHE: &'static str = "ClusterProperty";
 
     fn key(metadata: &ObjectMeta) -> Option<Arc<str>> {
-        metadata.name.as_deref().map(Arc::from)
+        metadata.name.as_deref().map(intern)
     }
 
-    fn narrow(object: Self::Kind, _: &mut Interner) -> Option<Self> {
+    fn narrow(object: Self::Kind) -> Option<Self> {
         let name = Self::key(&object.metadata)?;
         [names::PROPERTY_CLUSTER_ID, names::PROPERTY_CLUSTERSET_ID]
             .contains(&&*name)

@@ -3,11 +3,11 @@ use std::{net::IpAddr, sync::Arc};
 use k8s_openapi::{api::discovery::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use sha2::{Digest, Sha256};
 
-use super::{Interner, ObjectKey, label, uid};
+use super::{ObjectKey, label, uid};
 use crate::{
     api::names,
     cluster::cache::Narrow,
-    model::{Conditions, EndpointPort, Protocol},
+    model::{Conditions, EndpointPort, Protocol, intern, intern_ports},
 };
 
 /// An EndpointSlice.
@@ -132,13 +132,12 @@ impl EndpointSlice {
         Some(ObjectKey::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?))
     }
 
-    fn narrow(object: v1::EndpointSlice, own: bool, interner: &mut Interner) -> Option<Self> {
+    fn narrow(object: v1::EndpointSlice, own: bool) -> Option<Self> {
         let metadata = &object.metadata;
-        let mut share = |name| label(metadata, name).map(|value| interner.string(value));
+        let share = |name| label(metadata, name).map(intern);
         let (service, managed_by) = (share(names::LABEL_KUBERNETES_SERVICE_NAME), share(names::LABEL_SLICE_MANAGED_BY));
         let (service_import, source_cluster) = (share(names::LABEL_SERVICE_NAME), share(names::LABEL_SOURCE_CLUSTER));
-        let mut ports: Vec<EndpointPort> =
-            object.ports.iter().flatten().filter_map(|port| endpoint_port(port, interner)).collect();
+        let mut ports: Vec<EndpointPort> = object.ports.iter().flatten().filter_map(endpoint_port).collect();
         ports.sort();
         Some(Self {
             key: Self::key(metadata)?,
@@ -153,18 +152,18 @@ impl EndpointSlice {
                 "IPv6" => AddressType::V6,
                 _ => AddressType::Unsupported,
             },
-            ports: interner.ports(&ports),
-            endpoints: object.endpoints.into_iter().map(|endpoint| narrow_endpoint(endpoint, own, interner)).collect(),
+            ports: intern_ports(&ports),
+            endpoints: object.endpoints.into_iter().map(|endpoint| narrow_endpoint(endpoint, own)).collect(),
         })
     }
 }
 
-fn narrow_endpoint(endpoint: v1::Endpoint, own: bool, interner: &mut Interner) -> Endpoint {
+fn narrow_endpoint(endpoint: v1::Endpoint, own: bool) -> Endpoint {
     let conditions = endpoint.conditions.unwrap_or_default();
     let hints = endpoint.hints.filter(|_| own).map(|hints| {
         Box::new(Hints {
-            zones: hints.for_zones.iter().flatten().map(|zone| interner.string(&zone.name)).collect(),
-            nodes: hints.for_nodes.iter().flatten().map(|node| interner.string(&node.name)).collect(),
+            zones: hints.for_zones.iter().flatten().map(|zone| intern(&zone.name)).collect(),
+            nodes: hints.for_nodes.iter().flatten().map(|node| intern(&node.name)).collect(),
         })
     });
     Endpoint {
@@ -175,21 +174,21 @@ fn narrow_endpoint(endpoint: v1::Endpoint, own: bool, interner: &mut Interner) -
             serving: conditions.serving.unwrap_or(true),
             terminating: conditions.terminating.unwrap_or(false),
         },
-        hostname: endpoint.hostname.map(|name| interner.string(&name)),
-        node: endpoint.node_name.map(|name| interner.string(&name)),
-        zone: endpoint.zone.map(|name| interner.string(&name)),
+        hostname: endpoint.hostname.map(|name| intern(&name)),
+        node: endpoint.node_name.map(|name| intern(&name)),
+        zone: endpoint.zone.map(|name| intern(&name)),
         hints,
         target: endpoint.target_ref.and_then(|target| TargetId::new(target.uid.as_deref()?)),
     }
 }
 
 /// `None` for a port without a number, which means "all ports" and cannot be served.
-fn endpoint_port(port: &v1::EndpointPort, interner: &mut Interner) -> Option<EndpointPort> {
+fn endpoint_port(port: &v1::EndpointPort) -> Option<EndpointPort> {
     Some(EndpointPort {
-        name: interner.string(port.name.as_deref().unwrap_or_default()),
+        name: intern(port.name.as_deref().unwrap_or_default()),
         protocol: Protocol::parse(port.protocol.as_deref())?,
         port: u16::try_from(port.port?).ok()?,
-        app_protocol: port.app_protocol.as_deref().map(|name| interner.string(name)),
+        app_protocol: port.app_protocol.as_deref().map(intern),
     })
 }
 
@@ -213,13 +212,13 @@ macro_rules! slice_cache {
                 EndpointSlice::key(metadata)
             }
 
-            fn narrow(object: v1::EndpointSlice, interner: &mut Interner) -> Option<Self> {
+            fn narrow(object: v1::EndpointSlice) -> Option<Self> {
                 // The label selector of the watch already ensures this, but those of tests and fakes may not.
                 let own = label(&object.metadata, names::LABEL_SLICE_MANAGED_BY) == Some(names::MANAGED_BY);
                 if own != $accepts {
                     return None;
                 }
-                EndpointSlice::narrow(object, own, interner).map(Self)
+                EndpointSlice::narrow(object, own).map(Self)
             }
         }
 

@@ -2,9 +2,11 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::{api::networking::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
-use super::{Interner, known_annotations, service_key, uid};
-use crate::model::Pairs;
-use crate::{cluster::cache::Narrow, model::ServiceKey};
+use super::{known_annotations, service_key, uid};
+use crate::{
+    cluster::cache::Narrow,
+    model::{Pairs, ServiceKey},
+};
 
 /// An Ingress with annotations that this project reads. All others are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +35,7 @@ impl Narrow for Ingress {
         service_key(metadata)
     }
 
-    fn narrow(object: v1::Ingress, _: &mut Interner) -> Option<Self> {
+    fn narrow(object: v1::Ingress) -> Option<Self> {
         let metadata = &object.metadata;
         let annotations = known_annotations(metadata);
         if annotations.is_empty() {

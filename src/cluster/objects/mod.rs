@@ -3,7 +3,6 @@
 mod cluster_property;
 mod endpoint_slice;
 mod ingress;
-mod intern;
 mod namespace;
 mod pod;
 mod service;
@@ -18,16 +17,15 @@ pub use self::{
     cluster_property::ClusterProperty,
     endpoint_slice::{AddressType, Endpoint, EndpointSlice, Hints, OwnSlice, SourceSlice, TargetId},
     ingress::Ingress,
-    intern::Interner,
     namespace::Namespace,
     pod::Pod,
     service::{Service, ServiceKind},
     service_export::ServiceExport,
-    service_import::ServiceImport,
+    service_import::{ImportSpec, ImportStatus, ServiceImport},
 };
 use crate::{
     api::names,
-    model::{Pairs, ServiceKey},
+    model::{Pairs, ServiceKey, intern},
 };
 
 /// Namespace and name of an object that is not named after a Service.
@@ -59,7 +57,7 @@ impl From<ServiceKey> for ObjectKey {
 }
 
 fn service_key(metadata: &ObjectMeta) -> Option<ServiceKey> {
-    Some(ServiceKey::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?))
+    Some(ServiceKey::new(intern(metadata.namespace.as_deref()?), intern(metadata.name.as_deref()?)))
 }
 
 fn uid(metadata: &ObjectMeta) -> Box<str> {
@@ -88,7 +86,7 @@ fn known_annotations(metadata: &ObjectMeta) -> Pairs {
         .iter()
         .flatten()
         .filter(|(name, _)| known(name))
-        .map(|(name, value)| (name.as_str().into(), annotation_value(value)))
+        .map(|(name, value)| (intern(name), annotation_value(value)))
         .collect()
 }
 
@@ -97,7 +95,7 @@ const MAX_ANNOTATION: usize = 64 * 1024;
 
 /// The value as it is kept. If it is too large, its size replaces it, in a form that is never a valid value of an
 /// annotation: the code that reads the annotation reports this on the object.
-fn annotation_value(value: &str) -> Box<str> {
+fn annotation_value(value: &str) -> Arc<str> {
     if value.len() <= MAX_ANNOTATION {
         return value.into();
     }
@@ -120,12 +118,12 @@ fn applied(metadata: &ObjectMeta) -> (Pairs, Pairs) {
         .find_map(|entry| Some(entry.fields_v1.as_ref()?.0.get("f:metadata")?.clone()))
         .unwrap_or_default();
     let owned = |field: &str, values: &Option<BTreeMap<String, String>>| {
-        let Some(owned) = fields.get(field).and_then(|owned| owned.as_object()) else { return Pairs::new() };
+        let Some(owned) = fields.get(field).and_then(|owned| owned.as_object()) else { return Pairs::default() };
         values
             .iter()
             .flatten()
             .filter(|(name, _)| owned.contains_key(&format!("f:{name}")))
-            .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
+            .map(|(name, value)| (intern(name), intern(value)))
             .collect()
     };
     (owned("f:labels", &metadata.labels), owned("f:annotations", &metadata.annotations))

@@ -3,8 +3,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::core::PartialObjectMeta;
 
-use super::{Interner, annotation_value, uid};
-use crate::{api::names, cluster::cache::Narrow};
+use super::{annotation_value, uid};
+use crate::{api::names, cluster::cache::Narrow, model::intern};
 
 /// A namespace. Imports exist only in existing namespaces (KEP-1645, namespace sameness).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,11 +18,11 @@ pub struct Namespace {
     /// Labels, which determine whether Services may be exported from it.
     pub labels: BTreeMap<String, String>,
     /// The annotation [`names::ANNOTATION_IMPORT_FROM`].
-    pub import_from: Option<Box<str>>,
+    pub import_from: Option<Arc<str>>,
     /// The annotation [`names::ANNOTATION_MAY_REGISTER`].
-    pub may_register: Option<Box<str>>,
+    pub may_register: Option<Arc<str>>,
     /// The annotation [`names::ANNOTATION_ALLOW_ADOPT`].
-    pub allow_adopt: Option<Box<str>>,
+    pub allow_adopt: Option<Arc<str>>,
 }
 
 impl Narrow for Namespace {
@@ -32,15 +32,15 @@ impl Narrow for Namespace {
     const CACHE: &'static str = "Namespace";
 
     fn key(metadata: &ObjectMeta) -> Option<Arc<str>> {
-        metadata.name.as_deref().map(Arc::from)
+        metadata.name.as_deref().map(intern)
     }
 
-    fn narrow(object: Self::Kind, _: &mut Interner) -> Option<Self> {
+    fn narrow(object: Self::Kind) -> Option<Self> {
         let terminating = object.metadata.deletion_timestamp.is_some();
         let annotations = object.metadata.annotations.as_ref();
         let read = |name: &str| annotations?.get(name).map(|value| annotation_value(value));
         Some(Self {
-            name: object.metadata.name.as_deref()?.into(),
+            name: intern(object.metadata.name.as_deref()?),
             uid: uid(&object.metadata),
             terminating,
             import_from: read(names::ANNOTATION_IMPORT_FROM),

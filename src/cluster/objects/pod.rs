@@ -3,8 +3,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::core::PartialObjectMeta;
 
-use super::{Interner, TargetId};
-use crate::cluster::cache::Narrow;
+use super::TargetId;
+use crate::{cluster::cache::Narrow, model::intern};
 
 /// A pod with labels that become attributes of its instances (`--instance-labels`). Others are ignored, and without the
 /// flag no pod is watched.
@@ -27,9 +27,9 @@ impl Narrow for Pod {
         TargetId::new(metadata.uid.as_deref()?)
     }
 
-    fn narrow(object: Self::Kind, interner: &mut Interner) -> Option<Self> {
+    fn narrow(object: Self::Kind) -> Option<Self> {
         let labels = object.metadata.labels.filter(|labels| !labels.is_empty())?;
-        let namespace = interner.string(object.metadata.namespace.as_deref()?);
+        let namespace = intern(object.metadata.namespace.as_deref()?);
         Some(Self { namespace, labels: Arc::new(labels) })
     }
 }

@@ -2,12 +2,11 @@ use std::{net::IpAddr, sync::Arc};
 
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
-use super::{Interner, addresses, applied, created, is_managed, known_annotations, label, service_key, uid};
-use crate::model::Pairs;
+use super::{addresses, created, is_managed, known_annotations, label, service_key, uid};
 use crate::{
     api::names,
     cluster::cache::Narrow,
-    model::{IpFamily, Protocol, ServiceKey, ServicePort, SessionAffinity, TrafficPolicy},
+    model::{IpFamily, Pairs, Protocol, ServiceKey, ServicePort, SessionAffinity, TrafficPolicy, intern},
 };
 
 /// A Service: an exported one, an annotated one, or a derived one of this project's imports.
@@ -55,12 +54,8 @@ pub struct Service {
     pub annotations: Pairs,
     /// Whether it is a derived Service of this project.
     pub managed: bool,
-    /// Name of the ServiceImport to which a derived Service belongs.
-    pub service_import: Option<Box<str>>,
-    /// Labels that this project applied, with their current values (by `managedFields`).
-    pub applied_labels: Pairs,
-    /// Annotations that this project applied, with their current values.
-    pub applied_annotations: Pairs,
+    /// Name of the ServiceImport that a derived Service belongs to.
+    pub service_import: Option<Arc<str>>,
 }
 
 /// `spec.type` of a Service.
@@ -95,11 +90,10 @@ impl Narrow for Service {
         service_key(metadata)
     }
 
-    fn narrow(object: v1::Service, interner: &mut Interner) -> Option<Self> {
+    fn narrow(object: v1::Service) -> Option<Self> {
         let metadata = &object.metadata;
         let spec = object.spec.unwrap_or_default();
         let managed = is_managed(metadata);
-        let (applied_labels, applied_annotations) = if managed { applied(metadata) } else { Default::default() };
         let cluster_ips = spec.cluster_ips.or_else(|| spec.cluster_ip.map(|ip| vec![ip])).unwrap_or_default();
         Some(Self {
             key: service_key(metadata)?,
@@ -127,9 +121,9 @@ impl Narrow for Service {
                 .map(String::into_boxed_str)
                 .collect(),
             external_name: spec.external_name.filter(|name| !name.is_empty()).map(String::into_boxed_str),
-            ports: spec.ports.iter().flatten().filter_map(|port| service_port(port, interner)).collect(),
+            ports: spec.ports.iter().flatten().filter_map(service_port).collect(),
             ip_families: spec.ip_families.iter().flatten().filter_map(|name| IpFamily::parse(name)).collect(),
-            ip_family_policy: spec.ip_family_policy.map(|policy| interner.string(&policy)),
+            ip_family_policy: spec.ip_family_policy.map(|policy| intern(&policy)),
             session_affinity: match spec.session_affinity.as_deref() {
                 Some("ClientIP") => SessionAffinity::ClientIp {
                     timeout: spec
@@ -143,24 +137,22 @@ impl Narrow for Service {
                 Some("Local") => TrafficPolicy::Local,
                 _ => TrafficPolicy::Cluster,
             },
-            traffic_distribution: spec.traffic_distribution.map(|name| interner.string(&name)),
+            traffic_distribution: spec.traffic_distribution.map(|name| intern(&name)),
             publish_not_ready_addresses: spec.publish_not_ready_addresses.unwrap_or(false),
             has_selector: spec.selector.is_some_and(|selector| !selector.is_empty()),
             annotations: known_annotations(metadata),
             managed,
-            service_import: managed.then(|| label(metadata, names::LABEL_SERVICE_NAME)).flatten().map(Box::from),
-            applied_labels,
-            applied_annotations,
+            service_import: managed.then(|| label(metadata, names::LABEL_SERVICE_NAME)).flatten().map(intern),
         })
     }
 }
 
 /// `None` for a protocol that Kubernetes does not have, or a number out of range. No API server accepts either.
-fn service_port(port: &v1::ServicePort, interner: &mut Interner) -> Option<ServicePort> {
+fn service_port(port: &v1::ServicePort) -> Option<ServicePort> {
     Some(ServicePort {
-        name: interner.string(port.name.as_deref().unwrap_or_default()),
+        name: intern(port.name.as_deref().unwrap_or_default()),
         protocol: Protocol::parse(port.protocol.as_deref())?,
         port: u16::try_from(port.port).ok()?,
-        app_protocol: port.app_protocol.as_deref().map(|name| interner.string(name)),
+        app_protocol: port.app_protocol.as_deref().map(intern),
     })
 }

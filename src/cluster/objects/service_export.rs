@@ -1,10 +1,14 @@
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{Interner, created, known_annotations, service_key, uid};
-use crate::model::Pairs;
-use crate::{api, awsmcs, cluster::cache::Narrow, model::ServiceKey};
+use super::{created, known_annotations, service_key, uid};
+use crate::{
+    api::{self, conditions::Said},
+    awsmcs,
+    cluster::cache::Narrow,
+    model::{Pairs, ServiceKey},
+};
 
 /// A ServiceExport.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,7 +32,7 @@ pub struct ServiceExport {
     /// Annotations with one of [`crate::api::names::ANNOTATION_PREFIXES`].
     pub annotations: Pairs,
     /// All conditions, no matter who wrote them.
-    pub conditions: Vec<Condition>,
+    pub conditions: Box<[Said]>,
 }
 
 impl Narrow for ServiceExport {
@@ -41,7 +45,7 @@ impl Narrow for ServiceExport {
         service_key(metadata)
     }
 
-    fn narrow(object: Self::Kind, _: &mut Interner) -> Option<Self> {
+    fn narrow(object: Self::Kind) -> Option<Self> {
         let metadata = &object.metadata;
         Some(Self {
             key: service_key(metadata)?,
@@ -53,7 +57,7 @@ impl Narrow for ServiceExport {
             annotations: known_annotations(metadata),
             exported_labels: object.spec.exported_labels,
             exported_annotations: object.spec.exported_annotations,
-            conditions: object.status.unwrap_or_default().conditions,
+            conditions: object.status.iter().flat_map(|status| &status.conditions).map(Said::from).collect(),
         })
     }
 }

@@ -1,14 +1,21 @@
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
-use super::{Interner, applied, is_managed, service_key, uid};
-use crate::model::Pairs;
-use crate::{
-    api::{self, ServiceImportSpec, ServiceImportStatus},
-    cluster::cache::Narrow,
-    model::ServiceKey,
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
 };
 
-/// A ServiceImport with all fields, so that a comparison decides whether it must be written.
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::{applied, is_managed, service_key, uid};
+use crate::{
+    api::{
+        self, EndpointSliceObjects, ServiceImportPort, ServiceImportSpec, ServiceImportStatus, ServiceImportType,
+        conditions::Said,
+    },
+    cluster::cache::Narrow,
+    model::{IpFamily, Pairs, Protocol, ServiceKey, ServicePort, intern},
+};
+
+/// A ServiceImport: all of it in some form, so that "nothing changed" is decided by comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceImport {
     /// Its key.
@@ -26,9 +33,64 @@ pub struct ServiceImport {
     /// Annotations that this project applied, with their current values.
     pub annotations: Pairs,
     /// `spec`.
-    pub spec: ServiceImportSpec,
+    pub spec: ImportSpec,
     /// `status`.
-    pub status: ServiceImportStatus,
+    pub status: ImportStatus,
+}
+
+/// `spec` of a ServiceImport: the fields that the controller reads, and a digest of all fields. Equal for equal specs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportSpec {
+    /// `type` is `Headless`.
+    pub headless: bool,
+    /// The valid ports.
+    pub ports: Box<[ServicePort]>,
+    /// The known IP families.
+    pub ip_families: Box<[IpFamily]>,
+    digest: u64,
+}
+
+impl From<&ServiceImportSpec> for ImportSpec {
+    fn from(spec: &ServiceImportSpec) -> Self {
+        let mut hasher = DefaultHasher::new();
+        spec.hash(&mut hasher);
+        let port = |port: &ServiceImportPort| {
+            Some(ServicePort {
+                name: intern(port.name.as_deref().unwrap_or_default()),
+                protocol: Protocol::parse(port.protocol.as_deref())?,
+                port: u16::try_from(port.port).ok()?,
+                app_protocol: port.app_protocol.as_deref().map(intern),
+            })
+        };
+        Self {
+            headless: spec.type_ == ServiceImportType::Headless,
+            ports: spec.ports.iter().filter_map(port).collect(),
+            ip_families: spec.ip_families.iter().filter_map(|family| IpFamily::parse(family)).collect(),
+            digest: hasher.finish(),
+        }
+    }
+}
+
+/// `status` of a ServiceImport.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ImportStatus {
+    /// The exporting clusters.
+    pub clusters: Box<[Arc<str>]>,
+    /// `conditions`.
+    pub conditions: Box<[Said]>,
+    /// `endpointSliceObjects`.
+    pub endpoint_slice_objects: Option<EndpointSliceObjects>,
+}
+
+impl From<&ServiceImportStatus> for ImportStatus {
+    fn from(status: &ServiceImportStatus) -> Self {
+        let ServiceImportStatus { clusters, conditions, endpoint_slice_objects } = status;
+        Self {
+            clusters: clusters.iter().map(|status| intern(&status.cluster)).collect(),
+            conditions: conditions.iter().map(Said::from).collect(),
+            endpoint_slice_objects: endpoint_slice_objects.clone(),
+        }
+    }
 }
 
 impl Narrow for ServiceImport {
@@ -41,7 +103,7 @@ impl Narrow for ServiceImport {
         service_key(metadata)
     }
 
-    fn narrow(object: Self::Kind, _: &mut Interner) -> Option<Self> {
+    fn narrow(object: Self::Kind) -> Option<Self> {
         let metadata = &object.metadata;
         let (labels, annotations) = applied(metadata);
         Some(Self {
@@ -52,8 +114,8 @@ impl Narrow for ServiceImport {
             managed: is_managed(metadata),
             labels,
             annotations,
-            spec: object.spec,
-            status: object.status.unwrap_or_default(),
+            spec: ImportSpec::from(&object.spec),
+            status: object.status.as_ref().map(ImportStatus::from).unwrap_or_default(),
         })
     }
 }

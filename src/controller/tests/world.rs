@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeSet, future::pending, sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use k8s_openapi::{
     api::{core::v1 as core, discovery::v1 as discovery},
     apimachinery::pkg::apis::meta::v1::Condition,
@@ -19,7 +18,7 @@ use crate::{
         Access, ErrorKind, Instance, Operation,
         fake::{Fake, Fault},
     },
-    cluster::{Caches, memory::MemoryCluster, selector::NamespaceSelector},
+    cluster::{Caches, Leadership, memory::MemoryCluster, selector::NamespaceSelector},
     env,
     import::derived_name,
     instances::{self, Naming, RegistrationPolicy, Selection},
@@ -32,25 +31,6 @@ const PATIENCE: Duration = Duration::from_mins(10);
 
 pub(super) fn key(name: &str) -> ServiceKey {
     ServiceKey::new("shop", name)
-}
-
-/// The only replica.
-struct Always;
-
-#[expect(clippy::unnecessary_wraps, reason = "a Lease may not be held; this one always is")]
-fn leads_until() -> Option<Instant> {
-    Some(Instant::now() + Duration::from_secs(10))
-}
-
-#[async_trait]
-impl driver::Leadership for Always {
-    fn is_leader_until(&self) -> Option<Instant> {
-        leads_until()
-    }
-
-    async fn confirm(&self) -> bool {
-        true
-    }
 }
 
 /// The registry that all clusters share, and the clock that all of them see.
@@ -237,25 +217,24 @@ impl Cluster {
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
         let (aws_mcs, registration) = (self.aws_mcs, self.registration);
         self.leader = Some(tokio::spawn(env::on(&self.machine, async move {
-            let (records, permit): (_, Arc<dyn instances::sync::Leadership>) =
-                if let Some(clusterset) = identity.clusterset.clone() {
-                    let mut settings =
-                        driver::LedgerSettings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
-                    settings.stale_ttl = stale_ttl;
-                    let ledger = driver::spawn(settings, fake.clone(), record, Always, pending());
-                    let permit = ledger.permit(leads_until);
-                    (Records::Ledger(ledger), Arc::new(permit))
-                } else {
-                    let local = driver::local::spawn(record, Always, fake.clone(), &identity.cluster_uid);
-                    (Records::Local(local), Arc::new(leads_until))
-                };
-            let (desired, receiver) = tokio::sync::watch::channel(Arc::default());
+            let leadership = Leadership::manual(Some(Instant::now() + Duration::from_hours(10_000)));
+            let records = if let Some(clusterset) = identity.clusterset.clone() {
+                let mut settings =
+                    driver::LedgerSettings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
+                settings.stale_ttl = stale_ttl;
+                Records::Ledger(driver::spawn(settings, fake.clone(), record, leadership.clone(), pending()))
+            } else {
+                let uid = &identity.cluster_uid;
+                Records::Local(driver::local::spawn(record, leadership.clone(), fake.clone(), uid))
+            };
+            let ledger = if let Records::Ledger(ledger) = &records { Some(ledger.status()) } else { None };
+            let (desired, receiver) = tokio::sync::watch::channel(instances::sync::Desired::new());
             let (_stop, stopped) = tokio::sync::oneshot::channel::<()>();
             let registered = instances::sync::spawn(
                 instances::sync::SyncSettings::new(identity.clone()),
                 fake.clone(),
                 receiver,
-                permit,
+                instances::sync::Permit { leadership, ledger },
                 async move { drop(stopped.await) },
             );
             let (subscribed, subscribed_receiver) = tokio::sync::watch::channel(Arc::default());

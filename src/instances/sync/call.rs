@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::Leadership;
+use super::Permit;
 use crate::{
     cloudmap::{
         CloudMap, CreateService, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Namespace, NewService,
@@ -143,6 +143,23 @@ pub(super) enum Event {
     },
 }
 
+impl Event {
+    /// The target that it is about; `None`: it is about what targets share.
+    pub(super) fn target(&self) -> Option<&Target> {
+        match self {
+            Self::Namespaces(_) | Self::NamespaceCreated { .. } | Self::Services { .. } => None,
+            Self::ServiceCreated { target, .. }
+            | Self::Inspected { target, .. }
+            | Self::Read { target, .. }
+            | Self::Written { target, .. }
+            | Self::HealthSet { target, .. }
+            | Self::TtlSet { target, .. }
+            | Self::Polled { target, .. }
+            | Self::ServiceDeleted { target, .. } => Some(target),
+        }
+    }
+}
+
 /// All instances of a service.
 #[derive(Debug)]
 pub(super) struct Inventory {
@@ -154,12 +171,12 @@ pub(super) struct Inventory {
 pub(super) struct Performer {
     cloudmap: Arc<dyn CloudMap>,
     identity: Owner,
-    leadership: Arc<dyn Leadership>,
+    permit: Permit,
 }
 
 impl Performer {
-    pub(super) fn new(cloudmap: Arc<dyn CloudMap>, identity: Owner, leadership: Arc<dyn Leadership>) -> Self {
-        Self { cloudmap, identity, leadership }
+    pub(super) fn new(cloudmap: Arc<dyn CloudMap>, identity: Owner, permit: Permit) -> Self {
+        Self { cloudmap, identity, permit }
     }
 
     pub(super) async fn perform(self: Arc<Self>, call: Call) -> Event {
@@ -251,8 +268,8 @@ impl Performer {
         write: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let error = |kind, message: &str| Err(Error { operation, kind, message: message.to_owned() });
-        let Some(until) = self.leadership.leads_until() else {
-            return error(ErrorKind::Other, "this replica no longer leads; nothing was sent");
+        let Some(until) = self.permit.until() else {
+            return error(ErrorKind::Other, "this replica does not lead any more, nothing was sent");
         };
         match timeout_at(until, write).await {
             Ok(result) => result,
@@ -362,7 +379,10 @@ impl Performer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cloudmap::{Access, NamespaceKind, fake::Fake};
+    use crate::{
+        cloudmap::{Access, NamespaceKind, fake::Fake},
+        cluster::Leadership,
+    };
 
     /// Planning already refuses such targets. This is the last protection if planning is wrong.
     #[tokio::test(start_paused = true)]
@@ -372,8 +392,9 @@ mod tests {
         let service_id = fake.registry().add_service(&namespace_id, "clusters", "cloudmap-mcs", "");
         let cluster = "c1".parse().unwrap();
         let identity = Owner { clusterset: None, cluster, cluster_uid: "uid-1".into() };
-        let leads = || Some(tokio::time::Instant::now() + Duration::from_secs(10));
-        let performer = Arc::new(Performer::new(Arc::new(fake.clone()), identity, Arc::new(leads)));
+        let permit =
+            Permit { leadership: Leadership::manual(Some(Instant::now() + Duration::from_hours(1))), ledger: None };
+        let performer = Arc::new(Performer::new(Arc::new(fake.clone()), identity, permit));
         let target = || Target { namespace: "clusterset-prod".into(), service: "clusters".into() };
         let id: Arc<str> = "k8s-1".into();
         let instance = Instance { id: id.clone(), attributes: BTreeMap::new() };

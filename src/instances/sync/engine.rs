@@ -13,10 +13,10 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Desired, Reason, SyncFigures, SyncSettings, TargetDesired, TargetStatus,
+    Desired, Reason, Statuses, SyncFigures, SyncSettings, TargetDesired, TargetStatus,
     call::{Call, Event},
     places::{Listed, by_name, listed},
-    state::{Class, Listing, Phase, Place, Reading, Seen, State, Want},
+    state::{Class, Counts, Listing, Phase, Place, Reading, Seen, State, Want},
     writes::OPERATIONS,
 };
 use crate::{
@@ -42,14 +42,20 @@ pub(super) const HANDOVER: Duration = Duration::from_secs(20);
 pub(super) struct Engine {
     pub(super) settings: Arc<SyncSettings>,
     pub(super) started: Instant,
-    pub(super) desired: Arc<Desired>,
-    pub(super) targets: BTreeMap<Target, State>,
+    pub(super) desired: Desired,
+    /// Boxed, because the nodes of a map have room for more than they hold.
+    pub(super) targets: BTreeMap<Target, Box<State>>,
     pub(super) namespaces: Listing<BTreeMap<Arc<str>, Namespace>>,
     /// By namespace id.
     pub(super) services: BTreeMap<Arc<str>, Listing<Services>>,
     pub(super) creating: BTreeMap<Arc<str>, Listing<()>>,
-    /// Whether statuses or statistics may differ from the last ones.
-    changed: bool,
+    statuses: Statuses,
+    /// Sums over all targets.
+    pub(super) counts: Counts,
+    /// Targets of which status or counts may be others.
+    changed: BTreeSet<Target>,
+    /// Statuses or figures may differ from the last ones that were taken.
+    news: bool,
     pub(super) queues: BTreeMap<(Class, bool), VecDeque<Target>>,
     pub(super) in_flight: BTreeMap<Class, usize>,
     pub(super) timers: BTreeMap<(Instant, u64), Target>,
@@ -68,12 +74,15 @@ impl Engine {
             started: now,
             drift_next: now,
             settings,
-            desired: Arc::default(),
+            desired: Desired::default(),
             targets: BTreeMap::new(),
             namespaces: Listing::default(),
             services: BTreeMap::new(),
             creating: BTreeMap::new(),
-            changed: true,
+            statuses: Statuses::default(),
+            counts: Counts::default(),
+            changed: BTreeSet::new(),
+            news: true,
             queues: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             timers: BTreeMap::new(),
@@ -87,24 +96,17 @@ impl Engine {
     }
 
     /// Sets the latest desired state. What an earlier one wanted and was not sent yet is forgotten.
-    pub(super) fn desire(&mut self, desired: &Arc<Desired>, now: Instant) {
-        self.changed = true;
+    pub(super) fn desire(&mut self, desired: &Desired, now: Instant) {
         let before = std::mem::replace(&mut self.desired, desired.clone());
-        let dropped =
-            |target: &Target, state: &mut State| !desired.targets.contains_key(target) && state.running.is_empty();
-        let dropped: BTreeSet<Target> = self.targets.extract_if(.., dropped).map(|(target, _)| target).collect();
-        if !dropped.is_empty() {
-            self.forget(&dropped);
-        }
-        for (target, wanted) in &desired.targets {
-            let old = before.targets.get(target);
-            let state = self.targets.entry(target.clone()).or_default();
-            if old == Some(wanted) {
+        for (target, old, wanted) in before.difference(desired) {
+            let Some(wanted) = wanted else {
+                self.drop_unwanted(target);
                 continue;
-            }
+            };
+            let state = self.targets.entry(target.clone()).or_default();
             state.pending = None;
             if matches!(state.phase, Phase::Gone) && !wanted.retiring {
-                *state = State::default();
+                **state = State { counted: state.counted, ..State::default() };
             }
             let flags = |d: &TargetDesired| {
                 (d.active, d.only_found.clone(), d.retiring, d.keep, d.consent.clone(), d.creation.clone())
@@ -129,26 +131,43 @@ impl Engine {
         }
     }
 
-    /// Forgets everything that is known only for targets that no longer exist.
-    fn forget(&mut self, dropped: &BTreeSet<Target>) {
-        for queue in self.queues.values_mut() {
-            queue.retain(|target| !dropped.contains(target));
+    /// Forgets a target that is not desired any more, as soon as nothing of it is on its way, and what is known for its sake.
+    /// (Its places in queues are passed over when their turn comes.)
+    fn drop_unwanted(&mut self, target: &Target) {
+        self.changed.insert(target.clone());
+        if self.desired.contains_key(target) || self.targets.get(target).is_some_and(|state| !state.running.is_empty())
+        {
+            return;
         }
-        self.timers.retain(|_, target| !dropped.contains(target));
-        let needed: BTreeSet<&Arc<str>> = self.targets.keys().map(|target| &target.namespace).collect();
-        self.creating.retain(|name, listing| needed.contains(name) || listing.is_loading());
-        if let Some((_, namespaces)) = &self.namespaces.rows {
-            let listed = namespaces.iter().filter(|(name, _)| needed.contains(name));
-            let ids: BTreeSet<&Arc<str>> = listed.map(|(_, namespace)| &namespace.id).collect();
-            self.services.retain(|id, listing| ids.contains(id) || listing.is_loading());
+        if let Some(state) = self.targets.remove(target) {
+            self.counts -= state.counted;
+        }
+        self.forget_unneeded(&target.namespace);
+    }
+
+    /// Forgets what is known of a Cloud Map namespace, if no target is in it.
+    fn forget_unneeded(&mut self, namespace: &Arc<str>) {
+        let first = Target { namespace: namespace.clone(), service: "".into() };
+        if self.targets.range(first..).next().is_some_and(|(other, _)| other.namespace == *namespace) {
+            return;
+        }
+        if self.creating.get(namespace).is_some_and(|listing| !listing.is_loading()) {
+            self.creating.remove(namespace);
+        }
+        let listed = self.namespaces.rows.as_ref().and_then(|(_, rows)| rows.get(namespace));
+        if let Some(id) = listed.map(|namespace| namespace.id.clone())
+            && self.services.get(&id).is_some_and(|listing| !listing.is_loading())
+        {
+            self.services.remove(&id);
         }
     }
 
     /// Puts a target into the queue for its next step, if it has one.
     pub(super) fn wake_target(&mut self, target: &Target, now: Instant) {
+        self.changed.insert(target.clone());
         let Some(want) = self.want(target, now) else { return };
         let Some(state) = self.targets.get_mut(target) else { return };
-        let withdrawn = self.desired.targets.get(target).is_some_and(|desired| desired.retiring);
+        let withdrawn = self.desired.get(target).is_some_and(|desired| desired.retiring);
         // Writes in a service wait until its owner is known. Nothing else does.
         let inspect = matches!(want, Want::Inspect { .. });
         let changed = inspect && state.pending.is_some() && !state.at_rest();
@@ -186,7 +205,6 @@ impl Engine {
     pub(super) fn next(&mut self, now: Instant) -> Option<Call> {
         while let Some(timer) = self.timers.first_entry().filter(|timer| timer.key().0 <= now) {
             let target = timer.remove();
-            self.changed = true;
             if let Some(state) = self.targets.get_mut(&target) {
                 state.pending = state.pending.take().filter(|_| state.retry.is_empty());
             }
@@ -236,8 +254,7 @@ impl Engine {
 
     /// The next step of a target.
     pub(super) fn want(&mut self, target: &Target, now: Instant) -> Option<Want> {
-        let desired = self.desired.clone();
-        let desired = desired.targets.get(target)?;
+        let desired = &Arc::clone(self.desired.get(target)?);
         let unfit = self.targets.get(target)?.unfit.is_some();
         let again =
             |place: &Place| place.refused_until.is_some_and(|until| until <= now) || unfit && place.again_at() <= now;
@@ -318,7 +335,7 @@ impl Engine {
     pub(super) fn gone(&mut self, target: &Target) {
         if let Some(state) = self.targets.get_mut(target) {
             let (found, reached) = (state.found.take(), Some(Arc::default()));
-            *state = State { phase: Phase::Gone, found, reached, ..State::default() };
+            **state = State { phase: Phase::Gone, found, reached, counted: state.counted, ..State::default() };
         }
     }
 
@@ -399,7 +416,14 @@ impl Engine {
 
     /// Takes the result of a call.
     pub(super) fn done(&mut self, event: Event, now: Instant) {
-        self.changed = true;
+        let target = event.target().cloned();
+        self.take_in(event, now);
+        if let Some(target) = target {
+            self.drop_unwanted(&target);
+        }
+    }
+
+    fn take_in(&mut self, event: Event, now: Instant) {
         let class = match &event {
             Event::Inspected { .. } => Class::Inspect,
             Event::Read { .. } => Class::Read,
@@ -432,12 +456,13 @@ impl Engine {
                     Ok(made) => {
                         self.creating.remove(&name);
                         match made.zip(self.namespaces.rows.as_mut()) {
-                            Some((namespace, (_, rows))) => drop(rows.insert(name, namespace)),
+                            Some((namespace, (_, rows))) => drop(rows.insert(name.clone(), namespace)),
                             None => self.namespaces.forget(now),
                         }
                     }
-                    Err(error) => self.creating.entry(name).or_default().loaded(Err(error), now),
+                    Err(error) => self.creating.entry(name.clone()).or_default().loaded(Err(error), now),
                 }
+                self.forget_unneeded(&name);
                 self.wake_unresolved(now);
             }
             Event::Services { namespace_id, result } => {
@@ -447,7 +472,14 @@ impl Engine {
                 let identity = &self.settings.identity;
                 let rows =
                     result.map(|services| services.iter().map(|s| (s.name.clone(), listed(s, identity))).collect());
+                let of = |(_, rows): &(_, BTreeMap<Arc<str>, Namespace>)| {
+                    rows.values().find(|namespace| namespace.id == namespace_id).map(|namespace| namespace.name.clone())
+                };
+                let name = self.namespaces.rows.as_ref().and_then(of);
                 self.services.entry(namespace_id).or_default().loaded(rows, now);
+                if let Some(name) = name {
+                    self.forget_unneeded(&name);
+                }
                 self.wake_unresolved(now);
             }
             Event::ServiceCreated { target, result } => self.service_created(&target, result, now),
@@ -475,30 +507,45 @@ impl Engine {
         self.gone(target);
     }
 
-    /// Whether statuses or statistics may have changed since the last call of this function.
-    pub(super) fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.changed)
+    /// Statuses and figures, if they may have changed since this was asked last.
+    pub(super) fn take_news(&mut self) -> Option<(Statuses, SyncFigures)> {
+        self.look_over();
+        std::mem::take(&mut self.news).then(|| (self.statuses.clone(), self.figures()))
     }
 
-    pub(super) fn statuses(&self) -> BTreeMap<Target, TargetStatus> {
-        let status = |(target, desired): (&Target, &TargetDesired)| {
-            let namespace = self.namespaces.rows.as_ref().and_then(|(_, rows)| rows.get(&target.namespace));
-            let dns = namespace.is_some_and(|namespace| namespace.kind != NamespaceKind::Http);
-            let status = self.targets.get(target).map(|state| state.status(desired, dns));
-            (target.clone(), status.unwrap_or_default())
-        };
-        self.desired.targets.iter().map(status).collect()
+    /// Brings statuses and counts up to date.
+    pub(super) fn look_over(&mut self) {
+        for target in std::mem::take(&mut self.changed) {
+            self.news = true;
+            if let Some(state) = self.targets.get_mut(&target) {
+                let counts = state.count_all();
+                self.counts -= std::mem::replace(&mut state.counted, counts);
+                self.counts += counts;
+            }
+            match self.status(&target) {
+                Some(status) if self.statuses.get(&target) == Some(&status) => None,
+                Some(status) => self.statuses.insert(target, status),
+                None => self.statuses.remove(&target),
+            };
+        }
+    }
+
+    /// `None`: it is not desired.
+    pub(super) fn status(&self, target: &Target) -> Option<TargetStatus> {
+        let desired = self.desired.get(target)?;
+        let namespace = self.namespaces.rows.as_ref().and_then(|(_, rows)| rows.get(&target.namespace));
+        let dns = namespace.is_some_and(|namespace| namespace.kind != NamespaceKind::Http);
+        let status = self.targets.get(target).map(|state| state.status(desired, dns));
+        Some(status.unwrap_or_default())
     }
 
     pub(super) fn figures(&self) -> SyncFigures {
-        let pending =
-            |state: &State| state.pending.as_ref().map_or(0, VecDeque::len) + state.untold.len() + state.retry.len();
         SyncFigures {
             targets: self.targets.len(),
-            registered: self.targets.values().map(State::registered).sum(),
-            queued: self.targets.values().map(pending).sum(),
+            registered: self.counts.registered,
+            queued: self.counts.queued,
             running: self.running,
-            drift_period: self.drift_period().0,
+            drift_period: self.drift_period(),
             drifted: self.drifted,
         }
     }

@@ -67,7 +67,8 @@ impl Engine {
     /// Takes the health with which an instance was registered; `None` if it has none.
     pub(super) fn registered_as(&mut self, target: &Target, id: &Arc<str>, told: Option<Told>) {
         let Some(state) = self.targets.get_mut(target) else { return };
-        match told {
+        let checked = state.place().is_some_and(|place| place.traits.has_custom_health_check());
+        match told.filter(|_| checked) {
             Some(told) => state.told.insert(Arc::clone(id), told),
             None => state.told.remove(id),
         };

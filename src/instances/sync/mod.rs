@@ -8,6 +8,7 @@ mod call;
 mod engine;
 mod health;
 mod notice;
+mod permit;
 mod places;
 mod state;
 #[cfg(test)]
@@ -16,12 +17,7 @@ mod ttl;
 mod upkeep;
 mod writes;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    future::Future,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::{
@@ -30,14 +26,15 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-pub use self::notice::Notice;
 use self::{call::Performer, engine::Engine};
+pub use self::{notice::Notice, permit::Permit};
 use super::{Consent, InstanceSpec, Owner};
 use crate::{
     api::events::EventReason,
     cloudmap::{CloudMap, DnsConfig},
     env,
     model::{ServiceKey, Target},
+    shared_map::SharedMap,
 };
 
 /// How often leadership is checked while nothing happens, and the minimum time between two publications of statuses.
@@ -66,12 +63,11 @@ impl SyncSettings {
     }
 }
 
-/// All targets for which this cluster has, or wants, a registration record.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Desired {
-    /// The desired state of each target.
-    pub targets: BTreeMap<Target, TargetDesired>,
-}
+/// All targets that this cluster has a registration record for, or wants one for.
+pub type Desired = SharedMap<Target, Arc<TargetDesired>>;
+
+/// Where each of them stands.
+pub type Statuses = SharedMap<Target, TargetStatus>;
 
 /// The desired state of a target.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -212,29 +208,17 @@ pub struct SyncFigures {
     pub drifted: u64,
 }
 
-/// Until when this replica may write. This is checked immediately before each write, which is given up at that time.
-pub trait Leadership: Send + Sync + 'static {
-    /// `None` if this replica does not lead.
-    fn leads_until(&self) -> Option<Instant>;
-}
-
-impl<F: Fn() -> Option<Instant> + Send + Sync + 'static> Leadership for F {
-    fn leads_until(&self) -> Option<Instant> {
-        self()
-    }
-}
-
 /// The running task. Dropping this does not stop the task; `shutdown` does.
 #[derive(Debug)]
 pub struct SyncHandle {
-    status: watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>>,
+    status: watch::Receiver<Statuses>,
     figures: watch::Receiver<SyncFigures>,
     task: JoinHandle<()>,
 }
 
 impl SyncHandle {
     /// The statuses of all targets in [`Desired`]; empty while another replica leads.
-    pub fn status(&self) -> watch::Receiver<Arc<BTreeMap<Target, TargetStatus>>> {
+    pub fn status(&self) -> watch::Receiver<Statuses> {
         self.status.clone()
     }
 
@@ -254,17 +238,17 @@ impl SyncHandle {
 pub fn spawn(
     settings: SyncSettings,
     cloudmap: Arc<dyn CloudMap>,
-    desired: watch::Receiver<Arc<Desired>>,
-    leadership: Arc<dyn Leadership>,
+    desired: watch::Receiver<Desired>,
+    permit: Permit,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> SyncHandle {
-    let (status, status_receiver) = watch::channel(Arc::default());
+    let (status, status_receiver) = watch::channel(Statuses::default());
     let (figures, figures_receiver) = watch::channel(SyncFigures::default());
     let task = Task {
-        performer: Arc::new(Performer::new(cloudmap, settings.identity.clone(), leadership.clone())),
+        performer: Arc::new(Performer::new(cloudmap, settings.identity.clone(), permit.clone())),
         settings: Arc::new(settings),
         desired,
-        leadership,
+        permit,
         status,
         figures,
     };
@@ -274,9 +258,9 @@ pub fn spawn(
 struct Task {
     settings: Arc<SyncSettings>,
     performer: Arc<Performer>,
-    desired: watch::Receiver<Arc<Desired>>,
-    leadership: Arc<dyn Leadership>,
-    status: watch::Sender<Arc<BTreeMap<Target, TargetStatus>>>,
+    desired: watch::Receiver<Desired>,
+    permit: Permit,
+    status: watch::Sender<Statuses>,
     figures: watch::Sender<SyncFigures>,
 }
 
@@ -284,37 +268,37 @@ impl Task {
     async fn run(mut self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         // The observed state of a previous term is worthless: another replica may have written since.
-        let mut term: Option<Engine> = None;
+        let mut picture: Option<(u64, Engine)> = None;
         let mut calls = FuturesUnordered::new();
         let mut publish = Instant::now();
         loop {
             let now = Instant::now();
-            let leads = self.leadership.leads_until().is_some_and(|until| until > now);
-            if leads && term.is_none() {
-                let mut engine = Engine::new(self.settings.clone(), now);
-                engine.desire(&self.desired.borrow_and_update().clone(), now);
-                term = Some(engine);
-            } else if !leads && term.take().is_some() {
+            let (term, may_write) = (self.permit.term(), self.permit.until().is_some_and(|until| until > now));
+            if picture.take_if(|(of, _)| Some(*of) != term).is_some() {
                 calls.clear();
-                self.status.send_replace(Arc::default());
+                self.status.send_replace(Statuses::default());
                 self.figures.send_replace(SyncFigures::default());
             }
+            if let Some(term) = term.filter(|_| may_write && picture.is_none()) {
+                let mut engine = Engine::new(self.settings.clone(), now);
+                engine.desire(&self.desired.borrow_and_update(), now);
+                picture = Some((term, engine));
+            }
             let mut wake = now + TICK;
-            if let Some(engine) = &mut term {
-                while let Some(call) = engine.next(now) {
+            if let Some((_, engine)) = &mut picture {
+                while may_write && let Some(call) = engine.next(now) {
                     calls.push(self.performer.clone().perform(call));
                 }
-                if now >= publish && engine.take_changed() {
+                if now >= publish && self.publish(engine) {
                     publish = now + TICK;
-                    self.publish(engine);
                 }
-                wake = engine.wake().map_or(wake, |at| wake.min(at));
+                wake = engine.wake().filter(|_| may_write).map_or(wake, |at| wake.min(at));
             }
             tokio::select! {
                 biased;
                 () = &mut shutdown => break,
                 Some(event) = calls.next(), if !calls.is_empty() => {
-                    if let Some(engine) = &mut term {
+                    if let Some((_, engine)) = &mut picture {
                         engine.done(event, Instant::now());
                     }
                 }
@@ -322,9 +306,8 @@ impl Task {
                     if changed.is_err() {
                         break;
                     }
-                    let desired = self.desired.borrow_and_update().clone();
-                    if let Some(engine) = &mut term {
-                        engine.desire(&desired, Instant::now());
+                    if let Some((_, engine)) = &mut picture {
+                        engine.desire(&self.desired.borrow_and_update(), Instant::now());
                     }
                 }
                 () = sleep_until(wake) => {}
@@ -333,16 +316,15 @@ impl Task {
         let _ = tokio::time::timeout(GRACE, async { while calls.next().await.is_some() {} }).await;
     }
 
-    fn publish(&self, engine: &Engine) {
-        let statuses = engine.statuses();
+    /// Returns whether there was anything to say.
+    fn publish(&self, engine: &mut Engine) -> bool {
+        let Some((statuses, figures)) = engine.take_news() else { return false };
         self.status.send_if_modified(|published| {
-            let changed = **published != statuses;
-            if changed {
-                *published = Arc::new(statuses);
-            }
+            let changed = *published != statuses;
+            *published = statuses;
             changed
         });
-        let figures = engine.figures();
         self.figures.send_if_modified(|published| std::mem::replace(published, figures) != figures);
+        true
     }
 }

@@ -219,7 +219,7 @@ impl Engine {
         result: Result<(Service, BTreeMap<String, String>), Error>,
         now: Instant,
     ) {
-        let consent = self.desired.targets.get(target).map(|desired| desired.consent.clone()).unwrap_or_default();
+        let consent = self.desired.get(target).map(|desired| desired.consent.clone()).unwrap_or_default();
         let Some(state) = self.targets.get_mut(target) else { return };
         state.busy = false;
         match result {

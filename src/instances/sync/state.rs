@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::{AddAssign, SubAssign},
     sync::Arc,
     time::Duration,
 };
@@ -170,9 +171,38 @@ pub(super) struct Reading {
     pub(super) written: BTreeSet<Arc<str>>,
 }
 
+/// What a target, or all of them, have of something.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    /// Own instances that are known to be registered.
+    pub(super) registered: usize,
+    /// Writes that wait for their turn.
+    pub(super) queued: usize,
+    /// Listing calls that reading takes, by what was there last. (Health comes from another operation, at a rate of its own.)
+    pub(super) pages: usize,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, Self { registered, queued, pages }: Self) {
+        self.registered += registered;
+        self.queued += queued;
+        self.pages += pages;
+    }
+}
+
+impl SubAssign for Counts {
+    fn sub_assign(&mut self, Self { registered, queued, pages }: Self) {
+        self.registered -= registered;
+        self.queued -= queued;
+        self.pages -= pages;
+    }
+}
+
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own: any of them goes with any other")]
 pub(super) struct State {
+    /// As it is counted among all.
+    pub(super) counted: Counts,
     pub(super) phase: Phase,
     /// The service to which all of this belongs.
     pub(super) service_id: Option<Arc<str>>,
@@ -243,6 +273,17 @@ impl State {
 
     pub(super) fn registered(&self) -> usize {
         self.own.values().filter(|digest| digest.is_some()).count()
+    }
+
+    pub(super) fn count_all(&self) -> Counts {
+        let pending = self.pending.as_ref().map_or(0, VecDeque::len);
+        let pages = if self.seen == Seen::Never { 0 } else { self.pages() };
+        Counts { registered: self.registered(), queued: pending + self.untold.len() + self.retry.len(), pages }
+    }
+
+    /// As [`Counts::pages`].
+    pub(super) fn pages(&self) -> usize {
+        1 + (self.own.len() + self.foreign) / 100
     }
 
     /// Forgets the service and its instances, but not the calls in flight.

@@ -9,7 +9,6 @@ use super::{
     engine::Engine,
     state::{Class, Seen, State, Want},
 };
-use crate::model::Target;
 
 /// When to look again for targets to check if there are none, as at the beginning of a term.
 const NOTHING_YET: Duration = Duration::from_secs(1);
@@ -28,19 +27,16 @@ impl Engine {
         if now < self.drift_next || !self.may_check() {
             return None;
         }
-        let (period, pages) = self.drift_period();
-        let idle = |(_, state): &(&Target, &State)| {
-            let mine = state.place().is_some_and(|place| place.refused_until.is_none());
-            mine && state.seen != Seen::Never && state.reading.is_none() && state.running.is_empty()
-        };
+        self.look_over();
+        let (period, pages) = (self.drift_period(), self.counts.pages);
         let last = self.drift_last.take();
         let after = (last.as_ref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let next = self.targets.range(after).find(idle).or_else(|| self.targets.iter().find(idle));
+        let next = self.targets.range(after).chain(&self.targets).find(|(_, state)| is_idle(state));
         let Some((target, state)) = next else {
             self.drift_next = now + NOTHING_YET;
             return None;
         };
-        let (target, cost) = (target.clone(), pages_of(state));
+        let (target, cost) = (target.clone(), state.pages());
         self.drift_last = Some(target.clone());
         self.drift_next = now + period.mul_f64(cost as f64 / pages.max(1) as f64);
         let service_id = self.targets.get(&target)?.place()?.service_id.clone();
@@ -53,16 +49,15 @@ impl Engine {
         self.drift_next = self.drift_next.min(now + NOTHING_YET);
     }
 
-    /// The period of the drift checks, and the number of calls in one round.
-    pub(super) fn drift_period(&self) -> (Duration, usize) {
-        let pages = self.targets.values().filter(|state| state.seen != Seen::Never).map(pages_of).sum::<usize>();
-        let needed = Duration::from_secs_f64(pages as f64 / self.settings.drift_budget.max(0.01));
-        (needed.max(self.settings.drift_period), pages)
+    /// The period of the drift checks.
+    pub(super) fn drift_period(&self) -> Duration {
+        let needed = Duration::from_secs_f64(self.counts.pages as f64 / self.settings.drift_budget.max(0.01));
+        needed.max(self.settings.drift_period)
     }
 }
 
-/// Number of listing calls to read a target, judging by its last reading. (Health comes from another operation, with a
-/// rate of its own.)
-fn pages_of(state: &State) -> usize {
-    1 + (state.own.len() + state.foreign) / 100
+/// Whether a target can be read again: it was read, and is not being read or written.
+fn is_idle(state: &State) -> bool {
+    let mine = state.place().is_some_and(|place| place.refused_until.is_none());
+    mine && state.seen != Seen::Never && state.reading.is_none() && state.running.is_empty()
 }

@@ -160,8 +160,7 @@ impl Engine {
         id: Arc<str>,
         now: Instant,
     ) -> Option<Call> {
-        let desired = self.desired.clone();
-        let desired = desired.targets.get(target)?;
+        let desired = &Arc::clone(self.desired.get(target)?);
         let state = self.targets.get_mut(target)?;
         state.pending.as_mut()?.pop_front();
         if state.taken.contains(&id) {
@@ -357,9 +356,6 @@ impl Engine {
             state.pending = None;
         }
         touch(state, id);
-        if !self.desired.targets.contains_key(target) && state.running.is_empty() {
-            self.targets.remove(target);
-        }
     }
 
     fn succeeded(&mut self, target: &Target, id: &Arc<str>, effect: Option<Digest>, now: Instant) {
@@ -404,7 +400,7 @@ impl Engine {
 
     /// Whether an instance that was just written must be written again, because the desired state changed meanwhile.
     fn look_again(&mut self, target: &Target, id: &Arc<str>) {
-        let Some(desired) = self.desired.targets.get(target) else { return };
+        let Some(desired) = self.desired.get(target) else { return };
         let Some(state) = self.targets.get_mut(target) else { return };
         let Some(traits) = state.place().map(|place| place.traits) else { return };
         let spec = find(wanted(state, desired), id).map(std::slice::from_ref).unwrap_or_default();
@@ -424,12 +420,12 @@ impl Engine {
 
     /// Takes a complete listing of a target's service, or an error.
     pub(super) fn was_read(&mut self, target: &Target, begun: Instant, result: Result<Inventory, Error>, now: Instant) {
-        let desired = self.desired.clone();
+        let desired = self.desired.get(target).cloned();
         let certain = self.certain_from(target);
         let Some(state) = self.targets.get_mut(target) else { return };
         // An earlier reading may be answered after the target was found again, and is being read once more.
         let Some(Reading { written, .. }) = state.reading.take_if(|reading| reading.begun == begun) else { return };
-        let Some(desired) = desired.targets.get(target) else { return };
+        let Some(desired) = desired else { return };
         match result {
             Err(error) => {
                 if error.kind == ErrorKind::NotFound {

@@ -142,16 +142,6 @@ impl LedgerHandle {
     pub fn status(&self) -> watch::Receiver<Arc<Status>> {
         self.status.clone()
     }
-
-    /// Until when anything may be written in the name of this cluster, given until when this process leads. A cluster
-    /// that does not (or no longer) own its id writes nothing at all (W0).
-    pub fn permit(
-        &self,
-        leads_until: impl Fn() -> Option<Instant> + Send + Sync + 'static,
-    ) -> impl Fn() -> Option<Instant> + Send + Sync + 'static {
-        let status = self.status();
-        move || leads_until().filter(|_| status.borrow().stage.owns_id())
-    }
 }
 
 impl Drop for LedgerHandle {

@@ -49,6 +49,11 @@ impl Default for Status {
 }
 
 impl Status {
+    /// The epoch in which this cluster owns its id, if it does: who does not own it (any more) writes nothing at all (W0).
+    pub fn owned_epoch(&self) -> Option<u64> {
+        self.stage.owns_id().then_some(self.epoch)
+    }
+
     pub(super) fn of(term: &Term, heads_error: Option<&String>, bytes_read: u64) -> Self {
         Self {
             stage: term.writer().stage(),

@@ -206,7 +206,8 @@ impl Writer {
             None if self.created || gives_up => self.start_baseless(now, Arc::default()),
             Some(head) if gives_up => {
                 let salvaged = head.delta.apply(&search.salvage);
-                let records = Arc::new(salvaged.into_iter().filter(|(key, _)| records::is_claim(key)).collect());
+                let records = salvaged.iter().filter(|(key, _)| records::is_claim(key));
+                let records = Arc::new(records.map(|(key, value)| (key.clone(), value.clone())).collect());
                 self.start_baseless(now, records);
                 self.run.written = head.written;
             }
@@ -261,7 +262,7 @@ impl Writer {
                 if let Some(fetch) = search.fetch.take() {
                     // What the newer one said counts.
                     let newer = std::mem::replace(&mut search.salvage, fetch.salvage());
-                    search.salvage.extend(newer);
+                    search.salvage.extend(newer.iter().map(|(key, value)| (key.clone(), value.clone())));
                 }
                 search.retry_at = now.mono + self.timing.backoff_min / 2;
             }

@@ -11,7 +11,7 @@ mod publish;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    Map,
+    Map, Value,
     call::{Call, CallId, Failure, Ids, Outbox, Outcome},
     codec,
     head::{Delta, Head, Root},
@@ -101,6 +101,8 @@ pub struct Writer {
     stranger: Option<Stranger>,
     /// The state to be published, and how many there were before.
     desired: Option<Arc<Map>>,
+    /// Of all keys and values in it.
+    desired_bytes: usize,
     generation: u64,
     changed_at: Duration,
     leaving: bool,
@@ -276,6 +278,7 @@ impl Writer {
             recorded: 0,
             stranger: None,
             desired: None,
+            desired_bytes: 0,
             generation: 0,
             changed_at: Duration::ZERO,
             leaving: false,
@@ -410,18 +413,25 @@ impl Writer {
 
     /// Sets a new desired state. It is published at once if no head operation is in flight.
     pub(super) fn desire(&mut self, now: Now, map: Arc<Map>, out: &mut Outbox) {
-        if let Some((key, value)) = map.iter().find(|(_, value)| value.len() > self.limits.value_bytes) {
-            self.error = Some(format!("the record {key} takes {} bytes; the change is not published", value.len()));
+        let before = self.desired.clone().unwrap_or_default();
+        let (mut bytes, mut changed) = (self.desired_bytes, self.desired.is_none());
+        for (key, old, new) in before.difference(&map) {
+            let size = |value: Option<&Value>| value.map_or(0, |value| key.len() + value.len());
+            (bytes, changed) = (bytes + size(new) - size(old), true);
+            if let Some(value) = new.filter(|value| value.len() > self.limits.value_bytes) {
+                self.error = Some(format!("the record {key} takes {} bytes: the change is not published", value.len()));
+                return;
+            }
+        }
+        if !changed {
             return;
         }
-        if self.desired.as_ref().is_some_and(|desired| **desired == *map) {
-            return;
-        }
-        if let Some(excess) = tree::excess(&map) {
+        if let Some(excess) = tree::excess(map.len(), bytes) {
             self.error = Some(excess);
             return;
         }
         self.desired = Some(map);
+        self.desired_bytes = bytes;
         self.generation += 1;
         self.changed_at = now.mono;
         self.advance(now, out);

@@ -60,13 +60,12 @@ async fn ten_thousand_instances_never_delay_the_ledger() {
     let fake = Fake::new();
     let limits = Limits::new(&Rates::default(), None);
     let shared = Arc::new(Limited::new(fake.clone(), limits));
-    let (desired, receiver) = watch::channel(Arc::default());
-    let leadership = || Some(Instant::now() + Duration::from_secs(10));
+    let (desired, receiver) = watch::channel(Desired::new());
     let settings = SyncSettings::new(identity("uid-1"));
-    let handle = spawn(settings, shared.clone(), receiver, Arc::new(leadership), std::future::pending());
+    let handle = spawn(settings, shared.clone(), receiver, permit(), std::future::pending());
     let services: Vec<_> = (0..100).map(|i| format!("s-{i}")).collect();
-    let targets = services.iter().map(|s| (target("shop", s), active(specs("uid-1", s, 1..=100, "a")))).collect();
-    desired.send_replace(Arc::new(Desired { targets }));
+    let wanted = services.iter().map(|s| (target("shop", s), active(specs("uid-1", s, 1..=100, "a"))));
+    desired.send_replace(targets(wanted));
 
     let head = fake.registry().add_service(&"ledger".into(), "clusters", "ledger", "");
     let mut worst = Duration::ZERO;

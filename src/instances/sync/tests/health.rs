@@ -112,7 +112,7 @@ async fn a_new_leader_and_a_drift_check_correct_wrong_health_statuses() {
     let former = World::new(fake.clone());
     former.desire([(web.clone(), joined(pods("web", &[(1, READY), (2, READY)])))]);
     former.registered(&web, 2).await;
-    former.leads.store(false, Ordering::SeqCst);
+    former.lead(false);
     sleep(Duration::from_secs(1)).await;
     let ids = specs("uid-1", "web", 1..=2, "a").iter().map(|spec| spec.id().clone()).collect::<Vec<_>>();
     fake.registry().unhealthy.insert((service.clone(), ids[0].clone()));

@@ -36,12 +36,12 @@ async fn waits_for_the_record_and_for_leadership() {
     sleep(Duration::from_mins(5)).await;
     assert!(world.fake.registry().calls.is_empty());
 
-    world.leads.store(false, Ordering::SeqCst);
+    world.lead(false);
     world.desire([(web.clone(), active(specs("uid-1", "web", 1..=3, "a")))]);
     sleep(Duration::from_mins(5)).await;
     assert!(world.fake.registry().calls.is_empty());
 
-    world.leads.store(true, Ordering::SeqCst);
+    world.lead(true);
     world.registered(&web, 3).await;
 }
 
@@ -52,10 +52,8 @@ async fn a_new_leader_takes_over_from_the_previous_one() {
     let former = World::new(fake.clone());
     former.desire([(web.clone(), active(specs("uid-1", "web", 1..=4, "a")))]);
     former.registered(&web, 4).await;
-    former.leads.store(false, Ordering::SeqCst);
-    sleep(Duration::from_secs(1)).await;
-    assert!(former.handle.status().borrow().is_empty());
     let writes = former.writes();
+    drop(former);
 
     let next = World::new(fake);
     next.desire([(web.clone(), active(specs("uid-1", "web", 3..=6, "a")))]);
@@ -70,12 +68,36 @@ async fn leadership_that_ends_stops_the_queue() {
     let web = target("shop", "web");
     world.desire([(web.clone(), active(specs("uid-1", "web", 1..=1000, "a")))]);
     sleep(Duration::from_secs(10)).await;
-    world.leads.store(false, Ordering::SeqCst);
+    world.lead(false);
     sleep(Duration::from_secs(1)).await;
     let writes = world.writes();
     assert!(writes > 0 && writes < 1000);
     sleep(Duration::from_mins(1)).await;
     assert_eq!(world.writes(), writes);
+}
+
+/// As while the API server is away: nobody else can have written.
+#[tokio::test(start_paused = true)]
+async fn a_pause_within_a_term_costs_no_reading_and_a_new_term_does() {
+    let world = World::new(Fake::new());
+    let web = target("shop", "web");
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=3, "a")))]);
+    world.registered(&web, 3).await;
+    let listings = || [Operation::ListNamespaces, Operation::ListServices].map(|operation| world.count(operation));
+    let before = listings();
+    world.lead(false);
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=4, "a")))]);
+    sleep(Duration::from_mins(10)).await;
+    assert_eq!((world.writes(), world.status(&web).registered), (3, 3));
+    world.lead(true);
+    world.until(&web, |status| status.registered == 4).await;
+    assert_eq!((world.writes(), listings()), (4, before));
+
+    world.begin_term();
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=5, "a")))]);
+    world.registered(&web, 5).await;
+    assert_eq!(world.writes(), 5);
+    assert!(listings().iter().zip(before).all(|(now, before)| *now > before));
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,9 +285,7 @@ async fn a_later_namespace_with_the_same_name_moves_nothing() {
             (later.id, later.arn) = ("ns-0".into(), "arn:ns-0".into());
         }
         // Another leader, which knows only what exists.
-        world.leads.store(false, Ordering::SeqCst);
-        sleep(Duration::from_secs(2)).await;
-        world.leads.store(true, Ordering::SeqCst);
+        world.begin_term();
         world.desire([(web.clone(), active(specs("uid-1", "web", 2..=4, "a")))]);
         world.registered(&web, 3).await;
         sleep(Duration::from_mins(5)).await;

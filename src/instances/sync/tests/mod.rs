@@ -13,11 +13,8 @@ mod trouble;
 mod ttl;
 
 use std::{
-    collections::BTreeSet,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    collections::{BTreeMap, BTreeSet},
+    sync::Mutex,
 };
 
 use tokio::{sync::oneshot, time::sleep};
@@ -28,7 +25,9 @@ use crate::{
         ErrorKind, Instance, Lane, Limited, Limits, NamespaceKind, Operation, Rates, Service,
         fake::{Fake, Fault},
     },
+    cluster::Leadership,
     instances::{Source, ownership::is_ours},
+    ledger::{driver::Status, writer::Stage},
     model::{Conditions, Endpoint, ServiceKey, fixtures},
 };
 
@@ -77,11 +76,25 @@ fn ecs(id: u32) -> Instance {
     Instance { id: format!("{id:032x}").into(), attributes: attributes.map(|(k, v)| (k.to_owned(), v)).into() }
 }
 
+fn lease(held: bool) -> Option<Instant> {
+    held.then(|| Instant::now() + Duration::from_hours(10_000))
+}
+
+/// To write for ever.
+fn permit() -> Permit {
+    Permit { leadership: Leadership::manual(lease(true)), ledger: None }
+}
+
+fn targets(targets: impl IntoIterator<Item = (Target, TargetDesired)>) -> Desired {
+    targets.into_iter().map(|(target, desired)| (target, Arc::new(desired))).collect()
+}
+
 /// A running task with everything that a test controls.
 struct World {
     fake: Fake,
-    desired: watch::Sender<Arc<Desired>>,
-    leads: Arc<AtomicBool>,
+    desired: watch::Sender<Desired>,
+    leadership: Leadership,
+    ledger: watch::Sender<Arc<Status>>,
     handle: SyncHandle,
     _shutdown: oneshot::Sender<()>,
 }
@@ -92,20 +105,30 @@ impl World {
     }
 
     fn with(fake: Fake, rates: &Rates, settings: SyncSettings) -> Self {
-        let (desired, receiver) = watch::channel(Arc::default());
+        let (desired, receiver) = watch::channel(Desired::new());
         let (shutdown, stopped) = oneshot::channel();
-        let leads = Arc::new(AtomicBool::new(true));
-        let leader = leads.clone();
-        let leadership = move || leader.load(Ordering::SeqCst).then(|| Instant::now() + Duration::from_secs(10));
+        let (ledger, status) = watch::channel(Arc::new(Status { stage: Stage::Running, ..Status::default() }));
+        let permit = Permit { ledger: Some(status), ..permit() };
+        let leadership = permit.leadership.clone();
         let limited = Limited::new(fake.clone(), Limits::new(rates, None));
-        let handle = spawn(settings, Arc::new(limited), receiver, Arc::new(leadership), async {
+        let handle = spawn(settings, Arc::new(limited), receiver, permit, async {
             let _ = stopped.await;
         });
-        Self { fake, desired, leads, handle, _shutdown: shutdown }
+        Self { fake, desired, leadership, ledger, handle, _shutdown: shutdown }
     }
 
     fn desire(&self, targets: impl IntoIterator<Item = (Target, TargetDesired)>) {
-        self.desired.send_replace(Arc::new(Desired { targets: targets.into_iter().collect() }));
+        self.desired.send_replace(super::tests::targets(targets));
+    }
+
+    /// The Lease is, or is not, held in the same term.
+    fn lead(&self, held: bool) {
+        self.leadership.set(lease(held));
+    }
+
+    /// Another leader was elected, and then this one again.
+    fn begin_term(&self) {
+        self.ledger.send_modify(|status| Arc::make_mut(status).epoch += 1);
     }
 
     fn status(&self, target: &Target) -> TargetStatus {

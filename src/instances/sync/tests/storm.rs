@@ -104,7 +104,7 @@ async fn storm(steps: Vec<Step>, checked: bool) {
                 fake.registry().instances.remove(&(service.clone(), id));
             }
             Step::NewLeader => {
-                world.leads.store(false, Ordering::SeqCst);
+                world.lead(false);
                 sleep(Duration::from_secs(1)).await;
                 world = World::new(fake.clone());
             }

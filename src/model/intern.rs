@@ -1,0 +1,84 @@
+//! Sharing of values that thousands of objects repeat: names, zones, sets of ports.
+
+use std::{
+    collections::HashSet,
+    hash::Hash,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+};
+
+use super::EndpointPort;
+
+/// The one [`Arc`] for this text, which is there as long as anybody holds it (and for a while longer, which is why a long one
+/// is not shared).
+pub fn intern(text: &str) -> Arc<str> {
+    static TEXTS: LazyLock<Mutex<Pool<str>>> = LazyLock::new(Mutex::default);
+    if text.len() > MAX_SHARED {
+        return text.into();
+    }
+    TEXTS.lock().unwrap_or_else(PoisonError::into_inner).share(text)
+}
+
+/// As [`intern`].
+pub fn intern_ports(ports: &[EndpointPort]) -> Arc<[EndpointPort]> {
+    static SETS: LazyLock<Mutex<Pool<[EndpointPort]>>> = LazyLock::new(Mutex::default);
+    SETS.lock().unwrap_or_else(PoisonError::into_inner).share(ports)
+}
+
+/// Longest text that is shared, in bytes: the longest name of an object.
+const MAX_SHARED: usize = 253;
+
+#[derive(Debug)]
+struct Pool<T: ?Sized> {
+    values: HashSet<Arc<T>>,
+    /// Size at which unused values are looked for.
+    sweep_at: usize,
+}
+
+impl<T: ?Sized> Default for Pool<T> {
+    fn default() -> Self {
+        Self { values: HashSet::new(), sweep_at: MIN_SWEEP }
+    }
+}
+
+/// Below this, looking for unused values is not worth it.
+const MIN_SWEEP: usize = 256;
+
+impl<T: ?Sized + Eq + Hash> Pool<T> {
+    fn share<'a>(&mut self, value: &'a T) -> Arc<T>
+    where
+        Arc<T>: From<&'a T>,
+    {
+        if let Some(shared) = self.values.get(value) {
+            return Arc::clone(shared);
+        }
+        if self.values.len() >= self.sweep_at {
+            self.values.retain(|value| Arc::strong_count(value) > 1);
+            self.values.shrink_to(self.values.len() * 2);
+            self.sweep_at = (self.values.len() * 2).max(MIN_SWEEP);
+        }
+        let shared: Arc<T> = value.into();
+        self.values.insert(Arc::clone(&shared));
+        shared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_values_are_one() {
+        assert!(Arc::ptr_eq(&intern("eu-west-1a"), &intern("eu-west-1a")));
+    }
+
+    #[test]
+    fn unused_values_are_dropped() {
+        let mut pool = Pool::<str>::default();
+        let kept = pool.share("kept");
+        for n in 0..10 * MIN_SWEEP {
+            pool.share(&n.to_string());
+        }
+        assert!(pool.values.len() <= MIN_SWEEP);
+        assert!(Arc::ptr_eq(&kept, &pool.share("kept")));
+    }
+}
