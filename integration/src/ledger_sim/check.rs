@@ -51,15 +51,19 @@ impl Sim {
         of_uid.find(|&index| *self.clusters[index].expected_id == *id).unwrap_or(first)
     }
 
-    /// Which version of which cluster with this UID a state is.
-    fn origin(&self, uid: &str, state: &Arc<Map>) -> Option<(usize, usize)> {
+    /// Which version of which cluster with this UID a state is. It can be one of both twins': then the one that goes on
+    /// from what was there `before`.
+    fn origin(&self, uid: &str, state: &Arc<Map>, before: Option<&Imported>) -> Option<(usize, usize)> {
         let of_uid = self.clusters.iter().enumerate().filter(|(_, cluster)| *cluster.uid == *uid);
-        let mut found = of_uid.filter_map(|(index, Cluster { states, .. })| {
+        let found = of_uid.filter_map(|(index, Cluster { states, .. })| {
             // Only the first state and those of a cluster that leaves have no number; they are empty.
             let version = version_of(state).or_else(|| states.iter().rposition(|state| state.is_empty()))?;
             states.get(version).is_some_and(|real| real == state).then_some((index, version))
         });
-        found.next()
+        let goes_back = |&(writer, version): &(usize, usize)| {
+            before.is_some_and(|before| before.writer == writer && before.version > Some(version))
+        };
+        found.min_by_key(goes_back)
     }
 
     fn runs(&self, cluster: usize) -> bool {
@@ -69,11 +73,11 @@ impl Sim {
 
     fn check_state(&mut self, proc: usize, id: &Arc<str>, remote: &Remote, state: &Arc<Map>) {
         let reader = self.procs[proc].cluster;
-        let Some((writer, version)) = self.origin(&remote.uid, state) else {
+        let before = self.clusters[reader].imported.get(id).cloned();
+        let Some((writer, version)) = self.origin(&remote.uid, state, before.as_ref()) else {
             let (name, version) = (self.name(proc), version_of(state));
             return self.violate("I1", format!("{name} applies a state of {id} that never was (version {version:?})"));
         };
-        let before = self.clusters[reader].imported.get(id).cloned();
         if let Some(before) = before.as_ref().filter(|before| before.uid == remote.uid)
             && let Some(old) = before.version
             && (remote.position.epoch, if before.writer == writer { version } else { old }) < (before.epoch, old)

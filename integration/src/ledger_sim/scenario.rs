@@ -101,7 +101,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "leave-slow", leave: true, slow: 0.1, gap: 0.0, converge: 200.0, ..BASE },
     Scenario { name: "leave-running", leave: true, stays: true, ..BASE },
     Scenario { name: "vandal", vandal: true, converge: 300.0, ..BASE },
-    Scenario { name: "restore", restore: true, crash: 100.0, ..BASE },
+    Scenario { name: "restore", restore: true, crash: 100.0, converge: 300.0, ..BASE },
     Scenario { name: "record-deleted", record_deleted: Some(150.0), lease_deleted: 150.0, converge: 250.0, ..BASE },
     Scenario { name: "stuck", stuck: 0.04, converge: 250.0, pause: 400.0, crash: 400.0, ..BASE },
     Scenario { name: "calm-steady", burst: 0.0, change: 20.0, ..CALM },

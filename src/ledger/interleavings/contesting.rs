@@ -34,7 +34,7 @@ fn a_cluster_restored_from_a_backup_writes_nothing_while_the_original_lives() {
     assert_eq!((copy.term.writer().stage(), copy.writes), (contested("blue"), 0));
     assert_eq!((original.term.writer().stage(), world.heads["blue"].position.epoch), (Stage::Running, epoch));
     // The original is gone.
-    pass(&mut world, &mut [&mut copy], 60);
+    pass(&mut world, &mut [&mut copy], 320);
     assert_eq!(copy.term.writer().stage(), Stage::Running);
     assert_eq!(world.read("blue"), Some(Map::clone(&state(0..3, 9))));
 }
@@ -75,7 +75,7 @@ fn a_cluster_restored_under_another_id_writes_nothing_while_the_original_lives()
     assert!(world.heads["blue"].is_live());
     // The original is gone for good: its id goes on as the copy's.
     drop(original);
-    pass(&mut world, &mut [&mut copy], 120);
+    pass(&mut world, &mut [&mut copy], 380);
     assert_eq!(copy.term.writer().stage(), Stage::Running);
     assert!(!world.heads["blue"].is_live());
     // It was not gone for good.
@@ -84,6 +84,28 @@ fn a_cluster_restored_under_another_id_writes_nothing_while_the_original_lives()
     pass(&mut world, &mut [&mut original, &mut copy], 600);
     assert_eq!((original.term.writer().stage(), original.writes), (contested("navy"), 0));
     assert_eq!((copy.term.writer().stage(), world.heads["navy"].is_live()), (Stage::Running, true));
+}
+
+/// A slow operation and a replica that lags show nothing new for longer than a heartbeat.
+#[test]
+fn who_was_seen_at_work_is_not_gone_because_nothing_new_is_seen_for_a_minute() {
+    let copies: [fn(&mut World) -> Process; 2] = [|world| renamed(world, "navy"), |world| restored(world, 0)];
+    for copy in copies {
+        let mut world = World::default();
+        drop(with_pages(&mut world, "blue", 15));
+        let mut original = Process::elect(&mut world, "blue");
+        original.desire(&mut world, &state(0..15, 1));
+        pass(&mut world, &mut [&mut original], 10);
+        let mut copy = copy(&mut world);
+        copy.desire(&mut world, &state(0..3, 9));
+        pass(&mut world, &mut [&mut original, &mut copy], 100);
+        copy.sees = Some(world.discover());
+        pass(&mut world, &mut [&mut original, &mut copy], 60);
+        copy.sees = None;
+        pass(&mut world, &mut [&mut original, &mut copy], 10);
+        assert_eq!((copy.term.writer().stage(), copy.writes), (contested("blue"), 0));
+        assert_eq!(original.term.writer().stage(), Stage::Running);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::ledger::{
     call::{CallId, Outbox, Outcome},
     fetch::{Fetch, Progress},
     head::Head,
-    limits::MAX_EPOCH_LEAP,
+    limits::{MAX_EPOCH_LEAP, Timing},
     records,
     tree::{Cache, Tree, Verified},
 };
@@ -44,13 +44,22 @@ pub(super) struct Stranger {
     position: Position,
     pub(super) advances: u32,
     /// Time between completed reads in a row that showed nothing above `position`.
-    pub(super) silent: Duration,
+    silent: Duration,
     read: Duration,
 }
+
+/// So often a stranger's head advances where somebody goes on writing it: one operation of a former leader may come late.
+pub(super) const MUCH: u32 = 2;
 
 impl Stranger {
     pub(super) fn new(position: Position, now: Duration) -> Self {
         Self { position, advances: 0, silent: Duration::ZERO, read: now }
+    }
+
+    /// Whether nobody writes there any more. Of a writer that was seen at work a slow operation and a replica that lags can
+    /// show nothing for longer than a heartbeat; it is gone when every other cluster regards it as stale.
+    pub(super) fn is_silent(&self, timing: &Timing) -> bool {
+        self.silent >= if self.advances >= MUCH { timing.lease } else { timing.stranger }
     }
 
     /// A completed read, and the position that it showed, if any.
@@ -176,7 +185,7 @@ impl Writer {
         for (id, other) in &mut search.others {
             other.watch(others.get(id).map(|head| head.position), now.mono, self.timing.max_step);
         }
-        if search.others.values().any(|other| other.silent < self.timing.stranger) {
+        if search.others.values().any(|other| !other.is_silent(&self.timing)) {
             return;
         }
         let own = heads.get(&self.me.cluster).and_then(|head| head.as_ref().ok());

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{Heads, Now, Writer, election::Stranger};
+use super::{
+    Heads, Now, Writer,
+    election::{MUCH, Stranger},
+};
 use crate::cluster::record::Position;
 use crate::ledger::{
     call::{Call, CallId, Outbox, Outcome},
@@ -56,9 +59,6 @@ pub(super) struct FormerId {
     left_since: Option<Duration>,
     sweep: Sweep,
 }
-
-/// So often a head under another id advances where somebody goes on writing it: one operation of the former leader may come late.
-const MUCH: u32 = 2;
 
 /// Deleting all pages of an id, until several listings show none. After that it goes on at its leisure: a process that
 /// stalled before a write may still write.
@@ -187,7 +187,7 @@ impl Writer {
                     // Of two clusters with one UID that began at the same time this one stops.
                     return self.elect_again();
                 }
-                let silent = watched.silent >= self.timing.stranger;
+                let silent = watched.is_silent(&self.timing);
                 let ready = self.run.read_back.is_some_and(|since| now.mono >= since + self.timing.handover);
                 if !(ready && silent) || self.run.farewell.is_some() || former.call.is_some() || now.mono < former.next
                 {

@@ -354,7 +354,7 @@ impl Writer {
     /// The epoch that must be stored before this writer continues, given the stored one (W1).
     pub(super) fn wants_epoch(&self, stored: u64) -> Option<u64> {
         let best = self.best.as_ref().filter(|best| self.is_plausible(best)).map_or(0, |best| best.position.epoch);
-        let silent = self.stranger.as_ref().is_none_or(|stranger| stranger.silent >= self.timing.stranger);
+        let silent = self.stranger.as_ref().is_none_or(|stranger| stranger.is_silent(&self.timing));
         let elected = matches!(self.phase, Phase::Elected) && (best <= stored || silent && self.stranger.is_some());
         elected.then(|| stored.max(best).max(self.epoch) + 1)
     }
