@@ -80,6 +80,11 @@ impl Ledgers {
             .map(|((namespace, _), ledger)| (&**namespace, ledger))
     }
 
+    /// All targets that are on record, each with the namespace of the ledger.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = (&String, &Name)> {
+        self.0.iter().flat_map(|((namespace, _), ledger)| ledger.records.keys().map(move |target| (namespace, target)))
+    }
+
     /// The Kubernetes name that has a target by the claims of all clusters of a ClusterSet.
     pub(crate) fn first<'a>(&'a self, namespace: &str, target: &Name) -> Option<&'a Name> {
         let live = self.0.iter().filter(|((ns, _), ledger)| ns == namespace && !ledger.left);

@@ -22,6 +22,8 @@ const NEWS: Duration = Duration::from_secs(150);
 const DECIDED: Duration = Duration::from_secs(12);
 /// How long who loses a name keeps its endpoints there: two times the default of `--claim-delay`.
 const HANDOVER: Duration = Duration::from_secs(20);
+/// Who loses a name to another cluster waits until it has heard of that one afterwards.
+const HEARTBEAT: Duration = Duration::from_secs(20);
 /// How long one has to be the first of the claimants to have the name: the default of `--claim-delay`, as far as it is seen.
 const HOLDS: Duration = Duration::from_secs(8);
 
@@ -70,7 +72,7 @@ pub(crate) struct Registered {
     exported: BTreeSet<(usize, Name, Name)>,
     /// The date of each claim, by the cluster's UID.
     dates: BTreeMap<(String, Want), i64>,
-    /// By ClusterSet and target.
+    /// By the ledger's namespace and by target.
     first: BTreeMap<(String, Name), BTreeMap<Name, First>>,
     there: Instances,
     /// Since when a target has instances of several Kubernetes names.
@@ -92,6 +94,7 @@ impl Registered {
             Ok(there) => there,
             Err(why) => return Some(("every head can be read", why)),
         };
+        self.note_first(now);
         let checks = [
             ("every instance has a record", self.unrecorded(clusters, &there)),
             ("a claim keeps its date", self.redated(clusters, now)),
@@ -157,31 +160,41 @@ impl Registered {
         found
     }
 
+    fn note_first(&mut self, now: Duration) {
+        let recorded = self.ledgers.targets().map(|(namespace, target)| (namespace.clone(), target.clone()));
+        let targets: BTreeSet<_> = recorded.chain(self.first.keys().cloned()).collect();
+        for (namespace, target) in targets {
+            let present = self.ledgers.first(&namespace, &target);
+            let first = self.first.entry((namespace, target)).or_default();
+            for (_, was) in first.iter_mut().filter(|(owner, was)| Some(*owner) != present && was.until.is_none()) {
+                was.until = Some(now);
+                was.held = was.held.max(Some(now).filter(|now| *now >= was.since + HOLDS));
+            }
+            if let Some(owner) = present {
+                let is = first.entry(owner.clone()).or_insert(First { since: now, until: None, held: None });
+                if is.until.take().is_some() {
+                    is.since = now;
+                }
+            }
+        }
+    }
+
     /// An instance that came though another Kubernetes name has the name by all ledgers.
-    fn usurped(&mut self, there: &Instances, scenario: &Scenario, now: Duration) -> Option<String> {
+    fn usurped(&self, there: &Instances, scenario: &Scenario, now: Duration) -> Option<String> {
         let mut found = None;
         for (target, of) in there {
             for set in of.iter().filter_map(|instance| instance.clusterset.as_ref()).collect::<BTreeSet<_>>() {
-                let first = self.first.entry((set.clone(), target.clone())).or_default();
-                let present = self.ledgers.first(&format!("clusterset-{set}"), target);
-                for (_, was) in first.iter_mut().filter(|(owner, was)| Some(*owner) != present && was.until.is_none()) {
-                    was.until = Some(now);
-                    was.held = was.held.max(Some(now).filter(|now| *now >= was.since + HOLDS));
-                }
-                if let Some(owner) = present {
-                    let is = first.entry(owner.clone()).or_insert(First { since: now, until: None, held: None });
-                    if is.until.take().is_some() {
-                        is.since = now;
-                    }
-                }
+                let first = self.first.get(&(format!("clusterset-{set}"), target.clone()));
                 let before = self.there.get(target);
                 let new = of.iter().filter(|instance| instance.clusterset.as_ref() == Some(set));
                 let new = new.filter(|instance| before.is_none_or(|before| !before.contains(instance)));
                 for instance in new {
                     let within = |last: Option<Duration>, time| last.is_some_and(|last| now <= last + time);
-                    let may = first.get(&instance.owner).is_some_and(|First { until, held, .. }| {
-                        until.is_none() || within(*until, DECIDED) || within(*held, HANDOVER + DECIDED)
-                    });
+                    let may = first.and_then(|first| first.get(&instance.owner)).is_some_and(
+                        |First { until, held, .. }| {
+                            until.is_none() || within(*until, DECIDED) || within(*held, HANDOVER + DECIDED)
+                        },
+                    );
                     if !may {
                         found = Some(format!("{instance:?} in {}/{}; first were {first:?}", target.0, target.1));
                     }
@@ -198,7 +211,14 @@ impl Registered {
         let mixed = there.iter().filter(|(_, of)| owners(of).len() > 1);
         self.mixed =
             mixed.map(|(target, _)| (target.clone(), self.mixed.get(target).copied().unwrap_or(now))).collect();
-        let long = |(_, since): &(&Name, &Duration)| now.saturating_sub(**since) > 2 * HANDOVER;
+        // Another first claimant begins another hand-over.
+        let changed = |target: &Name| {
+            let of_target = self.first.iter().filter(|((_, of), _)| of == target).flat_map(|(_, first)| first.values());
+            of_target.flat_map(|first| first.until.into_iter().chain([first.since])).max().unwrap_or_default()
+        };
+        let long = |(target, since): &(&Name, &Duration)| {
+            now.saturating_sub((**since).max(changed(target))) > HANDOVER + HEARTBEAT + DECIDED
+        };
         let (target, _) = self.mixed.iter().find(long).filter(|_| scenario.is_gentle())?;
         Some(format!("{}/{} has instances of {:?}", target.0, target.1, owners(&there[target])))
     }

@@ -36,8 +36,8 @@ pub(super) type Services = BTreeMap<Arc<str>, Listed>;
 
 /// Until then, requests of the previous leader, or a call without an answer, may take effect. Only what is read or
 /// listed later proves that a retiring target has no instances. Otherwise its registration record would go, and the
-/// late instance would stay forever.
-pub(super) const HANDOVER: Duration = Duration::from_secs(20);
+/// late instance would stay forever. AWS' operations take seconds.
+pub(super) const HANDOVER: Duration = Duration::from_mins(1);
 
 pub(super) struct Engine {
     pub(super) settings: Arc<SyncSettings>,

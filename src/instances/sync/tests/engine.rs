@@ -98,7 +98,7 @@ async fn a_reading_that_began_before_the_handover_does_not_let_the_record_go() {
             Some(Call::Read { target, begun, .. }) => {
                 readings.push(begun - started);
                 // The call is slow, and lists the instances at its beginning.
-                sleep(Duration::from_secs(30)).await;
+                sleep(Duration::from_secs(70)).await;
                 let result = Ok(Inventory { instances: Vec::new(), unhealthy: None });
                 bench.engine.done(Event::Read { target, begun, result }, Instant::now());
             }
@@ -110,7 +110,7 @@ async fn a_reading_that_began_before_the_handover_does_not_let_the_record_go() {
             None => sleep(Duration::from_millis(100)).await,
         }
     }
-    assert!(readings[1] >= Duration::from_secs(20), "{readings:?}");
+    assert!(readings[1] >= Duration::from_mins(1), "{readings:?}");
     bench.run(Duration::from_secs(1)).await;
     assert!(bench.status(&target("shop", "web")).own_gone);
 }
