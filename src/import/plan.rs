@@ -17,7 +17,7 @@ use crate::{
     discovery::Picture,
     model::{
         ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, PackedEndpoint, Placement, Proximity,
-        ServiceKey, ServiceType, Slice, SliceEndpoint, merge, pack, packable,
+        ServiceKey, ServicePort, ServiceType, Slice, SliceEndpoint, merge, pack, packable,
     },
 };
 
@@ -172,12 +172,22 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         return Plan::Want(Box::new(nothing));
     }
 
-    // The slices belong to the import that exists, or will exist.
-    let headless = match observed.import.filter(|_| !decided) {
-        Some(import) => import.spec.headless,
-        None => service.service_type == ServiceType::Headless,
-    };
+    // The slices belong to the import that exists, or will exist. What the known exports alone would make of it takes
+    // nothing away: a cluster that is unknown may be the one that decides.
+    let present = observed.import.map(|import| &import.spec).filter(|_| !decided);
+    let headless = present.map_or(service.service_type == ServiceType::Headless, |spec| spec.headless);
     let unnamed_alias = (!headless).then_some(UNNAMED_PORT);
+    if let Some(spec) = present {
+        if !spec.ip_families.is_empty() {
+            service.ip_families = spec.ip_families.to_vec();
+        }
+        let identity = |port: &ServicePort| (port.name.clone(), port.protocol, port.port);
+        let there: BTreeSet<_> = spec.ports.iter().map(identity).collect();
+        for (cluster, source) in observed.sources {
+            let kept = source.export.ports.iter().filter(|port| there.contains(&identity(port)));
+            service.clusters.entry(cluster.clone()).or_default().extend(kept.map(|port| port.name.clone()));
+        }
+    }
     let proximity = Proximity::of(service.traffic_distribution.as_deref());
     let mut slices = BTreeMap::new();
     let mut skipped = Vec::new();

@@ -3,7 +3,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::*;
 use crate::model::addresses::Forbidden;
 use crate::{
-    api::ServiceImportSpec,
+    api::{ServiceImportPort, ServiceImportSpec},
     cluster::{
         cache::Narrow,
         objects::{Endpoint as Row, EndpointSlice, ImportSpec, ImportStatus, ObjectKey},
@@ -211,6 +211,24 @@ fn the_slices_of_an_unknown_cluster_stay_and_so_does_the_import() {
     scene.unknown = Unknown::All;
     let wanted = scene.wanted();
     assert_eq!((wanted.service, wanted.stale), (None, vec![]), "anybody may export it still");
+}
+
+/// The unknown cluster has the oldest export, with which that of this cluster agrees and that of the other one does not.
+#[test]
+fn what_conflicts_with_a_known_export_stays_while_the_one_that_decides_is_unknown() {
+    let mut scene = Scene::new(&[("here", 3, &["10.1.0.1"]), ("third", 2, &["10.2.0.1"])]).unknown(&["there"]);
+    scene.exports[1].1.ports[0].name = "web".into();
+    scene.exports[1].1.ip_families = vec![IpFamily::V6];
+    let mut import = mk_import(true, &["here", "there", "third"]);
+    import.spec = ImportSpec::from(&ServiceImportSpec {
+        ports: vec![ServiceImportPort { name: Some("http".to_owned()), port: 80, ..Default::default() }],
+        ip_families: vec!["IPv4".to_owned()],
+        ..ServiceImportSpec::default()
+    });
+    scene.import = Some(import);
+    assert_eq!(scene.wanted().slices[&id("here")].len(), 1);
+    scene.unknown = Unknown::Only(BTreeSet::new());
+    assert_eq!(scene.wanted().slices[&id("here")], [], "the older one counts once everything is known");
 }
 
 #[test]
