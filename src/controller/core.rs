@@ -134,6 +134,7 @@ pub(super) struct Sizes {
 }
 
 /// Everything that is known.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Core {
     pub(super) caches: Caches,
     pub(super) mode: Mode,
@@ -162,6 +163,8 @@ pub(super) struct Core {
     pub(super) moved_ips: BTreeSet<IpAddr>,
     pub(super) statuses: Statuses,
     pub(super) status: Arc<Status>,
+    /// Whether this cluster is in no ClusterSet, and has none to leave any more.
+    pub(super) outside: bool,
     /// Whether errors of the registry count as waiting.
     pub(super) young: bool,
     /// When unreadable clusters have had their time; `None` if they had it.
@@ -220,6 +223,7 @@ impl Core {
             moved_ips: BTreeSet::new(),
             statuses: Statuses::new(),
             status: Arc::default(),
+            outside: false,
             young: true,
             settles: Some(now.mono + SETTLE),
             touched: BTreeSet::new(),

@@ -212,14 +212,30 @@ fn a_named_target_is_registered_when_its_claim_was_on_record_and_visible_for_lon
 fn an_annotated_service_of_a_cluster_in_no_clusterset_is_registered_when_its_record_is_kept() {
     let mut bench = Bench::new(Mode::Standalone);
     bench.observe(at(0));
-    bench.core.handle(Input::Kept(Kept { map: Some(Arc::default()), error: None }), at(0));
+    bench.core.handle(Input::Kept(Kept { map: Some(Arc::default()), ..Kept::default() }), at(0));
     bench.put("web", &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "web")]);
     let commands = bench.observe(at(1));
     assert!(commands.iter().any(|command| matches!(command, Command::List(true))));
     assert!(registered(&commands).unwrap().values().all(|desired| !desired.active));
-    let kept = Kept { map: published(&commands), error: None };
+    let kept = Kept { map: published(&commands), ..Kept::default() };
     let desired = registered(&bench.core.handle(Input::Kept(kept), at(2))).unwrap();
     assert!(desired.values().all(|desired| desired.active) && desired.len() == 1);
+}
+
+/// Its ClusterProperty may come back; nothing tells it any more which endpoints are alive.
+#[test]
+fn a_cluster_in_no_clusterset_keeps_its_imports_until_it_has_left() {
+    let mut bench = Bench::new(Mode::Standalone);
+    let metadata = json!({"namespace": "shop", "name": "web", "labels": {"cloudmap-mcs/managed-by": "cloudmap-mcs"}});
+    let import = json!({"metadata": metadata, "spec": {"type": "ClusterSetIP", "ports": []}});
+    bench.objects.put_import(serde_json::from_value(import).unwrap());
+    bench.observe(at(0));
+    let mut kept = Kept { map: Some(Arc::default()), ..Kept::default() };
+    bench.core.handle(Input::Kept(kept.clone()), at(0));
+    assert_eq!(bench.work("web", at(0)).import, Plan::Keep);
+    kept.outside = true;
+    assert!(reconciled(&bench.core.handle(Input::Kept(kept), at(1))).contains(&key("web")));
+    assert_eq!(bench.work("web", at(1)).import, Plan::Remove);
 }
 
 #[test]

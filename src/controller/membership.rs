@@ -71,7 +71,7 @@ impl Core {
     }
 
     /// What is stored instead of a ledger is published and visible at once: there are no other clusters to see it.
-    pub(super) fn kept(&mut self, Kept { map, error }: Kept, now: Now) {
+    pub(super) fn kept(&mut self, Kept { map, error, outside }: Kept, now: Now) {
         if self.knowledge.exports().is_none() {
             let own = map.clone().map(|map| Inherited { map, ..Inherited::default() });
             self.resumed(own.as_ref(), now);
@@ -79,6 +79,10 @@ impl Core {
         if map.is_some() {
             self.published(map.clone());
             self.read_back(map);
+        }
+        if outside && !std::mem::replace(&mut self.outside, true) {
+            let names = self.names();
+            self.reconcile(names);
         }
         self.annotated.set_unrecorded(error.as_deref());
         self.tell_held_up();

@@ -47,6 +47,7 @@ impl Core {
         let nothing = match self.knowledge.membership() {
             Membership::Refused(_) => return (Plan::Keep, there),
             Membership::Leaving => true,
+            _ if self.outside => true,
             Membership::Member { .. } | Membership::Joining(_) | Membership::Failing(_) => {
                 self.subscriptions.refuses(key)
             }

@@ -31,6 +31,8 @@ pub struct Kept {
     pub map: Option<Arc<Map>>,
     /// Why they repeatedly cannot be read or stored, if so.
     pub error: Option<String>,
+    /// Whether the cluster was never in a ClusterSet, or has left all of them: nothing is imported then.
+    pub outside: bool,
 }
 
 /// The running task. Dropping this stops it at once; the next leader continues from what is stored.
@@ -101,7 +103,7 @@ impl<L: Leadership> Keeper<L> {
     async fn run(self, mut desired: watch::Receiver<Option<Arc<Map>>>) {
         let (mut record, mut version) = self.load().await;
         let mut wanted = Arc::new(records::of_stored(&record.registrations));
-        self.says(Arc::clone(&wanted));
+        self.says(Arc::clone(&wanted), &record);
         let mut wait = RETRY_FIRST;
         let mut left: Option<Member> = None;
         let mut departing = self.depart(membership(&record).cloned(), LINGER);
@@ -132,7 +134,7 @@ impl<L: Leadership> Keeper<L> {
                         if left.take().is_some() {
                             departing = self.depart(membership(&record).cloned(), Duration::ZERO);
                         }
-                        break self.says(Arc::clone(&wanted));
+                        break self.says(Arc::clone(&wanted), &record);
                     }
                     Err(error) => {
                         warn!(%error, "cannot store the registration records; nothing new is registered until they are stored");
@@ -169,8 +171,8 @@ impl<L: Leadership> Keeper<L> {
         .boxed()
     }
 
-    fn says(&self, map: Arc<Map>) {
-        self.kept.send_replace(Kept { map: Some(map), error: None });
+    fn says(&self, map: Arc<Map>, record: &Record) {
+        self.kept.send_replace(Kept { map: Some(map), error: None, outside: membership(record).is_none() });
     }
 
     /// Reports an error once it is more than a short failure.
