@@ -15,6 +15,7 @@ use super::{
     users::label,
     world::{Cluster, OWN, World},
 };
+use crate::emulator;
 
 /// What a cluster has of a name that has endpoints.
 #[derive(Debug, Clone, Default)]
@@ -30,19 +31,31 @@ const NEWS: Duration = Duration::from_secs(150);
 /// The same where nothing fails.
 const NEWS_AT_ONCE: Duration = Duration::from_secs(20);
 
+/// A cluster's UID, its ClusterSet, and a name there.
+type Key = (String, String, Name);
+
+/// Type, ports and IP families.
+type Form = (String, BTreeSet<Port>, Vec<String>);
+
 /// What the checks remember.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
-    held: BTreeMap<(String, Name), Held>,
+    held: BTreeMap<Key, Held>,
     /// Addresses that a cluster imports although they were withdrawn. Exported anew, they may still go once: the cluster
     /// learns of one after the other.
-    stale: BTreeSet<(String, Name, String)>,
+    stale: BTreeSet<(Key, String)>,
+    /// The form of each name, and since when. Another one can take endpoints and the derived Service away.
+    forms: BTreeMap<Key, (Form, Duration)>,
+    /// The ClusterSet that each cluster was a member of, by UID.
+    memberships: BTreeMap<String, Option<String>>,
     /// The versions of the clusters that were looked at.
     seen: Vec<u64>,
-    /// Type and ports of each name, and since when. Another type or other ports can take endpoints and the derived Service away.
-    forms: BTreeMap<Name, ((String, BTreeSet<Port>), Duration)>,
     /// Number of the last write of Cloud Map that was looked at.
     sequence: u64,
+    /// Who made each Cloud Map service, by its tag; empty: others.
+    services: BTreeMap<String, String>,
+    /// The UIDs of the clusters that registered the instances, by service and id.
+    instances: BTreeMap<(String, String), String>,
     /// Writes since [`Self::take_writes`], but for heartbeats and Leases.
     writes: Vec<String>,
 }
@@ -83,69 +96,114 @@ impl Checks {
     }
 
     fn registry(&mut self, world: &World) -> Option<String> {
-        let writes = world.registry.with(|cloudmap, _| cloudmap.writes_since(self.sequence));
+        let writes = world.registry.with(|cloudmap, _| {
+            let writes = cloudmap.writes_since(self.sequence);
+            for service in cloudmap.services().filter(|_| !writes.is_empty()) {
+                let made_for = service.tags.get("cloudmap-mcs/made-for").cloned();
+                self.services.entry(service.id.clone()).or_insert_with(|| made_for.unwrap_or_default());
+            }
+            writes
+        });
         for write in writes {
             self.sequence = write.sequence;
-            if !write.is_ok() || !write.caller.starts_with('c') {
+            if !write.is_ok() {
                 continue;
             }
-            if write.instance.starts_with("ecs-") || write.service == "legacy" {
-                return Some(format!("{} {} {}/{}", write.caller, write.operation, write.service, write.instance));
+            let owner = self.note_instance(&write);
+            let of = |cluster: &&Cluster| cluster.replicas.iter().any(|replica| replica.name == write.caller);
+            let Some(cluster) = world.clusters.iter().find(of) else { continue };
+            let what = || format!("{} {} {}/{}", write.caller, write.operation, write.service, write.instance);
+            if !self.may_write(cluster, &write, owner.as_deref()) {
+                return Some(what());
             }
-            // Heads: every heartbeat is one. Pages that nobody needs any more go after minutes.
-            let is_page = write.service.starts_with("exports-") && write.operation == "DeregisterInstance";
-            if write.service != "clusters" && !is_page {
-                self.writes.push(format!("{} {} {}/{}", write.caller, write.operation, write.service, write.instance));
+            // Heads: every heartbeat is one. Pages that nobody needs any more go after minutes, and so do former ids.
+            let deletes = ["DeregisterInstance", "DeleteService"].contains(&&*write.operation);
+            if write.service != "clusters" && !(write.service.starts_with("exports-") && deletes) {
+                self.writes.push(what());
             }
         }
         None
     }
 
+    /// Notes who registers and deregisters an instance. Gives the UID of the cluster whose it was; empty: somebody else's.
+    fn note_instance(&mut self, write: &emulator::Write) -> Option<String> {
+        let key = (write.service_id.clone(), write.instance.clone());
+        match &*write.operation {
+            "RegisterInstance" => {
+                let owner = write.attributes.get("CLOUDMAP_MCS_CLUSTER_UID").cloned().unwrap_or_default();
+                self.instances.insert(key, owner)
+            }
+            "DeregisterInstance" => self.instances.remove(&key),
+            _ => None,
+        }
+    }
+
+    /// Whether what a cluster wrote in Cloud Map was its own, or the ClusterSet's. `owner`: of the instance, before.
+    fn may_write(&self, cluster: &Cluster, write: &emulator::Write, owner: Option<&str>) -> bool {
+        let emulator::Write { operation, namespace, service, service_id, instance, attributes, .. } = write;
+        let is_own = |owner: &str| owner == cluster.uid;
+        if let Some(set) = namespace.strip_prefix("clusterset-") {
+            let id = if service == "clusters" { Some(&**instance) } else { service.split_once('.').map(|(_, id)| id) };
+            return cluster.sets.contains(set) && id.is_none_or(|id| id.is_empty() || cluster.ids.contains(id));
+        }
+        match &**operation {
+            "RegisterInstance" => {
+                owner.is_none_or(is_own) && attributes.get("CLOUDMAP_MCS_CLUSTER_UID").is_some_and(|uid| is_own(uid))
+            }
+            "DeregisterInstance" => owner.is_some_and(is_own),
+            "UpdateService" | "DeleteService" => self.services.get(service_id).is_some_and(|maker| {
+                maker.strip_prefix("cluster/").is_some_and(is_own)
+                    || maker.strip_prefix("clusterset/").is_some_and(|set| cluster.sets.contains(set))
+            }),
+            _ => true,
+        }
+    }
+
     fn continuity(&mut self, world: &World, news: Duration) -> Option<String> {
         let (clusters, now) = (&world.clusters, world.began.elapsed());
-        let mut exported: BTreeMap<Name, BTreeSet<String>> = BTreeMap::new();
-        let mut settled = BTreeSet::new();
-        for (name, (import, _)) in merged(clusters) {
-            exported.insert(name.clone(), import.addresses());
-            let form = (import.type_, import.ports);
-            let (known, since) = self.forms.entry(name.clone()).or_insert_with(|| (form.clone(), Duration::ZERO));
-            if *known != form {
-                (*known, *since) = (form, now);
-            }
-            if *since == Duration::ZERO || now > *since + news {
-                settled.insert(name);
-            }
-        }
         let (mut next, mut stale) = (BTreeMap::new(), BTreeSet::new());
-        for Cluster { id, api, .. } in clusters {
-            let found = imported(api);
+        for cluster in clusters {
+            let Cluster { id, uid, set, api, .. } = cluster;
+            let (found, merged) = (imported(api), merged(clusters, cluster));
+            let key = |name: &Name| (uid.clone(), set.clone(), name.clone());
+            // What it imported as a member of another ClusterSet, or before it left, it did not import as one of this.
+            let membership = cluster.membership().map(str::to_owned);
+            let joined =
+                self.memberships.insert(uid.clone(), membership.clone()).is_none_or(|before| before != membership);
             for (name, imported) in &found {
+                let live = merged.get(name).map(|(import, _)| import.addresses()).unwrap_or_default();
                 for address in imported.addresses() {
-                    let withdrawn = exported.get(name).is_none_or(|live| !live.contains(&address));
-                    let at = (id.clone(), name.clone(), address);
+                    let withdrawn = joined || !live.contains(&address);
+                    let at = (key(name), address);
                     if withdrawn || self.stale.contains(&at) {
                         stale.insert(at);
                     }
                 }
             }
-            for (name, live) in &exported {
+            for (name, (import, _)) in merged {
+                let (key, live) = (key(&name), &import.addresses());
+                let form = (import.type_, import.ports, import.families);
+                let (known, since) = self.forms.entry(key.clone()).or_insert_with(|| (form.clone(), Duration::ZERO));
+                if *known != form {
+                    (*known, *since) = (form, now);
+                }
+                let settled = *since == Duration::ZERO || now > *since + news;
                 let namespace = api.get("namespaces", "", &name.0);
                 if namespace.is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null()) {
                     continue;
                 }
-                let key = (id.clone(), name.clone());
                 let before = self.held.remove(&key).unwrap_or_default();
                 let held: BTreeSet<_> = before.addresses.intersection(live).cloned().collect();
-                let uid = |object: Option<std::sync::Arc<Value>>| object.map(|it| it["metadata"]["uid"].clone());
+                let identity = |object: Option<std::sync::Arc<Value>>| object.map(|it| it["metadata"]["uid"].clone());
                 let import = api.get("serviceimports", &name.0, &name.1);
                 let derived = import.as_ref().and_then(|import| {
                     import["metadata"]["annotations"]["multicluster.kubernetes.io/derived-service"].as_str()
                 });
-                let derived = uid(derived.and_then(|derived| api.get("services", &name.0, derived)));
-                let import = uid(import.clone());
+                let derived = identity(derived.and_then(|derived| api.get("services", &name.0, derived)));
+                let import = identity(import.clone());
                 // Without its import a name is nothing, whatever slices there are.
-                let now = found.get(name).filter(|_| import.is_some()).map(Imported::addresses).unwrap_or_default();
-                if !held.is_empty() && settled.contains(name) {
+                let now = found.get(&name).filter(|_| import.is_some()).map(Imported::addresses).unwrap_or_default();
+                if !held.is_empty() && settled {
                     let what = format!("{id} {}/{}", name.0, name.1);
                     if now.is_disjoint(live) {
                         return Some(format!("{what} is empty, though {held:?} live and were imported"));
@@ -161,7 +219,7 @@ impl Checks {
                     }
                 }
                 let seen = now.intersection(live).cloned();
-                let seen = seen.filter(|address| !stale.contains(&(id.clone(), name.clone(), address.clone())));
+                let seen = seen.filter(|address| !stale.contains(&(key.clone(), address.clone())));
                 let addresses = held.into_iter().chain(seen).collect();
                 next.insert(key, Held { addresses, import, derived });
             }

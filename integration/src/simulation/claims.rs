@@ -6,48 +6,75 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{
-    cloudmap::Registry,
-    expect::{Name, live},
+    expect::{Name, slices},
     kubernetes::ApiServer,
-    users::{HOST, PYTHON, TARGET, annotation, is_terminating},
-    world::Cluster,
+    users::{HOST, PYTHON, TARGET, addresses, annotation, is_terminating},
+    world::{Cluster, World},
 };
+use crate::emulator::CloudMap;
 
 /// A Service that is to be registered under a name, exported or annotated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
     /// Index of the cluster.
     pub(crate) cluster: usize,
+    /// [`Cluster::group`]
+    pub(crate) group: String,
     /// The Kubernetes name.
     pub(crate) owner: Name,
     /// By its export, for which Cloud Map namespaces are made.
     pub(crate) exported: bool,
-    /// Ready.
-    pub(crate) addresses: BTreeSet<String>,
+    /// The ready ones, by one address each and the port.
+    pub(crate) endpoints: BTreeSet<String>,
+    /// The cluster has left instances of another ClusterSet there, which have the ids of some endpoints.
+    blocked: bool,
 }
 
 /// All claims, by the namespace and service in Cloud Map that they are to.
-pub(crate) fn claims(clusters: &[Cluster]) -> BTreeMap<Name, Vec<Claim>> {
-    let mut all: BTreeMap<Name, Vec<Claim>> = BTreeMap::new();
-    for (cluster, Cluster { api, .. }) in clusters.iter().enumerate() {
-        for (owner, service) in api.list("services") {
+pub(crate) type Claims = BTreeMap<Name, Vec<Claim>>;
+
+pub(crate) fn claims(clusters: &[Cluster]) -> Claims {
+    let mut all = Claims::new();
+    for (index, cluster) in clusters.iter().enumerate().filter(|(_, cluster)| !cluster.leaving) {
+        for (owner, service) in cluster.api.list("services") {
             if is_terminating(&service) {
                 continue;
             }
-            let exported = exported(api, &owner).map(|target| (target, true));
-            let targets: Vec<_> =
-                annotated(&service).into_iter().map(|target| (target, false)).chain(exported).collect();
+            let exported = exported(cluster, &owner).map(|target| (target, true));
+            let targets = annotated(&service).into_iter().map(|target| (target, false)).chain(exported);
+            let targets: Vec<_> = targets.collect();
             if targets.is_empty() {
                 continue;
             }
-            let addresses = live(api, &owner);
+            let endpoints = endpoints(&cluster.api, &owner, &service);
             for (target, exported) in targets {
-                let claim = Claim { cluster, owner: owner.clone(), exported, addresses: addresses.clone() };
-                all.entry(target).or_default().push(claim);
+                let (group, owner, endpoints) = (cluster.group(), owner.clone(), endpoints.clone());
+                all.entry(target).or_default().push(Claim {
+                    cluster: index,
+                    group,
+                    owner,
+                    exported,
+                    endpoints,
+                    blocked: false,
+                });
             }
         }
     }
     all
+}
+
+/// The endpoints of a Service as instances have them: with the first port, and by IPv4 where they have both families.
+fn endpoints(api: &ApiServer, name: &Name, service: &Value) -> BTreeSet<String> {
+    let first = service["spec"]["ports"][0]["name"].as_str().unwrap_or_default();
+    let slices = slices(api, name);
+    let of = |family: &str| slices.iter().filter(|slice| slice["addressType"] == *family).collect::<Vec<_>>();
+    let (v4, v6) = (of("IPv4"), of("IPv6"));
+    let endpoints = |slice: &Value| {
+        let mut ports = slice["ports"].as_array().into_iter().flatten();
+        let port = ports.find(|port| port["name"] == first).map(|port| port["port"].to_string()).unwrap_or_default();
+        addresses(slice).into_iter().map(move |address| format!("{address}:{port}"))
+    };
+    (if v4.is_empty() { v6 } else { v4 }).into_iter().flat_map(|slice| endpoints(slice)).collect()
 }
 
 /// What the annotations of a headless Service ask for.
@@ -60,11 +87,11 @@ fn annotated(service: &Value) -> BTreeSet<Name> {
 }
 
 /// What the export of a Service is registered under, if there is one.
-pub(crate) fn exported(api: &ApiServer, name: &Name) -> Option<Name> {
-    let export = api.get("serviceexports", &name.0, &name.1).filter(|export| !is_terminating(export))?;
+pub(crate) fn exported(cluster: &Cluster, name: &Name) -> Option<Name> {
+    let export = cluster.api.get("serviceexports", &name.0, &name.1).filter(|export| !is_terminating(export))?;
     let named = annotation(&export, TARGET[0]).zip(annotation(&export, TARGET[1]));
-    let (namespace, service) = named.unwrap_or((&name.0, &name.1));
-    Some((namespace.to_owned(), service.to_owned()))
+    let target = named.map_or_else(|| name.clone(), |(namespace, service)| (namespace.to_owned(), service.to_owned()));
+    Some(target).filter(|_| cluster.membership().is_some())
 }
 
 /// Whether a name is the owner's own, so that it comes before everybody else.
@@ -74,10 +101,13 @@ pub(crate) fn is_at_home(owner: &Name, target: &Name) -> bool {
 
 /// The Kubernetes names that may have a target, by what of them is to be registered. It is one of them: of several which one
 /// depends on who came first.
-pub(crate) fn candidates<'a>(target: &Name, claims: &'a [Claim]) -> BTreeMap<&'a Name, BTreeSet<&'a str>> {
+pub(crate) fn candidates<'a>(
+    target: &Name,
+    claims: impl Iterator<Item = &'a Claim>,
+) -> BTreeMap<&'a Name, BTreeSet<&'a str>> {
     let mut of: BTreeMap<&Name, BTreeSet<&str>> = BTreeMap::new();
-    for Claim { owner, addresses, .. } in claims {
-        of.entry(owner).or_default().extend(addresses.iter().map(String::as_str));
+    for Claim { owner, endpoints, .. } in claims {
+        of.entry(owner).or_default().extend(endpoints.iter().map(String::as_str));
     }
     if of.keys().any(|owner| is_at_home(owner, target)) {
         of.retain(|owner, _| is_at_home(owner, target));
@@ -85,67 +115,187 @@ pub(crate) fn candidates<'a>(target: &Name, claims: &'a [Claim]) -> BTreeMap<&'a
     of
 }
 
-/// What is registered by this project: by namespace and service, Kubernetes name, and address.
-pub(crate) type Registered = BTreeMap<Name, BTreeMap<Name, BTreeSet<String>>>;
-
-pub(crate) fn registered(registry: &Registry) -> Registered {
-    let mut found = Registered::new();
-    registry.with(|cloudmap, _| {
-        for service in cloudmap.services() {
-            let namespace = cloudmap.namespace(&service.namespace_id).map(|namespace| namespace.name.clone());
-            for attributes in service.instances.values().map(|instance| &instance.attributes) {
-                let said = |name: &str| attributes.get(name).cloned();
-                let (Some(namespace), Some(_)) = (&namespace, said("CLOUDMAP_MCS_CLUSTER")) else { continue };
-                let owner = said("CLOUDMAP_MCS_NAMESPACE").zip(said("CLOUDMAP_MCS_SERVICE")).unwrap_or_default();
-                let of = found.entry((namespace.clone(), service.name.clone())).or_default();
-                of.entry(owner).or_default().extend(said("AWS_INSTANCE_IPV4"));
-            }
-        }
-    });
-    found
+/// An own instance.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Instance {
+    pub(crate) uid: String,
+    /// The cluster's [`Cluster::group`] that the marks name: the one that it was registered in.
+    pub(crate) group: String,
+    pub(crate) owner: Name,
+    pub(crate) address: String,
+    /// With the port.
+    pub(crate) endpoint: String,
 }
 
-/// Who has each name: the one that is registered there, or the only one that may.
-pub(crate) fn owners(claims: &BTreeMap<Name, Vec<Claim>>, registered: &Registered) -> BTreeMap<Name, Name> {
-    let owner = |(target, claims): (&Name, &Vec<Claim>)| {
-        let candidates = candidates(target, claims);
-        let there = registered.get(target).and_then(|owners| owners.keys().next());
-        let only = candidates.keys().next().copied().filter(|_| candidates.len() == 1);
-        Some((target.clone(), there.or(only)?.clone()))
-    };
-    claims.iter().filter_map(owner).collect()
+/// A Cloud Map service.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    /// The group that it was made for; `None`: people made it, or others.
+    made_for: Option<String>,
+    of_external_dns: bool,
+    pub(crate) instances: BTreeSet<Instance>,
 }
 
-/// What is registered otherwise than it should be, if anything. `there`: whether there is a Cloud Map namespace of that name.
-pub(crate) fn mismatch(
-    claims: &BTreeMap<Name, Vec<Claim>>,
-    registered: &Registered,
-    there: impl Fn(&str) -> bool,
-) -> Option<String> {
-    for target in claims.keys().chain(registered.keys()) {
-        let claims = claims.get(target).map(Vec::as_slice).unwrap_or_default();
-        let mut candidates = candidates(target, claims);
-        if !there(&target.0) && !claims.iter().any(|claim| claim.exported) {
-            candidates.clear();
-        }
-        let found = registered.get(target);
-        let right = match found {
-            // One without ready endpoints may have it, or nobody wants it.
-            None => candidates.is_empty() || candidates.values().any(BTreeSet::is_empty),
-            Some(owners) => {
-                let mut owners = owners.iter();
-                let (one, more) = (owners.next(), owners.next());
-                one.filter(|_| more.is_none()).is_some_and(|(owner, addresses)| {
-                    candidates.get(owner).is_some_and(|wanted| wanted.iter().eq(addresses.iter()))
-                })
-            }
+/// All Cloud Map services, by namespace and name.
+pub(crate) type Places = BTreeMap<Name, Place>;
+
+pub(crate) fn places(cloudmap: &CloudMap) -> Places {
+    let mut places = Places::new();
+    for service in cloudmap.services() {
+        let Some(namespace) = cloudmap.namespace(&service.namespace_id) else { continue };
+        let instances = service.instances.values().filter_map(|instance| {
+            let said = |name: &str| instance.attributes.get(&format!("CLOUDMAP_MCS_{name}")).cloned();
+            let uid = said("CLUSTER_UID")?;
+            let group = said("CLUSTERSET").map_or_else(|| alone(&uid), |set| format!("clusterset/{set}"));
+            let owner = said("NAMESPACE").zip(said("SERVICE")).unwrap_or_default();
+            let of = |name: &str| instance.attributes.get(&format!("AWS_INSTANCE_{name}")).cloned();
+            let address = of("IPV4").or_else(|| of("IPV6")).unwrap_or_default();
+            let endpoint = format!("{address}:{}", of("PORT").unwrap_or_default());
+            Some(Instance { uid, group, owner, address, endpoint })
+        });
+        let place = Place {
+            made_for: service.tags.get("cloudmap-mcs/made-for").cloned(),
+            of_external_dns: service.description.as_ref().is_some_and(|text| text.contains("heritage=external-dns")),
+            instances: instances.collect(),
         };
-        if !right {
-            return Some(format!(
-                "Cloud Map has {}/{} with {found:?}, not with one of {candidates:?}",
-                target.0, target.1
-            ));
+        places.insert((namespace.name.clone(), service.name.clone()), place);
+    }
+    places
+}
+
+/// What users want, and what there is.
+pub(crate) struct Registrations<'a> {
+    world: &'a World,
+    claims: Claims,
+    places: Places,
+    namespaces: BTreeSet<String>,
+}
+
+impl<'a> Registrations<'a> {
+    pub(crate) fn observe(world: &'a World) -> Self {
+        let (places, namespaces) = world.registry.with(|cloudmap, _| {
+            (places(cloudmap), cloudmap.namespaces().map(|namespace| namespace.name.clone()).collect())
+        });
+        let mut claims = claims(&world.clusters);
+        for (target, claims) in &mut claims {
+            let there: Vec<_> = places.get(target).into_iter().flat_map(|place| &place.instances).collect();
+            for Claim { cluster, group: own, endpoints, blocked, .. } in claims {
+                let uid = &world.clusters[*cluster].uid;
+                let taken = there.iter().filter(|instance| instance.uid == *uid && group_of(world, instance) != *own);
+                let taken: BTreeSet<&str> = taken.map(|instance| &*instance.address).collect();
+                let before = endpoints.len();
+                endpoints.retain(|endpoint| !endpoint.rsplit_once(':').is_some_and(|(ip, _)| taken.contains(ip)));
+                *blocked = endpoints.len() < before;
+            }
+        }
+        Self { world, claims, places, namespaces }
+    }
+
+    /// Whether a Cloud Map service is somebody else's, as far as one cluster is concerned.
+    fn is_refused(&self, target: &Name, claim: &Claim) -> bool {
+        let Some(place) = self.places.get(target) else { return false };
+        let alone = alone(&self.world.clusters[claim.cluster].uid);
+        place.of_external_dns || place.made_for.as_ref().is_some_and(|maker| *maker != claim.group && *maker != alone)
+    }
+
+    /// Who of a group may have a target, as [`candidates`].
+    fn candidates(&self, target: &Name, group: &str) -> BTreeMap<&Name, BTreeSet<&str>> {
+        let claims = self.claims.get(target).into_iter().flatten();
+        let claims = claims.filter(|claim| claim.group == group && !self.is_refused(target, claim));
+        if !self.namespaces.contains(&target.0) && !claims.clone().any(|claim| claim.exported) {
+            return BTreeMap::new();
+        }
+        candidates(target, claims)
+    }
+
+    /// What a group has registered, by Kubernetes name. What a cluster left behind when it left its ClusterSet counts where it
+    /// is wanted.
+    fn registered(&self, target: &Name, group: &str) -> BTreeMap<&Name, BTreeSet<&str>> {
+        let wanted = self.candidates(target, group);
+        let mut registered: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for instance in self.places.get(target).into_iter().flat_map(|place| &place.instances) {
+            let Instance { uid, owner, endpoint, .. } = instance;
+            let is_wanted = || wanted.get(owner).is_some_and(|wanted| wanted.contains(endpoint.as_str()));
+            let abandoned = self.world.abandoned.contains(&(uid.clone(), group.to_owned()));
+            if group_of(self.world, instance) == group && (!abandoned || is_wanted()) {
+                registered.entry(owner).or_default().insert(endpoint.as_str());
+            }
+        }
+        registered
+    }
+
+    /// What the condition `Registered` of an export may be.
+    pub(crate) fn condition(&self, cluster: &Cluster, name: &Name) -> &'static [(&'static str, &'static str)] {
+        let Some(target) = exported(cluster, name) else { return &[] };
+        let mut claims = self.claims.get(&target).into_iter().flatten();
+        let uid = |claim: &Claim| &self.world.clusters[claim.cluster].uid;
+        let Some(claim) = claims.find(|claim| *uid(claim) == cluster.uid && claim.exported && claim.owner == *name)
+        else {
+            return &[];
+        };
+        if self.is_refused(&target, claim) {
+            // Of several that want it in vain, all but the first hear of that one.
+            let all = self.claims[&target].iter().filter(|other| other.group == claim.group);
+            let all = candidates(&target, all);
+            return match (all.contains_key(name), all.len()) {
+                (false, _) => &[("False", "NameConflict")],
+                (true, 1) => &[("False", "ForeignOwner")],
+                (true, _) => &[("False", "ForeignOwner"), ("False", "NameConflict")],
+            };
+        }
+        let candidates = self.candidates(&target, &claim.group);
+        let registered = self.registered(&target, &claim.group);
+        let only = candidates.keys().next().filter(|_| candidates.len() == 1);
+        match registered.keys().next().or(only) {
+            Some(owner) if *owner == name && claim.blocked => {
+                &[("True", "Registered"), ("False", "AddressFamilyMissing")]
+            }
+            Some(owner) if *owner == name => &[("True", "Registered")],
+            Some(_) => &[("False", "NameConflict")],
+            None if claim.blocked => {
+                &[("True", "Registered"), ("False", "AddressFamilyMissing"), ("False", "NameConflict")]
+            }
+            // Whose it is cannot be seen: the one that has it has no endpoints.
+            None => &[("True", "Registered"), ("False", "NameConflict")],
         }
     }
-    None
+
+    /// What is registered otherwise than it should be, if anything.
+    pub(crate) fn mismatch(&self) -> Option<String> {
+        let wanted = self.claims.values().flatten().map(|claim| claim.group.clone());
+        let there =
+            self.places.values().flat_map(|place| &place.instances).map(|instance| group_of(self.world, instance));
+        let groups: BTreeSet<String> = wanted.chain(there).collect();
+        for target in self.claims.keys().chain(self.places.keys()) {
+            for group in &groups {
+                let (candidates, found) = (self.candidates(target, group), self.registered(target, group));
+                let mut owners = found.iter();
+                let right = match (owners.next(), owners.next()) {
+                    // One without ready endpoints may have it, or nobody wants it.
+                    (None, _) => candidates.is_empty() || candidates.values().any(BTreeSet::is_empty),
+                    (Some((owner, addresses)), None) => candidates.get(*owner) == Some(addresses),
+                    (Some(_), Some(_)) => false,
+                };
+                if !right {
+                    return Some(format!(
+                        "Cloud Map has {}/{} for {group} with {found:?}, not with one of {candidates:?}",
+                        target.0, target.1
+                    ));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The group that an instance is of: one from before its cluster was in any ClusterSet is still the cluster's own.
+fn group_of(world: &World, instance: &Instance) -> String {
+    let cluster = world.clusters.iter().find(|cluster| cluster.uid == instance.uid);
+    let joined = cluster.filter(|_| instance.group == alone(&instance.uid));
+    joined.map_or_else(|| instance.group.clone(), Cluster::group)
+}
+
+/// The group of a cluster in no ClusterSet.
+fn alone(uid: &str) -> String {
+    format!("cluster/{uid}")
 }

@@ -23,8 +23,10 @@ use crate::emulator::{self, ApiError, Outcome};
 /// What the product's adapter waits for an answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Rows that one discovery call gives.
-const DISCOVERED: usize = 1000;
+/// Rows that one discovery call gives at most.
+pub(crate) const ROWS: usize = 1000;
+/// Entries of a page of a listing: fewer than AWS', so that there are several.
+const PAGE: usize = 10;
 
 type Answer = Result<Value, Failure>;
 
@@ -49,6 +51,7 @@ struct Shared {
 struct State {
     cloudmap: emulator::CloudMap,
     crashes: Vec<Crash>,
+    rows: usize,
 }
 
 impl std::fmt::Debug for State {
@@ -69,7 +72,7 @@ struct Crash {
 
 impl Registry {
     pub(crate) fn new(began: Instant, trace: Trace, settings: emulator::EmulatorSettings) -> Self {
-        let state = State { cloudmap: emulator::CloudMap::new(settings), crashes: Vec::new() };
+        let state = State { cloudmap: emulator::CloudMap::new(settings), crashes: Vec::new(), rows: ROWS };
         Self(Arc::new(Shared { began, trace, state: Mutex::new(state) }))
     }
 
@@ -98,6 +101,11 @@ impl Registry {
     pub(crate) fn crash_at_write(&self, replica: &str, nth: u32, after: bool, then: impl FnOnce() + Send + 'static) {
         let crash = Crash { replica: replica.to_owned(), left: nth.max(1), after, then: Box::new(then) };
         self.state().crashes.push(crash);
+    }
+
+    /// Lets discovery give no more than so many rows.
+    pub(crate) fn set_rows(&self, rows: usize) {
+        self.state().rows = rows;
     }
 
     pub(crate) fn forget_crashes(&self) {
@@ -208,7 +216,7 @@ impl Port {
     /// All pages of a listing.
     async fn pages(&self, operation: Operation, body: Value, member: &str) -> Result<Vec<Value>, Error> {
         let (mut all, mut body) = (Vec::new(), body);
-        body["MaxResults"] = json!(100);
+        body["MaxResults"] = json!(PAGE);
         loop {
             let mut page = self.call(operation, body.clone()).await.map_err(Failed::sorted)?;
             all.extend(page[member].as_array_mut().map(std::mem::take).unwrap_or_default());
@@ -431,7 +439,8 @@ impl CloudMap for Port {
         query: &BTreeMap<String, String>,
         _lane: Lane,
     ) -> Result<Discovery, Error> {
-        let mut body = json!({"NamespaceName": http_name, "ServiceName": service, "MaxResults": DISCOVERED,
+        let rows = self.registry.state().rows;
+        let mut body = json!({"NamespaceName": http_name, "ServiceName": service, "MaxResults": rows,
             "HealthStatus": "ALL"});
         if !query.is_empty() {
             body["QueryParameters"] = json!(query);
@@ -444,7 +453,7 @@ impl CloudMap for Port {
         Ok(Discovery {
             unhealthy: unhealthy.map(|instance| text(&instance["InstanceId"])).collect(),
             instances: found.iter().map(instance).collect(),
-            truncated: found.len() >= DISCOVERED,
+            truncated: found.len() >= rows,
         })
     }
 

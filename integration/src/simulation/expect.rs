@@ -1,16 +1,18 @@
 //! What should be everywhere, from what the users of all clusters have, and what is there.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde_json::Value;
 
 use super::{
-    claims::{self, exported},
-    cloudmap::Registry,
+    claims::Registrations,
     kubernetes::ApiServer,
-    merge::{Export, Port, UNNAMED, affinity, merge, policy, ports},
+    merge::{Export, Port, UNNAMED, affinity, families, merge, policy, ports},
     users::{addresses, annotation, is_terminating, label},
-    world::Cluster,
+    world::{Cluster, World},
 };
 
 /// Namespace and name.
@@ -24,6 +26,7 @@ pub(crate) struct Imported {
     pub(crate) ports: BTreeSet<Port>,
     pub(crate) affinity: String,
     pub(crate) policy: String,
+    pub(crate) families: Vec<String>,
     /// Those that were exported.
     pub(crate) labels: BTreeMap<String, String>,
     /// The clusters that export it.
@@ -44,31 +47,34 @@ impl Imported {
 /// What a name should be everywhere, and the conflicts that its exports should say.
 pub(crate) type Merged = BTreeMap<Name, (Imported, BTreeSet<&'static str>)>;
 
-/// What all names should be.
-pub(crate) fn merged(clusters: &[Cluster]) -> Merged {
+/// What all names should be in a cluster.
+pub(crate) fn merged(clusters: &[Cluster], here: &Cluster) -> Merged {
     let mut exports: BTreeMap<Name, Vec<Export>> = BTreeMap::new();
-    for Cluster { id, api, .. } in clusters {
+    for Cluster { id, api, .. } in
+        clusters.iter().filter(|cluster| here.membership().is_some() && cluster.membership() == here.membership())
+    {
         for name in api.list("serviceexports").into_keys() {
             if let Some(export) = Export::of(id, api, &name) {
                 exports.entry(name).or_default().push(export);
             }
         }
     }
-    exports.into_iter().filter_map(|(name, exports)| Some((name, merge(exports)?))).collect()
+    exports.into_iter().filter_map(|(name, exports)| Some((name, merge(exports, here.site.families)?))).collect()
+}
+
+/// The EndpointSlices of a Service of the cluster itself.
+pub(crate) fn slices(api: &ApiServer, name: &Name) -> Vec<Arc<Value>> {
+    let is_of = |(key, slice): &(Name, Arc<Value>)| {
+        key.0 == name.0
+            && label(slice, "kubernetes.io/service-name") == name.1
+            && label(slice, "endpointslice.kubernetes.io/managed-by") != "cloudmap-mcs"
+    };
+    api.list("endpointslices").into_iter().filter(is_of).map(|(_, slice)| slice).collect()
 }
 
 /// The ready addresses of a Service of the cluster itself.
 pub(crate) fn live(api: &ApiServer, name: &Name) -> BTreeSet<String> {
-    let slices = api.list("endpointslices");
-    slices
-        .iter()
-        .filter(|(key, slice)| {
-            key.0 == name.0
-                && label(slice, "kubernetes.io/service-name") == name.1
-                && label(slice, "endpointslice.kubernetes.io/managed-by") != "cloudmap-mcs"
-        })
-        .flat_map(|(_, slice)| addresses(slice))
-        .collect()
+    slices(api, name).iter().flat_map(|slice| addresses(slice)).collect()
 }
 
 /// What a cluster imports.
@@ -86,6 +92,7 @@ pub(crate) fn imported(api: &ApiServer) -> BTreeMap<Name, Imported> {
             ports: ports(spec),
             affinity: affinity(spec),
             policy: policy(spec),
+            families: families(spec),
             labels: labels.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect(),
             clusters: clusters.filter_map(|cluster| cluster["cluster"].as_str().map(str::to_owned)).collect(),
             endpoints: BTreeMap::new(),
@@ -113,38 +120,37 @@ pub(crate) fn imported(api: &ApiServer) -> BTreeMap<Name, Imported> {
 }
 
 /// What is not as it should be, if anything.
-pub(crate) fn mismatch(clusters: &[Cluster], registry: &Registry) -> Option<String> {
-    let (claims, registered) = (claims::claims(clusters), claims::registered(registry));
-    let (owners, merged) = (claims::owners(&claims, &registered), merged(clusters));
-    for Cluster { id, api, .. } in clusters {
-        let there = |(name, _): &(&Name, _)| {
-            api.get("namespaces", "", &name.0).is_some_and(|namespace| !is_terminating(&namespace))
-        };
-        let wanted = merged.iter().filter(there).map(|(name, (import, _))| (name, import));
-        let (wanted, found) = (wanted.collect::<BTreeMap<_, _>>(), imported(api));
-        for name in wanted.keys().copied().chain(found.keys()) {
-            let (wanted, found) = (wanted.get(name).copied(), found.get(name));
+pub(crate) fn mismatch(world: &World) -> Option<String> {
+    let registrations = Registrations::observe(world);
+    for cluster in &world.clusters {
+        let Cluster { id, api, .. } = cluster;
+        let (mut wanted, found) = (merged(&world.clusters, cluster), imported(api));
+        wanted
+            .retain(|name, _| api.get("namespaces", "", &name.0).is_some_and(|namespace| !is_terminating(&namespace)));
+        for name in wanted.keys().chain(found.keys()) {
+            let (wanted, found) = (wanted.get(name).map(|(import, _)| import), found.get(name));
             if wanted != found {
                 return Some(format!("{id} imports {}/{} as {found:?}, not as {wanted:?}", name.0, name.1));
             }
         }
         for (name, export) in api.list("serviceexports") {
-            if let Some(what) = conditions(api, &name, &export, &owners, &merged) {
+            let conflicts = wanted.get(&name).map(|(_, conflicts)| conflicts);
+            let registered = registrations.condition(cluster, &name);
+            if let Some(what) = conditions(cluster, &name, &export, registered, conflicts) {
                 return Some(format!("{id} says of its export {}/{}: {what}", name.0, name.1));
             }
         }
     }
-    let there = |namespace: &str| registry.with(|cloudmap, _| cloudmap.namespaces().any(|it| it.name == namespace));
-    claims::mismatch(&claims, &registered, there)
+    registrations.mismatch()
 }
 
-/// What the conditions of an export should not say. `owners`: who has which name in Cloud Map.
+/// What the conditions of an export should not say. `registered`: what `Registered` may be.
 fn conditions(
-    api: &ApiServer,
+    Cluster { set, api, .. }: &Cluster,
     name: &Name,
     export: &Value,
-    owners: &BTreeMap<Name, Name>,
-    merged: &Merged,
+    registered: &[(&str, &str)],
+    conflicts: Option<&BTreeSet<&'static str>>,
 ) -> Option<String> {
     let said = |type_: &str| {
         let mut all = export["status"]["conditions"].as_array().into_iter().flatten();
@@ -153,20 +159,14 @@ fn conditions(
             (condition["status"].as_str().unwrap_or("none"), condition["reason"].as_str().unwrap_or_default())
         })
     };
-    let registered: &[(&str, &str)] = match exported(api, name).and_then(|target| owners.get(&target)) {
-        Some(owner) if owner == name => &[("True", "Registered")],
-        Some(_) => &[("False", "NameConflict")],
-        // Whose it is cannot be seen: the one that has it has no endpoints.
-        None => &[("True", "Registered"), ("False", "NameConflict")],
-    };
-    let exports = api.get("services", &name.0, &name.1).is_some();
-    let wanted: &[(&str, &[(&str, &str)])] = if exports {
-        &[("Valid", &[("True", "Valid")]), ("Ready", &[("True", "Exported")]), ("Registered", registered)]
-    } else {
-        &[("Valid", &[("False", "NoService")])]
+    let exports = api.get("services", &name.0, &name.1).is_some() && !set.is_empty();
+    let wanted: &[(&str, &[(&str, &str)])] = match api.get("services", &name.0, &name.1) {
+        Some(_) if set.is_empty() => &[("Valid", &[("True", "Valid")]), ("Ready", &[("False", "Pending")])],
+        Some(_) => &[("Valid", &[("True", "Valid")]), ("Ready", &[("True", "Exported")]), ("Registered", registered)],
+        None => &[("Valid", &[("False", "NoService")])],
     };
     // Who exports nothing is in no conflict.
-    let conflicts = merged.get(name).filter(|_| exports).map(|(_, conflicts)| conflicts.clone()).unwrap_or_default();
+    let conflicts = conflicts.filter(|_| exports).cloned().unwrap_or_default();
     let (status, reasons) = said("Conflict");
     let agrees = match status {
         "True" => reasons.split(',').collect::<BTreeSet<_>>() == conflicts,

@@ -80,22 +80,43 @@ impl Ledgers {
             .map(|((namespace, _), ledger)| (&**namespace, ledger))
     }
 
-    /// All targets that are on record, each with the namespace of the ledger.
-    pub(crate) fn targets(&self) -> impl Iterator<Item = (&String, &Name)> {
-        self.0.iter().flat_map(|((namespace, _), ledger)| ledger.records.keys().map(move |target| (namespace, target)))
+    /// The clusters that are the only ones in their ClusterSets, by the ledger's namespace and UID.
+    pub(crate) fn sole(&self) -> impl Iterator<Item = (&str, &str)> {
+        let live = |(_, ledger): &(&(String, String), &Ledger)| !ledger.left;
+        let alone =
+            move |namespace: &str| self.0.iter().filter(live).filter(|((ns, _), _)| ns == namespace).count() == 1;
+        let all = self.0.iter().filter(live).filter(move |((namespace, _), _)| alone(namespace));
+        all.map(|((namespace, _), ledger)| (&**namespace, &*ledger.uid))
     }
 
-    /// The Kubernetes name that has a target by the claims of all clusters of a ClusterSet.
-    pub(crate) fn first<'a>(&'a self, namespace: &str, target: &Name) -> Option<&'a Name> {
-        let live = self.0.iter().filter(|((ns, _), ledger)| ns == namespace && !ledger.left);
-        let claims = live.filter_map(|((_, id), ledger)| Some((id, ledger.records.get(target)?)));
-        let claims = claims.filter(|(_, record)| !record.retiring);
-        let first = claims.min_by_key(|(id, record)| {
-            let Record { owner, exported, claimed, .. } = *record;
-            (!is_at_home(owner, target), *claimed, *id, !exported, owner)
-        });
-        first.map(|(_, record)| &record.owner)
+    /// The Kubernetes name that has each target by the claims of all clusters of its ClusterSet, by the ledger's namespace.
+    pub(crate) fn firsts(&self) -> BTreeMap<(String, Name), Name> {
+        let mut firsts = BTreeMap::new();
+        for ((namespace, id), ledger) in self.0.iter().filter(|(_, ledger)| !ledger.left) {
+            for (target, record) in ledger.records.iter().filter(|(_, record)| !record.retiring) {
+                let Record { owner, exported, claimed, .. } = record;
+                let claim = (!is_at_home(owner, target), *claimed, id, !*exported, owner);
+                let first = firsts.entry((namespace.clone(), target.clone())).or_insert(claim);
+                *first = (*first).min(claim);
+            }
+        }
+        firsts.into_iter().map(|(key, (.., owner))| (key, owner.clone())).collect()
     }
+}
+
+/// Whether a cluster says that it has left a ClusterSet.
+pub(crate) fn has_left(cloudmap: &CloudMap, set: &str, uid: &str) -> bool {
+    let name = ledger::namespace_name(set);
+    let Some(namespace) = cloudmap.namespaces().find(|namespace| namespace.name == name) else { return true };
+    let heads = cloudmap.services().filter(|service| service.namespace_id == namespace.id && service.name == CLUSTERS);
+    let heads = heads.flat_map(|service| &service.instances).map(instance);
+    let heads: Vec<_> =
+        heads.filter_map(|head| Head::from_instance(&head).ok()).filter(|head| *head.uid == *uid).collect();
+    heads.iter().all(|head| !head.is_live())
+}
+
+fn instance((id, instance): (&String, &emulator::Instance)) -> Instance {
+    Instance { id: id.as_str().into(), attributes: (*instance.attributes).clone() }
 }
 
 fn read(
@@ -104,10 +125,6 @@ fn read(
     id: &str,
     attributes: &Arc<BTreeMap<String, String>>,
 ) -> Result<Ledger, String> {
-    let instance = |(id, instance): (&String, &emulator::Instance)| Instance {
-        id: id.as_str().into(),
-        attributes: (*instance.attributes).clone(),
-    };
     let head = Head::from_instance(&Instance { id: id.into(), attributes: (**attributes).clone() });
     let head = head.map_err(|error| error.to_string())?;
     let mut ledger = Ledger {

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{
-    expect::{Imported, Name},
+    expect::{Imported, Name, slices},
     kubernetes::ApiServer,
-    users::{addresses, is_terminating, label},
+    users::{addresses, is_terminating},
 };
 
 /// Name and number of a port of a Service; all are TCP.
@@ -24,6 +24,8 @@ pub(crate) struct Export {
     ports: BTreeSet<Port>,
     affinity: String,
     policy: String,
+    /// The first is the primary one.
+    families: Vec<String>,
     /// `exportedLabels`.
     labels: BTreeMap<String, String>,
     /// Ready addresses by the name of the port.
@@ -46,6 +48,7 @@ impl Export {
             ports: ports(&service["spec"]),
             affinity: affinity(&service["spec"]),
             policy: policy(&service["spec"]),
+            families: families(&service["spec"]),
             labels: labels.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect(),
             endpoints: endpoints(api, name),
         })
@@ -70,26 +73,41 @@ pub(crate) fn policy(spec: &Value) -> String {
     spec["internalTrafficPolicy"].as_str().unwrap_or("Cluster").to_owned()
 }
 
+/// IP families, of a Service or a ServiceImport.
+pub(crate) fn families(spec: &Value) -> Vec<String> {
+    let families = spec["ipFamilies"].as_array().into_iter().flatten();
+    families.filter_map(|family| family.as_str().map(str::to_owned)).collect()
+}
+
 /// Ready addresses of a Service of the cluster itself, by the name of the port.
 fn endpoints(api: &ApiServer, name: &Name) -> BTreeMap<String, BTreeSet<String>> {
     let mut endpoints: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (_, slice) in api.list("endpointslices").iter().filter(|(key, slice)| {
-        key.0 == name.0
-            && label(slice, "kubernetes.io/service-name") == name.1
-            && label(slice, "endpointslice.kubernetes.io/managed-by") != "cloudmap-mcs"
-    }) {
+    for slice in slices(api, name) {
         for port in slice["ports"].as_array().into_iter().flatten() {
             let name = port["name"].as_str().unwrap_or_default().to_owned();
-            endpoints.entry(name).or_default().extend(addresses(slice));
+            endpoints.entry(name).or_default().extend(addresses(&slice));
         }
     }
     endpoints
 }
 
-/// What the exports of a name are together, and the reasons of the condition `Conflict` on each of them.
-pub(crate) fn merge(mut exports: Vec<Export>) -> Option<(Imported, BTreeSet<&'static str>)> {
+/// What the exports of a name are together in a cluster with these IP families, and the reasons of the condition `Conflict` on
+/// each of them.
+pub(crate) fn merge(mut exports: Vec<Export>, supported: &[&str]) -> Option<(Imported, BTreeSet<&'static str>)> {
     exports.sort();
     let oldest = exports.first()?;
+    let usable = |families: &[String]| -> Vec<String> {
+        families.iter().filter(|family| supported.contains(&family.as_str())).cloned().collect()
+    };
+    let mut families = usable(&oldest.families);
+    if families.is_empty() {
+        for family in exports.iter().flat_map(|export| usable(&export.families)) {
+            if !families.contains(&family) {
+                families.push(family);
+            }
+        }
+    }
+    let served = |address: &&String| families.iter().any(|of| (of == "IPv6") == address.contains(':'));
     let mut ports: Vec<Port> = Vec::new();
     let mut endpoints: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for export in &exports {
@@ -104,7 +122,7 @@ pub(crate) fn merge(mut exports: Vec<Export>) -> Option<(Imported, BTreeSet<&'st
             endpoints
                 .entry(port.0.clone())
                 .or_default()
-                .extend(export.endpoints.get(&port.0).into_iter().flatten().cloned());
+                .extend(export.endpoints.get(&port.0).into_iter().flatten().filter(served).cloned());
         }
     }
     let differ = |differs: &dyn Fn(&Export) -> bool| exports.iter().any(differs);
@@ -118,13 +136,14 @@ pub(crate) fn merge(mut exports: Vec<Export>) -> Option<(Imported, BTreeSet<&'st
             client_ip(oldest) && differ(&|export| client_ip(export) && export.affinity != oldest.affinity),
         ),
         ("InternalTrafficPolicyConflict", differ(&|export| export.policy != oldest.policy)),
+        ("IPFamilyConflict", differ(&|export| oldest.families.iter().any(|family| !export.families.contains(family)))),
         ("LabelsConflict", differ(&|export| export.labels != oldest.labels)),
     ];
     endpoints.retain(|_, addresses| !addresses.is_empty());
     let ports: BTreeSet<Port> = ports.into_iter().collect();
     let import = Imported {
         type_: if oldest.headless { "Headless" } else { "ClusterSetIP" }.to_owned(),
-        derived: (!oldest.headless).then(|| {
+        derived: (!oldest.headless && !families.is_empty()).then(|| {
             let named =
                 |(name, number): &Port| (if name.is_empty() { UNNAMED.to_owned() } else { name.clone() }, *number);
             (ports.iter().map(named).collect(), oldest.affinity.clone(), oldest.policy.clone())
@@ -132,6 +151,7 @@ pub(crate) fn merge(mut exports: Vec<Export>) -> Option<(Imported, BTreeSet<&'st
         ports,
         affinity: oldest.affinity.clone(),
         policy: oldest.policy.clone(),
+        families,
         labels: oldest.labels.clone(),
         clusters: exports.iter().map(|export| export.cluster.clone()).collect(),
         endpoints,

@@ -5,21 +5,20 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
-
 use super::{
-    claims::{Claim, candidates, claims, exported},
+    claims::{Claim, Claims, Instance, candidates, claims, exported, places},
     expect::{Name, live},
     ledger::Ledgers,
     scenario::Scenario,
-    world::{Cluster, OWN, World},
+    world::{Cluster, World, record},
 };
-use crate::emulator::CloudMap;
 
 /// Longest that a cluster goes without news of its own objects: what it does until then may be about former ones.
 const NEWS: Duration = Duration::from_secs(150);
 /// From a decision to the instance: a discovery, an operation, a process that stood still within its Lease.
 const DECIDED: Duration = Duration::from_secs(12);
+/// How old the reading may be that shows that a cluster is the only one of its ClusterSet.
+const READ: Duration = Duration::from_secs(30);
 /// How long who loses a name keeps its endpoints there: two times the default of `--claim-delay`.
 const HANDOVER: Duration = Duration::from_secs(20);
 /// Who loses a name to another cluster waits until it has heard of that one afterwards.
@@ -27,18 +26,8 @@ const HEARTBEAT: Duration = Duration::from_secs(20);
 /// How long one has to be the first of the claimants to have the name: the default of `--claim-delay`, as far as it is seen.
 const HOLDS: Duration = Duration::from_secs(8);
 
-/// A want of users: index of the cluster, the target, the Kubernetes name, and whether it is exported.
-type Want = (usize, Name, Name, bool);
-
-/// An own instance.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Instance {
-    uid: String,
-    /// The ClusterSet that its mark names.
-    clusterset: Option<String>,
-    owner: Name,
-    address: String,
-}
+/// A want of users: index of the cluster, its [`Cluster::group`], the target, the Kubernetes name, and whether it is exported.
+type Want = (usize, String, Name, Name, bool);
 
 /// By target.
 type Instances = BTreeMap<Name, BTreeSet<Instance>>;
@@ -70,10 +59,12 @@ pub(crate) struct Registered {
     wants: BTreeMap<Want, Since>,
     /// Who wanted a name last by an export: what is deleted hands nothing over.
     exported: BTreeSet<(usize, Name, Name)>,
-    /// The date of each claim, by the cluster's UID.
-    dates: BTreeMap<(String, Want), i64>,
+    /// The date of each claim.
+    dates: BTreeMap<Want, i64>,
     /// By the ledger's namespace and by target.
     first: BTreeMap<(String, Name), BTreeMap<Name, First>>,
+    /// When a cluster, by the ledger's namespace and its UID, was the only one in its ClusterSet last.
+    sole: BTreeMap<(String, String), Duration>,
     there: Instances,
     /// Since when a target has instances of several Kubernetes names.
     mixed: BTreeMap<Name, Duration>,
@@ -89,37 +80,37 @@ impl Registered {
         }
         let claims = claims(clusters);
         self.note_wants(&claims, now);
-        let read = world.registry.with(|cloudmap, _| self.ledgers.read(cloudmap).map(|()| instances(cloudmap)));
-        let there = match read {
-            Ok(there) => there,
+        let read = world.registry.with(|cloudmap, _| self.ledgers.read(cloudmap).map(|()| places(cloudmap)));
+        let there: Instances = match read {
+            Ok(places) => places.into_iter().map(|(target, place)| (target, place.instances)).collect(),
             Err(why) => return Some(("every head can be read", why)),
         };
         self.note_first(now);
         let checks = [
-            ("every instance has a record", self.unrecorded(clusters, &there)),
+            ("every instance has a record", self.unrecorded(world, &there)),
             ("a claim keeps its date", self.redated(clusters, now)),
             ("who is not the first claimant registers nothing", self.usurped(&there, scenario, now)),
             ("a name has one owner", self.mixed(&there, scenario, now)),
-            ("a name that is registered stays", self.emptied(clusters, &claims, &there, scenario, now)),
+            ("a name that is registered stays", self.emptied(world, &claims, &there, scenario, now)),
         ];
         self.there = there;
         checks.into_iter().find_map(|(check, what)| Some((check, what?)))
     }
 
-    fn note_wants(&mut self, claims: &BTreeMap<Name, Vec<Claim>>, now: Duration) {
+    fn note_wants(&mut self, claims: &Claims, now: Duration) {
         let mut wants = BTreeMap::new();
         for (target, claims) in claims {
-            for Claim { cluster, owner, exported, addresses } in claims {
+            for Claim { cluster, group, owner, exported, endpoints, .. } in claims {
                 let of = (*cluster, target.clone(), owner.clone());
                 if *exported {
                     self.exported.insert(of);
                 } else {
                     self.exported.remove(&of);
                 }
-                let want = (*cluster, target.clone(), owner.clone(), *exported);
+                let want = (*cluster, group.clone(), target.clone(), owner.clone(), *exported);
                 let before = self.wants.get(&want);
                 let ready = before.and_then(|since| since.ready).unwrap_or(now);
-                let ready = (!addresses.is_empty()).then_some(ready);
+                let ready = (!endpoints.is_empty()).then_some(ready);
                 wants.insert(want, Since { wanted: before.map_or(now, |since| since.wanted), ready });
             }
         }
@@ -127,14 +118,16 @@ impl Registered {
     }
 
     /// An instance that no record of its cluster leads to: nobody would find it after a crash.
-    fn unrecorded(&self, clusters: &[Cluster], there: &Instances) -> Option<String> {
+    fn unrecorded(&self, world: &World, there: &Instances) -> Option<String> {
         for (target, instance) in there.iter().flat_map(|(target, of)| of.iter().map(move |it| (target, it))) {
-            let Instance { uid, clusterset, .. } = instance;
-            let namespace = clusterset.as_ref().map(|id| format!("clusterset-{id}"));
-            let of_set = |(ns, _): &(&str, _)| namespace.as_ref().is_none_or(|namespace| namespace == ns);
+            let Instance { uid, group, .. } = instance;
+            let of_set = |(ns, _): &(&str, _)| namespace(group).is_none_or(|namespace| namespace == **ns);
             let mut records = self.ledgers.of(uid).filter(of_set).flat_map(|(_, ledger)| ledger.records.keys());
-            let kept = || clusters.iter().any(|cluster| cluster.uid == *uid && kept(cluster, target));
-            if !(records.any(|recorded| recorded == target) || clusterset.is_none() && kept()) {
+            let kept = || world.clusters.iter().any(|cluster| cluster.uid == *uid && kept(cluster, target));
+            let known = records.any(|recorded| recorded == target) || namespace(group).is_none() && kept();
+            // What it registered outside any ClusterSet is marked anew before that is recorded in the ledger.
+            let joins = world.joined.get(uid).is_some_and(|at| world.began.elapsed() <= *at + NEWS);
+            if !known && !joins && !world.abandoned.contains(&(uid.clone(), group.clone())) {
                 return Some(format!("{instance:?} in {}/{}", target.0, target.1));
             }
         }
@@ -143,35 +136,48 @@ impl Registered {
 
     /// A claim that has another date than before, though its object asked for the name all the time.
     fn redated(&mut self, clusters: &[Cluster], now: Duration) -> Option<String> {
-        let (mut dates, mut found) = (BTreeMap::new(), None);
+        let (mut found, mut recorded) = (None, BTreeSet::new());
         for (index, cluster) in clusters.iter().enumerate() {
-            for (target, record) in self.ledgers.of(&cluster.uid).flat_map(|(_, ledger)| &ledger.records) {
-                let want = (index, target.clone(), record.owner.clone(), record.exported);
-                let Some(since) = self.wants.get(&want).copied() else { continue };
-                let key = (cluster.uid.clone(), want);
-                let before = self.dates.get(&key).copied().filter(|_| now.saturating_sub(since.wanted) > NEWS);
-                if before.is_some_and(|before| before != record.claimed) {
-                    found = Some(format!("{} {target:?}: {record:?}, before {before:?}", cluster.id));
+            for (set, ledger) in self.ledgers.of(&cluster.uid) {
+                for (target, record) in &ledger.records {
+                    let group = format!("clusterset/{}", set.trim_start_matches("clusterset-"));
+                    let want = (index, group, target.clone(), record.owner.clone(), record.exported);
+                    let Some(since) = self.wants.get(&want).copied() else { continue };
+                    let long = now.saturating_sub(since.wanted) > NEWS;
+                    let before = self.dates.insert(want.clone(), record.claimed);
+                    if before.is_some_and(|before| long && before != record.claimed) {
+                        found = Some(format!("{} {target:?}: {record:?}, before {before:?}", cluster.id));
+                    }
+                    recorded.insert(want);
                 }
-                dates.insert(key, record.claimed);
             }
         }
-        self.dates = dates;
+        // Whoever waits while another one of its cluster has the record is dated anew by the next leader.
+        let passed: BTreeSet<_> =
+            recorded.iter().map(|(cluster, group, target, ..)| (*cluster, group, target)).collect();
+        self.dates.retain(|want, _| {
+            let (cluster, group, target, ..) = want;
+            self.wants.contains_key(want) && (recorded.contains(want) || !passed.contains(&(*cluster, group, target)))
+        });
         found
     }
 
     fn note_first(&mut self, now: Duration) {
-        let recorded = self.ledgers.targets().map(|(namespace, target)| (namespace.clone(), target.clone()));
-        let targets: BTreeSet<_> = recorded.chain(self.first.keys().cloned()).collect();
-        for (namespace, target) in targets {
-            let present = self.ledgers.first(&namespace, &target);
-            let first = self.first.entry((namespace, target)).or_default();
-            for (_, was) in first.iter_mut().filter(|(owner, was)| Some(*owner) != present && was.until.is_none()) {
-                was.until = Some(now);
-                was.held = was.held.max(Some(now).filter(|now| *now >= was.since + HOLDS));
+        self.sole.extend(self.ledgers.sole().map(|(set, uid)| ((set.to_owned(), uid.to_owned()), now)));
+        let mut firsts = self.ledgers.firsts();
+        for key in firsts.keys() {
+            self.first.entry(key.clone()).or_default();
+        }
+        for (key, known) in &mut self.first {
+            let present = firsts.remove(key);
+            for (owner, was) in known.iter_mut().filter(|(_, was)| was.until.is_none()) {
+                if Some(owner) != present.as_ref() {
+                    was.until = Some(now);
+                    was.held = was.held.max(Some(now).filter(|now| *now >= was.since + HOLDS));
+                }
             }
             if let Some(owner) = present {
-                let is = first.entry(owner.clone()).or_insert(First { since: now, until: None, held: None });
+                let is = known.entry(owner).or_insert(First { since: now, until: None, held: None });
                 if is.until.take().is_some() {
                     is.since = now;
                 }
@@ -181,27 +187,33 @@ impl Registered {
 
     /// An instance that came though another Kubernetes name has the name by all ledgers.
     fn usurped(&self, there: &Instances, scenario: &Scenario, now: Duration) -> Option<String> {
-        let mut found = None;
         for (target, of) in there {
-            for set in of.iter().filter_map(|instance| instance.clusterset.as_ref()).collect::<BTreeSet<_>>() {
-                let first = self.first.get(&(format!("clusterset-{set}"), target.clone()));
-                let before = self.there.get(target);
-                let new = of.iter().filter(|instance| instance.clusterset.as_ref() == Some(set));
-                let new = new.filter(|instance| before.is_none_or(|before| !before.contains(instance)));
-                for instance in new {
-                    let within = |last: Option<Duration>, time| last.is_some_and(|last| now <= last + time);
-                    let may = first.and_then(|first| first.get(&instance.owner)).is_some_and(
-                        |First { until, held, .. }| {
-                            until.is_none() || within(*until, DECIDED) || within(*held, HANDOVER + DECIDED)
-                        },
-                    );
-                    if !may {
-                        found = Some(format!("{instance:?} in {}/{}; first were {first:?}", target.0, target.1));
-                    }
+            let before = self.there.get(target);
+            // What was registered outside any ClusterSet gets the mark of the one that the cluster joins.
+            let known = |one: &Instance| {
+                let same = |other: &&Instance| {
+                    (&one.uid, &one.owner, &one.address) == (&other.uid, &other.owner, &other.address)
+                };
+                before.is_some_and(|before| before.iter().any(|other| same(&other)))
+            };
+            for instance in of.iter().filter(|instance| !known(instance)) {
+                let Some(namespace) = namespace(&instance.group) else { continue };
+                let first = self.first.get(&(namespace.clone(), target.clone()));
+                let within = |last: Option<Duration>, time| last.is_some_and(|last| now <= last + time);
+                // Who is alone waits for nobody.
+                if within(self.sole.get(&(namespace, instance.uid.clone())).copied(), READ + DECIDED) {
+                    continue;
+                }
+                let may =
+                    first.and_then(|first| first.get(&instance.owner)).is_some_and(|First { until, held, .. }| {
+                        until.is_none() || within(*until, DECIDED) || within(*held, HANDOVER + DECIDED)
+                    });
+                if !may && scenario.sees_claims() {
+                    return Some(format!("{instance:?} in {}/{}; first were {first:?}", target.0, target.1));
                 }
             }
         }
-        found.filter(|_| scenario.sees_claims())
+        None
     }
 
     /// A target with instances of several Kubernetes names for longer than one hands over to another.
@@ -226,17 +238,28 @@ impl Registered {
     /// A target that is empty now, though an address that was there lives on and whoever may have the name has endpoints.
     fn emptied(
         &self,
-        clusters: &[Cluster],
-        claims: &BTreeMap<Name, Vec<Claim>>,
+        world: &World,
+        claims: &Claims,
         there: &Instances,
         scenario: &Scenario,
         now: Duration,
     ) -> Option<String> {
         let long = if scenario.is_gentle() { 2 * HANDOVER } else { NEWS };
-        for (target, former) in self.there.iter().filter(|(target, _)| !there.contains_key(*target)) {
-            let candidates = candidates(target, claims.get(target).map(Vec::as_slice).unwrap_or_default());
+        let clusters = &world.clusters;
+        let of_group = |of: &BTreeSet<Instance>, group: &str| -> Vec<Instance> {
+            of.iter().filter(|instance| instance.group == group).cloned().collect()
+        };
+        let before = self.there.iter().flat_map(|(target, of)| {
+            let groups: BTreeSet<&str> = of.iter().map(|instance| &*instance.group).collect();
+            groups.into_iter().map(move |group| (target, group, of_group(of, group)))
+        });
+        let is_empty = |target, group| there.get(target).is_none_or(|of| of_group(of, group).is_empty());
+        for (target, group, former) in before.filter(|(target, group, _)| is_empty(*target, group)) {
+            let of_group = claims.get(target).into_iter().flatten().filter(|claim| claim.group == group);
+            let candidates = candidates(target, of_group);
             let ready = |owner: &Name| {
-                let wants = self.wants.iter().filter(|((_, at, of, _), _)| at == target && of == owner);
+                let wants = self.wants.iter();
+                let wants = wants.filter(|((_, of, at, who, _), _)| of == group && at == target && who == owner);
                 let mut ready = wants.filter_map(|(_, since)| Some(since.wanted.max(since.ready?)));
                 ready.any(|since| now.saturating_sub(since) > long)
             };
@@ -244,13 +267,17 @@ impl Registered {
                 let Some(index) = clusters.iter().position(|cluster| cluster.uid == instance.uid) else { return false };
                 let (api, owner) = (&clusters[index].api, &instance.owner);
                 let was_exported = self.exported.contains(&(index, target.clone(), owner.clone()));
-                live(api, owner).contains(&instance.address)
+                clusters[index].group() == instance.group
+                    && !clusters[index].leaving
+                    && live(api, owner).contains(&instance.address)
                     && api.get("services", &owner.0, &owner.1).is_some()
-                    && (!was_exported || exported(api, owner).is_some())
+                    && (!was_exported || exported(&clusters[index], owner).is_some())
             };
             let living: Vec<_> = former.iter().filter(lives).collect();
             let uncontested = candidates.len() == 1 && living.iter().all(|it| candidates.contains_key(&it.owner));
-            if !living.is_empty()
+            let meddled = world.meddled.get(target).is_some_and(|at| now <= *at + NEWS);
+            if !meddled
+                && !living.is_empty()
                 && !candidates.is_empty()
                 && candidates.keys().all(|owner| ready(owner))
                 && (uncontested || scenario.is_gentle())
@@ -262,30 +289,14 @@ impl Registered {
     }
 }
 
-/// All own instances.
-fn instances(cloudmap: &CloudMap) -> Instances {
-    let mut found = Instances::new();
-    for service in cloudmap.services() {
-        for attributes in service.instances.values().map(|instance| &instance.attributes) {
-            let said = |name: &str| attributes.get(&format!("CLOUDMAP_MCS_{name}")).cloned();
-            let (Some(uid), Some(namespace)) = (said("CLUSTER_UID"), cloudmap.namespace(&service.namespace_id)) else {
-                continue;
-            };
-            let owner = said("NAMESPACE").zip(said("SERVICE")).unwrap_or_default();
-            let address = attributes.get("AWS_INSTANCE_IPV4").cloned().unwrap_or_default();
-            let target = (namespace.name.clone(), service.name.clone());
-            let instance = Instance { uid, clusterset: said("CLUSTERSET"), owner, address };
-            found.entry(target).or_default().insert(instance);
-        }
-    }
-    found
-}
-
-/// Whether a cluster outside any ClusterSet has a registration record of a target in its ConfigMap.
+/// Whether a cluster outside any ClusterSet has a registration record of a target.
 fn kept(cluster: &Cluster, target: &Name) -> bool {
-    let Some(object) = cluster.api.get("configmaps", OWN, "cloudmap-mcs-ledger") else { return false };
-    let record: Value =
-        serde_json::from_str(object["data"]["record.json"].as_str().unwrap_or_default()).unwrap_or_default();
+    let record = record(&cluster.api);
     let mut records = record["registrations"].as_array().into_iter().flatten();
     records.any(|record| record["namespace"] == *target.0 && record["service"] == *target.1)
+}
+
+/// The namespace of a group's ledger.
+fn namespace(group: &str) -> Option<String> {
+    group.strip_prefix("clusterset/").map(|set| format!("clusterset-{set}"))
 }

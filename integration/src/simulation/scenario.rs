@@ -33,12 +33,18 @@ pub enum Kind {
     Kubernetes,
     /// A replica, or the whole cluster, does not reach the API server.
     Partitions,
+    /// The cluster gets another id.
+    Renames,
+    /// The cluster leaves its ClusterSet, as `cloudmap-mcs leave` does it or at once, and joins another one, or none.
+    Moves,
     /// Discovery lags.
     Lag,
     /// Cloud Map throttles, denies, fails, hangs, is late, gives half an answer.
     Registry,
     /// Others register instances beside ours.
     Foreigners,
+    /// People delete and alter our instances.
+    Meddlers,
 }
 
 impl Kind {
@@ -48,6 +54,24 @@ impl Kind {
     }
 }
 
+/// A cluster as it is at the start.
+#[derive(Debug)]
+pub(crate) struct Site {
+    /// The ClusterSet; empty: none.
+    pub(crate) set: &'static str,
+    /// IP families, the first one is what Services have by default.
+    pub(crate) families: &'static [&'static str],
+}
+
+/// In the usual ClusterSet.
+const USUAL: Site = Site { set: "set", families: &["IPv4", "IPv6"] };
+const V4: Site = Site { families: &["IPv4"], ..USUAL };
+const V6: Site = Site { families: &["IPv6"], ..USUAL };
+/// In another ClusterSet of the same account.
+const OTHER: Site = Site { set: "other", ..USUAL };
+const TWO: &[Site] = &[USUAL, USUAL];
+const THREE: &[Site] = &[USUAL, USUAL, USUAL];
+
 /// A mixture of kinds.
 #[derive(Debug)]
 pub struct Scenario {
@@ -55,7 +79,7 @@ pub struct Scenario {
     /// What it is about, for people.
     pub about: &'static str,
     /// Clusters, of two replicas each.
-    pub(crate) clusters: usize,
+    pub(crate) clusters: &'static [Site],
     pub(crate) kinds: &'static [Kind],
     /// How many steps are drawn.
     pub(crate) steps: usize,
@@ -74,31 +98,31 @@ impl Scenario {
 }
 
 use Kind::{
-    Claims, Clocks, Crashes, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Namespaces, Partitions, Pauses,
-    Registry, Services, Shapes, Stale, Stops, Unobserved,
+    Claims, Clocks, Crashes, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Meddlers, Moves, Namespaces,
+    Partitions, Pauses, Registry, Renames, Services, Shapes, Stale, Stops, Unobserved,
 };
 
 /// All scenarios.
 pub static SCENARIOS: &[Scenario] = &[
-    Scenario { name: "calm", about: "users only", clusters: 2, kinds: &[Endpoints], steps: 12 },
+    Scenario { name: "calm", about: "users only", clusters: TWO, kinds: &[Endpoints], steps: 12 },
     Scenario {
         name: "churn",
         about: "exports, Services and namespaces come and go",
-        clusters: 2,
+        clusters: TWO,
         kinds: &[Endpoints, Exports, Services, Namespaces],
         steps: 20,
     },
     Scenario {
         name: "conflicts",
         about: "exports of one name differ in type, ports, affinity, policy and labels",
-        clusters: 3,
+        clusters: THREE,
         kinds: &[Endpoints, Exports, Exports, Services, Shapes, Shapes, Shapes, Shapes],
         steps: 24,
     },
     Scenario {
         name: "quarrels",
         about: "the same while processes die, see late, and cannot reach either world",
-        clusters: 2,
+        clusters: TWO,
         kinds: &[
             Endpoints, Exports, Shapes, Shapes, Shapes, Crashes, Kills, Pauses, Stale, Unobserved, Kubernetes, Registry,
         ],
@@ -107,14 +131,14 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "claims",
         about: "Services and exports ask for the same names in Cloud Map, and give them up",
-        clusters: 3,
+        clusters: THREE,
         kinds: &[Endpoints, Exports, Claims, Claims, Claims, Claims],
         steps: 24,
     },
     Scenario {
         name: "disputes",
         about: "the same while processes die, stand still, see late, and cannot reach either world",
-        clusters: 2,
+        clusters: TWO,
         kinds: &[
             Endpoints, Exports, Claims, Claims, Claims, Claims, Crashes, Kills, Stops, Pauses, Clocks, Stale,
             Kubernetes, Registry,
@@ -124,63 +148,98 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "crashes",
         about: "processes die at any write, and are replaced",
-        clusters: 2,
+        clusters: TWO,
         kinds: &[Endpoints, Exports, Crashes, Crashes, Kills, Stops],
         steps: 18,
     },
     Scenario {
         name: "stale",
         about: "caches lag by up to minutes",
-        clusters: 2,
+        clusters: TWO,
         kinds: &[Endpoints, Exports, Stale, Stale, Stops],
         steps: 16,
     },
     Scenario {
         name: "unobserved",
         about: "watches lose events or die",
-        clusters: 2,
+        clusters: TWO,
         kinds: &[Endpoints, Exports, Unobserved, Unobserved, Kills],
         steps: 16,
     },
     Scenario {
         name: "kubernetes",
         about: "the API server fails in every way",
-        clusters: 2,
+        clusters: TWO,
         kinds: &[Endpoints, Exports, Kubernetes, Kubernetes, Partitions],
         steps: 16,
     },
     Scenario {
         name: "registry",
         about: "Cloud Map fails in every way",
-        clusters: 2,
+        clusters: TWO,
         kinds: &[Endpoints, Exports, Registry, Registry, Lag, Kills],
         steps: 16,
     },
     Scenario {
         name: "pauses",
         about: "processes stand still",
-        clusters: 2,
+        clusters: TWO,
         kinds: &[Endpoints, Exports, Pauses, Pauses],
         steps: 16,
     },
     Scenario {
         name: "clocks",
         about: "wall clocks differ and jump",
-        clusters: 2,
+        clusters: TWO,
         kinds: &[Endpoints, Exports, Clocks, Clocks, Stops],
         steps: 16,
     },
     Scenario {
         name: "foreigners",
         about: "others register instances in the same services",
-        clusters: 2,
+        clusters: TWO,
         kinds: &[Endpoints, Exports, Foreigners, Kills],
         steps: 16,
     },
     Scenario {
+        name: "families",
+        about: "clusters with IPv4, IPv6 and both, and Services with one or both",
+        clusters: &[V4, USUAL, V6],
+        kinds: &[Endpoints, Exports, Exports, Services, Shapes, Shapes, Kills],
+        steps: 20,
+    },
+    Scenario {
+        name: "renames",
+        about: "clusters get other ids",
+        clusters: TWO,
+        kinds: &[Endpoints, Exports, Claims, Renames, Renames, Kills, Stops, Lag],
+        steps: 18,
+    },
+    Scenario {
+        name: "moves",
+        about: "clusters leave their ClusterSet, and join another one or none",
+        clusters: THREE,
+        kinds: &[Endpoints, Exports, Claims, Moves, Moves, Kills, Stops],
+        steps: 18,
+    },
+    Scenario {
+        name: "neighbours",
+        about: "another ClusterSet in the same account has the same names",
+        clusters: &[USUAL, USUAL, OTHER],
+        kinds: &[Endpoints, Exports, Services, Claims, Claims, Kills, Meddlers, Foreigners],
+        steps: 20,
+    },
+    Scenario {
+        name: "meddlers",
+        about: "people delete and alter our instances, and others register and deregister beside them",
+        clusters: TWO,
+        kinds: &[Endpoints, Exports, Claims, Meddlers, Meddlers, Foreigners, Kills],
+        steps: 20,
+    },
+    Scenario {
         name: "everything",
         about: "three clusters and all of it",
-        clusters: 3,
+        clusters: THREE,
         kinds: &[
             Endpoints, Endpoints, Exports, Services, Namespaces, Crashes, Kills, Stops, Pauses, Clocks, Stale,
             Unobserved, Kubernetes, Partitions, Lag, Registry, Foreigners,

@@ -8,9 +8,10 @@ use std::{
 use serde_json::json;
 
 use super::{
+    cloudmap::ROWS,
     kubernetes::{Fault, FaultId, Moment, Scope, Verb},
     machine::Machine,
-    scenario::Kind,
+    scenario::{Kind, Scenario},
     users::{ANNOTATED, EXPORTED, NAMES, Place, Shape, WISHES, is_terminating},
     world::{Role, World},
 };
@@ -101,26 +102,55 @@ pub(crate) enum Action {
         role: Role,
         kind: &'static str,
     },
-    Registry(Rule),
+    /// The API server forgets its history: whoever is behind has to list anew.
+    Compact {
+        cluster: usize,
+        kind: &'static str,
+    },
+    Registry {
+        rule: Rule,
+        /// Index of the cluster, and which replica; `None`: all calls.
+        replica: Option<(usize, Role)>,
+    },
+    /// Discovery gives no more than so many rows.
+    Truncate(usize),
     Lag(Duration),
     /// Somebody else registers an instance beside ours, and takes it away in the end.
     Foreigner {
-        name: usize,
+        target: (&'static str, &'static str),
+    },
+    /// People delete one of our instances, or give it another port.
+    Meddle {
+        which: usize,
+        deletes: bool,
+    },
+    Rename {
+        cluster: usize,
+        id: String,
+    },
+    /// Leaves the ClusterSet and joins this one in the end (empty: none); or at once if it is not `told` to leave.
+    Move {
+        cluster: usize,
+        told: bool,
+        to: &'static str,
     },
 }
 
 /// The kinds of objects that a replica watches.
 const WATCHED: [&str; 5] = ["services", "endpointslices", "serviceexports", "serviceimports", "namespaces"];
 
+/// The ClusterSets that clusters join; empty: none.
+const SETS: [&str; 4] = ["set", "set", "other", ""];
+
 /// How long after the end of a trouble users still meet what it leaves behind.
 const WAKE: Duration = Duration::from_secs(10);
 
-/// Draws `count` steps of these kinds that all end by `end`. What users do comes mostly while something goes wrong.
-pub(crate) fn draw(rng: &mut Rng, kinds: &[Kind], clusters: usize, count: usize, end: Duration) -> Vec<Step> {
+/// Draws the steps of a scenario, which all end by `end`. What users do comes mostly while something goes wrong.
+pub(crate) fn draw(rng: &mut Rng, scenario: &Scenario, end: Duration) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
-    for _ in 0..count {
-        let kind = *rng.pick(kinds);
-        steps.push(step(rng, kind, clusters, end));
+    for _ in 0..scenario.steps {
+        let kind = *rng.pick(scenario.kinds);
+        steps.push(step(rng, kind, scenario.clusters.len(), end));
     }
     let wrong = steps.iter().filter(|step| !step.kind.is_of_users());
     let wrong: Vec<_> = wrong.map(|step| (step.at, step.lasts)).collect();
@@ -185,6 +215,9 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
             let lag = seconds(rng, 1, 90);
             (long, kubernetes(Fault::Stale(lag), scope.of(WATCHED[rng.below(WATCHED.len())])))
         }
+        Kind::Unobserved if rng.chance(0.2) => {
+            (short, Action::Compact { cluster, kind: WATCHED[rng.below(WATCHED.len())] })
+        }
         Kind::Unobserved => {
             if rng.chance(0.5) {
                 (short, Action::LoseEvents { cluster, role, kind: WATCHED[rng.below(WATCHED.len())] })
@@ -231,6 +264,9 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
                 status: Some(403),
             };
             let failing = Effect::Error { code: "InternalFailure".into(), message: String::new(), status: Some(500) };
+            if rng.chance(0.1) {
+                return Step { kind, at, lasts: long, action: Action::Truncate(rng.below(4) + 1) };
+            }
             let rule = match rng.below(10) {
                 0 => Rule::on_any(throttled).with_probability(0.7),
                 1 => Rule::on(on[rng.below(on.len())], throttled),
@@ -249,9 +285,19 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
                 _ => Rule::on_any(if rng.chance(0.5) { Effect::DropRequest } else { Effect::DropResponse })
                     .with_probability(0.4),
             };
-            (long, Action::Registry(rule))
+            // Else the credentials, or the way, of one replica.
+            (long, Action::Registry { rule, replica: (!both).then_some((cluster, role)) })
         }
-        Kind::Foreigners => (long, Action::Foreigner { name: rng.below(EXPORTED) }),
+        Kind::Foreigners => {
+            let exported = NAMES[..EXPORTED].iter().map(|(namespace, name, _)| (*namespace, *name));
+            let targets: Vec<_> = exported.chain(WISHES).collect();
+            (long, Action::Foreigner { target: *rng.pick(&targets) })
+        }
+        Kind::Meddlers => (short, Action::Meddle { which: rng.below(1000), deletes: rng.chance(0.6) }),
+        Kind::Renames => {
+            (short, Action::Rename { cluster, id: format!("c{}{}", cluster + 1, rng.pick(&["", "x", "y"])) })
+        }
+        Kind::Moves => (long, Action::Move { cluster, told: rng.chance(0.7), to: SETS[rng.below(SETS.len())] }),
     };
     Step { kind, at, lasts, action }
 }
@@ -326,14 +372,17 @@ impl Running {
                 let name = world.acting(*cluster, *role).name.clone();
                 world.clusters[*cluster].api.lose_events(&name, kind);
             }
-            Action::Registry(rule) => {
-                if let Ok(id) = world.registry.with(|cloudmap, _| cloudmap.add_fault(rule.clone())) {
+            Action::Compact { cluster, kind } => world.clusters[*cluster].api.compact(kind),
+            Action::Truncate(rows) => world.registry.set_rows(*rows),
+            Action::Registry { rule, replica } => {
+                let caller = replica.map(|(cluster, role)| world.acting(cluster, role).name.clone());
+                let rule = Rule { caller, ..rule.clone() };
+                if let Ok(id) = world.registry.with(|cloudmap, _| cloudmap.add_fault(rule)) {
                     self.rules.insert(number, id);
                 }
             }
             Action::Lag(lag) => set_lag(world, *lag),
-            Action::Foreigner { name } => {
-                let (namespace, service, _) = NAMES[*name];
+            Action::Foreigner { target: (namespace, service) } => {
                 let snapshot = world.registry.with(|cloudmap, _| cloudmap.snapshot());
                 if let Some(service) = snapshot.service(namespace, service) {
                     let body = json!({"ServiceId": service.id, "InstanceId": format!("ecs-{number}"),
@@ -342,6 +391,10 @@ impl Running {
                     self.foreigners.insert(number, service.id.clone());
                 }
             }
+            Action::Meddle { which, deletes } => world.meddle(*which, *deletes),
+            Action::Rename { cluster, id } => world.rename(*cluster, id),
+            Action::Move { cluster, told: true, .. } => world.leave(*cluster, true),
+            Action::Move { cluster, told: false, to } => world.join(*cluster, to),
         }
     }
 
@@ -362,12 +415,14 @@ impl Running {
                     world.clusters[*cluster].api.clear(id);
                 }
             }
-            Action::Registry(_) => {
+            Action::Registry { .. } => {
                 if let Some(id) = self.rules.remove(&number) {
                     world.registry.with(|cloudmap, _| cloudmap.remove_fault(id));
                 }
             }
+            Action::Truncate(_) => world.registry.set_rows(ROWS),
             Action::Lag(_) => set_lag(world, Duration::from_millis(1500)),
+            Action::Move { cluster, told: true, to } => world.join(*cluster, to),
             Action::Foreigner { .. } => {
                 if let Some(service) = self.foreigners.remove(&number) {
                     let body = json!({"ServiceId": service, "InstanceId": format!("ecs-{number}")});

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::world::{World, must};
+use super::{
+    kubernetes::ApiServer,
+    world::{World, must},
+};
 use crate::ledger_sim::rng::Rng;
 
 /// The Services of users: namespace, name, and whether they are headless. All clusters know them by the same names.
@@ -22,8 +25,8 @@ pub(crate) const EXPORTED: usize = 4;
 pub(crate) const ANNOTATED: [usize; 3] = [1, 4, 5];
 
 /// What annotations name in Cloud Map: namespace and service. Two of them are the own names of exports.
-pub(crate) const WISHES: [(&str, &str); 5] =
-    [("internal", "a"), ("internal", "b"), ("plain", "a"), ("pay", "api"), ("shop", "web")];
+pub(crate) const WISHES: [(&str, &str); 6] =
+    [("internal", "a"), ("internal", "b"), ("internal", "x"), ("plain", "a"), ("pay", "api"), ("shop", "web")];
 
 /// What the ports of a Service can be: name, number, and number at the endpoints. Some have a name, some a number that others
 /// have for something else.
@@ -45,22 +48,25 @@ pub(crate) struct Shape {
     affinity: Option<u32>,
     /// `internalTrafficPolicy: Local`
     local: bool,
+    /// By both IP families, where the cluster has them.
+    dual: bool,
 }
 
 impl Shape {
     fn plain(headless: bool) -> Self {
-        Self { ports: 0, headless, affinity: None, local: false }
+        Self { ports: 0, headless, affinity: None, local: false, dual: false }
     }
 
     /// Any, the plain one more often than others.
     pub(crate) fn draw(rng: &mut Rng, headless: bool) -> Self {
         let mut any = |chance: f64| rng.chance(chance);
-        let (ports, other, affine, long, local) = (any(0.6), any(0.15), any(0.3), any(0.5), any(0.15));
+        let (ports, other, affine, long, local, dual) = (any(0.6), any(0.15), any(0.3), any(0.5), any(0.15), any(0.3));
         Self {
             ports: if ports { rng.below(PORTS.len()) } else { 0 },
             headless: headless != other,
             affinity: affine.then_some(if long { 10_800 } else { 60 }),
             local,
+            dual,
         }
     }
 
@@ -86,9 +92,13 @@ impl Shape {
         if self.local {
             spec["internalTrafficPolicy"] = json!("Local");
         }
+        spec["ipFamilyPolicy"] = json!(if self.dual { "PreferDualStack" } else { "SingleStack" });
         spec
     }
 }
+
+/// The families of EndpointSlices, and what the names of the slices end with.
+const SLICES: [(&str, &str); 2] = [("IPv4", "v4"), ("IPv6", "v6")];
 
 /// Where and what of a user's Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +116,8 @@ pub(crate) const PYTHON: [&str; 2] = ["cloudmap.controller/namespace", "cloudmap
 pub(crate) const TARGET: [&str; 2] = ["cloudmap-mcs/namespace", "cloudmap-mcs/service"];
 
 impl World {
-    fn address(&mut self, cluster: usize) -> String {
+    /// The address of a new pod by IPv4, which names it.
+    fn pod(&mut self, cluster: usize) -> String {
         self.addresses += 1;
         format!("10.{}.{}.{}", cluster + 1, self.addresses / 250, self.addresses % 250 + 1)
     }
@@ -124,51 +135,62 @@ impl World {
             let spec = Shape::plain(headless).spec(service);
             must(api.put("services", json!({"metadata": {"namespace": namespace, "name": service}, "spec": spec})));
         }
-        let slice = format!("{service}-slice");
-        let mut addresses: Vec<String> = match api.get("endpointslices", namespace, &slice) {
-            Some(object) if !rolled => addresses(&object).into_iter().collect(),
-            _ => Vec::new(),
-        };
-        if addresses.len() > to {
-            addresses.drain(..addresses.len() - to);
+        let mut pods = if rolled { Vec::new() } else { pods(&api, namespace, service) };
+        if pods.len() > to {
+            pods.drain(..pods.len() - to);
         }
-        while addresses.len() < to {
-            addresses.push(self.address(cluster));
+        while pods.len() < to {
+            pods.push(self.pod(cluster));
         }
-        self.put_endpoints(place, &addresses);
+        self.put_endpoints(place, &pods);
     }
 
-    /// As the EndpointSlice controller does it.
-    fn put_endpoints(&self, place: Place, addresses: &[String]) {
+    /// As the EndpointSlice controller does it: a slice for each family of the Service.
+    fn put_endpoints(&self, place: Place, pods: &[String]) {
         let (namespace, service, _) = NAMES[place.name];
         let api = &self.clusters[place.cluster].api;
         let Some(object) = api.get("services", namespace, service) else { return };
-        let endpoint =
-            |address: &String| json!({"addresses": [address], "conditions": {"ready": true, "serving": true}});
         let ports = object["spec"]["ports"].as_array().into_iter().flatten();
         let port = |port: &Value| json!({"name": port["name"].as_str().unwrap_or_default(), "port": port["targetPort"], "protocol": "TCP"});
-        must(api.put(
-            "endpointslices",
-            json!({
-                "metadata": {"namespace": namespace, "name": format!("{service}-slice"), "labels": {
-                    "kubernetes.io/service-name": service,
-                    "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-                }},
-                "addressType": "IPv4",
-                "endpoints": addresses.iter().map(endpoint).collect::<Vec<_>>(),
-                "ports": ports.map(port).collect::<Vec<_>>(),
-            }),
-        ));
+        let ports: Vec<Value> = ports.map(port).collect();
+        let families = object["spec"]["ipFamilies"].as_array().cloned().unwrap_or_default();
+        for (family, suffix) in SLICES {
+            let name = format!("{service}-{suffix}");
+            if !families.iter().any(|of| *of == family) {
+                drop(api.delete("endpointslices", namespace, &name));
+                continue;
+            }
+            let endpoint = |pod: &String| {
+                let address = if suffix == "v4" { pod.clone() } else { format!("fd00::{}", pod.replace('.', ":")) };
+                json!({"addresses": [address], "conditions": {"ready": true, "serving": true},
+                    "targetRef": {"kind": "Pod", "namespace": namespace, "name": pod, "uid": uid(pod)}})
+            };
+            must(api.put(
+                "endpointslices",
+                json!({
+                    "metadata": {"namespace": namespace, "name": name, "labels": {
+                        "kubernetes.io/service-name": service,
+                        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+                    }},
+                    "addressType": family,
+                    "endpoints": pods.iter().map(endpoint).collect::<Vec<_>>(),
+                    "ports": ports,
+                }),
+            ));
+        }
     }
 
     /// Makes the Service another one: in place where Kubernetes allows it, else anew.
     pub(crate) fn shape(&mut self, place: Place, shape: Shape) {
         let (namespace, name, _) = NAMES[place.name];
         let api = self.clusters[place.cluster].api.clone();
-        let Some(there) = api.get("services", namespace, name).filter(|object| !is_terminating(object)) else { return };
+        let lives = api.get("namespaces", "", namespace).is_some_and(|object| !is_terminating(&object));
+        let Some(there) = api.get("services", namespace, name).filter(|_| lives) else { return };
+        let pods = pods(&api, namespace, name);
         let mut spec = shape.spec(name);
-        if shape.headless == (there["spec"]["clusterIP"] == "None") {
-            for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+        let same = |field: &str| spec[field] == there["spec"][field];
+        if shape.headless == (there["spec"]["clusterIP"] == "None") && same("ipFamilyPolicy") {
+            for field in ["clusterIP", "clusterIPs", "ipFamilies"] {
                 spec[field] = there["spec"][field].clone();
             }
         } else {
@@ -177,8 +199,7 @@ impl World {
         let annotations = &there["metadata"]["annotations"];
         let metadata = json!({"namespace": namespace, "name": name, "annotations": annotations});
         must(api.put("services", json!({"metadata": metadata, "spec": spec})));
-        let slice = api.get("endpointslices", namespace, &format!("{name}-slice"));
-        self.put_endpoints(place, &slice.map(|slice| addresses(&slice)).unwrap_or_default());
+        self.put_endpoints(place, &pods);
     }
 
     /// Exports a label, or none.
@@ -207,7 +228,38 @@ impl World {
         let (namespace, name, _) = NAMES[place.name];
         let api = &self.clusters[place.cluster].api;
         drop(api.delete("services", namespace, name));
-        drop(api.delete("endpointslices", namespace, &format!("{name}-slice")));
+        for (_, suffix) in SLICES {
+            drop(api.delete("endpointslices", namespace, &format!("{name}-{suffix}")));
+        }
+    }
+
+    /// Deletes or alters an instance of ours, as people do it by hand.
+    pub(crate) fn meddle(&mut self, which: usize, deletes: bool) {
+        let instances = self.registry.with(|cloudmap, _| {
+            let mut instances = Vec::new();
+            for service in cloudmap.services() {
+                let namespace = cloudmap.namespace(&service.namespace_id).map(|it| it.name.clone()).unwrap_or_default();
+                for (id, instance) in &service.instances {
+                    if instance.attributes.contains_key("CLOUDMAP_MCS_CLUSTER") {
+                        let target = (namespace.clone(), service.name.clone());
+                        instances.push((target, service.id.clone(), id.clone(), (*instance.attributes).clone()));
+                    }
+                }
+            }
+            instances
+        });
+        let Some((target, service, instance, mut attributes)) = instances.get(which % instances.len().max(1)).cloned()
+        else {
+            return;
+        };
+        self.meddled.insert(target, self.began.elapsed());
+        if deletes {
+            self.registry.call("people", "DeregisterInstance", &json!({"ServiceId": service, "InstanceId": instance}));
+        } else {
+            attributes.insert("AWS_INSTANCE_PORT".to_owned(), "9".to_owned());
+            let body = json!({"ServiceId": service, "InstanceId": instance, "Attributes": attributes});
+            self.registry.call("people", "RegisterInstance", &body);
+        }
     }
 
     /// Asks for names in Cloud Map, by index into [`WISHES`], as external-dns and as the Python controller understand it.
@@ -230,6 +282,20 @@ impl World {
         let patch = json!({"metadata": {"annotations": annotations}});
         drop(self.clusters[place.cluster].api.patch(plural, namespace, name, &patch));
     }
+}
+
+/// The pods of a Service.
+fn pods(api: &ApiServer, namespace: &str, service: &str) -> Vec<String> {
+    let slices = SLICES.map(|(_, suffix)| api.get("endpointslices", namespace, &format!("{service}-{suffix}")));
+    let endpoints = slices.iter().flatten().next().and_then(|slice| slice["endpoints"].as_array().cloned());
+    let pods = endpoints.into_iter().flatten();
+    pods.filter_map(|endpoint| endpoint["targetRef"]["name"].as_str().map(str::to_owned)).collect()
+}
+
+/// A UID that is the pod's for ever.
+fn uid(pod: &str) -> String {
+    let parts: Vec<u8> = pod.split('.').filter_map(|part| part.parse().ok()).collect();
+    format!("00000000-0000-4000-8000-0000{:02x}{:02x}{:02x}{:02x}", parts[0], parts[1], parts[2], parts[3])
 }
 
 fn pair(wish: Option<usize>) -> [Option<&'static str>; 2] {

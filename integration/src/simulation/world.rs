@@ -1,6 +1,10 @@
 //! Clusters with their users and replicas around one registry.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use clap::Parser as _;
 use cloudmap_mcs::{
@@ -14,19 +18,29 @@ use cloudmap_mcs::{
 use futures::future::select_all;
 use k8s_openapi::jiff::Timestamp;
 use prometheus::Registry as Exposition;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 use super::{
     cloudmap::Registry,
+    expect::Name,
     kubernetes::{ApiServer, ApiServerSettings},
+    ledger::has_left,
     machine::{EPOCH, Machine},
+    scenario::Site,
     trace::Trace,
 };
 use crate::{
     emulator::{self, Latency},
     ledger_sim::rng::Rng,
 };
+
+/// ClusterProperties.
+const ID: &str = "cluster.clusterset.k8s.io";
+const SET: &str = "clusterset.k8s.io";
+
+/// The ConfigMap in which a cluster keeps what must outlive its leaders.
+const RECORD: &str = "cloudmap-mcs-ledger";
 
 /// The controller's own namespace.
 pub(crate) const OWN: &str = "cloudmap-mcs-system";
@@ -41,13 +55,28 @@ pub(crate) struct World {
     pub(crate) clusters: Vec<Cluster>,
     /// Last address that was given to an endpoint: none is given twice.
     pub(super) addresses: u32,
+    /// By UID, the groups that clusters left before all that they had registered there was withdrawn.
+    pub(crate) abandoned: BTreeSet<(String, String)>,
+    /// By UID, when a cluster joined a ClusterSet that had been in none.
+    pub(crate) joined: BTreeMap<String, Duration>,
+    /// Cloud Map services in which people deleted or altered our instances, and when they did it last.
+    pub(crate) meddled: BTreeMap<Name, Duration>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Cluster {
+    /// The present one.
     pub(crate) id: String,
+    /// The ClusterSet; empty: none.
+    pub(crate) set: String,
+    /// `cloudmap-mcs leave` was run.
+    pub(crate) leaving: bool,
+    /// All ids and ClusterSets that it had.
+    pub(crate) ids: BTreeSet<String>,
+    pub(crate) sets: BTreeSet<String>,
     /// Of the namespace `kube-system`.
     pub(crate) uid: String,
+    pub(crate) site: &'static Site,
     pub(crate) api: ApiServer,
     pub(crate) replicas: Vec<Slot>,
     /// Says when anything but Leases, ConfigMaps and Events changes.
@@ -76,7 +105,7 @@ pub(crate) enum Role {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, clusters: usize, began: Instant, trace: Trace) -> Self {
+    pub(crate) fn new(seed: u64, sites: &'static [Site], began: Instant, trace: Trace) -> Self {
         let seconds = Duration::from_secs;
         let settings = emulator::EmulatorSettings {
             seed: Some(seed),
@@ -86,9 +115,10 @@ impl World {
             ..emulator::EmulatorSettings::default()
         };
         let registry = Registry::new(began, trace.clone(), settings);
-        let mut world = Self { began, seed, trace, registry, clusters: Vec::new(), addresses: 0 };
-        for index in 0..clusters {
-            world.add_cluster(index);
+        let (clusters, addresses, abandoned, joined, meddled) = Default::default();
+        let mut world = Self { began, seed, trace, registry, clusters, addresses, abandoned, joined, meddled };
+        for (index, site) in sites.iter().enumerate() {
+            world.add_cluster(index, site);
         }
         world
     }
@@ -100,17 +130,34 @@ impl World {
         self.registry.call("people", "CreateHttpNamespace", &json!({"Name": "plain"}));
     }
 
-    fn add_cluster(&mut self, index: usize) {
+    /// Makes the Cloud Map services that others have there: one of ECS tasks, and one of external-dns with its records.
+    pub(crate) fn add_foreign_services(&self) {
+        let namespaces = self.registry.with(|cloudmap, _| cloudmap.snapshot());
+        let Some(internal) = namespaces.namespace("internal").map(|namespace| namespace.id.clone()) else { return };
+        for (caller, name, description) in
+            [("ecs", "b", ""), ("external-dns", "x", "heritage=external-dns,external-dns/owner=eks")]
+        {
+            let dns = json!({"RoutingPolicy": "MULTIVALUE", "DnsRecords": [{"Type": "A", "TTL": 60}]});
+            let body = json!({"Name": name, "NamespaceId": internal, "DnsConfig": dns, "Description": description});
+            let service = self.registry.call(caller, "CreateService", &body);
+            let id = service.map(|service| service["Service"]["Id"].clone()).unwrap_or_default();
+            let attributes = json!({"AWS_INSTANCE_IPV4": "172.16.1.1"});
+            let body = json!({"ServiceId": id, "InstanceId": format!("ecs-{name}"), "Attributes": attributes});
+            self.registry.call(caller, "RegisterInstance", &body);
+        }
+    }
+
+    fn add_cluster(&mut self, index: usize, site: &'static Site) {
         let id = format!("c{}", index + 1);
         let epoch = Timestamp::UNIX_EPOCH.checked_add(EPOCH).unwrap_or(Timestamp::MAX);
         let seed = Rng::new(&id, self.seed).next();
-        let api = ApiServer::new(ApiServerSettings { seed, epoch, ..ApiServerSettings::default() });
+        let families = site.families.iter().map(|&family| family.to_owned()).collect();
+        let api = ApiServer::new(ApiServerSettings { seed, epoch, families, ..ApiServerSettings::default() });
         for name in [OWN, "shop", "pay"] {
             must(api.put("namespaces", json!({"metadata": {"name": name}})));
         }
-        for (name, value) in [("cluster.clusterset.k8s.io", id.as_str()), ("clusterset.k8s.io", "set")] {
-            must(api.put("clusterproperties", json!({"metadata": {"name": name}, "spec": {"value": value}})));
-        }
+        set_property(&api, ID, &id);
+        set_property(&api, SET, site.set);
         let replicas = ["a", "b"].map(|letter| {
             let name = format!("{id}-{letter}");
             let offset = Rng::new(&name, self.seed).between(0, 4_000).cast_signed() - 2_000;
@@ -118,8 +165,46 @@ impl World {
         });
         let system = api.get("namespaces", "", "kube-system");
         let uid = system.and_then(|system| system["metadata"]["uid"].as_str().map(str::to_owned)).unwrap_or_default();
-        let shown = api.shown();
-        self.clusters.push(Cluster { id, uid, api, replicas: replicas.into(), shown });
+        let (set, leaving, shown) = (site.set.to_owned(), false, api.shown());
+        let (ids, sets) = ([id.clone()].into(), [set.clone()].into());
+        self.clusters.push(Cluster { id, set, leaving, ids, sets, uid, site, api, replicas: replicas.into(), shown });
+    }
+
+    /// Gives a cluster another id.
+    pub(crate) fn rename(&mut self, cluster: usize, id: &str) {
+        let cluster = &mut self.clusters[cluster];
+        set_property(&cluster.api, ID, id);
+        id.clone_into(&mut cluster.id);
+        cluster.ids.insert(id.to_owned());
+    }
+
+    /// Tells a cluster to leave its ClusterSet, or to come back, as `cloudmap-mcs leave` does it.
+    pub(crate) fn leave(&mut self, cluster: usize, leaving: bool) {
+        let cluster = &mut self.clusters[cluster];
+        let mut record = record(&cluster.api);
+        if record["member"]["clusterset"] == *cluster.set {
+            cluster.leaving = leaving;
+            record["leaving"] = json!(leaving);
+            drop(cluster.api.patch("configmaps", OWN, RECORD, &json!({"data": {"record.json": record.to_string()}})));
+        }
+    }
+
+    /// Puts a cluster into a ClusterSet, or into none. Whoever left this one comes back.
+    pub(crate) fn join(&mut self, cluster: usize, set: &str) {
+        let Cluster { uid, set: before, sets, leaving, api, .. } = &mut self.clusters[cluster];
+        if before != set {
+            set_property(api, SET, set);
+            *leaving = false;
+            sets.insert(set.to_owned());
+            let before = std::mem::replace(before, set.to_owned());
+            // What is registered there is not this cluster's own any more.
+            if before.is_empty() {
+                self.joined.insert(uid.clone(), self.began.elapsed());
+            } else if !self.registry.with(|cloudmap, _| has_left(cloudmap, &before, uid)) {
+                self.abandoned.insert((uid.clone(), format!("clusterset/{before}")));
+            }
+        }
+        self.leave(cluster, false);
     }
 
     /// Starts a process.
@@ -188,6 +273,18 @@ impl World {
     }
 }
 
+impl Cluster {
+    /// The ClusterSet that it exports to and imports from.
+    pub(crate) fn membership(&self) -> Option<&str> {
+        Some(&*self.set).filter(|set| !set.is_empty() && !self.leaving)
+    }
+
+    /// What shares services and claims: the ClusterSet, or outside of any the cluster alone.
+    pub(crate) fn group(&self) -> String {
+        if self.set.is_empty() { format!("cluster/{}", self.uid) } else { format!("clusterset/{}", self.set) }
+    }
+}
+
 impl Slot {
     /// Ends the process in the middle of whatever it does.
     pub(crate) fn kill(&self) {
@@ -212,6 +309,22 @@ fn args() -> RunArgs {
         Ok(Command::Run(args)) => *args,
         other => unreachable!("run is a command: {other:?}"),
     }
+}
+
+/// Sets a ClusterProperty, or removes it where it is to be empty.
+fn set_property(api: &ApiServer, name: &str, value: &str) {
+    if value.is_empty() {
+        drop(api.delete("clusterproperties", "", name));
+    } else {
+        must(api.put("clusterproperties", json!({"metadata": {"name": name}, "spec": {"value": value}})));
+    }
+}
+
+/// What a cluster keeps for its next leader.
+pub(crate) fn record(api: &ApiServer) -> Value {
+    let object = api.get("configmaps", OWN, RECORD);
+    let text = object.as_ref().and_then(|object| object["data"]["record.json"].as_str()).unwrap_or_default();
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 pub(super) fn must<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
