@@ -78,7 +78,7 @@ if [ -z "${TESTS:-}" ]; then
 	stage "Simulations: the ledger's machines"
 	"$CARGO_TARGET_DIR/release/ledger-simulation" --seeds 150
 	stage "Simulations: whole controllers"
-	"$CARGO_TARGET_DIR/release/controller-simulation" --seeds 60
+	"$CARGO_TARGET_DIR/release/controller-simulation" --seeds 40
 fi
 
 clusters_up 3

@@ -150,7 +150,8 @@ impl Checks {
             "RegisterInstance" => {
                 owner.is_none_or(is_own) && attributes.get("CLOUDMAP_MCS_CLUSTER_UID").is_some_and(|uid| is_own(uid))
             }
-            "DeregisterInstance" => owner.is_some_and(is_own),
+            // One that is not there any more is deregistered without effect.
+            "DeregisterInstance" => owner.is_none_or(is_own),
             "UpdateService" | "DeleteService" => self.services.get(service_id).is_some_and(|maker| {
                 maker.strip_prefix("cluster/").is_some_and(is_own)
                     || maker.strip_prefix("clusterset/").is_some_and(|set| cluster.sets.contains(set))
