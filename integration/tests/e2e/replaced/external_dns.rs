@@ -91,9 +91,13 @@ async fn load_balancer(world: &World, here: &Cluster, there: &Cluster) -> Result
     here.merge_status(SERVICE, &world.namespace, "nginx", &status).await?;
     world.names()?.have(&name, "A", &[address].into()).await?;
     leads_to(there, &name, &[pod].into()).await?;
-    let instances = world.registry()?.discover(ZONE, "nginx").await?;
-    let alias = instances.values().all(|attributes| attributes.get("AWS_ALIAS_DNS_NAME") == Some(&balancer));
-    holds(instances.len() == 1 && alias, "the load balancer is an alias", &instances)?;
+    // Discovery may lag behind DNS.
+    eventually("the alias is discovered", NAMES, async || {
+        let instances = world.registry()?.discover(ZONE, "nginx").await?;
+        let alias = instances.values().all(|attributes| attributes.get("AWS_ALIAS_DNS_NAME") == Some(&balancer));
+        holds(instances.len() == 1 && alias, "the load balancer is an alias", &instances)
+    })
+    .await?;
     world.described(here, SERVICE, "nginx", "IPRegistered", &balancer).await
 }
 

@@ -252,6 +252,8 @@ async fn adopt(world: &World, domain: &str) -> Result<()> {
 
 /// Ends only when no pod is registered in a service.
 async fn never_without(world: &World, domain: &str, service: &str) -> Result<()> {
+    // What one replica of discovery shows, another one may not show yet.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     loop {
         let found = world.registry()?.discover(domain, service).await?;
         holds(found.keys().any(|id| id != "by-hand"), "a pod is registered", &found)?;
