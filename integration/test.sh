@@ -93,10 +93,16 @@ tests_environment
 
 # wanted TEST: whether there is a test of this name.
 wanted() {
-	[ -z "${TESTS:-}" ] || "${CARGO_CLUSTERS[@]}" --quiet --test "$1" -- --list 2>/dev/null | grep -q "$TESTS"
+	# Into a variable first: grep ends at the first match, and cargo would fail at the closed pipe.
+	local tests
+	[ -z "${TESTS:-}" ] || { tests=$("${CARGO_CLUSTERS[@]}" --quiet --test "$1" -- --list) && grep -q -- "$TESTS" <<<"$tests"; }
 }
 
 FAILED=
+if ! wanted conformance && ! wanted e2e; then
+	echo "no test on clusters has \"$TESTS\" in its name" >&2
+	exit 1
+fi
 if wanted conformance; then
 	stage "Conformance suite"
 	export MCS_CONFORMANCE_DISRUPTIVE=1 MCS_CONFORMANCE_THREADS=${THREADS:-4} MCS_CONFORMANCE_REPORT=${REPORT:-$ROOT/target/conformance-report}
