@@ -2,6 +2,8 @@
 //!
 //! A state that is handed from task to task, kept by several of them, and compared with the one before: cloning it costs
 //! nothing, a change copies a small part of it, and what differs between two of them is found without looking at the rest.
+//!
+//! Crates: `rpds` cannot say what differs, and the licence of `imbl` (MPL-2.0) is not one that `deny.toml` allows.
 
 use std::{borrow::Borrow, cmp::Ordering, collections::BTreeMap, fmt, ops::Index, slice, sync::Arc};
 
