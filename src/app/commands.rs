@@ -6,12 +6,11 @@ use anyhow::Context as _;
 use tokio::time::{Instant, sleep};
 
 use super::connect;
-use crate::cluster::record::{Accepted, Position, Record, RecordStore, StoreError};
 use crate::{
     api,
     cli::{ForgetArgs, KubeArgs, LeaveArgs},
     cloudmap::CloudMap,
-    cluster::record::RecordObject,
+    cluster::record::{Accepted, Position, Record, RecordObject, RecordStore, StoreError},
     ledger::show,
     model::{ClusterId, ClusterSetId},
 };

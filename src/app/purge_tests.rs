@@ -1,7 +1,7 @@
 use super::*;
-use crate::cluster::record::memory::Stored;
 use crate::{
     cloudmap::{NamespaceKind, Operation, fake::Fake},
+    cluster::record::memory::Stored,
     ledger::{
         Map, Value,
         driver::{self, LedgerHandle},

@@ -20,6 +20,7 @@ use crate::{
         identity,
         lease::{Elector, KubernetesLease, Timing},
         record::RecordObject,
+        service_network,
     },
     controller, env,
 };
@@ -81,8 +82,8 @@ impl Replica {
         let mut stopping = stop.clone();
         let ask = || async {
             let uid = identity::kube_system_uid(&client).await?;
-            let families = identity::ip_families(&client, &namespace).await?;
-            Ok::<_, identity::AskError>((uid, families, identity::service_ranges(&client, &namespace).await?))
+            let families = service_network::ip_families(&client, &namespace).await?;
+            Ok::<_, identity::AskError>((uid, families, service_network::service_ranges(&client, &namespace).await?))
         };
         let (uid, families, service_ranges) = tokio::select! {
             biased;
@@ -103,7 +104,7 @@ impl Replica {
             known,
         )));
         let (ranges, service_ranges) = watch::channel(service_ranges);
-        watches.spawn(env::task(identity::follow_ranges(client.clone(), ranges)));
+        watches.spawn(env::task(service_network::follow_ranges(client.clone(), ranges)));
 
         // Unique to this process: a restarted container must not mistake its predecessor's claim for its own.
         let holder = format!("{pod}_{:08x}", env::random() as u32);

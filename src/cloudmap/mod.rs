@@ -21,7 +21,7 @@ pub use aws::{AwsCloudMap, AwsSettings, ConnectError, answered};
 pub use limited::{Counted, Limited};
 pub use limits::{Limits, Rate, Rates};
 pub use metrics::{Calls, Estimate, Metrics};
-pub use operation::{Access, Operation, Plane};
+pub use operation::{Access, LATEST_EFFECT, Operation, Plane};
 pub use port::{
     Attributes, CloudMap, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, HealthCheck, Instance,
     Lane, Namespace, NamespaceKind, NewService, OperationId, OperationState, RecordType, Service, ServiceChange,

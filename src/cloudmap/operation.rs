@@ -1,9 +1,13 @@
 //! The operations of Cloud Map that this project calls, in one table with everything that has to be known about an
 //! operation.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use super::limits::Rate;
+
+/// After this time, an operation, or a call that had no answer, takes no effect any more. AWS documents no bound; operations
+/// take seconds.
+pub const LATEST_EFFECT: Duration = Duration::from_mins(1);
 
 /// The part of Cloud Map that serves an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,7 +57,11 @@ macro_rules! operations {
                 }
             }
 
-            /// The part of Cloud Map that serves it, which determines its price.
+            /// After this time, an operation, or a call that had no answer, takes no effect any more. AWS documents no bound; operations
+/// take seconds.
+pub const LATEST_EFFECT: Duration = Duration::from_mins(1);
+
+/// The part of Cloud Map that serves it, which determines its price.
             pub const fn plane(self) -> Plane {
                 match self {
                     $(Self::$name => Plane::$plane,)*

@@ -22,6 +22,7 @@ pub mod objects;
 mod rbac;
 pub mod record;
 pub mod selector;
+pub mod service_network;
 mod watches;
 
 pub use apply::{ClusterWriter, KubernetesWriter};

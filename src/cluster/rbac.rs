@@ -16,6 +16,7 @@ use super::{
     metrics::Metrics,
     objects::ObjectKey,
     record::{self, RecordObject, RecordStore},
+    service_network,
     watches::Caches,
 };
 use crate::{
@@ -168,8 +169,8 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     object.store(&record::Record::default(), &None).await.unwrap();
     object.store(&record::Record::default(), &Some("1".to_owned())).await.unwrap();
     identity::kube_system_uid(&client).await.unwrap();
-    identity::ip_families(&client, OWN).await.unwrap();
-    identity::service_ranges(&client, OWN).await.unwrap();
+    service_network::ip_families(&client, OWN).await.unwrap();
+    service_network::service_ranges(&client, OWN).await.unwrap();
 
     let mut tasks = JoinSet::new();
     let caches = Caches::start(&client, &metrics, None, &mut tasks);

@@ -1,18 +1,19 @@
 //! In which targets this cluster may register instances now, by the claims of all clusters and by time.
 //!
-//! - The oldest claim of all known clusters holds, and before it one of the namespace whose own name it is ([`Knowledge::claimant`]).
-//! - Nothing is registered in a target that is new to this term before all clusters were read, or had the time to be.
-//! - A new claim to a *named* target must have been visible in the ledger for a while, with no older one, and every live
-//!   cluster must be readable. That costs time, so it is asked for only where two names can want one target: not of the
-//!   target that is implied by the Kubernetes name (whoever else wants it names it, and waits), not where the same name
-//!   has it in other clusters already, and not of a cluster that is alone.
-//! - Who loses a target, or moves away from it while another name waits for it, keeps its live endpoints there for twice
-//!   that while, one for the successor's own wait and one for it to see the release and to register: it is there first. If
-//!   that is in another cluster, it has to be heard of for that long: of one that is silent nobody knows whether it will.
-//!   Another name of this cluster that takes the claim over, and is not the next one of all clusters, changes nothing in
-//!   that. A new leader does not know since when, nor whether anything was registered: it keeps up to date what it finds, as
-//!   long.
-//! - What was read of the registry a while ago says nothing about who has claims now.
+//! - The oldest claim of all known clusters holds; before it, one of the namespace whose own name the target is
+//!   ([`Knowledge::claimant`]).
+//! - Nothing is registered in a target that is new to this term before all clusters were read, or had the time for it.
+//! - A new claim to a *named* target must have been visible in the ledger for a while, with no older one, and every
+//!   live cluster must be readable. This costs time, so it is required only if two names can want one target. It is not
+//!   required for the target that the Kubernetes name implies (others who want it name it, and wait), if the same name
+//!   has the target in other clusters already, or for the only cluster of a ClusterSet.
+//! - An export that loses a target, or moves away from it while another name waits for it, keeps its live endpoints
+//!   there for twice that time: once for the successor's own wait, and once for the successor to see the release and to
+//!   register. A successor in another cluster must have been heard of for that long: nobody knows whether a silent
+//!   cluster will register. Another name of this cluster that takes over the claim, but is not the next one of all
+//!   clusters, changes nothing about that. A new leader does not know when this began, or what was registered. It keeps
+//!   what it finds there up to date, for the same time.
+//! - An old reading of the registry does not show who has claims now.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,15 +24,12 @@ use std::{
 use super::{Knowledge, core::SETTLE};
 use crate::{
     cluster::record::Position,
-    ledger::{Map, records},
+    ledger::{Map, limits::Timing, records},
     model::{ClaimOwner, ClusterId, Registration, Target},
 };
 
-/// What was read longer ago is not what holds now.
+/// Older readings do not show what holds now.
 const FRESH: Duration = Duration::from_secs(30);
-
-/// A cluster whose head does not advance for so long, two heartbeats and a half, was away.
-const PAUSE: Duration = Duration::from_secs(50);
 
 /// How soon to judge again what waits for a reading.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -52,7 +50,7 @@ pub(super) enum Standing {
     Holds,
     /// Keep existing instances up to date, until the successor had time to register.
     HandsOver,
-    /// As [`HandsOver`](Self::HandsOver) where something is registered: the leader before may have held the target.
+    /// As [`HandsOver`](Self::HandsOver) where something is registered: the previous leader may have held the target.
     Keeps,
     /// Nothing: the claim is not in the registry yet.
     AwaitsRecord,
@@ -64,10 +62,10 @@ pub(super) enum Standing {
     Withdraws,
 }
 
-/// When the registry was read, and the other clusters were heard of.
+/// When the registry was read, and when the other clusters were heard of.
 #[derive(Debug, Default)]
 struct Readings {
-    /// When the last complete reading came, and when the one before that did: the last one began later than that.
+    /// When the last complete reading ended, and when the one before it did: the last one began after that.
     last: Option<Duration>,
     before: Option<Duration>,
     heard: BTreeMap<Arc<str>, Heard>,
@@ -88,21 +86,21 @@ impl Heard {
             None => Self { position, last: None, since: now },
             Some(before) if before.position == position => *before,
             Some(before) => {
-                let goes_on = before.last.is_some_and(|last| now <= last + PAUSE);
+                let goes_on = before.last.is_some_and(|last| now <= last + Timing::default().silence());
                 Self { position, last: Some(now), since: if goes_on { before.since } else { now } }
             }
         }
     }
 }
 
-/// The claims of this cluster, as they stand.
+/// The state of this cluster's claims.
 #[derive(Debug)]
 pub(super) struct Claims {
     delay: Duration,
-    /// This cluster is in no ClusterSet: there is nobody else, and nothing to read.
+    /// Whether this cluster is in no ClusterSet: there are no others, and there is nothing to read.
     standalone: bool,
     readings: Readings,
-    /// No other cluster is in the ClusterSet.
+    /// Whether no other cluster is in the ClusterSet.
     sole: bool,
     /// Whether every live cluster is readable.
     verified: bool,
@@ -123,7 +121,7 @@ pub(super) struct Claims {
     unread_since: BTreeMap<Target, Duration>,
     /// When to judge again if time alone changes the judgement or its report.
     due: BTreeMap<Target, Duration>,
-    /// The same by time.
+    /// The same, sorted by time.
     next: BTreeSet<(Duration, Target)>,
 }
 
@@ -147,7 +145,7 @@ impl Claims {
         }
     }
 
-    /// Of a cluster that is in no ClusterSet.
+    /// The claims of a cluster that is in no ClusterSet.
     pub(super) fn standalone(delay: Duration) -> Self {
         Self { standalone: true, sole: true, verified: true, ..Self::new(delay) }
     }
@@ -170,13 +168,14 @@ impl Claims {
         self.readings.before.is_some_and(|before| before >= time)
     }
 
-    /// Whether a cluster was heard of at this time or later, and all the while before that it takes to succeed.
+    /// Whether a cluster was heard of at this time or later, and for as long before as a successor needs.
     fn had_time(&self, cluster: &ClusterId, time: Duration) -> bool {
         let long = |heard: &Heard| heard.last.is_some_and(|last| last >= time.max(heard.since + 2 * self.delay));
         self.readings.heard.get(cluster.as_str()).is_some_and(long)
     }
 
-    /// Takes over the claims of the leader before. `date` is when that said them last, in seconds since 1970: by one clock.
+    /// Takes over the claims of the previous leader. `date` is when that leader published them last, in seconds since
+    /// 1970: claims and date are by the same clock.
     pub(super) fn inherit<'a>(&mut self, registrations: impl Iterator<Item = &'a Registration> + Clone, date: i64) {
         self.inherited = registrations.clone().map(|registration| registration.target.clone()).collect();
         let old = |registration: &&Registration| {
@@ -193,7 +192,7 @@ impl Claims {
         before != (sole, verified)
     }
 
-    /// Returns the targets of which other records are visible now.
+    /// Returns the targets whose visible records changed.
     pub(super) fn set_visible(&mut self, map: Option<Arc<Map>>) -> BTreeSet<Target> {
         let before = std::mem::replace(&mut self.visible, map);
         let [before, after] = [&before, &self.visible].map(|map| map.as_deref().cloned().unwrap_or_default());
@@ -283,7 +282,7 @@ impl Claims {
                 self.established.contains(target) || implied(own) || self.is_fresh(now) && (self.sole || shared());
             (own.owner.clone(), self.hold(knowledge, own, free, now))
         };
-        // Until then it is not known what the leader before had there.
+        // Until then it is not known what the previous leader had there.
         if matches!(standing, Standing::Holds | Standing::Withdraws) {
             self.inherited.remove(target);
         }
@@ -316,8 +315,8 @@ impl Claims {
         }
     }
 
-    /// A claim that was released, or turned out to be the younger one. Also says whose instances are there. `unread`: it
-    /// is not known yet who else has claims.
+    /// A claim that was released, or turned out to be younger. Also returns whose instances are there. `unread`: it is
+    /// not known yet who else has claims.
     fn lose(&mut self, own: &Registration, rival: Rival<'_>, unread: bool, now: Duration) -> (ClaimOwner, Standing) {
         let target = &own.target;
         self.established.remove(target);

@@ -39,6 +39,16 @@ fn judge_unread(claims: &mut Claims, knowledge: &Knowledge, now: Duration) -> St
     claims.judge(knowledge, &target(), |_| false, now).unwrap()
 }
 
+/// A claim that holds, and since when.
+fn mk_held(others: &[(&str, i64)]) -> (Knowledge, Claims, Duration) {
+    let knowledge = mk_knowledge(others);
+    let mut claims = mk_claims(&knowledge);
+    judge(&mut claims, &knowledge, START);
+    let held = START + DELAY;
+    assert_eq!(judge(&mut claims, &knowledge, held), Standing::Holds);
+    (knowledge, claims, held)
+}
+
 #[test]
 fn a_named_target_waits_until_its_claim_was_visible_for_a_while() {
     let (knowledge, start) = (mk_knowledge(&[]), START);
@@ -102,11 +112,7 @@ fn a_new_target_waits_for_clusters_that_cannot_be_read_and_a_held_one_does_not()
 
 #[test]
 fn who_loses_a_target_keeps_it_until_its_successor_had_time_and_gets_it_back_at_once() {
-    let (mut knowledge, start) = (mk_knowledge(&[]), START);
-    let mut claims = mk_claims(&knowledge);
-    judge(&mut claims, &knowledge, start);
-    let held = start + DELAY;
-    assert_eq!(judge(&mut claims, &knowledge, held), Standing::Holds);
+    let (mut knowledge, mut claims, held) = mk_held(&[]);
     adopt(&mut knowledge, &[("older", 3)]);
     assert_eq!(judge(&mut claims, &knowledge, held), Standing::HandsOver);
     assert_eq!(claims.wake(), Some(held + 2 * DELAY));
@@ -120,11 +126,7 @@ fn who_loses_a_target_keeps_it_until_its_successor_had_time_and_gets_it_back_at_
 
 #[test]
 fn a_hand_over_lasts_until_its_successor_was_heard_of_since() {
-    let (mut knowledge, start) = (mk_knowledge(&[]), START);
-    let mut claims = mk_claims(&knowledge);
-    judge(&mut claims, &knowledge, start);
-    let held = start + DELAY;
-    assert_eq!(judge(&mut claims, &knowledge, held), Standing::Holds);
+    let (mut knowledge, mut claims, held) = mk_held(&[]);
     adopt(&mut knowledge, &[("older", 3)]);
     assert_eq!(judge(&mut claims, &knowledge, held + DELAY), Standing::HandsOver);
     // Its head stands still, though the registry is read.
@@ -178,11 +180,7 @@ fn what_is_released_is_kept_only_for_another_name_that_waits() {
     for (others, first) in
         [(&[][..], Standing::Withdraws), (&[("web", 9)], Standing::Withdraws), (&[("younger", 9)], Standing::HandsOver)]
     {
-        let (mut knowledge, start) = (mk_knowledge(others), START);
-        let mut claims = mk_claims(&knowledge);
-        judge(&mut claims, &knowledge, start);
-        let held = start + DELAY;
-        assert_eq!(judge(&mut claims, &knowledge, held), Standing::Holds);
+        let (mut knowledge, mut claims, held) = mk_held(others);
         knowledge.replan(&key("web"), None, 20);
         assert_eq!(judge(&mut claims, &knowledge, held), first, "{others:?}");
         assert_eq!(judge(&mut claims, &knowledge, held + 2 * DELAY), Standing::Withdraws);

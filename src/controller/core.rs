@@ -20,7 +20,6 @@ use super::{
     orphans::Orphans, peers::Peers, pending::Pending, pods::PodLabels, runtime::ControllerSettings,
     subscriptions::Subscriptions, work::Work,
 };
-use crate::model::Exported;
 use crate::{
     annotations::Known,
     awsmcs,
@@ -40,7 +39,7 @@ use crate::{
         writer::Inherited,
     },
     model::{
-        ClusterId, IpFamily, ServiceKey, Target,
+        ClusterId, Exported, IpFamily, ServiceKey, Target,
         addresses::{Forbidden, Range},
     },
 };
@@ -78,15 +77,15 @@ pub(super) enum Input {
     Namespaces(Arc<Vec<Change<Namespace>>>),
     Imports(Vec<Change<ServiceImport>>),
     ImportedSlices(Vec<Change<OwnSlice>>),
-    /// The ranges that this cluster takes addresses of Services from, as far as they are known.
+    /// The ranges of cluster IPs, as far as they are known.
     Ranges(Arc<[Range]>),
     /// The Cloud Map namespaces that take host names.
     Zones(Known),
     /// The status of the ledger.
     Ledger(Arc<Status>),
-    /// The own ledger as the leader before left it, once that is known.
+    /// The own ledger as the previous leader left it, once that is known.
     Resumed(Option<Arc<Inherited>>),
-    /// What the registry has of this cluster.
+    /// What was published of this cluster.
     Published(Option<Arc<Map>>),
     /// What of it was read back.
     ReadBack(Option<Arc<Map>>),
@@ -143,9 +142,9 @@ pub(super) struct Core {
     pub(super) export_namespaces: Option<NamespaceSelector>,
     /// The IP families of this cluster.
     pub(super) families: Vec<IpFamily>,
-    /// The ranges that it takes addresses of Services from, as far as they are known.
+    /// The ranges of cluster IPs, as far as they are known.
     pub(super) service_ranges: Arc<[Range]>,
-    /// What was said last of addresses that exports leave out.
+    /// The last reported addresses that exports leave out.
     pub(super) forbidden: BTreeMap<ServiceKey, BTreeMap<IpAddr, Forbidden>>,
     pub(super) knowledge: Knowledge,
     pub(super) claims: Claims,
@@ -163,7 +162,7 @@ pub(super) struct Core {
     pub(super) moved_ips: BTreeSet<IpAddr>,
     pub(super) statuses: Statuses,
     pub(super) status: Arc<Status>,
-    /// Whether this cluster is in no ClusterSet, and has none to leave any more.
+    /// Whether this cluster is in no ClusterSet, and has left its former ones.
     pub(super) outside: bool,
     /// Whether errors of the registry count as waiting.
     pub(super) young: bool,

@@ -3,11 +3,10 @@
 use serde_json::json;
 
 use super::*;
-use crate::cluster::record::Position;
 use crate::{
     annotations,
     api::names::LABEL_KUBERNETES_SERVICE_NAME,
-    cluster::{cache::Changes, memory::MemoryCluster},
+    cluster::{cache::Changes, memory::MemoryCluster, record::Position},
     controller::{ImportRules, targets::tests::mk_targets},
     export::Exports,
     import::Plan,

@@ -7,7 +7,6 @@ use super::{
     pods,
     targets::Asked,
 };
-use crate::model::Exported;
 use crate::{
     api::events::EventReason,
     cluster::{
@@ -16,7 +15,7 @@ use crate::{
         objects::{Ingress, Pod, Service, ServiceExport, SourceSlice},
     },
     export::{self, Refusal},
-    model::{ClaimOwner, ServiceKey},
+    model::{ClaimOwner, Exported, ServiceKey},
 };
 
 impl Core {

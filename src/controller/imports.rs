@@ -76,7 +76,7 @@ impl Core {
         }
     }
 
-    /// Something else is registered.
+    /// Discovered instances changed.
     pub(super) fn found_changed(&mut self, found: &Arc<Discovered>, now: Now) {
         let of_peers = self.peers.adopt(Arc::clone(found));
         self.note_orphans(of_peers.names.iter(), now);
@@ -124,8 +124,9 @@ impl Core {
         }
     }
 
-    /// An imported endpoint cannot have an address that is a cluster IP here. All endpoints are looked through for it, so
-    /// that this is done for many Services at once, and only for addresses that are not refused anyhow.
+    /// An imported endpoint must not have an address that is a cluster IP of this cluster. All endpoints are searched
+    /// for such addresses, so this is done for many Services at once, and only for addresses outside the known ranges,
+    /// which are refused anyway.
     pub(super) fn cluster_ips_moved(&mut self) {
         let mut moved = std::mem::take(&mut self.moved_ips);
         moved.retain(|address| !self.service_ranges.iter().any(|range| range.contains(*address)));
@@ -135,7 +136,7 @@ impl Core {
         }
     }
 
-    /// Nor one in a range that Services here take theirs from.
+    /// An imported endpoint must not have an address in a range of cluster IPs of this cluster either.
     pub(super) fn ranges_changed(&mut self, ranges: Arc<[Range]>) {
         if std::mem::replace(&mut self.service_ranges, ranges) != self.service_ranges {
             let names = self.names();

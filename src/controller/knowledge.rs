@@ -100,7 +100,7 @@ pub struct Knowledge {
     /// Whether all live clusters were verified at least once, or had the time for it.
     settled: bool,
     published: Option<Arc<Map>>,
-    /// The latest time that was told, in seconds since 1970: no claim dates from before.
+    /// The latest known time, in seconds since 1970: no claim gets an earlier date.
     latest: i64,
 }
 
@@ -257,12 +257,22 @@ impl Knowledge {
             (_, Some(Asks::Unknown)) => return BTreeSet::new(),
             (_, Some(Asks::For(targets))) => targets.clone(),
         };
+        self.change(&wanted, now, |exports, dates| exports.claim(owner, wanted.clone(), dates))
+    }
+
+    /// Changes the exports or claims that want these targets. Returns the owners that may now get a target for which they
+    /// waited.
+    fn change(
+        &mut self,
+        targets: &BTreeSet<Target>,
+        now: i64,
+        change: impl FnOnce(&mut Exports, Dates<'_>) -> BTreeSet<ClaimOwner>,
+    ) -> BTreeSet<ClaimOwner> {
         self.not_before(now);
         let others = |target: &Target| newest(&self.remotes, target);
-        let dates = Dates::new(self.latest, &others);
         let Some(exports) = &mut self.exports else { return BTreeSet::new() };
-        let mut freed = exports.claim(owner, wanted.clone(), dates);
-        freed.extend(self.side_with_others(&wanted));
+        let mut freed = change(exports, Dates::new(self.latest, &others));
+        freed.extend(self.side_with_others(targets));
         freed
     }
 
@@ -308,26 +318,20 @@ impl Knowledge {
             (_, Some(Ok(local))) => Some(Arc::clone(local)),
         };
         let targets = local.as_ref().map(|local| self.targets_for(key, local)).unwrap_or_default();
-        self.not_before(now);
-        let others = |target: &Target| newest(&self.remotes, target);
-        let dates = Dates::new(self.latest, &others);
-        let Some(exports) = &mut self.exports else { return BTreeSet::new() };
-        let mut freed = exports.set(key, local, targets.clone(), dates);
-        freed.extend(self.side_with_others(&targets));
-        freed
+        self.change(&targets, now, |exports, dates| exports.set(key, local, targets.clone(), dates))
     }
 
     /// Starts from the own ledger as the previous leader left it. What is no longer exported is removed from it.
     pub fn resume(&mut self, own: &Map, now: i64) {
         let exports = Exports::resume(own);
-        // The clock of the leader before may have been ahead of this one; one that was wrong says nothing.
+        // The previous leader's clock may have been ahead of this one. A clock that was wrong shows nothing.
         let soon = now.saturating_add(MAX_SKEW.as_secs().cast_signed());
         self.not_before(exports.dates().filter(|date| *date <= soon).max().unwrap_or_default());
         self.exports = Some(exports);
         self.export_all(now);
     }
 
-    /// It is this late, or later, in seconds since 1970: what the clock says after it was set back dates no claim.
+    /// Notes that it is `date` or later, in seconds since 1970: a clock that was set back dates no claim.
     pub fn not_before(&mut self, date: i64) {
         self.latest = self.latest.max(date);
     }
@@ -348,7 +352,7 @@ impl Knowledge {
         let names: BTreeSet<ServiceKey> = exports.names().into_iter().chain(self.planned.keys().cloned()).collect();
         let mut owners: Vec<ClaimOwner> = names.iter().map(ClaimOwner::export).collect();
         owners.extend(self.annotated.keys().cloned());
-        // Of those that wait for what is free now the first is the one that waited longest.
+        // Of the owners that wait for a free target, the one that has waited longest comes first.
         owners.sort_by_cached_key(|owner| exports.waited_since(owner).unwrap_or(i64::MAX));
         let freed: BTreeSet<ClaimOwner> = owners.iter().flat_map(|owner| self.claim_again(owner, now)).collect();
         for owner in freed {
@@ -356,7 +360,7 @@ impl Knowledge {
         }
     }
 
-    /// There are instances of this cluster in a target, which no record tells of: they are to be withdrawn.
+    /// Records a target as retired, so that instances of this cluster are withdrawn for which there is no record.
     pub fn retire(&mut self, target: &Target, owner: &ClaimOwner, now: i64) {
         self.not_before(now);
         if let Some(exports) = &mut self.exports {
@@ -364,7 +368,7 @@ impl Knowledge {
         }
     }
 
-    /// A retired target holds nothing of this cluster any more.
+    /// A retired target has no instances of this cluster any more.
     pub fn retired(&mut self, target: &Target) -> BTreeSet<ClaimOwner> {
         self.exports.as_mut().map(|exports| exports.retired(target)).unwrap_or_default()
     }

@@ -59,7 +59,7 @@ impl Core {
         }
     }
 
-    /// This leader starts from what the one before left.
+    /// This leader starts from what the previous one left.
     pub(super) fn resumed(&mut self, own: Option<&Inherited>, now: Now) {
         let Some(Inherited { map, written, heard }) = own else { return };
         let [written, heard] = [*written, *heard].map(|millis| (millis / 1_000).cast_signed());

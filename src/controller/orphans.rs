@@ -1,9 +1,9 @@
-//! Instances for AWS controllers that say that this cluster exports a name which it does not export (`--aws-mcs-compat`): other clusters
-//! import them, and no registration record tells where they are.
+//! Instances for AWS controllers which state that this cluster exports a name that it does not export
+//! (`--aws-mcs-compat`). Other clusters import them, and there is no registration record for them.
 //!
-//! Those with the UID of this cluster it registered itself, before its record was lost: they are withdrawn. Those with its id alone
-//! its former AWS controller left, as far as anybody can tell; but another cluster that still has that controller may have the same id by
-//! mistake, and all that it exports would be withdrawn. So people are told.
+//! Instances with the UID of this cluster are its own, from before its record was lost: they are withdrawn. Instances with
+//! only its id were probably left by its former AWS controller. But another cluster that still has that controller may
+//! have the same id by mistake, and all its exports would be withdrawn. So people are told.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     model::{ClaimOwner, ServiceKey},
 };
 
-/// For so long nothing is done: readings are behind what is registered.
+/// How long to wait before anything is done: readings lag behind what is registered.
 const SEEN: Duration = Duration::from_mins(1);
 
 /// Names that may have such instances.
@@ -28,7 +28,7 @@ pub(super) struct Orphans {
 }
 
 impl Core {
-    /// Something else was read of these names, or they are exported, or not, since.
+    /// These names were read anew, or their exports changed.
     pub(super) fn note_orphans<'a>(&mut self, names: impl Iterator<Item = &'a ServiceKey>, now: Now) {
         for key in names {
             if self.peers.remains(key).is_none() || self.caches.exports.get(key).is_some() {
@@ -39,7 +39,7 @@ impl Core {
         }
     }
 
-    /// Withdraws what nothing tells of.
+    /// Withdraws instances without a record that have been there for a while.
     pub(super) fn withdraw_orphans(&mut self, now: Now) {
         let due = self.orphans.due.iter().filter(|(_, at)| at.is_some_and(|at| at <= now.mono));
         for key in due.map(|(key, _)| key.clone()).collect::<Vec<_>>() {

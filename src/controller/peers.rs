@@ -4,14 +4,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::subscriptions::{Consequences, changed_services, failing, note, unreadable};
-use crate::model::Exported;
 use crate::{
     api::events::EventReason,
     awsmcs,
     cluster::objects::Namespace,
     discovery::{Discovered, NamespaceFound, NoEndpoint, Reading, Rejected, Remains, ServiceFound, Trouble, label},
     ledger,
-    model::{ClusterId, ServiceKey},
+    model::{ClusterId, Exported, ServiceKey},
 };
 
 /// What is known about these clusters. As in that controller, every Kubernetes namespace imports the Cloud Map
@@ -110,12 +109,12 @@ impl Peers {
         }
     }
 
-    /// This cluster's own instances for AWS controllers of a name, if there are any.
+    /// This cluster's own instances of a name that are for AWS controllers, if there are any.
     pub(super) fn remains(&self, key: &ServiceKey) -> Option<&Remains> {
         self.reading(key).0.map(Reading::remains).filter(|remains| **remains != Remains::default())
     }
 
-    /// New imports do not wait (any longer) for what was not read.
+    /// Whether new imports do not wait (any longer) for unread instances.
     pub(super) const fn is_settled(&self) -> bool {
         self.settled
     }

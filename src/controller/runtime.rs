@@ -41,7 +41,7 @@ use crate::{
 /// How often sizes are measured, and cluster IPs that moved are looked for among the endpoints.
 const TICK: Duration = Duration::from_secs(1);
 
-/// ControllerSettings of the controller.
+/// Settings of the controller.
 #[derive(Debug, Clone)]
 pub struct ControllerSettings {
     /// The id of this cluster.
@@ -60,7 +60,7 @@ pub struct ControllerSettings {
     pub export_namespaces: Option<NamespaceSelector>,
     /// The IP families of this cluster.
     pub families: Vec<IpFamily>,
-    /// Rules for imports.
+    /// Which namespaces import, and from where.
     pub import: ImportRules,
 }
 
@@ -115,9 +115,9 @@ pub struct Inputs {
     pub subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
     /// What was discovered in them.
     pub found: watch::Receiver<Arc<Discovered>>,
-    /// The ranges that this cluster takes addresses of Services from, as far as they are known.
+    /// The ranges of cluster IPs, as far as they are known.
     pub service_ranges: watch::Receiver<Arc<[Range]>>,
-    /// What is measured.
+    /// The metrics.
     pub metrics: Metrics,
 }
 

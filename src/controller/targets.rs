@@ -9,7 +9,6 @@ use super::{
     claims::{Claims, Standing},
     pods::PodLabels,
 };
-use crate::model::Exported;
 use crate::{
     annotations::request::wrong_share,
     api::{
@@ -28,7 +27,7 @@ use crate::{
         sync::{Creation, Notice, Outcome, Reason, Statuses, TargetDesired},
         target::{DEFAULT_TTL, validate},
     },
-    model::{ClaimOwner, Excerpt, Export, Pairs, Registration, ServiceKey, ServicePort, Target},
+    model::{ClaimOwner, Excerpt, Export, Exported, Pairs, Registration, ServiceKey, ServicePort, Target},
 };
 
 /// The rules by which this cluster's exports get their targets.

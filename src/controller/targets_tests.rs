@@ -1,10 +1,9 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::cluster::record::Position;
-use crate::model::Exported;
 use crate::{
     api::conditions::{Said, conditions},
+    cluster::record::Position,
     controller::Membership,
     export::Exports,
     instances::sync::TargetStatus,
@@ -12,7 +11,7 @@ use crate::{
         Map,
         remote::{Remote, Remotes},
     },
-    model::{Export, ServiceType, SessionAffinity, TrafficPolicy, fixtures},
+    model::{Export, Exported, ServiceType, SessionAffinity, TrafficPolicy, fixtures},
 };
 
 pub(in crate::controller) fn key(name: &str) -> ServiceKey {

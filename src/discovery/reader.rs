@@ -20,7 +20,7 @@ const MEASURE: Duration = Duration::from_secs(1);
 /// Maximum sleep.
 const REST: Duration = Duration::from_secs(10);
 
-/// DiscoverySettings of the reader.
+/// Settings of the reader.
 #[derive(Debug, Clone)]
 pub struct DiscoverySettings {
     /// Our identity: instances of our ClusterSet are not foreign.

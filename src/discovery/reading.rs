@@ -113,7 +113,7 @@ impl Reading {
         &self.remains
     }
 
-    /// All instances that it knows, whosever they are.
+    /// The ids of all known instances, foreign or not.
     pub(super) fn ids(&self) -> impl Iterator<Item = &Arc<str>> {
         self.discovered.keys().chain(self.exported.keys()).chain(&self.own)
     }

@@ -64,7 +64,7 @@ impl Exports {
         self.registrations.held()
     }
 
-    /// Since when an owner waited for its first target, by what leaders before recorded.
+    /// Since when an owner has waited for its first target, by the records of earlier leaders.
     pub fn waited_since(&self, owner: &ClaimOwner) -> Option<i64> {
         self.registrations.waited_since(owner)
     }
@@ -74,10 +74,10 @@ impl Exports {
         self.registrations.dates()
     }
 
-    /// Sets what a name exports (`None`: nothing), and the targets that it wants. Returns the owners that may now get a target they
-    /// waited for.
+    /// Sets what a name exports (`None`: nothing) and the targets that it wants. Returns the owners that may now get a
+    /// target for which they waited.
     ///
-    /// `dates` says what new claims date from.
+    /// `dates` determines the dates of new claims.
     pub fn set<'a>(
         &mut self,
         key: &ServiceKey,
@@ -98,7 +98,8 @@ impl Exports {
         freed
     }
 
-    /// Sets the targets that an owner wants. Returns the owners that may now get one they waited for.
+    /// Sets the targets that an owner wants. Returns the owners that may now get a target for which they waited. `dates`
+    /// determines the dates of new claims.
     pub fn claim<'a>(
         &mut self,
         owner: &ClaimOwner,
@@ -135,9 +136,9 @@ impl Exports {
         freed
     }
 
-    /// Returns who is freed.
+    /// Puts changed records into the map. Returns the freed owners.
     fn put(&mut self, Changed { records, waits, freed }: Changed) -> BTreeSet<ClaimOwner> {
-        // Names of namespaces and services are bounded (cloudmap limits), so that the records always fit.
+        // The names of namespaces and services are limited (by Cloud Map), so the records always fit.
         let held = records.iter().filter_map(|target| self.registrations.held().get(target));
         self.map.extend(held.filter_map(|held| records::encode_registration(held).ok()));
         for (target, owner) in waits {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::endpoints;
-use crate::model::Exported;
 use crate::{
     api::{conditions::ValidReason, names::is_reserved},
     awsmcs::FINALIZER,
@@ -12,7 +11,7 @@ use crate::{
         selector::NamespaceSelector,
     },
     model::{
-        Export, ServiceType, Target,
+        Export, Exported, ServiceType, Target,
         labels::{is_annotation_key, is_label_key, is_label_value},
     },
 };

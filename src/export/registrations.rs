@@ -7,8 +7,8 @@ use crate::{
     model::{ClaimOwner, Registration, Target},
 };
 
-/// What a new claim dates from. It is later than every claim to its target that is known: who comes later must not be the first by a
-/// clock that is behind.
+/// The dates of new claims. A new claim is later than every known claim to its target: a cluster that claims later must
+/// not come first because its clock is behind.
 #[derive(Clone, Copy)]
 #[expect(missing_debug_implementations, reason = "it borrows a function")]
 pub struct Dates<'a> {
@@ -17,7 +17,8 @@ pub struct Dates<'a> {
 }
 
 impl<'a> Dates<'a> {
-    /// `now`, in seconds since 1970, where there is no newer claim; `others`: the date of the newest one in another cluster.
+    /// `now` is the date if there is no newer claim, in seconds since 1970. `others` gives the date of the newest claim in
+    /// other clusters.
     pub fn new(now: i64, others: &'a dyn Fn(&Target) -> Option<i64>) -> Self {
         Self { now, others }
     }
@@ -34,19 +35,19 @@ impl From<i64> for Dates<'_> {
     }
 }
 
-/// The records, which begin as the leader before left them: claims keep their dates, and targets that nobody wants any
-/// more are still known until their instances are seen to be gone.
+/// The registration records. They begin as the previous leader left them: claims keep their dates, and targets that
+/// nobody wants any more stay known until their instances were seen to be gone.
 #[derive(Debug)]
 pub(super) struct Registrations {
     held: BTreeMap<Target, Registration>,
-    /// What each owner wants, by what it said last to this leader; sorted.
+    /// The targets that each owner wants, since this leader heard of it; sorted.
     wanted: BTreeMap<ClaimOwner, Box<[Target]>>,
-    /// The targets that an earlier leader recorded for owners that have said nothing yet.
+    /// The targets that an earlier leader recorded for owners of which this leader has not heard yet.
     inherited: BTreeMap<ClaimOwner, Vec<Target>>,
     /// Owners of this cluster that want a target which another one of them holds, and since when, in seconds since
     /// 1970.
     waiting: BTreeMap<Target, BTreeMap<ClaimOwner, i64>>,
-    /// Since when owners that have said nothing yet wait, by the records of an earlier leader.
+    /// Since when owners of which this leader has not heard yet wait, by the records of an earlier leader.
     recorded: BTreeMap<ClaimOwner, BTreeMap<Target, i64>>,
 }
 
@@ -55,9 +56,9 @@ pub(super) struct Registrations {
 pub(super) struct Changed {
     /// Targets whose record changed.
     pub(super) records: BTreeSet<Target>,
-    /// Who begins to wait for which target, or waits no more.
+    /// Owners that begin or cease to wait for a target.
     pub(super) waits: BTreeSet<(Target, ClaimOwner)>,
-    /// Owners that may now get a target they waited for, or that lost one and wait for it.
+    /// Owners that may now get a target for which they waited, or that lost one and now wait for it.
     pub(super) freed: BTreeSet<ClaimOwner>,
 }
 
@@ -74,13 +75,13 @@ impl Registrations {
         Self { held, wanted: BTreeMap::new(), inherited, waiting: BTreeMap::new(), recorded }
     }
 
-    /// Since when an owner waits for a target, by what it said to this leader or to one before.
+    /// Since when an owner waits for a target, as far as this leader or an earlier one heard of it.
     pub(super) fn waits_since(&self, target: &Target, owner: &ClaimOwner) -> Option<i64> {
         let waits = || self.waiting.get(target)?.get(owner);
         waits().or_else(|| self.recorded.get(owner)?.get(target)).copied()
     }
 
-    /// Since when an owner waited first, by what leaders before recorded.
+    /// Since when an owner has waited for its first target, by the records of earlier leaders.
     pub(super) fn waited_since(&self, owner: &ClaimOwner) -> Option<i64> {
         self.recorded.get(owner)?.values().min().copied()
     }
@@ -95,7 +96,7 @@ impl Registrations {
         &self.held
     }
 
-    /// Sets all targets that an owner wants. `dates` says what new claims date from. An owner that waits for a target
+    /// Sets all targets that an owner wants. `dates` determines the dates of new claims. An owner that waits for a target
     /// claims it with the date since when it has waited, and the first one by [`Precedence`] is the successor. An owner
     /// that holds another one's own name waits as soon as that one wants the name.
     pub(super) fn set<'a>(
@@ -107,7 +108,7 @@ impl Registrations {
         let (mut changed, dates) = (Changed::default(), dates.into());
         let recorded = self.recorded.remove(owner).unwrap_or_default();
         changed.waits.extend(recorded.keys().map(|target| (target.clone(), owner.clone())));
-        // What an earlier leader recorded counts as well: it may have been other targets.
+        // The records of an earlier leader count as well. They may be for other targets.
         let inherited = self.inherited.remove(owner).unwrap_or_default();
         let before = self.wanted.remove(owner).unwrap_or_else(|| inherited.into());
         for target in before.iter().filter(|target| !targets.contains(*target)) {
@@ -315,7 +316,7 @@ mod tests {
         assert_eq!((changed.records, changed.freed), (payments(), [evil.clone()].into()));
         assert_eq!(holds(&registrations), (own.clone(), 3));
         assert_eq!(registrations.set(&evil, payments(), 4), Changed::default());
-        // Another one of the same namespace does not evict it.
+        // Another claim of the same namespace does not displace it.
         let changed = registrations.set(&owner("Service", "web"), payments(), 5);
         assert!(changed.records.is_empty() && changed.freed.is_empty());
         registrations.set(&owner("Service", "web"), BTreeSet::new(), 6);
@@ -326,7 +327,7 @@ mod tests {
         }
         assert_eq!(holds(&registrations), (evil.clone(), 1), "it is as it was before");
 
-        // By the record of the leader before: whoever is gone since does not wait.
+        // According to the record of the previous leader. An owner that is gone since does not wait.
         let resumed = || Registrations::resume(registrations.held.clone(), []);
         let mut gone = resumed();
         gone.set(&own, payments(), 8);
@@ -335,7 +336,7 @@ mod tests {
         gone.set(&bad, payments(), 9);
         assert_eq!(holds(&gone), (bad, 9));
 
-        // Who is still there, and is heard of later, waits with its date.
+        // An owner that is still there, and is heard of later, waits with its date.
         let mut there = resumed();
         let changed = there.set(&own, payments(), 8);
         assert!(changed.waits.contains(&(payments().pop_first().unwrap(), evil.clone())));

@@ -1,14 +1,13 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::*;
-use crate::model::addresses::Forbidden;
 use crate::{
     api::{ServiceImportPort, ServiceImportSpec},
     cluster::{
         cache::Narrow,
         objects::{Endpoint as Row, EndpointSlice, ImportSpec, ImportStatus, ObjectKey},
     },
-    model::{Conditions, EndpointPort, Pairs, Protocol, ServicePort, fixtures},
+    model::{Conditions, EndpointPort, Pairs, Protocol, ServicePort, addresses::Forbidden, fixtures},
 };
 
 fn key() -> ServiceKey {

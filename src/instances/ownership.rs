@@ -114,7 +114,7 @@ pub fn is_of(instance: &Instance, service: &ServiceKey, identity: &Owner) -> boo
     is_ours(instance, identity) && says(NAMESPACE, &service.namespace) && says(SERVICE, &service.name)
 }
 
-/// Whether any cluster of our ClusterSet registered an instance, so that its ledger tells of it.
+/// Whether any cluster of our ClusterSet registered an instance, so that its ledger contains the endpoint.
 pub fn is_of_our_set(instance: &Instance, identity: &Owner) -> bool {
     match &identity.clusterset {
         Some(set) => {

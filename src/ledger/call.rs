@@ -67,12 +67,12 @@ pub enum Call {
         /// The former membership.
         from: Member,
     },
-    /// Delete the services and the head of an id that this cluster had before, all of which is left and empty (W9).
+    /// Delete the services and the head of a former id of this cluster. The id has left, and its services are empty (W9).
     RemoveFormer {
         /// The former id.
         cluster: Arc<str>,
     },
-    /// Who created `exports-0.<cluster>` (R2)?
+    /// Find the creator of `exports-0.<cluster>` (R2).
     Creator {
         /// Id of the cluster.
         cluster: Arc<str>,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::cloudmap::LATEST_EFFECT;
+
 /// Sizes. The defaults follow from Cloud Map: 30 attributes, 1,024 characters per value, 5,000 characters in total,
 /// 1,000 instances per service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,10 +64,11 @@ pub const MAX_CLUSTERS: usize = 1_000;
 /// stored in the record first, and a lost record is restored within far fewer elections.
 pub const MAX_EPOCH_LEAP: u64 = 1 << 20;
 
-/// A clock that is further ahead than this is wrong, and no measure of time: AWS refuses what is signed more than five minutes off.
+/// A clock that is further ahead than this is wrong and shows no time: AWS refuses signatures that are more than five
+/// minutes off.
 pub const MAX_SKEW: Duration = Duration::from_mins(10);
 
-/// Times. The names of the rules (W3, R7, ...) are those of the module documentation.
+/// Times. The rules (W3, R7, ...) are those of the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     /// Time between two reads of all heads (R1).
@@ -129,6 +132,11 @@ pub struct Timing {
 }
 
 impl Timing {
+    /// A head that does not advance for this long, two heartbeats and a half, is not being written.
+    pub fn silence(&self) -> Duration {
+        self.heartbeat * 5 / 2
+    }
+
     /// The times for another tick than the default. Steps of that tick count in full, even with jitter and slow reads.
     #[must_use]
     pub fn with_tick(self, tick: Duration) -> Self {
@@ -147,7 +155,7 @@ impl Default for Timing {
             flush_gap: seconds(5),
             flush_limit: seconds(120),
             overdue: seconds(10),
-            operation: seconds(60),
+            operation: LATEST_EFFECT,
             garbage: seconds(120),
             collect: seconds(10),
             collect_idle: seconds(60),

@@ -19,9 +19,6 @@ use super::{
 };
 use crate::cluster::record::{Accepted, Gone, Position};
 
-/// After this many heartbeats without an advance of the own head, this cluster counts as cut off and cannot judge
-/// others.
-const OWN_SILENCE: f64 = 2.5;
 /// How often a lower head must advance before it counts (R3).
 const LOW_ADVANCES: u32 = 2;
 
@@ -223,7 +220,8 @@ impl Reader {
     /// R7: the own clock advances only between two advances of the own head as read back.
     fn hear_own(&mut self, heads: &Heads) {
         let Some(Ok(own)) = heads.get(&self.me.cluster) else { return };
-        let silence = self.timing.heartbeat.mul_f64(OWN_SILENCE);
+        // Without an advance of the own head for this long, this cluster counts as cut off and cannot judge others.
+        let silence = self.timing.silence();
         let ahead = |(position, at): &(Position, Duration)| {
             // A head that nothing follows was not this cluster's: what was written since is lower.
             own.position <= *position && (own.position == *position || self.read_clock.saturating_sub(*at) <= silence)
@@ -561,7 +559,7 @@ impl Reader {
         self.reads
     }
 
-    /// Ids whose heads are ignored, and why (R2): among them ids that never were accepted.
+    /// Ids whose heads are ignored, and why (R2), including ids that were never accepted.
     pub fn ignored(&self) -> &BTreeMap<Arc<str>, String> {
         &self.ignored
     }

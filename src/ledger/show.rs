@@ -13,9 +13,9 @@ use super::{
     service_name,
     tree::Cache,
 };
-use crate::cluster::record::{Accepted, Position};
 use crate::{
     cloudmap::CloudMap,
+    cluster::record::{Accepted, Position},
     env,
     model::{ClusterId, ClusterSetId},
 };

@@ -186,7 +186,7 @@ impl Term {
         }
     }
 
-    /// Adds what was registered before this cluster was in a ClusterSet: only the record in Kubernetes has it.
+    /// Adds what was registered before this cluster was in a ClusterSet, which only the record in Kubernetes contains.
     fn with_standalone(&self, mut inherited: Inherited) -> Inherited {
         let kept = self.keeper.stored.as_ref().map(|(record, _)| records::of_stored(&record.registrations));
         let kept = kept.unwrap_or_default();

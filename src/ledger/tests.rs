@@ -18,9 +18,9 @@ use super::{
     records::{self, Catalog},
     tree::{self, Cache, Plan},
 };
-use crate::cluster::record::Position;
 use crate::{
     cloudmap::Instance,
+    cluster::record::Position,
     model::{
         ClaimOwner, Conditions, Endpoint, EndpointPort, Export, IpFamily, Protocol, Registration, ServiceKey,
         ServicePort, ServiceType, SessionAffinity, Target, TrafficPolicy,

@@ -8,8 +8,8 @@ use std::{
 
 use super::EndpointPort;
 
-/// The one [`Arc`] for this text, which is there as long as anybody holds it (and for a while longer, which is why a long one
-/// is not shared).
+/// The shared [`Arc`] for this text. It exists as long as anybody holds it, and for a while longer. Therefore a long text is
+/// not shared.
 pub fn intern(text: &str) -> Arc<str> {
     static TEXTS: LazyLock<Mutex<Pool<str>>> = LazyLock::new(Mutex::default);
     if text.len() > MAX_SHARED {
@@ -18,7 +18,7 @@ pub fn intern(text: &str) -> Arc<str> {
     TEXTS.lock().unwrap_or_else(PoisonError::into_inner).share(text)
 }
 
-/// As [`intern`].
+/// The shared [`Arc`] for these ports, as for [`intern`].
 pub fn intern_ports(ports: &[EndpointPort]) -> Arc<[EndpointPort]> {
     static SETS: LazyLock<Mutex<Pool<[EndpointPort]>>> = LazyLock::new(Mutex::default);
     SETS.lock().unwrap_or_else(PoisonError::into_inner).share(ports)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// Labels or annotations of an object: sorted by name, each once. In as little room as possible, because caches hold many.
+/// Labels or annotations of an object, sorted by name, each once. They are compact because caches hold many.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pairs(Box<[(Arc<str>, Arc<str>)]>);
 
@@ -13,12 +13,12 @@ impl Pairs {
         Some(&self.0[at].1)
     }
 
-    /// In the order of the names.
+    /// All pairs, in the order of the names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// Whether there are none.
+    /// Whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

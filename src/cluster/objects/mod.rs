@@ -25,7 +25,7 @@ pub use self::{
 };
 use crate::{
     api::names,
-    model::{Pairs, ServiceKey, intern},
+    model::{Pairs, Protocol, ServiceKey, ServicePort, intern},
 };
 
 /// Namespace and name of an object that is not named after a Service.
@@ -54,6 +54,22 @@ impl From<ServiceKey> for ObjectKey {
     fn from(ServiceKey { namespace, name }: ServiceKey) -> Self {
         Self { namespace, name }
     }
+}
+
+/// A port of a Service or ServiceImport. `None` for a protocol that Kubernetes does not have, or a number out of range. No
+/// API server accepts either.
+fn service_port(
+    name: Option<&str>,
+    protocol: Option<&str>,
+    port: i32,
+    app_protocol: Option<&str>,
+) -> Option<ServicePort> {
+    Some(ServicePort {
+        name: intern(name.unwrap_or_default()),
+        protocol: Protocol::parse(protocol)?,
+        port: u16::try_from(port).ok()?,
+        app_protocol: app_protocol.map(intern),
+    })
 }
 
 fn service_key(metadata: &ObjectMeta) -> Option<ServiceKey> {

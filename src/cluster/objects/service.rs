@@ -2,11 +2,11 @@ use std::{net::IpAddr, sync::Arc};
 
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
-use super::{addresses, created, is_managed, known_annotations, label, service_key, uid};
+use super::{addresses, created, is_managed, known_annotations, label, service_key, service_port, uid};
 use crate::{
     api::names,
     cluster::cache::Narrow,
-    model::{IpFamily, Pairs, Protocol, ServiceKey, ServicePort, SessionAffinity, TrafficPolicy, intern},
+    model::{IpFamily, Pairs, ServiceKey, ServicePort, SessionAffinity, TrafficPolicy, intern},
 };
 
 /// A Service: an exported one, an annotated one, or a derived one of this project's imports.
@@ -54,7 +54,7 @@ pub struct Service {
     pub annotations: Pairs,
     /// Whether it is a derived Service of this project.
     pub managed: bool,
-    /// Name of the ServiceImport that a derived Service belongs to.
+    /// Name of the ServiceImport to which a derived Service belongs.
     pub service_import: Option<Arc<str>>,
 }
 
@@ -121,7 +121,7 @@ impl Narrow for Service {
                 .map(String::into_boxed_str)
                 .collect(),
             external_name: spec.external_name.filter(|name| !name.is_empty()).map(String::into_boxed_str),
-            ports: spec.ports.iter().flatten().filter_map(service_port).collect(),
+            ports: spec.ports.iter().flatten().filter_map(port).collect(),
             ip_families: spec.ip_families.iter().flatten().filter_map(|name| IpFamily::parse(name)).collect(),
             ip_family_policy: spec.ip_family_policy.map(|policy| intern(&policy)),
             session_affinity: match spec.session_affinity.as_deref() {
@@ -147,12 +147,7 @@ impl Narrow for Service {
     }
 }
 
-/// `None` for a protocol that Kubernetes does not have, or a number out of range. No API server accepts either.
-fn service_port(port: &v1::ServicePort) -> Option<ServicePort> {
-    Some(ServicePort {
-        name: intern(port.name.as_deref().unwrap_or_default()),
-        protocol: Protocol::parse(port.protocol.as_deref())?,
-        port: u16::try_from(port.port).ok()?,
-        app_protocol: port.app_protocol.as_deref().map(intern),
-    })
+fn port(port: &v1::ServicePort) -> Option<ServicePort> {
+    let v1::ServicePort { name, protocol, port, app_protocol, .. } = port;
+    service_port(name.as_deref(), protocol.as_deref(), *port, app_protocol.as_deref())
 }

@@ -5,14 +5,14 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{applied, is_managed, service_key, uid};
+use super::{applied, is_managed, service_key, service_port, uid};
 use crate::{
     api::{
         self, EndpointSliceObjects, ServiceImportPort, ServiceImportSpec, ServiceImportStatus, ServiceImportType,
         conditions::Said,
     },
     cluster::cache::Narrow,
-    model::{IpFamily, Pairs, Protocol, ServiceKey, ServicePort, intern},
+    model::{IpFamily, Pairs, ServiceKey, ServicePort, intern},
 };
 
 /// A ServiceImport: all of it in some form, so that "nothing changed" is decided by comparison.
@@ -55,12 +55,8 @@ impl From<&ServiceImportSpec> for ImportSpec {
         let mut hasher = DefaultHasher::new();
         spec.hash(&mut hasher);
         let port = |port: &ServiceImportPort| {
-            Some(ServicePort {
-                name: intern(port.name.as_deref().unwrap_or_default()),
-                protocol: Protocol::parse(port.protocol.as_deref())?,
-                port: u16::try_from(port.port).ok()?,
-                app_protocol: port.app_protocol.as_deref().map(intern),
-            })
+            let ServiceImportPort { name, protocol, port, app_protocol } = port;
+            service_port(name.as_deref(), protocol.as_deref(), *port, app_protocol.as_deref())
         };
         Self {
             headless: spec.type_ == ServiceImportType::Headless,

@@ -10,7 +10,6 @@ use serde_json::json;
 use tokio::{task::JoinHandle, time::Instant};
 
 use super::super::*;
-use crate::cluster::record::memory::Stored;
 use crate::{
     annotations,
     api::{self, names},
@@ -18,7 +17,7 @@ use crate::{
         Access, ErrorKind, Instance, Operation,
         fake::{Fake, Fault},
     },
-    cluster::{Caches, Leadership, memory::MemoryCluster, selector::NamespaceSelector},
+    cluster::{Caches, Leadership, memory::MemoryCluster, record::memory::Stored, selector::NamespaceSelector},
     env,
     import::derived_name,
     instances::{self, Naming, RegistrationPolicy, Selection},

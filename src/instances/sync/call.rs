@@ -269,7 +269,7 @@ impl Performer {
     ) -> Result<T, Error> {
         let error = |kind, message: &str| Err(Error { operation, kind, message: message.to_owned() });
         let Some(until) = self.permit.until() else {
-            return error(ErrorKind::Other, "this replica does not lead any more, nothing was sent");
+            return error(ErrorKind::Other, "this replica no longer leads; nothing was sent");
         };
         match timeout_at(until, write).await {
             Ok(result) => result,

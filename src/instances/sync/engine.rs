@@ -20,7 +20,7 @@ use super::{
     writes::OPERATIONS,
 };
 use crate::{
-    cloudmap::{Error, ErrorKind, Namespace, NamespaceKind},
+    cloudmap::{Error, ErrorKind, LATEST_EFFECT, Namespace, NamespaceKind},
     model::Target,
 };
 
@@ -34,16 +34,11 @@ const DELETE_ATTEMPTS: u32 = 5;
 
 pub(super) type Services = BTreeMap<Arc<str>, Listed>;
 
-/// Until then, requests of the previous leader, or a call without an answer, may take effect. Only what is read or
-/// listed later proves that a retiring target has no instances. Otherwise its registration record would go, and the
-/// late instance would stay forever. AWS' operations take seconds.
-pub(super) const HANDOVER: Duration = Duration::from_mins(1);
-
 pub(super) struct Engine {
     pub(super) settings: Arc<SyncSettings>,
     pub(super) started: Instant,
     pub(super) desired: Desired,
-    /// Boxed, because the nodes of a map have room for more than they hold.
+    /// Boxed, because the nodes of a map have room for more entries than they hold.
     pub(super) targets: BTreeMap<Target, Box<State>>,
     pub(super) namespaces: Listing<BTreeMap<Arc<str>, Namespace>>,
     /// By namespace id.
@@ -52,9 +47,9 @@ pub(super) struct Engine {
     statuses: Statuses,
     /// Sums over all targets.
     pub(super) counts: Counts,
-    /// Targets of which status or counts may be others.
+    /// Targets whose status or counts may have changed.
     changed: BTreeSet<Target>,
-    /// Statuses or figures may differ from the last ones that were taken.
+    /// Whether statuses or figures may differ from the last ones that were taken.
     news: bool,
     pub(super) queues: BTreeMap<(Class, bool), VecDeque<Target>>,
     pub(super) in_flight: BTreeMap<Class, usize>,
@@ -121,7 +116,7 @@ impl Engine {
                 if old.is_some_and(|old| old.only_found != wanted.only_found) {
                     state.seen = Seen::Never;
                 }
-                // Found under other rules: looked at again.
+                // It was found under other rules, so it must be found again.
                 let other = old.is_some_and(|old| old.consent != wanted.consent);
                 if other && !wanted.consent.unclear && !state.busy {
                     state.phase = Phase::Unresolved;
@@ -131,8 +126,8 @@ impl Engine {
         }
     }
 
-    /// Forgets a target that is not desired any more, as soon as nothing of it is on its way, and what is known for its sake.
-    /// (Its places in queues are passed over when their turn comes.)
+    /// Forgets a target that is no longer desired, as soon as none of its operations is running, and what is known only
+    /// for it. (Its places in queues are skipped when their turn comes.)
     fn drop_unwanted(&mut self, target: &Target) {
         self.changed.insert(target.clone());
         if self.desired.contains_key(target) || self.targets.get(target).is_some_and(|state| !state.running.is_empty())
@@ -279,7 +274,7 @@ impl Engine {
                 if desired.only_found.is_some() && !state.found_own {
                     return None;
                 }
-                // What we have there is withdrawn, whoever owns the service.
+                // Our own instances are withdrawn, no matter who owns the service.
                 if unproven && !desired.retiring {
                     self.plan_writes(target, desired, now);
                     let state = self.targets.get_mut(target)?;
@@ -327,9 +322,12 @@ impl Engine {
 
     /// The time from which on a listing or reading proves that nothing of ours is, or will appear, in a retiring
     /// target.
+    ///
+    /// Before it, requests of the previous leader, or a call without an answer, may take effect. If the registration record
+    /// went earlier, a late instance would stay forever.
     pub(super) fn certain_from(&self, target: &Target) -> Instant {
         let late_until = self.targets.get(target).and_then(|state| state.late_until);
-        late_until.unwrap_or(self.started).max(self.started + HANDOVER)
+        late_until.unwrap_or(self.started).max(self.started + LATEST_EFFECT)
     }
 
     pub(super) fn gone(&mut self, target: &Target) {

@@ -42,7 +42,7 @@ const TICK: Duration = Duration::from_millis(250);
 /// How long requests in progress may take when the process stops. Their operations continue in AWS.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// SyncSettings of the task.
+/// Settings of the task.
 #[derive(Debug, Clone)]
 pub struct SyncSettings {
     /// Our identity, for owner marks.
@@ -63,10 +63,10 @@ impl SyncSettings {
     }
 }
 
-/// All targets that this cluster has a registration record for, or wants one for.
+/// The desired state of all targets for which this cluster has, or wants, a registration record.
 pub type Desired = SharedMap<Target, Arc<TargetDesired>>;
 
-/// Where each of them stands.
+/// The statuses of the desired targets.
 pub type Statuses = SharedMap<Target, TargetStatus>;
 
 /// The desired state of a target.
@@ -75,10 +75,10 @@ pub type Statuses = SharedMap<Target, TargetStatus>;
 pub struct TargetDesired {
     /// The registration record is published and the claim is ours, so instances may be registered.
     pub active: bool,
-    /// As long as nothing is registered there for this Service, nothing is made or written: a leader before may have held the
-    /// target, and who has it now is somebody else.
+    /// Nothing is created or written unless something is registered there for this Service: an earlier leader may have
+    /// held the target, but another name has it now.
     pub only_found: Option<ServiceKey>,
-    /// No longer wanted: only deregistrations follow, until [`TargetStatus::own_gone`].
+    /// The target is no longer wanted: only deregistrations follow, until [`TargetStatus::own_gone`].
     pub retiring: bool,
     /// The claim is the oldest of the ClusterSet, so its wishes for the service itself count.
     pub decides: bool,
@@ -316,7 +316,7 @@ impl Task {
         let _ = tokio::time::timeout(GRACE, async { while calls.next().await.is_some() {} }).await;
     }
 
-    /// Returns whether there was anything to say.
+    /// Publishes what changed. Returns whether anything did.
     fn publish(&self, engine: &mut Engine) -> bool {
         let Some((statuses, figures)) = engine.take_news() else { return false };
         self.status.send_if_modified(|published| {

@@ -16,13 +16,14 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Until when: asked immediately before each write, which is given up at that time. `None`: not now.
+    /// Until when this replica may write. It is asked immediately before each write, which is given up at that time. `None`:
+    /// it must not write now.
     pub fn until(&self) -> Option<Instant> {
         self.leadership.is_leader_until().filter(|_| self.term().is_some())
     }
 
-    /// While this is the same, nobody else has written in the name of this cluster, even if this replica could not write for a
-    /// while. `None`: somebody else may.
+    /// The term. While it is the same, nobody else wrote in the name of this cluster, even if this replica could not write
+    /// for a while. `None`: somebody else may write.
     pub fn term(&self) -> Option<u64> {
         // Without a ledger the task ends with the term of its replica.
         self.ledger.as_ref().map_or(Some(0), |status| status.borrow().owned_epoch())

@@ -6,11 +6,11 @@ use tokio::time::Instant;
 
 use super::{
     Creation, Reason, TargetDesired,
-    engine::{CREATION_AGE, Engine, HANDOVER, LISTING_AGE},
+    engine::{CREATION_AGE, Engine, LISTING_AGE},
     state::{Phase, Place, Seen, Trouble, Want},
 };
 use crate::{
-    cloudmap::{CreateService, DnsRecord, Error, ErrorKind, Namespace, NamespaceKind, Service},
+    cloudmap::{CreateService, DnsRecord, Error, ErrorKind, LATEST_EFFECT, Namespace, NamespaceKind, Service},
     instances::{
         attributes::ServiceTraits,
         ownership::{self, Control, ServiceOwner, control, refusal, service_owner},
@@ -198,7 +198,7 @@ impl Engine {
                 match error.kind {
                     ErrorKind::NotFound => self.namespaces.forget(now),
                     ErrorKind::AlreadyExists { .. } => self.forget_services(target, now),
-                    ErrorKind::Unknown | ErrorKind::Other => state.late_until = Some(now + HANDOVER),
+                    ErrorKind::Unknown | ErrorKind::Other => state.late_until = Some(now + LATEST_EFFECT),
                     _ => {}
                 }
                 self.wake_at(target, at);

@@ -201,7 +201,7 @@ impl SubAssign for Counts {
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own: any of them goes with any other")]
 pub(super) struct State {
-    /// As it is counted among all.
+    /// Its part of the engine's sums.
     pub(super) counted: Counts,
     pub(super) phase: Phase,
     /// The service to which all of this belongs.

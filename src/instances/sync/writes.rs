@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use super::{
     TargetDesired,
     call::{Call, Event, Inventory},
-    engine::{Engine, HANDOVER},
+    engine::Engine,
     state::{Reading, Retry, Running, Seen, State, Told, back_off, reason},
 };
 use crate::{
-    cloudmap::{Error, ErrorKind, OperationId, OperationState},
+    cloudmap::{Error, ErrorKind, LATEST_EFFECT, OperationId, OperationState},
     instances::{
         InstanceSpec,
         attributes::{Digest, ServiceTraits},
@@ -213,7 +213,7 @@ impl Engine {
             Err(error) => {
                 let registering = running.effect.is_some();
                 if registering && matches!(error.kind, ErrorKind::Unknown | ErrorKind::Other) {
-                    state.late_until = Some(now + HANDOVER);
+                    state.late_until = Some(now + LATEST_EFFECT);
                 }
                 self.ended(target, id);
                 let Some(state) = self.targets.get_mut(target) else { return };

@@ -5,30 +5,29 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{Leadership, Registry, holds};
-use crate::cluster::record::{Member, Position};
 use crate::{
     cloudmap::CloudMap,
+    cluster::record::{Member, Position},
     ledger::{
         call::{Failure, Outcome},
         head::{Delta, Head, Presence, Root},
+        limits::Timing,
         show,
     },
     model::{ClusterId, ClusterSetId},
 };
 
-/// Between looks at the ledger, and how many of them may not show yet that it says `left`.
+/// Time between two looks at the ledger, and how many of them may not show `left` yet.
 const LOOK: Duration = Duration::from_secs(3);
 const LOOKS: u32 = 10;
-/// A head that advances within this time, of two heartbeats and a half, is written by somebody; and so long it is waited for one
-/// that does not.
-const SILENT: Duration = Duration::from_secs(50);
+/// Longest wait for a head that does not advance: somebody writes it.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// Marks the membership as left, if its ledger has a live head that is this cluster's and that nobody writes any more, and deletes
-/// its pages. Its instances stay: they are marked as the other ClusterSet's, which `purge` knows.
+/// Marks the membership as left, if its ledger has a live head of this cluster that nobody writes any more, and deletes
+/// its pages. Its instances stay: their marks name the other ClusterSet, and `purge` finds them.
 ///
 /// # Errors
-/// The ledger cannot be read or written, or does not say so (yet): it is to be tried again.
+/// The ledger cannot be read or written, or does not say `left` (yet). Try again.
 pub(super) async fn depart(
     cloudmap: &Arc<dyn CloudMap>,
     from: &Member,
@@ -69,7 +68,7 @@ pub(super) async fn depart(
             _ => Instant::now(),
         };
         seen = Some((head.position, since));
-        if looks.is_none() && since.elapsed() >= SILENT {
+        if looks.is_none() && since.elapsed() >= Timing::default().silence() {
             if !holds(leadership) {
                 return Err(Failure {
                     message: "the Lease is not held: nothing is written".to_owned(),

@@ -10,9 +10,9 @@ use tokio::{sync::watch, task::JoinHandle, time::sleep};
 use tracing::warn;
 
 use super::{Leadership, departure::depart, holds};
-use crate::cluster::record::{Member, Record, RecordStore, StoreError, Version};
 use crate::{
     cloudmap::CloudMap,
+    cluster::record::{Member, Record, RecordStore, StoreError, Version},
     env,
     ledger::{Map, call::Failure, records},
 };
@@ -20,7 +20,7 @@ use crate::{
 /// First and longest pause after a failure.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(8);
-/// How long a cluster that is in no ClusterSet any more does not say so to the one that it was in, and between attempts.
+/// How long a cluster that is no longer in a ClusterSet waits before it leaves the former one, and between attempts.
 const LINGER: Duration = Duration::from_mins(10);
 const DEPART_AGAIN: Duration = Duration::from_mins(1);
 
@@ -61,8 +61,8 @@ impl Drop for LocalHandle {
     }
 }
 
-/// Starts a term outside any ClusterSet. No other clusters, and no state but the registration records. Where the cluster was a member
-/// before, it leaves after a while: a ClusterProperty that is gone may come back.
+/// Starts a term of a standalone cluster, which has no other clusters and no state except for the registration records.
+/// If the cluster was a member before, it leaves after a while: a ClusterProperty that is gone may come back.
 pub fn spawn(
     record: Arc<dyn RecordStore>,
     leadership: impl Leadership,
@@ -83,12 +83,12 @@ struct Keeper<L> {
     kept: watch::Sender<Kept>,
 }
 
-/// Where this cluster was a member, and is to leave.
+/// The membership that this cluster has to end, if any.
 fn membership(record: &Record) -> Option<&Member> {
     record.member.as_ref().or(record.former.first())
 }
 
-/// The record without that.
+/// The record without that membership.
 fn departed(record: &Record, from: &Member) -> Record {
     let mut record = record.clone();
     record.former.retain(|former| former != from);
@@ -151,7 +151,7 @@ impl<L: Leadership> Keeper<L> {
         }
     }
 
-    /// Ends a membership, however often that has to be tried. The answer is which.
+    /// Ends a membership, however often that must be tried. Returns the membership.
     fn depart(&self, from: Option<Member>, after: Duration) -> BoxFuture<'static, Member> {
         let Some(from) = from else { return futures::future::pending().boxed() };
         let (cloudmap, uid) = (Arc::clone(&self.cloudmap), Arc::clone(&self.uid));

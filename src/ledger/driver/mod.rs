@@ -30,10 +30,11 @@ use super::{
     term::Term,
     writer::{Heads, Inherited, Now, WriterIdentity},
 };
-use crate::cluster::record::{RecordStore, StoreError};
 use crate::{
     cloudmap::CloudMap,
-    cluster, env,
+    cluster,
+    cluster::record::{RecordStore, StoreError},
+    env,
     model::{ClusterId, ClusterSetId},
 };
 use departure::depart;
@@ -116,8 +117,8 @@ impl LedgerHandle {
         &self.desired
     }
 
-    /// The state that this leader starts from, `Some` once W2 is over: endpoints keep their chunks, and registration
-    /// records tell where instances are.
+    /// The state from which this leader starts; `Some` once W2 is over. With it endpoints keep their chunks, and
+    /// registration records show where instances are.
     pub fn own(&self) -> watch::Receiver<Option<Arc<Inherited>>> {
         self.own.clone()
     }
@@ -329,7 +330,7 @@ fn holds(leadership: &dyn Leadership) -> bool {
     leadership.is_leader_until().is_some_and(|until| until >= Instant::now() + LEASE_MARGIN)
 }
 
-/// Everything outside.
+/// All connections to the outside.
 struct Ports {
     cloudmap: Arc<dyn CloudMap>,
     uid: String,

@@ -24,7 +24,7 @@ pub struct Status {
     pub figures: WriterFigures,
     /// How often the heads of all clusters were read in this term.
     pub reads: u64,
-    /// By cluster id.
+    /// Statistics of the other clusters, by cluster id.
     pub remotes: BTreeMap<Arc<str>, RemoteFigures>,
     /// Heads that are ignored, by cluster id, and why (R2).
     pub ignored: BTreeMap<Arc<str>, String>,

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::cluster::record::{Accepted, memory::Stored};
 use crate::{
     cloudmap::{Instance, NamespaceKind, Operation, fake::Fake},
+    cluster::record::{Accepted, memory::Stored},
     ledger::{
         CLUSTERS, Value,
         head::{Head, Presence},

@@ -26,7 +26,7 @@ pub(super) struct Search {
     former: Option<Arc<Head>>,
     /// Live heads of this cluster under other ids: former ones, or those of a cluster with the same UID, which advance.
     others: BTreeMap<Arc<str>, Stranger>,
-    /// Whether this cluster created the exports service of an id, once that was asked.
+    /// Whether this cluster created the exports service of an id, once that is known.
     ours: BTreeMap<Arc<str>, bool>,
     asking: Option<(CallId, Arc<str>)>,
     /// The newest own head that was seen does not verify: the registry went back, and the one that is there is looked for.
@@ -48,7 +48,7 @@ pub(super) struct Stranger {
     read: Duration,
 }
 
-/// So often a stranger's head advances where somebody goes on writing it: one operation of a former leader may come late.
+/// After this many advances, somebody is writing the stranger's head: one operation of a former leader may come late.
 pub(super) const MUCH: u32 = 2;
 
 impl Stranger {
@@ -56,8 +56,8 @@ impl Stranger {
         Self { position, advances: 0, silent: Duration::ZERO, read: now }
     }
 
-    /// Whether nobody writes there any more. Of a writer that was seen at work a slow operation and a replica that lags can
-    /// show nothing for longer than a heartbeat; it is gone when every other cluster regards it as stale.
+    /// Whether nobody writes there any more. A slow operation and a replica that lags can hide a heartbeat, so a writer
+    /// that was seen at work is gone only when every other cluster regards it as stale.
     pub(super) fn is_silent(&self, timing: &Timing) -> bool {
         self.silent >= if self.advances >= MUCH { timing.lease } else { timing.stranger }
     }
@@ -286,7 +286,7 @@ impl Writer {
                 }
                 let said = Arc::new(head.delta.apply(&map));
                 if head.cluster != self.me.cluster {
-                    // Those pages are not this id's: everything is written anew, from what they say.
+                    // Those pages belong to another id, so everything is written again with their content.
                     self.start_baseless(now, said);
                     self.run.written = head.written;
                     return;

@@ -49,18 +49,18 @@ pub(super) struct FormerId {
     creator: Option<CallId>,
     /// Whether this cluster created the former id's service.
     ours: Option<bool>,
-    /// There is no such service: it was deleted, and of the former id the head alone is there.
+    /// Whether the service was deleted, so that only the head of the former id is left.
     bare: bool,
     call: Option<CallId>,
     next: Duration,
     seq: u64,
-    /// Its live head: one that advances is another cluster's, with the same UID.
+    /// Its live head. If it advances, it belongs to another cluster with the same UID.
     watched: Option<Stranger>,
     left_since: Option<Duration>,
     sweep: Sweep,
 }
 
-/// Deleting all pages of an id, until several listings show none. After that it goes on at its leisure: a process that
+/// Deletes all pages of an id, until several listings show none. After that it continues slowly, because a process that
 /// stalled before a write may still write.
 #[derive(Debug, Default)]
 struct Sweep {

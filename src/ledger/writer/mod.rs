@@ -118,7 +118,7 @@ struct Run {
     /// What the last own head said when W2 ended, and when it was written.
     inherited: Arc<Map>,
     written: u64,
-    /// No head may go out before a full flush.
+    /// No head may be sent before a full flush.
     baseless: bool,
     /// The next flush writes every page again.
     rewrite: bool,
@@ -419,7 +419,7 @@ impl Writer {
             let size = |value: Option<&Value>| value.map_or(0, |value| key.len() + value.len());
             (bytes, changed) = (bytes + size(new) - size(old), true);
             if let Some(value) = new.filter(|value| value.len() > self.limits.value_bytes) {
-                self.error = Some(format!("the record {key} takes {} bytes: the change is not published", value.len()));
+                self.error = Some(format!("the record {key} takes {} bytes; the change is not published", value.len()));
                 return;
             }
         }

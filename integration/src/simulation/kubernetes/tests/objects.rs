@@ -160,7 +160,8 @@ async fn services_get_addresses_of_the_families_that_the_cluster_has() {
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_stores_and_keeps_nothing() {
     let server = server();
-    let families = cloudmap_mcs::cluster::identity::ip_families(&server.client("a", "shop"), "shop").await.unwrap();
+    let families =
+        cloudmap_mcs::cluster::service_network::ip_families(&server.client("a", "shop"), "shop").await.unwrap();
     assert_eq!(families.len(), 2);
     assert!(server.list("services").is_empty());
     assert!(server.take_writes().iter().all(|write| write.resource == "namespaces"));
