@@ -27,7 +27,7 @@ struct Held {
 }
 
 /// Longest that a cluster goes without news: what it does until then may be about what was before.
-const NEWS: Duration = Duration::from_secs(150);
+pub(crate) const NEWS: Duration = Duration::from_secs(150);
 /// The same where nothing fails.
 const NEWS_AT_ONCE: Duration = Duration::from_secs(20);
 

@@ -56,6 +56,8 @@ const DEPARTURE: Duration = Duration::from_mins(15);
 const SETTLING: Duration = Duration::from_mins(3);
 /// After the last of it, the time in which nothing is written.
 const QUIET: Duration = Duration::from_mins(2);
+/// Who was refused a service looks every five minutes whether its owner has deleted it meanwhile.
+const LOOKS_AGAIN: Duration = Duration::from_mins(6);
 
 /// How one run went.
 #[derive(Debug, Clone, Default)]
@@ -181,8 +183,7 @@ impl Driver {
         self.converge(within, "everything converges").await?;
         self.report.converged = Some(calm.elapsed());
         self.rest().await?;
-        // Who was refused a service looks only every five minutes whether its owner has deleted it meanwhile.
-        self.converge(CONVERGENCE, "what converged stays").await
+        self.converge(LOOKS_AGAIN, "what converged stays").await
     }
 
     /// Waits until nothing was written for a while.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    check::NEWS,
     claims::{Claim, Claims, Instance, candidates, claims, exported, places},
     expect::{Name, live},
     ledger::Ledgers,
@@ -13,8 +14,6 @@ use super::{
     world::{Cluster, World, record},
 };
 
-/// Longest that a cluster goes without news of its own objects: what it does until then may be about former ones.
-const NEWS: Duration = Duration::from_secs(150);
 /// From a decision to the instance: a discovery, an operation, a process that stood still within its Lease.
 const DECIDED: Duration = Duration::from_secs(12);
 /// How old the reading may be that shows that a cluster is the only one of its ClusterSet.

@@ -274,6 +274,7 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
                 3 => Rule::on_any(expired),
                 4 => Rule::on_any(failing).with_probability(0.5),
                 5 => Rule::on_any(Effect::Latency { add: seconds(rng, 2, 30) }).with_probability(0.3),
+                // Less than `LATEST_EFFECT` of the product: nobody knows of an operation that ends later.
                 6 => Rule::on("RegisterInstance", Effect::OperationLatency { add: seconds(rng, 10, 55) })
                     .with_probability(0.5),
                 7 => Rule::on(
