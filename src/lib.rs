@@ -23,6 +23,7 @@ pub mod awsmcs;
 pub mod cli;
 pub mod cloudmap;
 pub mod cluster;
+pub mod commands;
 pub mod controller;
 pub mod discovery;
 pub mod env;

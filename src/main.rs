@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use cloudmap_mcs::{app, cli::Cli, telemetry};
+use cloudmap_mcs::{cli::Cli, commands, telemetry};
 
 fn main() -> ExitCode {
     // A task that panicked would leave a controller that does half its work: better a restart. Not by `panic = "abort"`
@@ -27,5 +27,5 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<()> {
     telemetry::init(&cli.log)?;
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(app::execute(cli.command))
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(commands::execute(cli.command))
 }

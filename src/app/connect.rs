@@ -17,7 +17,7 @@ use crate::{
     model::ClusterSetId,
 };
 
-pub(super) async fn kubernetes(args: &KubeArgs) -> anyhow::Result<Client> {
+pub(crate) async fn kubernetes(args: &KubeArgs) -> anyhow::Result<Client> {
     let KubeArgs { kubeconfig, context, namespace: _ } = args;
     let options = Options { kubeconfig: kubeconfig.clone(), context: context.clone() };
     Ok(client::connect(&options).await?.client)
@@ -37,25 +37,25 @@ fn settings(args: &AwsArgs) -> AwsSettings {
     }
 }
 
-pub(super) async fn registry(args: &AwsArgs, metrics: cloudmap::Metrics) -> anyhow::Result<Connected> {
+pub(crate) async fn registry(args: &AwsArgs, metrics: cloudmap::Metrics) -> anyhow::Result<Connected> {
     Ok(cloudmap::connect(&settings(args), &Rates::default(), metrics).await?)
 }
 
 /// For commands that end soon. Nobody reads their metrics. They repeat throttled calls, because they share the
 /// account's rates with the controllers.
-pub(super) async fn registry_for_command(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
+pub(crate) async fn registry_for_command(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
     let settings = AwsSettings { repeat: REPEAT, ..settings(args) };
     let metrics = cloudmap::Metrics::new(&Registry::new())?;
     Ok(cloudmap::connect(&settings, &Rates::default(), metrics).await?.cloudmap)
 }
 
-pub(super) fn flags(args: &IdentityArgs) -> Flags {
+pub(crate) fn flags(args: &IdentityArgs) -> Flags {
     let IdentityArgs { cluster_id, clusterset_id } = args;
     Flags { cluster: cluster_id.clone(), clusterset: clusterset_id.clone() }
 }
 
 /// The current identity, for commands.
-pub(super) async fn identity(client: &Client, args: &IdentityArgs) -> anyhow::Result<Identity> {
+pub(crate) async fn identity(client: &Client, args: &IdentityArgs) -> anyhow::Result<Identity> {
     let ask = || async {
         let uid = identity::kube_system_uid(client).await?;
         Ok::<_, identity::AskError>((uid, identity::properties(client).await?))
@@ -66,7 +66,7 @@ pub(super) async fn identity(client: &Client, args: &IdentityArgs) -> anyhow::Re
 }
 
 /// The ClusterSet of a command: from the flag, so that no cluster is needed, or else from the cluster.
-pub(super) async fn clusterset(kube: &KubeArgs, args: &IdentityArgs) -> anyhow::Result<ClusterSetId> {
+pub(crate) async fn clusterset(kube: &KubeArgs, args: &IdentityArgs) -> anyhow::Result<ClusterSetId> {
     if let Some(id) = &args.clusterset_id {
         return Ok(id.clone());
     }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{admin::Admin, cli::RunArgs, release};
 
-pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let exposed = Registry::new();
     release::register(&exposed)?;
     let metrics = Metrics::new(&exposed)?;

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs};
 use super::{files, root};
 
 /// The rooms of `src/`, lowest first; `docs/architecture.md` says what is in each.
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 21] = [
     "env",
     "release",
     "shared_map",
@@ -26,6 +26,7 @@ const ORDER: [&str; 20] = [
     "telemetry",
     "cli",
     "app",
+    "commands",
 ];
 
 /// The rooms that a file names in its code: `crate::room`, and in lists, `crate::{room::..., other}`.

@@ -4,8 +4,8 @@ use std::{fmt::Write as _, io::Write as _, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::connect;
 use crate::{
+    app::connect,
     cli::{OutputFormat, ShowArgs},
     ledger::{
         head::Presence,

@@ -1,104 +1,17 @@
-//! The small commands.
+//! `forget`: marks a dead cluster as left; and the look whether a cluster is alive, which `purge` needs, too.
 
 use std::{collections::BTreeMap, io::Write as _, sync::Arc, time::Duration};
 
-use anyhow::Context as _;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
-use super::connect;
 use crate::{
-    api,
-    cli::{ForgetArgs, KubeArgs, LeaveArgs},
+    app::connect,
+    cli::{ForgetArgs, KubeArgs},
     cloudmap::CloudMap,
-    cluster::record::{Accepted, Position, Record, RecordObject, RecordStore, StoreError},
+    cluster::record::{Accepted, Position, RecordObject, RecordStore as _},
     ledger::show,
     model::{ClusterId, ClusterSetId},
 };
-
-pub(super) fn crds() -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    for crd in api::crds() {
-        writeln!(out, "---\n{}", serde_yaml_ng::to_string(&crd)?.trim_end())?;
-    }
-    Ok(())
-}
-
-/// How often `leave` asks the registry whether the leader is done.
-const POLL: Duration = Duration::from_secs(2);
-
-/// Sets the flag in the record, on which the leader acts, and waits until the registry shows the result.
-pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
-    let client = connect::kubernetes(&args.place.kube).await?;
-    let record = RecordObject::new(client.clone(), &args.place.kube.namespace);
-    let mut out = std::io::stdout();
-    if args.undo {
-        flag(&record, false).await?;
-        writeln!(out, "The cluster rejoins the ClusterSet: its leader exports again within seconds.")?;
-        return Ok(());
-    }
-    let identity = connect::identity(&client, &args.place.identity).await?;
-    let clusterset = identity.clusterset.context("this cluster is in no ClusterSet, so there is nothing to leave")?;
-    let cloudmap = connect::registry_for_command(&args.place.aws).await?;
-    let news = if flag(&record, true).await? { "The flag is set" } else { "The flag was already set" };
-    writeln!(
-        out,
-        "{news}. The leader withdraws the exports, the instances, the imports and the ledger of cluster {}.",
-        identity.cluster
-    )?;
-    let deadline = Instant::now() + args.timeout;
-    while Instant::now() < deadline {
-        if has_left(&cloudmap, &clusterset, &identity.cluster).await? {
-            writeln!(out, "Done: nothing of this cluster is left in the registry. You can now remove the controller.")?;
-            return Ok(());
-        }
-        sleep(POLL).await;
-    }
-    anyhow::bail!(
-        "the leader is not done after {} s. It continues by itself; look at its logs, and at `cloudmap-mcs purge --dry-run`",
-        args.timeout.as_secs()
-    )
-}
-
-/// Whether the cluster has left: its head says `left`, which it does only after the last instance is gone, and it has
-/// no pages.
-async fn has_left(
-    cloudmap: &Arc<dyn CloudMap>,
-    clusterset: &ClusterSetId,
-    cluster: &ClusterId,
-) -> anyhow::Result<bool> {
-    let views = show::read_all(Arc::clone(cloudmap), clusterset).await?;
-    let head = views.iter().find(|view| *view.id == *cluster.as_str()).and_then(|view| view.head.clone());
-    if head.is_some_and(|head| head.is_live()) {
-        return Ok(false);
-    }
-    let belongings = show::belongings(Arc::clone(cloudmap), clusterset, Some(cluster)).await?;
-    Ok(belongings
-        .iter()
-        .filter(|belonging| belonging.cluster.is_some())
-        .all(|belonging| belonging.instances.is_empty()))
-}
-
-/// Returns whether the flag changed.
-async fn flag(record: &RecordObject, leaving: bool) -> anyhow::Result<bool> {
-    loop {
-        let Some((stored, version)) = RecordStore::load(record).await? else {
-            anyhow::ensure!(
-                !leaving,
-                "this cluster has no ledger record: its controller has never led, or --namespace is not the \
-                 controller's namespace"
-            );
-            return Ok(false);
-        };
-        if stored.leaving == leaving {
-            return Ok(false);
-        }
-        match RecordStore::store(record, &Record { leaving, ..stored }, &version).await {
-            Ok(_) => return Ok(true),
-            Err(StoreError::Conflict) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
 
 pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
     let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;

@@ -10,8 +10,9 @@ use std::{
 use anyhow::Context as _;
 use tokio::time::{Instant, sleep};
 
-use super::{commands::refuse_if_alive, connect};
+use super::forget::refuse_if_alive;
 use crate::{
+    app::connect,
     cli::PurgeArgs,
     cloudmap::{CloudMap, ErrorKind, Instance, Lane, Namespace, OperationId, OperationState, Service, attributes},
     instances::{Owner, ownership},
@@ -301,5 +302,4 @@ async fn delete(
 }
 
 #[cfg(test)]
-#[path = "purge_tests.rs"]
 mod tests;

@@ -1,0 +1,36 @@
+//! What people type: one file or folder for each subcommand.
+
+mod forget;
+mod leave;
+mod ledger_show;
+mod purge;
+
+use std::io::Write as _;
+
+use crate::{
+    api, app,
+    cli::{Command, LedgerCommand},
+};
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// The reason why it failed, with a remedy.
+pub async fn execute(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Run(args) => app::run(*args).await,
+        Command::Crds => crds(),
+        Command::Ledger(LedgerCommand::Show(args)) => ledger_show::show(args).await,
+        Command::Leave(args) => leave::leave(args).await,
+        Command::Purge(args) => purge::purge(args).await,
+        Command::Forget(args) => forget::forget(args).await,
+    }
+}
+
+fn crds() -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for crd in api::crds() {
+        writeln!(out, "---\n{}", serde_yaml_ng::to_string(&crd)?.trim_end())?;
+    }
+    Ok(())
+}
