@@ -84,7 +84,7 @@ image_up() {
 	export IMAGE
 }
 
-# controller_install CONTEXT CLUSTER_ID
+# controller_install CONTEXT CLUSTER_ID; PROGRAM is cloudmap-mcs on this machine, see install.sh.
 controller_install() {
 	"$ROOT/integration/install.sh" "$1" "$2" "$CLUSTERSET_ID" "$IMAGE" "${CLOUDMAP_ENDPOINT:-}"
 }

@@ -167,26 +167,26 @@ clear_up() {
 tell "${BOLD}cloudmap-mcs: a Service of one Kubernetes cluster, used from another${PLAIN}" \
 	"The clusters never talk to each other's API servers: they meet in AWS Cloud Map, which an emulator plays here."
 
-if [ -z "$GIVEN_CONTEXTS" ]; then
-	stage "Building the controller and the emulator (the first time, some minutes)"
-	use_target
-	build_release
-	# The build is finished: another checkout may build now.
-	exec 6>&-
-fi
+stage "Building the controller and the emulator (the first time, some minutes)"
+use_target
+build_release ${GIVEN_CONTEXTS:+--bin cloudmap-mcs}
+export PROGRAM=$CARGO_TARGET_DIR/release/cloudmap-mcs
+# The build is finished: another checkout may build now.
+exec 6>&-
 clusters_up 2
 if [ -z "$GIVEN_CONTEXTS" ]; then
 	stage "A Cloud Map emulator, and an image of the controller on every node"
 	registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --call-latency 20ms --operation-latency 100ms
 	image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
-	# Another checkout may replace the file meanwhile.
-	install -D "$CARGO_TARGET_DIR/release/ecs" "$TESTBED_STATE/bin/ecs"
+	# Another checkout may replace the files meanwhile.
+	install -D --target-directory "$TESTBED_STATE/bin" "$CARGO_TARGET_DIR"/release/{ecs,cloudmap-mcs}
+	PROGRAM=$TESTBED_STATE/bin/cloudmap-mcs
 fi
 
 INSTALLING=yes
 step "Install the controller in both clusters"
 tell "Two ClusterProperties name the cluster and the set it belongs to; kubectl apply -k does the rest." \
-	"A patch lets CoreDNS answer for clusterset.local."
+	"cloudmap-mcs coredns apply lets CoreDNS answer for clusterset.local."
 controller_install "$CONTEXT_1" cluster-1
 controller_install "$CONTEXT_2" cluster-2
 CLUSTER_1=$(one get clusterproperty cluster.clusterset.k8s.io -o 'jsonpath={.spec.value}')

@@ -5,6 +5,8 @@
 #
 # With an endpoint, the controller uses the emulator there, which accepts any credentials. Without one, it uses AWS in
 # AWS_REGION, and its service account must have a role (README.md). If the cluster already has ids, they are kept.
+#
+#   PROGRAM=FILE  cloudmap-mcs on this machine, for `coredns apply`; without it one is built
 set -euo pipefail
 # shellcheck source=integration/stages.sh
 . "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
@@ -14,6 +16,12 @@ cd "$ROOT"
 [ $# -ge 4 ] || fail "usage: install.sh CONTEXT CLUSTER_ID CLUSTERSET_ID IMAGE [CLOUDMAP_ENDPOINT]"
 readonly CONTEXT=$1 CLUSTER_ID=$2 CLUSTERSET_ID=$3 IMAGE=$4 ENDPOINT=${5:-} REGION=${AWS_REGION:-eu-central-1}
 [[ $IMAGE == ?*:?* ]] || fail "'$IMAGE' is not an image: write name:tag"
+
+if [ -z "${PROGRAM:-}" ]; then
+	use_target
+	build_release --bin cloudmap-mcs
+	PROGRAM=$CARGO_TARGET_DIR/release/cloudmap-mcs
+fi
 
 # This folder is next to the overlay that it extends, because kustomize accepts relative paths only.
 work=$(mktemp -d "$ROOT/integration/.install.XXXXXX")
@@ -81,14 +89,8 @@ in_cluster apply -k "$work/overlay"
 
 # ---- CoreDNS, as described in coredns/README.md (also for the managed add-on of EKS) ----------------------------------
 
-in_cluster apply -k coredns
-kubectl --context "$CONTEXT" -n kube-system get configmap coredns -o 'jsonpath={.data.Corefile}' >"$work/before"
-sed -f coredns/corefile.sed "$work/before" >"$work/Corefile"
-grep -q clusterset.local "$work/Corefile" || fail "coredns/corefile.sed cannot edit the Corefile of $CONTEXT: see coredns/README.md"
-if ! cmp -s "$work/before" "$work/Corefile"; then
-	printf '%s$ sed -f coredns/corefile.sed Corefile%s\n' "$DIM" "$PLAIN"
-	kubectl --context "$CONTEXT" -n kube-system create configmap coredns --from-file "$work/Corefile" --dry-run=client -o yaml >"$work/coredns.yaml"
-	in_cluster apply --server-side --force-conflicts -f "$work/coredns.yaml"
-fi
+printf '%s$ cloudmap-mcs coredns apply --context %s%s\n' "$DIM" "$CONTEXT" "$PLAIN"
+"$PROGRAM" coredns apply --context "$CONTEXT" >"$work/output" || fail "CoreDNS does not answer for clusterset.local: see above, and coredns/README.md"
+sed "s/^/${DIM}  | /; s/\$/$PLAIN/" "$work/output"
 
 in_cluster -n cloudmap-mcs-system rollout status deployment/cloudmap-mcs --timeout 180s

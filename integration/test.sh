@@ -87,6 +87,7 @@ stage "Cloud Map emulator and controller"
 registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --max-namespaces 1000 --call-latency 5ms-20ms \
 	--operation-latency 100ms-300ms --replicas 2 --discovery-lag 0s-500ms
 image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
+export PROGRAM=$CARGO_TARGET_DIR/release/cloudmap-mcs
 controllers_install
 
 tests_environment

@@ -139,6 +139,8 @@ pub enum FieldManager {
     ExportStatus,
     /// Writes the condition of a ServiceExport that the merge determines: `Conflict`.
     ConflictStatus,
+    /// Writes what `cloudmap-mcs coredns` writes.
+    CoreDns,
 }
 
 impl FieldManager {
@@ -149,6 +151,7 @@ impl FieldManager {
             Self::ImportStatus => "cloudmap-mcs-import-status",
             Self::ExportStatus => "cloudmap-mcs-export-status",
             Self::ConflictStatus => "cloudmap-mcs-conflict-status",
+            Self::CoreDns => "cloudmap-mcs-coredns",
         }
     }
 }

@@ -8,7 +8,7 @@ use kube::Client;
 use prometheus::Registry;
 
 use crate::{
-    cli::{AwsArgs, IdentityArgs, KubeArgs},
+    cli::{AwsArgs, ClusterArgs, IdentityArgs, KubeArgs},
     cloudmap::{self, AwsSettings, CloudMap, Connected, Rates},
     cluster::{
         client::{self, Options},
@@ -18,7 +18,12 @@ use crate::{
 };
 
 pub(crate) async fn kubernetes(args: &KubeArgs) -> anyhow::Result<Client> {
-    let KubeArgs { kubeconfig, context, namespace: _ } = args;
+    cluster(&args.cluster).await
+}
+
+/// For commands that have nothing to do with the controller's namespace.
+pub(crate) async fn cluster(args: &ClusterArgs) -> anyhow::Result<Client> {
+    let ClusterArgs { kubeconfig, context } = args;
     let options = Options { kubeconfig: kubeconfig.clone(), context: context.clone() };
     Ok(client::connect(&options).await?.client)
 }

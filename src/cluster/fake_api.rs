@@ -20,12 +20,12 @@ const HANGS: u16 = 0;
 
 /// One received request.
 #[derive(Debug, Clone)]
-pub(super) struct Request {
-    pub(super) method: Method,
-    pub(super) path: String,
-    pub(super) query: String,
-    pub(super) content_type: String,
-    pub(super) body: Value,
+pub(crate) struct Request {
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) query: String,
+    pub(crate) content_type: String,
+    pub(crate) body: Value,
 }
 
 #[derive(Debug, Default)]
@@ -36,32 +36,32 @@ struct Shared {
 
 /// The server.
 #[derive(Debug, Default)]
-pub(super) struct FakeApi {
+pub(crate) struct FakeApi {
     shared: Arc<Shared>,
 }
 
 impl FakeApi {
-    pub(super) fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::new(Router::new().fallback(answer).with_state(Arc::clone(&self.shared)), "default")
     }
 
     /// Prepares the answer to the next request for which nothing else is prepared. Without a prepared answer, an object
     /// is returned as it was sent, a list is empty, and a watch ends at once.
-    pub(super) fn prepare(&self, code: u16, body: Value) {
+    pub(crate) fn prepare(&self, code: u16, body: Value) {
         self.shared.answers.lock().unwrap().push_back((code, body));
     }
 
-    pub(super) fn refuse(&self, code: u16, reason: &str, message: &str) {
+    pub(crate) fn refuse(&self, code: u16, reason: &str, message: &str) {
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message});
         self.prepare(code, status);
     }
 
     /// Lets the next request for which nothing else is prepared hang.
-    pub(super) fn hang(&self) {
+    pub(crate) fn hang(&self) {
         self.prepare(HANGS, Value::Null);
     }
 
-    pub(super) fn requests(&self) -> Vec<Request> {
+    pub(crate) fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().unwrap().clone()
     }
 }

@@ -6,9 +6,10 @@
 pub mod apply;
 pub mod cache;
 pub mod client;
+pub mod coredns;
 pub mod events;
 #[cfg(test)]
-mod fake_api;
+pub(crate) mod fake_api;
 mod follow;
 pub mod identity;
 mod label_keys;

@@ -1,5 +1,6 @@
 //! What people type: one file or folder for each subcommand.
 
+mod coredns;
 mod forget;
 mod leave;
 mod ledger_show;
@@ -24,6 +25,7 @@ pub async fn execute(command: Command) -> anyhow::Result<()> {
         Command::Leave(args) => leave::leave(args).await,
         Command::Purge(args) => purge::purge(args).await,
         Command::Forget(args) => forget::forget(args).await,
+        Command::Coredns(command) => coredns::coredns(command).await,
     }
 }
 

@@ -1,6 +1,8 @@
 //! The command line. Every flag is also an environment variable (`CLOUDMAP_MCS_` and the name of the flag), so that a
 //! ConfigMap can configure the Deployment.
 
+mod coredns;
+
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -15,6 +17,8 @@ use crate::{
     release,
     telemetry::LogArgs,
 };
+
+pub use coredns::{CorednsCommand, CorednsPlace, CorednsWriteArgs};
 
 /// Multi-Cluster Services API for Kubernetes with AWS Cloud Map as the registry.
 #[derive(Debug, Parser)]
@@ -44,6 +48,9 @@ pub enum Command {
     Purge(PurgeArgs),
     /// Mark a dead cluster as left, so that the other clusters drop its exports.
     Forget(ForgetArgs),
+    /// Let CoreDNS answer for clusterset.local. Run it on a workstation, as somebody who may edit kube-system.
+    #[command(subcommand)]
+    Coredns(CorednsCommand),
 }
 
 /// The commands for the ledger.
@@ -150,7 +157,7 @@ pub struct RunArgs {
 /// The cluster and the registry.
 #[derive(Debug, Args)]
 pub struct PlaceArgs {
-    /// How to reach the cluster.
+    /// How to reach the cluster, and where the controller is in it.
     #[command(flatten)]
     pub kube: KubeArgs,
     /// The identity of the cluster.
@@ -163,13 +170,21 @@ pub struct PlaceArgs {
 
 /// How to reach the cluster.
 #[derive(Debug, Args)]
-pub struct KubeArgs {
+pub struct ClusterArgs {
     /// Kubeconfig file. Without it: the pod's own service account, or $KUBECONFIG, or ~/.kube/config.
     #[arg(long, env = "CLOUDMAP_MCS_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig.
     #[arg(long, env = "CLOUDMAP_MCS_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
+}
+
+/// How to reach the cluster, and where the controller is in it.
+#[derive(Debug, Args)]
+pub struct KubeArgs {
+    /// How to reach the cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     /// The controller's own namespace, which contains its Lease and its ledger record.
     #[arg(long, env = "CLOUDMAP_MCS_NAMESPACE", value_name = "NAME", default_value = "cloudmap-mcs-system")]
     pub namespace: String,

@@ -1,0 +1,81 @@
+//! Flags of `coredns`.
+
+use clap::{Args, Subcommand};
+
+use super::ClusterArgs;
+
+/// The commands for CoreDNS.
+#[derive(Debug, Subcommand)]
+pub enum CorednsCommand {
+    /// Name everything that is missing, each with its remedy, and what would change. Fails if something is missing.
+    Check(CorednsPlace),
+    /// Add what is missing: the zone in the Corefile (and in that of NodeLocal DNSCache), and the permission to read
+    /// ServiceImports. Everything else in the Corefile stays as it is.
+    Apply(CorednsWriteArgs),
+    /// The inverse of `apply`.
+    Remove(CorednsWriteArgs),
+}
+
+/// Where CoreDNS is.
+#[derive(Debug, Args)]
+pub struct CorednsPlace {
+    /// How to reach the cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// Namespace of CoreDNS.
+    #[arg(long, value_name = "NAME", default_value = "kube-system")]
+    pub namespace: String,
+    /// ConfigMap that has the Corefile, under the key `Corefile`. Helm charts give it another name.
+    #[arg(long, value_name = "NAME", default_value = "coredns")]
+    pub config_map: String,
+    /// Deployment of CoreDNS.
+    #[arg(long, value_name = "NAME", default_value = "coredns")]
+    pub deployment: String,
+    /// Zone of the ClusterSet.
+    #[arg(long, value_name = "ZONE", default_value = "clusterset.local", value_parser = zone)]
+    pub zone: String,
+}
+
+/// Flags of `coredns apply` and `coredns remove`.
+#[derive(Debug, Args)]
+pub struct CorednsWriteArgs {
+    /// Where CoreDNS is.
+    #[command(flatten)]
+    pub place: CorednsPlace,
+    /// Show the changes, and make none.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The managed add-on of EKS: read its configuration values (`configurationValues` of `aws eks describe-addon`, JSON or
+    /// YAML) from this file, or from standard input if it is `-`, and print them with the changed Corefile, for
+    /// `aws eks update-addon`. The ConfigMap is not written.
+    #[arg(long, value_name = "FILE", conflicts_with = "write_managed")]
+    pub addon_values: Option<String>,
+    /// Write the ConfigMap even if the managed add-on of EKS, helm or k3s manages it, whose next update may overwrite it.
+    #[arg(long)]
+    pub write_managed: bool,
+}
+
+fn zone(text: &str) -> Result<String, String> {
+    let name = text.trim_end_matches('.').to_ascii_lowercase();
+    let label = |label: &str| {
+        (1..=63).contains(&label.len()) && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+    };
+    if name.split('.').all(label) {
+        Ok(name)
+    } else {
+        Err(format!("{text:?} is not a DNS name such as clusterset.local"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zone_is_a_name() {
+        assert_eq!(zone("ClusterSet.Local."), Ok("clusterset.local".to_owned()));
+        for bad in ["", ".", "a b", "a..b", "a{b"] {
+            assert!(zone(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What `coredns` reads from a cluster and writes there: the Corefiles of CoreDNS and NodeLocal DNSCache, and the
+//! permission to read ServiceImports.
+
+use k8s_openapi::{
+    api::{
+        apps::v1::Deployment,
+        core::v1::ConfigMap,
+        rbac::v1::{ClusterRole, ClusterRoleBinding, Subject},
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
+
+use super::identity::{AskError, ask, code};
+use crate::api::names::FieldManager;
+
+/// The ConfigMap of NodeLocal DNSCache.
+pub const NODE_LOCAL: &str = "node-local-dns";
+
+/// Key of the Corefile in a ConfigMap.
+const KEY: &str = "Corefile";
+
+/// The definition that CoreDNS needs, and the version that it reads.
+const DEFINITION: (&str, &str) = ("serviceimports.multicluster.x-k8s.io", "v1alpha1");
+
+/// The role and its binding.
+const PERMISSION: &str = include_str!("../../coredns/rbac.yaml");
+
+/// Where CoreDNS is in a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Its namespace.
+    pub namespace: String,
+    /// The ConfigMap with its Corefile.
+    pub config_map: String,
+    /// Its Deployment.
+    pub deployment: String,
+}
+
+/// Who writes a ConfigMap anew, whatever is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeper {
+    /// The managed add-on of EKS.
+    Eks,
+    /// A Helm release.
+    Helm,
+    /// k3s, which applies its own manifests at every start.
+    K3s,
+}
+
+impl Keeper {
+    /// EKS documents that fields of managed add-ons have the field manager `eks`. Its label `eks.amazonaws.com/component`
+    /// says nothing: a CoreDNS that EKS installs without the add-on has it, too.
+    fn of(metadata: &ObjectMeta) -> Option<Self> {
+        let names = |key: &str| {
+            let maps = [&metadata.labels, &metadata.annotations];
+            maps.into_iter().flatten().any(|map| map.keys().any(|name| name.starts_with(key)))
+        };
+        if metadata.managed_fields.iter().flatten().any(|entry| entry.manager.as_deref() == Some("eks")) {
+            Some(Self::Eks)
+        } else if names("meta.helm.sh/release-name") {
+            Some(Self::Helm)
+        } else if names("objectset.rio.cattle.io/") {
+            Some(Self::K3s)
+        } else {
+            None
+        }
+    }
+}
+
+/// A Corefile in a ConfigMap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Corefile {
+    /// Name of the ConfigMap.
+    pub config_map: String,
+    /// The text.
+    pub text: String,
+    /// Who else writes it.
+    pub keeper: Option<Keeper>,
+    version: Option<String>,
+}
+
+/// The Deployment of CoreDNS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workload {
+    /// Image of its first container.
+    pub image: String,
+    keeper: Option<Keeper>,
+}
+
+/// What is in the cluster.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// The Corefile of CoreDNS.
+    pub corefile: Option<Corefile>,
+    /// The Corefile of NodeLocal DNSCache, if the cluster has one.
+    pub node_local: Option<Corefile>,
+    /// The Deployment.
+    pub workload: Option<Workload>,
+    /// ServiceImports are defined in the version that CoreDNS reads. It does not become ready while it cannot list them.
+    pub defined: bool,
+    /// The role and the binding are there.
+    pub permitted: bool,
+    permission: (ClusterRole, ClusterRoleBinding),
+}
+
+async fn get<K>(api: Api<K>, what: &'static str, name: &str) -> Result<Option<K>, AskError>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    ask(what, api.get_opt(name)).await
+}
+
+/// The role and the binding, for the service account of this CoreDNS.
+fn permission(namespace: &str, account: &str) -> (ClusterRole, ClusterRoleBinding) {
+    let (role, binding) = PERMISSION.split_once("\n---\n").expect("a role and a binding");
+    let role = serde_yaml_ng::from_str(role).expect("a ClusterRole");
+    let binding: ClusterRoleBinding = serde_yaml_ng::from_str(binding).expect("a ClusterRoleBinding");
+    let subject = Subject {
+        kind: "ServiceAccount".to_owned(),
+        name: account.to_owned(),
+        namespace: Some(namespace.to_owned()),
+        ..Subject::default()
+    };
+    (role, ClusterRoleBinding { subjects: Some(vec![subject]), ..binding })
+}
+
+/// Reads all of it.
+///
+/// # Errors
+/// If the API server does not answer, or refuses a call.
+pub async fn observe(client: &Client, place: &Place) -> Result<Observed, AskError> {
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &place.namespace);
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &place.namespace);
+    let corefile = get(maps.clone(), "read the ConfigMap of CoreDNS", &place.config_map).await?;
+    let node_local = get(maps, "read the ConfigMap of NodeLocal DNSCache", NODE_LOCAL).await?;
+    let deployment = get(deployments, "read the Deployment of CoreDNS", &place.deployment).await?;
+    let definition =
+        get(Api::<CustomResourceDefinition>::all(client.clone()), "read the CRD of ServiceImport", DEFINITION.0)
+            .await?;
+    let pod = deployment.as_ref().and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref());
+    let account = pod.and_then(|pod| pod.service_account_name.as_deref()).unwrap_or("coredns");
+    let permission = permission(&place.namespace, account);
+    let role = get(Api::<ClusterRole>::all(client.clone()), "read a ClusterRole", &permission.0.name_any()).await?;
+    let binding =
+        get(Api::<ClusterRoleBinding>::all(client.clone()), "read a ClusterRoleBinding", &permission.1.name_any())
+            .await?;
+    let workload = deployment.as_ref().zip(pod).map(|(deployment, pod)| Workload {
+        image: pod.containers.first().and_then(|container| container.image.clone()).unwrap_or_default(),
+        keeper: Keeper::of(&deployment.metadata),
+    });
+    let mut corefile = corefile.and_then(narrow);
+    // The add-on manages Deployment and ConfigMap together.
+    if let (Some(corefile), Some(Keeper::Eks)) = (&mut corefile, workload.as_ref().and_then(|workload| workload.keeper))
+    {
+        corefile.keeper = Some(Keeper::Eks);
+    }
+    Ok(Observed {
+        corefile,
+        node_local: node_local.and_then(narrow),
+        workload,
+        defined: definition.is_some_and(|crd| crd.spec.versions.iter().any(|it| it.name == DEFINITION.1 && it.served)),
+        permitted: role.is_some_and(|role| role.rules == permission.0.rules)
+            && binding.is_some_and(|it| it.role_ref == permission.1.role_ref && has_subjects(&it, &permission.1)),
+        permission,
+    })
+}
+
+fn has_subjects(binding: &ClusterRoleBinding, wanted: &ClusterRoleBinding) -> bool {
+    let there = binding.subjects.as_deref().unwrap_or_default();
+    let same = |one: &Subject, other: &Subject| {
+        (&one.kind, &one.name, &one.namespace) == (&other.kind, &other.name, &other.namespace)
+    };
+    wanted.subjects.iter().flatten().all(|subject| there.iter().any(|it| same(it, subject)))
+}
+
+fn narrow(object: ConfigMap) -> Option<Corefile> {
+    let text = object.data?.remove(KEY)?;
+    let config_map = object.metadata.name.clone().unwrap_or_default();
+    let keeper = Keeper::of(&object.metadata);
+    Some(Corefile { config_map, text, keeper, version: object.metadata.resource_version })
+}
+
+/// Replaces the text of a Corefile, unless somebody else has written the ConfigMap since it was read: then the API server
+/// answers with a conflict.
+///
+/// # Errors
+/// If the API server does not answer, or refuses the call.
+pub async fn write(client: &Client, place: &Place, corefile: &Corefile, text: &str) -> Result<(), AskError> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), &place.namespace);
+    let patch = json!({"metadata": {"resourceVersion": corefile.version}, "data": {KEY: text}});
+    let params =
+        PatchParams { field_manager: Some(FieldManager::CoreDns.as_str().to_owned()), ..PatchParams::default() };
+    ask("write the Corefile", api.patch(&corefile.config_map, &params, &Patch::Merge(patch))).await.map(drop)
+}
+
+/// Allows CoreDNS to read ServiceImports.
+///
+/// # Errors
+/// If the API server does not answer, or refuses a call.
+pub async fn permit(client: &Client, observed: &Observed) -> Result<(), AskError> {
+    let (role, binding) = &observed.permission;
+    apply(Api::all(client.clone()), "apply the ClusterRole", role).await?;
+    apply(Api::all(client.clone()), "apply the ClusterRoleBinding", binding).await
+}
+
+async fn apply<K>(api: Api<K>, what: &'static str, object: &K) -> Result<(), AskError>
+where
+    K: Clone + DeserializeOwned + Serialize + std::fmt::Debug + Resource<DynamicType = ()>,
+{
+    let params = PatchParams::apply(FieldManager::CoreDns.as_str()).force();
+    ask(what, api.patch(&object.name_any(), &params, &Patch::Apply(object))).await.map(drop)
+}
+
+/// Takes the permission away. It is no error if there is none.
+///
+/// # Errors
+/// If the API server does not answer, or refuses a call.
+pub async fn forbid(client: &Client, observed: &Observed) -> Result<(), AskError> {
+    let (role, binding) = &observed.permission;
+    delete(Api::<ClusterRoleBinding>::all(client.clone()), "delete the ClusterRoleBinding", &binding.name_any())
+        .await?;
+    delete(Api::<ClusterRole>::all(client.clone()), "delete the ClusterRole", &role.name_any()).await
+}
+
+async fn delete<K>(api: Api<K>, what: &'static str, name: &str) -> Result<(), AskError>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    match ask(what, api.delete(name, &DeleteParams::default())).await {
+        Err(AskError::Api { source, .. }) if code(&source) == Some(404) => Ok(()),
+        answer => answer.map(drop),
+    }
+}
+
+/// Whether the cluster refused a write because somebody else was faster.
+pub fn is_conflict(error: &AskError) -> bool {
+    matches!(error, AskError::Api { source, .. } if code(source) == Some(409))
+}

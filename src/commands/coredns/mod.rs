@@ -1,0 +1,173 @@
+//! `coredns`: lets the CoreDNS of a cluster answer for the zone of the ClusterSet. It observes ([`crate::cluster::coredns`]),
+//! plans, and applies.
+
+mod corefile;
+mod diff;
+mod edit;
+mod node_local;
+mod plan;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod write_tests;
+
+use std::io::{Read as _, Write};
+
+use anyhow::Context as _;
+use kube::Client;
+
+use self::{
+    edit::Edited,
+    plan::{Action, Finding},
+};
+use crate::{
+    app::connect,
+    cli::{CorednsCommand, CorednsPlace, CorednsWriteArgs},
+    cluster::coredns::{self, Corefile, Observed, Place},
+};
+
+pub(super) async fn coredns(command: CorednsCommand) -> anyhow::Result<()> {
+    let mut out = std::io::stdout();
+    match command {
+        CorednsCommand::Check(args) => {
+            let (client, place) = connect(&args).await?;
+            check(&coredns::observe(&client, &place).await?, &place, &args.zone, &mut out)
+        }
+        CorednsCommand::Apply(args) => write(Action::Apply, &args, &mut out).await,
+        CorednsCommand::Remove(args) => write(Action::Remove, &args, &mut out).await,
+    }
+}
+
+async fn connect(args: &CorednsPlace) -> anyhow::Result<(Client, Place)> {
+    let CorednsPlace { cluster, namespace, config_map, deployment, zone: _ } = args;
+    let place = Place { namespace: namespace.clone(), config_map: config_map.clone(), deployment: deployment.clone() };
+    Ok((connect::cluster(cluster).await?, place))
+}
+
+fn check(observed: &Observed, place: &Place, zone: &str, out: &mut impl Write) -> anyhow::Result<()> {
+    let findings = plan::check(observed, place, zone);
+    for finding in &findings {
+        match finding {
+            Finding::There(what) => writeln!(out, "ok       {what}")?,
+            Finding::Unknown(what) => writeln!(out, "unknown  {what}")?,
+            Finding::Missing { what, remedy } => writeln!(out, "missing  {what}\n         -> {remedy}")?,
+        }
+    }
+    let missing = findings.iter().filter(|finding| matches!(finding, Finding::Missing { .. })).count();
+    anyhow::ensure!(
+        missing == 0,
+        "names in {zone} do not resolve yet: {missing} of {} points are missing",
+        findings.len()
+    );
+    Ok(())
+}
+
+async fn write(action: Action, args: &CorednsWriteArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let (client, place) = connect(&args.place).await?;
+    let observed = coredns::observe(&client, &place).await?;
+    write_to(&client, action, args, &place, &observed, out).await
+}
+
+async fn write_to(
+    client: &Client,
+    action: Action,
+    args: &CorednsWriteArgs,
+    place: &Place,
+    observed: &Observed,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let zone = &args.place.zone;
+    let changes = plan::changes(action, observed, place, zone)?;
+    let corefile = observed.corefile.as_ref().context("no Corefile")?;
+    // What goes to standard output is the add-on's alone.
+    let mut news: Box<dyn Write + '_> =
+        if args.addon_values.is_some() { Box::new(std::io::stderr()) } else { Box::new(&mut *out) };
+    let mut pending: Vec<(&Corefile, &Edited)> = Vec::new();
+    let mut values = None;
+    if let Some(file) = &args.addon_values {
+        let (json, before, edited) = plan::addon_values(action, &read(file)?, &corefile.text, zone)?;
+        write!(news, "{}", diff::unified("corefile", &before, &edited.text))?;
+        values = Some(json);
+    } else {
+        pending.push((corefile, &changes.corefile));
+    }
+    pending.extend(observed.node_local.as_ref().zip(changes.node_local.as_ref()));
+    pending.retain(|(_, edited)| !edited.changes.is_empty());
+    for (corefile, edited) in &pending {
+        let name = format!("{}/{}", place.namespace, corefile.config_map);
+        write!(news, "{}", diff::unified(&name, &corefile.text, &edited.text))?;
+    }
+    let permission = match action {
+        Action::Apply => {
+            (!observed.permitted).then_some("ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: created")
+        }
+        // Until the add-on has the values, CoreDNS still reads ServiceImports.
+        Action::Remove => (observed.permitted && values.is_none())
+            .then_some("ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: deleted"),
+    };
+    if pending.is_empty() && permission.is_none() && values.is_none() {
+        writeln!(news, "There is nothing to change.")?;
+        return Ok(());
+    }
+    if args.dry_run {
+        writeln!(news, "Nothing is written, because of --dry-run.")?;
+    } else {
+        for (corefile, edited) in pending.iter().filter(|_| !args.write_managed) {
+            plan::refuse_managed(corefile, edited, place)?;
+        }
+        // CoreDNS must have the permission for as long as it has the zone.
+        if let (Action::Apply, Some(done)) = (action, permission) {
+            coredns::permit(client, observed).await?;
+            writeln!(news, "{done}.")?;
+        }
+        for (corefile, edited) in &pending {
+            put(client, place, corefile, edited, &mut news).await?;
+        }
+        if let (Action::Remove, Some(done)) = (action, permission) {
+            coredns::forbid(client, observed).await?;
+            writeln!(news, "{done}.")?;
+        }
+    }
+    drop(news);
+    if let Some(json) = values {
+        writeln!(out, "{json}")?;
+    }
+    Ok(())
+}
+
+async fn put(
+    client: &Client,
+    place: &Place,
+    corefile: &Corefile,
+    edited: &Edited,
+    news: &mut impl Write,
+) -> anyhow::Result<()> {
+    let name = format!("{}/{}", place.namespace, corefile.config_map);
+    match coredns::write(client, place, corefile, &edited.text).await {
+        Err(error) if coredns::is_conflict(&error) => {
+            anyhow::bail!("somebody else has written the ConfigMap {name} just now: run this again")
+        }
+        written => written?,
+    }
+    let effect = if edit::reloads(&edited.text) {
+        "It is read within about a minute (plugin `reload`).".to_owned()
+    } else if corefile.config_map == coredns::NODE_LOCAL {
+        format!("It has no plugin `reload`: kubectl -n {} rollout restart daemonset node-local-dns", place.namespace)
+    } else {
+        format!(
+            "It has no plugin `reload`: kubectl -n {} rollout restart deployment {}",
+            place.namespace, place.deployment
+        )
+    };
+    writeln!(news, "ConfigMap {name}: written. {effect}")?;
+    Ok(())
+}
+
+fn read(file: &str) -> anyhow::Result<String> {
+    if file == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("failed to read standard input")?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file).with_context(|| format!("failed to read {file}"))
+}

@@ -1,0 +1,292 @@
+//! The commands against an API server that gives prepared answers.
+
+use axum::http::Method;
+use serde_json::{Value, json};
+
+use super::{Action, check, tests::EKS, write_to};
+use crate::{
+    cli::{Cli, Command, CorednsCommand},
+    cluster::{
+        coredns::{Place, observe},
+        fake_api::{FakeApi, Request},
+    },
+};
+
+const ZONE: &str = "clusterset.local";
+
+fn place() -> Place {
+    Place { namespace: "kube-system".into(), config_map: "coredns".into(), deployment: "coredns".into() }
+}
+
+/// What is in the cluster; `None`: nothing of the kind.
+struct Cluster {
+    corefile: Option<(String, Value)>,
+    node_local: Option<String>,
+    image: &'static str,
+    defined: bool,
+    permitted: bool,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        let corefile = Some((EKS.to_owned(), json!({})));
+        Self { corefile, node_local: None, image: "coredns:v1.12.4-eksbuild.1", defined: true, permitted: false }
+    }
+}
+
+impl Cluster {
+    fn api(&self) -> FakeApi {
+        let api = FakeApi::default();
+        let map = |name: &str, text: &str, metadata: &Value| {
+            let mut metadata = metadata.clone();
+            metadata["name"] = name.into();
+            metadata["resourceVersion"] = "7".into();
+            json!({"metadata": metadata, "data": {"Corefile": text}})
+        };
+        let pod = json!({"serviceAccountName": "dns", "containers": [{"name": "coredns", "image": self.image}]});
+        let permission = || {
+            let file = include_str!("../../../coredns/rbac.yaml");
+            let (role, binding) = file.split_once("\n---\n").unwrap();
+            let read = |text: &str| serde_yaml_ng::from_str::<Value>(text).unwrap();
+            let mut binding = read(binding);
+            binding["subjects"][0]["name"] = "dns".into();
+            (read(role), binding)
+        };
+        let crd = json!({"metadata": {"name": "serviceimports.multicluster.x-k8s.io"}, "spec": {
+            "group": "multicluster.x-k8s.io", "names": {"kind": "ServiceImport", "plural": "serviceimports"},
+            "scope": "Namespaced", "versions": [{"name": "v1alpha1", "served": true, "storage": false}]}});
+        let deployment = json!({"metadata": {"name": "coredns"},
+            "spec": {"selector": {}, "template": {"metadata": {}, "spec": pod}}});
+        for answer in [
+            self.corefile.as_ref().map(|(text, metadata)| map("coredns", text, metadata)),
+            self.node_local.as_ref().map(|text| map("node-local-dns", text, &json!({}))),
+            Some(deployment),
+            self.defined.then_some(crd),
+            self.permitted.then(|| permission().0),
+            self.permitted.then(|| permission().1),
+        ] {
+            match answer {
+                Some(object) => api.prepare(200, object),
+                None => api.refuse(404, "NotFound", "not found"),
+            }
+        }
+        api
+    }
+
+    /// What the command prints, or why it fails; and its writes.
+    async fn run(&self, command: &[&str]) -> (Result<String, String>, Vec<Request>) {
+        let api = self.api();
+        let result = run(&api, command).await;
+        let writes = api.requests().into_iter().filter(|request| request.method != Method::GET).collect();
+        (result, writes)
+    }
+}
+
+async fn run(api: &FakeApi, command: &[&str]) -> Result<String, String> {
+    let args = <Cli as clap::Parser>::try_parse_from(["cloudmap-mcs", "coredns"].iter().chain(command)).unwrap();
+    let Command::Coredns(command) = args.command else { panic!("{command:?}") };
+    let client = api.client();
+    let observed = observe(&client, &place()).await.unwrap();
+    let mut out = Vec::new();
+    let result = match command {
+        CorednsCommand::Check(_) => check(&observed, &place(), ZONE, &mut out),
+        CorednsCommand::Apply(args) => write_to(&client, Action::Apply, &args, &place(), &observed, &mut out).await,
+        CorednsCommand::Remove(args) => write_to(&client, Action::Remove, &args, &place(), &observed, &mut out).await,
+    };
+    let out = String::from_utf8(out).unwrap();
+    result.map(|()| out.clone()).map_err(|error| format!("{out}error: {error:#}"))
+}
+
+/// With the zone.
+fn complete() -> Cluster {
+    let corefile = super::edit::add(EKS, ZONE).unwrap().text;
+    Cluster { corefile: Some((corefile, json!({}))), permitted: true, ..Cluster::default() }
+}
+
+#[tokio::test]
+async fn check_names_each_missing_thing_with_its_remedy() {
+    let nothing = Cluster { defined: false, image: "coredns:1.11.1", ..Cluster::default() };
+    let said = nothing.run(&["check"]).await.0.unwrap_err();
+    let expected = "\
+missing  ServiceImports are not defined, and CoreDNS does not become ready while it cannot list them
+         -> cloudmap-mcs crds | kubectl apply --server-side -f -
+missing  CoreDNS is 1.11.1, which has no option `multicluster`
+         -> update it to 1.12.2 or later
+missing  CoreDNS may not read ServiceImports
+         -> cloudmap-mcs coredns apply
+missing  the Corefile, line 7: `kubernetes` does not answer for clusterset.local
+         -> cloudmap-mcs coredns apply
+missing  the Corefile, line 7: `kubernetes` has no option `multicluster clusterset.local`
+         -> cloudmap-mcs coredns apply
+missing  the Corefile, line 13: `cache` has no `disable success clusterset.local`
+         -> cloudmap-mcs coredns apply
+missing  the Corefile, line 13: `cache` has no `disable denial clusterset.local`
+         -> cloudmap-mcs coredns apply
+error: names in clusterset.local do not resolve yet: 7 of 7 points are missing";
+    assert_eq!(said, expected);
+
+    let (said, writes) = complete().run(&["check"]).await;
+    let expected = "\
+ok       ServiceImports are defined
+ok       CoreDNS is 1.12.4
+ok       CoreDNS may read ServiceImports
+ok       the Corefile has clusterset.local
+";
+    assert_eq!((said.as_deref(), writes.len()), (Ok(expected), 0));
+
+    let none = Cluster { corefile: None, image: "coredns@sha256:00", ..complete() };
+    let said = none.run(&["check"]).await.0.unwrap_err();
+    assert!(said.contains("there is no ConfigMap kube-system/coredns with a Corefile"), "{said}");
+    assert!(said.contains("unknown  the version of CoreDNS cannot be told"), "{said}");
+}
+
+#[tokio::test]
+async fn the_documented_output_is_that_of_the_commands() {
+    let document = include_str!("../../../coredns/README.md");
+    let shown: Vec<_> = document.split("```console\n$ cloudmap-mcs coredns ").skip(1).collect();
+    assert_eq!(shown.len(), 2);
+    for shown in shown {
+        let (command, output) = shown.split("```").next().unwrap().split_once('\n').unwrap();
+        let said = Cluster::default().run(&[command]).await.0.unwrap_or_else(|failed| failed + "\n");
+        assert_eq!(said, output, "{command}");
+    }
+}
+
+#[tokio::test]
+async fn apply_permits_then_writes_the_version_that_it_has_read_and_a_second_time_nothing() {
+    let (said, writes) = Cluster::default().run(&["apply"]).await;
+    let said = said.unwrap();
+    assert!(said.starts_with("--- kube-system/coredns\n+++ kube-system/coredns\n@@ "), "{said}");
+    assert!(said.contains("ConfigMap kube-system/coredns: written. It is read within about a minute"), "{said}");
+    let paths: Vec<_> = writes.iter().map(|request| (request.method.as_str(), &*request.path)).collect();
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let expected = [
+        ("PATCH", format!("{rbac}/clusterroles/cloudmap-mcs-coredns")),
+        ("PATCH", format!("{rbac}/clusterrolebindings/cloudmap-mcs-coredns")),
+        ("PATCH", "/api/v1/namespaces/kube-system/configmaps/coredns".to_owned()),
+    ];
+    assert_eq!(paths, expected.each_ref().map(|(method, path)| (*method, &**path)));
+    assert_eq!(
+        writes[1].body["subjects"][0],
+        json!({"kind": "ServiceAccount", "name": "dns", "namespace": "kube-system"})
+    );
+    let text = super::edit::add(EKS, ZONE).unwrap().text;
+    assert_eq!(writes[2].body, json!({"metadata": {"resourceVersion": "7"}, "data": {"Corefile": text}}));
+    assert_eq!(writes[2].content_type, "application/merge-patch+json");
+
+    let (said, writes) = complete().run(&["apply"]).await;
+    assert_eq!((said.as_deref(), writes.len()), (Ok("There is nothing to change.\n"), 0));
+}
+
+#[tokio::test]
+async fn remove_takes_the_zone_away_before_the_permission() {
+    let (said, writes) = complete().run(&["remove"]).await;
+    assert!(said.unwrap().contains("-      multicluster clusterset.local\n"));
+    assert_eq!(writes[0].body["data"]["Corefile"], EKS);
+    assert_eq!(writes[1..].iter().map(|request| request.method.as_str()).collect::<Vec<_>>(), ["DELETE", "DELETE"]);
+    assert!(writes[1].path.ends_with("clusterrolebindings/cloudmap-mcs-coredns"), "{}", writes[1].path);
+    let nothing = Cluster::default().run(&["remove"]).await;
+    assert_eq!((nothing.0.as_deref(), nothing.1.len()), (Ok("There is nothing to change.\n"), 0));
+}
+
+#[tokio::test]
+async fn a_dry_run_shows_the_same_and_writes_nothing() {
+    let (said, writes) = Cluster::default().run(&["apply", "--dry-run"]).await;
+    let said = said.unwrap();
+    assert!(said.contains("+      multicluster clusterset.local\n") && said.contains("Nothing is written"), "{said}");
+    assert_eq!(writes.len(), 0);
+}
+
+#[tokio::test]
+async fn nothing_is_written_with_which_coredns_would_not_start() {
+    for (cluster, hint) in [
+        (Cluster { defined: false, ..Cluster::default() }, "First: cloudmap-mcs crds | kubectl apply"),
+        (Cluster { image: "coredns:v1.11.4-eksbuild.2", ..Cluster::default() }, "CoreDNS is 1.11.4"),
+        (Cluster { corefile: None, ..Cluster::default() }, "there is no ConfigMap kube-system/coredns"),
+        (Cluster { corefile: Some((".:53 {\n".into(), json!({}))), ..Cluster::default() }, "line 1: this brace"),
+    ] {
+        let (said, writes) = cluster.run(&["apply"]).await;
+        let said = said.unwrap_err();
+        assert!(said.contains(hint) && writes.is_empty(), "{said} {writes:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_was_faster_is_not_overwritten() {
+    let api = Cluster { permitted: true, ..Cluster::default() }.api();
+    api.refuse(409, "Conflict", "the object has been modified");
+    let said = run(&api, &["apply"]).await.unwrap_err();
+    assert!(
+        said.contains("somebody else has written the ConfigMap kube-system/coredns just now: run this again"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn what_somebody_else_keeps_is_written_only_on_demand() {
+    for (metadata, hint) in [
+        (json!({"managedFields": [{"manager": "eks", "operation": "Apply"}]}), "aws eks update-addon"),
+        (json!({"annotations": {"meta.helm.sh/release-name": "coredns"}}), "values of the chart"),
+        (json!({"labels": {"objectset.rio.cattle.io/hash": "00"}}), "k3s"),
+    ] {
+        let cluster = Cluster { corefile: Some((EKS.to_owned(), metadata)), ..Cluster::default() };
+        let (said, writes) = cluster.run(&["apply"]).await;
+        let said = said.unwrap_err();
+        assert!(said.contains(hint) && said.contains("--write-managed") && writes.is_empty(), "{said} {writes:?}");
+        let (said, writes) = cluster.run(&["apply", "--write-managed"]).await;
+        assert_eq!(writes.len(), 3, "{said:?}");
+    }
+    // EKS gives every CoreDNS of its this label, with the add-on or without.
+    let label = json!({"labels": {"eks.amazonaws.com/component": "coredns"}});
+    let plain = Cluster { corefile: Some((EKS.to_owned(), label)), ..Cluster::default() };
+    assert_eq!(plain.run(&["apply"]).await.1.len(), 3);
+}
+
+#[tokio::test]
+async fn the_add_on_gets_its_values_with_the_corefile_and_the_config_map_stays() {
+    let managed = json!({"managedFields": [{"manager": "eks", "operation": "Apply"}]});
+    let cluster = Cluster { corefile: Some((EKS.to_owned(), managed)), ..Cluster::default() };
+    let file = std::env::temp_dir().join(format!("cloudmap-mcs-values-{}", std::process::id()));
+    let path = file.to_str().unwrap();
+    let own = EKS.replace("cache 30", "cache 10");
+    let added = |text: &str| super::edit::add(text, ZONE).unwrap().text;
+    for (values, expected) in [
+        ("None\n".to_owned(), json!({"corefile": added(EKS)})),
+        ("{\"replicaCount\": 3}".to_owned(), json!({"replicaCount": 3, "corefile": added(EKS)})),
+        ("replicaCount: 3\n".to_owned(), json!({"replicaCount": 3, "corefile": added(EKS)})),
+        (json!({"corefile": own}).to_string(), json!({"corefile": added(&own)})),
+    ] {
+        std::fs::write(&file, values).unwrap();
+        let (said, writes) = cluster.run(&["apply", "--addon-values", path]).await;
+        assert_eq!(serde_json::from_str::<Value>(&said.unwrap()).unwrap(), expected);
+        assert_eq!(writes.len(), 2, "the permission alone");
+    }
+    for (values, hint) in [("[]", "a JSON object"), ("{\"addon\": {}}", "--query"), ("{", "neither JSON nor YAML")] {
+        std::fs::write(&file, values).unwrap();
+        let said = cluster.run(&["apply", "--addon-values", path]).await.0.unwrap_err();
+        assert!(said.contains(hint), "{said}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    let said = cluster.run(&["apply", "--addon-values", path]).await.0.unwrap_err();
+    assert!(said.contains("failed to read"), "{said}");
+}
+
+#[tokio::test]
+async fn node_local_dns_cache_is_checked_and_changed_too() {
+    let corefile = "cluster.local:53 {\n    forward . 10.96.0.10\n}\n.:53 {\n    forward . /etc/resolv.conf\n}\n";
+    let cluster = Cluster { node_local: Some(corefile.to_owned()), ..complete() };
+    let said = cluster.run(&["check"]).await.0.unwrap_err();
+    assert!(
+        said.contains("missing  the Corefile of NodeLocal DNSCache, line 1: only cluster.local is forwarded"),
+        "{said}"
+    );
+    let (said, writes) = cluster.run(&["apply"]).await;
+    assert!(
+        said.unwrap()
+            .contains("It has no plugin `reload`: kubectl -n kube-system rollout restart daemonset node-local-dns")
+    );
+    let [write] = &writes[..] else { panic!("{writes:?}") };
+    assert!(write.path.ends_with("/configmaps/node-local-dns"), "{}", write.path);
+    let text = write.body["data"]["Corefile"].as_str().unwrap();
+    assert!(text.contains("}\nclusterset.local:53 {\n    forward . 10.96.0.10\n}\n.:53 {"), "{text}");
+}
