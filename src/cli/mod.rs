@@ -2,6 +2,7 @@
 //! ConfigMap can configure the Deployment.
 
 mod coredns;
+mod iam;
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -19,6 +20,7 @@ use crate::{
 };
 
 pub use coredns::{CorednsCommand, CorednsPlace, CorednsWriteArgs};
+pub use iam::{IamArgs, IamCommand, IamFormat, PolicyArgs, TrustArgs, Trusted};
 
 /// Multi-Cluster Services API for Kubernetes with AWS Cloud Map as the registry.
 #[derive(Debug, Parser)]
@@ -51,6 +53,8 @@ pub enum Command {
     /// Let CoreDNS answer for clusterset.local. Run it on a workstation, as somebody who may edit kube-system.
     #[command(subcommand)]
     Coredns(CorednsCommand),
+    /// Print the IAM policies that the controller's role needs, or the role's trust policy. Calls nothing.
+    Iam(Box<IamArgs>),
 }
 
 /// The commands for the ledger.

@@ -2,6 +2,7 @@
 
 mod coredns;
 mod forget;
+mod iam;
 mod leave;
 mod ledger_show;
 mod purge;
@@ -26,6 +27,7 @@ pub async fn execute(command: Command) -> anyhow::Result<()> {
         Command::Purge(args) => purge::purge(args).await,
         Command::Forget(args) => forget::forget(args).await,
         Command::Coredns(command) => coredns::coredns(command).await,
+        Command::Iam(args) => iam::iam(&args),
     }
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs};
 use super::{files, root};
 
 /// The rooms of `src/`, lowest first; `docs/architecture.md` says what is in each.
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 22] = [
     "env",
     "release",
     "shared_map",
@@ -16,6 +16,7 @@ const ORDER: [&str; 21] = [
     "cluster",
     "ledger",
     "instances",
+    "iam",
     "annotations",
     "discovery",
     "export",

@@ -68,6 +68,14 @@ pub(super) fn reloads(text: &str) -> bool {
     Corefile::parse(text).is_ok_and(|corefile| corefile.having("reload").next().is_some())
 }
 
+/// Whether CoreDNS reads ServiceImports with this Corefile.
+pub(super) fn is_multicluster(text: &str) -> bool {
+    Corefile::parse(text).is_ok_and(|corefile| {
+        let plugins = corefile.having("kubernetes").filter_map(|server| corefile.plugin(server, "kubernetes"));
+        plugins.flat_map(|kubernetes| kubernetes.options("multicluster")).next().is_some()
+    })
+}
+
 /// The domain of the cluster itself, usually `cluster.local`: the first zone of the `kubernetes` plugin.
 pub(super) fn cluster_domain(text: &str, zone: &str) -> Result<String, Refusal> {
     let corefile = Corefile::parse(text)?;

@@ -27,14 +27,14 @@ use crate::{
 };
 
 pub(super) async fn coredns(command: CorednsCommand) -> anyhow::Result<()> {
-    let mut out = std::io::stdout();
+    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     match command {
         CorednsCommand::Check(args) => {
             let (client, place) = connect(&args).await?;
             check(&coredns::observe(&client, &place).await?, &place, &args.zone, &mut out)
         }
-        CorednsCommand::Apply(args) => write(Action::Apply, &args, &mut out).await,
-        CorednsCommand::Remove(args) => write(Action::Remove, &args, &mut out).await,
+        CorednsCommand::Apply(args) => write(Action::Apply, &args, &mut out, &mut err).await,
+        CorednsCommand::Remove(args) => write(Action::Remove, &args, &mut out, &mut err).await,
     }
 }
 
@@ -44,7 +44,7 @@ async fn connect(args: &CorednsPlace) -> anyhow::Result<(Client, Place)> {
     Ok((connect::cluster(cluster).await?, place))
 }
 
-fn check(observed: &Observed, place: &Place, zone: &str, out: &mut impl Write) -> anyhow::Result<()> {
+fn check(observed: &Observed, place: &Place, zone: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let findings = plan::check(observed, place, zone);
     for finding in &findings {
         match finding {
@@ -62,35 +62,43 @@ fn check(observed: &Observed, place: &Place, zone: &str, out: &mut impl Write) -
     Ok(())
 }
 
-async fn write(action: Action, args: &CorednsWriteArgs, out: &mut impl Write) -> anyhow::Result<()> {
+async fn write(
+    action: Action,
+    args: &CorednsWriteArgs,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> anyhow::Result<()> {
     let (client, place) = connect(&args.place).await?;
-    let observed = coredns::observe(&client, &place).await?;
-    write_to(&client, action, args, &place, &observed, out).await
+    let values = args.addon_values.as_deref().map(read).transpose()?;
+    let Some(values) = values else { return write_to(&client, action, args, &place, None, out).await.map(drop) };
+    // What goes to standard output is the add-on's alone.
+    let values = write_to(&client, action, args, &place, Some(&values), err).await?;
+    writeln!(out, "{}", values.unwrap_or_default())?;
+    Ok(())
 }
 
+/// Says what it does. Returns the configuration values for the add-on, if there are such values.
 async fn write_to(
     client: &Client,
     action: Action,
     args: &CorednsWriteArgs,
     place: &Place,
-    observed: &Observed,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
+    values: Option<&str>,
+    news: &mut dyn Write,
+) -> anyhow::Result<Option<String>> {
     let zone = &args.place.zone;
+    let observed = &coredns::observe(client, place).await?;
     let changes = plan::changes(action, observed, place, zone)?;
     let corefile = observed.corefile.as_ref().context("no Corefile")?;
-    // What goes to standard output is the add-on's alone.
-    let mut news: Box<dyn Write + '_> =
-        if args.addon_values.is_some() { Box::new(std::io::stderr()) } else { Box::new(&mut *out) };
     let mut pending: Vec<(&Corefile, &Edited)> = Vec::new();
-    let mut values = None;
-    if let Some(file) = &args.addon_values {
-        let (json, before, edited) = plan::addon_values(action, &read(file)?, &corefile.text, zone)?;
+    let values = if let Some(values) = values {
+        let (json, before, edited) = plan::addon_values(action, values, &corefile.text, zone)?;
         write!(news, "{}", diff::unified("corefile", &before, &edited.text))?;
-        values = Some(json);
+        Some(json)
     } else {
         pending.push((corefile, &changes.corefile));
-    }
+        None
+    };
     pending.extend(observed.node_local.as_ref().zip(changes.node_local.as_ref()));
     pending.retain(|(_, edited)| !edited.changes.is_empty());
     for (corefile, edited) in &pending {
@@ -101,13 +109,13 @@ async fn write_to(
         Action::Apply => {
             (!observed.permitted).then_some("ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: created")
         }
-        // Until the add-on has the values, CoreDNS still reads ServiceImports.
-        Action::Remove => (observed.permitted && values.is_none())
+        // Until the add-on has the values, CoreDNS still reads ServiceImports; and as long as it has another such zone.
+        Action::Remove => (observed.permitted && values.is_none() && !edit::is_multicluster(&changes.corefile.text))
             .then_some("ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: deleted"),
     };
     if pending.is_empty() && permission.is_none() && values.is_none() {
         writeln!(news, "There is nothing to change.")?;
-        return Ok(());
+        return Ok(None);
     }
     if args.dry_run {
         writeln!(news, "Nothing is written, because of --dry-run.")?;
@@ -121,18 +129,14 @@ async fn write_to(
             writeln!(news, "{done}.")?;
         }
         for (corefile, edited) in &pending {
-            put(client, place, corefile, edited, &mut news).await?;
+            put(client, place, corefile, edited, news).await?;
         }
         if let (Action::Remove, Some(done)) = (action, permission) {
             coredns::forbid(client, observed).await?;
             writeln!(news, "{done}.")?;
         }
     }
-    drop(news);
-    if let Some(json) = values {
-        writeln!(out, "{json}")?;
-    }
-    Ok(())
+    Ok(values)
 }
 
 async fn put(
@@ -140,7 +144,7 @@ async fn put(
     place: &Place,
     corefile: &Corefile,
     edited: &Edited,
-    news: &mut impl Write,
+    news: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let name = format!("{}/{}", place.namespace, corefile.config_map);
     match coredns::write(client, place, corefile, &edited.text).await {

@@ -3,9 +3,9 @@
 use axum::http::Method;
 use serde_json::{Value, json};
 
-use super::{Action, check, tests::EKS, write_to};
+use super::{Action, check, read, tests::EKS, write_to};
 use crate::{
-    cli::{Cli, Command, CorednsCommand},
+    cli::{Cli, Command, CorednsCommand, CorednsWriteArgs},
     cluster::{
         coredns::{Place, observe},
         fake_api::{FakeApi, Request},
@@ -86,12 +86,19 @@ async fn run(api: &FakeApi, command: &[&str]) -> Result<String, String> {
     let args = <Cli as clap::Parser>::try_parse_from(["cloudmap-mcs", "coredns"].iter().chain(command)).unwrap();
     let Command::Coredns(command) = args.command else { panic!("{command:?}") };
     let client = api.client();
-    let observed = observe(&client, &place()).await.unwrap();
     let mut out = Vec::new();
+    let write = async |action, args: CorednsWriteArgs, out: &mut Vec<u8>| {
+        let values = args.addon_values.as_deref().map(read).transpose()?;
+        let values = write_to(&client, action, &args, &place(), values.as_deref(), out).await?;
+        if let Some(values) = values {
+            *out = values.into_bytes();
+        }
+        Ok(())
+    };
     let result = match command {
-        CorednsCommand::Check(_) => check(&observed, &place(), ZONE, &mut out),
-        CorednsCommand::Apply(args) => write_to(&client, Action::Apply, &args, &place(), &observed, &mut out).await,
-        CorednsCommand::Remove(args) => write_to(&client, Action::Remove, &args, &place(), &observed, &mut out).await,
+        CorednsCommand::Check(_) => check(&observe(&client, &place()).await.unwrap(), &place(), ZONE, &mut out),
+        CorednsCommand::Apply(args) => write(Action::Apply, args, &mut out).await,
+        CorednsCommand::Remove(args) => write(Action::Remove, args, &mut out).await,
     };
     let out = String::from_utf8(out).unwrap();
     result.map(|()| out.clone()).map_err(|error| format!("{out}error: {error:#}"))
@@ -185,6 +192,10 @@ async fn remove_takes_the_zone_away_before_the_permission() {
     assert_eq!(writes[0].body["data"]["Corefile"], EKS);
     assert_eq!(writes[1..].iter().map(|request| request.method.as_str()).collect::<Vec<_>>(), ["DELETE", "DELETE"]);
     assert!(writes[1].path.ends_with("clusterrolebindings/cloudmap-mcs-coredns"), "{}", writes[1].path);
+    // Another zone, in which imports are read, too.
+    let corefile =
+        Some((complete().corefile.unwrap().0.replace("multicluster clus", "multicluster other clus"), json!({})));
+    assert_eq!(Cluster { corefile, ..complete() }.run(&["remove"]).await.1.len(), 1);
     let nothing = Cluster::default().run(&["remove"]).await;
     assert_eq!((nothing.0.as_deref(), nothing.1.len()), (Ok("There is nothing to change.\n"), 0));
 }

@@ -3,13 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    iam::{BESIDE_AWS_MCS, INSTANCES, LEDGER, check},
+    iam::check,
     world::{Cluster, World, always, key, until},
 };
 use crate::{
     api::ServiceImportType,
     awsmcs::FINALIZER,
     cloudmap::{Attributes, ErrorKind, NamespaceKind, Operation, fake::Fault},
+    iam::Mode,
 };
 
 /// Before any ServiceExport in the clusters in memory was created.
@@ -216,7 +217,7 @@ async fn a_cluster_moves_over_without_a_gap_and_counts_once() {
     assert_eq!(blue.sources("web")[0], ["green".to_owned()].into());
     green.objects.remove_export(&key("web"));
     until("un-exported, it is gone", || blue.is_clean("web") && world.registered(&web).is_empty()).await;
-    check(&world, &[LEDGER, INSTANCES, BESIDE_AWS_MCS]);
+    check(&world, &[Mode::AwsMcs]);
 }
 
 #[tokio::test(start_paused = true)]

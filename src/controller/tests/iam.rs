@@ -1,8 +1,6 @@
-//! Holds the policies in `docs/iam.md` to the calls that the controller makes.
+//! Holds the policies that `cloudmap-mcs iam` prints to the calls that the controller makes.
 
-use std::{collections::BTreeSet, fs, path::Path, time::Duration};
-
-use serde_json::Value;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     annotated::{HOSTNAME, PYTHON},
@@ -11,71 +9,37 @@ use super::{
 use crate::{
     annotations,
     api::names,
-    cloudmap::{DnsConfig, DnsRecord, NamespaceKind, Operation, RecordType},
+    cloudmap::{DnsConfig, DnsRecord, NamespaceKind, RecordType},
+    iam::{Effect, Facts, Mode, statements},
     instances::Selection,
 };
 
-pub(super) const LEDGER: &str = "Ledger only (`--instances=none`)";
-pub(super) const INSTANCES: &str = "Ledger and instances (default)";
-const IMPORTING: &str = "Importing what others registered";
-const ANNOTATED: &str = "Annotated Services";
-const JOINING: &str = "Joining services of others";
-pub(super) const BESIDE_AWS_MCS: &str = "Beside the AWS controller";
-const PEOPLE: &str = "People: `purge`, `forget`";
-
-fn document() -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/iam.md")).unwrap()
-}
-
-/// All actions that the policies in a part of the document allow.
-fn actions(part: &str) -> BTreeSet<String> {
-    let policies = part.split("```json").skip(1).map(|rest| rest.split("```").next().unwrap());
-    let statements = policies.flat_map(|text| {
-        let policy: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
-        policy["Statement"].as_array().cloned().unwrap_or_else(|| vec![policy["Statement"].clone()])
-    });
-    let listed = statements.flat_map(|statement| match statement["Action"].clone() {
-        Value::Array(actions) => actions,
-        one => vec![one],
-    });
-    listed.map(|action| action.as_str().unwrap().to_owned()).collect()
-}
-
-/// The Cloud Map operations that the policies of these sections allow.
-fn allowed(sections: &[&str]) -> BTreeSet<String> {
-    let document = document();
-    let section = |title: &&str| {
-        let found = document.split("\n## ").find(|section| section.lines().next() == Some(*title));
-        actions(found.unwrap_or_else(|| panic!("no section {title}")))
+/// The Cloud Map operations that these modes allow.
+fn allowed(modes: &[Mode]) -> BTreeSet<String> {
+    let some = || vec!["some".to_owned()];
+    let facts = Facts {
+        clusterset: Some("prod".parse().unwrap()),
+        cluster_uid: Some("uid".to_owned()),
+        namespaces: some(),
+        namespace_ids: some(),
+        services: some(),
+        ..Facts::default()
     };
-    let all = sections.iter().flat_map(section);
-    all.filter_map(|action| action.strip_prefix("servicediscovery:").map(str::to_owned)).collect()
+    let allowing = statements(modes, &facts).unwrap().into_iter().filter(|statement| statement.effect == Effect::Allow);
+    let actions = allowing.flat_map(|statement| statement.action.0);
+    actions.filter_map(|action| action.strip_prefix("servicediscovery:").map(str::to_owned)).collect()
 }
 
 fn called(world: &World) -> BTreeSet<String> {
     world.fake.registry().calls.iter().map(|(operation, _)| operation.name().to_owned()).collect()
 }
 
-/// The calls that were made, all of which these sections allow.
-pub(super) fn check(world: &World, sections: &[&str]) -> BTreeSet<String> {
-    let (called, allowed) = (called(world), allowed(sections));
+/// The calls that were made, all of which these modes allow.
+pub(super) fn check(world: &World, modes: &[Mode]) -> BTreeSet<String> {
+    let (called, allowed) = (called(world), allowed(modes));
     let refused: Vec<_> = called.difference(&allowed).collect();
-    assert!(refused.is_empty(), "{sections:?} do not allow {refused:?}");
+    assert!(refused.is_empty(), "{modes:?} do not allow {refused:?}");
     called
-}
-
-#[test]
-fn the_policies_allow_what_can_be_called_and_nothing_else() {
-    let operations: BTreeSet<_> = Operation::ALL.iter().map(|operation| operation.name().to_owned()).collect();
-    let document = document();
-    let every = actions(&document);
-    assert!(every.iter().all(|action| !action.contains('*')), "{every:?}");
-    let policies: BTreeSet<_> = every.iter().filter_map(|action| action.strip_prefix("servicediscovery:")).collect();
-    assert_eq!(policies, operations.iter().map(String::as_str).collect(), "in the policies, and in the port");
-    for operation in &operations {
-        assert!(document.contains(&format!("\n| `{operation}`")), "{operation} is not in the table of calls");
-    }
-    assert!(!allowed(&[LEDGER, INSTANCES, IMPORTING, ANNOTATED, JOINING]).is_empty() && !allowed(&[PEOPLE]).is_empty());
 }
 
 /// An export that comes, changes and goes; `instances` is what is registered of it.
@@ -102,11 +66,11 @@ async fn each_mode_makes_the_calls_that_its_policies_allow_and_together_they_mak
     let mut all = BTreeSet::new();
     let world = World::new();
     exporting(&world, Selection::None).await;
-    all.extend(check(&world, &[LEDGER]));
+    all.extend(check(&world, &[Mode::Ledger]));
 
     let world = World::new();
     exporting(&world, Selection::All).await;
-    all.extend(check(&world, &[LEDGER, INSTANCES]));
+    all.extend(check(&world, &[Mode::Instances]));
 
     // Imports alone.
     let world = World::new();
@@ -121,7 +85,7 @@ async fn each_mode_makes_the_calls_that_its_policies_allow_and_together_they_mak
     blue.until_imports("orders", &["10.9.0.1"]).await;
     world.fake.registry().instances.clear();
     until("it follows", || blue.imported("orders").is_empty()).await;
-    all.extend(check(&world, &[LEDGER, IMPORTING]));
+    all.extend(check(&world, &[Mode::Imports]));
     drop(blue);
 
     // Annotations alone, in no ClusterSet: made in a namespace with DNS, with a health check, and another TTL later.
@@ -142,7 +106,7 @@ async fn each_mode_makes_the_calls_that_its_policies_allow_and_together_they_mak
     tokio::time::sleep(Duration::from_mins(3)).await;
     blue.objects.remove_service(&key("web"));
     until("it is withdrawn", || world.service("internal", "web").is_none()).await;
-    let called = check(&world, &[ANNOTATED]);
+    let called = check(&world, &[Mode::Annotated]);
     assert!(called.contains("UpdateService"));
     all.extend(called);
     drop(blue);
@@ -178,14 +142,14 @@ async fn each_mode_makes_the_calls_that_its_policies_allow_and_together_they_mak
         blue.objects.remove_service(&key(name));
         until("it is withdrawn", || world.holds("internal", name).is_empty()).await;
     }
-    all.extend(check(&world, &[JOINING]));
+    all.extend(check(&world, &[Mode::Joining]));
 
     // Creating with tags is authorized by it.
     all.insert("TagResource".to_owned());
     assert!(!all.contains("DeleteNamespace"), "who discovers by the HttpName of a namespace would lose it");
     assert_eq!(
         all,
-        allowed(&[LEDGER, INSTANCES, IMPORTING, ANNOTATED, JOINING]),
+        allowed(&[Mode::Instances, Mode::Imports, Mode::Annotated, Mode::Joining]),
         "nothing that is allowed is not needed"
     );
 }

@@ -1,0 +1,209 @@
+//! Flags of `iam`.
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::parsed;
+use crate::{iam::Mode, model::ClusterSetId};
+
+/// Flags of `iam`. Those of the policies do not go with the subcommand.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct IamArgs {
+    /// What to print instead of policies.
+    #[command(subcommand)]
+    pub command: Option<IamCommand>,
+    /// The policies.
+    #[command(flatten)]
+    pub policy: PolicyArgs,
+}
+
+/// What `iam` prints beside policies.
+#[derive(Debug, Subcommand)]
+pub enum IamCommand {
+    /// Print the trust policy of a role: who may take it.
+    Trust(TrustArgs),
+}
+
+/// What a policy must know.
+#[derive(Debug, Args)]
+pub struct PolicyArgs {
+    /// What the role is for; several are separated by commas, and add up.
+    #[arg(long, value_enum, value_name = "MODES", value_delimiter = ',', default_value = "instances")]
+    pub mode: Vec<Mode>,
+    /// Id of the account that has the registry.
+    #[arg(long, value_name = "ID", required = true, value_parser = account)]
+    pub account: Option<String>,
+    /// Region of the registry.
+    #[arg(long, value_name = "REGION", required = true, value_parser = region)]
+    pub region: Option<String>,
+    /// Id of the ClusterSet.
+    #[arg(long, value_name = "ID", value_parser = parsed::<ClusterSetId>)]
+    pub clusterset: Option<ClusterSetId>,
+    /// For `annotated`: `kubectl get namespace kube-system -o jsonpath='{.metadata.uid}'`.
+    #[arg(long, value_name = "UID", value_parser = word)]
+    pub cluster_uid: Option<String>,
+    /// For `imports` and `aws-mcs`: names of Cloud Map namespaces (their HttpName).
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = word)]
+    pub cloudmap_namespaces: Vec<String>,
+    /// For `aws-mcs`: ids of Cloud Map namespaces (ns-...).
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = namespace_id)]
+    pub cloudmap_namespace_ids: Vec<String>,
+    /// For `joining`: ids of Cloud Map services (srv-...).
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = service_id)]
+    pub services: Vec<String>,
+    /// For `dns`: ids of the namespaces' hosted zones (Z...).
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = hosted_zone)]
+    pub hosted_zones: Vec<String>,
+    /// For `assume-role`: the role of the registry.
+    #[arg(long, value_name = "ARN", value_parser = role)]
+    pub role_arn: Option<String>,
+    /// What to print.
+    #[arg(long, value_enum, default_value_t = IamFormat::Json)]
+    pub format: IamFormat,
+}
+
+/// Flags of `iam trust`.
+#[derive(Debug, Args)]
+pub struct TrustArgs {
+    /// Who takes the role.
+    #[arg(long = "for", value_name = "WHO", value_enum)]
+    pub who: Trusted,
+    /// Id of the account that has the clusters; for `account`, of the one that has the role.
+    #[arg(long, value_name = "ID", value_parser = account)]
+    pub account: String,
+    /// Region of the clusters.
+    #[arg(long, value_name = "REGION", value_parser = region)]
+    pub region: String,
+    /// The controller's service account.
+    #[arg(long, value_name = "NAMESPACE/NAME", default_value = "cloudmap-mcs-system/cloudmap-mcs", value_parser = service_account)]
+    pub service_account: (String, String),
+    /// For `irsa`: `aws eks describe-cluster --query cluster.identity.oidc.issuer`, one for each cluster.
+    #[arg(long, value_name = "URLS", value_delimiter = ',', value_parser = issuer, required_if_eq("who", "irsa"))]
+    pub oidc_issuer: Vec<String>,
+    /// For `pod-identity`: names of the clusters. Without it, any cluster of the account.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = word)]
+    pub cluster: Vec<String>,
+    /// For `account`: the clusters' roles, which may be of several accounts.
+    #[arg(long, value_name = "ARNS", value_delimiter = ',', value_parser = role, required_if_eq("who", "account"))]
+    pub role_arn: Vec<String>,
+    /// For `account`: the external id that the controllers are to say (`--assume-role-external-id`).
+    #[arg(long, value_name = "ID", value_parser = word)]
+    pub external_id: Option<String>,
+    /// What to print.
+    #[arg(long, value_enum, default_value_t = IamFormat::Json)]
+    pub format: IamFormat,
+}
+
+/// Who takes a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Trusted {
+    /// The controller's pods, by IAM roles for service accounts.
+    Irsa,
+    /// The controller's pods, by EKS Pod Identity.
+    PodIdentity,
+    /// The clusters' roles in other accounts (`--assume-role-arn`).
+    Account,
+}
+
+/// Format of policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum IamFormat {
+    /// The document itself, for `aws iam create-policy`.
+    Json,
+    /// HCL: a document and a policy, or role, that has it.
+    Terraform,
+    /// A template with the policy or the role.
+    Cloudformation,
+}
+
+fn checked(text: &str, what: &str, holds: bool) -> Result<String, String> {
+    if holds { Ok(text.to_owned()) } else { Err(format!("{text:?} is not {what}")) }
+}
+
+fn account(text: &str) -> Result<String, String> {
+    checked(text, "an account id of 12 digits", text.len() == 12 && text.chars().all(|c| c.is_ascii_digit()))
+}
+
+fn region(text: &str) -> Result<String, String> {
+    let parts: Vec<&str> = text.split('-').collect();
+    let lower = |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase());
+    let holds = matches!(&*parts, [names @ .., number]
+        if names.len() >= 2 && names.iter().all(lower) && number.parse::<u8>().is_ok());
+    checked(text, "a region such as eu-central-1", holds)
+}
+
+/// A name that means nothing to IAM: no wildcard, no variable.
+fn word(text: &str) -> Result<String, String> {
+    let holds = !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || "*?${}\"'\\".contains(c));
+    checked(text, "a name", holds)
+}
+
+fn id(text: &str, prefix: &str, what: &str) -> Result<String, String> {
+    let rest = text.strip_prefix(prefix).unwrap_or_default();
+    checked(text, what, !rest.is_empty() && rest.chars().all(|c| c.is_ascii_alphanumeric()))
+}
+
+fn namespace_id(text: &str) -> Result<String, String> {
+    id(text, "ns-", "the id of a Cloud Map namespace, such as ns-aaaaaaaaaaaaaaaa")
+}
+
+fn service_id(text: &str) -> Result<String, String> {
+    id(text, "srv-", "the id of a Cloud Map service, such as srv-aaaaaaaaaaaaaaaa")
+}
+
+fn hosted_zone(text: &str) -> Result<String, String> {
+    id(text.trim_start_matches("/hostedzone/"), "Z", "the id of a hosted zone, such as Z0123456789ABCDEFGHIJ")
+}
+
+fn role(text: &str) -> Result<String, String> {
+    let parts: Vec<&str> = text.splitn(6, ':').collect();
+    let holds = matches!(&*parts, ["arn", partition, "iam", "", id, role]
+        if partition.starts_with("aws") && account(id).is_ok() && role.strip_prefix("role/").is_some_and(|name| word(name).is_ok()));
+    checked(text, "the ARN of a role, such as arn:aws:iam::111122223333:role/cloudmap-mcs", holds)
+}
+
+fn issuer(text: &str) -> Result<String, String> {
+    let rest = text.trim_start_matches("https://").trim_end_matches('/');
+    checked(rest, "the URL of an OIDC issuer", rest.contains('.') && rest.contains('/') && word(rest).is_ok())
+}
+
+fn service_account(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('/').filter(|(namespace, name)| word(namespace).is_ok() && word(name).is_ok());
+    let (namespace, name) = parts.ok_or_else(|| format!("{text:?} is not a namespace and a name, as in a/b"))?;
+    Ok((namespace.to_owned(), name.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::super::Cli;
+
+    #[test]
+    fn bad_input_is_refused_with_what_the_flag_takes() {
+        let policy = ["iam", "--account=111122223333", "--region=eu-central-1"];
+        let trust = ["iam", "trust", "--account=111122223333", "--region=eu-central-1"];
+        for (command, flags, hint) in [
+            (&["iam"][..], &[][..], "--account"),
+            (&policy, &["--mode=all"], "[possible values: ledger"),
+            (&policy[..1], &["--account=1", "--region=eu-central-1"], "12 digits"),
+            (&policy[..2], &["--region=Frankfurt"], "eu-central-1"),
+            (&policy, &["--clusterset=A b"], "--clusterset"),
+            (&policy, &["--services=orders"], "srv-"),
+            (&policy, &["--cloudmap-namespace-ids=shop"], "ns-"),
+            (&policy, &["--cloudmap-namespaces=*"], "a name"),
+            (&policy, &["--hosted-zones=internal"], "hosted zone"),
+            (&policy, &["--role-arn=cloudmap-mcs"], "ARN"),
+            (&policy, &["--format=yaml"], "terraform"),
+            (&trust, &[], "--for"),
+            (&trust, &["--for=irsa"], "--oidc-issuer"),
+            (&trust, &["--for=irsa", "--oidc-issuer=x"], "OIDC"),
+            (&trust, &["--for=account"], "--role-arn"),
+            (&trust, &["--for=pod-identity", "--service-account=x"], "a/b"),
+        ] {
+            let error =
+                Cli::try_parse_from(["cloudmap-mcs"].iter().chain(command).chain(flags)).unwrap_err().to_string();
+            assert!(error.contains(hint), "{flags:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! `iam`: prints the policies that each way of running needs, and trust policies.
+
+mod print;
+#[cfg(test)]
+mod tests;
+mod trust;
+
+use std::io::Write as _;
+
+use crate::{
+    cli::{IamArgs, IamCommand, PolicyArgs},
+    iam::{Facts, Mode, Policy, statements},
+};
+
+/// What a command says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Said {
+    /// To be used as it is.
+    output: String,
+    /// For people.
+    note: Option<String>,
+}
+
+pub(super) fn iam(args: &IamArgs) -> anyhow::Result<()> {
+    let Said { output, note } = match &args.command {
+        Some(IamCommand::Trust(args)) => trust::trust(args)?,
+        None => policies(&args.policy)?,
+    };
+    if let Some(note) = note {
+        writeln!(std::io::stderr(), "note: {note}")?;
+    }
+    write!(std::io::stdout(), "{output}")?;
+    Ok(())
+}
+
+fn policies(args: &PolicyArgs) -> anyhow::Result<Said> {
+    refuse_what_does_not_go_together(args)?;
+    let facts = Facts {
+        region: args.region.clone().unwrap_or_default(),
+        account: args.account.clone().unwrap_or_default(),
+        clusterset: args.clusterset.clone(),
+        cluster_uid: args.cluster_uid.clone(),
+        namespaces: args.cloudmap_namespaces.clone(),
+        namespace_ids: args.cloudmap_namespace_ids.clone(),
+        services: args.services.clone(),
+        hosted_zones: args.hosted_zones.clone(),
+        role: args.role_arn.clone(),
+    };
+    let policies = Policy::fitting(statements(&args.mode, &facts)?).map_err(|sid| {
+        anyhow::anyhow!(
+            "the statement {sid} alone has more than {} characters, the most that a managed policy may have: name fewer \
+             resources, print several policies, and attach all of them",
+            Policy::LONGEST
+        )
+    })?;
+    let name = match &facts.clusterset {
+        Some(clusterset) => format!("cloudmap-mcs-{clusterset}"),
+        None => "cloudmap-mcs".to_owned(),
+    };
+    let note = (policies.len() > 1).then(|| {
+        format!(
+            "these are {} policies, because a managed policy may have {} characters: attach all of them",
+            policies.len(),
+            Policy::LONGEST
+        )
+    });
+    Ok(Said { output: print::policies(args.format, &name, &policies)?, note })
+}
+
+fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {
+    for (mode, whose) in [
+        (Mode::People, "an administrator"),
+        (Mode::DenyOthers, "those who are no controllers"),
+        (Mode::AssumeRole, "the clusters' roles, not for that of the registry"),
+    ] {
+        anyhow::ensure!(
+            !args.mode.contains(&mode) || args.mode.iter().all(|other| *other == mode),
+            "--mode {} is for {whose}: print it alone",
+            mode.name()
+        );
+    }
+    for (given, flag, modes) in [
+        (args.cluster_uid.is_some(), "--cluster-uid", &[Mode::Annotated][..]),
+        (!args.cloudmap_namespaces.is_empty(), "--cloudmap-namespaces", &[Mode::Imports, Mode::AwsMcs]),
+        (!args.cloudmap_namespace_ids.is_empty(), "--cloudmap-namespace-ids", &[Mode::AwsMcs]),
+        (!args.services.is_empty(), "--services", &[Mode::Joining]),
+        (!args.hosted_zones.is_empty(), "--hosted-zones", &[Mode::Dns]),
+        (args.role_arn.is_some(), "--role-arn", &[Mode::AssumeRole]),
+    ] {
+        let names: Vec<_> = modes.iter().map(|mode| mode.name()).collect();
+        anyhow::ensure!(
+            !given || modes.iter().any(|mode| args.mode.contains(mode)),
+            "{flag} is for --mode {}: add it, or leave the flag out",
+            names.join(" or ")
+        );
+    }
+    Ok(())
+}

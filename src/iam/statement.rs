@@ -1,0 +1,210 @@
+//! Statements and policies, in the words of IAM.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Serialize, Serializer};
+
+use crate::{cloudmap::Operation, model::ClusterSetId};
+
+/// Where the registry is, and what is in it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Facts {
+    /// AWS region.
+    pub region: String,
+    /// Id of the account.
+    pub account: String,
+    /// Id of the ClusterSet.
+    pub clusterset: Option<ClusterSetId>,
+    /// UID of the namespace kube-system of a cluster that is in no ClusterSet.
+    pub cluster_uid: Option<String>,
+    /// Names of Cloud Map namespaces that are read.
+    pub namespaces: Vec<String>,
+    /// Ids of Cloud Map namespaces in which services are created.
+    pub namespace_ids: Vec<String>,
+    /// Ids of Cloud Map services that others created.
+    pub services: Vec<String>,
+    /// Ids of the hosted zones of namespaces with DNS.
+    pub hosted_zones: Vec<String>,
+    /// The role of a registry in another account.
+    pub role: Option<String>,
+}
+
+/// The partition of a region: ARNs begin with it.
+pub fn partition(region: &str) -> &'static str {
+    match region {
+        region if region.starts_with("cn-") => "aws-cn",
+        region if region.starts_with("us-gov-") => "aws-us-gov",
+        _ => "aws",
+    }
+}
+
+impl Facts {
+    /// ARN of something in Cloud Map.
+    pub(super) fn arn(&self, what: &str) -> String {
+        format!("arn:{}:servicediscovery:{}:{}:{what}", partition(&self.region), self.region, self.account)
+    }
+}
+
+/// Whether a statement allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Effect {
+    /// It allows.
+    Allow,
+    /// It denies, whatever others allow.
+    Deny,
+}
+
+/// Values that IAM takes as one text or as a list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Values(pub Vec<String>);
+
+impl Serialize for Values {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.as_slice() {
+            [one] => one.serialize(serializer),
+            several => several.serialize(serializer),
+        }
+    }
+}
+
+/// Operators, and in them condition keys with their values.
+pub type Conditions = BTreeMap<String, BTreeMap<String, Values>>;
+
+/// One statement.
+#[must_use]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Statement {
+    /// Its name, unique in a policy.
+    pub sid: String,
+    /// Whether it allows.
+    pub effect: Effect,
+    /// Who may, in trust policies: `Service`, `Federated` or `AWS`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub principal: BTreeMap<String, Values>,
+    /// What: `servicediscovery:ListServices`.
+    pub action: Values,
+    /// On what; nothing in trust policies.
+    #[serde(skip_serializing_if = "is_empty")]
+    pub resource: Values,
+    /// When.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub condition: Conditions,
+}
+
+fn is_empty(values: &Values) -> bool {
+    values.0.is_empty()
+}
+
+fn texts(values: impl IntoIterator<Item = impl Into<String>>) -> Values {
+    Values(values.into_iter().map(Into::into).collect())
+}
+
+impl Statement {
+    /// A statement about Cloud Map, on everything.
+    pub(super) fn calls(sid: &str, operations: &[Operation]) -> Self {
+        let actions = operations.iter().map(|operation| format!("servicediscovery:{operation}"));
+        Self::allow(sid, actions)
+    }
+
+    /// A statement on everything.
+    pub fn allow(sid: &str, actions: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            sid: sid.to_owned(),
+            effect: Effect::Allow,
+            principal: BTreeMap::new(),
+            action: texts(actions),
+            resource: texts(["*"]),
+            condition: Conditions::new(),
+        }
+    }
+
+    pub(super) fn deny(self) -> Self {
+        Self { effect: Effect::Deny, ..self }
+    }
+
+    /// Limits it to resources.
+    pub(super) fn on(self, resources: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { resource: texts(resources), ..self }
+    }
+
+    /// Whom it trusts.
+    pub fn by(self, kind: &str, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { principal: [(kind.to_owned(), texts(names))].into(), resource: Values::default(), ..self }
+    }
+
+    /// Limits it by a condition, in addition to those that it has.
+    pub fn when(mut self, operator: &str, key: &str, values: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.condition.entry(operator.to_owned()).or_default().insert(key.to_owned(), texts(values));
+        self
+    }
+}
+
+/// A policy document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Policy {
+    version: &'static str,
+    /// What it says.
+    pub statement: Vec<Statement>,
+}
+
+impl Policy {
+    /// The longest managed policy that IAM takes. White space does not count.
+    pub const LONGEST: usize = 6144;
+
+    /// A policy of these statements.
+    pub fn new(statement: Vec<Statement>) -> Self {
+        Self { version: "2012-10-17", statement }
+    }
+
+    /// How many characters it has for IAM.
+    pub fn length(&self) -> usize {
+        let text = serde_json::to_string(self).unwrap_or_default();
+        text.chars().filter(|c| !c.is_whitespace()).count()
+    }
+
+    /// As few policies as these statements fit into, in their order.
+    ///
+    /// # Errors
+    /// The name of a statement that alone is too long.
+    pub fn fitting(statements: Vec<Statement>) -> Result<Vec<Self>, String> {
+        let mut policies: Vec<Self> = Vec::new();
+        for statement in statements {
+            let alone = Self::new(vec![statement.clone()]);
+            if alone.length() > Self::LONGEST {
+                return Err(statement.sid);
+            }
+            match policies.last_mut() {
+                Some(last) => {
+                    last.statement.push(statement);
+                    if last.length() > Self::LONGEST {
+                        last.statement.pop();
+                        policies.push(alone);
+                    }
+                }
+                None => policies.push(alone),
+            }
+        }
+        Ok(policies)
+    }
+}
+
+/// Joins statements that differ in their actions only, under the name of the first one.
+pub(super) fn joined(statements: impl IntoIterator<Item = Statement>) -> Vec<Statement> {
+    let mut all: Vec<Statement> = Vec::new();
+    for statement in statements {
+        let same = |other: &&mut Statement| {
+            (other.effect, &other.principal, &other.resource, &other.condition)
+                == (statement.effect, &statement.principal, &statement.resource, &statement.condition)
+        };
+        match all.iter_mut().find(same) {
+            Some(there) => {
+                let known: BTreeSet<_> = there.action.0.iter().cloned().collect();
+                there.action.0.extend(statement.action.0.into_iter().filter(|action| !known.contains(action)));
+            }
+            None => all.push(statement),
+        }
+    }
+    all
+}

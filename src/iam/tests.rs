@@ -1,0 +1,111 @@
+use std::collections::BTreeSet;
+
+use clap::ValueEnum as _;
+
+use super::{Effect, Facts, Mode, Policy, Statement, modes, partition, statement::joined, statements};
+use crate::cloudmap::Operation;
+
+/// Every fact, with ids as long as AWS makes them.
+fn facts() -> Facts {
+    let some = |prefix: &str, count: usize| (0..count).map(|n| format!("{prefix}{n:016}")).collect::<Vec<_>>();
+    Facts {
+        region: "us-gov-northwest-1".to_owned(),
+        account: "111122223333".to_owned(),
+        clusterset: Some("x".repeat(63).parse().unwrap()),
+        cluster_uid: Some("0b7a6c3e-0000-4000-8000-000000000000".to_owned()),
+        namespaces: some("namespace-", 5),
+        namespace_ids: some("ns-", 5),
+        services: some("srv-", 5),
+        hosted_zones: some("Z", 3),
+        role: Some("arn:aws:iam::444455556666:role/registry".to_owned()),
+    }
+}
+
+fn operations(modes: &[Mode], effect: Effect) -> BTreeSet<String> {
+    let all = statements(modes, &facts()).unwrap();
+    let actions =
+        all.into_iter().filter(|statement| statement.effect == effect).flat_map(|statement| statement.action.0);
+    actions.filter_map(|action| action.strip_prefix("servicediscovery:").map(str::to_owned)).collect()
+}
+
+#[test]
+fn the_statements_allow_what_can_be_called_and_nothing_else() {
+    let known: BTreeSet<_> = Operation::ALL.iter().map(|operation| operation.name().to_owned()).collect();
+    assert_eq!(operations(Mode::value_variants(), Effect::Allow), known, "in the statements, and in the port");
+    let writes: BTreeSet<_> = operations(&[Mode::Deny], Effect::Deny);
+    assert!(writes.iter().all(|action| known.contains(action)), "{writes:?}");
+    for statement in statements(Mode::value_variants(), &facts()).unwrap() {
+        assert!(statement.action.0.iter().all(|action| !action.contains('*')), "{statement:?}");
+    }
+}
+
+/// An installation that does all of this needs one policy, or a few.
+#[test]
+fn any_modes_together_have_unique_names_and_fit_into_a_policy_or_several() {
+    let alone = [Mode::People, Mode::DenyOthers, Mode::AssumeRole];
+    let all: Vec<_> = Mode::value_variants().iter().filter(|mode| !alone.contains(mode)).collect();
+    let mut longest = 0;
+    for chosen in 1..1usize << all.len() {
+        let modes: Vec<_> =
+            all.iter().enumerate().filter(|(at, _)| chosen & (1 << at) != 0).map(|(_, mode)| **mode).collect();
+        let statements = statements(&modes, &facts()).unwrap();
+        let names: BTreeSet<_> = statements.iter().map(|statement| statement.sid.clone()).collect();
+        assert_eq!(names.len(), statements.len(), "{modes:?}");
+        let count = statements.len();
+        let policies = Policy::fitting(statements).unwrap();
+        assert!(policies.iter().all(|policy| policy.length() <= Policy::LONGEST), "{modes:?}");
+        assert_eq!(policies.iter().map(|policy| policy.statement.len()).sum::<usize>(), count);
+        longest = longest.max(policies.len());
+    }
+    assert_eq!(longest, 2);
+    let usual = [Mode::Instances, Mode::Imports, Mode::Joining, Mode::Deny];
+    assert_eq!(Policy::fitting(statements(&usual, &facts()).unwrap()).unwrap().len(), 1);
+}
+
+#[test]
+fn a_statement_that_fits_nowhere_is_named() {
+    let services = (0..200).map(|n| format!("srv-{n:016}")).collect();
+    let many = Facts { services, ..facts() };
+    assert_eq!(Policy::fitting(statements(&[Mode::Joining], &many).unwrap()), Err("JoinServices".to_owned()));
+}
+
+#[test]
+fn a_mode_without_its_facts_says_which_flag_gives_them() {
+    // Nobody else has to do with any ledger.
+    for mode in Mode::value_variants().iter().filter(|mode| **mode != Mode::DenyOthers) {
+        let needed = statements(&[*mode], &Facts::default()).unwrap_err();
+        let said = needed.to_string();
+        assert!(said.starts_with("--mode ") && said.contains(" needs --"), "{said}");
+    }
+    let needed = statements(&[Mode::Dns], &Facts::default()).unwrap_err().to_string();
+    assert_eq!(needed, "--mode dns needs --hosted-zones");
+}
+
+#[test]
+fn modes_bring_what_they_build_on() {
+    let of = |mode| operations(&[mode], Effect::Allow);
+    assert!(of(Mode::AwsMcs).is_superset(&of(Mode::Instances)));
+    assert!(of(Mode::Imports).is_superset(&of(Mode::Ledger)));
+    assert_eq!(statements(&[Mode::Ledger, Mode::Instances], &facts()), statements(&[Mode::Instances], &facts()));
+}
+
+#[test]
+fn statements_that_differ_in_their_actions_only_are_joined() {
+    let one = Statement::allow("One", ["a", "b"]);
+    let two = Statement::allow("Two", ["b", "c"]);
+    let other = Statement::allow("Other", ["a"]).when("StringEquals", "k", ["v"]);
+    let both = Statement::allow("One", ["a", "b", "c"]);
+    assert_eq!(joined([one, other.clone(), two]), [both, other]);
+}
+
+#[test]
+fn arns_begin_with_the_partition_of_the_region() {
+    for (region, expected) in [("eu-central-1", "aws"), ("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")] {
+        assert_eq!(partition(region), expected);
+        let facts = Facts { region: region.to_owned(), ..facts() };
+        let arns = modes::statements(&[Mode::Joining, Mode::Dns], &facts).unwrap();
+        let arns: Vec<_> =
+            arns.into_iter().flat_map(|statement| statement.resource.0).filter(|arn| arn != "*").collect();
+        assert!(arns.iter().all(|arn| arn.starts_with(&format!("arn:{expected}:"))), "{arns:?}");
+    }
+}
