@@ -291,7 +291,18 @@ impl Annotated {
         let keep = keep || upsert_only && !instances.iter().any(InstanceSpec::is_ready);
         let decides = decides(knowledge, target);
         let only_found = (standing == Standing::Keeps).then(|| owner.key());
-        Some(TargetDesired { active, only_found, retiring: false, decides, keep, as_is, consent, creation, instances })
+        let desired = TargetDesired {
+            active,
+            only_found,
+            decides,
+            keep,
+            as_is,
+            consent,
+            creation,
+            instances,
+            ..TargetDesired::default()
+        };
+        Some(desired)
     }
 
     /// Sets why registrations of a standalone cluster cannot be recorded, if so.

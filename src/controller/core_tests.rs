@@ -12,7 +12,7 @@ use crate::{
     import::Plan,
     instances::{
         RegistrationPolicy, Selection,
-        sync::{Outcome, TargetStatus},
+        sync::{Outcome, Reason, TargetStatus},
     },
     ledger::{remote::Remote, writer::Stage},
 };
@@ -223,6 +223,31 @@ fn an_annotated_service_of_a_cluster_in_no_clusterset_is_registered_when_its_rec
 
 /// Its ClusterProperty may come back; nothing tells it any more which endpoints are alive.
 #[test]
+fn an_export_hears_what_came_of_a_target_that_its_annotated_service_holds() {
+    let mut bench = Bench::member();
+    let target = Target { namespace: "internal".into(), service: "www".into() };
+    bench.export("web", &[]);
+    bench.put("web", &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "www")]);
+    bench.observe(at(1));
+    assert!(bench.core.knowledge.exports().unwrap().registrations()[&target].owner.is_annotated());
+    let named = [("cloudmap-mcs/namespace", "internal"), ("cloudmap-mcs/service", "www")];
+    let export = json!({
+        "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
+        "metadata": {"namespace": "shop", "name": "web", "annotations": BTreeMap::from(named)},
+    });
+    bench.objects.put_export(serde_json::from_value(export).unwrap());
+    let map = published(&bench.observe(at(2)));
+    bench.core.handle(Input::Published(map.clone()), at(2));
+    bench.core.handle(Input::ReadBack(map), at(2));
+    let outcome = Outcome::Refused { reason: Reason::ForeignOwner, message: "Of external-dns.".to_owned() };
+    let status = TargetStatus { outcome, ..TargetStatus::default() };
+    let commands = bench.core.handle(Input::Statuses([(target, status)].into()), at(3));
+    assert_eq!(reconciled(&commands), [key("web")].into());
+    let conditions = bench.work("web", at(20)).report.unwrap().conditions;
+    assert!(conditions.iter().any(|c| c.type_ == "Registered" && c.reason == "ForeignOwner"), "{conditions:?}");
+}
+
+#[test]
 fn a_cluster_in_no_clusterset_keeps_its_imports_until_it_has_left() {
     let mut bench = Bench::new(Mode::Standalone);
     let metadata = json!({"namespace": "shop", "name": "web", "labels": {"cloudmap-mcs/managed-by": "cloudmap-mcs"}});
@@ -291,9 +316,10 @@ fn names_that_come_and_go_leave_nothing_behind() {
         bench.observe(at(n));
         bench.work(&name, at(n));
         bench.remotes([], at(n));
+        assert!(bench.core.desired.iter().all(|(_, desired)| desired.released));
         let desired: BTreeSet<Target> = bench.core.desired.keys().cloned().collect();
         assert_eq!(desired.len(), 2);
-        let gone = TargetStatus { own_gone: true, ..TargetStatus::default() };
+        let gone = TargetStatus { own_gone: true, done: true, ..TargetStatus::default() };
         let statuses = desired.into_iter().map(|target| (target, gone.clone())).collect();
         let map = published(&bench.core.handle(Input::Statuses(statuses), at(n)));
         assert_eq!(map.as_deref(), Some(&Map::new()));

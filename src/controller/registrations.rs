@@ -7,8 +7,8 @@ use crate::{
     annotations::Known,
     cluster::Caches,
     export,
-    instances::sync::Statuses,
-    model::{ClaimOwner, Target},
+    instances::sync::{Statuses, TargetDesired},
+    model::{ClaimOwner, ServiceKey, Target},
 };
 
 impl Core {
@@ -70,16 +70,15 @@ impl Core {
         for (target, before, status) in before.difference(statuses) {
             let Some(status) = status else { continue };
             let held = self.knowledge.exports().and_then(|exports| exports.registrations().get(target));
-            match held.map(|held| held.owner.clone()) {
-                Some(owner) if owner.is_annotated() => {
+            if let Some(owner) = held.map(|held| held.owner.clone()) {
+                if owner.is_annotated() {
                     let caches = &self.caches;
                     let presence = |owner: &ClaimOwner| present(caches, owner);
                     self.annotated.tell_status(&owner, target, before, status, presence);
                 }
-                Some(owner) => self.reconcile([owner.key()]),
-                None => {}
+                self.reconcile(export_of(&self.caches, &owner));
             }
-            if status.own_gone {
+            if status.done {
                 self.forget(target, now);
             }
         }
@@ -120,8 +119,8 @@ impl Core {
         let before = claims.standing(&target);
         let standing = claims.judge(knowledge, &target, |own| targets.is_implied(own), now.mono);
         match knowledge.exports().and_then(|exports| exports.registrations().get(&target)) {
-            Some(held) if standing != before && !held.owner.is_annotated() => {
-                out.push(Command::Reconcile(held.owner.key()));
+            Some(held) if standing != before => {
+                out.extend(export_of(caches, &held.owner).map(Command::Reconcile));
             }
             Some(_) => {}
             None => annotated.forget(&target),
@@ -136,6 +135,11 @@ impl Core {
                 Some(targets.desired(knowledge, &target, (owner, standing), export, pods))
             }
         });
+        let released = knowledge
+            .exports()
+            .and_then(|exports| exports.registrations().get(&target))
+            .is_some_and(|held| held.retiring);
+        let desired = desired.map(|desired| TargetDesired { released: desired.retiring && released, ..desired });
         match desired {
             Some(desired) if self.desired.get(&target).is_some_and(|before| **before == desired) => false,
             Some(desired) => {
@@ -145,6 +149,14 @@ impl Core {
             None => self.desired.remove(&target).is_some(),
         }
     }
+}
+
+/// The export whose condition `Registered` may be about a target of this owner. A Service with annotations may be exported,
+/// and both may name one target, which either of them holds for both.
+fn export_of(caches: &Caches, owner: &ClaimOwner) -> Option<ServiceKey> {
+    let key = owner.key();
+    let exported = || !owner.is_ingress() && caches.exports.get(&key).is_some();
+    (!owner.is_annotated() || exported()).then(|| owner.key())
 }
 
 /// The uid of an annotated object, if it exists.

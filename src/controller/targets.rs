@@ -173,7 +173,19 @@ impl Targets {
         let instances = instances.unwrap_or_default().into();
         let decides = decides(knowledge, target);
         let only_found = (standing == Standing::Keeps).then_some(key);
-        TargetDesired { active, only_found, retiring, decides, keep, as_is, consent, creation, instances }
+        TargetDesired {
+            active,
+            only_found,
+            retiring,
+            // The caller knows.
+            released: false,
+            decides,
+            keep,
+            as_is,
+            consent,
+            creation,
+            instances,
+        }
     }
 
     /// The instances of an export in a target, and a complaint about them; see [`custom::fit`].

@@ -80,6 +80,9 @@ pub struct TargetDesired {
     pub only_found: Option<ServiceKey>,
     /// The target is no longer wanted: only deregistrations follow, until [`TargetStatus::own_gone`].
     pub retiring: bool,
+    /// It is `retiring`, and its record is no claim any more. A claim that another name won stays, and nothing may be
+    /// registered for it.
+    pub released: bool,
     /// The claim is the oldest of the ClusterSet, so its wishes for the service itself count.
     pub decides: bool,
     /// Nothing is deregistered, whatever is in `instances`.
@@ -127,8 +130,10 @@ pub struct TargetStatus {
     pub outcome: Outcome,
     /// Number of own instances that are known to be registered.
     pub registered: usize,
-    /// The target retires, and after the last deregistration no own instance was seen there, so the record can go.
+    /// The target retires, and after the last deregistration no own instance was seen there.
     pub own_gone: bool,
+    /// The same, and its claim was released before: the record can go.
+    pub done: bool,
     /// What the user should know even if everything is registered.
     pub notices: Vec<Notice>,
     /// The own instances when this leader first read the target.

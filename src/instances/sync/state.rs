@@ -362,6 +362,7 @@ impl State {
             outcome,
             registered,
             own_gone,
+            done: own_gone && desired.released,
             notices,
             found: self.found.clone(),
             reached: self.reached.clone(),

@@ -80,6 +80,19 @@ async fn targets_that_come_and_go_leave_nothing_behind() {
     }
 }
 
+/// A claim that another name won is withdrawn, and much later released: nothing is left to do, and the record must go.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_was_lost_is_done_once_it_is_released() {
+    let mut bench = Bench::new(&Fake::new());
+    let web = target("shop", "web");
+    bench.desire([(web.clone(), TargetDesired { released: false, ..retiring() })]);
+    bench.run(Duration::from_mins(2)).await;
+    let lost = bench.status(&web);
+    assert!(lost.own_gone && !lost.done, "{lost:?}");
+    bench.desire([(web.clone(), retiring())]);
+    assert!(bench.status(&web).done);
+}
+
 /// A request of the previous leader may take effect while a reading is in progress.
 #[tokio::test(start_paused = true)]
 async fn a_reading_that_began_before_the_handover_does_not_let_the_record_go() {

@@ -63,7 +63,7 @@ fn active(instances: Arc<[InstanceSpec]>) -> TargetDesired {
 }
 
 fn retiring() -> TargetDesired {
-    TargetDesired { retiring: true, ..TargetDesired::default() }
+    TargetDesired { retiring: true, released: true, ..TargetDesired::default() }
 }
 
 /// The user named the target.
