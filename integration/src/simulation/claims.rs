@@ -26,6 +26,8 @@ pub(crate) struct Claim {
     pub(crate) exported: bool,
     /// The ready ones, by one address each and the port.
     pub(crate) endpoints: BTreeSet<String>,
+    /// By an annotation, so that it is registered in the service that is there.
+    named: bool,
     /// The cluster has left instances of another ClusterSet there, which have the ids of some endpoints.
     blocked: bool,
 }
@@ -48,6 +50,7 @@ pub(crate) fn claims(clusters: &[Cluster]) -> Claims {
             }
             let endpoints = endpoints(&cluster.api, &owner, &service);
             for (target, exported) in targets {
+                let named = !exported || names_target(cluster, &owner);
                 let (group, owner, endpoints) = (cluster.group(), owner.clone(), endpoints.clone());
                 all.entry(target).or_default().push(Claim {
                     cluster: index,
@@ -55,6 +58,7 @@ pub(crate) fn claims(clusters: &[Cluster]) -> Claims {
                     owner,
                     exported,
                     endpoints,
+                    named,
                     blocked: false,
                 });
             }
@@ -92,6 +96,12 @@ pub(crate) fn exported(cluster: &Cluster, name: &Name) -> Option<Name> {
     let named = annotation(&export, TARGET[0]).zip(annotation(&export, TARGET[1]));
     let target = named.map_or_else(|| name.clone(), |(namespace, service)| (namespace.to_owned(), service.to_owned()));
     Some(target).filter(|_| cluster.membership().is_some())
+}
+
+/// Whether the export of a Service names what it is registered under.
+fn names_target(cluster: &Cluster, name: &Name) -> bool {
+    let export = cluster.api.get("serviceexports", &name.0, &name.1);
+    export.is_some_and(|export| TARGET.iter().all(|key| annotation(&export, key).is_some()))
 }
 
 /// Whether a name is the owner's own, so that it comes before everybody else.
@@ -195,7 +205,15 @@ impl<'a> Registrations<'a> {
     fn is_refused(&self, target: &Name, claim: &Claim) -> bool {
         let Some(place) = self.places.get(target) else { return false };
         let alone = alone(&self.world.clusters[claim.cluster].uid);
-        place.of_external_dns || place.made_for.as_ref().is_some_and(|maker| *maker != claim.group && *maker != alone)
+        place.of_external_dns
+            || place.made_for.is_none() && !claim.named
+            || place.made_for.as_ref().is_some_and(|maker| *maker != claim.group && *maker != alone)
+    }
+
+    /// Whether a claim of a group is refused: it may be the first one, and nobody registers anything then.
+    fn refuses(&self, target: &Name, group: &str) -> bool {
+        let claims = self.claims.get(target).into_iter().flatten();
+        claims.filter(|claim| claim.group == group).any(|claim| self.is_refused(target, claim))
     }
 
     /// Who of a group may have a target, as [`candidates`].
@@ -245,7 +263,7 @@ impl<'a> Registrations<'a> {
         }
         let candidates = self.candidates(&target, &claim.group);
         let registered = self.registered(&target, &claim.group);
-        let only = candidates.keys().next().filter(|_| candidates.len() == 1);
+        let only = candidates.keys().next().filter(|_| candidates.len() == 1 && !self.refuses(&target, &claim.group));
         match registered.keys().next().or(only) {
             Some(owner) if *owner == name && claim.blocked => {
                 &[("True", "Registered"), ("False", "AddressFamilyMissing")]
@@ -272,7 +290,11 @@ impl<'a> Registrations<'a> {
                 let mut owners = found.iter();
                 let right = match (owners.next(), owners.next()) {
                     // One without ready endpoints may have it, or nobody wants it.
-                    (None, _) => candidates.is_empty() || candidates.values().any(BTreeSet::is_empty),
+                    (None, _) => {
+                        candidates.is_empty()
+                            || candidates.values().any(BTreeSet::is_empty)
+                            || self.refuses(target, group)
+                    }
                     (Some((owner, addresses)), None) => candidates.get(*owner) == Some(addresses),
                     (Some(_), Some(_)) => false,
                 };

@@ -5,6 +5,7 @@
 //! The runtime itself throws dice (which branch of a `select!` comes first, which waiter wakes first). Only with
 //! `--cfg tokio_unstable` can these be seeded: without it a run is a run, but not one that can be repeated.
 
+mod bounds;
 pub mod campaign;
 mod check;
 mod claims;
@@ -32,7 +33,7 @@ use tokio::{
 
 use self::{
     check::Checks,
-    registered::Registered,
+    registered::{REPAIR, Registered},
     scenario::{Kind, Scenario},
     schedule::{Running, Step},
     trace::Trace,
@@ -58,6 +59,8 @@ const SETTLING: Duration = Duration::from_mins(3);
 const QUIET: Duration = Duration::from_mins(2);
 /// Who was refused a service looks every five minutes whether its owner has deleted it meanwhile.
 const LOOKS_AGAIN: Duration = Duration::from_mins(6);
+/// A queue is not empty while something that is looked at now and then has its turn.
+const BOUNDED: Duration = Duration::from_mins(1);
 
 /// How one run went.
 #[derive(Debug, Clone, Default)]
@@ -182,8 +185,12 @@ impl Driver {
         let within = if self.scenario.kinds.contains(&Kind::Moves) { DEPARTURE } else { CONVERGENCE };
         self.converge(within, "everything converges").await?;
         self.report.converged = Some(calm.elapsed());
+        if let Some(at) = self.world.torn {
+            self.wait_until(self.world.began + at + REPAIR).await?;
+        }
         self.rest().await?;
-        self.converge(LOOKS_AGAIN, "what converged stays").await
+        self.converge(LOOKS_AGAIN, "what converged stays").await?;
+        self.until(BOUNDED, "what processes hold is bounded", bounds::exceeded).await
     }
 
     /// Waits until nothing was written for a while.
@@ -230,10 +237,20 @@ impl Driver {
     }
 
     async fn converge(&mut self, within: Duration, what: &'static str) -> Result<(), Violation> {
+        self.until(within, what, expect::mismatch).await
+    }
+
+    /// Waits until nothing is wrong.
+    async fn until(
+        &mut self,
+        within: Duration,
+        what: &'static str,
+        wrong: fn(&World) -> Option<String>,
+    ) -> Result<(), Violation> {
         let end = Instant::now() + within;
-        while let Some(mismatch) = expect::mismatch(&self.world) {
+        while let Some(wrong) = wrong(&self.world) {
             if Instant::now() >= end {
-                return Err((what, mismatch));
+                return Err((what, wrong));
             }
             self.wait(Duration::from_secs(1)).await?;
         }

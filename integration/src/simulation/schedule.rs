@@ -12,7 +12,7 @@ use super::{
     kubernetes::{Fault, FaultId, Moment, Scope, Verb},
     machine::Machine,
     scenario::{Kind, Scenario},
-    users::{ANNOTATED, EXPORTED, NAMES, Place, Shape, WISHES, is_terminating},
+    users::{ANNOTATED, EXPORTED, Meddling, NAMES, Place, Shape, WISHES, is_terminating},
     world::{Role, World},
 };
 use crate::{
@@ -115,14 +115,14 @@ pub(crate) enum Action {
     /// Discovery gives no more than so many rows.
     Truncate(usize),
     Lag(Duration),
-    /// Somebody else registers an instance beside ours, and takes it away in the end.
+    /// Somebody else registers an instance beside ours, or in a service that they make, and takes both away in the end.
     Foreigner {
         target: (&'static str, &'static str),
     },
-    /// People delete one of our instances, or give it another port.
+    /// People delete or alter something of ours in Cloud Map.
     Meddle {
         which: usize,
-        deletes: bool,
+        how: Meddling,
     },
     Rename {
         cluster: usize,
@@ -294,7 +294,16 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
             let targets: Vec<_> = exported.chain(WISHES).collect();
             (long, Action::Foreigner { target: *rng.pick(&targets) })
         }
-        Kind::Meddlers => (short, Action::Meddle { which: rng.below(1000), deletes: rng.chance(0.6) }),
+        Kind::Meddlers => {
+            let how = *rng.pick(&[
+                Meddling::Deletes,
+                Meddling::Deletes,
+                Meddling::Alters,
+                Meddling::DeletesHead,
+                Meddling::DeletesPage,
+            ]);
+            (short, Action::Meddle { which: rng.below(1000), how })
+        }
         Kind::Renames => {
             (short, Action::Rename { cluster, id: format!("c{}{}", cluster + 1, rng.pick(&["", "x", "y"])) })
         }
@@ -320,7 +329,8 @@ fn claim(rng: &mut Rng, place: Place) -> Action {
 pub(crate) struct Running {
     faults: BTreeMap<usize, FaultId>,
     rules: BTreeMap<usize, u64>,
-    foreigners: BTreeMap<usize, String>,
+    /// The service that they registered in, and whether they made it.
+    foreigners: BTreeMap<usize, (String, bool)>,
     /// The steps that deleted a namespace: one that terminates already ends when the step before says so.
     namespaces: BTreeSet<usize>,
     paused: BTreeMap<usize, Machine>,
@@ -384,15 +394,14 @@ impl Running {
             }
             Action::Lag(lag) => set_lag(world, *lag),
             Action::Foreigner { target: (namespace, service) } => {
-                let snapshot = world.registry.with(|cloudmap, _| cloudmap.snapshot());
-                if let Some(service) = snapshot.service(namespace, service) {
-                    let body = json!({"ServiceId": service.id, "InstanceId": format!("ecs-{number}"),
+                if let Some((service, made)) = world.foreign_service(namespace, service) {
+                    let body = json!({"ServiceId": service, "InstanceId": format!("ecs-{number}"),
                         "Attributes": {"AWS_INSTANCE_IPV4": format!("172.16.0.{}", number % 250 + 1), "AWS_INSTANCE_PORT": "80"}});
                     world.registry.call("ecs", "RegisterInstance", &body);
-                    self.foreigners.insert(number, service.id.clone());
+                    self.foreigners.insert(number, (service, made));
                 }
             }
-            Action::Meddle { which, deletes } => world.meddle(*which, *deletes),
+            Action::Meddle { which, how } => world.meddle(*which, *how),
             Action::Rename { cluster, id } => world.rename(*cluster, id),
             Action::Move { cluster, told: true, .. } => world.leave(*cluster, true),
             Action::Move { cluster, told: false, to } => world.join(*cluster, to),
@@ -425,9 +434,13 @@ impl Running {
             Action::Lag(_) => set_lag(world, Duration::from_millis(1500)),
             Action::Move { cluster, told: true, to } => world.join(*cluster, to),
             Action::Foreigner { .. } => {
-                if let Some(service) = self.foreigners.remove(&number) {
+                if let Some((service, made)) = self.foreigners.remove(&number) {
                     let body = json!({"ServiceId": service, "InstanceId": format!("ecs-{number}")});
                     world.registry.call("ecs", "DeregisterInstance", &body);
+                    if made {
+                        // It stays if it is not empty.
+                        world.registry.call("ecs", "DeleteService", &json!({"Id": service}));
+                    }
                 }
             }
             _ => {}

@@ -115,6 +115,17 @@ pub(crate) const PYTHON: [&str; 2] = ["cloudmap.controller/namespace", "cloudmap
 /// On a ServiceExport, for the namespace and the service.
 pub(crate) const TARGET: [&str; 2] = ["cloudmap-mcs/namespace", "cloudmap-mcs/service"];
 
+/// What people do by hand to what is ours in Cloud Map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meddling {
+    /// They delete an instance.
+    Deletes,
+    /// They give an instance another port.
+    Alters,
+    DeletesHead,
+    DeletesPage,
+}
+
 impl World {
     /// The address of a new pod by IPv4, which names it.
     fn pod(&mut self, cluster: usize) -> String {
@@ -233,33 +244,53 @@ impl World {
         }
     }
 
-    /// Deletes or alters an instance of ours, as people do it by hand.
-    pub(crate) fn meddle(&mut self, which: usize, deletes: bool) {
-        let instances = self.registry.with(|cloudmap, _| {
-            let mut instances = Vec::new();
+    /// Deletes or alters something of ours in Cloud Map, as people do it by hand.
+    pub(crate) fn meddle(&mut self, which: usize, how: Meddling) {
+        let ours = self.registry.with(|cloudmap, _| {
+            let mut ours = Vec::new();
             for service in cloudmap.services() {
                 let namespace = cloudmap.namespace(&service.namespace_id).map(|it| it.name.clone()).unwrap_or_default();
                 for (id, instance) in &service.instances {
-                    if instance.attributes.contains_key("CLOUDMAP_MCS_CLUSTER") {
+                    let is_it = match how {
+                        Meddling::Deletes | Meddling::Alters => {
+                            instance.attributes.contains_key("CLOUDMAP_MCS_CLUSTER")
+                        }
+                        Meddling::DeletesHead => service.name == "clusters",
+                        Meddling::DeletesPage => service.name.starts_with("exports-"),
+                    };
+                    if is_it {
                         let target = (namespace.clone(), service.name.clone());
-                        instances.push((target, service.id.clone(), id.clone(), (*instance.attributes).clone()));
+                        ours.push((target, service.id.clone(), id.clone(), (*instance.attributes).clone()));
                     }
                 }
             }
-            instances
+            ours
         });
-        let Some((target, service, instance, mut attributes)) = instances.get(which % instances.len().max(1)).cloned()
-        else {
+        let Some((target, service, instance, mut attributes)) = ours.get(which % ours.len().max(1)).cloned() else {
             return;
         };
-        self.meddled.insert(target, self.began.elapsed());
-        if deletes {
-            self.registry.call("people", "DeregisterInstance", &json!({"ServiceId": service, "InstanceId": instance}));
-        } else {
+        match how {
+            Meddling::Deletes | Meddling::Alters => drop(self.meddled.insert(target, self.began.elapsed())),
+            Meddling::DeletesHead | Meddling::DeletesPage => self.torn = Some(self.began.elapsed()),
+        }
+        if how == Meddling::Alters {
             attributes.insert("AWS_INSTANCE_PORT".to_owned(), "9".to_owned());
             let body = json!({"ServiceId": service, "InstanceId": instance, "Attributes": attributes});
             self.registry.call("people", "RegisterInstance", &body);
+        } else {
+            self.registry.call("people", "DeregisterInstance", &json!({"ServiceId": service, "InstanceId": instance}));
         }
+    }
+
+    /// The Cloud Map service of that name, which ECS makes where there is none, and whether it did.
+    pub(crate) fn foreign_service(&self, namespace: &str, service: &str) -> Option<(String, bool)> {
+        let snapshot = self.registry.with(|cloudmap, _| cloudmap.snapshot());
+        if let Some(service) = snapshot.service(namespace, service) {
+            return Some((service.id.clone(), false));
+        }
+        let body = json!({"Name": service, "NamespaceId": snapshot.namespace(namespace)?.id, "Type": "HTTP"});
+        let made = self.registry.call("ecs", "CreateService", &body)?;
+        Some((made["Service"]["Id"].as_str()?.to_owned(), true))
     }
 
     /// Asks for names in Cloud Map, by index into [`WISHES`], as external-dns and as the Python controller understand it.

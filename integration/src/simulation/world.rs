@@ -61,6 +61,8 @@ pub(crate) struct World {
     pub(crate) joined: BTreeMap<String, Duration>,
     /// Cloud Map services in which people deleted or altered our instances, and when they did it last.
     pub(crate) meddled: BTreeMap<Name, Duration>,
+    /// When people deleted a part of a ledger last.
+    pub(crate) torn: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -88,6 +90,8 @@ pub(crate) struct Cluster {
 pub(crate) struct Slot {
     pub(crate) name: String,
     pub(crate) machine: Machine,
+    /// Its metrics.
+    pub(crate) exposed: Exposition,
     task: JoinHandle<()>,
     stop: watch::Sender<bool>,
     starts: u64,
@@ -115,8 +119,8 @@ impl World {
             ..emulator::EmulatorSettings::default()
         };
         let registry = Registry::new(began, trace.clone(), settings);
-        let (clusters, addresses, abandoned, joined, meddled) = Default::default();
-        let mut world = Self { began, seed, trace, registry, clusters, addresses, abandoned, joined, meddled };
+        let (clusters, addresses, abandoned, joined, meddled, torn) = Default::default();
+        let mut world = Self { began, seed, trace, registry, clusters, addresses, abandoned, joined, meddled, torn };
         for (index, site) in sites.iter().enumerate() {
             world.add_cluster(index, site);
         }
@@ -213,8 +217,10 @@ impl World {
         let (stop, stopped) = watch::channel(false);
         let client = api.client(name, OWN);
         let (port, trace, named) = (self.registry.port(name), self.trace.clone(), name.to_owned());
+        let exposed = Exposition::new();
+        let metrics = exposed.clone();
         let process = async move {
-            let exposed = Exposition::new();
+            let exposed = metrics;
             let Ok(metrics) = Metrics::new(&exposed) else { return };
             let cloudmap = limited(port, &Rates::default(), metrics.cloudmap.clone());
             let registry = Connected { cloudmap, region: Some("us-east-1".to_owned()) };
@@ -226,7 +232,7 @@ impl World {
         let dynamic: Arc<dyn env::Machine> = Arc::new(machine.clone());
         let task = tokio::spawn(env::on(&dynamic, process));
         self.trace.line(|| format!("{name} starts"));
-        Slot { name: name.to_owned(), machine, task, stop, starts, offset, restart: None }
+        Slot { name: name.to_owned(), machine, exposed, task, stop, starts, offset, restart: None }
     }
 
     /// The next change of anything that people look at.
