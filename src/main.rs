@@ -6,8 +6,8 @@ use clap::Parser as _;
 use cloudmap_mcs::{cli::Cli, commands, telemetry};
 
 fn main() -> ExitCode {
-    // A task that panicked would leave a controller that does half its work: better a restart. Not by `panic = "abort"`
-    // in the profile, because tests of the release build would then compile every dependency a second time.
+    // A task that panicked would leave a controller that does half its work: better a restart. The profile `dist` aborts by
+    // itself; `release` does not, because its tests would then compile every dependency a second time.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
