@@ -77,6 +77,27 @@ build_dist() {
 	(cd "$ROOT" && RUSTFLAGS=$paths cargo build --profile dist --locked --package cloudmap-mcs --bin cloudmap-mcs)
 }
 
+# promtool: prints where Prometheus' tool for rules is. Where it is missing, it comes out of Debian's package, without the
+# server being installed.
+promtool() {
+	local folder=$CLOUDMAP_MCS_CACHE/tools/prometheus work
+	if type -P promtool; then return; fi
+	if [ ! -x "$folder/promtool" ]; then
+		command -v apt-get >/dev/null || fail "promtool is missing: install Prometheus' tools, or set PROMTOOL=skip"
+		work=$(mktemp -d)
+		chmod 755 "$work"
+		(
+			cd "$work" || exit
+			apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }
+			dpkg -x prometheus_*.deb .
+		) >&2
+		mkdir -p "$folder"
+		mv "$work/usr/bin/promtool" "$folder/promtool"
+		rm -rf "$work"
+	fi
+	echo "$folder/promtool"
+}
+
 # use_target: sets CARGO_TARGET_DIR, unless it is set, to a folder of the cache for this compiler, which clones share.
 #
 # Cargo does not tell two checkouts of one workspace apart: it compares file times only, and would take what another

@@ -47,6 +47,8 @@ if [ -z "${HELM:-}" ]; then
 	if [ -z "$GIVEN_CONTEXTS" ]; then HELM=$("$TESTBED" peer helm); else HELM=$(type -P helm || echo skip); fi
 fi
 export HELM
+PROMTOOL=${PROMTOOL:-$(promtool)}
+export PROMTOOL
 
 if [ -z "${TESTS:-}" ]; then
 	integration/check.sh

@@ -207,6 +207,25 @@ fn its_parts_are_the_objects_of_kustomize() {
 }
 
 #[test]
+fn its_monitoring_is_the_component_of_kustomize() {
+    let Some(objects) = rendered(&json!({"monitoring": {"enabled": true}})) else { return };
+    let component = kustomized("config/components/monitoring");
+    assert_eq!(component.len(), 3);
+    let mut ours = plain(objects);
+    ours.retain(|key, _| component.contains_key(key));
+    for (key, object) in &mut ours {
+        // A component does not know of the label of all parts, which an overlay gives them.
+        let labels = object["metadata"]["labels"].as_object_mut().unwrap();
+        assert_eq!(labels.remove("app.kubernetes.io/part-of"), Some("cloudmap-mcs".into()));
+        if labels.is_empty() {
+            object["metadata"].as_object_mut().unwrap().remove("labels");
+        }
+        assert_eq!(*object, component[key], "{key:?}: helm on the left, kustomize on the right");
+    }
+    assert_eq!(ours.len(), 3);
+}
+
+#[test]
 fn a_packaged_chart_renders_the_same() {
     let (Some(mut helm), Some(from_folder)) = (helm(), render(&chart(), &json!({}))) else { return };
     let folder = scratch("chart");
@@ -290,7 +309,7 @@ fn what_is_off_by_default_is_there_when_it_is_asked_for() {
     let values = json!({
         "serviceAccount": {"roleArn": role, "name": "other"},
         "rbac": {"aggregateToUserRoles": false},
-        "serviceMonitor": {"enabled": true, "labels": {"release": "prometheus"}},
+        "monitoring": {"enabled": true, "labels": {"release": "prometheus"}},
         "image": {"repository": "registry.example/cloudmap-mcs", "digest": format!("sha256:{}", "0".repeat(64))},
         "podLabels": {"team": "network"}, "podAnnotations": {"a": "b"}, "imagePullSecrets": [{"name": "pull"}],
         "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
@@ -308,8 +327,9 @@ fn what_is_off_by_default_is_there_when_it_is_asked_for() {
     }
     let edit = find(&objects, "ClusterRole", "cloudmap-mcs-edit").unwrap();
     assert!(edit["metadata"]["labels"].as_object().unwrap().keys().all(|label| !label.contains("aggregate")));
-    let monitor = find(&objects, "ServiceMonitor", "cloudmap-mcs").unwrap();
-    assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+    for kind in ["ServiceMonitor", "PrometheusRule"] {
+        assert_eq!(find(&objects, kind, "cloudmap-mcs").unwrap()["metadata"]["labels"]["release"], "prometheus");
+    }
     assert_eq!(find(&objects, "PodDisruptionBudget", "cloudmap-mcs").unwrap()["spec"]["maxUnavailable"], "50%");
     let template = &find(&objects, "Deployment", "cloudmap-mcs").unwrap()["spec"]["template"];
     assert_eq!(template["metadata"]["labels"]["team"], "network");

@@ -1,9 +1,12 @@
 //! Metrics of the ledger, the instances and imports. They are read from their owners when somebody scrapes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use prometheus::{
-    Gauge, GaugeVec, Opts, Registry,
+    CounterVec, GaugeVec, Opts, Registry,
     core::{Collector, Desc},
     proto::MetricFamily,
 };
@@ -11,8 +14,8 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{
     cloudmap::{self, Estimate},
-    discovery::{self, NoEndpoint},
-    instances::sync,
+    discovery::{DiscoveryFigures, NoEndpoint},
+    instances::sync::SyncFigures,
     ledger::driver::{LedgerHandle, Status},
 };
 
@@ -25,15 +28,14 @@ pub(super) struct LeaderMetrics {
 #[derive(Debug, Default)]
 struct Sources {
     ledger: Option<watch::Receiver<Arc<Status>>>,
-    instances: Option<watch::Receiver<sync::SyncFigures>>,
-    discovery: Option<watch::Receiver<discovery::DiscoveryFigures>>,
+    instances: Option<watch::Receiver<SyncFigures>>,
+    discovery: Option<watch::Receiver<DiscoveryFigures>>,
 }
 
 impl LeaderMetrics {
     pub(super) fn new(registry: &Registry, calls: cloudmap::Metrics) -> prometheus::Result<Self> {
         let sources = Arc::default();
-        let collector = Scrape::new(Arc::clone(&sources), calls)?;
-        registry.register(Box::new(collector))?;
+        registry.register(Box::new(Scrape::new(Arc::clone(&sources), calls)?))?;
         Ok(Self { sources })
     }
 
@@ -41,8 +43,8 @@ impl LeaderMetrics {
     pub(super) fn follow(
         &self,
         ledger: Option<&LedgerHandle>,
-        instances: watch::Receiver<sync::SyncFigures>,
-        discovery: watch::Receiver<discovery::DiscoveryFigures>,
+        instances: watch::Receiver<SyncFigures>,
+        discovery: watch::Receiver<DiscoveryFigures>,
     ) {
         let ledger = ledger.map(LedgerHandle::status);
         *self.lock() = Sources { ledger, instances: Some(instances), discovery: Some(discovery) };
@@ -58,186 +60,376 @@ impl LeaderMetrics {
     }
 }
 
-#[derive(Debug)]
+/// What the sources say at one time.
+struct Seen {
+    ledger: Option<Arc<Status>>,
+    instances: Option<SyncFigures>,
+    discovery: Option<DiscoveryFigures>,
+    /// Of the calls since the start of the process.
+    month: Estimate,
+}
+
+/// The values of a metric, with the value of its label if it has one.
+type Values = Vec<(String, f64)>;
+
+/// A metric and where it comes from.
+struct Family {
+    metric: Metric,
+    read: Box<dyn Fn(&Seen) -> Values + Send + Sync>,
+}
+
+enum Metric {
+    Gauge(GaugeVec),
+    Counter(CounterVec),
+}
+
+impl Family {
+    fn gauge(
+        name: &str,
+        help: &str,
+        label: Option<&str>,
+        read: impl Fn(&Seen) -> Values + Send + Sync + 'static,
+    ) -> prometheus::Result<Self> {
+        let labels: Vec<_> = label.into_iter().collect();
+        Ok(Self { metric: Metric::Gauge(GaugeVec::new(Opts::new(name, help), &labels)?), read: Box::new(read) })
+    }
+
+    /// A total that starts at 0 in each term, which Prometheus takes for a restart.
+    fn counter(
+        name: &str,
+        help: &str,
+        read: impl Fn(&Seen) -> Values + Send + Sync + 'static,
+    ) -> prometheus::Result<Self> {
+        Ok(Self { metric: Metric::Counter(CounterVec::new(Opts::new(name, help), &[])?), read: Box::new(read) })
+    }
+
+    fn collector(&self) -> &dyn Collector {
+        match &self.metric {
+            Metric::Gauge(gauges) => gauges,
+            Metric::Counter(counters) => counters,
+        }
+    }
+
+    fn collect(&self, seen: &Seen) -> Vec<MetricFamily> {
+        match &self.metric {
+            Metric::Gauge(gauges) => {
+                gauges.reset();
+                for (label, value) in (self.read)(seen) {
+                    gauges.with_label_values(&labels(&label)).set(value);
+                }
+            }
+            Metric::Counter(counters) => {
+                counters.reset();
+                for (label, value) in (self.read)(seen) {
+                    counters.with_label_values(&labels(&label)).inc_by(value);
+                }
+            }
+        }
+        self.collector().collect()
+    }
+}
+
+fn labels(label: &str) -> Vec<&str> {
+    if label.is_empty() { Vec::new() } else { vec![label] }
+}
+
+fn one(value: Option<f64>) -> Values {
+    value.map(|value| (String::new(), value)).into_iter().collect()
+}
+
+/// One value of the ledger.
+fn ledger(read: fn(&Status) -> f64) -> impl Fn(&Seen) -> Values + Send + Sync + 'static {
+    move |seen| one(seen.ledger.as_deref().map(read))
+}
+
+/// One value of the instances.
+fn instances(read: fn(&SyncFigures) -> f64) -> impl Fn(&Seen) -> Values + Send + Sync + 'static {
+    move |seen| one(seen.instances.as_ref().map(read))
+}
+
+/// One value of imports from Cloud Map namespaces.
+fn discovery(read: fn(&DiscoveryFigures) -> f64) -> impl Fn(&Seen) -> Values + Send + Sync + 'static {
+    move |seen| one(seen.discovery.as_ref().map(read))
+}
+
+fn labelled<const N: usize>(values: [(&str, f64); N]) -> Values {
+    values.map(|(label, value)| (label.to_owned(), value)).into()
+}
+
+fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
+    Ok(vec![
+        Family::gauge(
+            "cloudmap_mcs_ledger_epoch",
+            "Term in which the own ledger is written",
+            None,
+            ledger(|status| status.epoch as f64),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_ledger_delta_fill_ratio",
+            "How full the delta in the own head is; at 1 it is flushed into pages",
+            None,
+            ledger(|status| status.figures.delta_occupancy),
+        )?,
+        Family::gauge("cloudmap_mcs_ledger_pages", "Pages of the own ledger in Cloud Map", Some("kind"), |seen| {
+            seen.ledger.as_deref().map_or_else(Values::new, |status| {
+                let figures = &status.figures;
+                labelled([
+                    ("data", figures.data_pages as f64),
+                    ("index", figures.index_pages as f64),
+                    ("garbage", figures.garbage_pages as f64),
+                ])
+            })
+        })?,
+        Family::gauge(
+            "cloudmap_mcs_ledger_shards",
+            "Cloud Map services for pages of the own ledger",
+            None,
+            ledger(|status| f64::from(status.figures.shards)),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_ledger_last_flush_seconds",
+            "How long the last flush of the own ledger took",
+            None,
+            ledger(|status| status.figures.flush_duration.unwrap_or_default().as_secs_f64()),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_ledger_publish_latency_seconds",
+            "Time from the last change of this cluster to the write that published it",
+            None,
+            ledger(|status| status.figures.publish_latency.unwrap_or_default().as_secs_f64()),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_ledger_ignored_heads",
+            "Heads of the ClusterSet that are ignored because they cannot be read or contradict the ledger",
+            None,
+            ledger(|status| status.ignored.len() as f64),
+        )?,
+        Family::counter(
+            "cloudmap_mcs_ledger_head_writes_total",
+            "Writes of the own head",
+            ledger(|status| status.figures.head_writes as f64),
+        )?,
+        Family::counter(
+            "cloudmap_mcs_ledger_page_writes_total",
+            "Writes of own pages",
+            ledger(|status| status.figures.page_writes as f64),
+        )?,
+        Family::counter(
+            "cloudmap_mcs_ledger_page_deletions_total",
+            "Deletions of own pages",
+            ledger(|status| status.figures.page_deletions as f64),
+        )?,
+        Family::counter(
+            "cloudmap_mcs_ledger_flushes_total",
+            "Flushes of the delta into pages",
+            ledger(|status| status.figures.flushes as f64),
+        )?,
+        Family::counter(
+            "cloudmap_mcs_ledger_full_flushes_total",
+            "Flushes that wrote every page anew",
+            ledger(|status| status.figures.full_flushes as f64),
+        )?,
+        Family::counter(
+            "cloudmap_mcs_ledger_abandoned_flushes_total",
+            "Flushes that were begun again",
+            ledger(|status| status.figures.flushes_abandoned as f64),
+        )?,
+        Family::counter(
+            "cloudmap_mcs_ledger_flush_quota_waits_total",
+            "Waits of flushes for the quota of instances in a Cloud Map service",
+            ledger(|status| status.figures.flush_quota_waits as f64),
+        )?,
+        Family::counter(
+            "cloudmap_mcs_ledger_read_bytes_total",
+            "Bytes of other clusters' ledgers that were read",
+            ledger(|status| status.bytes_read as f64),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_remote_lag_seconds",
+            "Time from the writing of a cluster's newest change, by its clock, to its application here",
+            Some("remote_cluster"),
+            |seen| {
+                let remotes = seen.ledger.iter().flat_map(|status| &status.remotes);
+                remotes.filter_map(|(cluster, remote)| Some((cluster.to_string(), remote.lag?.as_secs_f64()))).collect()
+            },
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_remote_silent_seconds",
+            "How long the ledger of a cluster has not advanced",
+            Some("remote_cluster"),
+            |seen| {
+                let remotes = seen.ledger.iter().flat_map(|status| &status.remotes);
+                remotes.map(|(cluster, remote)| (cluster.to_string(), remote.silent.as_secs_f64())).collect()
+            },
+        )?,
+    ])
+}
+
+fn of_the_instances() -> prometheus::Result<Vec<Family>> {
+    Ok(vec![
+        Family::gauge(
+            "cloudmap_mcs_instances_targets",
+            "Cloud Map services in which this cluster registers",
+            None,
+            instances(|figures| figures.targets as f64),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_instances_registered",
+            "Instances that this cluster has registered",
+            None,
+            instances(|figures| figures.registered as f64),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_instances_queued_writes",
+            "Registrations and deregistrations that wait for their turn",
+            None,
+            instances(|figures| figures.queued as f64),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_instances_running_operations",
+            "Operations of instances that AWS has not completed",
+            None,
+            instances(|figures| figures.running as f64),
+        )?,
+        Family::counter(
+            "cloudmap_mcs_instances_drifted_total",
+            "Instances that drift checks found altered, missing or left over",
+            instances(|figures| figures.drifted as f64),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_instances_drift_period_seconds",
+            "Time in which the instances of every target are checked once",
+            None,
+            instances(|figures| figures.drift_period.as_secs_f64()),
+        )?,
+    ])
+}
+
+fn of_imports() -> prometheus::Result<Vec<Family>> {
+    Ok(vec![
+        Family::gauge(
+            "cloudmap_mcs_import_namespaces",
+            "Cloud Map namespaces that are imported",
+            None,
+            discovery(|figures| figures.namespaces as f64),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_import_unreadable_namespaces",
+            "Those of them that could not be read",
+            None,
+            discovery(|figures| figures.unreadable_namespaces as f64),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_import_services",
+            "Cloud Map services in imported namespaces",
+            None,
+            discovery(|figures| figures.services as f64),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_import_unreadable_services",
+            "Those of them that could not be read",
+            None,
+            discovery(|figures| figures.unreadable_services as f64),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_import_instances",
+            "Instances that are imported",
+            None,
+            discovery(|figures| figures.instances as f64),
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_import_period_seconds",
+            "Time from one reading of a service in an imported Cloud Map namespace to the next",
+            Some("services"),
+            |seen| {
+                seen.discovery.as_ref().map_or_else(Values::new, |figures| {
+                    labelled([
+                        ("idle", figures.idle_period.as_secs_f64()),
+                        ("active", figures.active_period.as_secs_f64()),
+                    ])
+                })
+            },
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_import_rejected_instances",
+            "Instances in imported Cloud Map namespaces that cannot be endpoints",
+            Some("reason"),
+            |seen| {
+                let figures = seen.discovery.iter();
+                figures
+                    .flat_map(|figures| NoEndpoint::CATEGORIES.iter().zip(figures.rejected))
+                    .map(|(category, count)| ((*category).to_owned(), count as f64))
+                    .collect()
+            },
+        )?,
+    ])
+}
+
+fn of_costs() -> prometheus::Result<Vec<Family>> {
+    let imports = |seen: &Seen| seen.discovery.as_ref().map(|figures| Estimate::of_discovery(figures.calls_per_second));
+    Ok(vec![
+        Family::gauge(
+            "cloudmap_mcs_estimated_monthly_calls",
+            "Cloud Map calls per month, at the pace since the start; imports at their current period",
+            Some("of"),
+            move |seen| {
+                let mut values = labelled([("all", seen.month.calls), ("discovery", seen.month.discovery_calls)]);
+                values.extend(imports(seen).map(|estimate| ("imports".to_owned(), estimate.calls)));
+                values
+            },
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_estimated_monthly_cost_usd",
+            "Price of discovery calls per month in USD, at the pace since the start; imports at their current period",
+            Some("of"),
+            move |seen| {
+                let mut values = labelled([("discovery", seen.month.usd)]);
+                values.extend(imports(seen).map(|estimate| ("imports".to_owned(), estimate.usd)));
+                values
+            },
+        )?,
+    ])
+}
+
 struct Scrape {
     sources: Arc<Mutex<Sources>>,
     calls: cloudmap::Metrics,
     started: (Instant, cloudmap::Calls),
-    ledger: GaugeVec,
-    remote_lag: GaugeVec,
-    remote_silent: GaugeVec,
-    instances: GaugeVec,
-    drift_period: Gauge,
-    import_sources: GaugeVec,
-    import_period: GaugeVec,
-    rejected: GaugeVec,
-    month: GaugeVec,
+    families: Vec<Family>,
 }
 
 impl Scrape {
     fn new(sources: Arc<Mutex<Sources>>, calls: cloudmap::Metrics) -> prometheus::Result<Self> {
-        let vec = |name: &str, help: &str, label: &str| GaugeVec::new(Opts::new(name, help), &[label]);
         let started = (Instant::now(), calls.snapshot());
-        Ok(Self {
-            sources,
-            calls,
-            started,
-            ledger: vec("cloudmap_mcs_ledger", "The own ledger, since this replica leads", "figure")?,
-            remote_lag: vec(
-                "cloudmap_mcs_remote_lag_seconds",
-                "Time from the writing of a cluster's newest change, by its clock, to its application here",
-                "cluster",
-            )?,
-            remote_silent: vec(
-                "cloudmap_mcs_remote_silent_seconds",
-                "How long the ledger of a cluster has not advanced",
-                "cluster",
-            )?,
-            instances: vec("cloudmap_mcs_instances", "Instances in Cloud Map", "figure")?,
-            drift_period: Gauge::new(
-                "cloudmap_mcs_instances_drift_period_seconds",
-                "Time in which the instances of every target are checked once",
-            )?,
-            import_sources: vec(
-                "cloudmap_mcs_import_sources",
-                "What is imported from Cloud Map namespaces, and how much of it could not be read",
-                "figure",
-            )?,
-            import_period: vec(
-                "cloudmap_mcs_import_period_seconds",
-                "Time from one reading of a service in an imported Cloud Map namespace to the next",
-                "services",
-            )?,
-            rejected: vec(
-                "cloudmap_mcs_import_rejected_instances",
-                "Instances in imported Cloud Map namespaces that cannot be endpoints",
-                "reason",
-            )?,
-            month: vec(
-                "cloudmap_mcs_estimated_month",
-                "Cloud Map calls, discovery calls and their price in USD per month, at the pace since the start",
-                "figure",
-            )?,
-        })
+        let families = [of_the_ledger()?, of_the_instances()?, of_imports()?, of_costs()?].into_iter().flatten();
+        Ok(Self { sources, calls, started, families: families.collect() })
     }
 
-    fn update(&self) {
-        let of_the_leader = [
-            &self.ledger,
-            &self.remote_lag,
-            &self.remote_silent,
-            &self.instances,
-            &self.import_sources,
-            &self.import_period,
-            &self.rejected,
-            &self.month,
-        ];
-        for gauges in of_the_leader {
-            gauges.reset();
-        }
+    fn seen(&self) -> Seen {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(status) = &sources.ledger {
-            self.update_ledger(&status.borrow());
-        }
-        if let Some(figures) = &sources.instances {
-            let figures = *figures.borrow();
-            for (name, value) in [
-                ("targets", figures.targets as f64),
-                ("registered", figures.registered as f64),
-                ("queued_writes", figures.queued as f64),
-                ("running_operations", figures.running as f64),
-                ("drifted_total", figures.drifted as f64),
-            ] {
-                self.instances.with_label_values(&[name]).set(value);
-            }
-            self.drift_period.set(figures.drift_period.as_secs_f64());
-        }
-        if let Some(figures) = &sources.discovery {
-            self.update_discovery(&figures.borrow());
-        }
         let (begun, before) = &self.started;
-        let estimate = self.calls.snapshot().per_month(before, begun.elapsed());
-        for (name, value) in
-            [("calls", estimate.calls), ("discovery_calls", estimate.discovery_calls), ("usd", estimate.usd)]
-        {
-            self.month.with_label_values(&[name]).set(value);
+        Seen {
+            ledger: sources.ledger.as_ref().map(|status| Arc::clone(&status.borrow())),
+            instances: sources.instances.as_ref().map(|figures| *figures.borrow()),
+            discovery: sources.discovery.as_ref().map(|figures| *figures.borrow()),
+            month: self.calls.snapshot().per_month(before, begun.elapsed()),
         }
     }
+}
 
-    fn update_discovery(&self, figures: &discovery::DiscoveryFigures) {
-        for (name, value) in [
-            ("namespaces", figures.namespaces),
-            ("unreadable_namespaces", figures.unreadable_namespaces),
-            ("services", figures.services),
-            ("unreadable_services", figures.unreadable_services),
-            ("instances", figures.instances),
-        ] {
-            self.import_sources.with_label_values(&[name]).set(value as f64);
-        }
-        for (services, period) in [("idle", figures.idle_period), ("active", figures.active_period)] {
-            self.import_period.with_label_values(&[services]).set(period.as_secs_f64());
-        }
-        for (category, count) in NoEndpoint::CATEGORIES.iter().zip(figures.rejected) {
-            self.rejected.with_label_values(&[category]).set(count as f64);
-        }
-        let estimate = Estimate::of_discovery(figures.calls_per_second);
-        self.month.with_label_values(&["import_calls"]).set(estimate.calls);
-        self.month.with_label_values(&["import_usd"]).set(estimate.usd);
-    }
-
-    fn update_ledger(&self, status: &Status) {
-        let figures = &status.figures;
-        for (name, value) in [
-            ("epoch", status.epoch as f64),
-            ("delta_occupancy", figures.delta_occupancy),
-            ("data_pages", figures.data_pages as f64),
-            ("index_pages", figures.index_pages as f64),
-            ("garbage_pages", figures.garbage_pages as f64),
-            ("shards", f64::from(figures.shards)),
-            ("head_writes_total", figures.head_writes as f64),
-            ("page_writes_total", figures.page_writes as f64),
-            ("page_deletions_total", figures.page_deletions as f64),
-            ("flushes_total", figures.flushes as f64),
-            ("flushes_abandoned_total", figures.flushes_abandoned as f64),
-            ("flush_quota_waits_total", figures.flush_quota_waits as f64),
-            ("full_flushes_total", figures.full_flushes as f64),
-            ("flush_seconds", figures.flush_duration.unwrap_or_default().as_secs_f64()),
-            ("publish_latency_seconds", figures.publish_latency.unwrap_or_default().as_secs_f64()),
-            ("bytes_read_total", status.bytes_read as f64),
-            ("ignored_heads", status.ignored.len() as f64),
-        ] {
-            self.ledger.with_label_values(&[name]).set(value);
-        }
-        for (cluster, remote) in &status.remotes {
-            self.remote_silent.with_label_values(&[&**cluster]).set(remote.silent.as_secs_f64());
-            if let Some(lag) = remote.lag {
-                self.remote_lag.with_label_values(&[&**cluster]).set(lag.as_secs_f64());
-            }
-        }
-    }
-
-    fn all(&self) -> [&dyn Collector; 9] {
-        [
-            &self.ledger,
-            &self.remote_lag,
-            &self.remote_silent,
-            &self.instances,
-            &self.drift_period,
-            &self.import_sources,
-            &self.import_period,
-            &self.rejected,
-            &self.month,
-        ]
+impl fmt::Debug for Scrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scrape").finish_non_exhaustive()
     }
 }
 
 impl Collector for Scrape {
     fn desc(&self) -> Vec<&Desc> {
-        self.all().into_iter().flat_map(Collector::desc).collect()
+        self.families.iter().flat_map(|family| family.collector().desc()).collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        self.update();
-        self.all().into_iter().flat_map(Collector::collect).collect()
+        let seen = self.seen();
+        self.families.iter().flat_map(|family| family.collect(&seen)).collect()
     }
 }

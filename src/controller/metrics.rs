@@ -19,7 +19,8 @@ pub struct Metrics {
     queued: IntGauge,
     clusters: IntGauge,
     services: IntGauge,
-    annotated: IntGaugeVec,
+    annotated_objects: IntGauge,
+    annotated_refused: IntGauge,
     dropped_events: IntCounter,
 }
 
@@ -61,14 +62,14 @@ impl Metrics {
             ))?,
             cluster_stale: IntGaugeVec::new(
                 opts!("cloudmap_mcs_cluster_stale", "Whether the ledger of a cluster does not advance"),
-                &["cluster"],
+                &["remote_cluster"],
             )?,
             cluster_expired: IntGaugeVec::new(
                 opts!(
                     "cloudmap_mcs_cluster_expired",
                     "Whether the endpoints of a stale cluster are withdrawn (--stale-cluster-ttl)"
                 ),
-                &["cluster"],
+                &["remote_cluster"],
             )?,
             queued: IntGauge::with_opts(opts!("cloudmap_mcs_queue_length", "Names that wait to be reconciled"))?,
             clusters: IntGauge::with_opts(opts!("cloudmap_mcs_clusters", "Clusters of the ClusterSet that are known"))?,
@@ -77,10 +78,14 @@ impl Metrics {
                 "cloudmap_mcs_events_dropped_total",
                 "Events that were dropped because newer ones waited"
             ))?,
-            annotated: IntGaugeVec::new(
-                opts!("cloudmap_mcs_annotated", "Annotated Services and Ingresses, and their refused requests"),
-                &["figure"],
-            )?,
+            annotated_objects: IntGauge::with_opts(opts!(
+                "cloudmap_mcs_annotated_objects",
+                "Services and Ingresses whose annotations request names in Cloud Map"
+            ))?,
+            annotated_refused: IntGauge::with_opts(opts!(
+                "cloudmap_mcs_annotated_refused_names",
+                "Names that annotations request and that are not registered, conflicts included"
+            ))?,
         };
         registry.register(Box::new(metrics.reconciles.clone()))?;
         registry.register(Box::new(metrics.skipped.clone()))?;
@@ -92,7 +97,8 @@ impl Metrics {
         registry.register(Box::new(metrics.queued.clone()))?;
         registry.register(Box::new(metrics.clusters.clone()))?;
         registry.register(Box::new(metrics.services.clone()))?;
-        registry.register(Box::new(metrics.annotated.clone()))?;
+        registry.register(Box::new(metrics.annotated_objects.clone()))?;
+        registry.register(Box::new(metrics.annotated_refused.clone()))?;
         registry.register(Box::new(metrics.dropped_events.clone()))?;
         Ok(metrics)
     }
@@ -116,8 +122,8 @@ impl Metrics {
     }
 
     pub(super) fn annotated(&self, (objects, refused): (usize, usize)) {
-        for (figure, value) in [("objects", objects), ("refused", refused)] {
-            self.annotated.with_label_values(&[figure]).set(i64::try_from(value).unwrap_or(i64::MAX));
+        for (gauge, value) in [(&self.annotated_objects, objects), (&self.annotated_refused, refused)] {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         }
     }
 

@@ -4,6 +4,7 @@ mod chart;
 mod documents;
 mod layers;
 mod manifests;
+mod metrics;
 mod scripts;
 mod vocabulary;
 

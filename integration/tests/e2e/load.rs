@@ -80,7 +80,7 @@ async fn quiet(world: &World) -> Result<()> {
         for cluster in &world.clusters {
             let controller = cluster.controller();
             let leader = controller.leader().await?;
-            let pages = controller.metric(&leader, "cloudmap_mcs_ledger", "figure=\"garbage_pages\"").await?;
+            let pages = controller.metric(&leader, "cloudmap_mcs_ledger_pages", "kind=\"garbage\"").await?;
             holds(pages == 0.0, "there is no garbage", &pages)?;
         }
         Ok(())

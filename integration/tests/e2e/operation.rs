@@ -37,6 +37,44 @@ async fn two_replicas_run_and_one_leads() {
     .await;
 }
 
+/// These have no series before something was counted.
+const ONLY_COUNTED: [&str; 2] =
+    ["cloudmap_mcs_kubernetes_watch_errors_total", "cloudmap_mcs_import_skipped_addresses_total"];
+
+/// The metrics that alerts and dashboards are made of.
+fn monitored() -> BTreeSet<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/components/monitoring");
+    let files = ["prometheus_rule.yaml", "dashboards/clusterset.json", "dashboards/controller.json"];
+    let texts = files.map(|file| std::fs::read_to_string(format!("{folder}/{file}")).unwrap_or_default());
+    let words = texts.iter().flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+    words.filter(|word| word.starts_with("cloudmap_mcs_")).map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_controller_has_the_metrics_of_alerts_and_dashboards() {
+    World::run("metrics", async |world| {
+        let [source, other] = world.pair();
+        world.deploy(source, "web", 1).await?;
+        world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
+        world.apply(source, manifests::export("web")).await?;
+        world.imported(other, "web").await?;
+        let leader = source.controller().leader().await?;
+        let wanted = monitored();
+        holds(wanted.len() > 40, "alerts and dashboards name metrics", &wanted)?;
+        eventually("the leader exposes all of them", PROPAGATION, async || {
+            let page = source.get_from_pod(&system_namespace(), &leader, 8080, "metrics").await?;
+            let there: BTreeSet<_> = page.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
+            let missing: Vec<_> = wanted
+                .iter()
+                .filter(|name| !there.contains(name.as_str()) && !ONLY_COUNTED.contains(&name.as_str()))
+                .collect();
+            holds(missing.is_empty(), "no metric is missing", &missing)
+        })
+        .await
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killing_controllers_loses_no_endpoint() {
     World::run_alone("kill", async |world| {
