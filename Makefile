@@ -16,7 +16,7 @@ CLUSTERS ?= 2
 # What a release consists of; the workflow makes the binaries on machines of both architectures.
 STEPS ?= binary image chart sbom provenance sign
 
-.PHONY: help demo test conformance check soak bench build image release release-dry-run testbed-up testbed-down clean-testbed clean
+.PHONY: help demo test conformance upstream-conformance check soak bench build image release release-dry-run testbed-up testbed-down clean-testbed clean
 
 help: ## Print this help
 	@echo "usage: make TARGET"
@@ -36,6 +36,9 @@ test: ## All tests: `make check`, simulation, adapter, emulator and, on three re
 
 conformance: ## The conformance suite alone, on clusters that have the controller (CONTEXTS=a,b[,c]); writes a report
 	@integration/conformance.sh
+
+upstream-conformance: ## The suite of kubernetes-sigs/mcs-api (SUITE=clone), unchanged, on two clusters; ends in its own report
+	@integration/upstream.sh
 
 soak: ## Simulate the ledger and whole controllers under faults, SEEDS=n of each scenario, on all cores
 	@integration/soak.sh

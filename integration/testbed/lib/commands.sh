@@ -167,6 +167,30 @@ command_load_image() {
 	say "imported $* into every node"
 }
 
+# For images of others that cannot be pulled here, and of which only the usual tools are needed: agnhost's, socat and nc.
+command_stand_in() {
+	local root=$STATE/stand-in name program tars=()
+	[ $# -gt 0 ] || fail "stand-in takes the names of images"
+	require_up
+	for program in socat nc; do
+		command -v $program >/dev/null || DEBIAN_FRONTEND=noninteractive quietly "$CACHE/apt.log" \
+			apt-get install -y --no-install-recommends socat netcat-openbsd
+	done
+	rm -rf "$root"
+	mkdir -p "$root"
+	(build_agnhost_root "$root/root" "$(components_folder)/agnhost")
+	for program in socat nc; do
+		rm -f "$root/root/bin/$program"
+		image_add_program "$root/root" "$(command -v $program)" "/usr/bin/$program"
+	done
+	for name in "$@"; do
+		tars+=("$root/$(digest <(echo "$name")).tar")
+		image_pack "${tars[-1]}" "$root/root" "$name" '{"Cmd": ["/bin/sh"]}'
+	done
+	command_load_image "${tars[@]}"
+	rm -rf "$root"
+}
+
 command_exec() {
 	local place=${1:-}
 	[[ $place =~ ^[1-9]/node-[12]$ ]] || fail "exec takes CLUSTER/NODE -- CMD..., for example 1/node-1"
