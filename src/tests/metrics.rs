@@ -89,8 +89,7 @@ fn totals_and_units_are_in_the_names() {
 
 #[test]
 fn every_alert_has_a_runbook_and_a_test() {
-    let rule: Value =
-        serde_yaml_ng::from_str(&read("config/components/monitoring/prometheus_rule.yaml")).unwrap();
+    let rule: Value = serde_yaml_ng::from_str(&read("config/components/monitoring/prometheus_rule.yaml")).unwrap();
     let (runbooks, tests) = (read("docs/alerts.md"), read("integration/testdata/alerts_test.yaml"));
     let rules = rule["spec"]["groups"][0]["rules"].as_array().unwrap();
     let alerts: Vec<_> = rules.iter().map(|rule| rule["alert"].as_str().unwrap()).collect();
