@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         std::process::abort();
     }));
     match run(Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             #[expect(clippy::print_stderr, reason = "the one place where a command says why it failed")]
             {
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> anyhow::Result<()> {
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     telemetry::init(&cli.log)?;
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(commands::execute(cli.command))
 }

@@ -74,13 +74,15 @@ pub struct Row {
     pub event: Option<EventReason>,
     /// The meaning, in the words of `docs/operations.md`.
     pub text: &'static str,
+    /// What to do, in the words of `docs/operations.md`; empty if nothing is wrong.
+    pub remedy: &'static str,
 }
 
 /// The table of one condition: an enum with a row for each variant. `docs/operations.md` has the same rows; a test
 /// compares them (`src/tests/vocabulary.rs`).
 macro_rules! condition {
     ($(#[$doc:meta])* $name:ident, $condition:expr;
-     $($variant:ident => $status:ident, $reason:literal, $event:expr, $text:literal;)+) => {
+     $($variant:ident => $status:ident, $reason:literal, $event:expr, $text:literal, $remedy:literal;)+) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name {
@@ -103,6 +105,7 @@ macro_rules! condition {
                         reason: $reason,
                         event: $event,
                         text: $text,
+                        remedy: $remedy,
                     },)+
                 }
             }
@@ -130,58 +133,104 @@ macro_rules! condition {
 condition! {
     /// Reasons of [`ExportCondition::Valid`].
     ValidReason, ExportCondition::Valid;
-    Valid => True, "Valid", None, "the Service can be exported";
-    NoService => False, "NoService", Some(EventReason::NoService), "this cluster has no Service of that name";
-    InvalidServiceType => False, "InvalidServiceType", Some(EventReason::InvalidServiceType), "a Service of type ExternalName cannot be exported";
+    Valid => True, "Valid", None, "the Service can be exported", "";
+    NoService => False, "NoService", Some(EventReason::NoService),
+        "this cluster has no Service of that name", "Create it, or delete the export";
+    InvalidServiceType => False, "InvalidServiceType", Some(EventReason::InvalidServiceType),
+        "a Service of type ExternalName cannot be exported", "Give the Service another type, or delete the export";
 }
 
 condition! {
     /// Reasons of [`ExportCondition::Ready`].
     ReadyReason, ExportCondition::Ready;
-    Exported => True, "Exported", Some(EventReason::Exported), "the registry contains exactly this export";
-    Pending => False, "Pending", None, "the export has been on its way for more than 3 s";
-    Outside => False, "Pending", Some(EventReason::NoClusterSet), "the cluster is in no ClusterSet";
-    Failed => False, "Failed", Some(EventReason::Failed), "the message says why";
+    Exported => True, "Exported", Some(EventReason::Exported), "the registry contains exactly this export", "";
+    Pending => False, "Pending", None,
+        "the export has been on its way for more than 3 s",
+        "Wait, and look at who leads and at the log of the leader";
+    Outside => False, "Pending", Some(EventReason::NoClusterSet),
+        "the cluster is in no ClusterSet", "Create the ClusterProperty `clusterset.k8s.io`, or set `--clusterset-id`";
+    Failed => False, "Failed", Some(EventReason::Failed),
+        "the message says why", "Remove the cause in the message; the controller tries again by itself";
 }
 
 condition! {
     /// Reasons of [`ExportCondition::Conflict`]. If exports differ, the condition's `reason` is that of each
     /// [`ConflictReason`] instead.
     ConflictState, ExportCondition::Conflict;
-    NoConflicts => False, "NoConflicts", Some(EventReason::NoConflicts), "all exporting clusters agree";
-    Conflict => True, "Conflict", Some(EventReason::Conflict), "exports of this name differ";
+    NoConflicts => False, "NoConflicts", Some(EventReason::NoConflicts), "all exporting clusters agree", "";
+    Conflict => True, "Conflict", Some(EventReason::Conflict),
+        "exports of this name differ", "Make the exports equal; until then the oldest export wins";
 }
 
 condition! {
     /// Reasons of [`ExportCondition::Registered`].
     RegisteredReason, ExportCondition::Registered;
-    Registered => True, "Registered", None, "the ready endpoints are instances";
-    Pending => False, "Pending", None, "the registration is under way, or it waits for what the message names";
-    Disabled => False, "Disabled", None, "not requested, because of the annotation or `--instances=annotated`";
-    NameConflict => False, "NameConflict", Some(EventReason::NameConflict), "an older claim holds the target";
-    ForeignOwner => False, "ForeignOwner", Some(EventReason::ForeignOwner), "the Cloud Map service belongs to somebody else";
-    NoNamespace => False, "NoNamespace", Some(EventReason::NoNamespace), "the Cloud Map namespace does not exist, and the controller does not create it";
-    LimitExceeded => False, "LimitExceeded", Some(EventReason::LimitExceeded), "a Cloud Map quota is exhausted";
-    InvalidAnnotation => False, "InvalidAnnotation", Some(EventReason::InvalidAnnotation), "an annotation is invalid";
+    Registered => True, "Registered", None, "the ready endpoints are instances", "";
+    Pending => False, "Pending", None,
+        "the registration is under way, or it waits for what the message names",
+        "Wait, or look in `ledger show` for the older claim";
+    Disabled => False, "Disabled", None, "not requested, because of the annotation or `--instances=annotated`", "";
+    NameConflict => False, "NameConflict", Some(EventReason::NameConflict),
+        "an older claim holds the target", "Choose another service by annotation, or have the other claim removed";
+    ForeignOwner => False, "ForeignOwner", Some(EventReason::ForeignOwner),
+        "the Cloud Map service belongs to somebody else",
+        "Join it with `cloudmap-mcs/share` or `cloudmap-mcs/service`, or name another one";
+    NoNamespace => False, "NoNamespace", Some(EventReason::NoNamespace),
+        "the Cloud Map namespace does not exist, and the controller does not create it",
+        "Create it, or name another one with `cloudmap-mcs/namespace`";
+    LimitExceeded => False, "LimitExceeded", Some(EventReason::LimitExceeded),
+        "a Cloud Map quota is exhausted", "Raise it, or spread the instances";
+    InvalidAnnotation => False, "InvalidAnnotation", Some(EventReason::InvalidAnnotation),
+        "an annotation is invalid", "The message says what to write, and where";
     AddressFamilyMissing => False, "AddressFamilyMissing", Some(EventReason::AddressFamilyMissing),
-        "endpoints lack what the service's DNS records require";
-    Failed => False, "Failed", Some(EventReason::Failed), "AWS refused a call";
+        "endpoints lack what the service's DNS records require",
+        "Give the Service that IP family, or name a Cloud Map service with other records";
+    Failed => False, "Failed", Some(EventReason::Failed),
+        "AWS refused a call", "Remove the cause in the message: grant the permission, or set fewer attributes";
 }
 
 condition! {
     /// Reasons of [`ImportCondition::Ready`].
     ImportReadyReason, ImportCondition::Ready;
-    Ready => True, "Ready", None, "the service can be used in this cluster";
-    Pending => False, "Pending", None, "the derived Service or an EndpointSlice cannot be written";
+    Ready => True, "Ready", None, "the service can be used in this cluster", "";
+    Pending => False, "Pending", None,
+        "the derived Service or an EndpointSlice cannot be written",
+        "Remove the cause in the message: delete the foreign Service, or allow the write";
     IpFamilyNotSupported => False, "IPFamilyNotSupported", None,
-        "this cluster supports none of the IP families that the service is exported with";
+        "this cluster supports none of the IP families that the service is exported with",
+        "Export the service with an IP family of this cluster, too";
 }
 
 condition! {
     /// Reasons of [`ImportCondition::Stale`], which is absent while no cluster is silent.
     ImportStaleReason, ImportCondition::Stale;
     ClusterSilent => True, "ClusterSilent", Some(EventReason::ClusterSilent),
-        "the clusters named in the message have been silent for 5 minutes or more";
+        "the clusters named in the message have been silent for 5 minutes or more",
+        "Check the controller there and its access to AWS. If a cluster is gone for good, `forget` it";
+}
+
+/// The rows of a ServiceExport.
+pub fn export_rows() -> Vec<Row> {
+    let valid = ValidReason::ALL.iter().map(|reason| reason.row());
+    let ready = ReadyReason::ALL.iter().map(|reason| reason.row());
+    let conflict = ConflictState::ALL.iter().map(|state| state.row());
+    valid.chain(ready).chain(conflict).chain(RegisteredReason::ALL.iter().map(|reason| reason.row())).collect()
+}
+
+/// The rows of a ServiceImport.
+pub fn import_rows() -> Vec<Row> {
+    let ready = ImportReadyReason::ALL.iter().map(|reason| reason.row());
+    ready.chain(ImportStaleReason::ALL.iter().map(|reason| reason.row())).collect()
+}
+
+impl Row {
+    /// Whether a condition of an object has the content of this row. Of two rows with the same reason, both have it.
+    pub fn explains(&self, condition: &Condition) -> bool {
+        let conflict = *self == ConflictState::Conflict.row();
+        self.condition == condition.type_
+            && self.status.as_str() == condition.status
+            && (conflict || self.reason == condition.reason)
+    }
 }
 
 /// `status` of a condition.
@@ -260,7 +309,7 @@ pub struct Verdict {
 impl Verdict {
     /// The content of a condition, from a row of its table.
     pub fn new(row: impl Into<Row>, message: impl Into<String>) -> Self {
-        let Row { condition, status, reason, event, text: _ } = row.into();
+        let Row { condition, status, reason, event, text: _, remedy: _ } = row.into();
         Self { type_: condition, status, reason: reason.to_owned(), event, message: message.into() }
     }
 

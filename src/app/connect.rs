@@ -11,11 +11,18 @@ use crate::{
     cli::{AwsArgs, ClusterArgs, IdentityArgs, KubeArgs},
     cloudmap::{self, AwsSettings, CloudMap, Connected, Rates},
     cluster::{
-        client::{self, Options},
+        client::{self, Connection, Options},
         identity::{self, Flags, Identity},
     },
     model::ClusterSetId,
 };
+
+/// A client, and the namespace of this pod or of the kubeconfig's context.
+pub(crate) async fn connection(args: &ClusterArgs) -> anyhow::Result<Connection> {
+    let ClusterArgs { kubeconfig, context } = args;
+    let options = Options { kubeconfig: kubeconfig.clone(), context: context.clone() };
+    Ok(client::connect(&options).await?)
+}
 
 pub(crate) async fn kubernetes(args: &KubeArgs) -> anyhow::Result<Client> {
     cluster(&args.cluster).await
@@ -23,9 +30,7 @@ pub(crate) async fn kubernetes(args: &KubeArgs) -> anyhow::Result<Client> {
 
 /// For commands that have nothing to do with the controller's namespace.
 pub(crate) async fn cluster(args: &ClusterArgs) -> anyhow::Result<Client> {
-    let ClusterArgs { kubeconfig, context } = args;
-    let options = Options { kubeconfig: kubeconfig.clone(), context: context.clone() };
-    Ok(client::connect(&options).await?.client)
+    Ok(connection(args).await?.client)
 }
 
 /// How often a command repeats a call: for about half a minute.

@@ -80,7 +80,7 @@ impl Leader {
             Some(Err(error)) => (None, Some(Membership::Refused(format!("{error}.")))),
         };
         if let Some(text) = identity.as_ref().and_then(Identity::warning) {
-            let regarding = events::lease(&self.args.place.kube.namespace);
+            let regarding = events::lease(&self.args.place.kube.controller_namespace);
             let (reason, action) = (EventReason::DottedClusterId, "Identify");
             self.writer.emit(EventRecord { regarding, reason, action, text }).await;
         }
@@ -146,7 +146,7 @@ impl Leader {
         };
         let import = ImportRules {
             default: self.args.import_from.clone().unwrap_or_default(),
-            own: Some(self.args.place.kube.namespace.as_str().into()),
+            own: Some(self.args.place.kube.controller_namespace.as_str().into()),
         };
         let settings = controller::ControllerSettings {
             import,

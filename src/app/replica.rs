@@ -78,7 +78,7 @@ impl Replica {
     /// A part of the replica ended that never should.
     pub async fn run(self, stop: watch::Receiver<bool>) -> anyhow::Result<()> {
         let Self { args, pod, client, registry: Connected { cloudmap, region }, admin, metrics } = self;
-        let namespace = args.place.kube.namespace.clone();
+        let namespace = args.place.kube.controller_namespace.clone();
         let mut stopping = stop.clone();
         let ask = || async {
             let uid = identity::kube_system_uid(&client).await?;

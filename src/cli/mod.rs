@@ -3,6 +3,7 @@
 
 mod coredns;
 mod iam;
+mod status;
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -21,6 +22,7 @@ use crate::{
 
 pub use coredns::{CorednsCommand, CorednsPlace, CorednsWriteArgs};
 pub use iam::{IamArgs, IamCommand, IamFormat, PolicyArgs, TrustArgs, Trusted};
+pub use self::status::StatusArgs;
 
 /// Multi-Cluster Services API for Kubernetes with AWS Cloud Map as the registry.
 #[derive(Debug, Parser)]
@@ -39,6 +41,8 @@ pub struct Cli {
 pub enum Command {
     /// Run the controller.
     Run(Box<RunArgs>),
+    /// Say what is wrong, where, and what to do: in the ClusterSet as this cluster sees it, or with one name.
+    Status(StatusArgs),
     /// Print the CustomResourceDefinitions as YAML.
     Crds,
     /// Inspect the ledger, through which the clusters of the ClusterSet exchange their exports.
@@ -190,8 +194,8 @@ pub struct KubeArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
     /// The controller's own namespace, which contains its Lease and its ledger record.
-    #[arg(long, env = "CLOUDMAP_MCS_NAMESPACE", value_name = "NAME", default_value = "cloudmap-mcs-system")]
-    pub namespace: String,
+    #[arg(long, env = "CLOUDMAP_MCS_CONTROLLER_NAMESPACE", value_name = "NAME", default_value = "cloudmap-mcs-system")]
+    pub controller_namespace: String,
 }
 
 /// The identity of the cluster, if ClusterProperties do not set it.

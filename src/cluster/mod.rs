@@ -20,7 +20,8 @@ pub(crate) mod memory;
 pub mod metrics;
 pub mod objects;
 #[cfg(test)]
-mod rbac;
+pub(crate) mod rbac;
+pub mod reader;
 pub mod record;
 pub mod selector;
 pub mod service_network;

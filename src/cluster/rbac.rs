@@ -25,20 +25,20 @@ use crate::{
 };
 
 /// The controller's namespace. Requests only in it need no more than a Role.
-const OWN: &str = "cloudmap-mcs-system";
+pub(crate) const OWN: &str = "cloudmap-mcs-system";
 
 /// What authorizes a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Access {
-    pub(super) namespace: Option<String>,
-    pub(super) group: String,
+pub(crate) struct Access {
+    pub(crate) namespace: Option<String>,
+    pub(crate) group: String,
     /// With its subresource, such as `services/status`.
-    pub(super) resource: String,
-    pub(super) name: Option<String>,
+    pub(crate) resource: String,
+    pub(crate) name: Option<String>,
 }
 
 impl Access {
-    pub(super) fn of(request: &Request) -> Self {
+    pub(crate) fn of(request: &Request) -> Self {
         let mut parts = request.path.trim_matches('/').split('/');
         let group = match parts.next() {
             Some("apis") => parts.next().unwrap_or_default().to_owned(),
@@ -77,9 +77,9 @@ fn verbs(request: &Request, access: &Access) -> &'static [&'static str] {
 }
 
 /// (own namespace only, group, resource, verb)
-type Permission = (bool, String, String, String);
+pub(crate) type Permission = (bool, String, String, String);
 
-fn needed(requests: &[Request]) -> BTreeSet<Permission> {
+pub(crate) fn needed(requests: &[Request]) -> BTreeSet<Permission> {
     requests
         .iter()
         .flat_map(|request| {
@@ -92,7 +92,7 @@ fn needed(requests: &[Request]) -> BTreeSet<Permission> {
         .collect()
 }
 
-fn granted(own: bool, rules: Vec<PolicyRule>) -> BTreeSet<Permission> {
+pub(crate) fn granted(own: bool, rules: Vec<PolicyRule>) -> BTreeSet<Permission> {
     let mut permissions = BTreeSet::new();
     for rule in rules {
         for group in rule.api_groups.iter().flatten() {
@@ -106,7 +106,7 @@ fn granted(own: bool, rules: Vec<PolicyRule>) -> BTreeSet<Permission> {
     permissions
 }
 
-fn manifest<T: serde::de::DeserializeOwned>(file: &str) -> T {
+pub(crate) fn manifest<T: serde::de::DeserializeOwned>(file: &str) -> T {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/rbac").join(file);
     serde_yaml_ng::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }

@@ -38,7 +38,7 @@ pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
 /// What the cluster of this command has recorded about another one, if it can be asked.
 async fn recorded(kube: &KubeArgs, cluster: &ClusterId) -> Option<Accepted> {
     let client = connect::kubernetes(kube).await.ok()?;
-    let (record, _) = RecordObject::new(client, &kube.namespace).load().await.ok()??;
+    let (record, _) = RecordObject::new(client, &kube.controller_namespace).load().await.ok()??;
     record.accepted.get(cluster.as_str()).cloned()
 }
 

@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_secs(2);
 /// Sets the flag in the record, on which the leader acts, and waits until the registry shows the result.
 pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
     let client = connect::kubernetes(&args.place.kube).await?;
-    let record = RecordObject::new(client.clone(), &args.place.kube.namespace);
+    let record = RecordObject::new(client.clone(), &args.place.kube.controller_namespace);
     let mut out = std::io::stdout();
     if args.undo {
         flag(&record, false).await?;
@@ -75,8 +75,8 @@ async fn flag(record: &RecordObject, leaving: bool) -> anyhow::Result<bool> {
         let Some((stored, version)) = RecordStore::load(record).await? else {
             anyhow::ensure!(
                 !leaving,
-                "this cluster has no ledger record: its controller has never led, or --namespace is not the \
-                 controller's namespace"
+                "this cluster has no ledger record: its controller has never led, or \
+                 --controller-namespace is another one"
             );
             return Ok(false);
         };

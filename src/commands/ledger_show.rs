@@ -1,9 +1,10 @@
 //! `ledger show`: the ledger as tables or JSON.
 
-use std::{fmt::Write as _, io::Write as _, time::Duration};
+use std::io::Write as _;
 
 use serde_json::{Value, json};
 
+use super::table::{Table, human, time};
 use crate::{
     app::connect,
     cli::{OutputFormat, ShowArgs},
@@ -91,7 +92,8 @@ fn tables(views: &[ClusterView]) -> String {
     format!("{clusters}\n{exports}\n{claims}")
 }
 
-fn state(view: &ClusterView) -> String {
+/// A word for what the ledger says of a cluster.
+pub(super) fn state(view: &ClusterView) -> String {
     match view.head.as_ref().map(|head| &head.presence) {
         None => "unreadable".to_owned(),
         Some(Presence::Live) if view.state.is_none() => "unverified".to_owned(),
@@ -176,68 +178,4 @@ fn endpoint_json(endpoint: &Endpoint) -> Value {
         "zone": endpoint.zone.as_deref(),
         "node": endpoint.node.as_deref(),
     })
-}
-
-fn time(seconds: i64) -> String {
-    k8s_openapi::jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
-}
-
-/// Formats an age as kubectl does.
-fn human(age: Duration) -> String {
-    match age.as_secs() {
-        seconds @ 0..120 => format!("{seconds}s"),
-        seconds @ 120..7200 => format!("{}m", seconds / 60),
-        seconds => format!("{}h", seconds / 3600),
-    }
-}
-
-/// A table with columns as wide as their widest cell, as kubectl prints them.
-struct Table<const N: usize> {
-    rows: Vec<[String; N]>,
-}
-
-impl<const N: usize> Table<N> {
-    fn new(header: [&str; N]) -> Self {
-        Self { rows: vec![header.map(str::to_owned)] }
-    }
-
-    fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells);
-    }
-}
-
-impl<const N: usize> std::fmt::Display for Table<N> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut widths = [0; N];
-        for row in &self.rows {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count());
-            }
-        }
-        for row in &self.rows {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(widths) {
-                write!(line, "{cell:<width$}   ")?;
-            }
-            writeln!(f, "{}", line.trim_end())?;
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_line_up() {
-        let mut table = Table::new(["A", "LONGER"]);
-        table.row(["value".to_owned(), "x".to_owned()]);
-        assert_eq!(table.to_string(), "A       LONGER\nvalue   x\n");
-    }
-
-    #[test]
-    fn ages_are_short() {
-        assert_eq!([5, 300, 9000].map(|s| human(Duration::from_secs(s))), ["5s", "5m", "2h"]);
-    }
 }

@@ -6,20 +6,23 @@ mod iam;
 mod leave;
 mod ledger_show;
 mod purge;
+mod status;
+mod table;
 
-use std::io::Write as _;
+use std::{io::Write as _, process::ExitCode};
 
 use crate::{
     api, app,
     cli::{Command, LedgerCommand},
 };
 
-/// Runs a command to its end.
+/// Runs a command to its end, and returns its exit status: a report may say that something is wrong.
 ///
 /// # Errors
 /// The reason why it failed, with a remedy.
-pub async fn execute(command: Command) -> anyhow::Result<()> {
+pub async fn execute(command: Command) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Status(args) => return status::status(args).await,
         Command::Run(args) => app::run(*args).await,
         Command::Crds => crds(),
         Command::Ledger(LedgerCommand::Show(args)) => ledger_show::show(args).await,
@@ -28,7 +31,8 @@ pub async fn execute(command: Command) -> anyhow::Result<()> {
         Command::Forget(args) => forget::forget(args).await,
         Command::Coredns(command) => coredns::coredns(command).await,
         Command::Iam(args) => iam::iam(&args),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn crds() -> anyhow::Result<()> {

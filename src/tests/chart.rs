@@ -10,7 +10,7 @@ use super::root;
 use crate::cli::Cli;
 
 /// A pod works in the cluster and in the namespace that it runs in.
-const NOT_SET_BY_VALUES: [&str; 3] = ["kubeconfig", "context", "namespace"];
+const NOT_SET_BY_VALUES: [&str; 3] = ["kubeconfig", "context", "controller-namespace"];
 
 fn read(file: &str) -> String {
     fs::read_to_string(root().join("config/chart").join(file)).unwrap()

@@ -8,9 +8,7 @@ use std::{
 use super::root;
 use crate::{
     api::{
-        conditions::{
-            ConflictState, ImportReadyReason, ImportStaleReason, ReadyReason, RegisteredReason, Row, ValidReason,
-        },
+        conditions::{ConflictState, RegisteredReason, Row, Verdict, export_rows, import_rows},
         events::EventReason,
     },
     model::ConflictReason,
@@ -52,18 +50,6 @@ fn documented(object: &str) -> Vec<Documented> {
     rows.collect()
 }
 
-fn export_rows() -> Vec<Row> {
-    let valid = ValidReason::ALL.iter().map(|reason| reason.row());
-    let ready = ReadyReason::ALL.iter().map(|reason| reason.row());
-    let conflict = ConflictState::ALL.iter().map(|state| state.row());
-    valid.chain(ready).chain(conflict).chain(RegisteredReason::ALL.iter().map(|reason| reason.row())).collect()
-}
-
-fn import_rows() -> Vec<Row> {
-    let ready = ImportReadyReason::ALL.iter().map(|reason| reason.row());
-    ready.chain(ImportStaleReason::ALL.iter().map(|reason| reason.row())).collect()
-}
-
 /// The reasons that a row can have on an object.
 fn reasons(row: &Row) -> BTreeSet<String> {
     if *row == ConflictState::Conflict.row() {
@@ -73,7 +59,7 @@ fn reasons(row: &Row) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_document_has_each_reason_of_a_condition_with_its_status_and_meaning_and_no_others() {
+fn the_document_has_each_reason_of_a_condition_with_its_status_meaning_and_remedy_and_no_others() {
     for (object, table) in [("ServiceExport", export_rows()), ("ServiceImport", import_rows())] {
         let documented = documented(object);
         for row in &table {
@@ -81,6 +67,12 @@ fn the_document_has_each_reason_of_a_condition_with_its_status_and_meaning_and_n
             let there = documented.iter().find(|there| there.0 == condition && there.1 == reasons(row));
             let (_, _, text) = there.unwrap_or_else(|| panic!("{object} {condition} {} is not explained", row.reason));
             assert!(text.contains(row.text), "{object} {condition} {}: {:?} is not in {text:?}", row.reason, row.text);
+            assert!(
+                text.contains(row.remedy),
+                "{object} {condition} {}: {:?} is not in {text:?}",
+                row.reason,
+                row.remedy
+            );
         }
         for (condition, documented, _) in &documented {
             let said = |row: &Row| {
@@ -88,6 +80,14 @@ fn the_document_has_each_reason_of_a_condition_with_its_status_and_meaning_and_n
             };
             assert!(table.iter().any(said), "{object} never says {condition} with {documented:?}");
         }
+    }
+}
+
+#[test]
+fn every_condition_that_is_bad_has_a_remedy_unless_somebody_wants_it_so() {
+    for row in export_rows().into_iter().chain(import_rows()) {
+        let wanted = row == RegisteredReason::Disabled.row();
+        assert_eq!(Verdict::new(row, "").is_bad() && !wanted, !row.remedy.is_empty(), "{row:?}");
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::api::{
-    ApiResource, AttachParams, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
-    PostParams,
+    ApiResource, AttachParams, DeleteParams, DynamicObject, GroupVersionKind, ListParams, LogParams, Patch,
+    PatchParams, PostParams,
 };
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
@@ -50,9 +50,12 @@ pub const NODE: Kind = kind("", "v1", "Node", "nodes");
 pub const CUSTOM_RESOURCE_DEFINITION: Kind =
     kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
 pub const ROLE_BINDING: Kind = kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
+pub const CLUSTER_ROLE_BINDING: Kind =
+    kind("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings");
+pub const SERVICE_ACCOUNT: Kind = kind("", "v1", "ServiceAccount", "serviceaccounts");
 const SUBJECT_ACCESS_REVIEW: Kind = kind("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews");
 
-const EVERY_KIND: [Kind; 15] = [
+const EVERY_KIND: [Kind; 17] = [
     NAMESPACE,
     POD,
     SERVICE,
@@ -67,6 +70,8 @@ const EVERY_KIND: [Kind; 15] = [
     SERVICE_IMPORT,
     CLUSTER_PROPERTY,
     ROLE_BINDING,
+    CLUSTER_ROLE_BINDING,
+    SERVICE_ACCOUNT,
     SUBJECT_ACCESS_REVIEW,
 ];
 
@@ -292,6 +297,13 @@ impl Cluster {
             .await
             .unwrap_or_else(|_| Err(anyhow::anyhow!("it did not end within {COMMAND:?}")))
             .with_context(what)
+    }
+
+    /// What a pod's first container printed.
+    pub async fn logs(&self, namespace: &str, pod: &str) -> Result<String> {
+        let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(self.client.clone(), namespace);
+        let what = || format!("failed to read the log of {namespace}/{pod} in {}", self.context);
+        pods.logs(pod, &LogParams::default()).await.with_context(what)
     }
 
     /// GETs a path of a pod's HTTP server through the API server.

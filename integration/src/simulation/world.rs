@@ -310,7 +310,7 @@ impl Slot {
 
 /// What the Deployment says.
 fn args() -> RunArgs {
-    let cli = Cli::try_parse_from(["cloudmap-mcs", "run", "--namespace", OWN]);
+    let cli = Cli::try_parse_from(["cloudmap-mcs", "run", "--controller-namespace", OWN]);
     match cli.map(|cli| cli.command) {
         Ok(Command::Run(args)) => *args,
         other => unreachable!("run is a command: {other:?}"),

@@ -4,6 +4,7 @@
 
 mod chart;
 mod claims;
+mod diagnosis;
 mod ecs;
 mod instances;
 mod load;

@@ -13,8 +13,9 @@ use kube::{Api, Client, api::PostParams};
 use super::{Error, LEASE, LeaseStore, Record, Timing};
 use crate::env;
 
-/// Annotations of the Lease for [`Record::yields`] and [`Record::bid`].
-const YIELDS: &str = "cloudmap-mcs/yields";
+/// Annotation of the Lease for [`Record::yields`].
+pub const YIELDS: &str = "cloudmap-mcs/yields";
+/// Annotation of the Lease for [`Record::bid`].
 const BID: &str = "cloudmap-mcs/bid";
 
 /// The Lease in Kubernetes.

@@ -1,0 +1,135 @@
+//! What people read when something is wrong: `status`, for somebody who may only read.
+
+use anyhow::{Context as _, Result};
+use cloudmap_mcs_integration::scenario::{
+    CLUSTER_ROLE_BINDING, Cluster, DEPLOYMENT, POD, PODS, SERVICE_ACCOUNT, World, eventually, holds, manifests,
+    system_namespace,
+};
+use serde_json::{Value, json};
+
+/// What a command printed, and how it ended.
+struct Ended {
+    code: i64,
+    output: String,
+}
+
+/// Lets a service account of this name read what `cloudmap-mcs-reader` allows, and nothing else.
+async fn create_reader(cluster: &Cluster, name: &str) -> Result<()> {
+    let system = system_namespace();
+    let metadata = json!({"name": name});
+    let subjects = json!([{"kind": "ServiceAccount", "name": name, "namespace": system}]);
+    let role =
+        |kind: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "cloudmap-mcs-reader"});
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata});
+    cluster.apply(&system, account).await?;
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": metadata,
+        "roleRef": role("ClusterRole"), "subjects": subjects,
+    });
+    cluster.apply("", binding).await.map(drop)
+}
+
+/// Runs `cloudmap-mcs` in a pod of its own: with the image and the settings of the controller, as the reader.
+async fn run_as(cluster: &Cluster, reader: &str, arguments: &[&str]) -> Result<Ended> {
+    let system = system_namespace();
+    let deployment = cluster.expect(DEPLOYMENT, &system, "cloudmap-mcs").await?;
+    let mut spec = deployment["spec"]["template"]["spec"].clone();
+    let container = spec["containers"][0].as_object_mut().context("the controller has no container")?;
+    for field in ["livenessProbe", "readinessProbe", "ports"] {
+        container.remove(field);
+    }
+    // The log of a pod has what its program prints on both outputs.
+    container.insert("args".to_owned(), json!([&["--log", "error"], arguments].concat()));
+    container.insert("volumeMounts".to_owned(), json!([{"name": "scratch", "mountPath": "/tmp"}]));
+    spec["volumes"] = json!([{"name": "scratch", "emptyDir": {}}]);
+    spec["serviceAccountName"] = reader.into();
+    spec["restartPolicy"] = "Never".into();
+    if let Some(spec) = spec.as_object_mut() {
+        spec.remove("serviceAccount");
+        spec.remove("topologySpreadConstraints");
+    }
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": reader}, "spec": spec});
+    cluster.delete(POD, &system, reader).await?;
+    eventually("the pod of an earlier command is gone", PODS, async || cluster.expect_none(POD, &system, reader).await)
+        .await?;
+    cluster.apply(&system, pod).await?;
+    let code = eventually("the command ends", PODS, async || {
+        let pod = cluster.expect(POD, &system, reader).await?;
+        let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"];
+        holds(ended.is_i64() || ended.is_u64(), "the container has ended", &pod["status"])?;
+        Ok(ended.as_i64().unwrap_or_default())
+    })
+    .await?;
+    Ok(Ended { code, output: cluster.logs(&system, reader).await? })
+}
+
+/// Checks how a command ended, and that its output has these words.
+fn says(ended: &Ended, code: i64, words: &[&str]) -> Result<()> {
+    holds(ended.code == code, &format!("the exit status is {code}, not {}", ended.code), &ended.output)?;
+    for word in words {
+        holds(ended.output.contains(word), &format!("it says {word:?}"), &ended.output)?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn status_follows_a_name_and_says_what_holds_it_up() {
+    World::run("status", async |world| {
+        let [source, other] = world.pair();
+        let reader = world.namespace.as_str();
+        for cluster in [source, other] {
+            create_reader(cluster, reader).await?;
+        }
+        let outcome = follow(world, reader).await;
+        for cluster in [source, other] {
+            cluster.delete(POD, &system_namespace(), reader).await?;
+            cluster.delete(SERVICE_ACCOUNT, &system_namespace(), reader).await?;
+            cluster.delete(CLUSTER_ROLE_BINDING, "", reader).await?;
+        }
+        outcome
+    })
+    .await;
+}
+
+async fn follow(world: &World, reader: &str) -> Result<()> {
+    let [source, other] = world.pair();
+    let namespace = world.namespace.as_str();
+    world.deploy(source, "web", 1).await?;
+    world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
+    world.apply(source, manifests::export("web")).await?;
+    world.imported(other, "web").await?;
+    world.followed(source, "web").await?;
+    world.export_condition(source, "web", "Registered", "True", "Registered").await?;
+
+    let name = world.name("web");
+    for cluster in [source, other] {
+        let ended = run_as(cluster, reader, &["status", "web", "-n", namespace]).await?;
+        let ledger = format!("ledger of {}", source.id);
+        let slices = format!("EndpointSlices from {}", source.id);
+        let target = format!("Cloud Map {namespace}/web");
+        says(&ended, 0, &["nothing is wrong", &ledger, "1 of 1 endpoints ready", &slices, &target, &name])?;
+    }
+
+    let ended = run_as(source, reader, &["status", "-n", namespace, "-o", "json"]).await?;
+    let report: Value = serde_json::from_str(&ended.output)?;
+    let findings = report["findings"].as_array().context("no findings")?;
+    let find = |about: &str| findings.iter().find(|finding| finding["about"] == about).cloned().unwrap_or_default();
+    holds(find("ServiceExports")["text"] == "1 of 1 are well", "the export is well", &report)?;
+    holds(find("registry")["state"] == "ok", "the registry was read", &report)?;
+
+    world.apply(source, manifests::export("ghost")).await?;
+    world.export_condition(source, "ghost", "Valid", "False", "NoService").await?;
+    let ended = run_as(source, reader, &["status", "ghost", "-n", namespace]).await?;
+    says(&ended, 1, &["the first is Service", "Create it, or delete the export"])?;
+    let ended = run_as(source, reader, &["status", "-n", namespace]).await?;
+    says(&ended, 1, &[&format!("ServiceExport {namespace}/ghost"), "Valid=False NoService"])?;
+
+    world.deploy(source, "web", 0).await?;
+    eventually("the Service has no endpoints", PODS, async || {
+        let left = world.local_addresses(source, "web").await?;
+        holds(left.is_empty(), "there are none", &left)
+    })
+    .await?;
+    let ended = run_as(source, reader, &["status", "web", "-n", namespace]).await?;
+    says(&ended, 1, &["the first is endpoints here", "get pods -l app=web"])
+}

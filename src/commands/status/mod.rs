@@ -1,0 +1,37 @@
+//! `status`: what is wrong, where, and what to do. It observes (each part may fail by itself), plans (pure), and prints.
+
+mod name;
+mod observe;
+mod overview;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::{io::Write as _, process::ExitCode};
+
+use self::observe::Observer;
+use crate::{
+    app::connect,
+    cli::{OutputFormat, StatusArgs},
+    model::ServiceKey,
+};
+
+pub(super) async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
+    let StatusArgs { place, name, namespace, output } = args;
+    let connection = connect::connection(&place.kube.cluster).await?;
+    let cloudmap = connect::registry_for_command(&place.aws).await.map_err(|error| format!("{error:#}"));
+    let observer = Observer { client: connection.client, place: &place, cloudmap };
+    let cluster = observer.cluster().await;
+    let report = if let Some(name) = name {
+        let key = ServiceKey::new(namespace.unwrap_or(connection.namespace), name);
+        name::plan(&cluster, &Box::pin(observer.name(&key, &cluster.ledger)).await)
+    } else {
+        overview::plan(&cluster, &observer.objects(namespace.as_deref()).await)
+    };
+    let text = match output {
+        OutputFormat::Table => report.table(),
+        OutputFormat::Json => serde_json::to_string_pretty(&report.json())? + "\n",
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(if report.first_wrong().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,493 @@
+//! One name, followed from the clusters that export it to DNS. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::{
+    api::{core::v1::Service, discovery::v1::EndpointSlice},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use kube::ResourceExt as _;
+
+use super::{
+    observe::{Cluster, Dns, Instances, Name},
+    overview::{cluster, is_silent, known, look_at_controller, of_import, since, subject, troubles},
+    report::{Finding, Report, State},
+};
+use crate::{
+    api::{
+        ServiceExport, ServiceImportType,
+        conditions::{ImportStaleReason, ValidReason, Verdict, export_rows},
+        names,
+    },
+    commands::ledger_show,
+    ledger::show::ClusterView,
+    model::{ClaimOwner, Exported, Registration, ServiceKey, Target},
+};
+
+/// The name in DNS, without the last dot.
+pub(super) fn dns_name(key: &ServiceKey) -> String {
+    format!("{}.{}.svc.clusterset.local", key.name, key.namespace)
+}
+
+/// The targets to which some cluster has a claim, or waits for one, for the ServiceExport or Service of this name.
+pub(super) fn targets(views: &[ClusterView], key: &ServiceKey) -> BTreeSet<Target> {
+    views.iter().flat_map(|view| claims(view, key)).map(|(claim, _)| claim.target.clone()).collect()
+}
+
+/// The claims of a cluster for this name, and whether they wait.
+fn claims<'a>(view: &'a ClusterView, key: &ServiceKey) -> impl Iterator<Item = (&'a Registration, bool)> {
+    let owner = ClaimOwner::export(key);
+    let held = view.catalog.registrations.values().map(|held| (held, false));
+    let all = held.chain(view.catalog.waiting.iter().map(|waiting| (waiting, true)));
+    all.filter(move |(claim, _)| claim.owner.is_same_service(&owner))
+}
+
+/// Where the name is held up, and what to do.
+pub(super) fn plan(seen: &Cluster, name: &Name) -> Report {
+    let follow = Follow::new(seen, name);
+    let mut findings = cluster(seen);
+    findings.push(follow.service());
+    findings.extend(follow.export());
+    findings.extend(follow.endpoints());
+    findings.extend(follow.ledger());
+    findings.extend(follow.targets());
+    findings.extend(follow.import());
+    findings.extend(follow.derived());
+    findings.extend(follow.slices());
+    findings.push(follow.dns());
+    Report { subject: format!("{} as seen by {}", name.key, subject(seen)), findings }
+}
+
+/// Ready endpoints, and all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Count {
+    ready: usize,
+    total: usize,
+}
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {} endpoints ready", self.ready, self.total)
+    }
+}
+
+impl Count {
+    fn of_ledger(exported: &Exported) -> Self {
+        let ready = exported.endpoints.iter().filter(|endpoint| endpoint.conditions.ready).count();
+        Self { ready, total: exported.endpoints.len() }
+    }
+
+    /// An endpoint with two families is in two slices: that of the family with most counts.
+    fn of_slices<'a>(slices: impl IntoIterator<Item = &'a EndpointSlice>) -> Self {
+        let mut families = BTreeMap::<&str, Self>::new();
+        for slice in slices {
+            let count = families.entry(&slice.address_type).or_default();
+            for endpoint in &slice.endpoints {
+                count.total += 1;
+                // The API says that a missing condition means ready.
+                let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready);
+                count.ready += usize::from(ready.unwrap_or(true));
+            }
+        }
+        families.into_values().max_by_key(|count| (count.ready, count.total)).unwrap_or_default()
+    }
+}
+
+struct Follow<'a> {
+    seen: &'a Cluster,
+    name: &'a Name,
+    /// The clusters in the ledger; none if it was not read.
+    views: &'a [ClusterView],
+    /// Who exports the name according to the ledger.
+    exporters: BTreeMap<&'a str, Count>,
+    own: Option<&'a str>,
+}
+
+impl<'a> Follow<'a> {
+    fn new(seen: &'a Cluster, name: &'a Name) -> Self {
+        let views = seen.ledger.as_deref().unwrap_or_default();
+        let exporters = views
+            .iter()
+            .filter_map(|view| Some((&*view.id, Count::of_ledger(view.catalog.exports.get(&name.key)?))))
+            .collect();
+        Self { seen, name, views, exporters, own: known(seen).map(|identity| identity.cluster.as_str()) }
+    }
+
+    fn kubectl(&self, rest: &str) -> String {
+        format!("`kubectl -n {} {rest}`", self.name.key.namespace)
+    }
+
+    fn exported_here(&self) -> bool {
+        matches!(self.name.export, Ok(Some(_)))
+    }
+
+    fn service(&self) -> Finding {
+        const ABOUT: &str = "Service";
+        let service = match &self.name.service {
+            Err(why) => return Finding::unread(ABOUT, why),
+            Ok(None) if self.exported_here() => {
+                let row = ValidReason::NoService.row();
+                return Finding::wrong(ABOUT, row.text, row.remedy);
+            }
+            Ok(None) => return Finding::absent(ABOUT, "none in this cluster"),
+            Ok(Some(service)) => service,
+        };
+        let spec = service.spec.clone().unwrap_or_default();
+        let kind = spec.type_.unwrap_or_default();
+        if kind == "ExternalName" && self.exported_here() {
+            let row = ValidReason::InvalidServiceType.row();
+            return Finding::wrong(ABOUT, row.text, row.remedy);
+        }
+        let ports: Vec<_> = spec
+            .ports
+            .unwrap_or_default()
+            .into_iter()
+            .map(|port| port_text(port.name.as_deref(), port.port, port.protocol.as_deref()))
+            .collect();
+        let text = format!("{kind} {}, {}", cluster_ips(service).join(","), listed("ports", &ports));
+        Finding::well(ABOUT, text).aged(self.age_of(service))
+    }
+
+    fn age_of(&self, object: &impl kube::Resource) -> Option<std::time::Duration> {
+        let Time(created) = object.meta().creation_timestamp.as_ref()?;
+        Some(since(self.seen.now, *created))
+    }
+
+    fn export(&self) -> Vec<Finding> {
+        const ABOUT: &str = "ServiceExport";
+        let export = match &self.name.export {
+            Err(why) => return vec![Finding::unread(ABOUT, why)],
+            Ok(None) => {
+                let known = self.seen.ledger.is_ok() && self.exporters.is_empty();
+                let nobody = known && matches!(self.name.import, Ok(None));
+                return vec![if nobody {
+                    let remedy = "Create a ServiceExport of this name where the Service is, or look for a misspelt name or namespace";
+                    Finding::wrong(ABOUT, "no cluster exports this name", remedy)
+                } else {
+                    Finding::absent(ABOUT, "this cluster does not export the name")
+                }];
+            }
+            Ok(Some(export)) => export,
+        };
+        let conditions = export.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        let wrong = troubles(ABOUT, &export_rows(), &export.metadata, conditions, self.seen.now);
+        if !wrong.is_empty() {
+            return wrong;
+        }
+        vec![Finding::well(ABOUT, summary(export)).aged(self.age_of(export))]
+    }
+
+    fn endpoints(&self) -> Option<Finding> {
+        const ABOUT: &str = "endpoints here";
+        let (true, Ok(Some(service))) = (self.exported_here(), &self.name.service) else { return None };
+        let slices = match &self.name.local {
+            Err(why) => return Some(Finding::unread(ABOUT, why)),
+            Ok(slices) => slices,
+        };
+        let count = Count::of_slices(slices);
+        if count.ready > 0 {
+            return Some(Finding::well(ABOUT, count.to_string()));
+        }
+        let selector = service.spec.clone().unwrap_or_default().selector.unwrap_or_default();
+        let selector: Vec<_> = selector.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let remedy = if selector.is_empty() {
+            "The Service has no selector: look at who writes its EndpointSlices".to_owned()
+        } else {
+            format!("Look at its pods: {}", self.kubectl(&format!("get pods -l {}", selector.join(","))))
+        };
+        let text = if count.total == 0 { "the Service has no endpoints".to_owned() } else { count.to_string() };
+        Some(Finding::wrong(ABOUT, text, remedy))
+    }
+
+    /// What each cluster's ledger says of the name, this cluster's first.
+    fn ledger(&self) -> Vec<Finding> {
+        if self.seen.ledger.is_err() {
+            return super::overview::ledger(self.seen);
+        }
+        let (own, others): (Vec<_>, Vec<_>) = self.views.iter().partition(|view| Some(&*view.id) == self.own);
+        let mut findings: Vec<_> = own.into_iter().filter_map(|view| self.own_ledger(view)).collect();
+        if findings.is_empty() && self.exported_here() {
+            let text = "this cluster is not in the ledger";
+            findings.push(Finding::wrong("ledger", text, look_at_controller(self.seen)));
+        }
+        findings.extend(others.into_iter().filter_map(|view| self.other_ledger(view)));
+        findings
+    }
+
+    fn own_ledger(&self, view: &ClusterView) -> Option<Finding> {
+        let about = format!("ledger of {}", view.id);
+        let position = view.head.as_ref().map_or_else(String::new, |head| format!("position {}: ", head.position));
+        let finding = match (self.exported_here(), self.exporters.get(&*view.id)) {
+            (false, None) => return None,
+            (true, Some(count)) => {
+                let here = self.name.local.as_ref().map(Count::of_slices).unwrap_or_default();
+                let text = format!("{position}{count}");
+                if count.ready == 0 && here.ready > 0 {
+                    let remedy =
+                        "Addresses that cannot be endpoints are left out: look at the Events of the ServiceExport";
+                    Finding::wrong(about, text, remedy)
+                } else {
+                    Finding::well(about, text)
+                }
+            }
+            (true, None) => {
+                let remedy = "The conditions of the ServiceExport say why; if they are well, wait some seconds";
+                Finding::wrong(about, format!("{position}the export is not there"), remedy)
+            }
+            (false, Some(_)) => {
+                let text = format!("{position}the export is still there, but no ServiceExport is");
+                Finding::wrong(about, text, look_at_controller(self.seen))
+            }
+        };
+        Some(finding.aged(view.age))
+    }
+
+    fn other_ledger(&self, view: &ClusterView) -> Option<Finding> {
+        let about = format!("ledger of {}", view.id);
+        let live = view.head.as_ref().is_none_or(|head| head.is_live());
+        let finding = match self.exporters.get(&*view.id) {
+            None if live && view.state.is_none() => Finding::wrong(
+                about,
+                format!("{}, so it may export the name: {}", ledger_show::state(view), view.problems.join("; ")),
+                "Its last state that could be read stays in use. Look at the controller there",
+            ),
+            None => return None,
+            Some(count) if is_silent(view) => {
+                let silent = ImportStaleReason::ClusterSilent.row();
+                Finding::wrong(about, format!("silent: {count} when it was last written"), silent.remedy)
+            }
+            Some(count) if count.ready == 0 => {
+                let remedy =
+                    format!("Run `cloudmap-mcs status {} -n {}` there", self.name.key.name, self.name.key.namespace);
+                Finding::wrong(about, count.to_string(), remedy)
+            }
+            Some(count) => {
+                let kind = view.catalog.exports.get(&self.name.key).map(|exported| exported.export.service_type);
+                let kind = kind.map_or_else(String::new, |kind| format!("{kind}, "));
+                Finding::well(about, format!("{kind}{count}"))
+            }
+        };
+        Some(finding.aged(view.age))
+    }
+
+    fn targets(&self) -> impl Iterator<Item = Finding> {
+        self.name.targets.iter().map(|(target, instances)| {
+            let about = format!("Cloud Map {target}");
+            let claimed: Vec<_> = self
+                .views
+                .iter()
+                .flat_map(|view| claims(view, &self.name.key).map(move |claim| (&view.id, claim)))
+                .filter(|(_, (claim, _))| claim.target == *target)
+                .map(|(id, (claim, waits))| match (waits, claim.retiring) {
+                    (true, _) => format!("{id} waits for an older claim"),
+                    (_, true) => format!("{id} withdraws its instances"),
+                    _ => format!("claimed by {id}"),
+                })
+                .collect();
+            let claimed = claimed.join(", ");
+            match instances {
+                Err(why) => {
+                    Finding::new(about, State::Unseen, format!("{claimed}; instances not read from here: {why}"))
+                }
+                Ok(None) => Finding::absent(about, format!("{claimed}; there is no such Cloud Map service")),
+                Ok(Some(instances)) => Finding::well(about, format!("{claimed}; {}", instances_text(instances))),
+            }
+        })
+    }
+
+    fn import(&self) -> Vec<Finding> {
+        const ABOUT: &str = "ServiceImport";
+        let import = match &self.name.import {
+            Err(why) => return vec![Finding::unread(ABOUT, why)],
+            Ok(None) => return vec![self.no_import()],
+            Ok(Some(import)) => import,
+        };
+        let wrong = of_import(import, self.seen.now);
+        if !wrong.is_empty() {
+            return wrong.into_iter().map(|finding| Finding { about: ABOUT.to_owned(), ..finding }).collect();
+        }
+        let ports: Vec<_> = import
+            .spec
+            .ports
+            .iter()
+            .map(|port| port_text(port.name.as_deref(), port.port, port.protocol.as_deref()))
+            .collect();
+        let clusters = import.status.iter().flat_map(|status| &status.clusters);
+        let clusters: Vec<_> = clusters.map(|status| status.cluster.clone()).collect();
+        let ips = import.spec.ips.join(",");
+        let text =
+            format!("{} {ips}, {}, {}", import.spec.type_.as_str(), listed("ports", &ports), listed("from", &clusters));
+        vec![Finding::well(ABOUT, text).aged(self.age_of(import))]
+    }
+
+    fn no_import(&self) -> Finding {
+        const ABOUT: &str = "ServiceImport";
+        let namespace = &self.name.key.namespace;
+        if self.exporters.is_empty() {
+            return Finding::absent(ABOUT, "none, as nobody is known to export the name");
+        }
+        if matches!(self.name.namespace, Ok(false)) {
+            let remedy = format!("Create it, if pods here need the name: `kubectl create namespace {namespace}`");
+            return Finding::wrong(ABOUT, format!("this cluster has no namespace {namespace}"), remedy);
+        }
+        if namespace.starts_with("kube-") || **namespace == *self.seen.own {
+            let remedy = "Export from another namespace";
+            return Finding::wrong(ABOUT, "no cluster imports names of system namespaces", remedy);
+        }
+        let remedy =
+            format!("Wait some seconds, look at {}. {}", self.kubectl("get events"), look_at_controller(self.seen));
+        Finding::wrong(ABOUT, "there is none, although the name is exported", remedy)
+    }
+
+    fn derived(&self) -> Option<Finding> {
+        const ABOUT: &str = "derived Service";
+        let Ok(Some(import)) = &self.name.import else { return None };
+        let derived = match &self.name.derived {
+            Err(why) => return Some(Finding::unread(ABOUT, why)),
+            Ok(derived) => derived,
+        };
+        let remedy = || format!("Wait some seconds, look at {}", self.kubectl("get events"));
+        Some(match derived {
+            _ if import.spec.type_ == ServiceImportType::Headless => {
+                Finding::absent(ABOUT, "a headless import has none")
+            }
+            None => Finding::wrong(ABOUT, "there is none, so the name has no address", remedy()),
+            Some(derived) => {
+                let (name, ips) = (derived.name_any(), cluster_ips(derived));
+                let ours = derived.labels().get(names::LABEL_MANAGED_BY).map(String::as_str) == Some(names::MANAGED_BY);
+                let finding = if !ours {
+                    let text = format!("{name} is somebody else's, and is left alone");
+                    Finding::wrong(ABOUT, text, "Delete it, or stop whatever creates it")
+                } else if !import.spec.ips.iter().all(|ip| ips.contains(ip)) {
+                    let text = format!("{name} has {}, the ServiceImport {}", ips.join(","), import.spec.ips.join(","));
+                    Finding::wrong(ABOUT, text, remedy())
+                } else {
+                    Finding::well(ABOUT, format!("{name} {}", ips.join(",")))
+                };
+                finding.aged(self.age_of(derived))
+            }
+        })
+    }
+
+    /// The EndpointSlices of each source, compared with what the source exports.
+    fn slices(&self) -> Vec<Finding> {
+        let slices = match &self.name.imported {
+            Err(why) => return vec![Finding::unread("EndpointSlices", why)],
+            Ok(slices) => slices,
+        };
+        let mut sources = BTreeMap::<&str, Vec<&EndpointSlice>>::new();
+        for slice in slices.iter().filter(|slice| is_ours(slice)) {
+            let source = slice.labels().get(names::LABEL_SOURCE_CLUSTER).map_or("", String::as_str);
+            sources.entry(source).or_default().push(slice);
+        }
+        if matches!(self.name.import, Ok(Some(_))) {
+            for exporter in self.exporters.keys() {
+                sources.entry(exporter).or_default();
+            }
+        }
+        sources.into_iter().map(|(source, slices)| self.slices_of(source, &slices)).collect()
+    }
+
+    fn slices_of(&self, source: &str, slices: &[&EndpointSlice]) -> Finding {
+        let about = format!("EndpointSlices from {source}");
+        let count = Count::of_slices(slices.iter().copied());
+        let in_ledger = self.views.iter().any(|view| *view.id == *source);
+        match self.exporters.get(source) {
+            Some(there) if count.ready == 0 && there.ready > 0 => {
+                let remedy = format!(
+                    "Wait some seconds. Addresses that cannot be endpoints are left out: look at {}",
+                    self.kubectl(&format!("get events --field-selector involvedObject.name={}", self.name.key.name))
+                );
+                Finding::wrong(about, format!("{count}, but the ledger has {there}"), remedy)
+            }
+            None if in_ledger && count.total > 0 => {
+                let text = format!("{count}, but the ledger has no such export any more");
+                Finding::wrong(about, text, look_at_controller(self.seen))
+            }
+            _ => Finding::well(about, count.to_string()),
+        }
+    }
+
+    fn dns(&self) -> Finding {
+        let about = "DNS";
+        let name = dns_name(&self.name.key);
+        let Ok(Some(import)) = &self.name.import else {
+            return Finding::absent(about, format!("{name} has no answer without a ServiceImport"));
+        };
+        let asked = match &self.name.dns {
+            Dns::NotAsked => {
+                let ask =
+                    self.kubectl(&format!("run ask --rm -it --restart=Never --image=busybox -- nslookup {name}."));
+                return Finding::absent(about, format!("{name} was not asked from here; to ask in a pod: {ask}"));
+            }
+            Dns::Asked(asked) => asked,
+        };
+        let remedy =
+            "Let CoreDNS answer for clusterset.local: `cloudmap-mcs coredns check` names what is missing";
+        match asked {
+            Err(why) => Finding::wrong(about, format!("{name} has no answer: {why}"), remedy),
+            Ok(answers) => {
+                let answers: Vec<_> = answers.iter().map(ToString::to_string).collect();
+                let expected = import.spec.ips.iter().all(|ip| answers.contains(ip));
+                if expected && !answers.is_empty() {
+                    Finding::well(about, format!("{name} is {}", answers.join(", ")))
+                } else {
+                    let text = format!(
+                        "{name} is {}, the ServiceImport has {}",
+                        answers.join(", "),
+                        import.spec.ips.join(", ")
+                    );
+                    Finding::wrong(about, text, remedy)
+                }
+            }
+        }
+    }
+}
+
+fn is_ours(slice: &EndpointSlice) -> bool {
+    slice.labels().get(names::LABEL_SLICE_MANAGED_BY).map(String::as_str) == Some(names::MANAGED_BY)
+}
+
+/// The reasons of the conditions. What is not so because somebody wants it is said in full.
+fn summary(export: &ServiceExport) -> String {
+    let rows = export_rows();
+    let conditions = export.status.iter().flat_map(|status| &status.conditions);
+    let said = conditions.filter_map(|condition| {
+        let row = rows.iter().find(|row| row.explains(condition))?;
+        let bad = Verdict::new(*row, "").is_bad();
+        Some(if bad {
+            format!("{}={} {}", row.condition, row.status.as_str(), row.reason)
+        } else {
+            row.reason.to_owned()
+        })
+    });
+    said.collect::<Vec<_>>().join(", ")
+}
+
+fn cluster_ips(service: &Service) -> Vec<String> {
+    let spec = service.spec.clone().unwrap_or_default();
+    spec.cluster_ips.filter(|ips| !ips.is_empty()).unwrap_or_else(|| spec.cluster_ip.into_iter().collect())
+}
+
+fn port_text(name: Option<&str>, port: i32, protocol: Option<&str>) -> String {
+    let name = name.filter(|name| !name.is_empty()).map_or_else(String::new, |name| format!("{name}:"));
+    format!("{name}{port}/{}", protocol.unwrap_or("TCP"))
+}
+
+fn listed(what: &str, parts: &[String]) -> String {
+    if parts.is_empty() { format!("no {what}") } else { format!("{what} {}", parts.join(", ")) }
+}
+
+fn instances_text(instances: &Instances) -> String {
+    let Instances { registered, unhealthy, truncated } = instances;
+    let of = |(cluster, count): (&String, &usize)| match cluster.as_str() {
+        "" => format!("{count} of others"),
+        cluster => format!("{count} of {cluster}"),
+    };
+    let counts: Vec<_> = registered.iter().map(of).collect();
+    let counts =
+        if counts.is_empty() { "no instances".to_owned() } else { format!("instances: {}", counts.join(", ")) };
+    let unhealthy = if *unhealthy == 0 { String::new() } else { format!(", {unhealthy} unhealthy") };
+    let truncated = if *truncated { ", and more than AWS returns" } else { "" };
+    format!("{counts}{unhealthy}{truncated}")
+}

@@ -1,0 +1,285 @@
+//! What `status` reads. Each part may fail by itself, and the rest goes on.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+
+use k8s_openapi::{
+    api::{
+        coordination::v1::Lease,
+        core::v1::{Namespace, Service},
+        discovery::v1::EndpointSlice,
+    },
+    jiff::Timestamp,
+};
+use kube::{Api, Client, api::ListParams};
+use tokio::time::timeout;
+
+use crate::{
+    api::{ServiceExport, ServiceImport, names},
+    app::connect,
+    cli::PlaceArgs,
+    cloudmap::{CloudMap, ErrorKind, Lane, attributes},
+    cluster::{
+        identity::{self, Identity, IdentityError},
+        lease,
+        reader::{Unread, read},
+        record::{Record, RecordObject, RecordStore as _},
+    },
+    env,
+    import::derived_name,
+    ledger::show::{self, ClusterView},
+    model::{ClusterSetId, ServiceKey, Target},
+};
+
+/// A part that Kubernetes showed, or why not.
+pub(super) type Read<T> = Result<T, Unread>;
+
+/// How long the registry and DNS may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+const DNS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What every report begins with.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub(super) now: Timestamp,
+    /// The controller's namespace.
+    pub(super) own: String,
+    pub(super) identity: Read<Result<Identity, IdentityError>>,
+    pub(super) lease: Read<Option<Leader>>,
+    /// The ledger's record; the error is a text.
+    pub(super) record: Result<Option<Record>, String>,
+    pub(super) ledger: Result<Vec<ClusterView>, Dark>,
+}
+
+/// The Lease.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Leader {
+    pub(super) holder: Option<String>,
+    pub(super) acquired: Option<Timestamp>,
+    pub(super) renewed: Option<Timestamp>,
+    pub(super) transitions: i32,
+    /// Why it would rather not lead.
+    pub(super) yields: Option<String>,
+}
+
+/// The registry was not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Dark {
+    /// There is nothing to read, because this cluster is in no ClusterSet, or its identity is not known.
+    NoClusterSet,
+    /// There is no ledger, in the account and region that were asked.
+    NoLedger(String),
+    /// Credentials, region or network are missing here.
+    Unseen(String),
+}
+
+/// All exports and imports, or those of one namespace.
+#[derive(Debug)]
+pub(super) struct Objects {
+    pub(super) exports: Read<Vec<ServiceExport>>,
+    pub(super) imports: Read<Vec<ServiceImport>>,
+}
+
+/// Everything about one name.
+#[derive(Debug)]
+pub(super) struct Name {
+    pub(super) key: ServiceKey,
+    pub(super) namespace: Read<bool>,
+    pub(super) service: Read<Option<Service>>,
+    pub(super) export: Read<Option<ServiceExport>>,
+    /// The EndpointSlices of the Service in this cluster.
+    pub(super) local: Read<Vec<EndpointSlice>>,
+    pub(super) targets: Vec<(Target, Result<Option<Instances>, String>)>,
+    pub(super) import: Read<Option<ServiceImport>>,
+    pub(super) derived: Read<Option<Service>>,
+    /// The EndpointSlices of the import.
+    pub(super) imported: Read<Vec<EndpointSlice>>,
+    pub(super) dns: Dns,
+}
+
+/// The instances in a target, as the discovery plane has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Instances {
+    /// How many of each cluster; of others under the empty text.
+    pub(super) registered: BTreeMap<String, usize>,
+    /// How many of all fail their health check.
+    pub(super) unhealthy: usize,
+    /// There are more than AWS returns.
+    pub(super) truncated: bool,
+}
+
+/// What the cluster's DNS answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Dns {
+    /// This machine does not use the cluster's DNS.
+    NotAsked,
+    Asked(Result<Vec<IpAddr>, String>),
+}
+
+/// Where `status` looks.
+pub(super) struct Observer<'a> {
+    pub(super) client: Client,
+    pub(super) place: &'a PlaceArgs,
+    /// The registry, or why it cannot be asked.
+    pub(super) cloudmap: Result<Arc<dyn CloudMap>, String>,
+}
+
+impl Observer<'_> {
+    pub(super) async fn cluster(&self) -> Cluster {
+        let own = &self.place.kube.controller_namespace;
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), own);
+        let record = RecordObject::new(self.client.clone(), own);
+        let (identity, lease, record) =
+            tokio::join!(self.identity(), read(leases.get_opt(lease::LEASE)), record.load());
+        let known = identity.as_ref().ok().and_then(|identity| identity.as_ref().ok());
+        let clusterset = known.and_then(|identity| identity.clusterset.clone());
+        let clusterset = clusterset.or_else(|| self.place.identity.clusterset_id.clone());
+        Cluster {
+            now: env::timestamp(),
+            own: own.clone(),
+            ledger: self.ledger(clusterset).await,
+            lease: lease.map(|lease| lease.map(Leader::from)),
+            record: record.map(|record| record.map(|(record, _)| record)).map_err(|error| error.to_string()),
+            identity,
+        }
+    }
+
+    async fn identity(&self) -> Read<Result<Identity, IdentityError>> {
+        let (uid, properties) =
+            tokio::join!(identity::kube_system_uid(&self.client), identity::properties(&self.client));
+        Ok(identity::resolve(&properties?, &connect::flags(&self.place.identity), &uid?))
+    }
+
+    async fn ledger(&self, clusterset: Option<ClusterSetId>) -> Result<Vec<ClusterView>, Dark> {
+        let clusterset = clusterset.ok_or(Dark::NoClusterSet)?;
+        let cloudmap = self.cloudmap.clone().map_err(Dark::Unseen)?;
+        match timeout(PATIENCE, show::read_all(cloudmap, &clusterset)).await {
+            Err(_) => Err(Dark::Unseen(format!("no answer within {} s", PATIENCE.as_secs()))),
+            Ok(Err(error @ show::Error::NoLedger(_))) => Err(Dark::NoLedger(error.to_string())),
+            Ok(read) => read.map_err(|error| Dark::Unseen(error.to_string())),
+        }
+    }
+
+    pub(super) async fn objects(&self, namespace: Option<&str>) -> Objects {
+        let (exports, imports): (Api<ServiceExport>, Api<ServiceImport>) = match namespace {
+            Some(namespace) => {
+                (Api::namespaced(self.client.clone(), namespace), Api::namespaced(self.client.clone(), namespace))
+            }
+            None => (Api::all(self.client.clone()), Api::all(self.client.clone())),
+        };
+        let all = ListParams::default();
+        let (exports, imports) = tokio::join!(read(exports.list(&all)), read(imports.list(&all)));
+        Objects { exports: exports.map(|list| list.items), imports: imports.map(|list| list.items) }
+    }
+
+    /// Lists with the name as a selector: who may list, as the controller's own role, need not be allowed to get.
+    pub(super) async fn name(&self, key: &ServiceKey, ledger: &Result<Vec<ClusterView>, Dark>) -> Name {
+        let named = |name: &str| ListParams::default().fields(&format!("metadata.name={name}"));
+        let labelled = |label: &str| ListParams::default().labels(&format!("{label}={}", key.name));
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let services: Api<Service> = Api::namespaced(self.client.clone(), &key.namespace);
+        let exports: Api<ServiceExport> = Api::namespaced(self.client.clone(), &key.namespace);
+        let imports: Api<ServiceImport> = Api::namespaced(self.client.clone(), &key.namespace);
+        let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);
+        let (this, of_namespace, derived) = (named(&key.name), named(&key.namespace), named(&derived_name(key)));
+        let (of_service, of_import) =
+            (labelled(names::LABEL_KUBERNETES_SERVICE_NAME), labelled(names::LABEL_SERVICE_NAME));
+        let (namespace, service, export, local, import, derived, imported, targets, dns) = tokio::join!(
+            read(namespaces.list(&of_namespace)),
+            read(services.list(&this)),
+            read(exports.list(&this)),
+            read(slices.list(&of_service)),
+            read(imports.list(&this)),
+            read(services.list(&derived)),
+            read(slices.list(&of_import)),
+            self.targets(ledger.as_deref().unwrap_or_default(), key),
+            self.dns(key),
+        );
+        Name {
+            key: key.clone(),
+            namespace: namespace.map(|list| !list.items.is_empty()),
+            service: service.map(|list| list.items.into_iter().next()),
+            export: export.map(|list| list.items.into_iter().next()),
+            local: local.map(|list| list.items),
+            targets,
+            import: import.map(|list| list.items.into_iter().next()),
+            derived: derived.map(|list| list.items.into_iter().next()),
+            imported: imported.map(|list| list.items),
+            dns,
+        }
+    }
+
+    /// The instances in every target to which some cluster has a claim for this name.
+    async fn targets(
+        &self,
+        views: &[ClusterView],
+        key: &ServiceKey,
+    ) -> Vec<(Target, Result<Option<Instances>, String>)> {
+        let mut found = Vec::new();
+        let Ok(cloudmap) = &self.cloudmap else { return found };
+        for target in super::name::targets(views, key) {
+            let instances = timeout(PATIENCE, instances(&**cloudmap, &target)).await;
+            found.push((target, instances.unwrap_or_else(|_| Err("no answer".to_owned()))));
+        }
+        found
+    }
+
+    async fn dns(&self, key: &ServiceKey) -> Dns {
+        let kube = &self.place.kube.cluster;
+        let in_this_cluster = kube.kubeconfig.is_none() && kube.context.is_none() && is_pod();
+        if !in_this_cluster {
+            return Dns::NotAsked;
+        }
+        // With the last dot, so that no search domain is tried.
+        let question = format!("{}.:0", super::name::dns_name(key));
+        Dns::Asked(match timeout(DNS_PATIENCE, tokio::net::lookup_host(question)).await {
+            Err(_) => Err(format!("no answer within {} s", DNS_PATIENCE.as_secs())),
+            Ok(Err(error)) => Err(error.to_string()),
+            Ok(Ok(answers)) => {
+                let mut answers: Vec<_> = answers.map(|address| address.ip()).collect();
+                answers.sort_unstable();
+                answers.dedup();
+                Ok(answers)
+            }
+        })
+    }
+}
+
+fn is_pod() -> bool {
+    std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && std::env::var_os("KUBECONFIG").is_none()
+}
+
+/// What `DiscoverInstances` returns for a target; `None` if there is no such service.
+async fn instances(cloudmap: &dyn CloudMap, target: &Target) -> Result<Option<Instances>, String> {
+    let namespaces = cloudmap.list_namespaces(Lane::Instances).await.map_err(|error| error.to_string())?;
+    let of_target = namespaces.iter().filter(|namespace| namespace.name == target.namespace);
+    let Some(namespace) = of_target.min_by_key(|namespace| namespace.precedence()) else { return Ok(None) };
+    let found =
+        cloudmap.discover_instances(&namespace.http_name, &target.service, &BTreeMap::new(), Lane::Instances).await;
+    match found {
+        Ok(discovery) => {
+            let mut registered = BTreeMap::new();
+            for instance in &discovery.instances {
+                let cluster = instance.attributes.get(attributes::CLUSTER).cloned().unwrap_or_default();
+                *registered.entry(cluster).or_default() += 1;
+            }
+            let (unhealthy, truncated) = (discovery.unhealthy.len(), discovery.truncated);
+            Ok(Some(Instances { registered, unhealthy, truncated }))
+        }
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl From<Lease> for Leader {
+    fn from(lease: Lease) -> Self {
+        let mut annotations = lease.metadata.annotations.unwrap_or_default();
+        let spec = lease.spec.unwrap_or_default();
+        Self {
+            holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+            acquired: spec.acquire_time.map(|time| time.0),
+            renewed: spec.renew_time.map(|time| time.0),
+            transitions: spec.lease_transitions.unwrap_or(0),
+            yields: annotations.remove(lease::YIELDS),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The ClusterSet as this cluster sees it. Pure.
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
+    jiff::Timestamp,
+};
+use kube::ResourceExt as _;
+
+use super::{
+    observe::{Cluster, Dark, Leader, Objects, Read},
+    report::{Finding, Report, State},
+};
+use crate::{
+    api::{
+        ServiceImport,
+        conditions::{ImportStaleReason, ReadyReason, Row, export_rows, import_rows},
+        names,
+    },
+    cluster::{identity::Identity, lease::LEASE, record::RECORD},
+    commands::{ledger_show, table::human},
+    ledger::show::ClusterView,
+};
+
+/// A Lease that was not renewed for this long has no leader, unless the clock here is wrong: renewals come every 3 s.
+const RENEWED: Duration = Duration::from_secs(30);
+/// A controller reports on a new object within this time.
+const REPORTED: Duration = Duration::from_secs(30);
+
+/// What is wrong in the ClusterSet, as far as this cluster sees it.
+pub(super) fn plan(seen: &Cluster, objects: &Objects) -> Report {
+    let mut findings = cluster(seen);
+    findings.extend(ledger(seen));
+    let exports = objects.exports.as_ref().map(|exports| {
+        let wrong = |export: &crate::api::ServiceExport| {
+            let conditions = export.status.as_ref().map_or(&[][..], |status| &status.conditions);
+            troubles(&about("ServiceExport", &export.metadata), &export_rows(), &export.metadata, conditions, seen.now)
+        };
+        exports.iter().map(wrong).collect()
+    });
+    findings.extend(counted("ServiceExports", exports));
+    let imports =
+        objects.imports.as_ref().map(|imports| imports.iter().map(|import| of_import(import, seen.now)).collect());
+    findings.extend(counted("ServiceImports", imports));
+    Report { subject: subject(seen), findings }
+}
+
+/// A row with their number, and the findings of those that are not well.
+fn counted(about: &str, found: Result<Vec<Vec<Finding>>, &crate::cluster::reader::Unread>) -> Vec<Finding> {
+    match found {
+        Err(why) => vec![Finding::unread(about, why)],
+        Ok(each) => {
+            let well = each.iter().filter(|findings| findings.is_empty()).count();
+            let text = format!("{well} of {} are well", each.len());
+            std::iter::once(Finding::well(about, text)).chain(each.into_iter().flatten()).collect()
+        }
+    }
+}
+
+/// What is wrong with a ServiceImport.
+pub(super) fn of_import(import: &ServiceImport, now: Timestamp) -> Vec<Finding> {
+    let about = about("ServiceImport", &import.metadata);
+    if import.labels().get(names::LABEL_MANAGED_BY).map(String::as_str) != Some(names::MANAGED_BY) {
+        let text = "this controller did not create it, and leaves it alone";
+        return vec![Finding::wrong(about, text, "Delete it, or stop whatever creates it")];
+    }
+    let conditions = import.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    troubles(&about, &import_rows(), &import.metadata, conditions, now)
+}
+
+fn about(kind: &str, metadata: &ObjectMeta) -> String {
+    let part = |text: &Option<String>| text.clone().unwrap_or_default();
+    format!("{kind} {}/{}", part(&metadata.namespace), part(&metadata.name))
+}
+
+/// Whom the report is about.
+pub(super) fn subject(seen: &Cluster) -> String {
+    match &seen.identity {
+        Ok(Ok(Identity { cluster, clusterset: Some(set), .. })) => format!("{cluster} in the ClusterSet {set}"),
+        Ok(Ok(Identity { cluster, .. })) => format!("{cluster} in no ClusterSet"),
+        _ => "this cluster".to_owned(),
+    }
+}
+
+/// Time since then, which is none if the clock here is behind.
+pub(super) fn since(now: Timestamp, then: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(then)).unwrap_or_default()
+}
+
+/// The identity, the leader and the record: without them nothing else works.
+pub(super) fn cluster(seen: &Cluster) -> Vec<Finding> {
+    let mut findings = vec![identity(&seen.identity), leader(seen)];
+    findings.extend(match &seen.record {
+        Err(why) => Some(Finding::new("record", State::Unseen, why.clone())),
+        Ok(Some(record)) if record.leaving => Some(Finding::wrong(
+            "membership",
+            "this cluster is leaving its ClusterSet: nothing of it is exported, and nothing imported",
+            "If that is not wanted: `cloudmap-mcs leave --undo`",
+        )),
+        Ok(None) => Some(Finding::absent("record", format!("there is no ConfigMap {RECORD}: no leader has begun yet"))),
+        Ok(Some(_)) => None,
+    });
+    findings
+}
+
+fn identity(identity: &Read<Result<Identity, crate::cluster::identity::IdentityError>>) -> Finding {
+    const ABOUT: &str = "identity";
+    match identity {
+        Err(why) => Finding::unread(ABOUT, why),
+        Ok(Err(error)) => Finding::wrong(ABOUT, error.to_string(), "Nothing is exported or imported until then"),
+        Ok(Ok(Identity { cluster, clusterset: Some(set), uid })) => {
+            Finding::well(ABOUT, format!("cluster {cluster} of the ClusterSet {set}, UID {uid}"))
+        }
+        Ok(Ok(Identity { cluster, .. })) => {
+            let outside = ReadyReason::Outside.row();
+            Finding::wrong(ABOUT, format!("cluster {cluster}: {}", outside.text), outside.remedy)
+        }
+    }
+}
+
+/// Where to look when the controller does not do what it should.
+pub(super) fn look_at_controller(seen: &Cluster) -> String {
+    let own = &seen.own;
+    format!("Look at the controller: `kubectl -n {own} get pods`, `kubectl -n {own} logs deployment/cloudmap-mcs`")
+}
+
+fn leader(seen: &Cluster) -> Finding {
+    const ABOUT: &str = "leader";
+    let wrong = |text: String| Finding::wrong(ABOUT, text, look_at_controller(seen));
+    match &seen.lease {
+        Err(why) => Finding::unread(ABOUT, why),
+        Ok(None) => Finding::wrong(
+            ABOUT,
+            format!("there is no Lease {LEASE} in the namespace {}: no controller has led here", seen.own),
+            "Install the controller, or name its namespace with `--controller-namespace`",
+        ),
+        Ok(Some(Leader { holder: None, renewed, .. })) => {
+            wrong("nobody leads: the Lease was released".to_owned()).aged(renewed.map(|then| since(seen.now, then)))
+        }
+        Ok(Some(Leader { holder: Some(holder), acquired, renewed, transitions, yields })) => {
+            let age = renewed.map(|then| since(seen.now, then));
+            let finding = match (age, yields) {
+                (None, _) => wrong(format!("{holder} has never renewed the Lease")),
+                (Some(age), _) if age > RENEWED => {
+                    wrong(format!("nobody leads: {holder} has not renewed the Lease for {}", human(age)))
+                }
+                (Some(_), Some(why)) => wrong(format!("{holder} leads, but would rather not: {why}")),
+                (Some(_), None) => {
+                    let since =
+                        acquired.map_or_else(String::new, |then| format!(" for {}", human(since(seen.now, then))));
+                    Finding::well(ABOUT, format!("{holder} leads{since}; the leader has changed {transitions} times"))
+                }
+            };
+            finding.aged(age)
+        }
+    }
+}
+
+/// The registry, and each cluster in the ledger.
+pub(super) fn ledger(seen: &Cluster) -> Vec<Finding> {
+    const ABOUT: &str = "registry";
+    let views = match &seen.ledger {
+        Err(Dark::NoClusterSet) => return vec![Finding::absent(ABOUT, "not asked: no ClusterSet is known")],
+        Err(Dark::NoLedger(why)) => return vec![Finding::wrong(ABOUT, why.clone(), look_at_controller(seen))],
+        Err(Dark::Unseen(why)) => {
+            let remedy = format!(
+                "Set --region and credentials that may read Cloud Map, or ask where the controller runs: `kubectl -n {} exec \
+                 deployment/cloudmap-mcs -- cloudmap-mcs status`",
+                seen.own
+            );
+            let finding = Finding::new(ABOUT, State::Unseen, format!("not read from here: {why}"));
+            return vec![Finding { remedy: Some(remedy), ..finding }];
+        }
+        Ok(views) => views,
+    };
+    let own = known(seen);
+    let mut findings = vec![Finding::well(ABOUT, format!("clusters in the ledger: {}", views.len()))];
+    findings.extend(views.iter().map(|view| of_cluster(view, own)));
+    if let Some(own) = own
+        && !views.iter().any(|view| *view.id == *own.cluster.as_str())
+    {
+        let text = "this cluster is not in the ledger: it has never written there";
+        findings.push(Finding::wrong(format!("cluster {}", own.cluster), text, look_at_controller(seen)));
+    }
+    findings
+}
+
+/// The identity, if it is known.
+pub(super) fn known(seen: &Cluster) -> Option<&Identity> {
+    seen.identity.as_ref().ok()?.as_ref().ok()
+}
+
+/// Whether the head of the cluster is live and recent.
+pub(super) fn is_silent(view: &ClusterView) -> bool {
+    view.head.as_ref().zip(view.age).is_some_and(|(head, age)| head.is_live() && age > head.lease)
+}
+
+fn of_cluster(view: &ClusterView, own: Option<&Identity>) -> Finding {
+    let about = format!("cluster {}", view.id);
+    let Some(head) = &view.head else {
+        let remedy = "Look at the controller there: another version wrote its head, or somebody changed it";
+        return Finding::wrong(about, view.problems.join("; "), remedy);
+    };
+    let is_own = own.is_some_and(|own| *view.id == *own.cluster.as_str());
+    let creator = view.creator.as_deref();
+    let finding = if is_own && creator.is_some() && creator != own.map(|own| &*own.uid) {
+        let text = format!("this id belongs to another cluster, whose UID is {}", creator.unwrap_or_default());
+        Finding::wrong(
+            about,
+            text,
+            "Give one of the two clusters another id; if the other one is gone, `forget` and `purge` it",
+        )
+    } else if !head.is_live() {
+        Finding::absent(about, ledger_show::state(view))
+    } else if !view.problems.is_empty() {
+        let remedy = "Its last state that could be read stays in use. Look at the controller there";
+        Finding::wrong(about, format!("{}: {}", ledger_show::state(view), view.problems.join("; ")), remedy)
+    } else if is_silent(view) {
+        let silent = ImportStaleReason::ClusterSilent.row();
+        Finding::wrong(about, format!("its ledger is silent at position {}", head.position), silent.remedy)
+    } else {
+        let endpoints = || view.catalog.exports.values().flat_map(|exported| &exported.endpoints);
+        let ready = endpoints().filter(|endpoint| endpoint.conditions.ready).count();
+        Finding::well(
+            about,
+            format!(
+                "{} at position {}; exports: {}, endpoints ready: {ready} of {}, claims: {}",
+                ledger_show::state(view),
+                head.position,
+                view.catalog.exports.len(),
+                endpoints().count(),
+                view.catalog.registrations.len(),
+            ),
+        )
+    };
+    finding.aged(view.age)
+}
+
+/// Which of the conditions are bad, in the order of their table, and what to do.
+pub(super) fn troubles(
+    about: &str,
+    rows: &[Row],
+    metadata: &ObjectMeta,
+    conditions: &[Condition],
+    now: Timestamp,
+) -> Vec<Finding> {
+    let mut ours: Vec<(usize, &Condition)> = conditions
+        .iter()
+        .filter_map(|condition| Some((rows.iter().position(|row| row.explains(condition))?, condition)))
+        .collect();
+    ours.sort_by_key(|(row, _)| *row);
+    let created = metadata.creation_timestamp.as_ref().map(|Time(then)| since(now, *then));
+    let remedy = "See who leads, above; the leader's log names the object";
+    if ours.is_empty() {
+        let late = created.is_none_or(|age| age > REPORTED);
+        let finding = Finding::wrong(about, "no controller has reported on it", remedy).aged(created);
+        return if late { vec![finding] } else { Vec::new() };
+    }
+    let mut findings: Vec<_> = ours
+        .iter()
+        .filter(|(row, _)| !rows[*row].remedy.is_empty())
+        .map(|(row, condition)| {
+            let Condition { type_, status, reason, message, last_transition_time: Time(then), .. } = condition;
+            let message = if message.is_empty() { rows[*row].text } else { message };
+            let text = format!("{type_}={status} {reason}: {message}");
+            Finding::wrong(about, text, rows[*row].remedy).aged(Some(since(now, *then)))
+        })
+        .collect();
+    let observed = ours.iter().filter_map(|(_, condition)| condition.observed_generation).min();
+    if let (Some(observed), Some(generation)) = (observed, metadata.generation)
+        && observed < generation
+    {
+        let text = format!("its conditions are those of generation {observed}, not yet of {generation}");
+        findings.push(Finding::wrong(about, text, remedy));
+    }
+    findings
+}

@@ -1,0 +1,517 @@
+use std::{sync::Arc, time::Duration};
+
+use clap::Parser as _;
+use k8s_openapi::{api::rbac::v1::ClusterRole, jiff::Timestamp};
+use serde_json::{Value, json};
+
+use super::{
+    name,
+    observe::{Cluster, Dark, Dns, Instances, Leader, Name, Objects, Observer},
+    overview,
+    report::State,
+};
+use crate::{
+    cli::{Cli, Command, StatusArgs},
+    cloudmap::{CloudMap, NamespaceKind, attributes, fake::Fake},
+    cluster::{
+        fake_api::FakeApi,
+        identity::Identity,
+        rbac::{granted, manifest, needed},
+        reader::Unread,
+        record::{Position, Record},
+    },
+    ledger::{
+        head::{FORMAT, Head, Presence, Root},
+        records::Catalog,
+        show::ClusterView,
+    },
+    model::{
+        ClaimOwner, Exported, Registration, ServiceKey, Target,
+        fixtures::{mk_endpoint, mk_export},
+    },
+};
+
+const DAY: i64 = 86_400;
+
+fn now() -> Timestamp {
+    Timestamp::from_second(100 * DAY).unwrap()
+}
+
+fn ago(seconds: i64) -> Timestamp {
+    Timestamp::from_second(100 * DAY - seconds).unwrap()
+}
+
+fn key() -> ServiceKey {
+    ServiceKey::new("shop", "web")
+}
+
+fn target() -> Target {
+    Target { namespace: "shop".into(), service: "web".into() }
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(object: Value) -> T {
+    serde_json::from_value(object).unwrap()
+}
+
+fn condition(kind: &str, status: &str, reason: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": reason, "message": "", "observedGeneration": 1,
+        "lastTransitionTime": ago(600).to_string()})
+}
+
+/// A cluster of the ledger with two endpoints of the name, one of them ready, and a claim.
+fn view(id: &str) -> ClusterView {
+    let mut endpoints = vec![mk_endpoint([10, 0, 0, 1]), mk_endpoint([10, 0, 0, 2])];
+    endpoints[1].conditions.ready = false;
+    let claim = Registration { target: target(), owner: ClaimOwner::export(&key()), claimed: 1, retiring: false };
+    let catalog = Catalog {
+        exports: [(key(), Exported { export: mk_export(1), endpoints })].into(),
+        registrations: [(target(), claim)].into(),
+        ..Catalog::default()
+    };
+    let uid = format!("uid-{id}");
+    let head = Head {
+        cluster: id.into(),
+        reads: FORMAT,
+        uid: uid.as_str().into(),
+        position: Position { epoch: 3, seq: 17 },
+        presence: Presence::Live,
+        root: Root::empty(1),
+        delta: Arc::default(),
+        lease: Duration::from_mins(5),
+        written: 0,
+    };
+    ClusterView {
+        id: id.into(),
+        head: Some(Arc::new(head)),
+        creator: Some(uid),
+        state: Some(Arc::default()),
+        catalog,
+        age: Some(Duration::from_secs(2)),
+        problems: Vec::new(),
+    }
+}
+
+fn cluster() -> Cluster {
+    let identity =
+        Identity { cluster: "one".parse().unwrap(), clusterset: Some("prod".parse().unwrap()), uid: "uid-one".into() };
+    let leader = Leader {
+        holder: Some("pod-a".to_owned()),
+        acquired: Some(ago(DAY)),
+        renewed: Some(ago(2)),
+        transitions: 3,
+        yields: None,
+    };
+    Cluster {
+        now: now(),
+        own: "cloudmap-mcs-system".to_owned(),
+        identity: Ok(Ok(identity)),
+        lease: Ok(Some(leader)),
+        record: Ok(Some(Record::default())),
+        ledger: Ok(vec![view("one"), view("two")]),
+    }
+}
+
+fn metadata(name: &str) -> Value {
+    json!({"namespace": "shop", "name": name, "generation": 1, "creationTimestamp": ago(5 * DAY).to_string(),
+        "labels": {"cloudmap-mcs/managed-by": "cloudmap-mcs"}})
+}
+
+fn service(name: &str, ip: &str) -> Value {
+    json!({"metadata": metadata(name), "spec": {"type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip],
+        "selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}})
+}
+
+fn export(conditions: &Value) -> Value {
+    json!({"metadata": metadata("web"), "status": {"conditions": conditions}})
+}
+
+fn exported() -> Value {
+    export(&json!([
+        condition("Valid", "True", "Valid"),
+        condition("Ready", "True", "Exported"),
+        condition("Conflict", "False", "NoConflicts"),
+        condition("Registered", "False", "Disabled"),
+    ]))
+}
+
+fn import(conditions: &Value) -> Value {
+    json!({"metadata": metadata("web"),
+        "spec": {"type": "ClusterSetIP", "ips": ["10.96.0.9"], "ports": [{"port": 80, "protocol": "TCP"}]},
+        "status": {"clusters": [{"cluster": "one"}, {"cluster": "two"}], "conditions": conditions}})
+}
+
+fn slice(source: &str, family: &str, ready: &[bool]) -> Value {
+    let endpoints: Vec<_> =
+        ready.iter().map(|ready| json!({"addresses": ["x"], "conditions": {"ready": ready}})).collect();
+    json!({"metadata": {"name": source, "labels": {"endpointslice.kubernetes.io/managed-by": "cloudmap-mcs",
+        "multicluster.kubernetes.io/source-cluster": source}}, "addressType": family, "endpoints": endpoints})
+}
+
+/// Everything is well, seen from a pod.
+fn followed() -> Name {
+    let both = |source| [slice(source, "IPv4", &[true, false]), slice(source, "IPv6", &[true])];
+    Name {
+        key: key(),
+        namespace: Ok(true),
+        service: Ok(Some(parsed(service("web", "10.96.0.1")))),
+        export: Ok(Some(parsed(exported()))),
+        local: Ok(vec![parsed(slice("", "IPv4", &[true, false]))]),
+        targets: vec![(
+            target(),
+            Ok(Some(Instances { registered: [("one".to_owned(), 1)].into(), ..Instances::default() })),
+        )],
+        import: Ok(Some(parsed(import(&json!([condition("Ready", "True", "Ready")]))))),
+        derived: Ok(Some(parsed(service("derived-x", "10.96.0.9")))),
+        imported: Ok(both("one").into_iter().chain(both("two")).map(parsed).collect()),
+        dns: Dns::Asked(Ok(vec!["10.96.0.9".parse().unwrap()])),
+    }
+}
+
+/// A breakage, and what the first wrong finding is about, says and advises.
+type Case = (fn(&mut Cluster, &mut Name), &'static str, &'static str, &'static str);
+
+#[test]
+fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
+    let cases: &[Case] = &[
+        (
+            |seen, _| seen.identity = Err(Unread::Forbidden("no".into())),
+            "identity",
+            "not read: no",
+            "cloudmap-mcs-reader",
+        ),
+        (
+            |seen, _| {
+                let identity = seen.identity.as_mut().unwrap().as_mut().unwrap();
+                identity.clusterset = None;
+            },
+            "identity",
+            "in no ClusterSet",
+            "--clusterset-id",
+        ),
+        (|seen, _| seen.lease = Ok(None), "leader", "no Lease", "--controller-namespace"),
+        (
+            |seen, _| seen.lease.as_mut().unwrap().as_mut().unwrap().renewed = Some(ago(400)),
+            "leader",
+            "pod-a has not renewed the Lease for 6m",
+            "get pods",
+        ),
+        (
+            |seen, _| seen.lease.as_mut().unwrap().as_mut().unwrap().yields = Some("Service is old".into()),
+            "leader",
+            "Service is old",
+            "logs deployment/cloudmap-mcs",
+        ),
+        (
+            |seen, _| seen.record = Ok(Some(Record { leaving: true, ..Record::default() })),
+            "membership",
+            "leaving",
+            "--undo",
+        ),
+        (|_, name| name.service = Ok(None), "Service", "no Service of that name", "Create it, or delete the export"),
+        (
+            |_, name| {
+                name.export = Ok(Some(parsed(export(&json!([condition("Valid", "False", "InvalidServiceType")])))));
+            },
+            "ServiceExport",
+            "Valid=False InvalidServiceType: a Service of type ExternalName cannot be exported",
+            "another type",
+        ),
+        (
+            |_, name| {
+                let conditions = [
+                    condition("Registered", "False", "ForeignOwner"),
+                    condition("Conflict", "True", "TypeConflict,PortConflict"),
+                ];
+                name.export = Ok(Some(parsed(export(&json!(conditions)))));
+            },
+            "ServiceExport",
+            "TypeConflict,PortConflict: exports of this name differ",
+            "until then the oldest export wins",
+        ),
+        (
+            |_, name| name.export = Ok(Some(parsed(export(&json!([]))))),
+            "ServiceExport",
+            "no controller has reported",
+            "who leads",
+        ),
+        (
+            |_, name| name.export.as_mut().unwrap().as_mut().unwrap().metadata.generation = Some(2),
+            "ServiceExport",
+            "generation 1, not yet of 2",
+            "who leads",
+        ),
+        (|_, name| name.local = Ok(Vec::new()), "endpoints here", "no endpoints", "get pods -l app=web"),
+        (
+            |_, name| name.local = Ok(vec![parsed(slice("", "IPv4", &[false]))]),
+            "endpoints here",
+            "0 of 1 endpoints ready",
+            "get pods -l app=web",
+        ),
+        (
+            |seen, _| seen.ledger.as_mut().unwrap()[0].catalog.exports.clear(),
+            "ledger of one",
+            "position 3.17: the export is not there",
+            "conditions of the ServiceExport",
+        ),
+        (|seen, _| drop(seen.ledger.as_mut().unwrap().remove(0)), "ledger", "not in the ledger", "logs"),
+        (|seen, _| seen.ledger = Err(Dark::NoLedger("no namespace".into())), "registry", "no namespace", "logs"),
+        (
+            |seen, _| seen.ledger.as_mut().unwrap()[1].age = Some(Duration::from_mins(6)),
+            "ledger of two",
+            "silent: 1 of 2 endpoints ready when",
+            "Check the controller there",
+        ),
+        (
+            |seen, _| {
+                let two = &mut seen.ledger.as_mut().unwrap()[1];
+                two.catalog.exports.values_mut().for_each(|exported| exported.endpoints.clear());
+            },
+            "ledger of two",
+            "0 of 0 endpoints ready",
+            "`cloudmap-mcs status web -n shop` there",
+        ),
+        (
+            |seen, _| {
+                let two = &mut seen.ledger.as_mut().unwrap()[1];
+                (two.catalog, two.state, two.problems) = (Catalog::default(), None, vec!["page 3 is missing".into()]);
+            },
+            "ledger of two",
+            "page 3 is missing",
+            "controller there",
+        ),
+        (
+            |_, name| (name.import, name.namespace) = (Ok(None), Ok(false)),
+            "ServiceImport",
+            "no namespace shop",
+            "create namespace",
+        ),
+        (|_, name| name.import = Ok(None), "ServiceImport", "there is none", "get events"),
+        (
+            |_, name| name.import.as_mut().unwrap().as_mut().unwrap().metadata.labels = None,
+            "ServiceImport",
+            "did not create it",
+            "Delete it",
+        ),
+        (
+            |_, name| {
+                name.import = Ok(Some(parsed(import(&json!([condition("Ready", "False", "IPFamilyNotSupported")])))));
+            },
+            "ServiceImport",
+            "none of the IP families",
+            "IP family of this cluster",
+        ),
+        (|_, name| name.derived = Ok(None), "derived Service", "no address", "get events"),
+        (
+            |_, name| name.derived = Ok(Some(parsed(service("derived-x", "10.96.0.10")))),
+            "derived Service",
+            "derived-x has 10.96.0.10, the ServiceImport 10.96.0.9",
+            "get events",
+        ),
+        (
+            |_, name| name.imported = Ok(vec![parsed(slice("one", "IPv4", &[true]))]),
+            "EndpointSlices from two",
+            "0 of 0 endpoints ready, but the ledger has 1 of 2",
+            "involvedObject.name=web",
+        ),
+        (
+            |seen, _| seen.ledger.as_mut().unwrap()[1].catalog.exports.clear(),
+            "EndpointSlices from two",
+            "no such export any more",
+            "logs",
+        ),
+        (
+            |_, name| name.dns = Dns::Asked(Err("NXDOMAIN".into())),
+            "DNS",
+            "has no answer: NXDOMAIN",
+            "coredns check",
+        ),
+        (
+            |_, name| name.dns = Dns::Asked(Ok(vec!["10.96.0.8".parse().unwrap()])),
+            "DNS",
+            "is 10.96.0.8, the ServiceImport has 10.96.0.9",
+            "CoreDNS",
+        ),
+    ];
+    for (breaks, about, text, remedy) in cases {
+        let (mut seen, mut name) = (cluster(), followed());
+        breaks(&mut seen, &mut name);
+        let report = name::plan(&seen, &name);
+        let first = report.first_wrong().unwrap_or_else(|| panic!("nothing is wrong: {}", report.table()));
+        assert_eq!(first.about, *about, "{}", report.table());
+        assert!(first.text.contains(text), "{text:?}: {first:?}");
+        assert!(first.remedy.as_ref().unwrap().contains(remedy), "{remedy:?}: {first:?}");
+    }
+}
+
+#[test]
+fn a_name_that_is_well_says_so_at_every_stage() {
+    let report = name::plan(&cluster(), &followed());
+    let table = report.table();
+    assert_eq!(report.first_wrong(), None, "{table}");
+    assert!(table.starts_with("shop/web as seen by one in the ClusterSet prod: nothing is wrong\n"), "{table}");
+    for line in [
+        "leader                    ok      2s    pod-a leads for 24h; the leader has changed 3 times",
+        "Service                   ok      5d    ClusterIP 10.96.0.1, ports http:80/TCP",
+        "ServiceExport             ok      5d    Valid, Exported, NoConflicts, Registered=False Disabled",
+        "endpoints here            ok            1 of 2 endpoints ready",
+        "ledger of one             ok      2s    position 3.17: 1 of 2 endpoints ready",
+        "ledger of two             ok      2s    ClusterSetIP, 1 of 2 endpoints ready",
+        "Cloud Map shop/web        ok            claimed by one, claimed by two; instances: 1 of one",
+        "ServiceImport             ok      5d    ClusterSetIP 10.96.0.9, ports 80/TCP, from one, two",
+        "derived Service           ok      5d    derived-x 10.96.0.9",
+        "EndpointSlices from two   ok            1 of 2 endpoints ready",
+        "DNS                       ok            web.shop.svc.clusterset.local is 10.96.0.9",
+    ] {
+        assert!(table.lines().any(|there| there == line), "{line}\nis not in\n{table}");
+    }
+}
+
+/// The example of the document.
+#[test]
+fn the_document_shows_what_is_printed() {
+    let mut seen = cluster();
+    seen.ledger.as_mut().unwrap()[1].age = Some(Duration::from_mins(9));
+    let table = name::plan(&seen, &followed()).table();
+    let indented: String =
+        table.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") }).collect();
+    let document = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md");
+    assert!(std::fs::read_to_string(document).unwrap().contains(&indented), "{indented}");
+}
+
+#[test]
+fn what_cannot_be_seen_from_here_is_said_and_is_not_wrong() {
+    let (mut seen, mut name) = (cluster(), followed());
+    seen.ledger = Err(Dark::Unseen("no credentials".into()));
+    name.targets.clear();
+    name.dns = Dns::NotAsked;
+    let report = name::plan(&seen, &name);
+    let (table, json) = (report.table(), report.json());
+    assert_eq!(report.first_wrong(), None, "{table}");
+    assert!(table.contains("nothing is wrong (not everything can be seen from here)"), "{table}");
+    assert!(table.contains("not read from here: no credentials") && table.contains("exec deployment/cloudmap-mcs"));
+    assert!(table.contains("nslookup web.shop.svc.clusterset.local."), "{table}");
+    assert_eq!(json["well"], true);
+    let registry = json["findings"].as_array().unwrap().iter().find(|finding| finding["about"] == "registry").unwrap();
+    assert_eq!(registry["state"], "not seen");
+}
+
+#[test]
+fn a_name_that_nobody_exports_is_said_to_be_so() {
+    let mut seen = cluster();
+    seen.ledger.as_mut().unwrap().iter_mut().for_each(|view| view.catalog = Catalog::default());
+    let mut name = Name { service: Ok(None), export: Ok(None), import: Ok(None), derived: Ok(None), ..followed() };
+    (name.imported, name.targets) = (Ok(Vec::new()), Vec::new());
+    let report = name::plan(&seen, &name);
+    let first = report.first_wrong().unwrap();
+    assert_eq!((&*first.about, &*first.text), ("ServiceExport", "no cluster exports this name"));
+}
+
+#[test]
+fn the_overview_has_each_cluster_and_each_object_that_is_not_well() {
+    let mut seen = cluster();
+    let objects = |exports: Vec<Value>, imports: Vec<Value>| Objects {
+        exports: Ok(exports.into_iter().map(parsed).collect()),
+        imports: Ok(imports.into_iter().map(parsed).collect()),
+    };
+    let well = objects(vec![exported()], vec![import(&json!([condition("Ready", "True", "Ready")]))]);
+    let report = overview::plan(&seen, &well);
+    assert_eq!(report.first_wrong(), None, "{}", report.table());
+    let two = report.findings.iter().find(|finding| finding.about == "cluster two").unwrap();
+    assert_eq!(two.text, "live at position 3.17; exports: 1, endpoints ready: 1 of 2, claims: 1");
+
+    let stale = json!([condition("Ready", "True", "Ready"), condition("Stale", "True", "ClusterSilent")]);
+    let refused = export(&json!([condition("Ready", "False", "Failed"), condition("Valid", "False", "NoService")]));
+    let ill = objects(vec![exported(), refused], vec![import(&stale)]);
+    seen.ledger.as_mut().unwrap()[1].age = Some(Duration::from_mins(9));
+    let report = overview::plan(&seen, &ill);
+    let wrong: Vec<_> = report.findings.iter().filter(|finding| finding.state == State::Wrong).collect();
+    let texts: Vec<_> = wrong.iter().map(|finding| format!("{}: {}", finding.about, finding.text)).collect();
+    assert_eq!(
+        texts,
+        [
+            "cluster two: its ledger is silent at position 3.17",
+            "ServiceExport shop/web: Valid=False NoService: this cluster has no Service of that name",
+            "ServiceExport shop/web: Ready=False Failed: the message says why",
+            "ServiceImport shop/web: Stale=True ClusterSilent: the clusters named in the message have been silent for 5 \
+             minutes or more",
+        ]
+    );
+    assert!(report.table().contains("4 things are wrong, the first is cluster two"), "{}", report.table());
+    assert!(wrong.iter().all(|finding| finding.age.is_some() && finding.remedy.is_some()), "{wrong:?}");
+}
+
+#[test]
+fn the_overview_names_a_cluster_whose_id_is_taken() {
+    let mut seen = cluster();
+    seen.ledger.as_mut().unwrap()[0].creator = Some("uid-of-another".to_owned());
+    let report = overview::plan(&seen, &Objects { exports: Ok(Vec::new()), imports: Ok(Vec::new()) });
+    let first = report.first_wrong().unwrap();
+    assert_eq!(first.about, "cluster one");
+    assert!(first.text.contains("uid-of-another") && first.remedy.as_ref().unwrap().contains("another id"));
+}
+
+fn arguments() -> StatusArgs {
+    let arguments = ["cloudmap-mcs", "status", "web", "-n", "shop", "--clusterset-id", "prod"];
+    let Command::Status(args) = Cli::parse_from(arguments).command else { panic!("not status") };
+    args
+}
+
+fn observer<'a>(api: &FakeApi, args: &'a StatusArgs, cloudmap: Result<Arc<dyn CloudMap>, String>) -> Observer<'a> {
+    Observer { client: api.client(), place: &args.place, cloudmap }
+}
+
+#[tokio::test]
+async fn a_part_that_is_refused_hides_no_other() {
+    let (api, args) = (FakeApi::default(), arguments());
+    let observer = observer(&api, &args, Err("no credentials".to_owned()));
+    let seen = observer.cluster().await;
+    assert_eq!(seen.ledger.as_ref().unwrap_err(), &Dark::Unseen("no credentials".to_owned()));
+    api.refuse(403, "Forbidden", "you may not list it");
+    let objects = observer.objects(Some("shop")).await;
+    let report = overview::plan(&seen, &objects);
+    let of_objects = report.findings.iter().filter(|finding| finding.about.starts_with("Service"));
+    let (refused, shown): (Vec<_>, Vec<_>) = of_objects.partition(|finding| finding.state == State::Wrong);
+    assert_eq!((refused.len(), shown.len()), (1, 1), "{}", report.table());
+    assert_eq!(refused[0].text, "not read: you may not list it");
+    assert!(refused[0].remedy.as_ref().unwrap().contains("cloudmap-mcs-reader"));
+    assert_eq!(shown[0].text, "0 of 0 are well");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_instances_of_a_target_are_counted_by_cluster() {
+    let (api, args, fake) = (FakeApi::default(), arguments(), Fake::new());
+    {
+        let mut registry = fake.registry();
+        let shop = registry.add_namespace("shop", NamespaceKind::Http);
+        let web = registry.add_service(&shop, "web", "x", "");
+        for (id, cluster) in [("a", Some("one")), ("b", Some("one")), ("c", Some("two")), ("d", None)] {
+            let attributes = cluster.map(|cluster| (attributes::CLUSTER.to_owned(), cluster.to_owned()));
+            registry.instances.insert((web.clone(), id.into()), attributes.into_iter().collect());
+        }
+    }
+    let observer = observer(&api, &args, Ok(Arc::new(fake)));
+    let name = Box::pin(observer.name(&key(), &Ok(vec![view("one")]))).await;
+    let registered = [(String::new(), 1), ("one".to_owned(), 2), ("two".to_owned(), 1)].into();
+    assert_eq!(name.targets, [(target(), Ok(Some(Instances { registered, ..Instances::default() })))]);
+}
+
+/// Everything that `status` reads in Kubernetes, and nothing else.
+#[tokio::test(start_paused = true)]
+async fn a_reader_may_read_what_status_reads() {
+    let (api, args) = (FakeApi::default(), arguments());
+    let observer = observer(&api, &args, Err(String::new()));
+    let seen = observer.cluster().await;
+    observer.objects(None).await;
+    Box::pin(observer.name(&key(), &seen.ledger)).await;
+    let anywhere = |(_, group, resource, verb)| (group, resource, verb);
+    let needed: std::collections::BTreeSet<_> = needed(&api.requests()).into_iter().map(anywhere).collect();
+    let reader: ClusterRole = manifest("reader_cluster_role.yaml");
+    let granted = granted(false, reader.rules.unwrap()).into_iter().map(anywhere).collect();
+    assert_eq!(needed, granted);
+    let controller: ClusterRole = manifest("cluster_role.yaml");
+    let role: k8s_openapi::api::rbac::v1::Role = manifest("role.yaml");
+    let rules = controller.rules.unwrap().into_iter().chain(role.rules.unwrap()).collect();
+    let own: std::collections::BTreeSet<_> =
+        crate::cluster::rbac::granted(false, rules).into_iter().map(anywhere).collect();
+    assert!(needed.is_subset(&own), "`kubectl exec` into the controller's pod reads with its own role");
+}

@@ -1,0 +1,69 @@
+//! Output for people: tables, ages, times.
+
+use std::{fmt::Write as _, time::Duration};
+
+/// A time in seconds since 1970, for people.
+pub(super) fn time(seconds: i64) -> String {
+    k8s_openapi::jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
+
+/// Formats an age as kubectl does.
+pub(super) fn human(age: Duration) -> String {
+    match age.as_secs() {
+        seconds @ 0..120 => format!("{seconds}s"),
+        seconds @ 120..7200 => format!("{}m", seconds / 60),
+        seconds @ 7200..172_800 => format!("{}h", seconds / 3600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// A table with columns as wide as their widest cell, as kubectl prints them.
+pub(super) struct Table<const N: usize> {
+    rows: Vec<[String; N]>,
+}
+
+impl<const N: usize> Table<N> {
+    pub(super) fn new(header: [&str; N]) -> Self {
+        Self { rows: vec![header.map(str::to_owned)] }
+    }
+
+    pub(super) fn row(&mut self, cells: [String; N]) {
+        self.rows.push(cells);
+    }
+}
+
+impl<const N: usize> std::fmt::Display for Table<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut widths = [0; N];
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        for row in &self.rows {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(widths) {
+                write!(line, "{cell:<width$}   ")?;
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(["A", "LONGER"]);
+        table.row(["value".to_owned(), "x".to_owned()]);
+        assert_eq!(table.to_string(), "A       LONGER\nvalue   x\n");
+    }
+
+    #[test]
+    fn ages_are_short() {
+        assert_eq!([5, 300, 9000, 200_000].map(|s| human(Duration::from_secs(s))), ["5s", "5m", "2h", "2d"]);
+    }
+}
