@@ -3,7 +3,8 @@
 #
 #   integration/release.sh STEP...
 #
-#   binary      the program for this machine's architecture, linked statically, and its licence, as .tar.gz
+#   binary      the program for this machine's architecture, linked statically, with its licence, man pages and completions,
+#               and its name as a plugin of kubectl, as .tar.gz
 #   image       the image: with Docker for amd64 and arm64, as an OCI archive; otherwise for this architecture, as a Docker archive
 #   chart       the Helm chart
 #   sbom        the bill of materials (CycloneDX) of the program
@@ -49,7 +50,7 @@ pack() {
 docker_works() { command -v docker >/dev/null && docker info >/dev/null 2>&1; }
 
 step_binary() {
-	local target name=cloudmap-mcs-$VERSION-linux-$ARCHITECTURE
+	local shell target name=cloudmap-mcs-$VERSION-linux-$ARCHITECTURE
 	target=$(uname -m)-unknown-linux-musl
 	if ! command -v musl-gcc >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends musl-tools >/dev/null ||
@@ -62,6 +63,12 @@ step_binary() {
 	mkdir -p "$work/$name"
 	cp LICENSE "$CARGO_TARGET_DIR/$target/dist/cloudmap-mcs" "$work/$name/"
 	"$work/$name/cloudmap-mcs" --version
+	ln -s cloudmap-mcs "$work/$name/kubectl-mcs"
+	"$work/$name/cloudmap-mcs" man "$work/$name/man"
+	mkdir "$work/$name/completions"
+	for shell in bash zsh fish; do
+		"$work/$name/cloudmap-mcs" completions "$shell" >"$work/$name/completions/cloudmap-mcs.$shell"
+	done
 	pack "$work/$name" "$RELEASE/$name.tar.gz"
 }
 

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use cloudmap_mcs::{cli::Cli, commands, telemetry};
 
 fn main() -> ExitCode {
@@ -13,7 +12,7 @@ fn main() -> ExitCode {
         report(panic);
         std::process::abort();
     }));
-    match run(Cli::parse()) {
+    match run(Cli::of(std::env::args_os()).unwrap_or_else(|error| error.exit())) {
         Ok(status) => status,
         Err(error) => {
             #[expect(clippy::print_stderr, reason = "the one place where a command says why it failed")]

@@ -5,9 +5,16 @@ mod coredns;
 mod iam;
 mod status;
 
-use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    ffi::OsString,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use k8s_openapi::jiff::SignedDuration;
 
 use crate::{
@@ -24,9 +31,15 @@ pub use coredns::{CorednsCommand, CorednsPlace, CorednsWriteArgs};
 pub use iam::{IamArgs, IamCommand, IamFormat, PolicyArgs, TrustArgs, Trusted};
 pub use self::status::StatusArgs;
 
+/// The name of the program.
+pub const PROGRAM: &str = "cloudmap-mcs";
+
+/// Its name as a plugin of kubectl.
+pub const PLUGIN: &str = "kubectl-mcs";
+
 /// Multi-Cluster Services API for Kubernetes with AWS Cloud Map as the registry.
 #[derive(Debug, Parser)]
-#[command(name = "cloudmap-mcs", version = release::version(), max_term_width = 110)]
+#[command(name = PROGRAM, version = release::version(), max_term_width = 110)]
 pub struct Cli {
     /// How to log.
     #[command(flatten)]
@@ -34,6 +47,23 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Parses arguments, of which the first is the program. Under the name [`PLUGIN`] its help is that of `kubectl mcs`.
+    ///
+    /// # Errors
+    /// What is wrong with them, or the help or version that they ask for.
+    pub fn of(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, clap::Error> {
+        let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+        let called = arguments.first().and_then(|program| Path::new(program).file_stem());
+        let mut command = Self::command();
+        if called.is_some_and(|name| name == PLUGIN) {
+            command = command.bin_name("kubectl mcs");
+        }
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
 }
 
 /// The commands.
@@ -59,6 +89,16 @@ pub enum Command {
     Coredns(CorednsCommand),
     /// Print the IAM policies that the controller's role needs, or the role's trust policy. Calls nothing.
     Iam(Box<IamArgs>),
+    /// Print the completions for a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write a man page for each command.
+    Man {
+        /// Where to write them; it is created.
+        folder: PathBuf,
+    },
 }
 
 /// The commands for the ledger.
@@ -342,13 +382,23 @@ fn http_url(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn as_a_plugin_of_kubectl_its_help_says_kubectl_mcs() {
+        for (program, expected) in [
+            ("/usr/local/bin/kubectl-mcs", "Usage: kubectl mcs status"),
+            ("target/cloudmap-mcs", "Usage: cloudmap-mcs status"),
+        ] {
+            let help = Cli::of([program, "status", "--help"]).unwrap_err().to_string();
+            assert!(help.contains(expected), "{help}");
+        }
+        assert!(matches!(Cli::of([PLUGIN, "crds"]).unwrap().command, Command::Crds));
     }
 
     #[test]

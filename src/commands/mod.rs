@@ -5,11 +5,14 @@ mod forget;
 mod iam;
 mod leave;
 mod ledger_show;
+mod pages;
 mod purge;
 mod status;
 mod table;
 
 use std::{io::Write as _, process::ExitCode};
+
+use anyhow::Context as _;
 
 use crate::{
     api, app,
@@ -31,6 +34,13 @@ pub async fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Forget(args) => forget::forget(args).await,
         Command::Coredns(command) => coredns::coredns(command).await,
         Command::Iam(args) => iam::iam(&args),
+        Command::Completions { shell } => {
+            pages::completions(shell, &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Man { folder } => {
+            pages::man(&folder).with_context(|| format!("failed to write man pages to {}", folder.display()))
+        }
     }?;
     Ok(ExitCode::SUCCESS)
 }

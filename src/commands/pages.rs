@@ -1,0 +1,68 @@
+//! Pages that are generated from the definition of the command line: man pages and completions for shells.
+
+use std::{fs, io, path::Path};
+
+use clap::CommandFactory as _;
+use clap_complete::Shell;
+
+use crate::cli::{Cli, PROGRAM};
+
+pub(super) fn completions(shell: Shell, out: &mut impl io::Write) {
+    clap_complete::generate(shell, &mut Cli::command(), PROGRAM, out);
+}
+
+/// One page for the program, and one for each command.
+pub(super) fn man(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    clap_mangen::generate_to(Cli::command(), folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::{Command, ValueEnum as _};
+
+    use super::*;
+
+    /// The names of the pages that there should be.
+    fn expected(command: &Command, name: &str, pages: &mut BTreeSet<String>) {
+        assert!(command.get_about().is_some(), "{name} says what it does");
+        for flag in command.get_arguments() {
+            assert!(flag.get_help().is_some(), "{name}: {} says what it does", flag.get_id());
+        }
+        pages.insert(format!("{name}.1"));
+        for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+            expected(command, &format!("{name}-{}", command.get_name()), pages);
+        }
+    }
+
+    #[test]
+    fn every_command_explains_itself_and_has_a_page() {
+        let folder = std::env::temp_dir().join(format!("cloudmap-mcs-man-{}", std::process::id()));
+        man(&folder).unwrap();
+        let pages: BTreeSet<_> = fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| !name.contains("-help"))
+            .collect();
+        let page = fs::read_to_string(folder.join("cloudmap-mcs-status.1")).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let mut wanted = BTreeSet::new();
+        expected(&Cli::command(), PROGRAM, &mut wanted);
+        assert_eq!(pages, wanted);
+        assert!(page.contains("Exit status"), "{page}");
+    }
+
+    #[test]
+    fn every_shell_completes_every_command() {
+        for shell in Shell::value_variants() {
+            let mut script = Vec::new();
+            completions(*shell, &mut script);
+            let script = String::from_utf8(script).unwrap();
+            for command in Cli::command().get_subcommands() {
+                assert!(script.contains(command.get_name()), "{shell} does not know {}", command.get_name());
+            }
+        }
+    }
+}
