@@ -2,6 +2,7 @@
 //! ConfigMap can configure the Deployment.
 
 mod coredns;
+mod gather;
 mod iam;
 mod status;
 
@@ -27,9 +28,12 @@ use crate::{
     telemetry::LogArgs,
 };
 
-pub use coredns::{CorednsCommand, CorednsPlace, CorednsWriteArgs};
-pub use iam::{IamArgs, IamCommand, IamFormat, PolicyArgs, TrustArgs, Trusted};
-pub use self::status::StatusArgs;
+pub use self::{
+    coredns::{CorednsCommand, CorednsPlace, CorednsWriteArgs},
+    gather::GatherArgs,
+    iam::{IamArgs, IamCommand, IamFormat, PolicyArgs, TrustArgs, Trusted},
+    status::StatusArgs,
+};
 
 /// The name of the program.
 pub const PROGRAM: &str = "cloudmap-mcs";
@@ -73,6 +77,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Say what is wrong, where, and what to do: in the ClusterSet as this cluster sees it, or with one name.
     Status(StatusArgs),
+    /// Write a bundle for a bug report, without secrets: the controller, its logs, its objects, its status.
+    Gather(GatherArgs),
     /// Print the CustomResourceDefinitions as YAML.
     Crds,
     /// Inspect the ledger, through which the clusters of the ClusterSet exchange their exports.

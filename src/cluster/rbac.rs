@@ -51,7 +51,7 @@ impl Access {
             rest => (None, rest),
         };
         let resource = match rest {
-            [resource, _, subresource] => format!("{resource}/{subresource}"),
+            [resource, _, subresource, ..] => format!("{resource}/{subresource}"),
             [resource, ..] => (*resource).to_owned(),
             [] => String::new(),
         };

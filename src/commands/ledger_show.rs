@@ -26,7 +26,7 @@ pub(super) async fn show(args: ShowArgs) -> anyhow::Result<()> {
     let text = match args.output {
         OutputFormat::Table => tables(&views),
         OutputFormat::Json => {
-            let clusters: Vec<_> = views.iter().map(cluster_json).collect();
+            let clusters = clusters_json(&views);
             serde_json::to_string_pretty(&json!({ "clusterset": clusterset.as_str(), "clusters": clusters }))? + "\n"
         }
     };
@@ -90,6 +90,11 @@ fn tables(views: &[ClusterView]) -> String {
         }
     }
     format!("{clusters}\n{exports}\n{claims}")
+}
+
+/// All fields of every cluster.
+pub(super) fn clusters_json(views: &[ClusterView]) -> Value {
+    views.iter().map(cluster_json).collect()
 }
 
 /// A word for what the ledger says of a cluster.

@@ -2,6 +2,7 @@
 
 mod coredns;
 mod forget;
+mod gather;
 mod iam;
 mod leave;
 mod ledger_show;
@@ -26,6 +27,7 @@ use crate::{
 pub async fn execute(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Status(args) => return status::status(args).await,
+        Command::Gather(args) => Box::pin(gather::gather(args)).await,
         Command::Run(args) => app::run(*args).await,
         Command::Crds => crds(),
         Command::Ledger(LedgerCommand::Show(args)) => ledger_show::show(args).await,

@@ -1,9 +1,9 @@
-//! What people read when something is wrong: `status`, for somebody who may only read.
+//! What people read when something is wrong: `status` and `gather`, for somebody who may only read.
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::scenario::{
-    CLUSTER_ROLE_BINDING, Cluster, DEPLOYMENT, POD, PODS, SERVICE_ACCOUNT, World, eventually, holds, manifests,
-    system_namespace,
+    CLUSTER_ROLE_BINDING, Cluster, DEPLOYMENT, POD, PODS, ROLE_BINDING, SERVICE_ACCOUNT, World, eventually, holds,
+    manifests, system_namespace,
 };
 use serde_json::{Value, json};
 
@@ -26,7 +26,12 @@ async fn create_reader(cluster: &Cluster, name: &str) -> Result<()> {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": metadata,
         "roleRef": role("ClusterRole"), "subjects": subjects,
     });
-    cluster.apply("", binding).await.map(drop)
+    cluster.apply("", binding).await?;
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": metadata,
+        "roleRef": role("Role"), "subjects": subjects,
+    });
+    cluster.apply(&system, binding).await.map(drop)
 }
 
 /// Runs `cloudmap-mcs` in a pod of its own: with the image and the settings of the controller, as the reader.
@@ -73,7 +78,7 @@ fn says(ended: &Ended, code: i64, words: &[&str]) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn status_follows_a_name_and_says_what_holds_it_up() {
+async fn readers_are_told_what_holds_a_name_up_and_gather_everything() {
     World::run("status", async |world| {
         let [source, other] = world.pair();
         let reader = world.namespace.as_str();
@@ -85,6 +90,7 @@ async fn status_follows_a_name_and_says_what_holds_it_up() {
             cluster.delete(POD, &system_namespace(), reader).await?;
             cluster.delete(SERVICE_ACCOUNT, &system_namespace(), reader).await?;
             cluster.delete(CLUSTER_ROLE_BINDING, "", reader).await?;
+            cluster.delete(ROLE_BINDING, &system_namespace(), reader).await?;
         }
         outcome
     })
@@ -116,6 +122,13 @@ async fn follow(world: &World, reader: &str) -> Result<()> {
     let find = |about: &str| findings.iter().find(|finding| finding["about"] == about).cloned().unwrap_or_default();
     holds(find("ServiceExports")["text"] == "1 of 1 are well", "the export is well", &report)?;
     holds(find("registry")["state"] == "ok", "the registry was read", &report)?;
+
+    let ended = run_as(source, reader, &["gather", "-n", namespace, "-o", "/tmp/bundle.tar.gz"]).await?;
+    let exports = format!("objects/{namespace}/serviceexports.json: ");
+    let leader = format!("controller/{}/metrics.txt: ", source.controller().leader().await?);
+    let files = ["Corefile: ", "controller/deployment.json: ", "ledger.json: ", "status.json: ", &exports, &leader];
+    says(&ended, 0, &files)?;
+    holds(!ended.output.contains("NOT READ"), "the reader may read everything", &ended.output)?;
 
     world.apply(source, manifests::export("ghost")).await?;
     world.export_condition(source, "ghost", "Valid", "False", "NoService").await?;

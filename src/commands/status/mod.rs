@@ -9,24 +9,34 @@ mod tests;
 
 use std::{io::Write as _, process::ExitCode};
 
-use self::observe::Observer;
+pub(super) use self::{
+    observe::{Cluster, Observer},
+    report::Report,
+};
 use crate::{
     app::connect,
     cli::{OutputFormat, StatusArgs},
     model::ServiceKey,
 };
 
+/// The report on the whole ClusterSet, with what it is made from.
+pub(super) async fn overview(observer: &Observer<'_>, namespace: Option<&str>) -> (Cluster, Report) {
+    let cluster = observer.cluster().await;
+    let report = overview::plan(&cluster, &observer.objects(namespace).await);
+    (cluster, report)
+}
+
 pub(super) async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let StatusArgs { place, name, namespace, output } = args;
     let connection = connect::connection(&place.kube.cluster).await?;
     let cloudmap = connect::registry_for_command(&place.aws).await.map_err(|error| format!("{error:#}"));
     let observer = Observer { client: connection.client, place: &place, cloudmap };
-    let cluster = observer.cluster().await;
     let report = if let Some(name) = name {
+        let cluster = observer.cluster().await;
         let key = ServiceKey::new(namespace.unwrap_or(connection.namespace), name);
         name::plan(&cluster, &Box::pin(observer.name(&key, &cluster.ledger)).await)
     } else {
-        overview::plan(&cluster, &observer.objects(namespace.as_deref()).await)
+        overview(&observer, namespace.as_deref()).await.1
     };
     let text = match output {
         OutputFormat::Table => report.table(),

@@ -422,8 +422,7 @@ impl<'a> Follow<'a> {
             }
             Dns::Asked(asked) => asked,
         };
-        let remedy =
-            "Let CoreDNS answer for clusterset.local: `cloudmap-mcs coredns check` names what is missing";
+        let remedy = "Let CoreDNS answer for clusterset.local: `cloudmap-mcs coredns check` names what is missing";
         match asked {
             Err(why) => Finding::wrong(about, format!("{name} has no answer: {why}"), remedy),
             Ok(answers) => {

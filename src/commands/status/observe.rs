@@ -39,7 +39,7 @@ const DNS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What every report begins with.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(in crate::commands) struct Cluster {
     pub(super) now: Timestamp,
     /// The controller's namespace.
     pub(super) own: String,
@@ -47,7 +47,7 @@ pub(super) struct Cluster {
     pub(super) lease: Read<Option<Leader>>,
     /// The ledger's record; the error is a text.
     pub(super) record: Result<Option<Record>, String>,
-    pub(super) ledger: Result<Vec<ClusterView>, Dark>,
+    pub(in crate::commands) ledger: Result<Vec<ClusterView>, Dark>,
 }
 
 /// The Lease.
@@ -62,13 +62,16 @@ pub(super) struct Leader {
 }
 
 /// The registry was not read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Dark {
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(in crate::commands) enum Dark {
     /// There is nothing to read, because this cluster is in no ClusterSet, or its identity is not known.
+    #[error("no ClusterSet is known")]
     NoClusterSet,
     /// There is no ledger, in the account and region that were asked.
+    #[error("{0}")]
     NoLedger(String),
     /// Credentials, region or network are missing here.
+    #[error("{0}")]
     Unseen(String),
 }
 
@@ -81,7 +84,7 @@ pub(super) struct Objects {
 
 /// Everything about one name.
 #[derive(Debug)]
-pub(super) struct Name {
+pub(in crate::commands) struct Name {
     pub(super) key: ServiceKey,
     pub(super) namespace: Read<bool>,
     pub(super) service: Read<Option<Service>>,
@@ -116,11 +119,11 @@ pub(super) enum Dns {
 }
 
 /// Where `status` looks.
-pub(super) struct Observer<'a> {
-    pub(super) client: Client,
-    pub(super) place: &'a PlaceArgs,
+pub(in crate::commands) struct Observer<'a> {
+    pub(in crate::commands) client: Client,
+    pub(in crate::commands) place: &'a PlaceArgs,
     /// The registry, or why it cannot be asked.
-    pub(super) cloudmap: Result<Arc<dyn CloudMap>, String>,
+    pub(in crate::commands) cloudmap: Result<Arc<dyn CloudMap>, String>,
 }
 
 impl Observer<'_> {
@@ -172,7 +175,7 @@ impl Observer<'_> {
     }
 
     /// Lists with the name as a selector: who may list, as the controller's own role, need not be allowed to get.
-    pub(super) async fn name(&self, key: &ServiceKey, ledger: &Result<Vec<ClusterView>, Dark>) -> Name {
+    pub(in crate::commands) async fn name(&self, key: &ServiceKey, ledger: &Result<Vec<ClusterView>, Dark>) -> Name {
         let named = |name: &str| ListParams::default().fields(&format!("metadata.name={name}"));
         let labelled = |label: &str| ListParams::default().labels(&format!("{label}={}", key.name));
         let namespaces: Api<Namespace> = Api::all(self.client.clone());

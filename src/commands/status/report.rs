@@ -81,7 +81,7 @@ impl Finding {
 
 /// All findings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Report {
+pub(in crate::commands) struct Report {
     /// What was looked at.
     pub(super) subject: String,
     pub(super) findings: Vec<Finding>,
@@ -94,7 +94,7 @@ impl Report {
     }
 
     /// The answer first, then all findings, each with its remedy.
-    pub(super) fn table(&self) -> String {
+    pub(in crate::commands) fn table(&self) -> String {
         let count = |state| self.findings.iter().filter(|finding| finding.state == state).count();
         let mut answer = match (self.first_wrong(), count(State::Wrong)) {
             (None, _) => format!("{}: nothing is wrong", self.subject),
@@ -115,7 +115,7 @@ impl Report {
         format!("{answer}\n\n{table}")
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub(in crate::commands) fn json(&self) -> Value {
         let findings = self.findings.iter().map(|Finding { about, state, age, text, remedy }| {
             json!({
                 "about": about, "state": state.as_str(), "ageSeconds": age.map(|age| age.as_secs()), "text": text,

@@ -319,12 +319,7 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
             "no such export any more",
             "logs",
         ),
-        (
-            |_, name| name.dns = Dns::Asked(Err("NXDOMAIN".into())),
-            "DNS",
-            "has no answer: NXDOMAIN",
-            "coredns check",
-        ),
+        (|_, name| name.dns = Dns::Asked(Err("NXDOMAIN".into())), "DNS", "has no answer: NXDOMAIN", "coredns check"),
         (
             |_, name| name.dns = Dns::Asked(Ok(vec!["10.96.0.8".parse().unwrap()])),
             "DNS",
@@ -495,7 +490,7 @@ async fn the_instances_of_a_target_are_counted_by_cluster() {
     assert_eq!(name.targets, [(target(), Ok(Some(Instances { registered, ..Instances::default() })))]);
 }
 
-/// Everything that `status` reads in Kubernetes, and nothing else.
+/// The test of `gather` says that nothing else is granted.
 #[tokio::test(start_paused = true)]
 async fn a_reader_may_read_what_status_reads() {
     let (api, args) = (FakeApi::default(), arguments());
@@ -507,7 +502,7 @@ async fn a_reader_may_read_what_status_reads() {
     let needed: std::collections::BTreeSet<_> = needed(&api.requests()).into_iter().map(anywhere).collect();
     let reader: ClusterRole = manifest("reader_cluster_role.yaml");
     let granted = granted(false, reader.rules.unwrap()).into_iter().map(anywhere).collect();
-    assert_eq!(needed, granted);
+    assert!(needed.is_subset(&granted), "{needed:?}");
     let controller: ClusterRole = manifest("cluster_role.yaml");
     let role: k8s_openapi::api::rbac::v1::Role = manifest("role.yaml");
     let rules = controller.rules.unwrap().into_iter().chain(role.rules.unwrap()).collect();

@@ -1,0 +1,209 @@
+//! `gather`: a bundle for a bug report, without secrets. Each part may fail by itself; the index says why.
+
+mod bundle;
+mod redact;
+#[cfg(test)]
+mod tests;
+
+use std::{fs::File, io::Write as _, path::Path};
+
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Pod, Service},
+    discovery::v1::EndpointSlice,
+    events::v1::Event,
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ListParams, LogParams},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use self::bundle::Bundle;
+use super::{
+    ledger_show,
+    status::{self, Observer},
+};
+use crate::{
+    api::{ClusterProperty, ServiceExport, ServiceImport, names},
+    app::connect,
+    cli::GatherArgs,
+    cluster::{
+        lease::LEASE,
+        reader::{Unread, read},
+        record::RECORD,
+    },
+    env,
+};
+
+/// The Deployment, and the label of its pods.
+const DEPLOYMENT: &str = "cloudmap-mcs";
+const PODS: &str = "app.kubernetes.io/name=cloudmap-mcs";
+/// The name of the controller's port.
+const ADMIN: &str = "admin";
+/// Where the Corefile is, unless the cluster's DNS is another one.
+const DNS_NAMESPACE: &str = "kube-system";
+const DNS_CONFIG: &str = "coredns";
+/// How much of each log is taken, from its end.
+const LOG_LINES: i64 = 20_000;
+const LOG_BYTES: i64 = 8 << 20;
+/// How many objects of a kind are taken, and how many come in one answer.
+const MOST: usize = 10_000;
+const PAGE: u32 = 500;
+
+pub(super) async fn gather(args: GatherArgs) -> anyhow::Result<()> {
+    let GatherArgs { place, output, namespace } = args;
+    let client = connect::kubernetes(&place.kube).await?;
+    let cloudmap = connect::registry_for_command(&place.aws).await.map_err(|error| format!("{error:#}"));
+    let observer = Observer { client, place: &place, cloudmap };
+    let bundle = collect(&observer, &namespace).await;
+    let name = format!("cloudmap-mcs-{}", env::timestamp().strftime("%Y%m%dT%H%M%SZ"));
+    let output = output.unwrap_or_else(|| format!("{name}.tar.gz").into());
+    let mut stdout = std::io::stdout();
+    if output == Path::new("-") {
+        bundle.write(&name, stdout)?;
+        return Ok(());
+    }
+    bundle.write(&name, File::create(&output)?)?;
+    write!(stdout, "{}\n\nWritten to {}. Look through it before you send it.\n", bundle.index(), output.display())?;
+    Ok(())
+}
+
+/// Reads everything. `namespaces` are those of users' objects; none means all.
+async fn collect(observer: &Observer<'_>, namespaces: &[String]) -> Bundle {
+    let mut bundle = Bundle::default();
+    controller(&mut bundle, &observer.client, &observer.place.kube.controller_namespace).await;
+    objects(&mut bundle, &observer.client, namespaces).await;
+    let (cluster, report) = status::overview(observer, None).await;
+    bundle.text("status.txt", Ok::<_, String>(report.table()));
+    bundle.object("status.json", Ok::<_, String>(report.json()));
+    let ledger = cluster.ledger.as_deref().map(ledger_show::clusters_json).map_err(ToString::to_string);
+    bundle.object("ledger.json", ledger);
+    bundle
+}
+
+/// The controller: how it is installed, what it says, its Lease and its record.
+async fn controller(bundle: &mut Bundle, client: &Client, own: &str) {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), own);
+    let found = read(pods.list(&ListParams::default().labels(PODS))).await.map(|list| list.items);
+    bundle.object("controller/pods.json", found.as_ref().map(|pods| json!(pods)).map_err(Unread::clone));
+    for pod in found.unwrap_or_default() {
+        of_pod(bundle, client, &pods, &pod).await;
+    }
+    let configs: Api<ConfigMap> = Api::namespaced(client.clone(), own);
+    let deployment = read(Api::<Deployment>::namespaced(client.clone(), own).get(DEPLOYMENT)).await;
+    for name in deployment.as_ref().map(settings).unwrap_or_default() {
+        let config = read(configs.get(&name)).await;
+        bundle.object(format!("controller/config-{name}.json"), config.map(|config| json!(config)));
+    }
+    bundle.object("controller/deployment.json", deployment.map(|deployment| json!(deployment)));
+    let lease = read(Api::<Lease>::namespaced(client.clone(), own).get(LEASE)).await;
+    bundle.object("controller/lease.json", lease.map(|lease| json!(lease)));
+    let record = read(configs.get(RECORD)).await;
+    bundle.object("controller/record.json", record.map(|record| json!(record)));
+    let dns: Api<ConfigMap> = Api::namespaced(client.clone(), DNS_NAMESPACE);
+    let dns = read(dns.get(DNS_CONFIG)).await.map(|config| config.data.unwrap_or_default());
+    bundle.text("Corefile", dns.map(|mut data| data.remove("Corefile").unwrap_or_default()));
+    let version = read(client.apiserver_version()).await;
+    bundle.text("kubernetes.txt", version.map(|version| format!("{}\n", version.git_version)));
+}
+
+/// The ConfigMaps from which the controller takes its flags.
+fn settings(deployment: &Deployment) -> Vec<String> {
+    let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    let containers = pod.into_iter().flat_map(|pod| &pod.containers);
+    let sources = containers.flat_map(|container| container.env_from.iter().flatten());
+    sources.filter_map(|source| source.config_map_ref.as_ref().map(|config| config.name.clone())).collect()
+}
+
+/// Logs and metrics of a pod.
+async fn of_pod(bundle: &mut Bundle, client: &Client, pods: &Api<Pod>, pod: &Pod) {
+    let name = pod.name_any();
+    let spec = pod.spec.clone().unwrap_or_default();
+    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let restarted: Vec<_> =
+        statuses.filter(|status| status.restart_count > 0).map(|status| status.name.clone()).collect();
+    for container in &spec.containers {
+        let log = LogParams {
+            container: Some(container.name.clone()),
+            tail_lines: Some(LOG_LINES),
+            limit_bytes: Some(LOG_BYTES),
+            timestamps: true,
+            ..LogParams::default()
+        };
+        let path = format!("controller/{name}/{}", container.name);
+        bundle.text(format!("{path}.log"), read(pods.logs(&name, &log)).await);
+        if restarted.contains(&container.name) {
+            let previous = LogParams { previous: true, ..log };
+            bundle.text(format!("{path}-previous.log"), read(pods.logs(&name, &previous)).await);
+        }
+        let ports = container.ports.iter().flatten();
+        for port in ports.filter(|port| port.name.as_deref() == Some(ADMIN)).map(|port| port.container_port) {
+            let namespace = pod.namespace().unwrap_or_default();
+            let page = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/metrics");
+            let metrics = match axum::http::Request::get(page).body(Vec::new()) {
+                Ok(request) => read(client.request_text(request)).await,
+                Err(error) => Err(Unread::Failed(error.to_string())),
+            };
+            bundle.text(format!("controller/{name}/metrics.txt"), metrics);
+        }
+    }
+}
+
+/// Exports, imports, and what the controller made for them.
+async fn objects(bundle: &mut Bundle, client: &Client, namespaces: &[String]) {
+    let managed = |label| ListParams::default().labels(&format!("{label}={}", names::MANAGED_BY));
+    let all = ListParams::default();
+    let properties: Api<ClusterProperty> = Api::all(client.clone());
+    bundle.object("objects/clusterproperties.json", list(&properties, &all).await);
+    let scopes: Vec<Option<&str>> =
+        if namespaces.is_empty() { vec![None] } else { namespaces.iter().map(|name| Some(name.as_str())).collect() };
+    for scope in scopes {
+        macro_rules! gather {
+            ($kind:ty, $file:literal, $params:expr) => {{
+                let api: Api<$kind> =
+                    scope.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
+                let path =
+                    format!("objects/{}{}.json", scope.map_or_else(String::new, |name| format!("{name}/")), $file);
+                let found = list(&api, $params).await;
+                (path, found)
+            }};
+        }
+        for (path, found) in [
+            gather!(ServiceExport, "serviceexports", &all),
+            gather!(ServiceImport, "serviceimports", &all),
+            gather!(Service, "services", &managed(names::LABEL_MANAGED_BY)),
+            gather!(EndpointSlice, "endpointslices", &managed(names::LABEL_SLICE_MANAGED_BY)),
+        ] {
+            bundle.object(path, found);
+        }
+        let (path, events) = gather!(Event, "events", &all);
+        bundle.object(path, events.map(ours));
+    }
+}
+
+/// The Events that the controller emitted.
+fn ours(events: Value) -> Value {
+    let Value::Array(mut events) = events else { return events };
+    events.retain(|event| event["reportingController"] == names::CONTROLLER);
+    events.into()
+}
+
+/// All objects, page by page, up to [`MOST`].
+async fn list<K>(api: &Api<K>, params: &ListParams) -> Result<Value, Unread>
+where
+    K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    let mut found = Vec::new();
+    let mut params = params.clone().limit(PAGE);
+    loop {
+        let page = read(api.list(&params)).await?;
+        found.extend(page.items.iter().map(|object| json!(object)));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) if found.len() < MOST => params = params.continue_token(&token),
+            _ => return Ok(found.into()),
+        }
+    }
+}

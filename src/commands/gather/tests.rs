@@ -1,0 +1,127 @@
+use std::{collections::BTreeMap, io::Read as _};
+
+use clap::Parser as _;
+use flate2::read::GzDecoder;
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
+use serde_json::json;
+
+use super::*;
+use crate::{
+    cli::{Cli, Command},
+    cluster::{
+        fake_api::FakeApi,
+        rbac::{OWN, granted, manifest, needed},
+    },
+    model::ServiceKey,
+};
+
+/// The files of an archive, by path without the folder.
+fn unpacked(bundle: &Bundle) -> BTreeMap<String, String> {
+    let mut bytes = Vec::new();
+    bundle.write("folder", &mut bytes).unwrap();
+    let mut files = BTreeMap::new();
+    for entry in tar::Archive::new(GzDecoder::new(bytes.as_slice())).entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let path = entry.path().unwrap().strip_prefix("folder").unwrap().display().to_string();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        assert!(files.insert(path, text).is_none());
+    }
+    files
+}
+
+/// An API server with one pod of the controller, which has restarted, and a Deployment with a secret in its environment.
+fn api() -> FakeApi {
+    let api = FakeApi::default();
+    let container = json!({"name": "c", "ports": [{"name": "admin", "containerPort": 8080}]});
+    let pod = json!({
+        "metadata": {"name": "p", "namespace": OWN},
+        "spec": {"containers": [container]},
+        "status": {"containerStatuses": [
+            {"name": "c", "restartCount": 1, "ready": true, "image": "i", "imageID": "i"}]},
+    });
+    let container = json!({
+        "name": "c",
+        "env": [{"name": "AWS_SECRET_ACCESS_KEY", "value": "hidden"}],
+        "envFrom": [{"configMapRef": {"name": "settings"}}],
+    });
+    let deployment = json!({
+        "metadata": {"name": "cloudmap-mcs"},
+        "spec": {"selector": {}, "template": {"spec": {"containers": [container]}}},
+    });
+    api.prepare(200, json!({"metadata": {}, "items": [pod]}));
+    for text in ["its log", "its previous log", "its metrics"] {
+        api.prepare(200, json!(text));
+    }
+    api.prepare(200, deployment);
+    api
+}
+
+fn arguments() -> GatherArgs {
+    let Command::Gather(args) = Cli::parse_from(["cloudmap-mcs", "gather"]).command else { panic!("not gather") };
+    args
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_bundle_has_everything_but_secrets_and_says_what_could_not_be_read() {
+    let (api, args) = (api(), arguments());
+    let observer = Observer { client: api.client(), place: &args.place, cloudmap: Err("no credentials".to_owned()) };
+    let files = unpacked(&Box::pin(collect(&observer, &["shop".to_owned()])).await);
+    for path in [
+        "index.txt",
+        "Corefile",
+        "status.txt",
+        "status.json",
+        "controller/p/c.log",
+        "controller/p/c-previous.log",
+        "controller/p/metrics.txt",
+        "controller/pods.json",
+        "controller/deployment.json",
+        "controller/config-settings.json",
+        "controller/lease.json",
+        "controller/record.json",
+        "objects/clusterproperties.json",
+        "objects/shop/serviceexports.json",
+        "objects/shop/endpointslices.json",
+        "objects/shop/events.json",
+    ] {
+        assert!(files.contains_key(path), "{path} is missing: {:?}", files.keys());
+        assert!(path == "index.txt" || files["index.txt"].contains(&format!("{path}: ")), "{}", files["index.txt"]);
+    }
+    assert!(files["controller/p/c-previous.log"].contains("its previous log"));
+    assert!(files["index.txt"].contains("ledger.json: NOT READ: "), "{}", files["index.txt"]);
+    let deployment = &files["controller/deployment.json"];
+    assert!(deployment.contains("AWS_SECRET_ACCESS_KEY") && !deployment.contains("hidden"), "{deployment}");
+}
+
+#[test]
+fn only_events_of_the_controller_are_kept() {
+    let events =
+        json!([{"reportingController": "kubelet"}, {"reportingController": "cloudmap-mcs", "reason": "Exported"}]);
+    assert_eq!(ours(events), json!([{"reportingController": "cloudmap-mcs", "reason": "Exported"}]));
+}
+
+/// Everything that `status` and `gather` read in Kubernetes, and nothing else.
+#[tokio::test(start_paused = true)]
+async fn a_reader_may_read_what_is_gathered() {
+    let (api, args) = (api(), arguments());
+    let observer = Observer { client: api.client(), place: &args.place, cloudmap: Err(String::new()) };
+    Box::pin(collect(&observer, &[])).await;
+    Box::pin(observer.name(&ServiceKey::new("shop", "web"), &Ok(Vec::new()))).await;
+    // Everybody may ask for the version.
+    let requests: Vec<_> = api.requests().into_iter().filter(|request| request.path != "/version").collect();
+    let needed = needed(&requests);
+    let everywhere = granted(false, manifest::<ClusterRole>("reader_cluster_role.yaml").rules.unwrap());
+    let here = granted(true, manifest::<Role>("reader_role.yaml").rules.unwrap());
+    // A permission for all namespaces includes the own namespace.
+    let covered = |(_, group, resource, verb): &(bool, String, String, String)| {
+        everywhere.contains(&(false, group.clone(), resource.clone(), verb.clone()))
+    };
+    let missing: Vec<_> = needed.difference(&here).filter(|needed| !covered(needed)).collect();
+    let used = |(_, group, resource, verb): &(bool, String, String, String)| {
+        [false, true].iter().any(|own| needed.contains(&(*own, group.clone(), resource.clone(), verb.clone())))
+    };
+    let superfluous: Vec<_> =
+        here.difference(&needed).chain(everywhere.iter().filter(|granted| !used(granted))).collect();
+    assert!(missing.is_empty() && superfluous.is_empty(), "missing {missing:#?}, superfluous {superfluous:#?}");
+}
