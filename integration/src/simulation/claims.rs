@@ -226,16 +226,15 @@ impl<'a> Registrations<'a> {
         candidates(target, claims)
     }
 
-    /// What a group has registered, by Kubernetes name. What a cluster left behind when it left its ClusterSet, or
-    /// forgot because people deleted a part of its ledger, counts where it is wanted.
+    /// What a group has registered, by Kubernetes name. What a cluster left behind when it left its ClusterSet counts where
+    /// it is wanted.
     fn registered(&self, target: &Name, group: &str) -> BTreeMap<&Name, BTreeSet<&str>> {
         let wanted = self.candidates(target, group);
         let mut registered: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for instance in self.places.get(target).into_iter().flat_map(|place| &place.instances) {
             let Instance { uid, owner, endpoint, .. } = instance;
             let is_wanted = || wanted.get(owner).is_some_and(|wanted| wanted.contains(endpoint.as_str()));
-            let abandoned =
-                self.world.torn.is_some() || self.world.abandoned.contains(&(uid.clone(), group.to_owned()));
+            let abandoned = self.world.abandoned.contains(&(uid.clone(), group.to_owned()));
             if group_of(self.world, instance) == group && (!abandoned || is_wanted()) {
                 registered.entry(owner).or_default().insert(endpoint.as_str());
             }

@@ -92,7 +92,7 @@ impl Registered {
         };
         self.note_first(now);
         let checks = [
-            ("every instance has a record", self.unrecorded(world, &claims, &there).filter(|_| !torn)),
+            ("every instance has a record", self.unrecorded(world, &there).filter(|_| !torn)),
             ("a claim keeps its date", self.redated(clusters, now).filter(|_| !torn)),
             ("who is not the first claimant registers nothing", self.usurped(&there, scenario, now).filter(|_| !torn)),
             ("a name has one owner", self.mixed(&there, scenario, now)),
@@ -123,8 +123,7 @@ impl Registered {
     }
 
     /// An instance that no record of its cluster leads to: nobody would find it after a crash.
-    /// Where people deleted a part of the ledger, what was given up before it was mended is forgotten.
-    fn unrecorded(&self, world: &World, claims: &Claims, there: &Instances) -> Option<String> {
+    fn unrecorded(&self, world: &World, there: &Instances) -> Option<String> {
         for (target, instance) in there.iter().flat_map(|(target, of)| of.iter().map(move |it| (target, it))) {
             let Instance { uid, group, .. } = instance;
             let of_set = |(ns, _): &(&str, _)| namespace(group).is_none_or(|namespace| namespace == **ns);
@@ -133,9 +132,7 @@ impl Registered {
             let known = records.any(|recorded| recorded == target) || namespace(group).is_none() && kept();
             // What it registered outside any ClusterSet is marked anew before that is recorded in the ledger.
             let joins = world.joined.get(uid).is_some_and(|at| world.began.elapsed() <= *at + NEWS);
-            let wants = |claim: &Claim| world.clusters[claim.cluster].uid == *uid && claim.owner == instance.owner;
-            let forgotten = world.torn.is_some() && !claims.get(target).is_some_and(|claims| claims.iter().any(wants));
-            if !known && !joins && !forgotten && !world.abandoned.contains(&(uid.clone(), group.clone())) {
+            if !known && !joins && !world.abandoned.contains(&(uid.clone(), group.clone())) {
                 return Some(format!("{instance:?} in {}/{}", target.0, target.1));
             }
         }

@@ -45,6 +45,8 @@ pub enum Kind {
     Foreigners,
     /// People delete and alter our instances.
     Meddlers,
+    /// People delete heads and pages of ledgers.
+    Vandals,
 }
 
 impl Kind {
@@ -99,7 +101,7 @@ impl Scenario {
 
 use Kind::{
     Claims, Clocks, Crashes, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Meddlers, Moves, Namespaces,
-    Partitions, Pauses, Registry, Renames, Services, Shapes, Stale, Stops, Unobserved,
+    Partitions, Pauses, Registry, Renames, Services, Shapes, Stale, Stops, Unobserved, Vandals,
 };
 
 /// All scenarios.
@@ -234,6 +236,13 @@ pub static SCENARIOS: &[Scenario] = &[
         about: "people delete and alter our instances, and others register and deregister beside them",
         clusters: TWO,
         kinds: &[Endpoints, Exports, Claims, Meddlers, Meddlers, Foreigners, Kills],
+        steps: 20,
+    },
+    Scenario {
+        name: "vandals",
+        about: "people delete heads and pages of ledgers",
+        clusters: TWO,
+        kinds: &[Endpoints, Exports, Services, Claims, Vandals],
         steps: 20,
     },
     Scenario {

@@ -295,13 +295,11 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
             (long, Action::Foreigner { target: *rng.pick(&targets) })
         }
         Kind::Meddlers => {
-            let how = *rng.pick(&[
-                Meddling::Deletes,
-                Meddling::Deletes,
-                Meddling::Alters,
-                Meddling::DeletesHead,
-                Meddling::DeletesPage,
-            ]);
+            let how = *rng.pick(&[Meddling::Deletes, Meddling::Deletes, Meddling::Alters]);
+            (short, Action::Meddle { which: rng.below(1000), how })
+        }
+        Kind::Vandals => {
+            let how = *rng.pick(&[Meddling::DeletesHead, Meddling::DeletesPage]);
             (short, Action::Meddle { which: rng.below(1000), how })
         }
         Kind::Renames => {
