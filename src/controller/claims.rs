@@ -6,7 +6,7 @@
 //! - A new claim to a *named* target must have been visible in the ledger for a while, with no older one, and every
 //!   live cluster must be readable. This costs time, so it is required only if two names can want one target. It is not
 //!   required for the target that the Kubernetes name implies (others who want it name it, and wait), if the same name
-//!   has the target in other clusters already, or for the only cluster of a ClusterSet.
+//!   has had the target in another cluster for that while, or for the only cluster of a ClusterSet.
 //! - An export that loses a target, or moves away from it while another name waits for it, keeps its live endpoints
 //!   there for twice that time: once for the successor's own wait, and once for the successor to see the release and to
 //!   register. A successor in another cluster must have been heard of for that long: nobody knows whether a silent
@@ -274,9 +274,12 @@ impl Claims {
             self.lose(own, rival, unread, now)
         } else {
             self.kept_until.remove(target);
+            // A claim that is as new as this one proves nothing: both may have yet to hear of an older one.
+            let delay = self.delay.as_secs().cast_signed();
+            let is_settled = |other: &Registration| other.claimed.saturating_add(delay) < own.claimed;
             let shared = || {
-                let mut others = knowledge.other_claims(target).peekable();
-                others.peek().is_some() && others.all(|owner| owner.is_same_service(&own.owner))
+                knowledge.other_claims(target).all(|other| other.owner.is_same_service(&own.owner))
+                    && knowledge.other_claims(target).any(is_settled)
             };
             let free =
                 self.established.contains(target) || implied(own) || self.is_fresh(now) && (self.sole || shared());

@@ -73,8 +73,13 @@ fn nobody_waits_where_no_other_name_can_want_the_target() {
     let mut alone = mk_claims(&knowledge);
     alone.set_clusters(true, true);
     assert_eq!(judge(&mut alone, &knowledge, now), Standing::Holds, "alone");
-    let shared = mk_knowledge(&[("web", 9)]);
+    let shared = mk_knowledge(&[("web", -6)]);
     assert_eq!(judge(&mut mk_claims(&shared), &shared, now), Standing::Holds, "the same name elsewhere");
+    for claimed in [-5, 5, 9] {
+        let fresh = mk_knowledge(&[("web", claimed)]);
+        let standing = judge(&mut mk_claims(&fresh), &fresh, now);
+        assert_eq!(standing, Standing::AwaitsDelay, "which claimed it at the same time, {claimed}");
+    }
     let younger = mk_knowledge(&[("younger", 9)]);
     assert_eq!(judge(&mut mk_claims(&younger), &younger, now), Standing::AwaitsDelay, "another name");
     let older = mk_knowledge(&[("older", 3)]);
@@ -85,7 +90,7 @@ fn nobody_waits_where_no_other_name_can_want_the_target() {
 
 #[test]
 fn a_service_that_is_annotated_here_and_exported_elsewhere_holds_its_target_beside_that() {
-    for exported in [3, 9] {
+    for (exported, standing) in [(-6, Standing::Holds), (3, Standing::AwaitsDelay), (9, Standing::AwaitsDelay)] {
         let mut knowledge = Knowledge::new("here".parse().unwrap(), Membership::Member { trouble: None });
         knowledge.resume(&Map::new(), 5);
         knowledge.annotate(&ClaimOwner::service(&key("web")), Some(Asks::For([target()].into())), 5);
@@ -93,7 +98,7 @@ fn a_service_that_is_annotated_here_and_exported_elsewhere_holds_its_target_besi
         knowledge.adopt_published(own);
         adopt(&mut knowledge, &[("web", exported)]);
         let now = START;
-        assert_eq!(judge(&mut mk_claims(&knowledge), &knowledge, now), Standing::Holds, "claimed at {exported}");
+        assert_eq!(judge(&mut mk_claims(&knowledge), &knowledge, now), standing, "claimed at {exported}");
     }
 }
 
@@ -162,7 +167,7 @@ fn what_was_read_a_while_ago_says_nothing_about_who_has_claims_now() {
     claims.read([].into_iter(), ripe + AGAIN);
     assert_eq!(judge_unread(&mut claims, &knowledge, ripe + AGAIN), Standing::Holds);
 
-    let shared = mk_knowledge(&[("web", 9)]);
+    let shared = mk_knowledge(&[("web", -6)]);
     for (sole, knowledge) in [(true, &knowledge), (false, &shared)] {
         for (age, standing) in [(FRESH, Standing::Holds), (FRESH + AGAIN, Standing::AwaitsDelay)] {
             let mut claims = mk_claims(knowledge);

@@ -496,10 +496,10 @@ impl Knowledge {
             .map(|(id, registration)| (id.clone(), registration.owner.clone()))
     }
 
-    /// The owners of other clusters' claims to a target.
-    pub fn other_claims(&self, target: &Target) -> impl Iterator<Item = &ClaimOwner> {
+    /// Other clusters' claims to a target.
+    pub fn other_claims(&self, target: &Target) -> impl Iterator<Item = &Registration> {
         let claims = self.remotes.values().filter_map(move |remote| remote.registrations.get(target));
-        claims.filter(|registration| !registration.retiring).map(|registration| &registration.owner)
+        claims.filter(|registration| !registration.retiring)
     }
 
     /// Names whose endpoints in other clusters have one of these addresses.
