@@ -411,8 +411,13 @@ impl<'a> Follow<'a> {
     fn dns(&self) -> Finding {
         let about = "DNS";
         let name = dns_name(&self.name.key);
-        let Ok(Some(import)) = &self.name.import else {
-            return Finding::absent(about, format!("{name} has no answer without a ServiceImport"));
+        let import = match &self.name.import {
+            Err(_) => {
+                let text = format!("{name} was not judged, because the ServiceImport was not read");
+                return Finding::new(about, State::Unseen, text);
+            }
+            Ok(None) => return Finding::absent(about, format!("{name} has no answer without a ServiceImport")),
+            Ok(Some(import)) => import,
         };
         let asked = match &self.name.dns {
             Dns::NotAsked => {

@@ -391,6 +391,16 @@ fn what_cannot_be_seen_from_here_is_said_and_is_not_wrong() {
 }
 
 #[test]
+fn a_finding_is_one_line_and_nothing_is_claimed_of_an_import_that_was_not_read() {
+    let (mut seen, mut name) = (cluster(), followed());
+    seen.ledger = Err(Dark::Unseen("no credentials:\n  Environment: not set\n".into()));
+    name.import = Err(Unread::Failed("no answer".into()));
+    let report = name::plan(&seen, &name);
+    assert!(report.table().contains("no credentials: Environment: not set\n"), "{}", report.table());
+    assert_eq!(report.findings.last().unwrap().state, State::Unseen, "{}", report.table());
+}
+
+#[test]
 fn a_name_that_nobody_exports_is_said_to_be_so() {
     let mut seen = cluster();
     seen.ledger.as_mut().unwrap().iter_mut().for_each(|view| view.catalog = Catalog::default());
