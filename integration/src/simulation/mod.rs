@@ -196,11 +196,14 @@ impl Driver {
     /// Waits until nothing was written for a while.
     async fn rest(&mut self) -> Result<(), Violation> {
         let (began, mut last) = (Instant::now(), Instant::now());
+        // Who was refused another ClusterSet's service registers there once it is gone.
+        let moves = self.scenario.kinds.contains(&Kind::Moves);
+        let settling = if moves { SETTLING + LOOKS_AGAIN } else { SETTLING };
         self.checks.take_writes();
         while last.elapsed() < QUIET {
             self.wait(Duration::from_secs(1)).await?;
             if let Some(write) = self.checks.take_writes().pop() {
-                if began.elapsed() > SETTLING {
+                if began.elapsed() > settling {
                     return Err(("nothing is written at rest", write));
                 }
                 last = Instant::now();

@@ -144,5 +144,5 @@ async fn follow(world: &World, reader: &str) -> Result<()> {
     })
     .await?;
     let ended = run_as(source, reader, &["status", "web", "-n", namespace]).await?;
-    says(&ended, 1, &["the first is endpoints here", "get pods -l app=web"])
+    says(&ended, 1, &["1 thing is wrong, endpoints here", "get pods -l app=web"])
 }
