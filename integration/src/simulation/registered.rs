@@ -61,8 +61,8 @@ pub(crate) struct Registered {
     wants: BTreeMap<Want, Since>,
     /// Who wanted a name last by an export: what is deleted hands nothing over.
     exported: BTreeSet<(usize, Name, Name)>,
-    /// The date of each claim.
-    dates: BTreeMap<Want, i64>,
+    /// The date of each claim, and since when it has had it.
+    dates: BTreeMap<Want, (i64, Duration)>,
     /// By the ledger's namespace and by target.
     first: BTreeMap<(String, Name), BTreeMap<Name, First>>,
     /// When a cluster, by the ledger's namespace and its UID, was the only one in its ClusterSet last.
@@ -149,8 +149,14 @@ impl Registered {
                     let want = (index, group, target.clone(), record.owner.clone(), record.exported);
                     let Some(since) = self.wants.get(&want).copied() else { continue };
                     let long = now.saturating_sub(since.wanted) > NEWS;
-                    let before = self.dates.insert(want.clone(), record.claimed);
-                    if before.is_some_and(|before| long && before != record.claimed) {
+                    let before = self.dates.get(&want).copied();
+                    if before.is_none_or(|(date, _)| date != record.claimed) {
+                        self.dates.insert(want.clone(), (record.claimed, now));
+                    }
+                    // A head that a former leader wrote may land late, and stays until the next one of the new leader.
+                    if before
+                        .is_some_and(|(date, seen)| long && date != record.claimed && now > seen + HEARTBEAT + DECIDED)
+                    {
                         found = Some(format!("{} {target:?}: {record:?}, before {before:?}", cluster.id));
                     }
                     recorded.insert(want);
