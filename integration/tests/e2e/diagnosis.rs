@@ -1,11 +1,21 @@
 //! What people read when something is wrong: `status` and `gather`, for somebody who may only read.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::scenario::{
     CLUSTER_ROLE_BINDING, Cluster, DEPLOYMENT, POD, PODS, ROLE_BINDING, SERVICE_ACCOUNT, World, eventually, holds,
     manifests, system_namespace,
 };
 use serde_json::{Value, json};
+
+/// How many commands were run.
+static COMMANDS: AtomicU32 = AtomicU32::new(0);
+
+/// The pod of a command.
+fn pod_name(reader: &str, number: u32) -> String {
+    format!("{reader}-{number}")
+}
 
 /// What a command printed, and how it ended.
 struct Ended {
@@ -53,19 +63,18 @@ async fn run_as(cluster: &Cluster, reader: &str, arguments: &[&str]) -> Result<E
         spec.remove("serviceAccount");
         spec.remove("topologySpreadConstraints");
     }
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": reader}, "spec": spec});
-    cluster.delete(POD, &system, reader).await?;
-    eventually("the pod of an earlier command is gone", PODS, async || cluster.expect_none(POD, &system, reader).await)
-        .await?;
+    // Another name for each: a kubelet may still give the log of a former pod of the same name, which is gone.
+    let name = pod_name(reader, COMMANDS.fetch_add(1, Ordering::Relaxed));
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
     cluster.apply(&system, pod).await?;
     let code = eventually("the command ends", PODS, async || {
-        let pod = cluster.expect(POD, &system, reader).await?;
+        let pod = cluster.expect(POD, &system, &name).await?;
         let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"];
         holds(ended.is_i64() || ended.is_u64(), "the container has ended", &pod["status"])?;
         Ok(ended.as_i64().unwrap_or_default())
     })
     .await?;
-    Ok(Ended { code, output: cluster.logs(&system, reader).await? })
+    Ok(Ended { code, output: cluster.logs(&system, &name).await? })
 }
 
 /// Checks how a command ended, and that its output has these words.
@@ -87,7 +96,9 @@ async fn readers_are_told_what_holds_a_name_up_and_gather_everything() {
         }
         let outcome = follow(world, reader).await;
         for cluster in [source, other] {
-            cluster.delete(POD, &system_namespace(), reader).await?;
+            for number in 0..COMMANDS.load(Ordering::Relaxed) {
+                cluster.delete(POD, &system_namespace(), &pod_name(reader, number)).await?;
+            }
             cluster.delete(SERVICE_ACCOUNT, &system_namespace(), reader).await?;
             cluster.delete(CLUSTER_ROLE_BINDING, "", reader).await?;
             cluster.delete(ROLE_BINDING, &system_namespace(), reader).await?;
