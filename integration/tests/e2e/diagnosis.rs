@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use cloudmap_mcs_integration::scenario::{
     CLUSTER_ROLE_BINDING, Cluster, DEPLOYMENT, POD, PODS, ROLE_BINDING, SERVICE_ACCOUNT, World, eventually, holds,
     manifests, system_namespace,
@@ -44,8 +44,19 @@ async fn create_reader(cluster: &Cluster, name: &str) -> Result<()> {
     cluster.apply(&system, binding).await.map(drop)
 }
 
-/// Runs `cloudmap-mcs` in a pod of its own: with the image and the settings of the controller, as the reader.
+/// Runs `cloudmap-mcs` in a pod of its own: with the image and the settings of the controller, as the reader. A kubelet now
+/// and then has no log of a container that ended at once, and says so instead of it: then again, in another pod.
 async fn run_as(cluster: &Cluster, reader: &str, arguments: &[&str]) -> Result<Ended> {
+    for _ in 0..10 {
+        let ended = run_once(cluster, reader, arguments).await?;
+        if !ended.output.contains("failed to try resolving symlinks") {
+            return Ok(ended);
+        }
+    }
+    bail!("no kubelet has the log of {arguments:?}")
+}
+
+async fn run_once(cluster: &Cluster, reader: &str, arguments: &[&str]) -> Result<Ended> {
     let system = system_namespace();
     let deployment = cluster.expect(DEPLOYMENT, &system, "cloudmap-mcs").await?;
     let mut spec = deployment["spec"]["template"]["spec"].clone();
@@ -63,7 +74,6 @@ async fn run_as(cluster: &Cluster, reader: &str, arguments: &[&str]) -> Result<E
         spec.remove("serviceAccount");
         spec.remove("topologySpreadConstraints");
     }
-    // Another name for each: a kubelet may still give the log of a former pod of the same name, which is gone.
     let name = pod_name(reader, COMMANDS.fetch_add(1, Ordering::Relaxed));
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
     cluster.apply(&system, pod).await?;
