@@ -3,6 +3,7 @@
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use prometheus::{
@@ -16,7 +17,10 @@ use crate::{
     cloudmap::{self, Estimate},
     discovery::{DiscoveryFigures, NoEndpoint},
     instances::sync::SyncFigures,
-    ledger::driver::{LedgerHandle, Status},
+    ledger::{
+        driver::{LedgerHandle, Status},
+        remote::RemoteFigures,
+    },
 };
 
 /// The metrics. Clones are cheap.
@@ -142,6 +146,14 @@ fn ledger(read: fn(&Status) -> f64) -> impl Fn(&Seen) -> Values + Send + Sync + 
     move |seen| one(seen.ledger.as_deref().map(read))
 }
 
+/// One time of each other cluster, in seconds.
+fn remotes(read: fn(&RemoteFigures) -> Option<Duration>) -> impl Fn(&Seen) -> Values + Send + Sync + 'static {
+    move |seen| {
+        let remotes = seen.ledger.iter().flat_map(|status| &status.remotes);
+        remotes.filter_map(|(cluster, remote)| Some((cluster.to_string(), read(remote)?.as_secs_f64()))).collect()
+    }
+}
+
 /// One value of the instances.
 fn instances(read: fn(&SyncFigures) -> f64) -> impl Fn(&Seen) -> Values + Send + Sync + 'static {
     move |seen| one(seen.instances.as_ref().map(read))
@@ -248,19 +260,13 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
             "cloudmap_mcs_remote_lag_seconds",
             "Time from the writing of a cluster's newest change, by its clock, to its application here",
             Some("remote_cluster"),
-            |seen| {
-                let remotes = seen.ledger.iter().flat_map(|status| &status.remotes);
-                remotes.filter_map(|(cluster, remote)| Some((cluster.to_string(), remote.lag?.as_secs_f64()))).collect()
-            },
+            remotes(|remote| remote.lag),
         )?,
         Family::gauge(
             "cloudmap_mcs_remote_silent_seconds",
             "How long the ledger of a cluster has not advanced",
             Some("remote_cluster"),
-            |seen| {
-                let remotes = seen.ledger.iter().flat_map(|status| &status.remotes);
-                remotes.map(|(cluster, remote)| (cluster.to_string(), remote.silent.as_secs_f64())).collect()
-            },
+            remotes(|remote| Some(remote.silent)),
         )?,
     ])
 }

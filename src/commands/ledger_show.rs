@@ -59,14 +59,13 @@ fn tables(views: &[ClusterView]) -> String {
                 .iter()
                 .map(|port| format!("{}:{}/{}", port.name, port.port, port.protocol))
                 .collect();
-            let ready = exported.endpoints.iter().filter(|endpoint| endpoint.conditions.ready).count();
             exports.row([
                 view.id.to_string(),
                 key.namespace.to_string(),
                 key.name.to_string(),
                 exported.export.service_type.to_string(),
                 if ports.is_empty() { "-".to_owned() } else { ports.join(",") },
-                format!("{ready}/{}", exported.endpoints.len()),
+                format!("{}/{}", exported.ready(), exported.endpoints.len()),
                 exported.export.target.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
             ]);
         }

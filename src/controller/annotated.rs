@@ -291,7 +291,7 @@ impl Annotated {
         let keep = keep || upsert_only && !instances.iter().any(InstanceSpec::is_ready);
         let decides = decides(knowledge, target);
         let only_found = (standing == Standing::Keeps).then(|| owner.key());
-        let desired = TargetDesired {
+        Some(TargetDesired {
             active,
             only_found,
             decides,
@@ -301,8 +301,7 @@ impl Annotated {
             creation,
             instances,
             ..TargetDesired::default()
-        };
-        Some(desired)
+        })
     }
 
     /// Sets why registrations of a standalone cluster cannot be recorded, if so.

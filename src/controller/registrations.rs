@@ -118,7 +118,8 @@ impl Core {
         let Self { knowledge, claims, annotated, targets, caches, pods, out, .. } = self;
         let before = claims.standing(&target);
         let standing = claims.judge(knowledge, &target, |own| targets.is_implied(own), now.mono);
-        match knowledge.exports().and_then(|exports| exports.registrations().get(&target)) {
+        let held = knowledge.exports().and_then(|exports| exports.registrations().get(&target));
+        match held {
             Some(held) if standing != before => {
                 out.extend(export_of(caches, &held.owner).map(Command::Reconcile));
             }
@@ -135,10 +136,7 @@ impl Core {
                 Some(targets.desired(knowledge, &target, (owner, standing), export, pods))
             }
         });
-        let released = knowledge
-            .exports()
-            .and_then(|exports| exports.registrations().get(&target))
-            .is_some_and(|held| held.retiring);
+        let released = held.is_some_and(|held| held.retiring);
         let desired = desired.map(|desired| TargetDesired { released: desired.retiring && released, ..desired });
         match desired {
             Some(desired) if self.desired.get(&target).is_some_and(|before| **before == desired) => false,
@@ -155,8 +153,8 @@ impl Core {
 /// and both may name one target, which either of them holds for both.
 fn export_of(caches: &Caches, owner: &ClaimOwner) -> Option<ServiceKey> {
     let key = owner.key();
-    let exported = || !owner.is_ingress() && caches.exports.get(&key).is_some();
-    (!owner.is_annotated() || exported()).then(|| owner.key())
+    let exported = !owner.is_annotated() || !owner.is_ingress() && caches.exports.get(&key).is_some();
+    exported.then_some(key)
 }
 
 /// The uid of an annotated object, if it exists.

@@ -15,6 +15,7 @@ use crate::{
         objects::Namespace,
     },
     discovery::{Backend, Discovered, ImportFrom, InvalidImportFrom, NamespaceFound, Picture, Rejected, Trouble},
+    import::is_system,
     ledger,
     model::ServiceKey,
 };
@@ -275,13 +276,9 @@ impl Consequences {
 }
 
 impl ImportRules {
-    /// Whether nothing may ever be imported under a name, no matter who exports it. Other clusters must not create
-    /// Services in namespaces of Kubernetes (`kube-*`) or of this controller, or one that stands for the API server
-    /// (`default/kubernetes`).
+    /// Whether nothing may ever be imported under a name, no matter who exports it.
     pub(super) fn refuse(&self, key: &ServiceKey) -> bool {
-        key.namespace.starts_with("kube-")
-            || Some(&key.namespace) == self.own.as_ref()
-            || (&*key.namespace, &*key.name) == ("default", "kubernetes")
+        is_system(key, self.own.as_deref())
     }
 
     /// The Cloud Map namespaces of a Kubernetes namespace, without ledgers.

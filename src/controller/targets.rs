@@ -177,14 +177,13 @@ impl Targets {
             active,
             only_found,
             retiring,
-            // The caller knows.
-            released: false,
             decides,
             keep,
             as_is,
             consent,
             creation,
             instances,
+            ..TargetDesired::default()
         }
     }
 

@@ -10,4 +10,4 @@ mod registered;
 pub use addresses::{Unusable, usable};
 pub use apply::{There, apply, remove};
 pub use objects::{derived_name, derived_service, endpoint_slice, import_status, service_import};
-pub use plan::{Observed, Plan, Source, Unknown, Wanted, plan};
+pub use plan::{Observed, Plan, Source, Unknown, Wanted, is_system, plan};

@@ -121,6 +121,15 @@ pub struct Wanted {
     pub skipped: Vec<(ClusterId, IpAddr, Unusable)>,
 }
 
+/// Whether nothing may ever be imported under a name, no matter who exports it. Other clusters must not create Services in
+/// namespaces of Kubernetes (`kube-*`) or of this controller (`own`), or one that stands for the API server
+/// (`default/kubernetes`).
+pub fn is_system(key: &ServiceKey, own: Option<&str>) -> bool {
+    key.namespace.starts_with("kube-")
+        || Some(&*key.namespace) == own
+        || (&*key.namespace, &*key.name) == ("default", "kubernetes")
+}
+
 /// Plans one name. `is_cluster_ip` returns whether an address is a cluster IP of this cluster.
 pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Copy) -> Plan {
     let exports: BTreeMap<ClusterId, &Export> =

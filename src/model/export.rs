@@ -44,6 +44,13 @@ pub struct Exported {
     pub endpoints: Vec<Endpoint>,
 }
 
+impl Exported {
+    /// Number of endpoints that are ready.
+    pub fn ready(&self) -> usize {
+        self.endpoints.iter().filter(|endpoint| endpoint.conditions.ready).count()
+    }
+}
+
 /// `ServiceImport.spec.type` (KEP-1645).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServiceType {

@@ -93,15 +93,20 @@ fn annotated(service: &Value) -> BTreeSet<Name> {
 /// What the export of a Service is registered under, if there is one.
 pub(crate) fn exported(cluster: &Cluster, name: &Name) -> Option<Name> {
     let export = cluster.api.get("serviceexports", &name.0, &name.1).filter(|export| !is_terminating(export))?;
-    let named = annotation(&export, TARGET[0]).zip(annotation(&export, TARGET[1]));
-    let target = named.map_or_else(|| name.clone(), |(namespace, service)| (namespace.to_owned(), service.to_owned()));
+    let target = named(&export).unwrap_or_else(|| name.clone());
     Some(target).filter(|_| cluster.membership().is_some())
+}
+
+/// What an export names by its annotations.
+fn named(export: &Value) -> Option<Name> {
+    let (namespace, service) = annotation(export, TARGET[0]).zip(annotation(export, TARGET[1]))?;
+    Some((namespace.to_owned(), service.to_owned()))
 }
 
 /// Whether the export of a Service names what it is registered under.
 fn names_target(cluster: &Cluster, name: &Name) -> bool {
     let export = cluster.api.get("serviceexports", &name.0, &name.1);
-    export.is_some_and(|export| TARGET.iter().all(|key| annotation(&export, key).is_some()))
+    export.is_some_and(|export| named(&export).is_some())
 }
 
 /// Whether a name is the owner's own, so that it comes before everybody else.

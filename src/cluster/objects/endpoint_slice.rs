@@ -3,7 +3,7 @@ use std::{net::IpAddr, sync::Arc};
 use k8s_openapi::{api::discovery::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use sha2::{Digest, Sha256};
 
-use super::{ObjectKey, label, uid};
+use super::{ObjectKey, is_managed_slice, label, uid};
 use crate::{
     api::names,
     cluster::cache::Narrow,
@@ -214,7 +214,7 @@ macro_rules! slice_cache {
 
             fn narrow(object: v1::EndpointSlice) -> Option<Self> {
                 // The label selector of the watch already ensures this, but those of tests and fakes may not.
-                let own = label(&object.metadata, names::LABEL_SLICE_MANAGED_BY) == Some(names::MANAGED_BY);
+                let own = is_managed_slice(&object.metadata);
                 if own != $accepts {
                     return None;
                 }

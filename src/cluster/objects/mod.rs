@@ -90,8 +90,13 @@ fn label<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a str> {
 }
 
 /// Whether this project created the object, according to its label.
-fn is_managed(metadata: &ObjectMeta) -> bool {
+pub fn is_managed(metadata: &ObjectMeta) -> bool {
     label(metadata, names::LABEL_MANAGED_BY) == Some(names::MANAGED_BY)
+}
+
+/// The same of an EndpointSlice, whose label is that of Kubernetes.
+pub fn is_managed_slice(metadata: &ObjectMeta) -> bool {
+    label(metadata, names::LABEL_SLICE_MANAGED_BY) == Some(names::MANAGED_BY)
 }
 
 /// The annotations that this project reads (see [`names::ANNOTATION_PREFIXES`]).

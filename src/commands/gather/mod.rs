@@ -56,8 +56,7 @@ const PAGE: u32 = 500;
 pub(super) async fn gather(args: GatherArgs) -> anyhow::Result<()> {
     let GatherArgs { place, output, namespace } = args;
     let client = connect::kubernetes(&place.kube).await?;
-    let cloudmap = connect::registry_for_command(&place.aws).await.map_err(|error| format!("{error:#}"));
-    let observer = Observer { client, place: &place, cloudmap };
+    let observer = Observer::new(client, &place).await;
     let bundle = collect(&observer, &namespace).await;
     let name = format!("cloudmap-mcs-{}", env::timestamp().strftime("%Y%m%dT%H%M%SZ"));
     let output = output.unwrap_or_else(|| format!("{name}.tar.gz").into());

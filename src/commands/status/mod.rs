@@ -29,8 +29,7 @@ pub(super) async fn overview(observer: &Observer<'_>, namespace: Option<&str>) -
 pub(super) async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let StatusArgs { place, name, namespace, output } = args;
     let connection = connect::connection(&place.kube.cluster).await?;
-    let cloudmap = connect::registry_for_command(&place.aws).await.map_err(|error| format!("{error:#}"));
-    let observer = Observer { client: connection.client, place: &place, cloudmap };
+    let observer = Observer::new(connection.client, &place).await;
     let report = if let Some(name) = name {
         let cluster = observer.cluster().await;
         let key = ServiceKey::new(namespace.unwrap_or(connection.namespace), name);

@@ -19,7 +19,9 @@ use crate::{
         conditions::{ImportStaleReason, ValidReason, Verdict, export_rows},
         names,
     },
+    cluster::objects,
     commands::ledger_show,
+    import::is_system,
     ledger::show::ClusterView,
     model::{ClaimOwner, Exported, Registration, ServiceKey, Target},
 };
@@ -73,8 +75,7 @@ impl std::fmt::Display for Count {
 
 impl Count {
     fn of_ledger(exported: &Exported) -> Self {
-        let ready = exported.endpoints.iter().filter(|endpoint| endpoint.conditions.ready).count();
-        Self { ready, total: exported.endpoints.len() }
+        Self { ready: exported.ready(), total: exported.endpoints.len() }
     }
 
     /// An endpoint with two families is in two slices: that of the family with most counts.
@@ -330,7 +331,7 @@ impl<'a> Follow<'a> {
             let remedy = format!("Create it, if pods here need the name: `kubectl create namespace {namespace}`");
             return Finding::wrong(ABOUT, format!("this cluster has no namespace {namespace}"), remedy);
         }
-        if namespace.starts_with("kube-") || **namespace == *self.seen.own {
+        if is_system(&self.name.key, Some(&self.seen.own)) {
             let remedy = "Export from another namespace";
             return Finding::wrong(ABOUT, "no cluster imports names of system namespaces", remedy);
         }
@@ -354,8 +355,7 @@ impl<'a> Follow<'a> {
             None => Finding::wrong(ABOUT, "there is none, so the name has no address", remedy()),
             Some(derived) => {
                 let (name, ips) = (derived.name_any(), cluster_ips(derived));
-                let ours = derived.labels().get(names::LABEL_MANAGED_BY).map(String::as_str) == Some(names::MANAGED_BY);
-                let finding = if !ours {
+                let finding = if !objects::is_managed(&derived.metadata) {
                     let text = format!("{name} is somebody else's, and is left alone");
                     Finding::wrong(ABOUT, text, "Delete it, or stop whatever creates it")
                 } else if !import.spec.ips.iter().all(|ip| ips.contains(ip)) {
@@ -376,7 +376,7 @@ impl<'a> Follow<'a> {
             Ok(slices) => slices,
         };
         let mut sources = BTreeMap::<&str, Vec<&EndpointSlice>>::new();
-        for slice in slices.iter().filter(|slice| is_ours(slice)) {
+        for slice in slices.iter().filter(|slice| objects::is_managed_slice(&slice.metadata)) {
             let source = slice.labels().get(names::LABEL_SOURCE_CLUSTER).map_or("", String::as_str);
             sources.entry(source).or_default().push(slice);
         }
@@ -446,10 +446,6 @@ impl<'a> Follow<'a> {
             }
         }
     }
-}
-
-fn is_ours(slice: &EndpointSlice) -> bool {
-    slice.labels().get(names::LABEL_SLICE_MANAGED_BY).map(String::as_str) == Some(names::MANAGED_BY)
 }
 
 /// The reasons of the conditions. What is not so because somebody wants it is said in full.

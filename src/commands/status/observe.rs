@@ -17,7 +17,7 @@ use crate::{
     api::{ServiceExport, ServiceImport, names},
     app::connect,
     cli::PlaceArgs,
-    cloudmap::{CloudMap, ErrorKind, Lane, attributes},
+    cloudmap::{self, CloudMap, ErrorKind, Lane, Namespace as RegistryNamespace, attributes},
     cluster::{
         identity::{self, Identity, IdentityError},
         lease,
@@ -126,7 +126,12 @@ pub(in crate::commands) struct Observer<'a> {
     pub(in crate::commands) cloudmap: Result<Arc<dyn CloudMap>, String>,
 }
 
-impl Observer<'_> {
+impl<'a> Observer<'a> {
+    pub(in crate::commands) async fn new(client: Client, place: &'a PlaceArgs) -> Self {
+        let cloudmap = connect::registry_for_command(&place.aws).await.map_err(|error| format!("{error:#}"));
+        Self { client, place, cloudmap }
+    }
+
     pub(super) async fn cluster(&self) -> Cluster {
         let own = &self.place.kube.controller_namespace;
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), own);
@@ -218,10 +223,18 @@ impl Observer<'_> {
         key: &ServiceKey,
     ) -> Vec<(Target, Result<Option<Instances>, String>)> {
         let mut found = Vec::new();
-        let Ok(cloudmap) = &self.cloudmap else { return found };
-        for target in super::name::targets(views, key) {
-            let instances = timeout(PATIENCE, instances(&**cloudmap, &target)).await;
-            found.push((target, instances.unwrap_or_else(|_| Err("no answer".to_owned()))));
+        let (Ok(cloudmap), targets) = (&self.cloudmap, super::name::targets(views, key)) else { return found };
+        if targets.is_empty() {
+            return found;
+        }
+        // Once for all of them: AWS allows few such listings, and the controllers need them, too.
+        let namespaces = in_time(cloudmap.list_namespaces(Lane::Instances)).await;
+        for target in targets {
+            let instances = match &namespaces {
+                Ok(namespaces) => in_time(instances(&**cloudmap, namespaces, &target)).await,
+                Err(why) => Err(why.clone()),
+            };
+            found.push((target, instances));
         }
         found
     }
@@ -251,9 +264,20 @@ fn is_pod() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && std::env::var_os("KUBECONFIG").is_none()
 }
 
+/// The answer of the registry, or why there is none.
+async fn in_time<T>(call: impl Future<Output = Result<T, cloudmap::Error>>) -> Result<T, String> {
+    match timeout(PATIENCE, call).await {
+        Err(_) => Err("no answer".to_owned()),
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+    }
+}
+
 /// What `DiscoverInstances` returns for a target; `None` if there is no such service.
-async fn instances(cloudmap: &dyn CloudMap, target: &Target) -> Result<Option<Instances>, String> {
-    let namespaces = cloudmap.list_namespaces(Lane::Instances).await.map_err(|error| error.to_string())?;
+async fn instances(
+    cloudmap: &dyn CloudMap,
+    namespaces: &[RegistryNamespace],
+    target: &Target,
+) -> Result<Option<Instances>, cloudmap::Error> {
     let of_target = namespaces.iter().filter(|namespace| namespace.name == target.namespace);
     let Some(namespace) = of_target.min_by_key(|namespace| namespace.precedence()) else { return Ok(None) };
     let found =
@@ -269,7 +293,7 @@ async fn instances(cloudmap: &dyn CloudMap, target: &Target) -> Result<Option<In
             Ok(Some(Instances { registered, unhealthy, truncated }))
         }
         Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error),
     }
 }
 

@@ -2,12 +2,6 @@
 
 use std::time::Duration;
 
-use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
-    jiff::Timestamp,
-};
-use kube::ResourceExt as _;
-
 use super::{
     observe::{Cluster, Dark, Leader, Objects, Read},
     report::{Finding, Report, State},
@@ -16,11 +10,15 @@ use crate::{
     api::{
         ServiceImport,
         conditions::{ImportStaleReason, ReadyReason, Row, export_rows, import_rows},
-        names,
     },
-    cluster::{identity::Identity, lease::LEASE, record::RECORD},
+    cluster::{identity::Identity, lease::LEASE, objects, record::RECORD},
     commands::{ledger_show, table::human},
     ledger::show::ClusterView,
+    model::Exported,
+};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
+    jiff::Timestamp,
 };
 
 /// A Lease that was not renewed for this long has no leader, unless the clock here is wrong: renewals come every 3 s.
@@ -61,7 +59,7 @@ fn counted(about: &str, found: Result<Vec<Vec<Finding>>, &crate::cluster::reader
 /// What is wrong with a ServiceImport.
 pub(super) fn of_import(import: &ServiceImport, now: Timestamp) -> Vec<Finding> {
     let about = about("ServiceImport", &import.metadata);
-    if import.labels().get(names::LABEL_MANAGED_BY).map(String::as_str) != Some(names::MANAGED_BY) {
+    if !objects::is_managed(&import.metadata) {
         let text = "this controller did not create it, and leaves it alone";
         return vec![Finding::wrong(about, text, "Delete it, or stop whatever creates it")];
     }
@@ -220,16 +218,16 @@ fn of_cluster(view: &ClusterView, own: Option<&Identity>) -> Finding {
         let silent = ImportStaleReason::ClusterSilent.row();
         Finding::wrong(about, format!("its ledger is silent at position {}", head.position), silent.remedy)
     } else {
-        let endpoints = || view.catalog.exports.values().flat_map(|exported| &exported.endpoints);
-        let ready = endpoints().filter(|endpoint| endpoint.conditions.ready).count();
+        let exports = || view.catalog.exports.values();
+        let ready: usize = exports().map(Exported::ready).sum();
+        let total: usize = exports().map(|exported| exported.endpoints.len()).sum();
         Finding::well(
             about,
             format!(
-                "{} at position {}; exports: {}, endpoints ready: {ready} of {}, claims: {}",
+                "{} at position {}; exports: {}, endpoints ready: {ready} of {total}, claims: {}",
                 ledger_show::state(view),
                 head.position,
                 view.catalog.exports.len(),
-                endpoints().count(),
                 view.catalog.registrations.len(),
             ),
         )
