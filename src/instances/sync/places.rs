@@ -107,11 +107,13 @@ impl Engine {
                     custom_health_check: *custom_health_check,
                 })
             }
-            // Our own instances are withdrawn, no matter who owns the service.
+            // Our own instances are withdrawn, no matter who owns the service. If the target is wanted again meanwhile, that
+            // matters.
             Some(listed) if desired.retiring || listed.owner == ServiceOwner::Ours => {
                 let adopt = desired.consent.adopt.clone().filter(|adopt| adopt.covers(&listed.owner));
-                let control = if listed.owner == ServiceOwner::Ours { Control::Ours } else { Control::Others };
-                let place = Place { adopt, ..listed.place(control, now) };
+                let ours = listed.owner == ServiceOwner::Ours;
+                let control = if ours { Control::Ours } else { Control::Others };
+                let place = Place { adopt, unproven: !ours, ..listed.place(control, now) };
                 self.resolved(target, place);
                 self.want(target, now)
             }

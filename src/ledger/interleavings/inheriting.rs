@@ -133,7 +133,11 @@ fn a_cluster_that_changes_its_id_starts_from_what_it_said_under_the_old_one() {
     pass(&mut world, &mut [&mut new], 200);
     assert_eq!(world.read("navy"), Some(Map::clone(&map)));
     assert!(!world.heads["blue"].is_live());
-    // And back again, before and after it left the one in between.
+    // And back again, though the head that says so was written more often than the new one.
+    let newest = world.heads["navy"].position;
+    let left = Arc::make_mut(world.heads.get_mut("blue").unwrap());
+    assert_eq!(left.position.epoch, newest.epoch);
+    left.position.seq = newest.seq + 2;
     let mut back = Process::elect_with(&mut world, "blue", "uid-blue", roomy(), None);
     pass(&mut world, &mut [&mut back], 40);
     assert_eq!(back.term.own(), Some(&map));

@@ -156,7 +156,12 @@ impl Writer {
     pub(super) fn verify(&mut self, now: Now, heads: &Heads, out: &mut Outbox) {
         let Phase::Verify(search) = &mut self.phase else { return };
         let best = self.best.as_ref().filter(|best| best.uid == self.me.uid).cloned();
-        let newer = |head: &&Arc<Head>| best.as_ref().is_none_or(|best| best.position < head.position);
+        // Which of two heads of one epoch is newer shows only under one id. Under two, the one that did not leave.
+        let newer = |head: &&Arc<Head>| match &best {
+            Some(best) if best.is_live() => best.position < head.position,
+            Some(best) => best.position.epoch <= head.position.epoch,
+            None => true,
+        };
         let others: BTreeMap<&Arc<str>, &Arc<Head>> = heads
             .iter()
             .filter(|(id, _)| **id != self.me.cluster && search.ours.get(*id) != Some(&false))

@@ -180,6 +180,28 @@ async fn an_implied_target_is_refused_if_somebody_else_created_the_service() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_withdraws_from_a_foreign_service_and_wants_it_again_is_refused() {
+    let fake = Fake::new();
+    let own = specs("uid-1", "web", 1..=1, "a");
+    {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::Http);
+        let other = Owner { clusterset: Some("other".parse().unwrap()), ..identity("uid-9") };
+        registry.add_service(&ns, "web", &other.creator_request_id(1), "");
+    }
+    let world = World::new(fake);
+    let web = target("shop", "web");
+    world.desire([(web.clone(), retiring())]);
+    // It is read, and not yet certain that nothing appears there any more.
+    sleep(Duration::from_secs(5)).await;
+    assert!(!world.status(&web).own_gone);
+    world.desire([(web.clone(), active(own))]);
+    world.refused(&web, Reason::ForeignOwner).await;
+    sleep(Duration::from_mins(20)).await;
+    assert_eq!(world.writes(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refused_target_does_not_count_as_registered_before_its_instances_are() {
     let fake = Fake::new();
     {
