@@ -157,8 +157,19 @@ impl Sim {
             Service::Clusters => Service::Exports { cluster: key.1.clone(), shard: 0 },
             exports @ Service::Exports { .. } => exports.clone(),
         };
-        if self.registry.services.get(&owned) != Some(&uid) {
-            self.violate("I5", format!("{} writes {key:?}, which is not its own", self.name(caller.proc)));
+        match self.registry.services.get(&owned) {
+            Some(owner) if *owner == uid => {}
+            // It went meanwhile. Whoever writes a page claims the id anew, and tries again.
+            None if key.0 == owned => {
+                if value.is_some() {
+                    self.registry.services.insert(owned, uid);
+                }
+                return self.at(0.1, Event::Done { caller, id, outcome: failed("there is no such service", false) });
+            }
+            None => {}
+            Some(_) => {
+                self.violate("I5", format!("{} writes {key:?}, which is not its own", self.name(caller.proc)));
+            }
         }
         self.operate(caller, id, key, value);
     }

@@ -436,10 +436,11 @@ impl Sim {
         let cluster = self.rng.below(self.clusters.len());
         let Some(head) = self.registry.head(&self.clusters[cluster].id).cloned() else { return };
         let mut forged = Head::clone(&head);
-        // Above every real one, also where the head of a former leader hides the newest: who claims a position within a
-        // real epoch claims a state, and there is no telling forged states from real ones.
+        // Above every real one, also where the head of a former leader hides the newest, and where a leader begins that does
+        // not see this: who claims a position within a real epoch claims a state, and there is no telling forged states
+        // from real ones.
         let epoch = self.clusters[cluster].record.as_ref().map_or(0, |(record, _)| record.epoch);
-        forged.position.epoch = epoch.max(head.position.epoch) + self.rng.pick(&[1, 1_000_000, 10_000_000_000]);
+        forged.position.epoch = epoch.max(head.position.epoch) + self.rng.pick(&[2, 1_000_000, 10_000_000_000]);
         forged.position.seq = *self.rng.pick(&[1, 100]);
         self.trace(|_| format!("a head of {} is forged: {}", forged.cluster, forged.position));
         let key = (Service::Clusters, head.cluster.clone());

@@ -96,7 +96,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "same-id", same_id: true, ..BASE },
     Scenario { name: "twin", twin: Some("a"), converge: 250.0, ..BASE },
     Scenario { name: "twin-renamed", twin: Some("t"), converge: 250.0, ..BASE },
-    Scenario { name: "change-id", change_id: true, change: 10.0, ..BASE },
+    Scenario { name: "change-id", change_id: true, change: 10.0, converge: 200.0, ..BASE },
     Scenario { name: "leave", leave: true, ..BASE },
     Scenario { name: "leave-slow", leave: true, slow: 0.1, gap: 0.0, converge: 200.0, ..BASE },
     Scenario { name: "leave-running", leave: true, stays: true, ..BASE },

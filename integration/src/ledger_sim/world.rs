@@ -67,10 +67,8 @@ pub(super) fn version_of(map: &Map) -> Option<usize> {
 #[derive(Debug, Clone)]
 pub(super) struct Imported {
     pub(super) uid: Arc<str>,
-    /// Whose state it is: of clusters with one UID, states of different ones do not compare.
-    pub(super) writer: usize,
     pub(super) epoch: u64,
-    /// Of the states of that cluster; `None`: dropped.
+    /// Of the states of the cluster; `None`: dropped.
     pub(super) version: Option<usize>,
     pub(super) expired: bool,
 }
@@ -343,7 +341,10 @@ impl Sim {
         let leaving = term.record().is_some_and(|record| record.leaving);
         if let Some(own) = own.filter(|_| !self.procs[proc].started) {
             self.procs[proc].started = true;
-            self.check_start(proc, &own);
+            // Who went on after a pause writes nothing, whatever it starts from.
+            if self.holds(proc, 0.0) {
+                self.check_start(proc, &own);
+            }
         }
         if let Some(at) = wake {
             let p = &mut self.procs[proc];

@@ -219,7 +219,9 @@ impl Registered {
                 }
                 let may =
                     first.and_then(|first| first.get(&instance.owner)).is_some_and(|First { until, held, .. }| {
-                        until.is_none() || within(*until, DECIDED) || within(*held, HANDOVER + HEARTBEAT + DECIDED + silent)
+                        until.is_none()
+                            || within(*until, DECIDED)
+                            || within(*held, HANDOVER + HEARTBEAT + DECIDED + silent)
                     });
                 if !may && scenario.sees_claims() {
                     return Some(format!("{instance:?} in {}/{}; first were {first:?}", target.0, target.1));
