@@ -40,7 +40,7 @@ pub struct Reader {
     last_read: Option<Duration>,
     /// Time in which this cluster's own head was seen to advance (R7).
     own_clock: Duration,
-    own: Option<(Position, Duration)>,
+    own: Option<OwnHead>,
     recovered: Duration,
     /// Completed reads of the heads.
     reads: u64,
@@ -79,6 +79,16 @@ struct Peer {
     lag: Option<Duration>,
     fetches: u64,
     failed_fetches: u64,
+}
+
+/// The own head, as it was read back last.
+#[derive(Debug, Clone, Copy)]
+struct OwnHead {
+    position: Position,
+    /// When this position was read first, on the read clock.
+    read: Duration,
+    /// Whether it was seen to advance to this position: what a process reads first may be old.
+    advanced: bool,
 }
 
 /// A verified root.
@@ -222,20 +232,21 @@ impl Reader {
         let Some(Ok(own)) = heads.get(&self.me.cluster) else { return };
         // Without an advance of the own head for this long, this cluster counts as cut off and cannot judge others.
         let silence = self.timing.silence();
-        let ahead = |(position, at): &(Position, Duration)| {
+        let ahead = |there: &OwnHead| {
             // A head that nothing follows was not this cluster's: what was written since is lower.
-            own.position <= *position && (own.position == *position || self.read_clock.saturating_sub(*at) <= silence)
+            let recent = self.read_clock.saturating_sub(there.read) <= silence;
+            own.position <= there.position && (own.position == there.position || recent)
         };
         if own.uid != self.me.uid || self.own.as_ref().is_some_and(ahead) {
             return;
         }
         match self.own {
-            Some((_, at)) if self.read_clock.saturating_sub(at) <= silence => {
-                self.own_clock += self.read_clock.saturating_sub(at);
+            Some(there) if there.advanced && self.read_clock.saturating_sub(there.read) <= silence => {
+                self.own_clock += self.read_clock.saturating_sub(there.read);
             }
             _ => self.recovered = self.read_clock,
         }
-        self.own = Some((own.position, self.read_clock));
+        self.own = Some(OwnHead { position: own.position, read: self.read_clock, advanced: self.own.is_some() });
     }
 
     fn has_room(&self, id: &Arc<str>) -> bool {

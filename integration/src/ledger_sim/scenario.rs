@@ -92,7 +92,7 @@ pub const SCENARIOS: &[Scenario] = &[
     CALM,
     Scenario { name: "outage", outages: Some(3), ttl: true, ..BASE },
     Scenario { name: "lease", lease_deleted: 60.0, pause: 50.0, crash: 150.0, gap: 0.01, gap_max: 120.0, ..BASE },
-    Scenario { name: "churn", change: 3.0, burst: 0.25, fail: 0.1, unknown: 0.06, ..BASE },
+    Scenario { name: "churn", change: 3.0, burst: 0.25, fail: 0.1, unknown: 0.06, converge: 200.0, ..BASE },
     Scenario { name: "same-id", same_id: true, ..BASE },
     Scenario { name: "twin", twin: Some("a"), converge: 250.0, ..BASE },
     Scenario { name: "twin-renamed", twin: Some("t"), converge: 250.0, ..BASE },
