@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    expect::{Imported, Name, imported, merged},
+    expect::{Imported, Name, imported, live as addresses_of, merged},
     kubernetes::{Verb, Write},
     merge::Port,
     scenario::Scenario,
@@ -48,6 +48,8 @@ pub(crate) struct Checks {
     forms: BTreeMap<Key, (Form, Duration)>,
     /// The ClusterSet that each cluster was a member of, by UID.
     memberships: BTreeMap<String, Option<String>>,
+    /// When each cluster left a ClusterSet or joined one, by UID.
+    moved: BTreeMap<String, Duration>,
     /// The versions of the clusters that were looked at.
     seen: Vec<u64>,
     /// Number of the last write of Cloud Map that was looked at.
@@ -164,13 +166,19 @@ impl Checks {
         let (clusters, now) = (&world.clusters, world.began.elapsed());
         let (mut next, mut stale) = (BTreeMap::new(), BTreeSet::new());
         for cluster in clusters {
+            let membership = cluster.membership().map(str::to_owned);
+            if self.memberships.insert(cluster.uid.clone(), membership.clone()) != Some(membership) {
+                self.moved.insert(cluster.uid.clone(), now);
+            }
+        }
+        let moved = |cluster: &&Cluster| self.moved.get(&cluster.uid).is_some_and(|at| now <= *at + NEWS);
+        let moved: Vec<_> = clusters.iter().filter(moved).filter(|_| now > NEWS).collect();
+        for cluster in clusters {
             let Cluster { id, uid, set, api, .. } = cluster;
             let (found, merged) = (imported(api), merged(clusters, cluster));
             let key = |name: &Name| (uid.clone(), set.clone(), name.clone());
             // What it imported as a member of another ClusterSet, or before it left, it did not import as one of this.
-            let membership = cluster.membership().map(str::to_owned);
-            let joined =
-                self.memberships.insert(uid.clone(), membership.clone()).is_none_or(|before| before != membership);
+            let joined = self.moved.get(uid) == Some(&now);
             for (name, imported) in &found {
                 let live = merged.get(name).map(|(import, _)| import.addresses()).unwrap_or_default();
                 for address in imported.addresses() {
@@ -219,7 +227,10 @@ impl Checks {
                         return Some(format!("the derived Service of {what} is not the same"));
                     }
                 }
-                let seen = now.intersection(live).cloned();
+                // Others may import what a cluster said before it left, and hear of that after it joined again.
+                let others = moved.iter().filter(|other| other.uid != *uid);
+                let moved: BTreeSet<_> = others.flat_map(|other| addresses_of(&other.api, &name)).collect();
+                let seen = now.intersection(live).filter(|address| !moved.contains(*address)).cloned();
                 let seen = seen.filter(|address| !stale.contains(&(key.clone(), address.clone())));
                 let addresses = held.into_iter().chain(seen).collect();
                 next.insert(key, Held { addresses, import, derived });

@@ -24,7 +24,11 @@ mod trace;
 mod users;
 mod world;
 
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::{
     runtime::Builder,
@@ -197,8 +201,9 @@ impl Driver {
     async fn rest(&mut self) -> Result<(), Violation> {
         let (began, mut last) = (Instant::now(), Instant::now());
         // Who was refused another ClusterSet's service registers there once it is gone.
-        let moves = self.scenario.kinds.contains(&Kind::Moves);
-        let settling = if moves { SETTLING + LOOKS_AGAIN } else { SETTLING };
+        let sets: BTreeSet<_> = self.world.clusters.iter().map(|cluster| &cluster.set).collect();
+        let several = sets.len() > 1 || self.scenario.kinds.contains(&Kind::Moves);
+        let settling = if several { SETTLING + LOOKS_AGAIN } else { SETTLING };
         self.checks.take_writes();
         while last.elapsed() < QUIET {
             self.wait(Duration::from_secs(1)).await?;
