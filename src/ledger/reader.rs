@@ -339,11 +339,15 @@ impl Reader {
     }
 
     /// A cluster that is gone according to the record needs no state, because it may be purged. The head of a cluster
-    /// that left, if there is one, may name a successor to wait for (R6).
+    /// that left, if there is one, may name a successor to wait for (R6). Without a head, the successor is whoever has the
+    /// cluster's UID: objects may still be there that an earlier process made for the former id.
     fn recall(&mut self) {
+        let unread = |peer: &&Peer| peer.applied.is_none();
+        let live = |peer: &Peer| peer.accepted.clone().filter(|accepted| accepted.gone.is_none());
+        let unread: BTreeSet<String> = self.peers.values().filter(unread).filter_map(live).map(|it| it.uid).collect();
         for peer in self.peers.values_mut().filter(|peer| peer.applied.is_none() && peer.candidate.is_none()) {
             let gone = |accepted: &&Accepted| match accepted.gone {
-                Some(Gone::Left) => peer.head.is_none(),
+                Some(Gone::Left) => peer.head.is_none() && !unread.contains(&accepted.uid),
                 Some(Gone::Expired) => true,
                 None => false,
             };

@@ -201,6 +201,31 @@ fn an_id_left_for_one_that_was_purged_has_left_for_the_next_leader_too() {
     assert!(green.remote("blue").unwrap().left && green.remote("navy").unwrap().left);
 }
 
+/// The record says that a former id left, but objects may be there that an earlier process made for it: one that never got
+/// to apply the successor's state, as it was not allowed to write.
+#[test]
+fn a_former_id_that_left_and_is_gone_stays_until_this_process_has_read_its_successor() {
+    let mut world = World::default();
+    let old = with_pages(&mut world, "blue", 15);
+    let mut green = Process::elect(&mut world, "green");
+    drop(old);
+    let mut new = Process::elect_with(&mut world, "navy", "uid-blue", limits(), None);
+    new.desire(&mut world, &state(0..15, 1));
+    pass(&mut world, &mut [&mut new, &mut green], 300);
+    assert!(green.remote("blue").unwrap().left && green.applies("navy").is_some());
+    drop(green);
+    let without =
+        |id: &str, world: &mut World| -> Heads { world.discover().into_iter().filter(|(at, _)| **at != *id).collect() };
+    let mut green = Process::elect(&mut world, "green");
+    green.sees = Some(without("blue", &mut world));
+    green.fails = reads_pages;
+    pass(&mut world, &mut [&mut new, &mut green], 60);
+    assert!(green.remote("blue").is_none_or(|remote| !remote.left), "nothing of the successor is read yet");
+    green.fails = |_| false;
+    pass(&mut world, &mut [&mut new, &mut green], 10);
+    assert!(green.remote("blue").unwrap().left && green.applies("navy").is_some());
+}
+
 #[test]
 fn who_comes_back_at_the_position_that_somebody_forgot_it_at_is_there_with_its_next_head() {
     let mut world = World::default();
