@@ -169,7 +169,11 @@ impl Targets {
         };
         let keep = instances.is_none();
         let consent = annotations.map(|annotations| self.consent(&key, target, annotations, knowledge.rights()));
-        let consent = consent.unwrap_or_default();
+        let mut consent = consent.unwrap_or_default();
+        // Who moved away names this target no more. What was allowed while it did counts until the successor had time.
+        let names_it =
+            |export: &Arc<ServiceExport>| self.asked(export, knowledge.rights()) == Asked::Target(target.clone());
+        consent.unclear |= hands_over && !object.as_ref().is_some_and(names_it);
         let instances = instances.unwrap_or_default().into();
         let decides = decides(knowledge, target);
         let only_found = (standing == Standing::Keeps).then_some(key);

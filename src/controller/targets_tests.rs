@@ -178,6 +178,24 @@ fn the_standing_of_a_claim_decides_what_is_registered() {
 }
 
 #[test]
+fn what_an_export_was_allowed_counts_until_its_hand_over_ends() {
+    let (targets, owner) = (mk_targets(Selection::All), ClaimOwner::export(&key("web")));
+    let (knowledge, joined) = (mk_knowledge(&[]), Target { namespace: "ecs".into(), service: "www".into() });
+    let names = [(ANNOTATION_TARGET_NAMESPACE, "ecs"), (ANNOTATION_TARGET_SERVICE, "www")];
+    let consent = |standing, annotations: &[(&str, &str)]| {
+        let export = Arc::new(mk_export(annotations));
+        let export = |_: &ServiceKey| Some(Arc::clone(&export));
+        targets.desired(&knowledge, &joined, (&owner, standing), export, &PodLabels::default()).consent
+    };
+    assert_eq!(consent(Standing::HandsOver, &names), consent(Standing::Holds, &names));
+    for standing in [Standing::HandsOver, Standing::Keeps] {
+        // Unclear: the service of others that it was registered in is not left before its time.
+        assert!(consent(standing, &[]).unclear);
+    }
+    assert!(!consent(Standing::Withdraws, &[]).unclear);
+}
+
+#[test]
 fn who_lost_or_waits_for_a_target_is_told_so() {
     let targets = mk_targets(Selection::All);
     let named = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);
