@@ -14,10 +14,7 @@ stage "cargo fmt"
 cargo fmt --all --check
 
 stage "shellcheck"
-if ! command -v shellcheck >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends shellcheck >/dev/null ||
-		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends shellcheck >/dev/null; }
-fi
+if ! command -v shellcheck >/dev/null; then packages shellcheck || true; fi
 need shellcheck "shellcheck (https://www.shellcheck.net)"
 mapfile -t scripts < <(git ls-files '*.sh' .ci/run integration/testbed/testbed)
 shellcheck --external-sources "${scripts[@]}"

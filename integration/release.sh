@@ -52,10 +52,7 @@ docker_works() { command -v docker >/dev/null && docker info >/dev/null 2>&1; }
 step_binary() {
 	local shell target name=cloudmap-mcs-$VERSION-linux-$ARCHITECTURE
 	target=$(uname -m)-unknown-linux-musl
-	if ! command -v musl-gcc >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends musl-tools >/dev/null ||
-			{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends musl-tools >/dev/null; }
-	fi
+	if ! command -v musl-gcc >/dev/null; then packages musl-tools || true; fi
 	need musl-gcc "the C compiler for static programs (Debian: musl-tools)" rustup "rustup (https://rustup.rs), for the target $target"
 	rustup target add "$target"
 	use_target

@@ -77,6 +77,22 @@ build_dist() {
 	(cd "$ROOT" && RUSTFLAGS=$paths cargo build --profile dist --locked --package cloudmap-mcs --bin cloudmap-mcs)
 }
 
+# packages PACKAGE...: installs packages of Debian, where that is possible.
+packages() {
+	local install=(apt-get install -y -qq --no-install-recommends)
+	[ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return 1
+	(
+		export DEBIAN_FRONTEND=noninteractive
+		"${install[@]}" "$@" || { apt-get update -qq && "${install[@]}" "$@"; }
+	) >/dev/null
+}
+
+# chromedriver: prints where the program is that drives Chromium for tests.
+chromedriver() {
+	type -P chromedriver || { packages chromium chromium-driver && type -P chromedriver; } ||
+		fail "chromedriver is missing: install Chromium and its ChromeDriver, or set CHROMEDRIVER=skip"
+}
+
 # promtool: prints where Prometheus' tool for rules is. Where it is missing, it comes out of Debian's package, without the
 # server being installed.
 promtool() {

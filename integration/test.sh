@@ -49,6 +49,11 @@ fi
 export HELM
 PROMTOOL=${PROMTOOL:-$(promtool)}
 export PROMTOOL
+# On clusters that one has, the page is looked at where there is a ChromeDriver.
+if [ -z "${CHROMEDRIVER:-}" ]; then
+	if [ -z "$GIVEN_CONTEXTS" ]; then CHROMEDRIVER=$(chromedriver); else CHROMEDRIVER=$(type -P chromedriver || echo skip); fi
+fi
+export CHROMEDRIVER
 
 if [ -z "${TESTS:-}" ]; then
 	integration/check.sh

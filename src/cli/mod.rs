@@ -4,6 +4,7 @@
 mod coredns;
 mod gather;
 mod iam;
+mod page;
 mod status;
 
 use std::{
@@ -32,6 +33,7 @@ pub use self::{
     coredns::{CorednsCommand, CorednsPlace, CorednsWriteArgs},
     gather::GatherArgs,
     iam::{IamArgs, IamCommand, IamFormat, PolicyArgs, TrustArgs, Trusted},
+    page::PageArgs,
     status::StatusArgs,
 };
 
@@ -77,6 +79,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Say what is wrong, where, and what to do: in the ClusterSet as this cluster sees it, or with one name.
     Status(StatusArgs),
+    /// Serve a page that shows what `status` says, for a browser on this machine.
+    Page(PageArgs),
     /// Write a bundle for a bug report, without secrets: the controller, its logs, its objects, its status.
     Gather(GatherArgs),
     /// Print the CustomResourceDefinitions as YAML.
@@ -202,6 +206,10 @@ pub struct RunArgs {
     /// Address on which to serve /healthz, /readyz and /metrics.
     #[arg(long, env = "CLOUDMAP_MCS_LISTEN", value_name = "ADDRESS", default_value = "[::]:8080")]
     pub listen: SocketAddr,
+    /// Address on which to serve a page for people: what `cloudmap-mcs status` says, in a browser. It only reads, but asks
+    /// nobody who they are. With 127.0.0.1:8090, those see it who may `kubectl port-forward`. Off by default.
+    #[arg(long, env = "CLOUDMAP_MCS_PAGE_LISTEN", value_name = "ADDRESS")]
+    pub page_listen: Option<SocketAddr>,
     /// How many names to reconcile at once.
     #[arg(long, env = "CLOUDMAP_MCS_CONCURRENCY", value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -209,7 +217,7 @@ pub struct RunArgs {
 }
 
 /// The cluster and the registry.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct PlaceArgs {
     /// How to reach the cluster, and where the controller is in it.
     #[command(flatten)]
@@ -223,7 +231,7 @@ pub struct PlaceArgs {
 }
 
 /// How to reach the cluster.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ClusterArgs {
     /// Kubeconfig file. Without it: the pod's own service account, or $KUBECONFIG, or ~/.kube/config.
     #[arg(long, env = "CLOUDMAP_MCS_KUBECONFIG", value_name = "FILE")]
@@ -234,7 +242,7 @@ pub struct ClusterArgs {
 }
 
 /// How to reach the cluster, and where the controller is in it.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct KubeArgs {
     /// How to reach the cluster.
     #[command(flatten)]
@@ -245,7 +253,7 @@ pub struct KubeArgs {
 }
 
 /// The identity of the cluster, if ClusterProperties do not set it.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct IdentityArgs {
     /// Id of this cluster if no ClusterProperty `cluster.clusterset.k8s.io` sets it. Without either, the UID of the
     /// namespace kube-system. A flag that contradicts the property is an error.
@@ -257,7 +265,7 @@ pub struct IdentityArgs {
 }
 
 /// How to reach the registry.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct AwsArgs {
     /// AWS region of the registry. Without it: the SDK's default chain ($AWS_REGION, profile, instance metadata).
     #[arg(long, env = "CLOUDMAP_MCS_REGION", value_name = "REGION")]

@@ -161,7 +161,7 @@ fn cluster_json(view: &ClusterView) -> Value {
         "creator": view.creator,
         "position": view.head.as_ref().map(|head| json!({ "epoch": head.position.epoch, "seq": head.position.seq })),
         "ageSeconds": view.age.map(|age| age.as_secs_f64()),
-        "pages": view.head.as_ref().map(|head| head.root.pages.len()),
+        "pages": view.state.as_ref().map(|_| view.pages),
         "exports": exports,
         "claims": claims,
         "problems": view.problems,

@@ -6,6 +6,7 @@ mod gather;
 mod iam;
 mod leave;
 mod ledger_show;
+mod page;
 mod pages;
 mod purge;
 mod status;
@@ -17,7 +18,7 @@ use anyhow::Context as _;
 
 use crate::{
     api, app,
-    cli::{Command, LedgerCommand},
+    cli::{Command, LedgerCommand, RunArgs},
 };
 
 /// Runs a command to its end, and returns its exit status: a report may say that something is wrong.
@@ -28,7 +29,8 @@ pub async fn execute(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Status(args) => return status::status(args).await,
         Command::Gather(args) => Box::pin(gather::gather(args)).await,
-        Command::Run(args) => app::run(*args).await,
+        Command::Run(args) => run(*args).await,
+        Command::Page(args) => page::page(args).await,
         Command::Crds => crds(),
         Command::Ledger(LedgerCommand::Show(args)) => ledger_show::show(args).await,
         Command::Leave(args) => leave::leave(args).await,
@@ -45,6 +47,20 @@ pub async fn execute(command: Command) -> anyhow::Result<ExitCode> {
         }
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The controller, with the page beside it if that is wanted.
+async fn run(args: RunArgs) -> anyhow::Result<()> {
+    let Some(listen) = args.page_listen else { return app::run(args).await };
+    let place = args.place.clone();
+    let say = |address| {
+        tracing::info!(%address, "serving the page");
+        Ok(())
+    };
+    tokio::select! {
+        ended = app::run(args) => ended,
+        ended = page::serve(listen, place, say) => ended,
+    }
 }
 
 fn crds() -> anyhow::Result<()> {

@@ -33,6 +33,8 @@ pub struct ClusterView {
     pub state: Option<Arc<Map>>,
     /// The decoded state.
     pub catalog: Catalog,
+    /// How many pages the verified state has.
+    pub pages: usize,
     /// Time since the head was written, by the writer's clock and this one.
     pub age: Option<std::time::Duration>,
     /// What is wrong, as texts.
@@ -109,6 +111,7 @@ pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) ->
             head: None,
             state: None,
             catalog: Catalog::default(),
+            pages: 0,
             age: None,
             problems: Vec::new(),
         };
@@ -157,6 +160,7 @@ async fn read(registry: &Registry, head: &Arc<Head>, view: &mut ClusterView) {
             view.catalog = Catalog::decode(&map);
             let problems = view.catalog.problems.iter();
             view.problems.extend(problems.map(|problem| format!("{}: {}", problem.key, problem.message)));
+            view.pages = verified.tree.pages().count();
             view.state = Some(Arc::new(map));
         }
         Progress::Failed(why) | Progress::Unread(why) => view.problems.push(why.to_owned()),

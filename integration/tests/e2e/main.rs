@@ -9,4 +9,5 @@ mod ecs;
 mod instances;
 mod load;
 mod operation;
+mod page;
 mod replaced;

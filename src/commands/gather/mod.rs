@@ -75,7 +75,7 @@ async fn collect(observer: &Observer<'_>, namespaces: &[String]) -> Bundle {
     let mut bundle = Bundle::default();
     controller(&mut bundle, &observer.client, &observer.place.kube.controller_namespace).await;
     objects(&mut bundle, &observer.client, namespaces).await;
-    let (cluster, report) = status::overview(observer, None).await;
+    let (cluster, _, report) = status::overview(observer, None).await;
     bundle.text("status.txt", Ok::<_, String>(report.table()));
     bundle.object("status.json", Ok::<_, String>(report.json()));
     let ledger = cluster.ledger.as_deref().map(ledger_show::clusters_json).map_err(ToString::to_string);

@@ -5,12 +5,12 @@ mod observe;
 mod overview;
 mod report;
 #[cfg(test)]
-mod tests;
+pub(in crate::commands) mod tests;
 
 use std::{io::Write as _, process::ExitCode};
 
 pub(super) use self::{
-    observe::{Cluster, Observer},
+    observe::{Cluster, Objects, Observer},
     report::Report,
 };
 use crate::{
@@ -19,11 +19,16 @@ use crate::{
     model::ServiceKey,
 };
 
-/// The report on the whole ClusterSet, with what it is made from.
-pub(super) async fn overview(observer: &Observer<'_>, namespace: Option<&str>) -> (Cluster, Report) {
-    let cluster = observer.cluster().await;
-    let report = overview::plan(&cluster, &observer.objects(namespace).await);
-    (cluster, report)
+/// The report on the whole ClusterSet, or on one Kubernetes namespace, with what it is made from.
+pub(super) async fn overview(observer: &Observer<'_>, namespace: Option<&str>) -> (Cluster, Objects, Report) {
+    let (cluster, objects) = (observer.cluster().await, observer.objects(namespace).await);
+    let report = overview::plan(&cluster, &objects);
+    (cluster, objects, report)
+}
+
+/// The report on one name.
+pub(super) async fn follow(observer: &Observer<'_>, cluster: &Cluster, key: &ServiceKey) -> Report {
+    name::plan(cluster, &Box::pin(observer.name(key, &cluster.ledger)).await)
 }
 
 pub(super) async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
@@ -33,9 +38,9 @@ pub(super) async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let report = if let Some(name) = name {
         let cluster = observer.cluster().await;
         let key = ServiceKey::new(namespace.unwrap_or(connection.namespace), name);
-        name::plan(&cluster, &Box::pin(observer.name(&key, &cluster.ledger)).await)
+        follow(&observer, &cluster, &key).await
     } else {
-        overview(&observer, namespace.as_deref()).await.1
+        overview(&observer, namespace.as_deref()).await.2
     };
     let text = match output {
         OutputFormat::Table => report.table(),

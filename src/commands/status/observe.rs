@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// A part that Kubernetes showed, or why not.
-pub(super) type Read<T> = Result<T, Unread>;
+pub(in crate::commands) type Read<T> = Result<T, Unread>;
 
 /// How long the registry and DNS may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -40,7 +40,7 @@ const DNS_PATIENCE: Duration = Duration::from_secs(5);
 /// What every report begins with.
 #[derive(Debug)]
 pub(in crate::commands) struct Cluster {
-    pub(super) now: Timestamp,
+    pub(in crate::commands) now: Timestamp,
     /// The controller's namespace.
     pub(super) own: String,
     pub(super) identity: Read<Result<Identity, IdentityError>>,
@@ -77,9 +77,9 @@ pub(in crate::commands) enum Dark {
 
 /// All exports and imports, or those of one namespace.
 #[derive(Debug)]
-pub(super) struct Objects {
-    pub(super) exports: Read<Vec<ServiceExport>>,
-    pub(super) imports: Read<Vec<ServiceImport>>,
+pub(in crate::commands) struct Objects {
+    pub(in crate::commands) exports: Read<Vec<ServiceExport>>,
+    pub(in crate::commands) imports: Read<Vec<ServiceImport>>,
 }
 
 /// Everything about one name.

@@ -8,7 +8,7 @@ use super::{
     name,
     observe::{Cluster, Dark, Dns, Instances, Leader, Name, Objects, Observer},
     overview,
-    report::State,
+    report::{Report, State},
 };
 use crate::{
     cli::{Cli, Command, StatusArgs},
@@ -49,11 +49,11 @@ fn target() -> Target {
     Target { namespace: "shop".into(), service: "web".into() }
 }
 
-fn parsed<T: serde::de::DeserializeOwned>(object: Value) -> T {
+pub(in crate::commands) fn parsed<T: serde::de::DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).unwrap()
 }
 
-fn condition(kind: &str, status: &str, reason: &str) -> Value {
+pub(in crate::commands) fn condition(kind: &str, status: &str, reason: &str) -> Value {
     json!({"type": kind, "status": status, "reason": reason, "message": "", "observedGeneration": 1,
         "lastTransitionTime": ago(600).to_string()})
 }
@@ -86,12 +86,13 @@ fn view(id: &str) -> ClusterView {
         creator: Some(uid),
         state: Some(Arc::default()),
         catalog,
+        pages: 2,
         age: Some(Duration::from_secs(2)),
         problems: Vec::new(),
     }
 }
 
-fn cluster() -> Cluster {
+pub(in crate::commands) fn cluster() -> Cluster {
     let identity =
         Identity { cluster: "one".parse().unwrap(), clusterset: Some("prod".parse().unwrap()), uid: "uid-one".into() };
     let leader = Leader {
@@ -111,6 +112,10 @@ fn cluster() -> Cluster {
     }
 }
 
+pub(in crate::commands) fn report(seen: &Cluster, objects: &Objects) -> Report {
+    overview::plan(seen, objects)
+}
+
 fn metadata(name: &str) -> Value {
     json!({"namespace": "shop", "name": name, "generation": 1, "creationTimestamp": ago(5 * DAY).to_string(),
         "labels": {"cloudmap-mcs/managed-by": "cloudmap-mcs"}})
@@ -125,7 +130,7 @@ fn export(conditions: &Value) -> Value {
     json!({"metadata": metadata("web"), "status": {"conditions": conditions}})
 }
 
-fn exported() -> Value {
+pub(in crate::commands) fn exported() -> Value {
     export(&json!([
         condition("Valid", "True", "Valid"),
         condition("Ready", "True", "Exported"),
@@ -134,7 +139,7 @@ fn exported() -> Value {
     ]))
 }
 
-fn import(conditions: &Value) -> Value {
+pub(in crate::commands) fn import(conditions: &Value) -> Value {
     json!({"metadata": metadata("web"),
         "spec": {"type": "ClusterSetIP", "ips": ["10.96.0.9"], "ports": [{"port": 80, "protocol": "TCP"}]},
         "status": {"clusters": [{"cluster": "one"}, {"cluster": "two"}], "conditions": conditions}})

@@ -1,0 +1,126 @@
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    http::{Method, Request, StatusCode, header},
+};
+use clap::Parser as _;
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, Semaphore};
+use tower::ServiceExt as _;
+
+use super::{Page, is_address, is_name, plan, router};
+use crate::{
+    cli::{Cli, Command},
+    cloudmap::{CloudMap, fake::Fake},
+    cluster::fake_api::FakeApi,
+    commands::status::{
+        Objects,
+        tests::{cluster, condition, exported, import, parsed, report},
+    },
+};
+
+fn objects() -> Objects {
+    let troubled = import(&json!([condition("Ready", "False", "IPFamilyNotSupported")]));
+    Objects { exports: Ok(vec![parsed(exported())]), imports: Ok(vec![parsed(troubled)]) }
+}
+
+#[test]
+fn the_overview_has_clusters_names_what_is_wrong_and_what_it_costs() {
+    let (cluster, objects) = (cluster(), objects());
+    let said = plan::overview(&cluster, &objects, &report(&cluster, &objects));
+    assert_eq!(
+        said["clusters"][1],
+        json!({"id": "two", "ageSeconds": 2, "exports": 1, "ready": 1, "endpoints": 2, "claims": 1})
+    );
+    let name = &said["names"][0];
+    assert_eq!((&name["namespace"], &name["name"]), (&json!("shop"), &json!("web")));
+    assert_eq!(name["exporters"][0], json!({"cluster": "one", "ready": 1, "endpoints": 2}));
+    assert_eq!(name["import"], json!({"type": "ClusterSetIP", "ips": ["10.96.0.9"], "ports": ["80/TCP"]}));
+    assert_eq!(said["names"].as_array().unwrap().len(), 1);
+    // Two clusters, each with a head, two pages and one instance.
+    let cost = &said["cost"];
+    assert_eq!((&cost["clusters"], &cost["rows"], &cost["instances"]), (&json!(2), &json!(6), &json!(2)));
+    let usd = cost["usd"].as_f64().unwrap();
+    assert!((usd - (2.0 * 2.628 + 0.6 + 0.2)).abs() < 0.001, "{usd}");
+    let about: Vec<_> =
+        said["report"]["findings"].as_array().unwrap().iter().map(|finding| &finding["about"]).collect();
+    // By these texts the page finds what belongs to a row.
+    assert!(about.contains(&&json!("cluster two")) && about.contains(&&json!("ServiceImport shop/web")), "{about:?}");
+}
+
+fn page(client: Client) -> Arc<Page> {
+    let Command::Page(args) = Cli::try_parse_from(["cloudmap-mcs", "page"]).unwrap().command else { unreachable!() };
+    let (place, names) = (args.place, Semaphore::new(1));
+    let cloudmap = Mutex::new(Some(Arc::new(Fake::new()) as Arc<dyn CloudMap>));
+    Arc::new(Page { client, place, cloudmap, seen: Mutex::default(), names })
+}
+
+async fn ask(
+    page: &Arc<Page>,
+    local: bool,
+    method: Method,
+    host: &str,
+    path: &str,
+) -> (StatusCode, String, Option<String>) {
+    let request = Request::builder().method(method).uri(path).header(header::HOST, host).body(Body::empty()).unwrap();
+    let answer = router(page.clone(), local).oneshot(request).await.unwrap();
+    let (status, policy) = (answer.status(), answer.headers().get(header::CONTENT_SECURITY_POLICY).cloned());
+    let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+    (status, String::from_utf8(body.to_vec()).unwrap(), policy.map(|policy| policy.to_str().unwrap().to_owned()))
+}
+
+#[tokio::test]
+async fn the_page_only_reads_and_is_read_by_nobody_else() {
+    let api = FakeApi::default();
+    let page = page(api.client());
+    for path in ["/", "/page.css", "/page.js"] {
+        let (status, body, policy) = ask(&page, true, Method::GET, "127.0.0.1:8090", path).await;
+        assert!(status == StatusCode::OK && body.len() > 500, "{path}: {status}");
+        assert!(policy.unwrap().starts_with("default-src 'none'"));
+        assert!(!body.contains("http://") || path == "/page.js", "{path} needs something from elsewhere");
+    }
+    assert_eq!(ask(&page, true, Method::POST, "localhost", "/api/overview").await.0, StatusCode::METHOD_NOT_ALLOWED);
+    // A web site whose name leads to this machine.
+    assert_eq!(ask(&page, true, Method::GET, "evil.example:8090", "/api/overview").await.0, StatusCode::FORBIDDEN);
+    assert_eq!(ask(&page, false, Method::GET, "mcs.example", "/").await.0, StatusCode::OK);
+    for path in ["/api/names/shop/a,b", "/api/names/shop/x%3Dy", "/api/names/shop/W", "/etc/passwd"] {
+        assert_eq!(ask(&page, true, Method::GET, "localhost", path).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_looks_sees_one_reading_for_some_seconds() {
+    let api = FakeApi::default();
+    let page = page(api.client());
+    let (status, body, _) = ask(&page, true, Method::GET, "localhost:8090", "/api/overview").await;
+    assert_eq!(status, StatusCode::OK);
+    let said: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(said["report"]["well"], false, "the cluster has nothing: {said}");
+    let requests = api.requests().len();
+    assert_eq!(ask(&page, true, Method::GET, "[::1]:8090", "/api/overview").await.1, body);
+    assert_eq!(api.requests().len(), requests, "it was read again");
+    let (status, body, _) = ask(&page, true, Method::GET, "localhost", "/api/names/shop/web").await;
+    let said: Value = serde_json::from_str(&body).unwrap();
+    assert!(status == StatusCode::OK && said["subject"].as_str().unwrap().starts_with("shop/web"), "{said}");
+}
+
+#[test]
+fn hosts_and_names_are_told_from_others() {
+    for host in ["localhost", "localhost:8090", "127.0.0.1:1", "[::1]:8090", "[::1]", "10.0.0.1"] {
+        assert!(is_address(host), "{host}");
+    }
+    for host in ["", "evil.example", "127.0.0.1.evil.example:80", "localhost.evil.example"] {
+        assert!(!is_address(host), "{host}");
+    }
+    assert!(is_name("a-b.c9") && !is_name("") && !is_name("a,b") && !is_name(&"a".repeat(254)));
+}
+
+/// What the script looks for in the report is what the report says.
+#[test]
+fn the_script_knows_every_state() {
+    for state in ["ok", "WRONG", "not seen", "-"] {
+        assert_eq!(super::JS.matches(&format!("\"{state}\": ")).count(), 3, "{state}");
+    }
+}
