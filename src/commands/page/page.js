@@ -97,15 +97,15 @@ const COLUMNS = [
   ["DNS", /^DNS$/],
   ["Cloud Map", /^Cloud Map /],
 ];
-const [WIDTH, HEIGHT, GAP, ROW] = [210, 52, 46, 68];
+const [WIDTH, HEIGHT, GAP, ROW] = [236, 52, 40, 68];
 
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 function box(finding, x, y) {
   return el("g", null, el("title", null, `${finding.about}: ${WORD[finding.state]}. ${finding.text}`),
     el("rect", { class: `box ${CLASS[finding.state]}`, x, y, width: WIDTH, height: HEIGHT, rx: 6 }),
-    el("text", { x: x + 10, y: y + 21 }, cut(`${MARK[finding.state]} ${finding.about}`, 28)),
-    el("text", { class: "small", x: x + 10, y: y + 40 }, cut(finding.text, 30)));
+    el("text", { x: x + 10, y: y + 21 }, cut(`${MARK[finding.state]} ${finding.about}`, 26)),
+    el("text", { class: "small", x: x + 10, y: y + 40 }, cut(finding.text, 32)));
 }
 
 // From left to right: the export here, the ledger of each cluster, the import, DNS. What Cloud Map has for ECS is below.
@@ -191,6 +191,6 @@ async function follow() {
 
 byId("search").addEventListener("input", showNames);
 byId("only-wrong").addEventListener("change", showNames);
-addEventListener("hashchange", () => { byId("main").focus(); follow(); });
+addEventListener("hashchange", () => { byId("main").focus({ preventScroll: true }); scrollTo(0, 0); follow(); });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) follow(); });
 follow();
