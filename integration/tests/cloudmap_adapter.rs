@@ -15,6 +15,11 @@ use cloudmap_mcs::{
         Metrics, NewService, Operation, OperationId, OperationState, Rates,
     },
     cluster::Leadership,
+    iam::{
+        Facts, Mode,
+        harmless::{self, Answer, Known},
+        statements,
+    },
     instances::{
         Consent, Owner, Source,
         sync::{Desired, Outcome, Permit, SyncSettings, TargetDesired, spawn},
@@ -326,5 +331,43 @@ async fn instances_live_beside_ecs_tasks_and_leave_them_alone() {
     }
     drop(stop);
     handle.stopped().await;
+    bed.emulator.shutdown().await;
+}
+
+/// What `doctor` calls to learn what its role may do. The emulator refuses what the API model rules out, as AWS does.
+#[tokio::test]
+async fn calls_that_show_permissions_change_nothing() {
+    let bed = bed(quick()).await;
+    let (ledger, shop) = (bed.namespace("clusterset-prod").await, bed.namespace("shop").await);
+    let (clusters, web) = (bed.service(&ledger, "clusters").await, bed.service(&shop, "web").await);
+    let one = instance("one", "10.0.0.1");
+    let operation = bed.cloudmap.register_instance(&web, &one, Lane::Instances).await.unwrap();
+    bed.finish(operation).await;
+    let facts = Facts {
+        clusterset: Some("prod".parse().unwrap()),
+        cluster_uid: Some("uid".to_owned()),
+        namespaces: vec!["shop".to_owned()],
+        services: vec![web.to_string()],
+        ..Facts::default()
+    };
+    let modes = [Mode::Ledger, Mode::Instances, Mode::Imports, Mode::Annotated, Mode::Joining, Mode::People];
+    let arn = bed.cloudmap.get_namespace(&shop).await.unwrap().arn;
+    let tagged = [("cloudmap-mcs/clusterset".to_owned(), clusters), ("cloudmap-mcs/made-for".to_owned(), web)].into();
+    let content = || serde_json::to_value(bed.emulator.control().snapshot()).unwrap();
+    let before = content();
+    for known in [Known::default(), Known { tagged, ledger: Some(ledger), arn: Some(arn) }] {
+        let mut tried = BTreeSet::new();
+        for statement in statements(&modes, &facts).unwrap() {
+            for operation in harmless::operations(&statement) {
+                let answer = harmless::try_out(&*bed.cloudmap, &statement, operation, &known).await;
+                let told = matches!(answer, Answer::Allowed | Answer::NotDenied) || known.arn.is_none();
+                assert!(told, "{operation}: {answer:?}");
+                tried.insert(operation);
+            }
+        }
+        assert_eq!(tried.len(), Operation::ALL.len(), "{tried:?}");
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(content(), before);
     bed.emulator.shutdown().await;
 }

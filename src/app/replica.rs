@@ -77,7 +77,7 @@ impl Replica {
     /// # Errors
     /// A part of the replica ended that never should.
     pub async fn run(self, stop: watch::Receiver<bool>) -> anyhow::Result<()> {
-        let Self { args, pod, client, registry: Connected { cloudmap, region }, admin, metrics } = self;
+        let Self { args, pod, client, registry: Connected { cloudmap, region, endpoint: _ }, admin, metrics } = self;
         let namespace = args.place.kube.controller_namespace.clone();
         let mut stopping = stop.clone();
         let ask = || async {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Attributes, CloudMap, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Namespace,
-    NamespaceKind, NewService, Operation, OperationId, OperationState, Service, ServiceChange,
+    NamespaceKind, NewService, Operation, OperationId, OperationState, Service, ServiceChange, quotas,
 };
 
 /// "Cloud Map waits for 30 seconds" before a custom health status takes effect.
@@ -265,6 +265,9 @@ impl CloudMap for Fake {
             let id = Some(taken.id.to_string());
             return Err(error(Operation::CreateHttpNamespace, ErrorKind::AlreadyExists { id }));
         }
+        if tags.len() > quotas::TAGS {
+            return Err(error(Operation::CreateHttpNamespace, ErrorKind::LimitExceeded));
+        }
         let id = registry.add_namespace(name, NamespaceKind::Http);
         registry.tags.insert(format!("arn:{id}").into(), tags.clone());
         if let Some(namespace) = registry.namespaces.last_mut() {
@@ -312,6 +315,9 @@ impl CloudMap for Fake {
         if let Some(taken) = taken {
             let (id, creator_request_id) = (taken.id.clone(), taken.creator_request_id.clone());
             return Ok(CreateService::Exists { id, creator_request_id });
+        }
+        if new.tags.len() > quotas::TAGS {
+            return Err(error(Operation::CreateService, ErrorKind::LimitExceeded));
         }
         let id = registry.add_service(&new.namespace_id, &new.name, &new.creator_request_id, "");
         if let Some(service) = registry.services.get_mut(&id) {
@@ -380,6 +386,9 @@ impl CloudMap for Fake {
             }
             if let Some(kind) = registry.failing.get(service_id) {
                 return Err(error(operation, kind.clone()));
+            }
+            if !instance.id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_/:.@-".contains(&b)) {
+                return Err(error(operation, ErrorKind::InvalidInput));
             }
             let checked = registry.services[service_id].custom_health_check;
             if instance.attributes.contains_key("AWS_INIT_HEALTH_STATUS") && !checked {
@@ -499,7 +508,13 @@ impl CloudMap for Fake {
 
     async fn tag(&self, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error> {
         self.begin(Operation::TagResource, arn).await?;
-        self.registry().tags.entry(arn.into()).or_default().extend(tags.clone());
+        let mut registry = self.registry();
+        let exists = registry.namespaces.iter().any(|it| &*it.arn == arn)
+            || registry.services.values().any(|it| &*it.arn == arn);
+        if !exists {
+            return Err(error(Operation::TagResource, ErrorKind::NotFound));
+        }
+        registry.tags.entry(arn.into()).or_default().extend(tags.clone());
         Ok(())
     }
 }

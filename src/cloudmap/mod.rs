@@ -14,10 +14,11 @@ mod limits;
 mod metrics;
 mod operation;
 mod port;
+pub mod quotas;
 
 use std::sync::Arc;
 
-pub use aws::{AwsCloudMap, AwsSettings, ConnectError, answered};
+pub use aws::{AwsCloudMap, AwsSettings, ConnectError, Endpoint, answered};
 pub use limited::{Counted, Limited};
 pub use limits::{Limits, Rate, Rates};
 pub use metrics::{Calls, Estimate, Metrics};
@@ -34,6 +35,8 @@ pub struct Connected {
     pub cloudmap: Arc<dyn CloudMap>,
     /// The region, from the flag, the environment, a profile or the instance metadata.
     pub region: Option<String>,
+    /// Where calls go.
+    pub endpoint: Endpoint,
 }
 
 /// Cloud Map as the product uses it: limited to `rates` and counted in `metrics`.
@@ -43,8 +46,8 @@ pub struct Connected {
 pub async fn connect(settings: &AwsSettings, rates: &Rates, metrics: Metrics) -> Result<Connected, ConnectError> {
     let limits = Limits::new(rates, Some(metrics.clone()));
     let aws = AwsCloudMap::connect(settings, limits.clone()).await?;
-    let region = aws.region();
-    Ok(Connected { cloudmap: counted(aws, limits, metrics), region })
+    let (region, endpoint) = (aws.region(), aws.endpoint().clone());
+    Ok(Connected { cloudmap: counted(aws, limits, metrics), region, endpoint })
 }
 
 /// Limits and counts the calls of any Cloud Map, as [`connect`] does.

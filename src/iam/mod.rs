@@ -4,6 +4,7 @@
 //! Which resources and condition keys an action takes is in AWS's service authorization reference: `List...`,
 //! `CreateHttpNamespace` and `TagResource` take no resource, so that a condition is all that limits them.
 
+pub mod harmless;
 mod modes;
 mod statement;
 

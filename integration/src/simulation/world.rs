@@ -11,7 +11,7 @@ use cloudmap_mcs::{
     admin::Admin,
     app::replica::{Metrics, Replica},
     cli::{Cli, Command, RunArgs},
-    cloudmap::{Connected, Rates, limited},
+    cloudmap::{Connected, Endpoint, Rates, limited},
     cluster::lease::LEASE,
     env,
 };
@@ -223,7 +223,8 @@ impl World {
             let exposed = metrics;
             let Ok(metrics) = Metrics::new(&exposed) else { return };
             let cloudmap = limited(port, &Rates::default(), metrics.cloudmap.clone());
-            let registry = Connected { cloudmap, region: Some("us-east-1".to_owned()) };
+            let (region, endpoint) = (Some("us-east-1".to_owned()), Endpoint::default());
+            let registry = Connected { cloudmap, region, endpoint };
             let admin = Admin::new(exposed);
             let replica = Replica { args: args(), pod: named.clone(), client, registry, admin, metrics };
             let ended = replica.run(stopped).await;

@@ -5,6 +5,7 @@
 //! [`Limits`] stay true.
 
 mod convert;
+mod endpoint;
 mod error;
 #[cfg(test)]
 mod tests;
@@ -16,17 +17,19 @@ use std::{
     time::Duration,
 };
 
+use self::endpoint::{NoHostPrefix, is_url};
+pub use self::{endpoint::Endpoint, error::answered};
+use super::{
+    CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Namespace, NewService, Operation,
+    OperationId, OperationState, Service, ServiceChange,
+};
 use async_trait::async_trait;
 use aws_config::{
     BehaviorVersion, Region, SdkConfig, retry::RetryConfig, sts::AssumeRoleProvider, timeout::TimeoutConfig,
 };
 use aws_sdk_servicediscovery::{
     Client,
-    config::{
-        AppName, ConfigBag, Intercept, RuntimeComponents, SharedCredentialsProvider,
-        interceptors::BeforeTransmitInterceptorContextRef,
-    },
-    error::BoxError,
+    config::{AppName, SharedCredentialsProvider},
     operation::{
         create_http_namespace::CreateHttpNamespaceError, create_service::CreateServiceError,
         delete_namespace::DeleteNamespaceError, deregister_instance::DeregisterInstanceError,
@@ -37,14 +40,6 @@ use aws_sdk_servicediscovery::{
         NamespaceFilter, NamespaceFilterName, ServiceFilter, ServiceFilterName, ServiceTypeOption, Tag,
         error::DuplicateRequest,
     },
-};
-use aws_smithy_runtime_api::client::endpoint::EndpointPrefix;
-
-pub use error::answered;
-
-use super::{
-    CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Namespace, NewService, Operation,
-    OperationId, OperationState, Service, ServiceChange,
 };
 
 /// Deadline of one request, from signing to the last byte of the answer.
@@ -108,6 +103,7 @@ pub enum ConnectError {
 pub struct AwsCloudMap {
     client: Client,
     limits: Arc<Limits>,
+    endpoint: Endpoint,
 }
 
 impl AwsCloudMap {
@@ -138,6 +134,7 @@ impl AwsCloudMap {
         if sdk.region().is_none() {
             return Err(ConnectError::NoRegion);
         }
+        let endpoint = Endpoint::of(sdk, settings);
         let mut sdk = sdk.to_builder().timeout_config(deadlines()).build();
         match (&settings.assume_role_arn, &settings.external_id) {
             (Some(role), id) => sdk = assume_role(&sdk, role, id.as_deref()).await,
@@ -145,18 +142,23 @@ impl AwsCloudMap {
             (None, None) => {}
         }
         let mut config = aws_sdk_servicediscovery::config::Builder::from(&sdk).retry_config(retries(settings.repeat));
-        if let Some(endpoint) = &settings.endpoint {
-            if !is_url(endpoint) {
-                return Err(ConnectError::InvalidEndpoint(endpoint.clone()));
+        if let Some(url) = &settings.endpoint {
+            if !is_url(url) {
+                return Err(ConnectError::InvalidEndpoint(url.clone()));
             }
-            config = config.endpoint_url(endpoint).interceptor(NoHostPrefix);
+            config = config.endpoint_url(url).interceptor(NoHostPrefix);
         }
-        Ok(Self { client: Client::from_conf(config.build()), limits })
+        Ok(Self { client: Client::from_conf(config.build()), limits, endpoint })
     }
 
     /// The region that calls go to.
     pub fn region(&self) -> Option<String> {
         self.client.config().region().map(ToString::to_string)
+    }
+
+    /// Where calls go.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// Reads a listing to its end. Pages may be empty and have a next page, because AWS filters after paging. A further
@@ -208,32 +210,6 @@ async fn assume_role(sdk: &SdkConfig, role: &str, external_id: Option<&str>) -> 
     }
     let provider = SharedCredentialsProvider::new(builder.build().await);
     sdk.to_builder().credentials_provider(provider).build()
-}
-
-fn is_url(endpoint: &str) -> bool {
-    let host = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
-    host.is_some_and(|host| !host.is_empty() && !host.starts_with(['/', ':']) && !host.contains(char::is_whitespace))
-}
-
-/// Removes the host prefix `data-` from discovery calls. The SDK puts it before any host, as in `data-127.0.0.1`, and
-/// has no option against it. The SDK refuses an empty prefix, but it can be removed.
-#[derive(Debug)]
-struct NoHostPrefix;
-
-impl Intercept for NoHostPrefix {
-    fn name(&self) -> &'static str {
-        "NoHostPrefix"
-    }
-
-    fn read_before_attempt(
-        &self,
-        _context: &BeforeTransmitInterceptorContextRef<'_>,
-        _components: &RuntimeComponents,
-        config: &mut ConfigBag,
-    ) -> Result<(), BoxError> {
-        config.interceptor_state().unset::<EndpointPrefix>();
-        Ok(())
-    }
 }
 
 /// The error for an answer without an id that AWS always sends.
