@@ -57,6 +57,9 @@ pub const MANAGED_BY: &str = "cloudmap-mcs";
 /// ServiceImport also has the labels that users export, and `app.kubernetes.io/managed-by` may be one of them.
 pub const LABEL_MANAGED_BY: &str = "cloudmap-mcs/managed-by";
 
+/// On the temporary pods of `doctor`.
+pub const LABEL_DOCTOR: &str = "cloudmap-mcs/doctor";
+
 /// On EndpointSlices that the EndpointSlice controller mirrors from Endpoints or creates for headless Services.
 pub const LABEL_HEADLESS: &str = "service.kubernetes.io/headless";
 

@@ -59,6 +59,13 @@ pub(crate) async fn registry_for_command(args: &AwsArgs) -> anyhow::Result<Arc<d
     Ok(cloudmap::connect(&settings, &Rates::default(), metrics).await?.cloudmap)
 }
 
+/// For a look at the registry itself, where an answer that does not come is a finding.
+pub(crate) async fn registry_to_examine(args: &AwsArgs) -> anyhow::Result<Connected> {
+    let settings = AwsSettings { repeat: 2, ..settings(args) };
+    let metrics = cloudmap::Metrics::new(&Registry::new())?;
+    Ok(cloudmap::connect(&settings, &Rates::default(), metrics).await?)
+}
+
 pub(crate) fn flags(args: &IdentityArgs) -> Flags {
     let IdentityArgs { cluster_id, clusterset_id } = args;
     Flags { cluster: cluster_id.clone(), clusterset: clusterset_id.clone() }

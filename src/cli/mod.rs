@@ -2,6 +2,7 @@
 //! ConfigMap can configure the Deployment.
 
 mod coredns;
+mod doctor;
 mod gather;
 mod iam;
 mod page;
@@ -31,6 +32,7 @@ use crate::{
 
 pub use self::{
     coredns::{CorednsCommand, CorednsPlace, CorednsWriteArgs},
+    doctor::{DoctorArgs, ProbeArgs, ProbeCommand},
     gather::GatherArgs,
     iam::{IamArgs, IamCommand, IamFormat, PolicyArgs, TrustArgs, Trusted},
     page::PageArgs,
@@ -77,6 +79,12 @@ impl Cli {
 pub enum Command {
     /// Run the controller.
     Run(Box<RunArgs>),
+    /// Check an installation: the clusters, the controllers, the registry and its permissions, and the network between the
+    /// clusters with temporary pods. Every finding says what to do.
+    Doctor(Box<DoctorArgs>),
+    /// What runs in the temporary pods of `doctor`.
+    #[command(subcommand, hide = true)]
+    Probe(ProbeCommand),
     /// Say what is wrong, where, and what to do: in the ClusterSet as this cluster sees it, or with one name.
     Status(StatusArgs),
     /// Serve a page that shows what `status` says, for a browser on this machine.

@@ -110,6 +110,22 @@ pub struct Observed {
     permission: (ClusterRole, ClusterRoleBinding),
 }
 
+#[cfg(test)]
+impl Observed {
+    /// A cluster with this Corefile and image.
+    pub(crate) fn sample(corefile: &str, image: &str) -> Self {
+        let (config_map, text) = ("coredns".to_owned(), corefile.to_owned());
+        Self {
+            corefile: Some(Corefile { config_map, text, keeper: None, version: None }),
+            node_local: None,
+            workload: Some(Workload { image: image.to_owned(), keeper: None }),
+            defined: true,
+            permitted: true,
+            permission: permission("kube-system", "coredns"),
+        }
+    }
+}
+
 async fn get<K>(api: Api<K>, what: &'static str, name: &str) -> Result<Option<K>, AskError>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,

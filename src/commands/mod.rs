@@ -1,6 +1,7 @@
 //! What people type: one file or folder for each subcommand.
 
 mod coredns;
+mod doctor;
 mod forget;
 mod gather;
 mod iam;
@@ -11,6 +12,8 @@ mod pages;
 mod purge;
 mod status;
 mod table;
+
+pub use self::doctor::report as doctor_report;
 
 use std::{io::Write as _, process::ExitCode};
 
@@ -28,8 +31,10 @@ use crate::{
 pub async fn execute(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Status(args) => return status::status(args).await,
+        Command::Doctor(args) => return Box::pin(doctor::doctor(*args)).await,
+        Command::Probe(command) => doctor::probe(command).await,
         Command::Gather(args) => Box::pin(gather::gather(args)).await,
-        Command::Run(args) => run(*args).await,
+        Command::Run(args) => Box::pin(run(*args)).await,
         Command::Page(args) => page::page(args).await,
         Command::Crds => crds(),
         Command::Ledger(LedgerCommand::Show(args)) => ledger_show::show(args).await,

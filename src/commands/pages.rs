@@ -32,7 +32,7 @@ mod tests {
             assert!(flag.get_help().is_some(), "{name}: {} says what it does", flag.get_id());
         }
         pages.insert(format!("{name}.1"));
-        for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+        for command in command.get_subcommands().filter(|it| it.get_name() != "help" && !it.is_hide_set()) {
             expected(command, &format!("{name}-{}", command.get_name()), pages);
         }
     }

@@ -1,7 +1,10 @@
 //! Addresses that can never be an endpoint. This is the one place that decides it, for every source: another cluster's
 //! ledger, Cloud Map, an annotation, or an EndpointSlice that a user wrote.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 /// Why an address is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,6 +124,43 @@ impl Range {
             _ => false,
         }
     }
+
+    /// Whether some address is in both ranges.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.contains(other.base) || other.contains(self.base)
+    }
+
+    /// The smallest range that has this one and an address of the same family.
+    #[must_use]
+    pub fn extended(self, address: IpAddr) -> Self {
+        let alike = match (self.base, address) {
+            (IpAddr::V4(base), IpAddr::V4(address)) => (base.to_bits() ^ address.to_bits()).leading_zeros(),
+            (IpAddr::V6(base), IpAddr::V6(address)) => (base.to_bits() ^ address.to_bits()).leading_zeros(),
+            _ => self.length,
+        };
+        Self { base: self.base, length: self.length.min(alike) }
+    }
+
+    /// Its first address, if it was written as usual.
+    pub fn base(&self) -> IpAddr {
+        self.base
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let length = self.length;
+        match self.base {
+            IpAddr::V4(base) => {
+                let mask = u32::MAX.checked_shl(Ipv4Addr::BITS - length).unwrap_or(0);
+                write!(f, "{}/{length}", Ipv4Addr::from_bits(base.to_bits() & mask))
+            }
+            IpAddr::V6(base) => {
+                let mask = u128::MAX.checked_shl(Ipv6Addr::BITS - length).unwrap_or(0);
+                write!(f, "{}/{length}", Ipv6Addr::from_bits(base.to_bits() & mask))
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -166,6 +206,19 @@ mod tests {
             let (inside, outside): (Vec<bool>, Vec<bool>) = (is_inside(inside), is_inside(outside));
             assert!(inside.iter().all(|is| *is) && !outside.iter().any(|is| *is), "{range:?} {inside:?} {outside:?}");
         }
+        let range = |text: &str| Range::parse(text).unwrap();
+        for (one, other, common) in [
+            ("10.244.0.0/24", "10.244.3.0/24", "10.244.0.0/22"),
+            ("10.0.0.0/8", "10.96.0.0/12", "10.0.0.0/8"),
+            ("fd00::1:0/112", "fd00::/112", "fd00::/111"),
+            ("1.2.3.4/32", "200.0.0.0/32", "0.0.0.0/0"),
+        ] {
+            let (one, other) = (range(one), range(other));
+            assert_eq!(one.overlaps(&other), one.contains(other.base()), "{one} {other}");
+            assert_eq!(one.overlaps(&other), other.overlaps(&one));
+            assert_eq!(one.extended(other.base()).to_string(), common);
+        }
+        assert!(!range("0.0.0.0/0").overlaps(&range("::/0")));
         for wrong in ["10.0.0.0", "10.0.0.0/33", "fd00::/129", "10.0.0.0/-1", "x/8", ""] {
             assert_eq!(Range::parse(wrong), None, "{wrong}");
         }

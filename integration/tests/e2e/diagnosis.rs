@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, bail};
+use cloudmap_mcs::cli::{Cli, Command};
 use cloudmap_mcs_integration::scenario::{
     CLUSTER_ROLE_BINDING, Cluster, DEPLOYMENT, POD, PODS, ROLE_BINDING, SERVICE_ACCOUNT, World, eventually, holds,
     manifests, system_namespace,
@@ -166,4 +167,56 @@ async fn follow(world: &World, reader: &str) -> Result<()> {
     .await?;
     let ended = run_as(source, reader, &["status", "web", "-n", namespace]).await?;
     says(&ended, 1, &["1 thing is wrong, endpoints here", "get pods -l app=web"])
+}
+
+/// The findings of `doctor` on this machine, with these flags.
+async fn examine(flags: &[&str]) -> Result<Vec<Value>> {
+    let cli = Cli::of([&["cloudmap-mcs", "doctor"], flags].concat())?;
+    let Command::Doctor(args) = cli.command else { bail!("not doctor") };
+    let report = cloudmap_mcs::commands::doctor_report(&args).await?;
+    Ok(report["findings"].as_array().context("no findings")?.clone())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_finds_clusters_well_tries_the_network_and_leaves_nothing() {
+    World::run_alone("doctor", async |world| {
+        let [source, other] = world.pair();
+        world.deploy(source, "web", 1).await?;
+        world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
+        world.apply(source, manifests::export("web")).await?;
+        world.imported(other, "web").await?;
+        let contexts = format!("--contexts={},{}", source.context, other.context);
+
+        let findings = examine(&[&contexts, "--no-aws"]).await?;
+        let failed: Vec<_> = findings.iter().filter(|finding| finding["state"] == "FAIL").collect();
+        holds(failed.is_empty(), "nothing failed", &failed)?;
+        for (from, to) in [(source, other), (other, source)] {
+            let way = format!("{}→{}", from.context, to.context);
+            let is_it = |finding: &&Value| finding["subject"] == "tcp" && finding["where"] == *way;
+            holds(findings.iter().any(|finding| is_it(&finding)), &format!("{way} was tried"), &findings)?;
+        }
+        for cluster in [source, other] {
+            let left = cluster.list(POD, &system_namespace(), "cloudmap-mcs/doctor").await?;
+            holds(left.is_empty(), "no temporary pod is left", &left)?;
+        }
+
+        let findings = examine(&[&contexts, "--no-aws", "--no-probe", "--controller-namespace=default"]).await?;
+        let missing = |finding: &&Value| finding["subject"] == "controller" && finding["state"] == "FAIL";
+        holds(findings.iter().filter(missing).count() == 2, "the controllers are missed", &findings)?;
+
+        // The registry, and what a reader may see.
+        let reader = world.namespace.as_str();
+        create_reader(source, reader).await?;
+        let ended = run_as(source, reader, &["doctor"]).await;
+        for number in 0..COMMANDS.load(Ordering::Relaxed) {
+            source.delete(POD, &system_namespace(), &pod_name(reader, number)).await?;
+        }
+        source.delete(SERVICE_ACCOUNT, &system_namespace(), reader).await?;
+        source.delete(CLUSTER_ROLE_BINDING, "", reader).await?;
+        source.delete(ROLE_BINDING, &system_namespace(), reader).await?;
+        let ended = ended?;
+        says(&ended, 0, &["0 failed", "WriteTheLedger: ", "so its role may write", "USD a month"])?;
+        holds(!ended.output.contains("not read"), "the reader may read everything", &ended.output)
+    })
+    .await;
 }

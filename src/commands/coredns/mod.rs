@@ -16,15 +16,20 @@ use std::io::{Read as _, Write};
 use anyhow::Context as _;
 use kube::Client;
 
-use self::{
-    edit::Edited,
-    plan::{Action, Finding},
-};
+pub(super) use self::plan::{Finding, check as findings};
+use self::{edit::Edited, plan::Action};
 use crate::{
     app::connect,
     cli::{CorednsCommand, CorednsPlace, CorednsWriteArgs},
     cluster::coredns::{self, Corefile, Observed, Place},
 };
+
+/// What is seen in a cluster that lacks nothing.
+#[cfg(test)]
+pub(super) fn whole() -> Observed {
+    let corefile = edit::add(tests::EKS, "clusterset.local").map(|edited| edited.text);
+    Observed::sample(&corefile.unwrap_or_default(), "coredns:v1.12.4")
+}
 
 pub(super) async fn coredns(command: CorednsCommand) -> anyhow::Result<()> {
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());

@@ -17,7 +17,7 @@ const DEFINE: &str = "cloudmap-mcs crds | kubectl apply --server-side -f -";
 
 /// What should be there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Finding {
+pub(in crate::commands) enum Finding {
     There(String),
     /// It cannot be told.
     Unknown(String),
@@ -78,7 +78,7 @@ const ELSEWHERE: &str = "if CoreDNS is installed in another way, name its Config
                          Auto Mode, whose Corefile nobody can change, run a CoreDNS of your own for the zone";
 
 /// Everything that has to be there, in the order in which it is needed.
-pub(super) fn check(observed: &Observed, place: &Place, zone: &str) -> Vec<Finding> {
+pub(in crate::commands) fn check(observed: &Observed, place: &Place, zone: &str) -> Vec<Finding> {
     let missing = |what: String, remedy: &str| Finding::Missing { what, remedy: remedy.to_owned() };
     let Place { namespace, deployment, .. } = place;
     let mut found = vec![if observed.defined {

@@ -9,9 +9,10 @@ use super::*;
 use crate::{
     cli::{Cli, Command},
     cluster::{
-        fake_api::FakeApi,
+        fake_api::{FakeApi, Request},
         rbac::{OWN, granted, manifest, needed},
     },
+    commands::doctor,
     model::ServiceKey,
 };
 
@@ -101,15 +102,17 @@ fn only_events_of_the_controller_are_kept() {
     assert_eq!(ours(events), json!([{"reportingController": "cloudmap-mcs", "reason": "Exported"}]));
 }
 
-/// Everything that `status` and `gather` read in Kubernetes, and nothing else.
+/// Everything that `status`, `gather` and `doctor` read in Kubernetes, and nothing else.
 #[tokio::test(start_paused = true)]
 async fn a_reader_may_read_what_is_gathered() {
     let (api, args) = (api(), arguments());
     let observer = Observer { client: api.client(), place: &args.place, cloudmap: Err(String::new()) };
     Box::pin(collect(&observer, &[])).await;
     Box::pin(observer.name(&ServiceKey::new("shop", "web"), &Ok(Vec::new()))).await;
-    // Everybody may ask for the version.
-    let requests: Vec<_> = api.requests().into_iter().filter(|request| request.path != "/version").collect();
+    doctor::read(&api.client(), OWN).await;
+    // Everybody may ask for the version, and who they are.
+    let everybody = |request: &Request| request.path == "/version" || request.path.ends_with("/selfsubjectreviews");
+    let requests: Vec<_> = api.requests().into_iter().filter(|request| !everybody(request)).collect();
     let needed = needed(&requests);
     let everywhere = granted(false, manifest::<ClusterRole>("reader_cluster_role.yaml").rules.unwrap());
     let here = granted(true, manifest::<Role>("reader_role.yaml").rules.unwrap());

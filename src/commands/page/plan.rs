@@ -7,14 +7,11 @@ use serde_json::{Value, json};
 
 use crate::{
     api::ServiceImport,
-    cloudmap::Estimate,
+    cloudmap::{Estimate, quotas::USD_PER_INSTANCE},
     commands::status::{Cluster, Objects, Report},
     ledger::show::ClusterView,
     model::{Exported, ServiceKey},
 };
-
-/// AWS's price of an instance for a month, in US dollars.
-const INSTANCE_USD: f64 = 0.1;
 
 /// Everything on the first view, as JSON. `report` is what `status` says of the same reading.
 pub(super) fn overview(seen: &Cluster, objects: &Objects, report: &Report) -> Value {
@@ -83,7 +80,7 @@ fn cost(views: &[ClusterView]) -> Value {
     let rows: usize = live.iter().map(|view| 1 + view.pages).sum();
     let instances: usize = live.iter().map(|view| instances(view)).sum();
     let reads_usd = Estimate::of_discovery(live.len() as f64).usd;
-    let (rows_usd, instances_usd) = (rows as f64 * INSTANCE_USD, instances as f64 * INSTANCE_USD);
+    let (rows_usd, instances_usd) = (rows as f64 * USD_PER_INSTANCE, instances as f64 * USD_PER_INSTANCE);
     json!({
         "clusters": live.len(), "readsUsd": reads_usd, "rows": rows, "rowsUsd": rows_usd,
         "instances": instances, "instancesUsd": instances_usd, "usd": reads_usd + rows_usd + instances_usd,

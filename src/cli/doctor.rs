@@ -1,0 +1,73 @@
+use clap::{Args, Subcommand};
+
+use super::{OutputFormat, PlaceArgs};
+
+/// Flags of `doctor`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 if nothing failed; 1 if something failed. What could not be checked is SKIP, which fails nothing.\n\
+                        Without the temporary pods it needs what the ClusterRole and the Role cloudmap-mcs-reader allow, and credentials for AWS."
+)]
+pub struct DoctorArgs {
+    /// Where to run.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Contexts of the kubeconfig, separated by commas: the clusters of the ClusterSet. Without it: one cluster.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "context")]
+    pub contexts: Vec<String>,
+    /// Check nothing in AWS.
+    #[arg(long)]
+    pub no_aws: bool,
+    /// How to try the network with temporary pods.
+    #[command(flatten)]
+    pub probe: ProbeArgs,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Table)]
+    pub output: OutputFormat,
+}
+
+/// How `doctor` tries the network: with two or more clusters, temporary pods in each.
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// Also try names with one cluster.
+    #[arg(long, conflicts_with = "no_probe")]
+    pub probe: bool,
+    /// Create no pods.
+    #[arg(long)]
+    pub no_probe: bool,
+    /// Image of the temporary pods; it has this program. Without it: that of the controller in the cluster.
+    #[arg(long, value_name = "IMAGE")]
+    pub probe_image: Option<String>,
+    /// Port on which the temporary pods listen: one that your exported Services use, if security groups admit only those.
+    #[arg(long, value_name = "PORT", default_value_t = 8080, value_parser = clap::value_parser!(u16).range(1024..))]
+    pub probe_port: u16,
+    /// Namespace of the temporary pods. Without it: that of the controller.
+    #[arg(long, short, value_name = "NAME")]
+    pub namespace: Option<String>,
+}
+
+/// What runs in the temporary pods of `doctor`.
+#[derive(Debug, Subcommand)]
+pub enum ProbeCommand {
+    /// Say a word to everybody who connects.
+    Serve {
+        /// The port.
+        #[arg(long)]
+        port: u16,
+        /// The word.
+        #[arg(long)]
+        word: String,
+    },
+    /// Connect, resolve, and write as JSON what happened.
+    Try {
+        /// Where to connect, as `ADDRESS:PORT=WORD`.
+        #[arg(long)]
+        connect: Vec<String>,
+        /// A name to resolve.
+        #[arg(long)]
+        resolve: Option<String>,
+        /// The file to write.
+        #[arg(long, value_name = "FILE")]
+        output: std::path::PathBuf,
+    },
+}

@@ -1,0 +1,33 @@
+//! Pure: what is wrong with what was seen, and what to do. One function for each subject.
+
+mod between;
+mod cluster;
+mod network;
+mod registry;
+#[cfg(test)]
+mod tests;
+
+use super::{
+    observe::{Cluster, Observation, Seen},
+    report::Report,
+};
+
+/// All findings: cluster by cluster, then the clusters together, the registry, and the network.
+pub(super) fn plan(observation: &Observation) -> Report {
+    let mut findings = Vec::new();
+    for cluster in &observation.clusters {
+        findings.extend(cluster::plan(cluster));
+    }
+    let seen: Vec<(&Cluster, &Seen)> =
+        observation.clusters.iter().filter_map(|cluster| Some((cluster, cluster.seen.as_ref().ok()?))).collect();
+    findings.extend(between::plan(&seen));
+    match &observation.registry {
+        None => {}
+        Some(Ok(found)) => findings.extend(registry::plan(found, &seen)),
+        Some(Err(why)) => findings.push(registry::unusable(why)),
+    }
+    if let Some(probed) = &observation.probed {
+        findings.extend(network::plan(probed, &seen));
+    }
+    Report(findings)
+}

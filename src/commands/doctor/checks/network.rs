@@ -1,0 +1,129 @@
+//! What the temporary pods found.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use super::super::{
+    observe::{Cluster, Import, Seen, context},
+    probe::{Connected, Outcome, Probe, Probed, Tried},
+    report::Finding,
+};
+use crate::model::addresses::Range;
+
+pub(super) fn plan(probed: &Probed, clusters: &[(&Cluster, &Seen)]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (name, probe) in &probed.clusters {
+        found.extend(pods(name, probe));
+        if let Ok(tried) = &probe.tried {
+            for (other, there) in probed.clusters.iter().filter(|(other, _)| *other != name) {
+                found.extend(ways(name, probe, tried, other, there, probed, clusters));
+            }
+            found.push(answer(name, probe.import.as_ref(), tried));
+        }
+        found.extend(probe.left.as_ref().map(|why| {
+            let what = format!("temporary pods are left: {why}");
+            Finding::fail(name, "pods", what, "kubectl delete pods -A -l cloudmap-mcs/doctor")
+        }));
+    }
+    found
+}
+
+fn pods(name: &str, probe: &Probe) -> Option<Finding> {
+    let remedy = "kubectl get events in the namespace says more; --probe-image names an image that the Nodes can pull, \
+                  --namespace another namespace, --no-probe leaves the network out";
+    let why = match (&probe.listens, &probe.tried) {
+        (Err(why), _) => format!("the temporary pod does not run: {why}"),
+        (_, Err(why)) => format!("the temporary pod tried nothing: {why}"),
+        _ => return None,
+    };
+    Some(Finding::fail(name, "pods", why, remedy))
+}
+
+/// From one cluster to another, by each address of the pod there.
+fn ways(
+    from: &str,
+    here: &Probe,
+    tried: &Tried,
+    to: &str,
+    there: &Probe,
+    probed: &Probed,
+    clusters: &[(&Cluster, &Seen)],
+) -> Vec<Finding> {
+    let place = format!("{from}→{to}");
+    let (Ok(own), Ok(theirs)) = (&here.listens, &there.listens) else { return Vec::new() };
+    let attempts: Vec<_> = tried.connected.iter().filter(|it| probed.listener(it.address.ip()) == Some(to)).collect();
+    if attempts.is_empty() {
+        let family = |ips: &[IpAddr]| if ips.iter().all(IpAddr::is_ipv4) { "IPv4" } else { "IPv6" };
+        let what = format!("pods have only {} here and only {} there", family(own), family(theirs));
+        let remedy = "clusters reach each other only by a family that both have: create one of them with the other's";
+        return vec![Finding::fail(&place, "tcp", what, remedy)];
+    }
+    attempts.into_iter().map(|attempt| way(&place, attempt, to, &source(from, own, attempt, clusters))).collect()
+}
+
+/// The range of the pods from which the attempt came, as far as it is known.
+fn source(from: &str, own: &[IpAddr], attempt: &Connected, clusters: &[(&Cluster, &Seen)]) -> String {
+    let family = |ip: &IpAddr| ip.is_ipv4() == attempt.address.is_ipv4();
+    let seen = clusters.iter().find(|(cluster, _)| cluster.name == from).map(|(_, seen)| seen);
+    let ranges = seen.and_then(|seen| seen.ranges.as_ref().ok()).into_iter().flatten();
+    let mut ranges = ranges.filter(|range| family(&range.base()));
+    let whole: Option<Range> = ranges.next().map(|first| ranges.fold(*first, |all, range| all.extended(range.base())));
+    match (whole, own.iter().find(|ip| family(ip))) {
+        (Some(range), _) => range.to_string(),
+        (None, Some(ip)) => format!("the subnets of {from}'s pods ({ip} is one of them)"),
+        (None, None) => format!("the subnets of {from}'s pods"),
+    }
+}
+
+fn way(place: &str, attempt: &Connected, to: &str, source: &str) -> Finding {
+    let address = attempt.address;
+    match &attempt.outcome {
+        Outcome::Answered => Finding::ok(place, "tcp", format!("{address} answered")),
+        Outcome::TimedOut => Finding::fail(
+            place,
+            "tcp",
+            format!("{address} timed out"),
+            format!(
+                "allow {source} in {to}'s node security group, and see to routes in both directions \
+                 (docs/install.md#what-the-network-must-allow)"
+            ),
+        ),
+        Outcome::Failed(why) => Finding::fail(
+            place,
+            "tcp",
+            format!("{address} failed: {why}"),
+            format!("look for a NetworkPolicy or firewall in {to} that rejects {source}, and for the route there"),
+        ),
+        Outcome::Stranger(heard) => Finding::fail(
+            place,
+            "tcp",
+            format!("another program answered at {address}: {heard:?}"),
+            "the pod ranges of the clusters overlap, or something between them answers for others: give each its own range",
+        ),
+    }
+}
+
+fn answer(name: &str, import: Option<&Import>, tried: &Tried) -> Finding {
+    let check = format!("cloudmap-mcs coredns check{}", context(name));
+    let (Some(Import { key, ips }), Some(resolved)) = (import, &tried.resolved) else {
+        let remedy = "run this again after the first export";
+        return Finding::skip(name, "dns", "there is no ServiceImport with an IP to resolve", remedy);
+    };
+    let asked = format!("{}.{}.svc.clusterset.local", key.name, key.namespace);
+    let list = |ips: &BTreeSet<IpAddr>| ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match resolved {
+        Ok(answers) if answers.is_empty() => {
+            Finding::fail(name, "dns", format!("{asked} has no addresses in a pod"), check)
+        }
+        // A pod asks for the families that it has.
+        Ok(answers) if answers.is_subset(ips) => {
+            Finding::ok(name, "dns", format!("{asked} is {} in a pod", list(answers)))
+        }
+        Ok(answers) => Finding::fail(
+            name,
+            "dns",
+            format!("{asked} is {} in a pod, and {} in the ServiceImport", list(answers), list(ips)),
+            format!("look for another DNS server that answers for clusterset.local; {check}"),
+        ),
+        Err(why) => Finding::fail(name, "dns", format!("{asked} does not resolve in a pod: {why}"), check),
+    }
+}

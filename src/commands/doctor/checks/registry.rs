@@ -1,0 +1,281 @@
+//! The registry: the way there, the role, what is in it, and what it costs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::{
+    observe::{Cluster, Seen, context},
+    registry::{Ledger, Permission, Registry, is_denied_by_iam},
+    report::Finding,
+};
+use crate::{
+    cloudmap::{
+        Error, ErrorKind,
+        quotas::{INSTANCES_PER_NAMESPACE, INSTANCES_PER_SERVICE, NAMESPACES, USD_PER_INSTANCE},
+    },
+    iam::{Mode, harmless::Answer},
+    ledger::limits::Timing,
+};
+
+const PLACE: &str = "registry";
+const NETWORK: &str = "docs/install.md#what-the-network-must-allow";
+
+/// Nothing can be asked.
+pub(super) fn unusable(why: &str) -> Finding {
+    Finding::fail(PLACE, "settings", why, "correct the setting; --no-aws leaves AWS out")
+}
+
+pub(super) fn plan(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Vec<Finding> {
+    let mut found = vec![endpoint(registry)];
+    found.extend(region(registry, clusters));
+    let trouble = registry.namespaces.as_ref().err().filter(|error| !is_denied_by_iam(error));
+    if let Some(error) = trouble {
+        found.push(unanswered(registry, error));
+        return found;
+    }
+    found.push(credentials(registry));
+    found.extend(discovery(registry));
+    found.extend(registry.permissions.iter().map(|permission| role(registry, permission)));
+    found.extend(heads(registry, clusters));
+    found.extend(namespaces(registry));
+    found.extend(instances(registry));
+    found
+}
+
+fn endpoint(registry: &Registry) -> Finding {
+    let endpoint = &registry.endpoint;
+    let region = registry.region.as_deref().unwrap_or("no region");
+    let variants = [(endpoint.fips, "FIPS"), (endpoint.dual_stack, "dual-stack")];
+    let variants: Vec<_> = variants.iter().filter(|(set, _)| *set).map(|(_, name)| *name).collect();
+    match (&endpoint.url, variants.is_empty()) {
+        (Some(url), false) => Finding::fail(
+            PLACE,
+            "endpoint",
+            format!("{url} and {} exclude each other: the SDK refuses every call", variants.join(", ")),
+            "unset AWS_USE_FIPS_ENDPOINT and AWS_USE_DUALSTACK_ENDPOINT, or the other address",
+        ),
+        (Some(url), true) => Finding::ok(PLACE, "endpoint", format!("{url} instead of AWS's own in {region}")),
+        (None, true) => Finding::ok(PLACE, "endpoint", format!("AWS's own in {region}")),
+        (None, false) => Finding::ok(PLACE, "endpoint", format!("AWS's own in {region}, {}", variants.join(", "))),
+    }
+}
+
+/// The controllers may look elsewhere.
+fn region(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Option<Finding> {
+    let here = registry.region.as_deref()?;
+    let all = clusters.iter().filter_map(|(_, seen)| seen.setting("CLOUDMAP_MCS_REGION"));
+    // That they differ from each other is said elsewhere.
+    let all: BTreeSet<&str> = all.collect();
+    let there = all.first().filter(|there| all.len() == 1 && **there != here)?;
+    let what = format!("{here} was asked, and the controllers use {there}");
+    Some(Finding::warn(PLACE, "region", what, format!("run this with --region {there}")))
+}
+
+/// The first call had no useful answer, and so would all others.
+fn unanswered(registry: &Registry, error: &Error) -> Finding {
+    match error.kind {
+        ErrorKind::AccessDenied => Finding::fail(
+            PLACE,
+            "credentials",
+            error.message.clone(),
+            "give this machine credentials (`aws sts get-caller-identity` says whose they are); in a pod, the role of its service \
+             account (docs/install.md#the-role-in-aws); --no-aws leaves AWS out",
+        ),
+        ErrorKind::Throttled => Finding::warn(
+            PLACE,
+            "endpoint",
+            error.message.clone(),
+            "run this again later: others use up the account's request rate",
+        ),
+        _ => Finding::fail(
+            PLACE,
+            "endpoint",
+            error.message.clone(),
+            if let Some(url) = &registry.endpoint.url {
+                format!("look whether {url} resolves and is reached from here ({NETWORK})")
+            } else {
+                let region = registry.region.as_deref().unwrap_or("REGION");
+                format!(
+                    "allow HTTPS to servicediscovery.{region}.amazonaws.com, or set AWS_ENDPOINT_URL_SERVICEDISCOVERY for \
+                     PrivateLink ({NETWORK})"
+                )
+            },
+        ),
+    }
+}
+
+fn credentials(registry: &Registry) -> Finding {
+    let account = registry.account.as_deref().map(|id| format!(" of the account {id}")).unwrap_or_default();
+    Finding::ok(PLACE, "credentials", format!("accepted; what follows is about the role{account} that they belong to"))
+}
+
+/// Discovery calls go to an address of their own.
+fn discovery(registry: &Registry) -> Option<Finding> {
+    let error = registry.discovery.as_ref().err()?;
+    // The policy is a subject of its own.
+    if is_denied_by_iam(error) {
+        return None;
+    }
+    let remedy = match (&registry.endpoint.url, &registry.region) {
+        (Some(url), _) => format!(
+            "the SDK puts `data-` before the host of {url}: create a private DNS name for it, too, or use \
+             --cloudmap-endpoint, which goes without"
+        ),
+        (None, region) => {
+            format!("allow HTTPS to data-servicediscovery.{}.amazonaws.com", region.as_deref().unwrap_or("REGION"))
+        }
+    };
+    Some(Finding::fail(PLACE, "endpoint", format!("discovery is not reached: {}", error.message), remedy))
+}
+
+/// The command that prints the policy.
+fn command(registry: &Registry) -> String {
+    let modes: Vec<_> = registry.wanted.modes().into_iter().map(Mode::name).collect();
+    let flag = |name: &str, value: Option<&str>, unknown: &str| format!(" --{name} {}", value.unwrap_or(unknown));
+    let mut text = format!("cloudmap-mcs iam --mode {}", modes.join(","));
+    if let Some(clusterset) = &registry.wanted.clusterset {
+        text += &flag("clusterset", Some(clusterset.as_str()), "");
+    }
+    if let Some(uid) = &registry.wanted.standalone {
+        text += &flag("cluster-uid", Some(uid), "");
+    }
+    if !registry.wanted.imports.is_empty() {
+        text += &flag("cloudmap-namespaces", Some(&registry.wanted.imports.join(",")), "");
+    }
+    text += &flag("account", registry.account.as_deref(), "ACCOUNT");
+    text + &flag("region", registry.region.as_deref(), "REGION")
+}
+
+fn role(registry: &Registry, permission: &Permission) -> Finding {
+    let of = |wanted: fn(&Answer) -> bool| -> Vec<&str> {
+        permission.answers.iter().filter(|(_, answer)| wanted(answer)).map(|(operation, _)| operation.name()).collect()
+    };
+    let denied = of(|answer| matches!(answer, Answer::Denied(_)));
+    let sid = &permission.sid;
+    if let Some(Answer::Denied(words)) =
+        permission.answers.iter().map(|(_, answer)| answer).find(|answer| matches!(answer, Answer::Denied(_)))
+    {
+        let what = format!("{sid}: {} denied ({words})", denied.join(", "));
+        return Finding::fail(
+            PLACE,
+            "role",
+            what,
+            format!("add the statement {sid} to the role's policy: {}", command(registry)),
+        );
+    }
+    let unknown = permission.answers.iter().find_map(|(_, answer)| match answer {
+        Answer::Unknown(why) => Some(why),
+        _ => None,
+    });
+    let parts = [
+        (of(|answer| *answer == Answer::Allowed), "allowed"),
+        (of(|answer| *answer == Answer::NotDenied), "not denied"),
+        (of(|answer| matches!(answer, Answer::Unknown(_))), "cannot be told"),
+    ];
+    let said: Vec<_> =
+        parts.iter().filter(|(all, _)| !all.is_empty()).map(|(all, is)| format!("{} {is}", all.join(", "))).collect();
+    let what = format!("{sid}: {}", said.join("; "));
+    match unknown {
+        Some(why) if parts[0].0.is_empty() => {
+            Finding::skip(PLACE, "role", format!("{what} ({why})"), "run this again after the first export")
+        }
+        Some(why) => Finding::ok(PLACE, "role", format!("{what} ({why})")),
+        None => Finding::ok(PLACE, "role", what),
+    }
+}
+
+/// A head that is young proves that its controller's role may write.
+fn heads(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Vec<Finding> {
+    registry.wanted.clusterset.as_ref().map_or_else(Vec::new, |clusterset| {
+        let ledger = match &registry.ledger {
+            Ok(ledger) => ledger,
+            Err(why) => {
+                let remedy = "correct what was found before, and run this again";
+                return vec![Finding::skip(PLACE, "ledger", format!("not read: {why}"), remedy)];
+            }
+        };
+        clusters.iter().filter_map(|(cluster, seen)| head(ledger, clusterset.as_str(), cluster, seen)).collect()
+    })
+}
+
+fn head(ledger: &Ledger, clusterset: &str, cluster: &Cluster, seen: &Seen) -> Option<Finding> {
+    let identity = seen.identity()?.ok()?;
+    identity.clusterset.as_ref()?;
+    let look = format!(
+        "kubectl{} -n {} logs deployment/cloudmap-mcs: its role and its way to AWS",
+        context(&cluster.name),
+        cluster.own
+    );
+    let id = identity.cluster.as_str();
+    let place = cluster.name.as_str();
+    Some(match ledger.heads.get(id) {
+        None => Finding::fail(place, "ledger", format!("{id} is not in the ledger of {clusterset}"), look),
+        Some((_, uid)) if *uid != *identity.uid => Finding::fail(
+            place,
+            "ledger",
+            format!("the id {id} belongs to another cluster in the ledger, with the UID {uid} of kube-system"),
+            "give this cluster another id; if the other one is gone for good, `cloudmap-mcs forget` it there first",
+        ),
+        Some((Some(age), _)) if *age > Timing::default().lease => {
+            Finding::fail(place, "ledger", format!("{id} last wrote {} s ago", age.as_secs()), look)
+        }
+        Some((Some(age), _)) => {
+            Finding::ok(place, "ledger", format!("{id} wrote {} s ago, so its role may write", age.as_secs()))
+        }
+        Some((None, _)) => Finding::ok(place, "ledger", format!("{id} wrote just now, so its role may write")),
+    })
+}
+
+/// A finding if a quota is nearly used up: at four fifths.
+fn quota(what: &str, used: usize, quota: usize, remedy: &str) -> Option<Finding> {
+    (used * 5 >= quota * 4).then(|| Finding::warn(PLACE, "quota", format!("{used} of {quota} {what}"), remedy))
+}
+
+fn namespaces(registry: &Registry) -> Option<Finding> {
+    let used = *registry.namespaces.as_ref().ok()?;
+    let what = format!("{used} of {NAMESPACES} namespaces, unless AWS raised the quota");
+    let remedy = "ask AWS to raise the quota L-0FE3F50E, or register in one namespace with --instances-namespace";
+    let nearly = quota("namespaces, unless AWS raised the quota", used, NAMESPACES, remedy);
+    Some(nearly.unwrap_or_else(|| Finding::ok(PLACE, "quota", what)))
+}
+
+fn instances(registry: &Registry) -> Vec<Finding> {
+    let Ok(ledger) = &registry.ledger else { return Vec::new() };
+    let off = "--instances=none turns them off, --instances=annotated chooses (docs/costs.md)";
+    if !registry.wanted.instances {
+        return vec![Finding::ok(PLACE, "cost", "no instances are registered (--instances=none)")];
+    }
+    let total: usize = ledger.instances.values().sum();
+    let cost = USD_PER_INSTANCE * total as f64;
+    let mut found = vec![Finding::ok(
+        PLACE,
+        "cost",
+        format!(
+            "{total} instances for exported pods: about {cost:.2} USD a month, {USD_PER_INSTANCE:.2} USD for each; at most \
+             {INSTANCES_PER_SERVICE} of one name and {INSTANCES_PER_NAMESPACE} in a namespace; {off}"
+        ),
+    )];
+    let mut of_namespaces: BTreeMap<&str, usize> = BTreeMap::new();
+    for (target, count) in &ledger.instances {
+        *of_namespaces.entry(&target.namespace).or_default() += count;
+        if *count > INSTANCES_PER_SERVICE {
+            let what = format!("{count} instances for {target}, and Cloud Map takes {INSTANCES_PER_SERVICE}");
+            let remedy =
+                "export fewer pods under one name, or annotate the exports with cloudmap-mcs/instances: \"false\"";
+            found.push(Finding::fail(PLACE, "quota", what, remedy));
+        } else {
+            let what = format!("instances for {target}");
+            let remedy = "AWS does not raise this quota: export further pods under another name";
+            found.extend(quota(&what, *count, INSTANCES_PER_SERVICE, remedy));
+        }
+    }
+    for (namespace, count) in of_namespaces {
+        let what = format!("instances in the namespace {namespace}, unless AWS raised the quota");
+        found.extend(quota(
+            &what,
+            count,
+            INSTANCES_PER_NAMESPACE,
+            "ask AWS to raise the quota L-D95E8A57, or turn instances off for some exports",
+        ));
+    }
+    found
+}

@@ -1,0 +1,244 @@
+//! Two clusters in which everything is well, and what is said of them.
+
+mod broken;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    time::Duration,
+};
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use super::{
+    super::{
+        access::{self, Access},
+        observe::{Cluster, Controller, Crd, Import, Leader, Observation, Seen},
+        probe::{Connected, Outcome, Probe, Probed, Tried},
+        registry::{Ledger, Permission, Registry, Wanted},
+        report::State,
+    },
+    cluster::SINCE,
+    plan,
+};
+use crate::{
+    api,
+    cloudmap::{Endpoint, Error, ErrorKind, Operation},
+    cluster::{objects::ClusterProperty, reader::Unread},
+    commands::coredns,
+    iam::{
+        Facts,
+        harmless::{self, Answer},
+        statements,
+    },
+    model::{ServiceKey, Target, addresses::Range},
+};
+
+const PORT: u16 = 8080;
+
+fn property(name: &str, value: &str) -> ClusterProperty {
+    ClusterProperty { name: name.into(), value: value.into() }
+}
+
+fn pod(number: u8) -> IpAddr {
+    [10, number, 2, 3].into()
+}
+
+fn import() -> Import {
+    Import { key: ServiceKey::new("shop", "web"), ips: BTreeSet::from([[10, 96, 0, 9].into()]) }
+}
+
+fn seen(number: u8) -> Seen {
+    let crd = || Crd { established: true, served: vec!["v1alpha1".to_owned(), "v1beta1".to_owned()] };
+    let controller = Controller {
+        wanted: 2,
+        ready: 2,
+        image: format!("registry-{number}.example:5000/cloudmap-mcs:0.1.0"),
+        account: "cloudmap-mcs".to_owned(),
+        settings: [("CLOUDMAP_MCS_REGION".to_owned(), "eu-central-1".to_owned())].into(),
+        ..Controller::default()
+    };
+    let read = Timestamp::from_second(1_000_000).unwrap();
+    let renewed = read.checked_sub(SignedDuration::from_secs(2)).ok();
+    let allowed = |_| Access { permission: "list services".to_owned(), allowed: true };
+    Seen {
+        version: "v1.34.4".to_owned(),
+        ahead: Some(SignedDuration::from_millis(400)),
+        crds: api::crds().iter().map(|it| (it.metadata.name.clone().unwrap(), Ok(Some(crd())))).collect(),
+        controller: Ok(Some(controller)),
+        lease: Ok(Some(Leader { holder: Some("pod-a".to_owned()), renewed, read, yields: None })),
+        uid: Ok(format!("uid-{number}").into()),
+        properties: Ok(vec![
+            property("cluster.clusterset.k8s.io", &format!("c{number}")),
+            property("clusterset.k8s.io", "prod"),
+        ]),
+        access: Ok(access::granted("cloudmap-mcs-system").into_iter().map(allowed).collect()),
+        dns: Ok(coredns::whole()),
+        ranges: Ok([0, 1].into_iter().filter_map(|it| Range::parse(&format!("10.{number}.{it}.0/24"))).collect()),
+        pods: Ok(BTreeSet::from([pod(number)])),
+        imports: Ok(vec![import()]),
+    }
+}
+
+fn wanted() -> Wanted {
+    Wanted { clusterset: Some("prod".parse().unwrap()), standalone: None, instances: true, imports: Vec::new() }
+}
+
+fn permissions() -> Vec<Permission> {
+    let facts = Facts { clusterset: wanted().clusterset, ..Facts::default() };
+    let statements = statements(&wanted().modes(), &facts).unwrap();
+    let answers = |of: Vec<Operation>| of.into_iter().map(|operation| (operation, Answer::Allowed)).collect();
+    statements.iter().map(|it| Permission { sid: it.sid.clone(), answers: answers(harmless::operations(it)) }).collect()
+}
+
+fn registry() -> Registry {
+    let head = |uid: &str| (Some(Duration::from_secs(3)), uid.to_owned());
+    Registry {
+        region: Some("eu-central-1".to_owned()),
+        endpoint: Endpoint::default(),
+        namespaces: Ok(3),
+        discovery: Ok(()),
+        account: Some("111122223333".to_owned()),
+        wanted: wanted(),
+        permissions: permissions(),
+        ledger: Ok(Ledger {
+            heads: [("c1".to_owned(), head("uid-1")), ("c2".to_owned(), head("uid-2"))].into(),
+            instances: [(target(), 4)].into(),
+        }),
+    }
+}
+
+fn target() -> Target {
+    Target { namespace: "shop".into(), service: "web".into() }
+}
+
+fn probe(number: u8, other: u8) -> Probe {
+    let answered = Connected { address: SocketAddr::new(pod(other), PORT), outcome: Outcome::Answered };
+    Probe {
+        listens: Ok(vec![pod(number)]),
+        tried: Ok(Tried { connected: vec![answered], resolved: Some(Ok(import().ips)) }),
+        import: Some(import()),
+        left: None,
+    }
+}
+
+/// The clusters `a` and `b`, in which everything is well.
+fn healthy() -> Observation {
+    let own = || "cloudmap-mcs-system".to_owned();
+    Observation {
+        clusters: vec![
+            Cluster { name: "a".to_owned(), own: own(), seen: Ok(seen(1)) },
+            Cluster { name: "b".to_owned(), own: own(), seen: Ok(seen(2)) },
+        ],
+        registry: Some(Ok(registry())),
+        probed: Some(Probed {
+            port: PORT,
+            clusters: [("a".to_owned(), probe(1, 2)), ("b".to_owned(), probe(2, 1))].into(),
+        }),
+    }
+}
+
+fn first(it: &mut Observation) -> &mut Seen {
+    it.clusters[0].seen.as_mut().unwrap()
+}
+
+fn second(it: &mut Observation) -> &mut Seen {
+    it.clusters[1].seen.as_mut().unwrap()
+}
+
+fn controller(it: &mut Observation) -> &mut Controller {
+    first(it).controller.as_mut().unwrap().as_mut().unwrap()
+}
+
+fn lease(it: &mut Observation) -> &mut Leader {
+    first(it).lease.as_mut().unwrap().as_mut().unwrap()
+}
+
+fn of_registry(it: &mut Observation) -> &mut Registry {
+    it.registry.as_mut().unwrap().as_mut().unwrap()
+}
+
+fn ledger(it: &mut Observation) -> &mut Ledger {
+    of_registry(it).ledger.as_mut().unwrap()
+}
+
+fn of_probe(it: &mut Observation) -> &mut Probe {
+    it.probed.as_mut().unwrap().clusters.get_mut("a").unwrap()
+}
+
+fn outcome(it: &mut Observation) -> &mut Outcome {
+    &mut of_probe(it).tried.as_mut().unwrap().connected[0].outcome
+}
+
+fn error(kind: ErrorKind, message: &str) -> Error {
+    Error { operation: "ListNamespaces", kind, message: message.to_owned() }
+}
+
+fn answer(it: &mut Observation, sid: &str, operation: Operation, answer: Answer) {
+    let statement = of_registry(it).permissions.iter_mut().find(|permission| permission.sid == sid).unwrap();
+    statement.answers.iter_mut().find(|(of, _)| *of == operation).unwrap().1 = answer;
+}
+
+#[test]
+fn nothing_is_wrong_with_what_is_well() {
+    let report = plan(&healthy());
+    assert!(report.0.iter().all(|finding| finding.state == State::Ok), "{}", report.table());
+    let subjects: BTreeSet<_> = report.0.iter().map(|finding| finding.subject).collect();
+    let all = "kubernetes clock crds controller leader ids rbac coredns versions pod_ranges endpoint credentials role \
+               ledger quota cost tcp dns";
+    assert_eq!(subjects, all.split(' ').map(|it| if it == "pod_ranges" { "pod ranges" } else { it }).collect());
+}
+
+#[test]
+fn before_the_first_export_it_says_what_instances_cost_and_how_to_turn_them_off() {
+    let mut observation = healthy();
+    ledger(&mut observation).instances.clear();
+    let report = plan(&observation);
+    let cost = report.0.iter().find(|finding| finding.subject == "cost").unwrap();
+    for words in ["0 instances", "0.10 USD for each", "at most 1000 of one name", "--instances=none turns them off"] {
+        assert!(cost.what.contains(words), "{}", cost.what);
+    }
+    of_registry(&mut observation).wanted.instances = false;
+    let report = plan(&observation);
+    assert!(report.0.iter().any(|finding| finding.what.contains("no instances are registered")));
+}
+
+#[test]
+fn the_chart_asks_for_the_same_version_of_kubernetes() {
+    let chart = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("config/chart/Chart.yaml")).unwrap();
+    assert!(chart.contains(&format!("kubeVersion: \">=1.{SINCE}.0-0\"")), "{chart}");
+}
+
+#[test]
+fn the_report_begins_with_the_answer_and_each_remedy_follows_its_finding() {
+    let mut observation = healthy();
+    *outcome(&mut observation) = Outcome::TimedOut;
+    let report = plan(&observation);
+    let table = report.table();
+    assert!(table.contains(" checks: 1 failed, 0 warned, 0 were skipped\n\nSTATE   WHERE "), "{table}");
+    let lines: Vec<_> = table.lines().collect();
+    let at = lines
+        .iter()
+        .position(|line| line.starts_with("FAIL    a→b ") && line.ends_with("10.2.2.3:8080 timed out"))
+        .unwrap();
+    assert!(lines[at + 1].trim_start().starts_with("-> allow 10.1.0.0/23 in b's node security group"), "{table}");
+    let json = report.json();
+    assert_eq!(json["well"], false);
+    let all = json["findings"].as_array().unwrap();
+    assert!(all.iter().any(|it| it["state"] == "FAIL" && it["where"] == "a→b" && it["subject"] == "tcp"), "{json}");
+}
+
+#[test]
+fn the_document_shows_a_report() {
+    let mut observation = healthy();
+    *outcome(&mut observation) = Outcome::TimedOut;
+    first(&mut observation).ahead = Some(SignedDuration::from_secs(-4));
+    second(&mut observation).ahead = Some(SignedDuration::from_secs(3));
+    let table = plan(&observation).table();
+    let shown: String =
+        table.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") }).collect();
+    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/doctor.md")).unwrap();
+    assert!(document.contains(&shown), "docs/doctor.md lacks:\n\n    $ cloudmap-mcs doctor --contexts a,b\n{shown}");
+}

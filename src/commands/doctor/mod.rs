@@ -1,0 +1,157 @@
+//! `doctor`: checks an installation, from a workstation or in a cluster. It observes (each part may fail by itself), tries
+//! the network with temporary pods, plans (pure), and prints. It changes nothing but the pods, which it deletes.
+
+mod access;
+mod checks;
+mod observe;
+mod probe;
+mod registry;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeSet, io::Write as _, process::ExitCode};
+
+use futures::future::join_all;
+use kube::Client;
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::{
+    observe::{Cluster, HERE, Observation, Seen},
+    probe::Member,
+    registry::Wanted,
+    report::{Report, State},
+};
+use crate::{
+    app::connect,
+    cli::{ClusterArgs, DoctorArgs, OutputFormat, ProbeArgs, ProbeCommand},
+};
+
+pub(super) async fn probe(command: ProbeCommand) -> anyhow::Result<()> {
+    probe::run(command).await
+}
+
+pub(super) async fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
+    let report = examine(&args).await?;
+    let text = match args.output {
+        OutputFormat::Table => report.table(),
+        OutputFormat::Json => serde_json::to_string_pretty(&report.json())? + "\n",
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(if report.count(State::Fail) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The report of `doctor -o json`.
+///
+/// # Errors
+/// If it was interrupted.
+pub async fn report(args: &DoctorArgs) -> anyhow::Result<serde_json::Value> {
+    Ok(examine(args).await?.json())
+}
+
+/// Everything that `doctor` reads in a cluster without temporary pods.
+#[cfg(test)]
+pub(super) async fn read(client: &Client, own: &str) {
+    drop(observe::observe(client, own).await);
+}
+
+async fn examine(args: &DoctorArgs) -> anyhow::Result<Report> {
+    let (clusters, clients): (Vec<_>, Vec<_>) =
+        join_all(contexts(args).into_iter().map(|it| look(it, args))).await.into_iter().unzip();
+    let registry = if args.no_aws {
+        None
+    } else {
+        Some(match connect::registry_to_examine(&args.place.aws).await {
+            Ok(connected) => Ok(registry::observe(connected, wanted(args, &clusters)).await),
+            Err(error) => Err(format!("{error:#}")),
+        })
+    };
+    let probed = if probes(args) {
+        let members: Vec<_> = clusters
+            .iter()
+            .zip(clients)
+            .filter_map(|(cluster, client)| member(cluster, client?, &args.probe))
+            .collect();
+        let Some(probed) = probe::probe(&members, args.probe.probe_port, stopped()?).await else {
+            anyhow::bail!("interrupted; the temporary pods are deleted");
+        };
+        Some(probed)
+    } else {
+        None
+    };
+    Ok(checks::plan(&Observation { clusters, registry, probed }))
+}
+
+/// The names of the contexts; `None` is the one of the environment.
+fn contexts(args: &DoctorArgs) -> Vec<Option<String>> {
+    let named: BTreeSet<_> = args.contexts.iter().filter(|name| !name.is_empty()).cloned().collect();
+    if named.is_empty() { vec![args.place.kube.cluster.context.clone()] } else { named.into_iter().map(Some).collect() }
+}
+
+/// The network is tried between clusters, or if somebody wants it.
+fn probes(args: &DoctorArgs) -> bool {
+    !args.probe.no_probe && (args.probe.probe || contexts(args).len() > 1)
+}
+
+async fn look(context: Option<String>, args: &DoctorArgs) -> (Cluster, Option<Client>) {
+    let cluster = ClusterArgs { kubeconfig: args.place.kube.cluster.kubeconfig.clone(), context: context.clone() };
+    let own = &args.place.kube.controller_namespace;
+    let (seen, client) = match connect::cluster(&cluster).await {
+        Ok(client) => (observe::observe(&client, own).await, Some(client)),
+        Err(error) => (Err(format!("{error:#}")), None),
+    };
+    (Cluster { name: context.unwrap_or_else(|| HERE.to_owned()), own: own.clone(), seen }, client)
+}
+
+/// What runs, according to the flags and the clusters.
+fn wanted(args: &DoctorArgs, clusters: &[Cluster]) -> Wanted {
+    let seen = || clusters.iter().filter_map(|cluster| cluster.seen.as_ref().ok());
+    let identities: Vec<_> = seen().filter_map(|seen| seen.identity()?.ok()).collect();
+    let clustersets: BTreeSet<_> = identities.iter().filter_map(|identity| identity.clusterset.clone()).collect();
+    let agreed = if clustersets.len() == 1 { clustersets.into_iter().next() } else { None };
+    let clusterset = args.place.identity.clusterset_id.clone().or(agreed);
+    let standalone = match &*identities {
+        [one] if clusterset.is_none() => Some(one.uid.to_string()),
+        _ => None,
+    };
+    let off = |seen: &Seen| seen.setting("CLOUDMAP_MCS_INSTANCES") == Some("none");
+    let imports = seen().filter_map(|seen| seen.setting("CLOUDMAP_MCS_IMPORT_FROM"));
+    let imports: BTreeSet<_> = imports.flat_map(|names| names.split(',')).map(str::trim).collect();
+    Wanted {
+        clusterset,
+        standalone,
+        instances: seen().next().is_none() || !seen().all(off),
+        // Names with `{namespace}` are many.
+        imports: imports
+            .into_iter()
+            .filter(|name| !name.is_empty() && !name.contains('{'))
+            .map(str::to_owned)
+            .collect(),
+    }
+}
+
+/// Where the pods of a cluster come from; `None` if nothing is known of it.
+fn member(cluster: &Cluster, client: Client, args: &ProbeArgs) -> Option<Member> {
+    let seen = cluster.seen.as_ref().ok()?;
+    let controller = seen.controller.as_ref().ok().and_then(|it| it.as_ref());
+    Some(Member {
+        name: cluster.name.clone(),
+        client,
+        namespace: args.namespace.clone().unwrap_or_else(|| cluster.own.clone()),
+        image: args.probe_image.clone().or_else(|| Some(controller?.image.clone()))?,
+        template: controller.map(|controller| controller.template.clone()).unwrap_or_default(),
+        import: seen.imports.as_ref().ok().and_then(|imports| imports.first().cloned()),
+    })
+}
+
+/// Ends at SIGINT or SIGTERM.
+fn stopped() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}

@@ -1,0 +1,306 @@
+//! What `doctor` reads of a cluster. Each part may fail by itself, and the rest goes on.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use axum::http::{Request, header};
+use k8s_openapi::{
+    api::{
+        apps::v1::Deployment,
+        coordination::v1::Lease,
+        core::v1::{ConfigMap, Container, Node, PodSpec},
+        discovery::v1::EndpointSlice,
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::version::Info,
+    jiff::{SignedDuration, Timestamp, fmt::rfc2822},
+};
+use kube::{Api, Client, ResourceExt as _, api::ListParams, client::Body};
+
+use super::access::{self, Access};
+use crate::{
+    api::{self, ServiceImport, names},
+    cluster::{
+        coredns,
+        identity::{self, Flags, Identity, IdentityError},
+        lease,
+        objects::ClusterProperty,
+        reader::{Unread, read},
+    },
+    env,
+    model::{ServiceKey, addresses::Range},
+};
+
+pub(super) type Read<T> = Result<T, Unread>;
+
+/// The Deployment of the controller.
+pub(super) const DEPLOYMENT: &str = "cloudmap-mcs";
+/// How a cluster is called if nothing names its context.
+pub(super) const HERE: &str = "this cluster";
+/// How many objects of a kind are looked at: enough for an example.
+const SOME: u32 = 500;
+
+/// Everything that was seen.
+#[derive(Debug, Clone)]
+pub(super) struct Observation {
+    pub(super) clusters: Vec<Cluster>,
+    /// `None`: nobody wants to know. The error says why nothing can be asked.
+    pub(super) registry: Option<Result<super::registry::Registry, String>>,
+    /// `None`: there were no temporary pods.
+    pub(super) probed: Option<super::probe::Probed>,
+}
+
+/// A cluster, by the name of its context.
+#[derive(Debug, Clone)]
+pub(super) struct Cluster {
+    pub(super) name: String,
+    /// The controller's namespace.
+    pub(super) own: String,
+    /// The error says why the cluster is not reached.
+    pub(super) seen: Result<Seen, String>,
+}
+
+/// What a cluster shows.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    /// As in `v1.34.4`.
+    pub(super) version: String,
+    /// How far the API server's clock is ahead of the one here; `None` if it does not tell.
+    pub(super) ahead: Option<SignedDuration>,
+    pub(super) crds: Vec<(String, Read<Option<Crd>>)>,
+    pub(super) controller: Read<Option<Controller>>,
+    pub(super) lease: Read<Option<Leader>>,
+    pub(super) uid: Read<Arc<str>>,
+    pub(super) properties: Read<Vec<ClusterProperty>>,
+    pub(super) access: Read<Vec<Access>>,
+    pub(super) dns: Read<coredns::Observed>,
+    /// The ranges of the Nodes' pods. With the VPC CNI there are none.
+    pub(super) ranges: Read<Vec<Range>>,
+    /// Addresses of some pods.
+    pub(super) pods: Read<BTreeSet<IpAddr>>,
+    pub(super) imports: Read<Vec<Import>>,
+}
+
+/// A CustomResourceDefinition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Crd {
+    pub(super) established: bool,
+    pub(super) served: Vec<String>,
+}
+
+/// The Deployment of the controller.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Controller {
+    pub(super) wanted: i32,
+    pub(super) ready: i32,
+    pub(super) image: String,
+    pub(super) account: String,
+    /// Its environment, as far as ConfigMaps and values have it.
+    pub(super) settings: BTreeMap<String, String>,
+    pub(super) template: PodSpec,
+}
+
+/// The Lease.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Leader {
+    pub(super) holder: Option<String>,
+    /// When it was renewed, by the clock of the holder's node.
+    pub(super) renewed: Option<Timestamp>,
+    /// The time when it was read, by the API server's clock if it is known.
+    pub(super) read: Timestamp,
+    /// Why the holder would rather not lead.
+    pub(super) yields: Option<String>,
+}
+
+/// A ServiceImport with IPs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Import {
+    pub(super) key: ServiceKey,
+    pub(super) ips: BTreeSet<IpAddr>,
+}
+
+impl Seen {
+    /// The settings of the controller, if they can be read.
+    pub(super) fn setting(&self, name: &str) -> Option<&str> {
+        let controller = self.controller.as_ref().ok()?.as_ref()?;
+        controller.settings.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// Who the cluster is, as its controller has it; `None` if that was not read.
+    pub(super) fn identity(&self) -> Option<Result<Identity, IdentityError>> {
+        let (uid, properties) = (self.uid.as_ref().ok()?, self.properties.as_ref().ok()?);
+        let flags = Flags {
+            cluster: self.setting("CLOUDMAP_MCS_CLUSTER_ID").and_then(|id| id.parse().ok()),
+            clusterset: self.setting("CLOUDMAP_MCS_CLUSTERSET_ID").and_then(|id| id.parse().ok()),
+        };
+        Some(identity::resolve(properties, &flags, uid))
+    }
+}
+
+/// The flag that leads a command to a cluster.
+pub(super) fn context(name: &str) -> String {
+    if name == HERE { String::new() } else { format!(" --context {name}") }
+}
+
+pub(super) fn kube_dns() -> coredns::Place {
+    coredns::Place { namespace: "kube-system".into(), config_map: "coredns".into(), deployment: "coredns".into() }
+}
+
+/// Reads a cluster.
+///
+/// # Errors
+/// Why the API server does not answer.
+pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> {
+    let (version, ahead) = version(client).await.map_err(|why| why.to_string())?;
+    let now = || env::timestamp().checked_add(ahead.unwrap_or_default()).unwrap_or_default();
+    let leases: Api<Lease> = Api::namespaced(client.clone(), own);
+    let controller = controller(client, own).await;
+    let account = controller.as_ref().ok().and_then(|it| it.as_ref()).map(|it| it.account.clone());
+    let account = account.as_deref().unwrap_or(DEPLOYMENT);
+    let all = async {
+        tokio::join!(
+            crds(client),
+            read(leases.get_opt(lease::LEASE)),
+            identity::kube_system_uid(client),
+            identity::properties(client),
+            access::observe(client, own, account),
+            dns(client),
+            ranges(client),
+            pods(client),
+            imports(client),
+        )
+    };
+    let (crds, lease, uid, properties, access, dns, ranges, pods, imports) = Box::pin(all).await;
+    Ok(Seen {
+        version,
+        ahead,
+        crds,
+        controller,
+        lease: lease.map(|lease| lease.map(|lease| leader(lease, now()))),
+        uid: uid.map_err(Unread::from),
+        properties: properties.map_err(Unread::from),
+        access,
+        dns,
+        ranges,
+        pods,
+        imports,
+    })
+}
+
+/// The version, and how far the clock of the API server is ahead, which it tells in whole seconds.
+async fn version(client: &Client) -> Read<(String, Option<SignedDuration>)> {
+    let request = Request::get("/version").body(Body::empty()).map_err(|error| Unread::Failed(error.to_string()))?;
+    let before = env::timestamp();
+    let answer = read(client.send(request)).await?;
+    let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
+    let took = env::timestamp().duration_since(before);
+    let there = date.and_then(|date| rfc2822::DateTimeParser::new().parse_timestamp(&date).ok());
+    let ahead = there.map(|there| there.duration_since(before) + SignedDuration::from_millis(500) - took / 2);
+    let info = if answer.status().is_success() {
+        let bytes = answer.into_body().collect_bytes();
+        let bytes = bytes.await.map_err(|error| Unread::Failed(error.to_string()))?;
+        serde_json::from_slice::<Info>(&bytes).map(|info| info.git_version)
+    } else {
+        return Err(Unread::Failed(format!("the API server answers {}", answer.status())));
+    };
+    Ok((info.map_err(|error| Unread::Failed(error.to_string()))?, ahead))
+}
+
+async fn crds(client: &Client) -> Vec<(String, Read<Option<Crd>>)> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut found = Vec::new();
+    for crd in api::crds() {
+        let name = crd.name_any();
+        let crd = read(api.get_opt(&name)).await.map(|crd| crd.map(narrow));
+        found.push((name, crd));
+    }
+    found
+}
+
+fn narrow(crd: CustomResourceDefinition) -> Crd {
+    let conditions = crd.status.and_then(|status| status.conditions).unwrap_or_default();
+    Crd {
+        established: conditions.iter().any(|it| it.type_ == "Established" && it.status == "True"),
+        served: crd.spec.versions.into_iter().filter(|version| version.served).map(|version| version.name).collect(),
+    }
+}
+
+async fn controller(client: &Client, own: &str) -> Read<Option<Controller>> {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), own);
+    let Some(deployment) = read(deployments.get_opt(DEPLOYMENT)).await? else { return Ok(None) };
+    let ready = deployment.status.and_then(|status| status.ready_replicas).unwrap_or_default();
+    let spec = deployment.spec.unwrap_or_default();
+    let template = spec.template.spec.unwrap_or_default();
+    let container = template.containers.first().cloned().unwrap_or_default();
+    let account = template.service_account_name.clone().unwrap_or_else(|| "default".to_owned());
+    Ok(Some(Controller {
+        wanted: spec.replicas.unwrap_or(1),
+        ready,
+        settings: settings(client, own, &container).await,
+        image: container.image.unwrap_or_default(),
+        account,
+        template,
+    }))
+}
+
+/// Values of the container take precedence over ConfigMaps, and later ConfigMaps over earlier ones.
+async fn settings(client: &Client, own: &str, container: &Container) -> BTreeMap<String, String> {
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), own);
+    let mut settings = BTreeMap::new();
+    for source in container.env_from.iter().flatten().filter_map(|source| source.config_map_ref.as_ref()) {
+        if let Ok(Some(map)) = read(maps.get_opt(&source.name)).await {
+            settings.extend(map.data.unwrap_or_default());
+        }
+    }
+    let values = container.env.iter().flatten().filter_map(|it| Some((it.name.clone(), it.value.clone()?)));
+    settings.extend(values);
+    settings
+}
+
+fn leader(lease: Lease, now: Timestamp) -> Leader {
+    let mut annotations = lease.metadata.annotations.unwrap_or_default();
+    let spec = lease.spec.unwrap_or_default();
+    Leader {
+        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+        renewed: spec.renew_time.map(|time| time.0),
+        read: now,
+        yields: annotations.remove(lease::YIELDS),
+    }
+}
+
+async fn dns(client: &Client) -> Read<coredns::Observed> {
+    coredns::observe(client, &kube_dns()).await.map_err(Unread::from)
+}
+
+async fn ranges(client: &Client) -> Read<Vec<Range>> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let nodes = read(nodes.list(&ListParams::default())).await?;
+    let all = nodes.items.into_iter().filter_map(|node| node.spec?.pod_cidrs).flatten();
+    Ok(all.filter_map(|range| Range::parse(&range)).collect())
+}
+
+/// The addresses of pods that this cluster's own EndpointSlices have.
+async fn pods(client: &Client) -> Read<BTreeSet<IpAddr>> {
+    let slices: Api<EndpointSlice> = Api::all(client.clone());
+    let own = format!("{}!={}", names::LABEL_SLICE_MANAGED_BY, names::MANAGED_BY);
+    let slices = read(slices.list(&ListParams::default().labels(&own).limit(SOME))).await?;
+    let endpoints = slices.items.into_iter().flat_map(|slice| slice.endpoints);
+    let pods = endpoints.filter(|it| it.target_ref.as_ref().is_some_and(|it| it.kind.as_deref() == Some("Pod")));
+    Ok(pods.flat_map(|pod| pod.addresses).filter_map(|address| address.parse().ok()).collect())
+}
+
+async fn imports(client: &Client) -> Read<Vec<Import>> {
+    let imports: Api<ServiceImport> = Api::all(client.clone());
+    let mut imports = read(imports.list(&ListParams::default().limit(SOME))).await?;
+    // The oldest first: it is the least likely to change just now.
+    imports.items.sort_by_key(|import| import.creation_timestamp().map(|time| time.0));
+    let narrowed = imports.items.into_iter().filter_map(|import| {
+        let key = ServiceKey::new(import.namespace()?, import.name_any());
+        let ips: BTreeSet<_> = import.spec.ips.iter().filter_map(|ip| ip.parse().ok()).collect();
+        (!ips.is_empty()).then_some(Import { key, ips })
+    });
+    Ok(narrowed.collect())
+}

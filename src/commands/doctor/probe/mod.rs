@@ -1,0 +1,210 @@
+//! Temporary pods: in each cluster one that listens, and one that connects to those of the other clusters and resolves an
+//! imported name. Whatever happens, they are deleted, and what an earlier run left is deleted first.
+
+mod pods;
+mod program;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use futures::{FutureExt as _, future::join_all};
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use tokio::time::{Instant, sleep, timeout_at};
+
+pub(super) use self::program::{Connected, Outcome, Tried, run};
+use super::observe::Import;
+use crate::{
+    api::names,
+    cluster::reader::{Unread, read},
+};
+
+/// How long the pods may take until they run, and then until they are done. Nodes may have to pull the image.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// Kubernetes ends the pods after this time, whatever becomes of this process.
+pub(super) const DEADLINE: Duration = Duration::from_mins(6);
+const POLL: Duration = Duration::from_millis(500);
+/// How long pods may take to disappear.
+const GONE: Duration = Duration::from_mins(1);
+
+/// A cluster in which pods are created.
+#[derive(Clone)]
+pub(super) struct Member {
+    pub(super) name: String,
+    pub(super) client: Client,
+    pub(super) namespace: String,
+    pub(super) image: String,
+    /// Where the image may come from, and on which nodes it runs.
+    pub(super) template: PodSpec,
+    /// The name to resolve.
+    pub(super) import: Option<Import>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Probed {
+    pub(super) port: u16,
+    pub(super) clusters: BTreeMap<String, Probe>,
+}
+
+/// What came of it in a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Probe {
+    /// The addresses of the pod that listens, or why it does not run.
+    pub(super) listens: Result<Vec<IpAddr>, String>,
+    /// What the other pod did, or why nothing is known of it.
+    pub(super) tried: Result<Tried, String>,
+    pub(super) import: Option<Import>,
+    /// Why pods are left.
+    pub(super) left: Option<String>,
+}
+
+impl Probed {
+    /// Whose pod listens at an address.
+    pub(super) fn listener(&self, address: IpAddr) -> Option<&str> {
+        let listens = |probe: &Probe| probe.listens.as_ref().is_ok_and(|all| all.contains(&address));
+        self.clusters.iter().find(|(_, probe)| listens(probe)).map(|(name, _)| name.as_str())
+    }
+}
+
+/// Tries the network. When `stop` ends first, the pods are deleted, and there is no result.
+pub(super) async fn probe(members: &[Member], port: u16, stop: impl Future<Output = ()>) -> Option<Probed> {
+    let cleaned = join_all(members.iter().map(clean)).await;
+    let tried = tokio::select! {
+        biased;
+        () = stop => None,
+        tried = attempt(members, cleaned, port) => Some(tried),
+    };
+    let left = join_all(members.iter().map(clean)).await;
+    let mut probed = tried?;
+    for (member, left) in members.iter().zip(left) {
+        if let Some(probe) = probed.clusters.get_mut(&member.name) {
+            probe.left = left.err();
+        }
+    }
+    Some(probed)
+}
+
+/// Creates pods only where they can be deleted.
+async fn attempt(members: &[Member], cleaned: Vec<Result<(), String>>, port: u16) -> Probed {
+    let listens = members.iter().zip(cleaned).map(|(member, cleaned)| async move {
+        cleaned.map_err(|why| format!("pods cannot be listed and deleted: {why}"))?;
+        listen(member, port).await
+    });
+    let listens = join_all(listens).await;
+    let listeners: Vec<(&Member, &[IpAddr])> =
+        members.iter().zip(&listens).filter_map(|(member, ips)| Some((member, ips.as_deref().ok()?))).collect();
+    let tried = members.iter().zip(&listens).map(|(member, own)| {
+        let families: BTreeSet<bool> = own.iter().flatten().map(IpAddr::is_ipv4).collect();
+        let others = listeners.iter().filter(|(other, _)| other.name != member.name);
+        let targets: Vec<_> = others
+            .flat_map(|(other, ips)| ips.iter().map(move |ip| (SocketAddr::new(*ip, port), other.name.clone())))
+            .filter(|(address, _)| families.contains(&address.is_ipv4()))
+            .collect();
+        async move {
+            match own {
+                Ok(_) => connect(member, &targets).await,
+                Err(_) => Err("the pod that listens does not run".to_owned()),
+            }
+        }
+        .boxed()
+    });
+    let tried = join_all(tried).await;
+    let clusters = members.iter().zip(listens.into_iter().zip(tried)).map(|(member, (listens, tried))| {
+        (member.name.clone(), Probe { listens, tried, import: member.import.clone(), left: None })
+    });
+    Probed { port, clusters: clusters.collect() }
+}
+
+fn api(member: &Member) -> Api<Pod> {
+    Api::namespaced(member.client.clone(), &member.namespace)
+}
+
+async fn listen(member: &Member, port: u16) -> Result<Vec<IpAddr>, String> {
+    let name = create(member, &pods::listener(member, port)).await?;
+    let ips = |pod: &Pod| {
+        let status = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Running"))?;
+        let ips = status.pod_ips.iter().flatten().filter_map(|ip| ip.ip.parse().ok());
+        Some(ips.collect::<Vec<IpAddr>>()).filter(|ips| !ips.is_empty())
+    };
+    wait(member, &name, ips).await
+}
+
+async fn connect(member: &Member, targets: &[(SocketAddr, String)]) -> Result<Tried, String> {
+    let name = create(member, &pods::client(member, targets)).await?;
+    let message = |pod: &Pod| {
+        let mut containers = pod.status.as_ref()?.container_statuses.iter().flatten();
+        let ended = containers.find_map(|container| container.state.as_ref()?.terminated.as_ref())?;
+        Some((ended.exit_code, ended.message.clone().unwrap_or_default()))
+    };
+    let (code, message) = wait(member, &name, message).await?;
+    serde_json::from_str(&message)
+        .map_err(|_| format!("it ended with {code}: {message:?} (does the image have this program in this version?)"))
+}
+
+async fn create(member: &Member, pod: &Pod) -> Result<String, String> {
+    let created = read(api(member).create(&PostParams::default(), pod)).await;
+    created.map(|pod| pod.name_any()).map_err(|why| format!("it cannot be created: {why}"))
+}
+
+/// Waits until a pod has what is wanted.
+async fn wait<T>(member: &Member, name: &str, wanted: impl Fn(&Pod) -> Option<T>) -> Result<T, String> {
+    let until = Instant::now() + PATIENCE;
+    let mut why = "the API server does not show it".to_owned();
+    while Instant::now() < until {
+        match read(api(member).get(name)).await {
+            Ok(pod) => match wanted(&pod) {
+                Some(found) => return Ok(found),
+                None => why = pods::state(&pod),
+            },
+            Err(error) => why = error.to_string(),
+        }
+        sleep(POLL).await;
+    }
+    Err(format!("after {} s {why}", PATIENCE.as_secs()))
+}
+
+/// Deletes all temporary pods, and waits until they are gone. A pod whose creation was on its way when it was given up may
+/// appear a little later, and is deleted, too.
+async fn clean(member: &Member) -> Result<(), String> {
+    let until = Instant::now() + GONE;
+    let all = ListParams::default().labels(names::LABEL_DOCTOR);
+    let at_once = DeleteParams::default().grace_period(0);
+    let mut empty = 0;
+    let cleaning = async {
+        let mut failed = None;
+        while empty < 2 {
+            match read(api(member).list(&all)).await {
+                Ok(found) if found.items.is_empty() => empty += 1,
+                Ok(found) => {
+                    (empty, failed) = (0, None);
+                    for pod in found {
+                        match read(api(member).delete(&pod.name_any(), &at_once)).await {
+                            // It is gone already.
+                            Ok(_) | Err(Unread::NoSuchKind) => {}
+                            Err(error) => failed = Some(error.to_string()),
+                        }
+                    }
+                }
+                Err(error @ Unread::Forbidden(_)) => return Err(error.to_string()),
+                Err(error) => failed = Some(error.to_string()),
+            }
+            if failed.is_some() && Instant::now() + POLL > until {
+                return Err(failed.unwrap_or_default());
+            }
+            sleep(POLL).await;
+        }
+        Ok(())
+    };
+    timeout_at(until, cleaning)
+        .await
+        .unwrap_or_else(|_| Err(format!("they are still there after {} s", GONE.as_secs())))
+}

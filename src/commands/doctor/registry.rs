@@ -1,0 +1,228 @@
+//! What `doctor` sees of the registry.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::timeout;
+
+use crate::{
+    cloudmap::{CloudMap, Connected, Endpoint, Error, ErrorKind, Lane, Namespace, Operation},
+    iam::{
+        Facts, Mode,
+        harmless::{self, Answer, Known},
+        statements,
+    },
+    instances::ownership::OWNER_TAG,
+    ledger::{
+        self, CLUSTERSET_TAG,
+        show::{self, ClusterView},
+    },
+    model::{ClaimOwner, ClusterSetId, Target},
+};
+
+/// How long a listing may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What runs, as the clusters say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Wanted {
+    /// If all clusters that were read agree.
+    pub(super) clusterset: Option<ClusterSetId>,
+    /// UID of kube-system of the only cluster, which is in no ClusterSet.
+    pub(super) standalone: Option<String>,
+    /// Some cluster registers instances.
+    pub(super) instances: bool,
+    /// Cloud Map namespaces that are imported everywhere.
+    pub(super) imports: Vec<String>,
+}
+
+/// The registry.
+#[derive(Debug, Clone)]
+pub(super) struct Registry {
+    pub(super) region: Option<String>,
+    pub(super) endpoint: Endpoint,
+    /// How many there are: the answer to the first call.
+    pub(super) namespaces: Result<usize, Error>,
+    /// A call to the other address that AWS has for discovery.
+    pub(super) discovery: Result<(), Error>,
+    /// The account, if there is a namespace to tell it.
+    pub(super) account: Option<String>,
+    pub(super) wanted: Wanted,
+    pub(super) permissions: Vec<Permission>,
+    pub(super) ledger: Result<Ledger, String>,
+}
+
+/// A statement of the policy, and what was found about each operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Permission {
+    pub(super) sid: String,
+    pub(super) answers: Vec<(Operation, Answer)>,
+}
+
+/// What the ledger says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Ledger {
+    /// The age of each cluster's head, and the UID that wrote it.
+    pub(super) heads: BTreeMap<String, (Option<Duration>, String)>,
+    /// How many ready endpoints are to be registered in each target.
+    pub(super) instances: BTreeMap<Target, usize>,
+}
+
+impl Wanted {
+    /// What the role must be able to do.
+    pub(super) fn modes(&self) -> Vec<Mode> {
+        match (&self.clusterset, &self.standalone) {
+            (Some(_), _) => {
+                let of_exports = if self.instances { Mode::Instances } else { Mode::Ledger };
+                [of_exports].into_iter().chain((!self.imports.is_empty()).then_some(Mode::Imports)).collect()
+            }
+            (None, Some(_)) if self.instances => vec![Mode::Annotated],
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Ledger {
+    fn of(views: &[ClusterView]) -> Self {
+        let mut ledger = Self::default();
+        for view in views {
+            if let Some(head) = view.head.as_ref().filter(|head| head.is_live()) {
+                ledger.heads.insert(view.id.to_string(), (view.age, head.uid.to_string()));
+            }
+            for (target, claim) in view.catalog.registrations.iter().filter(|(_, claim)| !claim.retiring) {
+                let mut exports = view.catalog.exports.iter();
+                let of_claim = exports.find(|(key, _)| claim.owner.is_same_service(&ClaimOwner::export(key)));
+                *ledger.instances.entry(target.clone()).or_default() += of_claim.map_or(0, |(_, it)| it.ready());
+            }
+        }
+        ledger
+    }
+}
+
+/// Looks at the registry. Changes nothing.
+pub(super) async fn observe(connected: Connected, wanted: Wanted) -> Registry {
+    let Connected { cloudmap, region, endpoint } = connected;
+    let namespaces = in_time(Operation::ListNamespaces, cloudmap.list_namespaces(Lane::Instances)).await;
+    let clusterset = wanted.clusterset.as_ref();
+    let ledger_name = ledger::namespace_name(clusterset.map_or("", ClusterSetId::as_str));
+    let discovery = {
+        let none = BTreeMap::new();
+        let call = cloudmap.discover_instances(&ledger_name, ledger::CLUSTERS, &none, Lane::Instances);
+        match in_time(Operation::DiscoverInstances, call).await {
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
+            answer => answer.map(drop),
+        }
+    };
+    let found = namespaces.as_deref().unwrap_or_default();
+    let arn = found.first().map(|namespace| Arc::clone(&namespace.arn));
+    let account = arn.as_ref().and_then(|arn| arn.split(':').nth(4)).map(str::to_owned);
+    let reached = namespaces.as_ref().err().is_none_or(is_denied_by_iam);
+    let views = match clusterset {
+        Some(clusterset) if reached => read_ledger(&cloudmap, clusterset).await,
+        Some(_) => Err("the registry does not answer".to_owned()),
+        None => Err("no ClusterSet is known".to_owned()),
+    };
+    let mut permissions = Vec::new();
+    if reached {
+        let of_ledger = found.iter().find(|it| *it.name == *ledger_name).map(|it| Arc::clone(&it.id));
+        let tagged = tagged(&*cloudmap, found, of_ledger.as_ref(), views.as_deref().unwrap_or_default()).await;
+        let known = Known { tagged, ledger: of_ledger, arn };
+        let facts = Facts {
+            region: region.clone().unwrap_or_default(),
+            account: account.clone().unwrap_or_default(),
+            clusterset: wanted.clusterset.clone(),
+            cluster_uid: wanted.standalone.clone(),
+            namespaces: wanted.imports.clone(),
+            ..Facts::default()
+        };
+        for statement in statements(&wanted.modes(), &facts).unwrap_or_default() {
+            let mut answers = Vec::new();
+            for operation in harmless::operations(&statement) {
+                // When the ledger is there, nobody needs to create its namespace.
+                let superfluous = operation == Operation::CreateHttpNamespace
+                    && statement.sid == "CreateTheLedger"
+                    && known.ledger.is_some();
+                if operation == Operation::ListNamespaces {
+                    answers.push((operation, first(&namespaces)));
+                } else if !superfluous {
+                    answers.push((operation, harmless::try_out(&*cloudmap, &statement, operation, &known).await));
+                }
+            }
+            permissions.push(Permission { sid: statement.sid, answers });
+        }
+    }
+    Registry {
+        region,
+        endpoint,
+        discovery,
+        account,
+        permissions,
+        ledger: views.map(|views| Ledger::of(&views)),
+        namespaces: namespaces.map(|found| found.len()),
+        wanted,
+    }
+}
+
+/// IAM refused this call, and therefore credentials and network are well.
+pub(super) fn is_denied_by_iam(error: &Error) -> bool {
+    error.kind == ErrorKind::AccessDenied && error.message.starts_with("access denied")
+}
+
+fn first(namespaces: &Result<Vec<Namespace>, Error>) -> Answer {
+    match namespaces {
+        Ok(_) => Answer::Allowed,
+        Err(error) => Answer::Denied(error.message.clone()),
+    }
+}
+
+async fn in_time<T>(operation: Operation, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let late = |_| Error {
+        operation: operation.name(),
+        kind: ErrorKind::Unknown,
+        message: format!("no answer within {} s", PATIENCE.as_secs()),
+    };
+    timeout(PATIENCE, call).await.map_err(late)?
+}
+
+async fn read_ledger(cloudmap: &Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Result<Vec<ClusterView>, String> {
+    match timeout(PATIENCE, show::read_all(Arc::clone(cloudmap), clusterset)).await {
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Ok(Err(show::Error::NoLedger(_))) => Ok(Vec::new()),
+        Ok(views) => views.map_err(|error| error.to_string()),
+    }
+}
+
+/// A service of each tag, on which permissions that depend on the tag are tried.
+async fn tagged(
+    cloudmap: &dyn CloudMap,
+    namespaces: &[Namespace],
+    ledger: Option<&Arc<str>>,
+    views: &[ClusterView],
+) -> BTreeMap<String, Arc<str>> {
+    let mut tagged = BTreeMap::new();
+    let first = async |id: &str| cloudmap.list_services(id).await.ok()?.into_iter().next();
+    if let Some(service) = match ledger {
+        Some(id) => first(id).await,
+        None => None,
+    } {
+        tagged.insert(CLUSTERSET_TAG.to_owned(), service.id);
+    }
+    let targets: BTreeSet<_> = views.iter().flat_map(|view| view.catalog.registrations.keys()).collect();
+    if let Some(target) = targets.first() {
+        let of_target = namespaces.iter().filter(|namespace| namespace.name == target.namespace);
+        if let Some(namespace) = of_target.min_by_key(|namespace| namespace.precedence()) {
+            let services = cloudmap.list_services(&namespace.id).await.unwrap_or_default();
+            let service = services.into_iter().find(|service| service.name == target.service);
+            // A service that was joined has no such tag.
+            if let Some(service) = service
+                && cloudmap.list_tags(&service.arn).await.is_ok_and(|tags| tags.contains_key(OWNER_TAG))
+            {
+                tagged.insert(OWNER_TAG.to_owned(), service.id);
+            }
+        }
+    }
+    tagged
+}

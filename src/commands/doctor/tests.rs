@@ -1,0 +1,164 @@
+//! What is read, of a cluster and of the registry, and that nothing is changed.
+
+use std::sync::Arc;
+
+use clap::Parser as _;
+use serde_json::json;
+
+use super::{
+    checks::plan,
+    observe::{Observation, observe},
+    registry::{self, Wanted},
+    report::{Report, State},
+    *,
+};
+use crate::{
+    cli::{Cli, Command},
+    cloudmap::{
+        Connected, Endpoint, ErrorKind, NamespaceKind, Operation,
+        fake::{Fake, Fault},
+    },
+    cluster::{fake_api::FakeApi, rbac::OWN},
+    iam::harmless::Answer,
+};
+
+fn cluster(name: &str, seen: Result<Seen, String>) -> Cluster {
+    Cluster { name: name.to_owned(), own: OWN.to_owned(), seen }
+}
+
+fn arguments(flags: &[&str]) -> DoctorArgs {
+    match Cli::try_parse_from(["cloudmap-mcs", "doctor"].iter().chain(flags)).unwrap().command {
+        Command::Doctor(args) => *args,
+        _ => panic!("not doctor"),
+    }
+}
+
+fn wanted() -> Wanted {
+    Wanted { clusterset: Some("prod".parse().unwrap()), standalone: None, instances: true, imports: Vec::new() }
+}
+
+fn connected(fake: &Fake) -> Connected {
+    Connected {
+        cloudmap: Arc::new(fake.clone()),
+        region: Some("eu-central-1".to_owned()),
+        endpoint: Endpoint::default(),
+    }
+}
+
+/// A registry with the ledger of `prod` and a service of its instances.
+fn filled() -> Fake {
+    let fake = Fake::new();
+    let mut registry = fake.registry();
+    for (namespace, service, tag) in [
+        ("clusterset-prod", "clusters", ("cloudmap-mcs/clusterset", "prod")),
+        ("shop", "web", ("cloudmap-mcs/made-for", "clusterset/prod")),
+    ] {
+        let namespace = registry.add_namespace(namespace, NamespaceKind::Http);
+        let service = registry.add_service(&namespace, service, "x", "");
+        registry.instances.insert((service.clone(), "i".into()), [].into());
+        registry.tags.insert(format!("arn:{service}").into(), [(tag.0.to_owned(), tag.1.to_owned())].into());
+    }
+    drop(registry);
+    fake
+}
+
+/// Everything that is stored.
+fn content(fake: &Fake) -> String {
+    let registry = fake.registry();
+    format!("{:?} {:?} {:?} {:?}", registry.namespaces, registry.services, registry.instances, registry.tags)
+}
+
+fn report(registry: registry::Registry) -> Report {
+    plan(&Observation { clusters: Vec::new(), registry: Some(Ok(registry)), probed: None })
+}
+
+#[tokio::test(start_paused = true)]
+async fn permissions_are_tried_and_the_registry_stays_as_it_is() {
+    for fake in [Fake::new(), filled()] {
+        let before = content(&fake);
+        let seen = registry::observe(connected(&fake), wanted()).await;
+        tokio::time::sleep(std::time::Duration::from_mins(2)).await;
+        assert_eq!(content(&fake), before);
+        let answers = || seen.permissions.iter().flat_map(|permission| &permission.answers);
+        assert!(answers().count() > 15);
+        for (operation, answer) in answers() {
+            let without = fake.registry().namespaces.is_empty() && *operation == Operation::TagResource;
+            let known = matches!(answer, Answer::Allowed | Answer::NotDenied);
+            assert!(known || without || *operation == Operation::ListTagsForResource, "{operation}: {answer:?}");
+        }
+        let report = report(seen);
+        assert_eq!(report.count(State::Fail), 0, "{}", report.table());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_role_lacks_is_named_with_its_statement() {
+    let fake = filled();
+    fake.fault(Operation::DeregisterInstance, Fault::Refused(ErrorKind::AccessDenied));
+    let report = report(registry::observe(connected(&fake), wanted()).await);
+    let failed: Vec<_> = report.0.iter().filter(|finding| finding.state == State::Fail).collect();
+    assert_eq!(failed.len(), 1, "{}", report.table());
+    assert!(failed[0].what.starts_with("WriteTheLedger: DeregisterInstance denied"), "{}", failed[0].what);
+    assert!(failed[0].remedy.as_ref().unwrap().contains("cloudmap-mcs iam --mode instances --clusterset prod"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permission_by_tag_cannot_be_told_where_nothing_has_the_tag() {
+    let fake = Fake::new();
+    fake.fault(Operation::DeregisterInstance, Fault::Refused(ErrorKind::AccessDenied));
+    let seen = registry::observe(connected(&fake), wanted()).await;
+    let statement = seen.permissions.iter().find(|permission| permission.sid == "WriteTheLedger").unwrap();
+    assert!(matches!(&statement.answers[1], (Operation::DeregisterInstance, Answer::Unknown(_))), "{statement:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_does_not_answer_is_one_finding() {
+    let fake = filled();
+    fake.fault(Operation::ListNamespaces, Fault::Refused(ErrorKind::Other));
+    let seen = registry::observe(connected(&fake), wanted()).await;
+    assert!(seen.permissions.is_empty());
+    let report = report(seen);
+    assert_eq!((report.count(State::Fail), report.count(State::Skip)), (1, 0), "{}", report.table());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_of_a_cluster_that_is_refused_hides_no_other() {
+    let api = FakeApi::default();
+    api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+    api.refuse(403, "Forbidden", "you may not read deployments");
+    let seen = observe(&api.client(), OWN).await;
+    let report = plan(&Observation { clusters: vec![cluster("a", seen)], registry: None, probed: None });
+    let find = |subject| report.0.iter().find(|finding| finding.subject == subject).unwrap();
+    assert_eq!(find("kubernetes").what, "v1.34.4");
+    assert_eq!(
+        (find("controller").state, &*find("controller").what),
+        (State::Skip, "not read: you may not read deployments")
+    );
+    assert_eq!(find("coredns").state, State::Skip, "a cluster without a CoreDNS that can be seen");
+    assert_eq!((find("leader").state, &*find("leader").what), (State::Fail, "nobody holds the Lease"));
+    assert_eq!(find("crds").state, State::Fail);
+    assert!(find("rbac").what.starts_with("the controller lacks 3"), "{}", find("rbac").what);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_does_not_answer_is_one_finding() {
+    let api = FakeApi::default();
+    api.refuse(503, "ServiceUnavailable", "away");
+    let seen = observe(&api.client(), OWN).await;
+    let report = plan(&Observation { clusters: vec![cluster("a", seen)], registry: None, probed: None });
+    assert_eq!((report.0.len(), report.count(State::Fail)), (1, 1), "{}", report.table());
+}
+
+#[test]
+fn the_network_is_tried_between_clusters_or_if_somebody_wants_it() {
+    for (flags, expected) in [
+        (&[][..], false),
+        (&["--probe"], true),
+        (&["--contexts=a"], false),
+        (&["--contexts=a,b"], true),
+        (&["--contexts=a,b", "--no-probe"], false),
+        (&["--contexts=a,a"], false),
+    ] {
+        assert_eq!(probes(&arguments(flags)), expected, "{flags:?}");
+    }
+}
