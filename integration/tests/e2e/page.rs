@@ -45,7 +45,7 @@ struct Program {
 async fn start(command: &mut Command, before: &str) -> Result<Program> {
     let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
     let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
-    let said = tokio::time::timeout(Duration::from_secs(60), first(&mut lines, before)).await;
+    let said = tokio::time::timeout(Duration::from_mins(1), first(&mut lines, before)).await;
     let address = said.with_context(|| format!("{command:?} does not say {before:?}"))??;
     // Nobody may block on a full pipe.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
@@ -89,7 +89,7 @@ impl Browser {
         let mut browser = Self { driver, session: String::new() };
         let wanted = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": {"args": arguments}}}});
         let session = browser.call("session", Some(&wanted)).await?;
-        browser.session = session["sessionId"].as_str().context("no session")?.to_owned();
+        session["sessionId"].as_str().context("no session")?.clone_into(&mut browser.session);
         Ok(browser)
     }
 
@@ -164,6 +164,7 @@ async fn serve(cluster: &Cluster, folder: &Path) -> Result<Program> {
     start(&mut command, "http://").await
 }
 
+#[expect(clippy::print_stdout, reason = "says that it tests nothing")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_page_shows_names_clusters_and_what_is_wrong_without_reload() {
     let Some(driver) = std::env::var("CHROMEDRIVER").ok().filter(|driver| driver != "skip") else {
