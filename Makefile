@@ -44,7 +44,7 @@ soak: ## Simulate the ledger and whole controllers under faults, SEEDS=n of each
 	@integration/soak.sh
 
 bench: ## Measure propagation, idle cost and memory; prints one JSON line per figure
-	@$(STAGES) use_target; integration/bench.sh
+	@integration/bench.sh
 
 build: ## The binary as images have it (some minutes)
 	@$(STAGES) use_target; build_dist; echo "built: $$CARGO_TARGET_DIR/dist/cloudmap-mcs"

@@ -2,8 +2,8 @@
 # Starts two API servers and the Cloud Map emulator, runs one controller per API server as a process on this machine, and
 # prints the figures of docs/benchmarks.md on standard output, one line of JSON per figure.
 #
-#   integration/bench.sh [--figures image,small,large,idle,memory,change] [--services 1000] [--endpoints 10]
-#                        [--changes 300] [--idle 120]
+# Usage: integration/bench.sh [--figures image,small,large,idle,memory,change] [--services 1000] [--endpoints 10]
+#                             [--changes 300] [--idle 120]
 #
 #   CONTROLLER=FILE   measure this binary instead of building one
 #   LOGS=FOLDER       keep the logs of the controllers there
@@ -15,7 +15,7 @@ set -euo pipefail
 
 # shellcheck source=integration/stages.sh
 . "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
-help_asked "$@"
+arguments_check "$@"
 
 testbed() { "$TESTBED" "$1" --apiservers-only "${@:2}" >&2; }
 
@@ -60,8 +60,9 @@ member() {
 }
 
 main() {
-	export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}
-	local built=$CARGO_TARGET_DIR/release
+	local built
+	use_target
+	built=$CARGO_TARGET_DIR/release
 	build_release >&2
 	# The binary that users get.
 	[ -n "${CONTROLLER:-}" ] || build_dist >&2

@@ -2,10 +2,12 @@
 # Every change has to pass this (`make check`): formatting, clippy, rustdoc, the rules for dependencies, the shell
 # scripts, and the library's tests. It needs no root, and takes about a minute once everything is compiled. `make test`
 # begins with it.
+#
+# Usage: integration/check.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
-help_asked "$@"
+arguments_check "$@"
 need cargo "a Rust toolchain (https://rustup.rs)" cc "a C compiler"
 use_target
 export "${OFFLINE_AWS[@]}"

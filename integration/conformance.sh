@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Runs the conformance suite (`make conformance`) on clusters that run the controller; see docs/conformance.md.
 #
+# Usage: integration/conformance.sh
+#
 #   CONTEXTS=a,b[,c]       contexts of the kubeconfig
 #   CHECKS=...             only checks whose name contains this, or that verify the requirement with this number
 #   DISRUPTIVE=1           also checks that stop controllers and change ClusterProperties for a while
@@ -10,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
-help_asked "$@"
+arguments_check "$@"
 . integration/clusters.sh
 
 # A running testbed will do as well.

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # `make demo`: two clusters, the controller, and what it does, step by step. Every step is checked.
 #
+# Usage: integration/demo.sh
+#
 #   KEEP=1               leave everything running at the end
 #   CONTEXTS=a,b         two existing clusters (kind, EKS) instead of two on this machine. clusters.sh describes the
 #                        other settings that are then needed (IMAGE, CLOUDMAP_ENDPOINT or AWS_REGION). Steps with an ECS
@@ -8,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
-help_asked "$@"
+arguments_check "$@"
 . integration/clusters.sh
 
 readonly NAMESPACE=example SERVICE=my-service

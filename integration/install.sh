@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the controller in one cluster as a user does, with `kubectl apply -k`, and prints every command.
 #
-#   integration/install.sh CONTEXT CLUSTER_ID CLUSTERSET_ID IMAGE [CLOUDMAP_ENDPOINT]
+# Usage: integration/install.sh CONTEXT CLUSTER_ID CLUSTERSET_ID IMAGE [CLOUDMAP_ENDPOINT]
 #
 # With an endpoint, the controller uses the emulator there, which accepts any credentials. Without one, it uses AWS in
 # AWS_REGION, and its service account must have a role (README.md). If the cluster already has ids, they are kept.
@@ -10,10 +10,10 @@
 set -euo pipefail
 # shellcheck source=integration/stages.sh
 . "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
-help_asked "$@"
+arguments_check "$@"
 cd "$ROOT"
 
-[ $# -ge 4 ] || fail "usage: install.sh CONTEXT CLUSTER_ID CLUSTERSET_ID IMAGE [CLOUDMAP_ENDPOINT]"
+[ $# -ge 4 ] || misused "it takes four arguments or five"
 readonly CONTEXT=$1 CLUSTER_ID=$2 CLUSTERSET_ID=$3 IMAGE=$4 ENDPOINT=${5:-} REGION=${AWS_REGION:-eu-central-1}
 [[ $IMAGE == ?*:?* ]] || fail "'$IMAGE' is not an image: write name:tag"
 

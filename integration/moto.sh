@@ -2,10 +2,12 @@
 # Installs moto, the Python mock of AWS that the emulator is compared with, into a virtual environment in the cache
 # folder, unless it is already installed. Prints the path of moto_server on standard output, and all else on standard
 # error.
+#
+# Usage: integration/moto.sh
 set -euo pipefail
 # shellcheck source=integration/stages.sh
 . "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
-help_asked "$@"
+arguments_check "$@"
 
 version=5.2.5 # The first release with all 30 operations of Cloud Map.
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds what a release consists of (`make release-dry-run`), into a folder outside the checkout, and publishes it (`make release`).
 #
-#   integration/release.sh STEP...
+# Usage: integration/release.sh STEP...
 #
 #   binary      the program for this machine's architecture, linked statically, with its licence, man pages and completions,
 #               and its name as a plugin of kubectl, as .tar.gz
@@ -18,7 +18,7 @@
 set -euo pipefail
 # shellcheck source=integration/stages.sh
 . "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
-help_asked "$@"
+arguments_check "$@"
 cd "$ROOT"
 
 VERSION=$(sed -nE '/^\[workspace.package\]/,/^\[package\]/s/^version = "(.*)"/\1/p' Cargo.toml)
@@ -161,8 +161,8 @@ step_publish() {
 	gh release create "v$VERSION" --verify-tag --title "v$VERSION" --notes-file CHANGELOG.md "$RELEASE"/*
 }
 
-[ $# -gt 0 ] || fail "which step? (integration/release.sh --help)"
-for step; do declare -F "step_$step" >/dev/null || fail "there is no step '$step' (integration/release.sh --help)"; done
+[ $# -gt 0 ] || misused "which step?"
+for step; do declare -F "step_$step" >/dev/null || misused "there is no step '$step'"; done
 need cargo "a Rust toolchain (https://rustup.rs)" git git jq jq tar "GNU tar"
 mkdir -p "$RELEASE"
 work=$(mktemp -d)

@@ -26,16 +26,24 @@ fail() {
 	exit 1
 }
 
-# help_asked ARGUMENTS...: if --help or -h is among them, prints the comment that the script begins with, and ends it.
-help_asked() {
-	local argument
+# misused TEXT: ends the script because of its arguments.
+misused() {
+	printf '%serror:%s %s (%s --help)\n' "$BOLD" "$PLAIN" "$*" "$0" >&2
+	exit 2
+}
+
+# arguments_check ARGUMENTS...: comes before anything that takes time. The comment that a script begins with is its help, and
+# has a line `Usage: ...`. With --help or -h, prints it and ends the script. An option that it does not name is an error, and
+# so is every argument if the usage has none.
+arguments_check() {
+	local argument help
+	help=$(awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$ROOT/integration/$(basename "$0")")
 	for argument; do
 		case $argument in
 		--) return ;;
-		-h | --help)
-			awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$ROOT/integration/$(basename "$0")"
-			exit 0
-			;;
+		-h | --help) printf '%s\n' "$help"; exit 0 ;;
+		-*) [[ $help =~ (^|[^[:alnum:]-])"${argument%%=*}"($|[^[:alnum:]-]) ]] || misused "there is no option '$argument'" ;;
+		*) ! grep -qE '^Usage: [^ ]+$' <<<"$help" || misused "it takes no arguments, not '$argument'" ;;
 		esac
 	done
 }

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # All tests (`make test`): first `make check`, then the other tests on this machine, then those on three real clusters.
 #
+# Usage: integration/test.sh
+#
 #   CONTEXTS=a,b[,c]  run the conformance suite and the end-to-end tests on clusters one has: see clusters.sh;
 #                     CLOUDMAP_ENDPOINT must then name an emulator that both the pods and this machine reach
 #   TESTS=...         only the checks and end-to-end tests whose names contain this, and no others
@@ -9,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
-help_asked "$@"
+arguments_check "$@"
 . integration/clusters.sh
 
 clusters_check

@@ -2,6 +2,8 @@
 # Runs the conformance suite of kubernetes-sigs/mcs-api, unchanged, against this controller (`make upstream-conformance`): on two
 # clusters of the testbed, or on clusters that have the controller and can pull the suite's images.
 #
+# Usage: integration/upstream.sh
+#
 #   SUITE=folder     a clone of https://github.com/kubernetes-sigs/mcs-api
 #   CONTEXTS=a,b     contexts of the kubeconfig: the first one exports, the others import
 #   FOCUS=label      only specs with these labels, as ginkgo filters them: Required, 'DNS && !ClusterIP'
@@ -11,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
-help_asked "$@"
+arguments_check "$@"
 . integration/clusters.sh
 
 [ -n "${SUITE:-}" ] || fail "SUITE names a clone of the suite:

@@ -16,7 +16,7 @@ done
 
 usage() {
 	cat <<'EOF'
-usage: ecs.sh COMMAND [ARGUMENTS]
+Usage: ecs.sh COMMAND [ARGUMENTS]
 
   run HOST TASK PORT [--owner PID] [--label TEXT] [-- CMD...]
                        starts a task on a host, which is made if it is not there; prints the host's addresses. Without CMD
@@ -281,8 +281,5 @@ host | run | stop | kill | exec | log | list | reap | down)
 	"ecs_$command" "$@"
 	;;
 help | -h | --help) usage ;;
-*)
-	usage >&2
-	fail "unknown command '$command'"
-	;;
+*) misused "there is no command '$command'" ;;
 esac

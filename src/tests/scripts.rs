@@ -2,9 +2,12 @@
 
 use std::{
     fs,
+    io::Read as _,
     os::unix::fs::PermissionsExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use super::{files, root};
@@ -13,27 +16,58 @@ use super::{files, root};
 fn programs() -> Vec<PathBuf> {
     let integration = root().join("integration");
     let mut found = files(&integration, "sh");
-    found.push(integration.join("testbed/testbed"));
+    found.extend([integration.join("testbed/testbed"), root().join(".ci/run")]);
     found.retain(|path| fs::metadata(path).unwrap().permissions().mode() & 0o111 != 0);
+    assert!(found.len() > 11, "{found:?}");
     found
 }
 
-/// It may neither build nor install anything first: there is no place for what it would build, and no cargo.
+/// The exit status, output and errors of a program, which can neither build nor install anything: there is no place for
+/// what it would build, and no cargo. A minute ends it, in case that it waits for something.
+fn run(program: &Path, argument: &str) -> (Option<i32>, String, String) {
+    let mut child = Command::new(program)
+        .arg(argument)
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("CLOUDMAP_MCS_CACHE", "/dev/null/none")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begin.elapsed() > Duration::from_mins(1) {
+            child.kill().unwrap();
+        }
+        thread::sleep(Duration::from_millis(10));
+    };
+    let (mut text, mut errors) = (String::new(), String::new());
+    child.stdout.unwrap().read_to_string(&mut text).unwrap();
+    child.stderr.unwrap().read_to_string(&mut errors).unwrap();
+    (status.code(), text, errors)
+}
+
 #[test]
 fn every_script_answers_help_at_once() {
-    let programs = programs();
-    assert!(programs.len() > 7, "{programs:?}");
-    for program in programs {
-        let output = Command::new(&program)
-            .arg("--help")
-            .env_clear()
-            .env("PATH", "/usr/bin:/bin")
-            .env("CLOUDMAP_MCS_CACHE", "/dev/null/none")
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{}: {errors}", program.display());
+    for program in programs() {
+        let (status, text, errors) = run(&program, "--help");
+        assert_eq!(status, Some(0), "{}: {errors}", program.display());
         assert!(text.len() > 100 && errors.is_empty(), "{}: {text} {errors}", program.display());
+        let name = program.file_name().unwrap().to_str().unwrap();
+        let usage = text.lines().find(|line| line.starts_with("Usage: ")).unwrap_or_default();
+        assert!(usage.contains(name), "{}: {text}", program.display());
+    }
+}
+
+#[test]
+fn every_script_refuses_an_option_that_it_does_not_have_at_once() {
+    for program in programs() {
+        let (status, text, errors) = run(&program, "--no-such-option");
+        assert_eq!(status, Some(2), "{}: {text} {errors}", program.display());
+        assert!(errors.contains("'--no-such-option'") && errors.contains("--help"), "{}: {errors}", program.display());
     }
 }

@@ -11,6 +11,12 @@ fail() {
 	exit 1
 }
 
+# misused TEXT: ends with an error about the arguments.
+misused() {
+	printf '[testbed] error: %s (%s --help)\n' "$*" "$0" >&2
+	exit 2
+}
+
 # show_log FILE: the end of a component's log, indented.
 show_log() {
 	printf -- '--- end of %s\n' "$1" >&2
