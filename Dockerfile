@@ -1,9 +1,10 @@
 # Builds for linux/amd64 and linux/arm64 on either, by cross-compilation:
 #   docker buildx build --platform linux/amd64,linux/arm64 --tag <registry>/cloudmap-mcs:0.1.0 --push .
+# With --target emulator: the emulator of Cloud Map.
 # Commit and date of the build are arguments, because the sources come without git: see build_facts in integration/stages.sh.
 ARG RUST_VERSION=1.95
 
-FROM --platform=$BUILDPLATFORM rust:${RUST_VERSION}-bookworm AS build
+FROM --platform=$BUILDPLATFORM rust:${RUST_VERSION}-bookworm AS sources
 ARG BUILDARCH
 ARG TARGETARCH
 WORKDIR /source
@@ -23,6 +24,22 @@ RUN set -eu; \
 ENV CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=x86_64-linux-gnu-gcc \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 COPY . .
+
+FROM sources AS build-emulator
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/source/target,sharing=locked \
+    cargo build --release --locked --package cloudmap-mcs-integration --bin cloudmap-emulator --target "$(cat /target)" \
+    && cp "target/$(cat /target)/release/cloudmap-emulator" /cloudmap-emulator
+
+FROM gcr.io/distroless/cc-debian12:nonroot AS emulator
+COPY --from=build-emulator /cloudmap-emulator /usr/local/bin/cloudmap-emulator
+COPY LICENSE /LICENSE
+USER 65532:65532
+EXPOSE 8700
+ENTRYPOINT ["/usr/local/bin/cloudmap-emulator"]
+CMD ["--listen", "0.0.0.0:8700"]
+
+FROM sources AS build
 ARG CLOUDMAP_MCS_BUILD_COMMIT
 ARG CLOUDMAP_MCS_BUILD_DATE
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
@@ -31,7 +48,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     && cp "target/$(cat /target)/dist/cloudmap-mcs" /cloudmap-mcs
 
 # glibc, libgcc and CA certificates, no shell; user 65532.
-FROM gcr.io/distroless/cc-debian12:nonroot
+FROM gcr.io/distroless/cc-debian12:nonroot AS controller
 COPY --from=build /cloudmap-mcs /usr/local/bin/cloudmap-mcs
 COPY LICENSE /LICENSE
 USER 65532:65532

@@ -12,11 +12,12 @@ STAGES := . integration/stages.sh;
 TESTBED := integration/testbed/testbed
 IMAGE ?= cloudmap-mcs:dev
 IMAGE_TAR ?= cloudmap-mcs.tar
+EMULATOR_IMAGE ?= cloudmap-emulator:dev
 CLUSTERS ?= 2
 # What a release consists of; the workflow makes the binaries on machines of both architectures.
 STEPS ?= binary image chart sbom provenance sign
 
-.PHONY: help demo test conformance upstream-conformance check soak bench build image release release-dry-run testbed-up testbed-down clean-testbed clean
+.PHONY: help demo kind-quickstart kind-quickstart-down test conformance upstream-conformance check soak bench site docs build image emulator-image release release-dry-run testbed-up testbed-down clean-testbed clean
 
 help: ## Print this help
 	@echo "usage: make TARGET"
@@ -27,6 +28,12 @@ help: ## Print this help
 
 demo: ## Two clusters on this machine and a tour of them; KEEP=1 leaves them running, CONTEXTS=a,b takes yours
 	@integration/demo.sh
+
+kind-quickstart: ## Two kind clusters with the controller, an emulator and a first export; needs Docker and kind
+	@integration/quickstart.sh up
+
+kind-quickstart-down: ## Remove them
+	@integration/quickstart.sh down
 
 check: ## What every change has to pass, in about a minute, without root: fmt, clippy, rustdoc, dependencies, scripts, library tests
 	@integration/check.sh
@@ -46,12 +53,22 @@ soak: ## Simulate the ledger and whole controllers under faults, SEEDS=n of each
 bench: ## Measure propagation, idle cost and memory; prints one JSON line per figure
 	@integration/bench.sh
 
+site: ## The documents as a site with search, outside the checkout
+	@integration/site.sh
+
+docs: ## Write docs/reference from the code, which a test compares
+	@$(STAGES) use_target; CLOUDMAP_MCS_WRITE_DOCS=1 cargo test --quiet --workspace --lib tests::reference
+
 build: ## The binary as images have it (some minutes)
 	@$(STAGES) use_target; build_dist; echo "built: $$CARGO_TARGET_DIR/dist/cloudmap-mcs"
 
 image: ## A container image of it as a file (IMAGE=name:tag, IMAGE_TAR=file); with Docker, use the Dockerfile instead
 	@$(STAGES) use_target; build_dist; \
 		$(TESTBED) image "$(IMAGE)" "$(IMAGE_TAR)" "$$CARGO_TARGET_DIR/dist/cloudmap-mcs"
+
+emulator-image: ## The same of the emulator of Cloud Map (EMULATOR_IMAGE=name:tag, IMAGE_TAR=file); target `emulator` of the Dockerfile
+	@$(STAGES) use_target; build_release --bin cloudmap-emulator; \
+		$(TESTBED) image "$(EMULATOR_IMAGE)" "$(IMAGE_TAR)" "$$CARGO_TARGET_DIR/release/cloudmap-emulator"
 
 release-dry-run: ## All artefacts of a release that this machine can make, outside the checkout; says what it cannot
 	@KEEP_GOING=1 integration/release.sh $(STEPS)

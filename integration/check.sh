@@ -29,18 +29,12 @@ stage "cargo doc"
 RUSTDOCFLAGS="--deny warnings --allow rustdoc::private_intra_doc_links" cargo doc --quiet --workspace --no-deps --document-private-items
 
 stage "cargo deny: bans, licences, sources, advisories"
-readonly CARGO_DENY_VERSION=0.20.2
-folder=$CLOUDMAP_MCS_CACHE/tools/cargo-deny-$CARGO_DENY_VERSION
-if ! [ -x "$folder/bin/cargo-deny" ]; then
-	echo "installing cargo-deny $CARGO_DENY_VERSION into the cache (some minutes, once)"
-	cargo install --quiet --locked --root "$folder" --target-dir "$folder.build" "cargo-deny@$CARGO_DENY_VERSION"
-	rm -rf "$folder.build"
-fi
+cargo_deny=$(cargo_tool cargo-deny 0.20.2)
 # deny CHECK...: runs these checks of cargo-deny.
-deny() { "$folder/bin/cargo-deny" --all-features check --hide-inclusion-graph "$@"; }
+deny() { "$cargo_deny" --all-features check --hide-inclusion-graph "$@"; }
 deny bans licenses sources
 # The database of advisories is on the network. If it cannot be reached, everything else is still checked.
-if output=$(timeout 60 "$folder/bin/cargo-deny" --all-features fetch db 2>&1); then
+if output=$(timeout 60 "$cargo_deny" --all-features fetch db 2>&1); then
 	deny --disable-fetch advisories
 else
 	printf '%s\n' "$output" | tail -n 1

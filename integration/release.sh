@@ -21,11 +21,11 @@ set -euo pipefail
 arguments_check "$@"
 cd "$ROOT"
 
-VERSION=$(sed -nE '/^\[workspace.package\]/,/^\[package\]/s/^version = "(.*)"/\1/p' Cargo.toml)
+VERSION=$(version)
 RELEASE=${RELEASE:-$CLOUDMAP_MCS_CACHE/release/$VERSION}
 # Registries take no capitals.
 REGISTRY=$(tr "[:upper:]" "[:lower:]" <<<"${REGISTRY:-}")
-readonly VERSION RELEASE REGISTRY CYCLONEDX_VERSION=0.5.9
+readonly VERSION RELEASE REGISTRY
 readonly IMAGE=${REGISTRY:+$REGISTRY/}cloudmap-mcs:$VERSION
 case $(uname -m) in x86_64) ARCHITECTURE=amd64 ;; aarch64 | arm64) ARCHITECTURE=arm64 ;; *) fail "releases are for amd64 and arm64; this is $(uname -m)" ;; esac
 readonly ARCHITECTURE
@@ -106,15 +106,11 @@ step_chart() {
 }
 
 step_sbom() {
-	local folder=$CLOUDMAP_MCS_CACHE/tools/cargo-cyclonedx-$CYCLONEDX_VERSION
-	if ! [ -x "$folder/bin/cargo-cyclonedx" ]; then
-		echo "installing cargo-cyclonedx $CYCLONEDX_VERSION into the cache (some minutes, once)"
-		cargo install --quiet --locked --root "$folder" --target-dir "$folder.build" "cargo-cyclonedx@$CYCLONEDX_VERSION"
-		rm -rf "$folder.build"
-	fi
+	local cyclonedx
+	cyclonedx=$(cargo_tool cargo-cyclonedx 0.5.9)
 	# It writes beside the manifests that it reads; so it reads copies.
 	git ls-files -z '*Cargo.toml' Cargo.lock 'src/*.rs' 'integration/src/*.rs' 'integration/tests/*.rs' | xargs -0 cp --parents -t "$work"
-	"$folder/bin/cargo-cyclonedx" cyclonedx --quiet \
+	"$cyclonedx" cyclonedx --quiet \
 		--manifest-path "$work/Cargo.toml" --format json --spec-version 1.5 --all-features --override-filename sbom
 	jq --sort-keys 'del(.serialNumber)' "$work/sbom.json" >"$RELEASE/cloudmap-mcs-$VERSION-sbom.cdx.json"
 }

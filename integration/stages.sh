@@ -58,6 +58,21 @@ need() {
 	[ ${#missing[@]} -eq 0 ] || fail "missing on this machine:"$'\n'"$(printf '%s\n' "${missing[@]}")"
 }
 
+# version: prints the version of the workspace.
+version() { sed -nE '/^\[workspace.package\]/,/^\[package\]/s/^version = "(.*)"/\1/p' "$ROOT/Cargo.toml"; }
+
+# cargo_tool NAME VERSION [FLAG...]: prints where this version of a program of crates.io is; installs it into the cache.
+cargo_tool() {
+	local name=$1 version=$2 folder=$CLOUDMAP_MCS_CACHE/tools/$1-$2
+	shift 2
+	if ! [ -x "$folder/bin/$name" ]; then
+		echo "installing $name $version into the cache (some minutes, once)" >&2
+		cargo install --quiet --locked --root "$folder" --target-dir "$folder.build" "$@" "$name@$version" >&2
+		rm -rf "$folder.build"
+	fi
+	echo "$folder/bin/$name"
+}
+
 # build_release: the controller, the emulator and the simulations. One command for demo, tests, benchmarks and simulations:
 # with other packages or flags cargo would compile the dependencies again. The flag lets a seed decide what tokio's runtime
 # leaves to chance; without it a simulation cannot be repeated. With arguments: only these binaries.

@@ -72,17 +72,19 @@ pub struct Row {
     pub reason: &'static str,
     /// `reason` of the Event that reports the change; `None` if the change is mere progress.
     pub event: Option<EventReason>,
-    /// The meaning, in the words of `docs/operations.md`.
+    /// The meaning, in a few words.
     pub text: &'static str,
-    /// What to do, in the words of `docs/operations.md`; empty if nothing is wrong.
+    /// What to do; empty if nothing is wrong.
     pub remedy: &'static str,
+    /// What `docs/reference/conditions.md` says beside this, in Markdown: whole sentences, or nothing.
+    pub more: &'static str,
 }
 
-/// The table of one condition: an enum with a row for each variant. `docs/operations.md` has the same rows; a test
-/// compares them (`src/tests/vocabulary.rs`).
+/// The table of one condition: an enum with a row for each variant. `docs/reference/conditions.md` is made of it
+/// (`make docs`).
 macro_rules! condition {
     ($(#[$doc:meta])* $name:ident, $condition:expr;
-     $($variant:ident => $status:ident, $reason:literal, $event:expr, $text:literal, $remedy:literal;)+) => {
+     $($variant:ident => $status:ident, $reason:literal, $event:expr, $text:literal, $remedy:literal, $more:literal;)+) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name {
@@ -106,6 +108,7 @@ macro_rules! condition {
                         event: $event,
                         text: $text,
                         remedy: $remedy,
+                        more: $more,
                     },)+
                 }
             }
@@ -133,72 +136,99 @@ macro_rules! condition {
 condition! {
     /// Reasons of [`ExportCondition::Valid`].
     ValidReason, ExportCondition::Valid;
-    Valid => True, "Valid", None, "the Service can be exported", "";
+    Valid => True, "Valid", None, "the Service can be exported", "",
+        "The message names exported labels and annotations that are left out: malformed ones, and those of `cloudmap-mcs` and \
+         `multicluster.kubernetes.io/`.";
     NoService => False, "NoService", Some(EventReason::NoService),
-        "this cluster has no Service of that name", "Create it, or delete the export";
+        "this cluster has no Service of that name", "Create it, or delete the export", "";
     InvalidServiceType => False, "InvalidServiceType", Some(EventReason::InvalidServiceType),
-        "a Service of type ExternalName cannot be exported", "Give the Service another type, or delete the export";
+        "a Service of type ExternalName cannot be exported", "Give the Service another type, or delete the export", "";
 }
 
 condition! {
     /// Reasons of [`ExportCondition::Ready`].
     ReadyReason, ExportCondition::Ready;
-    Exported => True, "Exported", Some(EventReason::Exported), "the registry contains exactly this export", "";
+    Exported => True, "Exported", Some(EventReason::Exported), "the registry contains exactly this export", "", "";
     Pending => False, "Pending", None,
         "the export has been on its way for more than 3 s",
-        "Wait, and look at who leads and at the log of the leader";
+        "Wait, and look at who leads and at the log of the leader",
+        "Before that, neither this nor a short error is reported. A cluster that is leaving says the same (`leave --undo`).";
     Outside => False, "Pending", Some(EventReason::NoClusterSet),
-        "the cluster is in no ClusterSet", "Create the ClusterProperty `clusterset.k8s.io`, or set `--clusterset-id`";
+        "the cluster is in no ClusterSet", "Create the ClusterProperty `clusterset.k8s.io`, or set `--clusterset-id`", "";
     Failed => False, "Failed", Some(EventReason::Failed),
-        "the message says why", "Remove the cause in the message; the controller tries again by itself";
+        "the message says why", "Remove the cause in the message; the controller tries again by itself",
+        "An error of AWS, in AWS's words; the cluster id belongs to another cluster; the identity is contradictory; the \
+         namespace may not export (`--export-namespaces`); the AWS controller of this cluster still holds the export \
+         (`--aws-mcs-compat`); a record is larger than 2,500 bytes (use fewer or shorter labels, annotations or ports; until \
+         then the last version that fitted stays, with the current endpoints); or `Valid` is False.";
 }
 
 condition! {
     /// Reasons of [`ExportCondition::Conflict`]. If exports differ, the condition's `reason` is that of each
     /// [`ConflictReason`] instead.
     ConflictState, ExportCondition::Conflict;
-    NoConflicts => False, "NoConflicts", Some(EventReason::NoConflicts), "all exporting clusters agree", "";
+    NoConflicts => False, "NoConflicts", Some(EventReason::NoConflicts), "all exporting clusters agree", "", "";
     Conflict => True, "Conflict", Some(EventReason::Conflict),
-        "exports of this name differ", "Make the exports equal; until then the oldest export wins";
+        "exports of this name differ", "Make the exports equal; until then the oldest export wins",
+        "The message has the field, the value in use, the cluster that wins, and how many clusters disagree. Then it says what \
+         *this* cluster has and should change, or which other clusters differ. Several reasons are joined with commas.";
 }
 
 condition! {
     /// Reasons of [`ExportCondition::Registered`].
     RegisteredReason, ExportCondition::Registered;
-    Registered => True, "Registered", None, "the ready endpoints are instances", "";
+    Registered => True, "Registered", None, "the ready endpoints are instances", "",
+        "The message also has what the user should know: [limits](../instances.md#limits), attributes that are left out, a TTL \
+         that cannot be changed, records of other types than requested.";
     Pending => False, "Pending", None,
         "the registration is under way, or it waits for what the message names",
-        "Wait, or look in `ledger show` for the older claim";
-    Disabled => False, "Disabled", None, "not requested, because of the annotation or `--instances=annotated`", "";
+        "Wait, or look in `ledger show` for the older claim",
+        "A new claim to a named target must have been visible for `--claim-delay`, or a cluster that cannot be read may have \
+         an older claim.";
+    Disabled => False, "Disabled", None, "not requested, because of the annotation or `--instances=annotated`", "",
+        "With `--instances=none` there is no such condition.";
     NameConflict => False, "NameConflict", Some(EventReason::NameConflict),
-        "an older claim holds the target", "Choose another service by annotation, or have the other claim removed";
+        "an older claim holds the target", "Choose another service by annotation, or have the other claim removed",
+        "The older claim, or the claim of the namespace whose own name it is; the message names it.";
     ForeignOwner => False, "ForeignOwner", Some(EventReason::ForeignOwner),
         "the Cloud Map service belongs to somebody else",
-        "Join it with `cloudmap-mcs/share` or `cloudmap-mcs/service`, or name another one";
+        "Join it with `cloudmap-mcs/share` or `cloudmap-mcs/service`, or name another one",
+        "A service of another ClusterSet needs `cloudmap-mcs/share`. A service of external-dns needs `cloudmap-mcs/share`, or \
+         `cloudmap-mcs/adopt` if that is [allowed](../operations.md#annotations-on-a-namespace). A service of ECS Service \
+         Connect is never joined. The controller looks again every 5 minutes.";
     NoNamespace => False, "NoNamespace", Some(EventReason::NoNamespace),
         "the Cloud Map namespace does not exist, and the controller does not create it",
-        "Create it, or name another one with `cloudmap-mcs/namespace`";
+        "Create it, or name another one with `cloudmap-mcs/namespace`", "";
     LimitExceeded => False, "LimitExceeded", Some(EventReason::LimitExceeded),
-        "a Cloud Map quota is exhausted", "Raise it, or spread the instances";
+        "a Cloud Map quota is exhausted", "Raise it, or spread the instances",
+        "The controller tries again every minute.";
     InvalidAnnotation => False, "InvalidAnnotation", Some(EventReason::InvalidAnnotation),
-        "an annotation is invalid", "The message says what to write, and where";
+        "an annotation is invalid", "The message says what to write, and where",
+        "Or the [Namespace](../operations.md#annotations-on-a-namespace) does not allow it. If the annotation says how to \
+         register (`adopt`, `dns-...`, `health-check`), existing instances stay and are kept up to date. If `instance-port` \
+         names a port that the Service does not have, existing instances keep their port, and new ones get the first port.";
     AddressFamilyMissing => False, "AddressFamilyMissing", Some(EventReason::AddressFamilyMissing),
         "endpoints lack what the service's DNS records require",
-        "Give the Service that IP family, or name a Cloud Map service with other records";
+        "Give the Service that IP family, or name a Cloud Map service with other records",
+        "Or somebody else uses their instance ids. The message counts them.";
     Failed => False, "Failed", Some(EventReason::Failed),
-        "AWS refused a call", "Remove the cause in the message: grant the permission, or set fewer attributes";
+        "AWS refused a call", "Remove the cause in the message: grant the permission, or set fewer attributes",
+        "For lack of permissions or another reason, or it has throttled for more than half a minute; the message has AWS's \
+         words. Or the instances would have [too many attributes](../instances.md#what); existing instances stay. The controller \
+         tries again, at least once a minute.";
 }
 
 condition! {
     /// Reasons of [`ImportCondition::Ready`].
     ImportReadyReason, ImportCondition::Ready;
-    Ready => True, "Ready", None, "the service can be used in this cluster", "";
+    Ready => True, "Ready", None, "the service can be used in this cluster", "", "";
     Pending => False, "Pending", None,
         "the derived Service or an EndpointSlice cannot be written",
-        "Remove the cause in the message: delete the foreign Service, or allow the write";
+        "Remove the cause in the message: delete the foreign Service, or allow the write",
+        "A foreign Service has its name, or the API server refuses it.";
     IpFamilyNotSupported => False, "IPFamilyNotSupported", None,
         "this cluster supports none of the IP families that the service is exported with",
-        "Export the service with an IP family of this cluster, too";
+        "Export the service with an IP family of this cluster, too", "";
 }
 
 condition! {
@@ -206,7 +236,8 @@ condition! {
     ImportStaleReason, ImportCondition::Stale;
     ClusterSilent => True, "ClusterSilent", Some(EventReason::ClusterSilent),
         "the clusters named in the message have been silent for 5 minutes or more",
-        "Check the controller there and its access to AWS. If a cluster is gone for good, `forget` it";
+        "Check the controller there and its access to AWS. If a cluster is gone for good, `forget` it",
+        "Their endpoints stay, unless `--stale-cluster-ttl` is set. The condition is absent while no cluster is silent.";
 }
 
 /// The rows of a ServiceExport.
@@ -309,7 +340,7 @@ pub struct Verdict {
 impl Verdict {
     /// The content of a condition, from a row of its table.
     pub fn new(row: impl Into<Row>, message: impl Into<String>) -> Self {
-        let Row { condition, status, reason, event, text: _, remedy: _ } = row.into();
+        let Row { condition, status, reason, event, text: _, remedy: _, more: _ } = row.into();
         Self { type_: condition, status, reason: reason.to_owned(), event, message: message.into() }
     }
 

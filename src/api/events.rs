@@ -21,8 +21,7 @@ impl Severity {
     }
 }
 
-/// The table of Events: an enum with a row for each reason. `docs/operations.md` has the same reasons for the same objects; a test
-/// compares them (`src/tests/vocabulary.rs`).
+/// The table of Events: an enum with a row for each reason. `docs/reference/conditions.md` is made of it (`make docs`).
 macro_rules! events {
     ($($variant:ident => $reason:literal, $severity:ident, [$($kind:literal),+], $text:literal;)+) => {
         /// `reason` of an Event.
@@ -58,6 +57,14 @@ macro_rules! events {
                     $(Self::$variant => &[$($kind),+],)+
                 }
             }
+
+            /// The meaning, in Markdown.
+            #[cfg(test)]
+            pub const fn text(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)+
+                }
+            }
         }
     };
 }
@@ -70,27 +77,27 @@ events! {
     Conflict => "Conflict", Warning, ["ServiceExport"], "exports of one name differ";
     NameConflict => "NameConflict", Warning, ["ServiceExport"], "another claim holds the target";
     AddressFamilyMissing => "AddressFamilyMissing", Warning, ["ServiceExport"], "endpoints lack what the service's DNS records require";
-    NoClusterSet => "NoClusterSet", Warning, ["ServiceExport", "Namespace"], "this cluster is in no ClusterSet";
-    ForeignObject => "ForeignObject", Warning, ["ServiceImport", "Service", "ServiceExport"], "a foreign object blocks an import";
-    SystemNamespace => "SystemNamespace", Warning, ["ServiceExport", "Namespace"], "no cluster imports the name";
-    ClusterSilent => "ClusterSilent", Warning, ["ServiceImport"], "clusters that export it are silent";
-    ClustersHeard => "ClustersHeard", Normal, ["ServiceImport"], "no cluster that exports it is silent any more";
-    AddressSkipped => "AddressSkipped", Warning, ["ServiceImport", "ServiceExport", "Service", "Ingress"], "addresses that cannot be endpoints are left out";
-    ImportFailed => "ImportFailed", Warning, ["Namespace"], "a Cloud Map namespace, or services in it, cannot be read";
-    InstanceSkipped => "InstanceSkipped", Warning, ["ServiceImport", "Namespace"], "foreign instances cannot be endpoints";
-    InstancesLeft => "InstancesLeft", Warning, ["Namespace"], "the former AWS controller of this cluster left instances";
-    ReconcileFailed => "ReconcileFailed", Warning, ["ServiceExport", "ServiceImport"], "writes to the API server fail repeatedly";
-    IpRegistered => "IPRegistered", Normal, ["Service", "Ingress"], "addresses were registered";
-    IpRemoved => "IPRemoved", Normal, ["Service", "Ingress"], "addresses were removed";
-    ServiceDeleted => "ServiceDeleted", Normal, ["Service"], "it was deleted, and its instances are withdrawn";
-    IngressDeleted => "IngressDeleted", Normal, ["Ingress"], "it was deleted, and its instances are withdrawn";
-    DnsAnswersLimited => "DnsAnswersLimited", Warning, ["Service", "Ingress"], "a DNS answer does not contain all healthy instances";
-    DiscoveryLimited => "DiscoveryLimited", Warning, ["Service", "Ingress"], "a discovery does not return all instances by default";
-    NearlyFull => "NearlyFull", Warning, ["Service", "Ingress"], "the Cloud Map service can take only few more instances";
-    TtlNotChanged => "TtlNotChanged", Warning, ["Service", "Ingress"], "AWS refuses to change the TTL";
-    RecordsDiffer => "RecordsDiffer", Warning, ["Service", "Ingress"], "the service has other types of records than requested";
-    DomainConflict => "DomainConflict", Warning, ["Service", "Ingress"], "another claim holds the name";
-    AwaitsClusters => "AwaitsClusters", Warning, ["Service", "Ingress"], "a cluster that may have an older claim cannot be read";
+    NoClusterSet => "NoClusterSet", Warning, ["ServiceExport", "Namespace"], "this cluster is in no ClusterSet, so nothing is exported, or imported from Cloud Map. Create the ClusterProperty `clusterset.k8s.io`, or set `--clusterset-id`";
+    ForeignObject => "ForeignObject", Warning, ["ServiceImport", "Service", "ServiceExport"], "a ServiceImport, or a Service with the derived name, that this controller did not create blocks an import. The Event is on that object and on this cluster's ServiceExport. Delete it, or stop whatever creates it";
+    SystemNamespace => "SystemNamespace", Warning, ["ServiceExport", "Namespace"], "the name is exported from a namespace of Kubernetes (`kube-*`) or of this controller, or is `default/kubernetes`. No cluster imports it";
+    ClusterSilent => "ClusterSilent", Warning, ["ServiceImport"], "its condition `Stale` appeared: clusters that export it are silent";
+    ClustersHeard => "ClustersHeard", Normal, ["ServiceImport"], "its condition `Stale` disappeared: no cluster that exports it is silent any more";
+    AddressSkipped => "AddressSkipped", Warning, ["ServiceImport", "ServiceExport", "Service", "Ingress"], "addresses [cannot be endpoints](../imports.md#addresses), in this cluster or in any. They are left out";
+    ImportFailed => "ImportFailed", Warning, ["Namespace"], "a Cloud Map namespace, or services in it, cannot be read; see [ecs.md](../ecs.md#what-to-look-at)";
+    InstanceSkipped => "InstanceSkipped", Warning, ["ServiceImport", "Namespace"], "foreign instances cannot be endpoints. The Event is on the Namespace if there is no ServiceImport";
+    InstancesLeft => "InstancesLeft", Warning, ["Namespace"], "with `--aws-mcs-compat`: instances in the form of the AWS controller say that this cluster exports a name that it does not export, and this controller did not register them; see [the move](../moving-from-aws-mcs-controller.md#what-the-flag-does)";
+    ReconcileFailed => "ReconcileFailed", Warning, ["ServiceExport", "ServiceImport"], "writes to the API server fail repeatedly. The controller keeps trying";
+    IpRegistered => "IPRegistered", Normal, ["Service", "Ingress"], "addresses of an annotated object were registered: one Event per change, with at most 8 addresses";
+    IpRemoved => "IPRemoved", Normal, ["Service", "Ingress"], "addresses of an annotated object were removed: one Event per change, with at most 8 addresses";
+    ServiceDeleted => "ServiceDeleted", Normal, ["Service"], "an annotated Service was deleted, and all of its instances are withdrawn";
+    IngressDeleted => "IngressDeleted", Normal, ["Ingress"], "an annotated Ingress was deleted, and all of its instances are withdrawn";
+    DnsAnswersLimited => "DnsAnswersLimited", Warning, ["Service", "Ingress"], "a DNS answer does not contain all healthy instances: a [limit](../instances.md#limits)";
+    DiscoveryLimited => "DiscoveryLimited", Warning, ["Service", "Ingress"], "a discovery does not return all instances by default: a [limit](../instances.md#limits)";
+    NearlyFull => "NearlyFull", Warning, ["Service", "Ingress"], "the Cloud Map service can take only few more instances: a [limit](../instances.md#limits)";
+    TtlNotChanged => "TtlNotChanged", Warning, ["Service", "Ingress"], "AWS refuses to change the TTL, and the controller tries again";
+    RecordsDiffer => "RecordsDiffer", Warning, ["Service", "Ingress"], "the service has other types of records than requested, which nobody can change";
+    DomainConflict => "DomainConflict", Warning, ["Service", "Ingress"], "another object has the name, by an older claim. The message names it. This object takes over when that claim is released";
+    AwaitsClusters => "AwaitsClusters", Warning, ["Service", "Ingress"], "a cluster has not been readable for more than 15 s, and may have claimed the name before; see `ledger show`";
     NamespacesUnknown => "NamespacesUnknown", Warning, ["Service", "Ingress"], "the Cloud Map namespaces cannot be listed";
     NotAllowed => "NotAllowed", Warning, ["Service", "Ingress"], "the Namespace does not allow it";
     NoAddress => "NoAddress", Warning, ["Service", "Ingress"], "there is no address to register under a host name";
@@ -101,11 +108,11 @@ events! {
     UnfitEndpoints => "UnfitEndpoints", Warning, ["Service", "Ingress"], "endpoints lack what the service's DNS records require";
     AccessDenied => "AccessDenied", Warning, ["Service", "Ingress"], "AWS denies a call";
     Throttled => "Throttled", Warning, ["Service", "Ingress"], "AWS has throttled calls for some time";
-    NoNamespace => "NoNamespace", Warning, ["ServiceExport", "Service", "Ingress", "Namespace"], "a Cloud Map namespace does not exist";
-    InvalidAnnotation => "InvalidAnnotation", Warning, ["ServiceExport", "Service", "Ingress", "Namespace"], "an annotation is invalid or not allowed";
+    NoNamespace => "NoNamespace", Warning, ["ServiceExport", "Service", "Ingress", "Namespace"], "a Cloud Map namespace does not exist. On a Namespace, it is one that it imports from; see [ecs.md](../ecs.md#what-to-look-at)";
+    InvalidAnnotation => "InvalidAnnotation", Warning, ["ServiceExport", "Service", "Ingress", "Namespace"], "an annotation is invalid or not allowed. The message says what to write, and where";
     ForeignOwner => "ForeignOwner", Warning, ["ServiceExport", "Service", "Ingress"], "the Cloud Map service belongs to somebody else";
     LimitExceeded => "LimitExceeded", Warning, ["ServiceExport", "Service", "Ingress"], "a Cloud Map quota is exhausted";
-    Failed => "Failed", Warning, ["ServiceExport", "Service", "Ingress"], "it cannot be exported or registered; the text says why";
+    Failed => "Failed", Warning, ["ServiceExport", "Service", "Ingress"], "it cannot be exported or registered; the message says why. On an annotated object, also that the ledger cannot be written, without which nothing is registered";
     DottedClusterId => "DottedClusterId", Warning, ["Lease"], "stock CoreDNS does not answer names of single pods for such a cluster id";
 }
 

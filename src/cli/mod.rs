@@ -147,6 +147,8 @@ pub struct RunArgs {
     pub instance_labels: Option<LabelKeys>,
     /// How many Cloud Map listings a second the drift checks of instances may use. This determines how often each target is
     /// checked (every 50 s for up to 500 targets); see the metric `cloudmap_mcs_instances_drift_period_seconds`.
+    ///
+    /// From 0.1 to 1000.
     #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value = "10", value_parser = rate)]
     pub drift_calls_per_second: f64,
 
@@ -156,6 +158,8 @@ pub struct RunArgs {
     pub domain_filter: Vec<String>,
     /// Only Cloud Map namespaces of this kind take the host names of annotated Services. Without it all do, including
     /// API-only ones. As in external-dns.
+    ///
+    /// Where namespaces of several kinds share a name, and the oldest is of another kind, names in it are refused.
     #[arg(long, env = "CLOUDMAP_MCS_AWS_ZONE_TYPE", value_name = "TYPE", value_enum)]
     pub aws_zone_type: Option<ZoneKind>,
     /// Owner id of the external-dns that this controller replaces. Where external-dns annotations name a service that
@@ -168,6 +172,8 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_POLICY", value_enum, default_value_t = Policy::Sync)]
     pub policy: Policy,
     /// Register nothing for annotated Services, and log what would be registered. Does not apply to ServiceExports.
+    ///
+    /// Nor to `leave`, which withdraws what was registered before.
     #[arg(long, env = "CLOUDMAP_MCS_DRY_RUN")]
     pub dry_run: bool,
 
@@ -184,6 +190,9 @@ pub struct RunArgs {
 
     /// Label selector of the namespaces that may export Services, as in `kubectl get -l`: `team in (a, b),!private`.
     /// ServiceExports in other namespaces report that they are not allowed. Without it all namespaces may export.
+    ///
+    /// Also `kubernetes.io/metadata.name notin (default, kube-system)`. Changes of labels take effect. Annotated Services are not
+    /// concerned.
     #[arg(long, env = "CLOUDMAP_MCS_EXPORT_NAMESPACES", value_name = "SELECTOR", value_parser = parsed::<NamespaceSelector>)]
     pub export_namespaces: Option<NamespaceSelector>,
 
@@ -194,6 +203,8 @@ pub struct RunArgs {
     pub import_from: Option<ImportFrom>,
     /// How many Cloud Map calls a second these imports may use. This determines how often each service is read; see the
     /// metric `cloudmap_mcs_import_period_seconds`. One call a second costs 2.63 USD a month.
+    ///
+    /// From 0.1 to 1000.
     #[arg(long, env = "CLOUDMAP_MCS_IMPORT_CALLS_PER_SECOND", value_name = "N", default_value = "60", value_parser = rate)]
     pub import_calls_per_second: f64,
 
@@ -208,10 +219,14 @@ pub struct RunArgs {
     pub ledger_tick: Duration,
     /// Remove the endpoints of a cluster whose ledger has not advanced for this long, at least 5m. Off by default, because
     /// the pods of a cluster still serve while its controller is down.
+    ///
+    /// They come back when it advances. Until then they stay removed, also across restarts of this controller.
     #[arg(long, env = "CLOUDMAP_MCS_STALE_CLUSTER_TTL", value_name = "DURATION", value_parser = stale_ttl)]
     pub stale_cluster_ttl: Option<Duration>,
 
     /// Address on which to serve /healthz, /readyz and /metrics.
+    ///
+    /// On nodes without IPv6: `0.0.0.0` with the same port.
     #[arg(long, env = "CLOUDMAP_MCS_LISTEN", value_name = "ADDRESS", default_value = "[::]:8080")]
     pub listen: SocketAddr,
     /// Address on which to serve a page for people: what `cloudmap-mcs status` says, in a browser. It only reads, but asks
@@ -219,6 +234,8 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_PAGE_LISTEN", value_name = "ADDRESS")]
     pub page_listen: Option<SocketAddr>,
     /// How many names to reconcile at once.
+    ///
+    /// From 1 to 256.
     #[arg(long, env = "CLOUDMAP_MCS_CONCURRENCY", value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,
@@ -276,6 +293,8 @@ pub struct IdentityArgs {
 #[derive(Debug, Clone, Args)]
 pub struct AwsArgs {
     /// AWS region of the registry. Without it: the SDK's default chain ($AWS_REGION, profile, instance metadata).
+    ///
+    /// Also the attribute `REGION` of instances.
     #[arg(long, env = "CLOUDMAP_MCS_REGION", value_name = "REGION")]
     pub region: Option<String>,
     /// Role to assume for all Cloud Map calls, with the credentials of the SDK's default chain (IRSA, Pod Identity, ...).

@@ -82,6 +82,19 @@ fn a_link_to_a_file_or_heading_that_there_is_not_is_found() {
     assert!(broken(&readme, "#nothing").is_some());
 }
 
+/// The site has exactly these pages: what is not in its table of contents, nobody finds.
+#[test]
+fn the_table_of_contents_has_every_document_once() {
+    let docs = root().join("docs");
+    let summary = docs.join("SUMMARY.md");
+    let mut listed: Vec<_> =
+        links(&fs::read_to_string(&summary).unwrap()).into_iter().map(|link| docs.join(link)).collect();
+    listed.retain(|path| !path.strip_prefix(&docs).unwrap().starts_with(".."));
+    listed.sort();
+    let documents: Vec<_> = files(&docs, "md").into_iter().filter(|path| *path != summary).collect();
+    assert_eq!(listed, documents, "in docs/SUMMARY.md on the left, in docs on the right");
+}
+
 /// A document that names a test that was renamed proves nothing.
 #[test]
 fn every_test_that_the_documents_name_exists() {

@@ -5,6 +5,7 @@ mod documents;
 mod layers;
 mod manifests;
 mod metrics;
+mod reference;
 mod scripts;
 mod vocabulary;
 
