@@ -50,7 +50,9 @@ if [ -z "${HELM:-}" ]; then
 fi
 export HELM
 PROMTOOL=${PROMTOOL:-$(promtool)}
-export PROMTOOL
+[ -n "${LUA:-}" ] || type -P lua5.4 lua >/dev/null || packages lua5.4 || true
+LUA=${LUA:-$(type -P lua5.4 || type -P lua || echo skip)}
+export PROMTOOL LUA
 # On clusters that one has, the page is looked at where there is a ChromeDriver.
 if [ -z "${CHROMEDRIVER:-}" ]; then
 	if [ -z "$GIVEN_CONTEXTS" ]; then CHROMEDRIVER=$(chromedriver); else CHROMEDRIVER=$(type -P chromedriver || echo skip); fi

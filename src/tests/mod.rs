@@ -6,6 +6,7 @@ mod layers;
 mod manifests;
 mod metrics;
 mod reference;
+mod samples;
 mod scripts;
 mod vocabulary;
 
