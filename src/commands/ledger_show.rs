@@ -183,3 +183,69 @@ fn endpoint_json(endpoint: &Endpoint) -> Value {
         "node": endpoint.node.as_deref(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path, sync::Arc, time::Duration};
+
+    use super::*;
+    use crate::{
+        cluster::record::Position,
+        ledger::{
+            head::{FORMAT, Head, Root},
+            records::Catalog,
+        },
+        model::{
+            ClaimOwner, Exported, Protocol, ServiceKey, ServicePort, Target,
+            fixtures::{mk_endpoint, mk_export},
+        },
+    };
+
+    /// A cluster that exports shop/web with two endpoints, one of them ready.
+    fn view(id: &str, age: Duration) -> ClusterView {
+        let key = ServiceKey::new("shop", "web");
+        let target = Target { namespace: "shop".into(), service: "web".into() };
+        let mut endpoints = vec![mk_endpoint([10, 0, 0, 1]), mk_endpoint([10, 0, 0, 2])];
+        endpoints[1].conditions.ready = false;
+        let mut export = mk_export(1);
+        export.target = Some(target.clone());
+        export.ports = vec![ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None }];
+        let claim = Registration {
+            target: target.clone(),
+            owner: ClaimOwner::export(&key),
+            claimed: 1_790_000_000,
+            retiring: false,
+        };
+        ClusterView {
+            id: id.into(),
+            head: Some(Arc::new(Head {
+                cluster: id.into(),
+                reads: FORMAT,
+                uid: "uid".into(),
+                position: Position { epoch: 3, seq: 17 },
+                presence: Presence::Live,
+                root: Root::empty(1),
+                delta: Arc::default(),
+                lease: Duration::from_mins(5),
+                written: 0,
+            })),
+            creator: Some("uid".into()),
+            state: Some(Arc::default()),
+            catalog: Catalog {
+                exports: [(key, Exported { export, endpoints })].into(),
+                registrations: [(target, claim)].into(),
+                ..Catalog::default()
+            },
+            age: Some(age),
+            pages: 2,
+            problems: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_document_shows_what_is_printed() {
+        let tables = tables(&[view("one", Duration::from_secs(2)), view("two", Duration::from_mins(9))]);
+        let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).unwrap();
+        assert!(document.contains(&format!("$ cloudmap-mcs ledger show\n{tables}```\n")), "{tables}");
+    }
+}

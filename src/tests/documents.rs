@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
+use clap::error::ErrorKind;
+
 use super::{files, root};
+use crate::cli::{Cli, PROGRAM};
 
 /// The text without fenced blocks of code, in which `](` means nothing and `#` begins no heading.
 fn prose(text: &str) -> String {
@@ -93,6 +96,57 @@ fn the_table_of_contents_has_every_document_once() {
     listed.sort();
     let documents: Vec<_> = files(&docs, "md").into_iter().filter(|path| *path != summary).collect();
     assert_eq!(listed, documents, "in docs/SUMMARY.md on the left, in docs on the right");
+}
+
+/// The commands of this program in blocks of code, without comments and what a shell does with them.
+fn commands(text: &str) -> Vec<Vec<String>> {
+    let mut fenced = false;
+    let mut code = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if fenced || line.starts_with("    ") {
+            code += line;
+            code.push('\n');
+        }
+    }
+    let code = code.replace("\\\n", " ");
+    let mut found = Vec::new();
+    for line in code.lines() {
+        let line = line.trim_start().trim_start_matches("$ ");
+        // `mcs` is a shell function that the documents define.
+        let given = ["cloudmap-mcs ", "kubectl mcs ", "mcs "].iter().find_map(|program| line.strip_prefix(program));
+        let Some(given) = given.or_else(|| line.split_once(" -- cloudmap-mcs ").map(|(_, given)| given)) else {
+            continue;
+        };
+        let words = given.split_whitespace().take_while(|word| !word.starts_with(['#', '|', '>', '<', '&', '"']));
+        let words: Vec<_> = words.map(|word| word.trim_end_matches(';').trim_matches('\'').to_owned()).collect();
+        // A shell function has its arguments elsewhere.
+        if !words.is_empty() {
+            found.push(words);
+        }
+    }
+    found
+}
+
+#[test]
+fn every_command_that_the_documents_show_can_be_typed() {
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for document in files(root(), "md") {
+        if document.ends_with("docs/reference/commands.md") {
+            continue;
+        }
+        for words in commands(&fs::read_to_string(&document).unwrap()) {
+            seen += 1;
+            if let Err(error) = Cli::of([PROGRAM.to_owned()].into_iter().chain(words.clone())) {
+                if !matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+                    wrong.push(format!("{}: {}: {error}", document.display(), words.join(" ")));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 15, "{seen}");
 }
 
 /// A document that names a test that was renamed proves nothing.

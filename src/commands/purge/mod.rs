@@ -187,7 +187,8 @@ impl Remains {
         }
         for Leftover { namespace, service, instances, superfluous } in &self.leftovers {
             let made = if *superfluous { ", and the service" } else { "" };
-            writeln!(out, "instances  {namespace}/{}: {}{made}", service.name, instances.join(" "))?;
+            let instances = if instances.is_empty() { "none".to_owned() } else { instances.join(" ") };
+            writeln!(out, "instances  {namespace}/{}: {instances}{made}", service.name)?;
         }
         for namespace in self.namespaces.iter().chain(&self.ledger_namespace) {
             writeln!(out, "namespace  {}", namespace.name)?;

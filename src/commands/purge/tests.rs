@@ -152,6 +152,34 @@ async fn a_clusters_leftovers_go_and_what_others_own_or_claim_stays() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_document_shows_what_is_printed() {
+    let fake = Fake::new();
+    drop((member(&fake, "my-dead-cluster", "my-service").await, member(&fake, "cluster-1", "web").await));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    {
+        let mut registry = fake.registry();
+        let shop = registry.add_namespace("shop", NamespaceKind::Http);
+        let creator = identity("cluster-1").creator_request_id(1);
+        for (name, cluster) in [("my-service", "my-dead-cluster"), ("old", "my-dead-cluster"), ("web", "cluster-1")] {
+            let service = registry.add_service(&shop, name, &creator, "");
+            let attributes = [(attributes::CLUSTERSET, "prod"), (attributes::CLUSTER, cluster)];
+            let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+            if name != "old" {
+                registry.instances.insert((service, format!("k8s-{name}-1").into()), attributes);
+            }
+        }
+    }
+    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let cluster = "my-dead-cluster".parse().unwrap();
+    let mut out = Vec::new();
+    Remains::find(&cloudmap, &clusterset(), Some(&cluster)).await.unwrap().list(&mut out).unwrap();
+    let said = String::from_utf8(out).unwrap();
+    let document = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/leaving.md");
+    let document = std::fs::read_to_string(document).unwrap();
+    assert!(document.contains(&format!("$ purge --cluster my-dead-cluster --dry-run\n{said}```\n")), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cluster_that_is_still_a_member_must_be_forgotten_first() {
     let fake = Fake::new();
     drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
