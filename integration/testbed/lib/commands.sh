@@ -46,7 +46,7 @@ command_up() {
 		case $1 in
 		--clusters) [[ ${2:-} =~ ^[1-$MAX_CLUSTERS]$ ]] || fail "--clusters takes a number from 1 to $MAX_CLUSTERS"; clusters=$2; shift ;;
 		--clusters=[1-$MAX_CLUSTERS]) clusters=${1#*=} ;;
-		*) misused "up does not take '$1'" ;;
+		*) fail "up does not take '$1'" ;;
 		esac
 		shift
 	done
@@ -90,7 +90,7 @@ command_down() {
 		[ -f "$REGISTRY/slot-${2:-}" ] || fail "--slot takes the number of a slot in use: $(cd "$REGISTRY" 2>/dev/null && echo slot-*)"
 		slot_use "$2"
 		;;
-	*) misused "down does not take '$option'" ;;
+	*) fail "down does not take '$option'" ;;
 	esac
 	one_at_a_time
 	[ "$option" = --slot ] || slot_held
