@@ -169,9 +169,10 @@ command_load_image() {
 
 # For images of others that cannot be pulled here, and of which only the usual tools are needed: agnhost's, socat and nc.
 command_stand_in() {
-	local root=$STATE/stand-in name program tars=()
+	local root name program tars=()
 	[ $# -gt 0 ] || fail "stand-in takes the names of images"
 	require_up
+	root=$STATE/stand-in
 	for program in socat nc; do
 		command -v $program >/dev/null || DEBIAN_FRONTEND=noninteractive quietly "$CACHE/apt.log" \
 			apt-get install -y --no-install-recommends socat netcat-openbsd
