@@ -138,10 +138,10 @@ fn every_command_that_the_documents_show_can_be_typed() {
         }
         for words in commands(&fs::read_to_string(&document).unwrap()) {
             seen += 1;
-            if let Err(error) = Cli::of([PROGRAM.to_owned()].into_iter().chain(words.clone())) {
-                if !matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-                    wrong.push(format!("{}: {}: {error}", document.display(), words.join(" ")));
-                }
+            if let Err(error) = Cli::of([PROGRAM.to_owned()].into_iter().chain(words.clone()))
+                && !matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
+            {
+                wrong.push(format!("{}: {}: {error}", document.display(), words.join(" ")));
             }
         }
     }
