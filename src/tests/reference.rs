@@ -95,7 +95,8 @@ fn commands() -> String {
 
 /// The commands that do something, with their names.
 fn leaves<'a>(command: &'a Command, name: &str, found: &mut Vec<(String, &'a Command)>) {
-    let children: Vec<_> = command.get_subcommands().filter(|child| child.get_name() != "help").collect();
+    let children: Vec<_> =
+        command.get_subcommands().filter(|child| child.get_name() != "help" && !child.is_hide_set()).collect();
     if children.is_empty() || command.get_name() == "iam" {
         found.push((name.to_owned(), command));
     }
