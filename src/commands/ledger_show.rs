@@ -49,7 +49,7 @@ fn tables(views: &[ClusterView]) -> String {
             catalog.exports.len().to_string(),
             catalog.exports.values().map(|exported| exported.endpoints.len()).sum::<usize>().to_string(),
             catalog.registrations.len().to_string(),
-            view.head.as_ref().map_or_else(String::new, |head| head.root.pages.len().to_string()),
+            view.state.as_ref().map_or_else(String::new, |_| view.pages.to_string()),
             if view.problems.is_empty() { "-".to_owned() } else { view.problems.join("; ") },
         ]);
         for (key, exported) in &catalog.exports {
