@@ -69,7 +69,7 @@ struct Peer {
     at_or_above: Duration,
     /// When its head was last present, whatever it contained, on the read clock.
     seen: Duration,
-    low: Option<(Position, u32)>,
+    low: Option<Low>,
     /// Whether the accepted position was lowered on purpose (R3), so that the record must follow.
     escaped: bool,
     applied: Option<Applied>,
@@ -79,6 +79,16 @@ struct Peer {
     lag: Option<Duration>,
     fetches: u64,
     failed_fetches: u64,
+}
+
+/// A head below the accepted position (R3).
+#[derive(Debug, Clone, Copy)]
+struct Low {
+    position: Position,
+    /// How often it was seen to advance.
+    advances: u32,
+    /// When this position was read last, on the read clock.
+    read: Duration,
 }
 
 /// The own head, as it was read back last.
@@ -310,13 +320,17 @@ impl Reader {
                 peer.low = None;
                 return;
             }
-            let (position, advances) = match peer.low {
-                None => (head.position, 0),
-                Some((low, advances)) if head.position > low => (head.position, advances + 1),
+            let begins = Low { position: head.position, advances: 0, read: read_clock };
+            let low = match peer.low {
+                None => begins,
+                Some(low) if head.position > low.position => Low { advances: low.advances + 1, ..begins },
+                Some(low) if head.position == low.position => Low { read: read_clock, ..low },
+                // It was forged as well: nothing follows it.
+                Some(low) if read_clock.saturating_sub(low.read) > self.timing.escape => begins,
                 Some(low) => low,
             };
-            peer.low = Some((position, advances));
-            if advances < LOW_ADVANCES {
+            peer.low = Some(low);
+            if low.advances < LOW_ADVANCES {
                 return;
             }
             peer.escaped = true;

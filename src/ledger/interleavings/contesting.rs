@@ -180,6 +180,24 @@ fn a_forged_epoch_mutes_nobody_for_good() {
 }
 
 #[test]
+fn a_forged_epoch_below_another_forged_one_mutes_nobody_for_good_either() {
+    let mut world = World::default();
+    let mut leader = with_pages(&mut world, "blue", 15);
+    let mut green = Process::elect(&mut world, "green");
+    pass(&mut world, &mut [&mut leader, &mut green], 5);
+    for epoch in [1 << 62, 1 << 61] {
+        let mut forged = Head::clone(&world.heads["blue"]);
+        forged.position = at(epoch, 1);
+        world.heads.insert("blue".into(), Arc::new(forged));
+        // Long enough that it is the newest of what is below the accepted one.
+        pass(&mut world, &mut [&mut green], 60);
+    }
+    leader.desire(&mut world, &state(0..16, 1));
+    pass(&mut world, &mut [&mut leader, &mut green], 240);
+    assert_eq!(green.applies("blue"), Some(state(0..16, 1)));
+}
+
+#[test]
 fn a_head_of_the_own_epoch_that_this_leader_never_sent_ends_the_epoch() {
     let mut world = World::default();
     let mut leader = with_pages(&mut world, "blue", 15);
