@@ -54,7 +54,7 @@ impl Admin {
 }
 
 /// Nodes without IPv6 cannot bind the default `[::]`. The same port on `0.0.0.0` works there.
-async fn bind(address: SocketAddr) -> std::io::Result<tokio::net::TcpListener> {
+pub(crate) async fn bind(address: SocketAddr) -> std::io::Result<tokio::net::TcpListener> {
     match tokio::net::TcpListener::bind(address).await {
         Err(_) if address.is_ipv6() && address.ip().is_unspecified() => {
             tokio::net::TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, address.port())).await

@@ -1,5 +1,7 @@
 //! Every label, annotation, well-known name and field manager that this project reads or writes.
 
+use crate::model::ServiceKey;
+
 /// Prefix of this project's own labels and annotations.
 pub const DOMAIN: &str = "cloudmap-mcs";
 
@@ -27,6 +29,14 @@ pub const MCS_RELEASE_VERSION: &str = "v0.5.2";
 
 /// The value of [`LABEL_CRD_SCHEMA_REVISION`].
 pub const MCS_SCHEMA_REVISION: &str = "0";
+
+/// The zone of the ClusterSet in DNS (KEP-1645).
+pub const ZONE: &str = "clusterset.local";
+
+/// The name of an imported Service in DNS, without the last dot (KEP-1645).
+pub fn dns_name(key: &ServiceKey) -> String {
+    format!("{}.{}.svc.{ZONE}", key.name, key.namespace)
+}
 
 /// Name of the ClusterProperty with the cluster's id (KEP-2149).
 pub const PROPERTY_CLUSTER_ID: &str = "cluster.clusterset.k8s.io";

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::ClusterArgs;
+use crate::api::names;
 
 /// The commands for CoreDNS.
 #[derive(Debug, Subcommand)]
@@ -32,7 +33,7 @@ pub struct CorednsPlace {
     #[arg(long, value_name = "NAME", default_value = "coredns")]
     pub deployment: String,
     /// Zone of the ClusterSet.
-    #[arg(long, value_name = "ZONE", default_value = "clusterset.local", value_parser = zone)]
+    #[arg(long, value_name = "ZONE", default_value = names::ZONE, value_parser = zone)]
     pub zone: String,
 }
 

@@ -156,6 +156,11 @@ impl Namespace {
     pub fn precedence(&self) -> (i64, NamespaceKind, &str) {
         (self.created, self.kind, &self.id)
     }
+
+    /// The one of these that its name stands for: of several with the name, the first one by [`Self::precedence`].
+    pub fn named<'a>(all: &'a [Self], name: &str) -> Option<&'a Self> {
+        all.iter().filter(|namespace| *namespace.name == *name).min_by_key(|namespace| namespace.precedence())
+    }
 }
 
 /// Kinds of namespaces, in the order of precedence if several were created at the same moment.

@@ -1,13 +1,11 @@
 //! `ledger show`: the ledger as tables or JSON.
 
-use std::io::Write as _;
-
 use serde_json::{Value, json};
 
-use super::table::{Table, human, time};
+use super::table::{self, Table, human, time};
 use crate::{
     app::connect,
-    cli::{OutputFormat, ShowArgs},
+    cli::ShowArgs,
     ledger::{
         head::Presence,
         show::{ClusterView, read_all},
@@ -23,15 +21,8 @@ pub(super) async fn show(args: ShowArgs) -> anyhow::Result<()> {
         views.retain(|view| *view.id == *cluster.as_str());
         anyhow::ensure!(!views.is_empty(), "the ClusterSet {clusterset} has no cluster {cluster}");
     }
-    let text = match args.output {
-        OutputFormat::Table => tables(&views),
-        OutputFormat::Json => {
-            let clusters = clusters_json(&views);
-            serde_json::to_string_pretty(&json!({ "clusterset": clusterset.as_str(), "clusters": clusters }))? + "\n"
-        }
-    };
-    std::io::stdout().write_all(text.as_bytes())?;
-    Ok(())
+    let json = || json!({ "clusterset": clusterset.as_str(), "clusters": clusters_json(&views) });
+    table::print(args.output, || tables(&views), json)
 }
 
 fn tables(views: &[ClusterView]) -> String {
@@ -186,60 +177,26 @@ fn endpoint_json(endpoint: &Endpoint) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path, sync::Arc, time::Duration};
+    use std::{fs, path::Path, time::Duration};
 
     use super::*;
     use crate::{
-        cluster::record::Position,
-        ledger::{
-            head::{FORMAT, Head, Root},
-            records::Catalog,
-        },
-        model::{
-            ClaimOwner, Exported, Protocol, ServiceKey, ServicePort, Target,
-            fixtures::{mk_endpoint, mk_export},
-        },
+        commands::status,
+        model::{Protocol, ServicePort},
     };
 
     /// A cluster that exports shop/web with two endpoints, one of them ready.
     fn view(id: &str, age: Duration) -> ClusterView {
-        let key = ServiceKey::new("shop", "web");
-        let target = Target { namespace: "shop".into(), service: "web".into() };
-        let mut endpoints = vec![mk_endpoint([10, 0, 0, 1]), mk_endpoint([10, 0, 0, 2])];
-        endpoints[1].conditions.ready = false;
-        let mut export = mk_export(1);
-        export.target = Some(target.clone());
-        export.ports = vec![ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None }];
-        let claim = Registration {
-            target: target.clone(),
-            owner: ClaimOwner::export(&key),
-            claimed: 1_790_000_000,
-            retiring: false,
-        };
-        ClusterView {
-            id: id.into(),
-            head: Some(Arc::new(Head {
-                cluster: id.into(),
-                reads: FORMAT,
-                uid: "uid".into(),
-                position: Position { epoch: 3, seq: 17 },
-                presence: Presence::Live,
-                root: Root::empty(1),
-                delta: Arc::default(),
-                lease: Duration::from_mins(5),
-                written: 0,
-            })),
-            creator: Some("uid".into()),
-            state: Some(Arc::default()),
-            catalog: Catalog {
-                exports: [(key, Exported { export, endpoints })].into(),
-                registrations: [(target, claim)].into(),
-                ..Catalog::default()
-            },
-            age: Some(age),
-            pages: 2,
-            problems: Vec::new(),
+        let mut view = ClusterView { age: Some(age), ..status::tests::view(id) };
+        for exported in view.catalog.exports.values_mut() {
+            let http = ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None };
+            exported.export.ports = vec![http];
+            exported.export.target = view.catalog.registrations.keys().next().cloned();
         }
+        for claim in view.catalog.registrations.values_mut() {
+            claim.claimed = 1_790_000_000;
+        }
+        view
     }
 
     #[test]

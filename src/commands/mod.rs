@@ -13,12 +13,11 @@ mod purge;
 mod status;
 mod table;
 
-pub use self::doctor::report as doctor_report;
-
 use std::{io::Write as _, process::ExitCode};
 
 use anyhow::Context as _;
 
+pub use self::doctor::report as doctor_report;
 use crate::{
     api, app,
     cli::{Command, LedgerCommand, RunArgs},

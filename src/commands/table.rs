@@ -1,6 +1,24 @@
 //! Output for people: tables, ages, times.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{fmt::Write as _, io::Write as _, time::Duration};
+
+use serde_json::Value;
+
+use crate::cli::OutputFormat;
+
+/// Prints a report in the form that was asked for.
+pub(super) fn print(
+    output: OutputFormat,
+    table: impl FnOnce() -> String,
+    json: impl FnOnce() -> Value,
+) -> anyhow::Result<()> {
+    let text = match output {
+        OutputFormat::Table => table(),
+        OutputFormat::Json => serde_json::to_string_pretty(&json())? + "\n",
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
 
 /// A time in seconds since 1970, for people.
 pub(super) fn time(seconds: i64) -> String {
@@ -29,6 +47,21 @@ impl<const N: usize> Table<N> {
 
     pub(super) fn row(&mut self, cells: [String; N]) {
         self.rows.push(cells);
+    }
+
+    /// A row whose last cell is a text, and below that what to do. Errors of AWS have several lines: they become one.
+    pub(super) fn finding(&mut self, mut cells: [String; N], remedy: Option<&String>) {
+        if let Some(text) = cells.last_mut() {
+            *text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        }
+        self.row(cells);
+        if let Some(remedy) = remedy {
+            let mut cells = [const { String::new() }; N];
+            if let Some(last) = cells.last_mut() {
+                *last = format!("-> {remedy}");
+            }
+            self.row(cells);
+        }
     }
 }
 

@@ -94,6 +94,16 @@ impl Catalog {
         }
         catalog
     }
+
+    /// How many instances the exports of the cluster have in each target, if all that it claims is done: one for each ready
+    /// endpoint. Those of annotated Services are not known: their endpoints are not in the ledger.
+    pub fn instances(&self) -> impl Iterator<Item = (&Target, usize)> {
+        let claims = self.registrations.iter().filter(|(_, claim)| !claim.retiring);
+        claims.map(|(target, claim)| {
+            let export = (!claim.owner.is_ingress()).then(|| self.exports.get(&claim.owner.key())).flatten();
+            (target, export.map_or(0, Exported::ready))
+        })
+    }
 }
 
 /// The services whose export or endpoints differ between two maps.

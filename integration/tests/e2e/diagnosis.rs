@@ -45,6 +45,17 @@ async fn create_reader(cluster: &Cluster, name: &str) -> Result<()> {
     cluster.apply(&system, binding).await.map(drop)
 }
 
+/// Removes it, with the pods in which it ran commands.
+async fn remove_reader(cluster: &Cluster, name: &str) -> Result<()> {
+    let system = system_namespace();
+    for number in 0..COMMANDS.load(Ordering::Relaxed) {
+        cluster.delete(POD, &system, &pod_name(name, number)).await?;
+    }
+    cluster.delete(SERVICE_ACCOUNT, &system, name).await?;
+    cluster.delete(CLUSTER_ROLE_BINDING, "", name).await?;
+    cluster.delete(ROLE_BINDING, &system, name).await
+}
+
 /// Runs `cloudmap-mcs` in a pod of its own: with the image and the settings of the controller, as the reader. A kubelet now
 /// and then has no log of a container that ended at once, and says so instead of it: then again, in another pod.
 async fn run_as(cluster: &Cluster, reader: &str, arguments: &[&str]) -> Result<Ended> {
@@ -107,12 +118,7 @@ async fn readers_are_told_what_holds_a_name_up_and_gather_everything() {
         }
         let outcome = follow(world, reader).await;
         for cluster in [source, other] {
-            for number in 0..COMMANDS.load(Ordering::Relaxed) {
-                cluster.delete(POD, &system_namespace(), &pod_name(reader, number)).await?;
-            }
-            cluster.delete(SERVICE_ACCOUNT, &system_namespace(), reader).await?;
-            cluster.delete(CLUSTER_ROLE_BINDING, "", reader).await?;
-            cluster.delete(ROLE_BINDING, &system_namespace(), reader).await?;
+            remove_reader(cluster, reader).await?;
         }
         outcome
     })
@@ -208,12 +214,7 @@ async fn doctor_finds_clusters_well_tries_the_network_and_leaves_nothing() {
         let reader = world.namespace.as_str();
         create_reader(source, reader).await?;
         let ended = run_as(source, reader, &["doctor"]).await;
-        for number in 0..COMMANDS.load(Ordering::Relaxed) {
-            source.delete(POD, &system_namespace(), &pod_name(reader, number)).await?;
-        }
-        source.delete(SERVICE_ACCOUNT, &system_namespace(), reader).await?;
-        source.delete(CLUSTER_ROLE_BINDING, "", reader).await?;
-        source.delete(ROLE_BINDING, &system_namespace(), reader).await?;
+        remove_reader(source, reader).await?;
         let ended = ended?;
         says(&ended, 0, &["0 failed", "WriteTheLedger: ", "so its role may write", "USD a month"])?;
         holds(!ended.output.contains("not read"), "the reader may read everything", &ended.output)

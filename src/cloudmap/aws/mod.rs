@@ -17,12 +17,6 @@ use std::{
     time::Duration,
 };
 
-use self::endpoint::{NoHostPrefix, is_url};
-pub use self::{endpoint::Endpoint, error::answered};
-use super::{
-    CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Namespace, NewService, Operation,
-    OperationId, OperationState, Service, ServiceChange,
-};
 use async_trait::async_trait;
 use aws_config::{
     BehaviorVersion, Region, SdkConfig, retry::RetryConfig, sts::AssumeRoleProvider, timeout::TimeoutConfig,
@@ -40,6 +34,13 @@ use aws_sdk_servicediscovery::{
         NamespaceFilter, NamespaceFilterName, ServiceFilter, ServiceFilterName, ServiceTypeOption, Tag,
         error::DuplicateRequest,
     },
+};
+
+use self::endpoint::{NoHostPrefix, is_url};
+pub use self::{endpoint::Endpoint, error::answered};
+use super::{
+    CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Namespace, NewService, Operation,
+    OperationId, OperationState, Service, ServiceChange,
 };
 
 /// Deadline of one request, from signing to the last byte of the answer.

@@ -10,7 +10,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, io::Write as _, process::ExitCode};
+use std::{collections::BTreeSet, process::ExitCode};
 
 use futures::future::join_all;
 use kube::Client;
@@ -24,7 +24,8 @@ use self::{
 };
 use crate::{
     app::connect,
-    cli::{ClusterArgs, DoctorArgs, OutputFormat, ProbeArgs, ProbeCommand},
+    cli::{ClusterArgs, DoctorArgs, ProbeArgs, ProbeCommand},
+    commands::table,
 };
 
 pub(super) async fn probe(command: ProbeCommand) -> anyhow::Result<()> {
@@ -33,11 +34,7 @@ pub(super) async fn probe(command: ProbeCommand) -> anyhow::Result<()> {
 
 pub(super) async fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let report = examine(&args).await?;
-    let text = match args.output {
-        OutputFormat::Table => report.table(),
-        OutputFormat::Json => serde_json::to_string_pretty(&report.json())? + "\n",
-    };
-    std::io::stdout().write_all(text.as_bytes())?;
+    table::print(args.output, || report.table(), || report.json())?;
     Ok(if report.count(State::Fail) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

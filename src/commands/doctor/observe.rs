@@ -30,6 +30,7 @@ use crate::{
         objects::ClusterProperty,
         reader::{Unread, read},
     },
+    commands::status::Leader,
     env,
     model::{ServiceKey, addresses::Range},
 };
@@ -73,6 +74,8 @@ pub(super) struct Seen {
     pub(super) crds: Vec<(String, Read<Option<Crd>>)>,
     pub(super) controller: Read<Option<Controller>>,
     pub(super) lease: Read<Option<Leader>>,
+    /// When the Lease was read, by the API server's clock if it is known.
+    pub(super) read: Timestamp,
     pub(super) uid: Read<Arc<str>>,
     pub(super) properties: Read<Vec<ClusterProperty>>,
     pub(super) access: Read<Vec<Access>>,
@@ -101,18 +104,6 @@ pub(super) struct Controller {
     /// Its environment, as far as ConfigMaps and values have it.
     pub(super) settings: BTreeMap<String, String>,
     pub(super) template: PodSpec,
-}
-
-/// The Lease.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Leader {
-    pub(super) holder: Option<String>,
-    /// When it was renewed, by the clock of the holder's node.
-    pub(super) renewed: Option<Timestamp>,
-    /// The time when it was read, by the API server's clock if it is known.
-    pub(super) read: Timestamp,
-    /// Why the holder would rather not lead.
-    pub(super) yields: Option<String>,
 }
 
 /// A ServiceImport with IPs.
@@ -155,7 +146,6 @@ pub(super) fn kube_dns() -> coredns::Place {
 /// Why the API server does not answer.
 pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> {
     let (version, ahead) = version(client).await.map_err(|why| why.to_string())?;
-    let now = || env::timestamp().checked_add(ahead.unwrap_or_default()).unwrap_or_default();
     let leases: Api<Lease> = Api::namespaced(client.clone(), own);
     let controller = controller(client, own).await;
     let account = controller.as_ref().ok().and_then(|it| it.as_ref()).map(|it| it.account.clone());
@@ -179,7 +169,8 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
         ahead,
         crds,
         controller,
-        lease: lease.map(|lease| lease.map(|lease| leader(lease, now()))),
+        lease: lease.map(|lease| lease.map(Leader::from)),
+        read: env::timestamp().checked_add(ahead.unwrap_or_default()).unwrap_or_default(),
         uid: uid.map_err(Unread::from),
         properties: properties.map_err(Unread::from),
         access,
@@ -258,17 +249,6 @@ async fn settings(client: &Client, own: &str, container: &Container) -> BTreeMap
     let values = container.env.iter().flatten().filter_map(|it| Some((it.name.clone(), it.value.clone()?)));
     settings.extend(values);
     settings
-}
-
-fn leader(lease: Lease, now: Timestamp) -> Leader {
-    let mut annotations = lease.metadata.annotations.unwrap_or_default();
-    let spec = lease.spec.unwrap_or_default();
-    Leader {
-        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
-        renewed: spec.renew_time.map(|time| time.0),
-        read: now,
-        yields: annotations.remove(lease::YIELDS),
-    }
 }
 
 async fn dns(client: &Client) -> Read<coredns::Observed> {

@@ -20,7 +20,7 @@ use crate::{
         self, CLUSTERSET_TAG,
         show::{self, ClusterView},
     },
-    model::{ClaimOwner, ClusterSetId, Target},
+    model::{ClusterSetId, Target},
 };
 
 /// How long a listing may take.
@@ -92,10 +92,8 @@ impl Ledger {
             if let Some(head) = view.head.as_ref().filter(|head| head.is_live()) {
                 ledger.heads.insert(view.id.to_string(), (view.age, head.uid.to_string()));
             }
-            for (target, claim) in view.catalog.registrations.iter().filter(|(_, claim)| !claim.retiring) {
-                let mut exports = view.catalog.exports.iter();
-                let of_claim = exports.find(|(key, _)| claim.owner.is_same_service(&ClaimOwner::export(key)));
-                *ledger.instances.entry(target.clone()).or_default() += of_claim.map_or(0, |(_, it)| it.ready());
+            for (target, count) in view.catalog.instances() {
+                *ledger.instances.entry(target.clone()).or_default() += count;
             }
         }
         ledger
@@ -211,17 +209,15 @@ async fn tagged(
         tagged.insert(CLUSTERSET_TAG.to_owned(), service.id);
     }
     let targets: BTreeSet<_> = views.iter().flat_map(|view| view.catalog.registrations.keys()).collect();
-    if let Some(target) = targets.first() {
-        let of_target = namespaces.iter().filter(|namespace| namespace.name == target.namespace);
-        if let Some(namespace) = of_target.min_by_key(|namespace| namespace.precedence()) {
-            let services = cloudmap.list_services(&namespace.id).await.unwrap_or_default();
-            let service = services.into_iter().find(|service| service.name == target.service);
-            // A service that was joined has no such tag.
-            if let Some(service) = service
-                && cloudmap.list_tags(&service.arn).await.is_ok_and(|tags| tags.contains_key(OWNER_TAG))
-            {
-                tagged.insert(OWNER_TAG.to_owned(), service.id);
-            }
+    if let Some(target) = targets.first()
+        && let Some(namespace) = Namespace::named(namespaces, &target.namespace)
+    {
+        let services = cloudmap.list_services(&namespace.id).await.unwrap_or_default();
+        // A service that was joined has no such tag.
+        if let Some(service) = services.into_iter().find(|service| service.name == target.service)
+            && cloudmap.list_tags(&service.arn).await.is_ok_and(|tags| tags.contains_key(OWNER_TAG))
+        {
+            tagged.insert(OWNER_TAG.to_owned(), service.id);
         }
     }
     tagged

@@ -100,12 +100,8 @@ impl Report {
         let answer = format!("{} checks: {failed} failed, {warned} warned, {skipped} were skipped", self.0.len());
         let mut table = Table::new(["STATE", "WHERE", "SUBJECT", "FINDING"]);
         for Finding { state, place, subject, what, remedy } in &self.0 {
-            // Errors of AWS have several lines.
-            let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
-            table.row([state.as_str().to_owned(), place.clone(), (*subject).to_owned(), what]);
-            if let Some(remedy) = remedy {
-                table.row([String::new(), String::new(), String::new(), format!("-> {remedy}")]);
-            }
+            let cells = [state.as_str().to_owned(), place.clone(), (*subject).to_owned(), what.clone()];
+            table.finding(cells, remedy.as_ref());
         }
         format!("{answer}\n\n{table}")
     }

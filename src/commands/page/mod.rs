@@ -28,6 +28,7 @@ use tokio::{
 
 use super::status::{self, Cluster, Observer};
 use crate::{
+    admin,
     app::connect,
     cli::{PageArgs, PlaceArgs},
     cloudmap::CloudMap,
@@ -68,8 +69,7 @@ pub(super) async fn serve(
     say: impl FnOnce(SocketAddr) -> std::io::Result<()>,
 ) -> anyhow::Result<()> {
     let client = connect::kubernetes(&place.kube).await?;
-    let listener =
-        tokio::net::TcpListener::bind(listen).await.with_context(|| format!("failed to serve the page on {listen}"))?;
+    let listener = admin::bind(listen).await.with_context(|| format!("failed to serve the page on {listen}"))?;
     let address = listener.local_addr()?;
     say(address)?;
     let page = Page { client, place, cloudmap: Mutex::default(), seen: Mutex::default(), names: Semaphore::new(NAMES) };

@@ -78,17 +78,11 @@ fn of_import(import: &ServiceImport) -> Value {
 fn cost(views: &[ClusterView]) -> Value {
     let live: Vec<_> = views.iter().filter(|view| view.head.as_ref().is_some_and(|head| head.is_live())).collect();
     let rows: usize = live.iter().map(|view| 1 + view.pages).sum();
-    let instances: usize = live.iter().map(|view| instances(view)).sum();
+    let instances: usize = live.iter().flat_map(|view| view.catalog.instances()).map(|(_, count)| count).sum();
     let reads_usd = Estimate::of_discovery(live.len() as f64).usd;
     let (rows_usd, instances_usd) = (rows as f64 * USD_PER_INSTANCE, instances as f64 * USD_PER_INSTANCE);
     json!({
         "clusters": live.len(), "readsUsd": reads_usd, "rows": rows, "rowsUsd": rows_usd,
         "instances": instances, "instancesUsd": instances_usd, "usd": reads_usd + rows_usd + instances_usd,
     })
-}
-
-/// How many instances a cluster has registered for its exports, if all that it claims is done.
-fn instances(view: &ClusterView) -> usize {
-    let claims = view.catalog.registrations.values().filter(|claim| !claim.retiring && !claim.owner.is_annotated());
-    claims.filter_map(|claim| view.catalog.exports.get(&claim.owner.key())).map(Exported::ready).sum()
 }

@@ -7,17 +7,13 @@ mod report;
 #[cfg(test)]
 pub(in crate::commands) mod tests;
 
-use std::{io::Write as _, process::ExitCode};
+use std::process::ExitCode;
 
 pub(super) use self::{
-    observe::{Cluster, Objects, Observer},
+    observe::{Cluster, Leader, Objects, Observer},
     report::Report,
 };
-use crate::{
-    app::connect,
-    cli::{OutputFormat, StatusArgs},
-    model::ServiceKey,
-};
+use crate::{app::connect, cli::StatusArgs, commands::table, model::ServiceKey};
 
 /// The report on the whole ClusterSet, or on one Kubernetes namespace, with what it is made from.
 pub(super) async fn overview(observer: &Observer<'_>, namespace: Option<&str>) -> (Cluster, Objects, Report) {
@@ -42,10 +38,6 @@ pub(super) async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
     } else {
         overview(&observer, namespace.as_deref()).await.2
     };
-    let text = match output {
-        OutputFormat::Table => report.table(),
-        OutputFormat::Json => serde_json::to_string_pretty(&report.json())? + "\n",
-    };
-    std::io::stdout().write_all(text.as_bytes())?;
+    table::print(output, || report.table(), || report.json())?;
     Ok(if report.first_wrong().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -26,11 +26,6 @@ use crate::{
     model::{ClaimOwner, Exported, Registration, ServiceKey, Target},
 };
 
-/// The name in DNS, without the last dot.
-pub(super) fn dns_name(key: &ServiceKey) -> String {
-    format!("{}.{}.svc.clusterset.local", key.name, key.namespace)
-}
-
 /// The targets to which some cluster has a claim, or waits for one, for the ServiceExport or Service of this name.
 pub(super) fn targets(views: &[ClusterView], key: &ServiceKey) -> BTreeSet<Target> {
     views.iter().flat_map(|view| claims(view, key)).map(|(claim, _)| claim.target.clone()).collect()
@@ -410,7 +405,7 @@ impl<'a> Follow<'a> {
 
     fn dns(&self) -> Finding {
         let about = "DNS";
-        let name = dns_name(&self.name.key);
+        let name = names::dns_name(&self.name.key);
         let import = match &self.name.import {
             Err(_) => {
                 let text = format!("{name} was not judged, because the ServiceImport was not read");

@@ -52,13 +52,14 @@ pub(in crate::commands) struct Cluster {
 
 /// The Lease.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Leader {
-    pub(super) holder: Option<String>,
-    pub(super) acquired: Option<Timestamp>,
-    pub(super) renewed: Option<Timestamp>,
-    pub(super) transitions: i32,
+pub(in crate::commands) struct Leader {
+    pub(in crate::commands) holder: Option<String>,
+    pub(in crate::commands) acquired: Option<Timestamp>,
+    /// By the clock of the holder's Node.
+    pub(in crate::commands) renewed: Option<Timestamp>,
+    pub(in crate::commands) transitions: i32,
     /// Why it would rather not lead.
-    pub(super) yields: Option<String>,
+    pub(in crate::commands) yields: Option<String>,
 }
 
 /// The registry was not read.
@@ -246,7 +247,7 @@ impl<'a> Observer<'a> {
             return Dns::NotAsked;
         }
         // With the last dot, so that no search domain is tried.
-        let question = format!("{}.:0", super::name::dns_name(key));
+        let question = format!("{}.:0", names::dns_name(key));
         Dns::Asked(match timeout(DNS_PATIENCE, tokio::net::lookup_host(question)).await {
             Err(_) => Err(format!("no answer within {} s", DNS_PATIENCE.as_secs())),
             Ok(Err(error)) => Err(error.to_string()),
@@ -278,8 +279,7 @@ async fn instances(
     namespaces: &[RegistryNamespace],
     target: &Target,
 ) -> Result<Option<Instances>, cloudmap::Error> {
-    let of_target = namespaces.iter().filter(|namespace| namespace.name == target.namespace);
-    let Some(namespace) = of_target.min_by_key(|namespace| namespace.precedence()) else { return Ok(None) };
+    let Some(namespace) = RegistryNamespace::named(namespaces, &target.namespace) else { return Ok(None) };
     let found =
         cloudmap.discover_instances(&namespace.http_name, &target.service, &BTreeMap::new(), Lane::Instances).await;
     match found {

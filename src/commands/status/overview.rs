@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
+    jiff::Timestamp,
+};
+
 use super::{
     observe::{Cluster, Dark, Leader, Objects, Read},
     report::{Finding, Report, State},
@@ -15,10 +20,6 @@ use crate::{
     commands::{ledger_show, table::human},
     ledger::show::ClusterView,
     model::Exported,
-};
-use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
-    jiff::Timestamp,
 };
 
 /// A Lease that was not renewed for this long has no leader, unless the clock here is wrong: renewals come every 3 s.

@@ -107,12 +107,7 @@ impl Report {
         let mut table = Table::new(["WHAT", "STATE", "AGE", "FINDING"]);
         for Finding { about, state, age, text, remedy } in &self.findings {
             let age = age.map_or_else(String::new, human);
-            // Errors of AWS have several lines.
-            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            table.row([about.clone(), state.as_str().to_owned(), age, text]);
-            if let Some(remedy) = remedy {
-                table.row([String::new(), String::new(), String::new(), format!("-> {remedy}")]);
-            }
+            table.finding([about.clone(), state.as_str().to_owned(), age, text.clone()], remedy.as_ref());
         }
         format!("{answer}\n\n{table}")
     }

@@ -59,7 +59,7 @@ pub(in crate::commands) fn condition(kind: &str, status: &str, reason: &str) -> 
 }
 
 /// A cluster of the ledger with two endpoints of the name, one of them ready, and a claim.
-fn view(id: &str) -> ClusterView {
+pub(in crate::commands) fn view(id: &str) -> ClusterView {
     let mut endpoints = vec![mk_endpoint([10, 0, 0, 1]), mk_endpoint([10, 0, 0, 2])];
     endpoints[1].conditions.ready = false;
     let claim = Registration { target: target(), owner: ClaimOwner::export(&key()), claimed: 1, retiring: false };

@@ -180,16 +180,22 @@ fn who_left_and_was_purged_has_left_for_the_next_leader_too() {
     assert_eq!(green.applies("blue"), Some(state(0..3, 2)));
 }
 
+/// `blue` continues as `navy`, and `green` has seen that.
+fn rename(world: &mut World) -> (Process, Process) {
+    let old = with_pages(world, "blue", 15);
+    let mut green = Process::elect(world, "green");
+    drop(old);
+    let mut new = Process::elect_with(world, "navy", "uid-blue", limits(), None);
+    new.desire(world, &state(0..15, 1));
+    pass(world, &mut [&mut new, &mut green], 300);
+    assert!(green.remote("blue").unwrap().left && green.applies("navy").is_some());
+    (new, green)
+}
+
 #[test]
 fn an_id_left_for_one_that_was_purged_has_left_for_the_next_leader_too() {
     let mut world = World::default();
-    let old = with_pages(&mut world, "blue", 15);
-    let mut green = Process::elect(&mut world, "green");
-    drop(old);
-    let mut new = Process::elect_with(&mut world, "navy", "uid-blue", limits(), None);
-    new.desire(&mut world, &state(0..15, 1));
-    pass(&mut world, &mut [&mut new, &mut green], 300);
-    assert!(green.remote("blue").unwrap().left && green.applies("navy").is_some());
+    let (mut new, mut green) = rename(&mut world);
     world.set_leaving("uid-blue");
     new.desire(&mut world, &Arc::default());
     pass(&mut world, &mut [&mut new, &mut green], 90);
@@ -206,13 +212,7 @@ fn an_id_left_for_one_that_was_purged_has_left_for_the_next_leader_too() {
 #[test]
 fn a_former_id_that_left_and_is_gone_stays_until_this_process_has_read_its_successor() {
     let mut world = World::default();
-    let old = with_pages(&mut world, "blue", 15);
-    let mut green = Process::elect(&mut world, "green");
-    drop(old);
-    let mut new = Process::elect_with(&mut world, "navy", "uid-blue", limits(), None);
-    new.desire(&mut world, &state(0..15, 1));
-    pass(&mut world, &mut [&mut new, &mut green], 300);
-    assert!(green.remote("blue").unwrap().left && green.applies("navy").is_some());
+    let (mut new, green) = rename(&mut world);
     drop(green);
     let without =
         |id: &str, world: &mut World| -> Heads { world.discover().into_iter().filter(|(at, _)| **at != *id).collect() };

@@ -14,7 +14,6 @@ pub(super) const SINCE: u32 = 30;
 pub(super) const LOOK: SignedDuration = SignedDuration::from_secs(5);
 pub(super) const WRONG: SignedDuration = SignedDuration::from_secs(30);
 
-const ZONE: &str = "clusterset.local";
 const SYNCHRONIZE: &str = "synchronize it with NTP (on EC2: chrony with 169.254.169.123)";
 
 pub(super) fn plan(cluster: &Cluster) -> Vec<Finding> {
@@ -155,7 +154,7 @@ fn lease(cluster: &Cluster, seen: &Seen) -> Finding {
     let (Some(holder), Some(renewed)) = (&leader.holder, leader.renewed) else {
         return Finding::fail(place, "leader", "nobody holds the Lease", look);
     };
-    let age = leader.read.duration_since(renewed);
+    let age = seen.read.duration_since(renewed);
     if age < -LOOK {
         return of_clock(place, &format!("the clock of {holder}'s Node"), -age, SYNCHRONIZE);
     }
@@ -229,7 +228,7 @@ fn dns(place: &str, seen: &Seen) -> Vec<Finding> {
     };
     let closed = observed.corefile.is_none() && observed.workload.is_none();
     let mut found = Vec::new();
-    for finding in coredns::findings(observed, &kube_dns(), ZONE) {
+    for finding in coredns::findings(observed, &kube_dns(), names::ZONE) {
         match finding {
             coredns::Finding::There(_) => {}
             coredns::Finding::Missing { what, remedy } if closed => {
@@ -249,7 +248,7 @@ fn dns(place: &str, seen: &Seen) -> Vec<Finding> {
         // Of the several consequences only the cause.
         found.drain(..found.len().saturating_sub(1));
     } else if found.is_empty() {
-        found.push(Finding::ok(place, "coredns", format!("names in {ZONE} are answered")));
+        found.push(Finding::ok(place, "coredns", format!("names in {} are answered", names::ZONE)));
     }
     found
 }

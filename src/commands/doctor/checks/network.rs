@@ -7,7 +7,7 @@ use super::super::{
     probe::{Connected, Outcome, Probe, Probed, Tried},
     report::Finding,
 };
-use crate::model::addresses::Range;
+use crate::{api::names, model::addresses::Range};
 
 pub(super) fn plan(probed: &Probed, clusters: &[(&Cluster, &Seen)]) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -108,7 +108,7 @@ fn answer(name: &str, import: Option<&Import>, tried: &Tried) -> Finding {
         let remedy = "run this again after the first export";
         return Finding::skip(name, "dns", "there is no ServiceImport with an IP to resolve", remedy);
     };
-    let asked = format!("{}.{}.svc.clusterset.local", key.name, key.namespace);
+    let asked = names::dns_name(key);
     let list = |ips: &BTreeSet<IpAddr>| ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match resolved {
         Ok(answers) if answers.is_empty() => {
@@ -122,7 +122,7 @@ fn answer(name: &str, import: Option<&Import>, tried: &Tried) -> Finding {
             name,
             "dns",
             format!("{asked} is {} in a pod, and {} in the ServiceImport", list(answers), list(ips)),
-            format!("look for another DNS server that answers for clusterset.local; {check}"),
+            format!("look for another DNS server that answers for {}; {check}", names::ZONE),
         ),
         Err(why) => Finding::fail(name, "dns", format!("{asked} does not resolve in a pod: {why}"), check),
     }

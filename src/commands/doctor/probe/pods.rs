@@ -21,7 +21,7 @@ pub(super) fn client(member: &Member, targets: &[(SocketAddr, String)]) -> Pod {
     args.extend(targets.iter().map(|(address, word)| format!("--connect={address}={word}")));
     if let Some(import) = &member.import {
         // With the last dot, so that no search domain is tried.
-        args.push(format!("--resolve={}.{}.svc.clusterset.local.", import.key.name, import.key.namespace));
+        args.push(format!("--resolve={}.", names::dns_name(&import.key)));
     }
     pod(member, &args.iter().map(String::as_str).collect::<Vec<_>>())
 }

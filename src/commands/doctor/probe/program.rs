@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     time::Duration,
 };
 
@@ -16,7 +16,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::cli::ProbeCommand;
+use crate::{admin, cli::ProbeCommand};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pod that listens may need a moment after its container runs.
@@ -57,7 +57,9 @@ pub(in crate::commands::doctor) enum Outcome {
 /// If it cannot listen, or not write what happened.
 pub(in crate::commands) async fn run(command: ProbeCommand) -> anyhow::Result<()> {
     match command {
-        ProbeCommand::Serve { port, word } => serve(listen(port).await?, &word).await,
+        ProbeCommand::Serve { port, word } => {
+            serve(admin::bind((Ipv6Addr::UNSPECIFIED, port).into()).await?, &word).await
+        }
         ProbeCommand::Try { connect, resolve, output } => {
             let targets = connect.iter().map(|target| parse(target)).collect::<anyhow::Result<Vec<_>>>()?;
             let tried = attempt(targets, resolve.as_deref()).await;
@@ -70,14 +72,6 @@ pub(in crate::commands) async fn run(command: ProbeCommand) -> anyhow::Result<()
 fn parse(target: &str) -> anyhow::Result<(SocketAddr, String)> {
     let (address, word) = target.split_once('=').context("--connect takes ADDRESS:PORT=WORD")?;
     Ok((address.parse()?, word.to_owned()))
-}
-
-/// Both families where the node has them.
-async fn listen(port: u16) -> anyhow::Result<TcpListener> {
-    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
-        Ok(listener) => Ok(listener),
-        Err(_) => Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?),
-    }
 }
 
 pub(super) async fn serve(listener: TcpListener, word: &str) -> anyhow::Result<()> {

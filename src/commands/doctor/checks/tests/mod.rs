@@ -15,7 +15,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use super::{
     super::{
         access::{self, Access},
-        observe::{Cluster, Controller, Crd, Import, Leader, Observation, Seen},
+        observe::{Cluster, Controller, Crd, Import, Observation, Seen},
         probe::{Connected, Outcome, Probe, Probed, Tried},
         registry::{Ledger, Permission, Registry, Wanted},
         report::State,
@@ -27,7 +27,7 @@ use crate::{
     api,
     cloudmap::{Endpoint, Error, ErrorKind, Operation},
     cluster::{objects::ClusterProperty, reader::Unread},
-    commands::coredns,
+    commands::{coredns, status::Leader},
     iam::{
         Facts,
         harmless::{self, Answer},
@@ -68,7 +68,8 @@ fn seen(number: u8) -> Seen {
         ahead: Some(SignedDuration::from_millis(400)),
         crds: api::crds().iter().map(|it| (it.metadata.name.clone().unwrap(), Ok(Some(crd())))).collect(),
         controller: Ok(Some(controller)),
-        lease: Ok(Some(Leader { holder: Some("pod-a".to_owned()), renewed, read, yields: None })),
+        lease: Ok(Some(Leader { holder: Some("pod-a".to_owned()), renewed, ..Leader::default() })),
+        read,
         uid: Ok(format!("uid-{number}").into()),
         properties: Ok(vec![
             property("cluster.clusterset.k8s.io", &format!("c{number}")),
