@@ -17,7 +17,7 @@ CLUSTERS ?= 2
 # What a release consists of; the workflow makes the binaries on machines of both architectures.
 STEPS ?= binary image chart sbom provenance sign
 
-.PHONY: help demo kind-quickstart kind-quickstart-down test conformance upstream-conformance check soak bench site docs build image emulator-image release release-dry-run testbed-up testbed-down clean-testbed clean
+.PHONY: help demo kind-quickstart kind-quickstart-down test conformance conformance-testbed upstream-conformance aws-smoke check soak bench site docs build image emulator-image release release-dry-run testbed-up testbed-down clean-testbed clean
 
 help: ## Print this help
 	@echo "usage: make TARGET"
@@ -38,14 +38,20 @@ kind-quickstart-down: ## Remove them
 check: ## What every change has to pass, in about a minute, without root: fmt, clippy, rustdoc, dependencies, scripts, library tests
 	@integration/check.sh
 
-test: ## All tests: `make check`, simulation, adapter, emulator and, on three real clusters, conformance and end-to-end
+test: ## All tests: `make check`, simulation, adapter, emulator and, on four real clusters, conformance and end-to-end
 	@integration/test.sh
 
 conformance: ## The conformance suite alone, on clusters that have the controller (CONTEXTS=a,b[,c]); writes a report
 	@integration/conformance.sh
 
+conformance-testbed: ## The same on this machine, with clusters of another version of Kubernetes: KUBERNETES=1.30 or 1.37
+	@SUITES=conformance integration/test.sh
+
 upstream-conformance: ## The suite of kubernetes-sigs/mcs-api (SUITE=clone), unchanged, on two clusters; ends in its own report
 	@integration/upstream.sh
+
+aws-smoke: ## Check facts of Cloud Map in an AWS account (ACCOUNT=id BUDGET=usd; REGION=, VPC=, REPORT=, FLAGS=); removes what it made
+	@$(STAGES) use_target; cargo run --quiet --package cloudmap-mcs-integration --bin aws-smoke -- $(FLAGS)
 
 soak: ## Simulate the ledger and whole controllers under faults, SEEDS=n of each scenario, on all cores
 	@integration/soak.sh
@@ -56,8 +62,8 @@ bench: ## Measure propagation, idle cost and memory; prints one JSON line per fi
 site: ## The documents as a site with search, outside the checkout
 	@integration/site.sh
 
-docs: ## Write docs/reference from the code, which a test compares
-	@$(STAGES) use_target; CLOUDMAP_MCS_WRITE_DOCS=1 cargo test --quiet --workspace --lib tests::reference
+docs: ## Write docs/reference from the code, and the facts of AWS that nobody has checked yet; tests compare
+	@$(STAGES) use_target; CLOUDMAP_MCS_WRITE_DOCS=1 cargo test --quiet --workspace --lib -- tests::reference aws_smoke::tests
 
 build: ## The binary as images have it (some minutes)
 	@$(STAGES) use_target; build_dist; echo "built: $$CARGO_TARGET_DIR/dist/cloudmap-mcs"
@@ -76,7 +82,7 @@ release-dry-run: ## All artefacts of a release that this machine can make, outsi
 release: ## The same, failing where something is missing; STEPS=... are those of integration/release.sh
 	@integration/release.sh $(STEPS)
 
-testbed-up: ## Two empty clusters on this machine (CLUSTERS=3: three); prints how to use them
+testbed-up: ## Two empty clusters on this machine (CLUSTERS=4: four); prints how to use them
 	@$(TESTBED) up --clusters "$(CLUSTERS)"; $(TESTBED) env
 
 testbed-down: ## Stop them and leave nothing behind

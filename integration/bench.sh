@@ -2,9 +2,10 @@
 # Starts two API servers and the Cloud Map emulator, runs one controller per API server as a process on this machine, and
 # prints the figures of docs/benchmarks.md on standard output, one line of JSON per figure.
 #
-# Usage: integration/bench.sh [--figures image,small,large,idle,memory,change] [--services 1000] [--endpoints 10]
-#                             [--changes 300] [--idle 120]
+# Usage: integration/bench.sh [--figures image,small,large,idle,memory,change,sustained] [--services 1000]
+#                             [--endpoints 10] [--changes 300] [--idle 120] [--rate 100] [--sustained 120]
 #
+#   PROFILE=aws       the times of AWS: operations of one to three seconds, discovery that lags up to five
 #   CONTROLLER=FILE   measure this binary instead of building one
 #   LOGS=FOLDER       keep the logs of the controllers there
 #   LOG=FILTER        what the controllers log [default: warn]
@@ -76,9 +77,14 @@ main() {
 	eval "$("$TESTBED" env --apiservers-only)"
 	testbed image cloudmap-mcs:bench "$WORK/image.tar" "$CONTROLLER"
 	gzip --keep "$WORK/image.tar"
+	case ${PROFILE:-} in
+	'') local times=(--call-latency 20ms --operation-latency 100ms) ;;
+	aws) local times=(--aws-times) ;;
+	*) fail "PROFILE is '$PROFILE'; there is aws, and without it 20 ms a call and 100 ms an operation" ;;
+	esac
 	EMULATOR=http://$TESTBED_HOST_IP:8700
 	testbed run-host emulator -- "$built/cloudmap-emulator" --listen "$TESTBED_HOST_IP:8700" \
-		--call-latency 20ms --operation-latency 100ms --max-instances-per-namespace 100000
+		"${times[@]}" --max-instances-per-namespace 100000
 	wait_for "$EMULATOR/_emulator/health" "the emulator"
 	start_controller 1
 	start_controller 2

@@ -42,6 +42,7 @@ else
 fi
 
 stage "Library tests"
-cargo test --workspace --lib --no-fail-fast
+# With the features of `make test`, so that nothing is compiled twice.
+cargo test --workspace --features cloudmap-mcs-integration/e2e --lib --no-fail-fast
 
 printf '\n%scheck passed%s in %s\n' "$BOLD" "$PLAIN" "$(elapsed)"

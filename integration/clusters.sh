@@ -42,7 +42,7 @@ contexts_check() {
 	done
 }
 
-# clusters_up N: sets KUBECONFIG, CONTEXTS, EVERY_CONTEXT, and CONTEXT_1 and CONTEXT_2, the first two of them.
+# clusters_up N: sets KUBECONFIG, CONTEXTS, IPV6_CONTEXT, EVERY_CONTEXT, and CONTEXT_1 and CONTEXT_2, the first two of them.
 clusters_up() {
 	if [ -z "$GIVEN_CONTEXTS" ]; then
 		stage "$1 Kubernetes clusters (the first time, compiling Kubernetes takes some minutes)"
@@ -52,7 +52,9 @@ clusters_up() {
 		eval "$("$TESTBED" env)"
 	fi
 	export CONTEXTS
-	IFS=, read -ra EVERY_CONTEXT <<<"$CONTEXTS"
+	# Only the testbed has a cluster with IPv6 only. It does not reach all others, so it is not one of CONTEXTS.
+	[ -n "$GIVEN_CONTEXTS" ] || IPV6_CONTEXT=$TESTBED_IPV6_CONTEXT
+	IFS=, read -ra EVERY_CONTEXT <<<"$CONTEXTS${IPV6_CONTEXT:+,$IPV6_CONTEXT}"
 	CONTEXT_1=${EVERY_CONTEXT[0]}
 	# shellcheck disable=SC2034 # the demo's
 	CONTEXT_2=${EVERY_CONTEXT[1]}
@@ -60,11 +62,13 @@ clusters_up() {
 
 # registry_up EMULATOR [FLAG...]: starts the emulator beside the testbed; sets CLOUDMAP_ENDPOINT.
 registry_up() {
-	local emulator=$1
+	local emulator=$1 host listen=()
 	shift
 	[ -z "$GIVEN_CONTEXTS" ] || return 0
-	"$TESTBED" run-host cloudmap-emulator -- "$emulator" --listen "$TESTBED_HOST_IP:8700" --region eu-central-1 \
-		--dns-listen "$TESTBED_HOST_IP:5300" --resolver-listen "$TESTBED_HOST_IP:53" "$@"
+	for host in "$TESTBED_HOST_IP" "[$TESTBED_HOST_IP6]"; do
+		listen+=(--listen "$host:8700" --dns-listen "$host:5300" --resolver-listen "$host:53")
+	done
+	"$TESTBED" run-host cloudmap-emulator -- "$emulator" "${listen[@]}" --region eu-central-1 "$@"
 	CLOUDMAP_ENDPOINT=http://$TESTBED_HOST_IP:8700
 	curl --silent --show-error --fail --retry 20 --retry-delay 1 --retry-connrefused --max-time 5 \
 		--output /dev/null "$CLOUDMAP_ENDPOINT/_emulator/health" || fail "the emulator does not answer at $CLOUDMAP_ENDPOINT"
@@ -86,7 +90,9 @@ image_up() {
 
 # controller_install CONTEXT CLUSTER_ID; PROGRAM is cloudmap-mcs on this machine, see install.sh.
 controller_install() {
-	"$ROOT/integration/install.sh" "$1" "$2" "$CLUSTERSET_ID" "$IMAGE" "${CLOUDMAP_ENDPOINT:-}"
+	local endpoint=${CLOUDMAP_ENDPOINT:-}
+	if [ "$1" = "${IPV6_CONTEXT:-}" ]; then endpoint=http://[$TESTBED_HOST_IP6]:8700; fi
+	"$ROOT/integration/install.sh" "$1" "$2" "$CLUSTERSET_ID" "$IMAGE" "$endpoint"
 }
 
 # controllers_install: installs the controller in every cluster, with the ids cluster-1, cluster-2 and so on.
@@ -101,7 +107,7 @@ controllers_install() {
 
 # tests_environment: sets the variables that tests on clusters read; see integration/src/scenario/mod.rs.
 tests_environment() {
-	export MCS_E2E_CONTEXTS=$CONTEXTS MCS_E2E_EMULATOR=${CLOUDMAP_ENDPOINT:-} MCS_E2E_AGNHOST_IMAGE=${TESTBED_AGNHOST_IMAGE:-}
+	export MCS_E2E_CONTEXTS=$CONTEXTS MCS_E2E_IPV6_CONTEXT=${IPV6_CONTEXT:-} MCS_E2E_EMULATOR=${CLOUDMAP_ENDPOINT:-} MCS_E2E_AGNHOST_IMAGE=${TESTBED_AGNHOST_IMAGE:-}
 	export MCS_E2E_DNS_HOST=${TESTBED_HOST_IP:-}
 }
 

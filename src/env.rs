@@ -56,6 +56,16 @@ pub fn random() -> u64 {
     machine().map_or_else(rand::random, |machine| machine.random())
 }
 
+/// Bytes that nobody can guess, for a private key.
+pub fn secret() -> [u8; 32] {
+    let Some(machine) = machine() else { return rand::random() };
+    let mut bytes = [0; 32];
+    for part in bytes.chunks_exact_mut(8) {
+        part.copy_from_slice(&machine.random().to_be_bytes());
+    }
+    bytes
+}
+
 /// Like [`tokio::spawn`], on the machine of the calling task.
 pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(self::task(task))

@@ -32,6 +32,7 @@ pub mod iam;
 pub mod import;
 pub mod instances;
 pub mod ledger;
+pub mod metrics;
 pub mod model;
 pub mod queue;
 pub mod release;

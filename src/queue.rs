@@ -1,5 +1,6 @@
 //! A queue of keys with back-off. Only one worker at a time has a key. A key that is added while a worker has it comes
-//! once more afterwards. A key that fails comes back later and later.
+//! once more afterwards. A key that fails comes back later and later. If many keys wait, a worker may do only what is
+//! urgent for each of them first, and the rest afterwards.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -14,6 +15,18 @@ const FIRST_RETRY: Duration = Duration::from_millis(200);
 /// Maximum delay between attempts, so that a user who fixes something does not wait longer.
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
+/// After so many first turns, one key gets the turn for its rest although others wait: the rest must not wait for ever.
+const FAIRNESS: u32 = 3;
+
+/// What a key is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// It was added, or comes back after a failure.
+    First,
+    /// What its first turn left.
+    Rest,
+}
+
 /// The queue. Workers [`take`](Self::take) keys, and then call [`done`](Self::done) or [`failed`](Self::failed).
 #[derive(Debug)]
 pub struct Queue<K> {
@@ -25,6 +38,12 @@ pub struct Queue<K> {
 struct Inner<K> {
     ready: VecDeque<K>,
     queued: BTreeSet<K>,
+    /// Those that had their first turn, in the order of it.
+    rest: VecDeque<K>,
+    /// The same ones.
+    resting: BTreeSet<K>,
+    /// First turns since the last one for a rest.
+    first_turns: u32,
     working: BTreeSet<K>,
     /// Added while a worker has them.
     again: BTreeSet<K>,
@@ -37,6 +56,9 @@ impl<K> Default for Queue<K> {
         let inner = Inner {
             ready: VecDeque::new(),
             queued: BTreeSet::new(),
+            rest: VecDeque::new(),
+            resting: BTreeSet::new(),
+            first_turns: 0,
             working: BTreeSet::new(),
             again: BTreeSet::new(),
             failures: BTreeMap::new(),
@@ -67,19 +89,17 @@ impl<K: Clone + Ord> Queue<K> {
     }
 
     /// Waits for the next key. Cancel-safe.
-    pub async fn take(&self) -> K {
+    pub async fn take(&self) -> (K, Turn) {
         loop {
             let notified = self.wake.notified();
             let next_due = {
                 let mut inner = self.lock();
                 inner.promote(Instant::now());
-                if let Some(key) = inner.ready.pop_front() {
-                    inner.queued.remove(&key);
-                    inner.working.insert(key.clone());
-                    if !inner.ready.is_empty() {
+                if let Some(taken) = inner.next() {
+                    if !inner.ready.is_empty() || !inner.rest.is_empty() {
                         self.wake.notify_one();
                     }
-                    return key;
+                    return taken;
                 }
                 inner.delayed.values().min().copied()
             };
@@ -99,6 +119,23 @@ impl<K: Clone + Ord> Queue<K> {
         inner.finish(key);
         drop(inner);
         self.wake.notify_one();
+    }
+
+    /// The worker did what is urgent for the key, and the rest is still to do.
+    pub fn rest(&self, key: &K) {
+        let mut inner = self.lock();
+        inner.failures.remove(key);
+        inner.finish(key);
+        if inner.resting.insert(key.clone()) {
+            inner.rest.push_back(key.clone());
+        }
+        drop(inner);
+        self.wake.notify_one();
+    }
+
+    /// Whether other keys wait for their first turn.
+    pub fn is_pressed(&self) -> bool {
+        !self.lock().ready.is_empty()
     }
 
     /// The worker failed with the key, which comes back later. Returns the delay, and how many times in a row it has
@@ -121,7 +158,7 @@ impl<K: Clone + Ord> Queue<K> {
     /// Number of keys that wait, now or for a retry.
     pub fn len(&self) -> usize {
         let inner = self.lock();
-        inner.ready.len() + inner.delayed.len()
+        inner.ready.len() + inner.rest.len() + inner.delayed.len()
     }
 
     /// Whether no key waits.
@@ -135,6 +172,28 @@ impl<K: Clone + Ord> Queue<K> {
 }
 
 impl<K: Clone + Ord> Inner<K> {
+    /// The next key. One that a worker has gets its turn for the rest when that worker is done.
+    fn next(&mut self) -> Option<(K, Turn)> {
+        let is_rest = self.ready.is_empty() || self.first_turns >= FAIRNESS;
+        let rest = if is_rest { self.rest.iter().position(|key| !self.working.contains(key)) } else { None };
+        let (key, turn) = match rest.and_then(|at| self.rest.remove(at)) {
+            Some(key) => (key, Turn::Rest),
+            None => (self.ready.pop_front()?, Turn::First),
+        };
+        match turn {
+            Turn::First => {
+                self.queued.remove(&key);
+                self.first_turns += 1;
+            }
+            Turn::Rest => {
+                self.resting.remove(&key);
+                self.first_turns = 0;
+            }
+        }
+        self.working.insert(key.clone());
+        Some((key, turn))
+    }
+
     fn enqueue(&mut self, key: K) {
         if self.working.contains(&key) {
             self.again.insert(key);
@@ -170,11 +229,11 @@ mod tests {
         let queue = Queue::default();
         queue.add("a");
         queue.add("a");
-        assert_eq!(queue.take().await, "a");
+        assert_eq!(queue.take().await.0, "a");
         queue.add("a");
         assert!(tokio::time::timeout(Duration::from_secs(1), queue.take()).await.is_err());
         queue.done(&"a");
-        assert_eq!(queue.take().await, "a");
+        assert_eq!(queue.take().await.0, "a");
         queue.done(&"a");
         assert!(queue.is_empty());
     }
@@ -185,14 +244,14 @@ mod tests {
         queue.add("a");
         let mut delays = Vec::new();
         for _ in 0..12 {
-            assert_eq!(queue.take().await, "a");
+            assert_eq!(queue.take().await.0, "a");
             delays.push(queue.failed(&"a").0);
         }
         assert!(delays.windows(2).all(|pair| pair[0] <= pair[1]));
         assert_eq!((delays[0], delays[11]), (FIRST_RETRY, LAST_RETRY));
         let before = Instant::now();
         queue.add("a");
-        assert_eq!(queue.take().await, "a");
+        assert_eq!(queue.take().await.0, "a");
         assert_eq!(Instant::now(), before);
         queue.done(&"a");
         queue.add("a");
@@ -204,10 +263,10 @@ mod tests {
     async fn a_failing_key_does_not_delay_the_others() {
         let queue = Arc::new(Queue::default());
         queue.add(1);
-        let key = queue.take().await;
+        let (key, _) = queue.take().await;
         queue.failed(&key);
         queue.add(2);
-        assert_eq!(tokio::time::timeout(Duration::from_millis(1), queue.take()).await, Ok(2));
+        assert_eq!(tokio::time::timeout(Duration::from_millis(1), queue.take()).await, Ok((2, Turn::First)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -218,7 +277,7 @@ mod tests {
                 let queue = queue.clone();
                 tokio::spawn(async move {
                     let mut seen = 0;
-                    while let Ok(key) = tokio::time::timeout(Duration::from_secs(5), queue.take()).await {
+                    while let Ok((key, _)) = tokio::time::timeout(Duration::from_secs(5), queue.take()).await {
                         tokio::time::sleep(Duration::from_millis(1)).await;
                         queue.done(&key);
                         seen += 1;
@@ -235,5 +294,41 @@ mod tests {
             total += worker.await.unwrap();
         }
         assert_eq!(total, 1_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_urgent_for_all_keys_comes_before_the_rest_of_any_which_does_not_wait_for_ever() {
+        let queue = Queue::default();
+        for key in 0..10 {
+            queue.add(key);
+        }
+        let mut turns = Vec::new();
+        for _ in 0..20 {
+            let (key, turn) = queue.take().await;
+            turns.push((key, turn));
+            match turn {
+                Turn::First => queue.rest(&key),
+                Turn::Rest => queue.done(&key),
+            }
+        }
+        let rests: Vec<_> = turns.iter().filter(|(_, turn)| *turn == Turn::Rest).map(|(key, _)| *key).collect();
+        assert_eq!(rests, (0..10).collect::<Vec<_>>(), "each gets both turns, in order");
+        assert_eq!(turns[3], (0, Turn::Rest), "every fourth turn is for a rest");
+        assert!(queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_rest_of_a_key_waits_while_a_worker_has_it() {
+        let queue = Queue::default();
+        queue.add("a");
+        queue.take().await;
+        queue.rest(&"a");
+        queue.add("a");
+        assert_eq!(queue.take().await, ("a", Turn::First));
+        assert!(tokio::time::timeout(Duration::from_secs(1), queue.take()).await.is_err());
+        queue.rest(&"a");
+        assert_eq!(queue.take().await, ("a", Turn::Rest), "once");
+        queue.done(&"a");
+        assert!(queue.is_empty());
     }
 }

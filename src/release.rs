@@ -5,7 +5,9 @@
 
 use std::sync::LazyLock;
 
-use prometheus::{IntGauge, Opts, Registry};
+use prometheus::{IntGauge, Opts};
+
+use crate::metrics::Register;
 
 /// The version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -34,7 +36,7 @@ fn describe(version: &str, commit: &str, date: &str) -> String {
 }
 
 /// Adds `cloudmap_mcs_build_info`, which is always 1.
-pub fn register(registry: &Registry) -> prometheus::Result<()> {
+pub fn register(registry: &impl Register) -> prometheus::Result<()> {
     let info = Opts::new("cloudmap_mcs_build_info", "Which build this is")
         .const_label("version", VERSION)
         .const_label("commit", COMMIT)
@@ -46,7 +48,7 @@ pub fn register(registry: &Registry) -> prometheus::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use prometheus::TextEncoder;
+    use prometheus::{Registry, TextEncoder};
 
     use super::*;
 

@@ -1,5 +1,6 @@
 //! What only the tests, the demo and the benchmarks of `cloudmap-mcs` need.
 
+pub mod aws_smoke;
 pub mod bench;
 pub mod dns;
 pub mod ecs;

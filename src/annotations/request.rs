@@ -5,18 +5,17 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 use k8s_openapi::jiff::SignedDuration;
 
 use crate::{
-    api::names::{ANNOTATION_ADOPT, ANNOTATION_SHARE},
+    api::names::{
+        ANNOTATION_ADOPT, ANNOTATION_PYTHON_HOSTNAME, ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_PYTHON_TTL,
+        ANNOTATION_SHARE, EXTERNAL_DNS_CONTROLLER, EXTERNAL_DNS_ENDPOINTS_TYPE, EXTERNAL_DNS_HOSTNAME,
+        EXTERNAL_DNS_INTERNAL_HOSTNAME, EXTERNAL_DNS_SOURCE, EXTERNAL_DNS_TARGET, EXTERNAL_DNS_TTL,
+    },
     instances::{Adopt, records::MAX_TTL},
     model::{Excerpt, Pairs, Target},
 };
 
-/// Prefix of the Python CloudMap Kubernetes Controller.
-const PYTHON: &str = "cloudmap.controller/";
 /// Prefixes of external-dns. The first one takes precedence; it is the default since v0.22.
 const EXTERNAL_DNS: [&str; 2] = ["external-dns.kubernetes.io/", "external-dns.alpha.kubernetes.io/"];
-/// On an Ingress: whether hosts come from the annotation or the rules, in upper or lower case. Without it they come
-/// from both.
-const SOURCE: &str = "ingress-hostname-source";
 /// The value of external-dns' annotation `controller` that refers to external-dns. With any other value, it ignores the
 /// object.
 const DNS_CONTROLLER: &str = "dns-controller";
@@ -24,7 +23,7 @@ const DNS_CONTROLLER: &str = "dns-controller";
 /// TTL of the Python controller's records, in seconds.
 pub const PYTHON_TTL: u32 = 60;
 /// TTL of external-dns' records without an annotation, in seconds.
-pub const EXTERNAL_DNS_TTL: u32 = 300;
+pub const EXTERNAL_DNS_DEFAULT_TTL: u32 = 300;
 /// What an object requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Request {
@@ -129,19 +128,23 @@ pub fn wrong_share(annotations: &Pairs) -> Option<String> {
 }
 
 fn python(annotations: &Pairs, complaints: &mut Vec<String>) -> Option<Named> {
-    let read =
-        |name: &str| annotations.get(&format!("{PYTHON}{name}")).map(str::trim).filter(|value| !value.is_empty());
-    let (namespace, service) = match (read("namespace"), read("hostname")) {
+    const NAMESPACE: &str = ANNOTATION_PYTHON_NAMESPACE;
+    const HOSTNAME: &str = ANNOTATION_PYTHON_HOSTNAME;
+    let read = |key: &str| annotations.get(key).map(str::trim).filter(|value| !value.is_empty());
+    let (namespace, service) = match (read(NAMESPACE), read(HOSTNAME)) {
         (None, None) => return None,
         (Some(namespace), Some(service)) => (namespace, service),
         (namespace, _) => {
-            let (there, missing) =
-                if namespace.is_some() { ("namespace", "hostname") } else { ("hostname", "namespace") };
-            complaints.push(format!("{PYTHON}{there} also needs {PYTHON}{missing}: set both annotations, or none"));
+            let (there, missing) = if namespace.is_some() { (NAMESPACE, HOSTNAME) } else { (HOSTNAME, NAMESPACE) };
+            complaints.push(format!("{there} also needs {missing}: set both annotations, or none"));
             return None;
         }
     };
-    let (ttl, ttl_asked) = read_ttl(read("ttl").map(|value| (format!("{PYTHON}ttl"), value)), PYTHON_TTL, complaints);
+    let (ttl, ttl_asked) = read_ttl(
+        read(ANNOTATION_PYTHON_TTL).map(|value| (ANNOTATION_PYTHON_TTL.to_owned(), value)),
+        PYTHON_TTL,
+        complaints,
+    );
     Some(Named { target: Target { namespace: namespace.into(), service: service.into() }, ttl, ttl_asked })
 }
 
@@ -158,7 +161,7 @@ fn external_dns(
         })
     };
     // The object is for another instance of external-dns.
-    if read("controller").is_some_and(|(_, controller)| controller != DNS_CONTROLLER) {
+    if read(EXTERNAL_DNS_CONTROLLER).is_some_and(|(_, controller)| controller != DNS_CONTROLLER) {
         return None;
     }
     let mut listed = |key: &str, list: &str| {
@@ -172,13 +175,22 @@ fn external_dns(
         }
         names
     };
-    let mut names = read("hostname").map(|(key, list)| listed(&key, list)).unwrap_or_default();
+    let mut names = read(EXTERNAL_DNS_HOSTNAME).map(|(key, list)| listed(&key, list)).unwrap_or_default();
     let mut internal = BTreeSet::new();
     match defined {
-        None => internal = read("internal-hostname").map(|(key, list)| listed(&key, list)).unwrap_or_default(),
+        None => {
+            internal = read(EXTERNAL_DNS_INTERNAL_HOSTNAME).map(|(key, list)| listed(&key, list)).unwrap_or_default();
+        }
         Some(defined) => {
-            let asks = ["hostname", "target", "ttl", "controller", SOURCE].iter().any(|name| read(name).is_some());
-            let source = read(SOURCE);
+            let asks = [
+                EXTERNAL_DNS_HOSTNAME,
+                EXTERNAL_DNS_TARGET,
+                EXTERNAL_DNS_TTL,
+                EXTERNAL_DNS_CONTROLLER,
+                EXTERNAL_DNS_SOURCE,
+            ];
+            let asks = asks.iter().any(|name| read(name).is_some());
+            let source = read(EXTERNAL_DNS_SOURCE);
             let (annotated, own) = match source.as_ref().map(|(_, source)| source.to_ascii_lowercase()).as_deref() {
                 None => (true, asks),
                 Some("annotation-only") => (true, false),
@@ -203,15 +215,15 @@ fn external_dns(
     if names.is_empty() && internal.is_empty() {
         return None;
     }
-    let list = read("target").map_or("", |(_, list)| list);
+    let list = read(EXTERNAL_DNS_TARGET).map_or("", |(_, list)| list);
     let targets = list.split(',').filter(|target| !target.trim().is_empty()).map(HostTarget::parse).collect();
-    if let Some((key, kind)) = read("endpoints-type") {
+    if let Some((key, kind)) = read(EXTERNAL_DNS_ENDPOINTS_TYPE) {
         complaints.push(format!(
             "{key}: {} is not supported, because pod addresses are registered; remove the annotation",
             Excerpt(kind)
         ));
     }
-    let (ttl, ttl_asked) = read_ttl(read("ttl"), EXTERNAL_DNS_TTL, complaints);
+    let (ttl, ttl_asked) = read_ttl(read(EXTERNAL_DNS_TTL), EXTERNAL_DNS_DEFAULT_TTL, complaints);
     Some(Hosts { names, internal, targets, ttl, ttl_asked })
 }
 

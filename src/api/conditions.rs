@@ -221,14 +221,18 @@ condition! {
 condition! {
     /// Reasons of [`ImportCondition::Ready`].
     ImportReadyReason, ImportCondition::Ready;
-    Ready => True, "Ready", None, "the service can be used in this cluster", "", "";
+    Ready => True, "Ready", None, "the service can be used in this cluster", "",
+        "The message names clusters whose endpoints this cluster [cannot reach](../imports.md#ip-families) by any IP family that \
+         it serves.";
     Pending => False, "Pending", None,
         "the derived Service or an EndpointSlice cannot be written",
         "Remove the cause in the message: delete the foreign Service, or allow the write",
         "A foreign Service has its name, or the API server refuses it.";
     IpFamilyNotSupported => False, "IPFamilyNotSupported", None,
         "this cluster supports none of the IP families that the service is exported with",
-        "Export the service with an IP family of this cluster, too", "";
+        "Export the service with an IP family of this cluster, too, from a cluster that has it, or use a load balancer that has \
+         both",
+        "The message has the families of each export; see [IP families](../imports.md#ip-families).";
 }
 
 condition! {

@@ -79,6 +79,7 @@ events! {
     AddressFamilyMissing => "AddressFamilyMissing", Warning, ["ServiceExport"], "endpoints lack what the service's DNS records require";
     NoClusterSet => "NoClusterSet", Warning, ["ServiceExport", "Namespace"], "this cluster is in no ClusterSet, so nothing is exported, or imported from Cloud Map. Create the ClusterProperty `clusterset.k8s.io`, or set `--clusterset-id`";
     ForeignObject => "ForeignObject", Warning, ["ServiceImport", "Service", "ServiceExport"], "a ServiceImport, or a Service with the derived name, that this controller did not create blocks an import. The Event is on that object and on this cluster's ServiceExport. Delete it, or stop whatever creates it";
+    DerivedNameUnusable => "DerivedNameUnusable", Warning, ["ServiceImport"], "the derived Service cannot have the name that `--derived-name` gives it, because a Service of others has it, or because it is too long. Its name is `derived-` and a hash instead. Delete the other Service, or choose another template";
     SystemNamespace => "SystemNamespace", Warning, ["ServiceExport", "Namespace"], "the name is exported from a namespace of Kubernetes (`kube-*`) or of this controller, or is `default/kubernetes`. No cluster imports it";
     ClusterSilent => "ClusterSilent", Warning, ["ServiceImport"], "its condition `Stale` appeared: clusters that export it are silent";
     ClustersHeard => "ClustersHeard", Normal, ["ServiceImport"], "its condition `Stale` disappeared: no cluster that exports it is silent any more";

@@ -3,6 +3,7 @@
 //!
 //! Reading is lenient: a value that a newer release of the standard adds never makes an object unreadable.
 
+pub(crate) mod annotations;
 mod cluster_property;
 pub mod conditions;
 mod crds;

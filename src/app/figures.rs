@@ -7,7 +7,7 @@ use std::{
 };
 
 use prometheus::{
-    CounterVec, GaugeVec, Opts, Registry,
+    CounterVec, GaugeVec, Opts,
     core::{Collector, Desc},
     proto::MetricFamily,
 };
@@ -21,6 +21,7 @@ use crate::{
         driver::{LedgerHandle, Status},
         remote::RemoteFigures,
     },
+    metrics::Register,
 };
 
 /// The metrics. Clones are cheap.
@@ -37,7 +38,7 @@ struct Sources {
 }
 
 impl LeaderMetrics {
-    pub(super) fn new(registry: &Registry, calls: cloudmap::Metrics) -> prometheus::Result<Self> {
+    pub(super) fn new(registry: &impl Register, calls: cloudmap::Metrics) -> prometheus::Result<Self> {
         let sources = Arc::default();
         registry.register(Box::new(Scrape::new(Arc::clone(&sources), calls)?))?;
         Ok(Self { sources })
@@ -182,16 +183,22 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
             None,
             ledger(|status| status.figures.delta_occupancy),
         )?,
-        Family::gauge("cloudmap_mcs_ledger_pages", "Pages of the own ledger in Cloud Map", Some("kind"), |seen| {
-            seen.ledger.as_deref().map_or_else(Values::new, |status| {
-                let figures = &status.figures;
-                labelled([
-                    ("data", figures.data_pages as f64),
-                    ("index", figures.index_pages as f64),
-                    ("garbage", figures.garbage_pages as f64),
-                ])
-            })
-        })?,
+        Family::gauge(
+            "cloudmap_mcs_ledger_pages",
+            "Pages of the own ledger in Cloud Map: data of the tree, runs of changes that were appended to it, index, garbage",
+            Some("kind"),
+            |seen| {
+                seen.ledger.as_deref().map_or_else(Values::new, |status| {
+                    let figures = &status.figures;
+                    labelled([
+                        ("data", figures.data_pages as f64),
+                        ("run", figures.run_pages as f64),
+                        ("index", figures.index_pages as f64),
+                        ("garbage", figures.garbage_pages as f64),
+                    ])
+                })
+            },
+        )?,
         Family::gauge(
             "cloudmap_mcs_ledger_shards",
             "Cloud Map services for pages of the own ledger",
@@ -237,13 +244,18 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
             ledger(|status| status.figures.flushes as f64),
         )?,
         Family::counter(
+            "cloudmap_mcs_ledger_compactions_total",
+            "Trees of pages that replaced a tree and the runs of changes that were appended to it",
+            ledger(|status| status.figures.compactions as f64),
+        )?,
+        Family::counter(
             "cloudmap_mcs_ledger_full_flushes_total",
             "Flushes that wrote every page anew",
             ledger(|status| status.figures.full_flushes as f64),
         )?,
         Family::counter(
             "cloudmap_mcs_ledger_abandoned_flushes_total",
-            "Flushes that were begun again",
+            "Flushes and compactions that were begun again",
             ledger(|status| status.figures.flushes_abandoned as f64),
         )?,
         Family::counter(
@@ -258,7 +270,8 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_remote_lag_seconds",
-            "Time from the writing of a cluster's newest change, by its clock, to its application here",
+            "Time from the writing of a cluster's newest change, by its clock, to its application here. It includes the \
+             difference of the clocks",
             Some("remote_cluster"),
             remotes(|remote| remote.lag),
         )?,
@@ -321,7 +334,7 @@ fn of_imports() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_import_unreadable_namespaces",
-            "Those of them that could not be read",
+            "Imported Cloud Map namespaces that could not be read",
             None,
             discovery(|figures| figures.unreadable_namespaces as f64),
         )?,
@@ -333,7 +346,7 @@ fn of_imports() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_import_unreadable_services",
-            "Those of them that could not be read",
+            "Cloud Map services in imported namespaces that could not be read",
             None,
             discovery(|figures| figures.unreadable_services as f64),
         )?,
@@ -345,7 +358,7 @@ fn of_imports() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_import_period_seconds",
-            "Time from one reading of a service in an imported Cloud Map namespace to the next",
+            "Time from one reading of a service in an imported Cloud Map namespace to the next: idle, active",
             Some("services"),
             |seen| {
                 seen.discovery.as_ref().map_or_else(Values::new, |figures| {
@@ -376,7 +389,8 @@ fn of_costs() -> prometheus::Result<Vec<Family>> {
     Ok(vec![
         Family::gauge(
             "cloudmap_mcs_estimated_monthly_calls",
-            "Cloud Map calls per month, at the pace since the start; imports at their current period",
+            "Calls per month, at the pace since this process started: all, and discovery (which AWS charges for). On the \
+             leader also imports: what reading imported Cloud Map namespaces comes to at its current period",
             Some("of"),
             move |seen| {
                 let mut values = labelled([("all", seen.month.calls), ("discovery", seen.month.discovery_calls)]);
@@ -386,7 +400,7 @@ fn of_costs() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_estimated_monthly_cost_usd",
-            "Price of discovery calls per month in USD, at the pace since the start; imports at their current period",
+            "Price of the calls for discovery and imports, per month. Instances and pages cost extra",
             Some("of"),
             move |seen| {
                 let mut values = labelled([("discovery", seen.month.usd)]);

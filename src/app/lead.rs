@@ -5,7 +5,10 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tracing::info;
 
-use super::figures::LeaderMetrics;
+use super::{
+    credentials::{self, Credentials},
+    figures::LeaderMetrics,
+};
 use crate::{
     annotations::{self, Directory, Policy},
     api::events::EventReason,
@@ -15,6 +18,7 @@ use crate::{
         Caches, ClusterWriter, Leadership,
         events::{self, EventRecord},
         identity::{Identity, Known},
+        keys::KeyStore,
         record::RecordObject,
     },
     controller::{self, ImportRules, Inputs, Membership, Mode, Records, Targets},
@@ -29,6 +33,7 @@ pub(super) struct Leader {
     pub(super) caches: Caches,
     pub(super) writer: Arc<dyn ClusterWriter>,
     pub(super) record: Arc<RecordObject>,
+    pub(super) keys: KeyStore,
     pub(super) cloudmap: Arc<dyn CloudMap>,
     pub(super) region: Option<String>,
     pub(super) leadership: Leadership,
@@ -61,24 +66,33 @@ impl Leader {
         info!("listing everything again before anything is written");
         self.caches.refresh().await;
         loop {
+            let credentials = credentials::load(&self.keys, self.args.trust).await;
             let known = self.identity.borrow_and_update().clone();
             let mut identity = self.identity.clone();
             tokio::select! {
                 biased;
                 _ = identity.changed() => info!("the identity of this cluster changed; starting again with the new one"),
-                part = self.term(known) => return part,
+                () = credentials::changed(&self.keys, self.args.trust, &credentials) => {
+                    info!("the keys of the ledger changed; starting again with the new ones");
+                }
+                part = self.term(known, &credentials) => return part,
             }
             self.figures.clear();
         }
     }
 
     /// One term with one identity. Everything that it starts ends with it.
-    async fn term(&self, known: Known) -> &'static str {
-        let (identity, membership) = match known {
-            None => return std::future::pending().await,
-            Some(Ok(identity)) => (Some(identity), None),
-            Some(Err(error)) => (None, Some(Membership::Refused(format!("{error}.")))),
+    async fn term(&self, known: Known, credentials: &Result<Credentials, String>) -> &'static str {
+        let (identity, membership) = match (known, credentials) {
+            (None, _) => return std::future::pending().await,
+            // Without its key nobody would believe this cluster, and it could not tell its own head from a forged one.
+            (Some(Ok(Identity { clusterset: Some(_), .. })), Err(error)) => {
+                (None, Some(Membership::Refused(format!("{error}."))))
+            }
+            (Some(Ok(identity)), _) => (Some(identity), None),
+            (Some(Err(error)), _) => (None, Some(Membership::Refused(format!("{error}.")))),
         };
+        let Credentials { trust, keys, .. } = credentials.clone().unwrap_or_default();
         if let Some(text) = identity.as_ref().and_then(Identity::warning) {
             let regarding = events::lease(&self.args.place.kube.controller_namespace);
             let (reason, action) = (EventReason::DottedClusterId, "Identify");
@@ -89,6 +103,7 @@ impl Leader {
                 let mut settings = driver::LedgerSettings::new(cluster.clone(), clusterset.clone(), &*uid);
                 settings.timing = settings.timing.with_tick(self.args.ledger_tick);
                 settings.stale_ttl = self.args.stale_cluster_ttl;
+                (settings.trust, settings.keys) = (trust, keys);
                 let ledger = driver::spawn(
                     settings,
                     Arc::clone(&self.cloudmap),
@@ -105,7 +120,7 @@ impl Leader {
                               the controller with --clusterset-id.";
                 let identity = instances::Owner { clusterset: None, cluster, cluster_uid: uid };
                 let (record, cloudmap) = (Arc::clone(&self.record) as _, Arc::clone(&self.cloudmap));
-                let records = driver::local::spawn(record, self.leadership.clone(), cloudmap, &self.uid);
+                let records = driver::local::spawn(record, self.leadership.clone(), cloudmap, &self.uid, keys);
                 self.control(identity, Records::Local(records), Membership::Joining(remedy.to_owned())).await
             }
             None => {
@@ -164,6 +179,7 @@ impl Leader {
             claim_delay: self.args.claim_delay,
             export_namespaces: self.args.export_namespaces.clone(),
             families: self.families.clone(),
+            derived: self.args.derived_name.clone().unwrap_or_default(),
         };
         let identified = records.mode() != Mode::Unidentified;
         let directory = identified.then(|| Directory::spawn(Arc::clone(&self.cloudmap)));

@@ -1,6 +1,7 @@
 //! The only wiring of the controller: builds the parts from the command line and runs them.
 
 pub(crate) mod connect;
+mod credentials;
 mod figures;
 mod lead;
 pub mod replica;

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 
 use backon::{ExponentialBuilder, Retryable as _};
 use kube::Client;
-use prometheus::Registry;
 use tokio::{sync::watch, task::JoinSet};
 use tracing::{info, warn};
 
@@ -18,11 +17,13 @@ use crate::{
         self, Caches, KubernetesWriter,
         events::Publisher,
         identity,
+        keys::KeyStore,
         lease::{Elector, KubernetesLease, Timing},
         record::RecordObject,
         service_network,
     },
     controller, env,
+    metrics::Register,
 };
 
 /// How long work in progress may take when the process is told to stop.
@@ -43,7 +44,7 @@ impl Metrics {
     ///
     /// # Errors
     /// The registry already has some of them.
-    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+    pub fn new(registry: &impl Register) -> prometheus::Result<Self> {
         let cloudmap = cloudmap::Metrics::new(registry)?;
         Ok(Self {
             cluster: cluster::Metrics::new(registry)?,
@@ -130,6 +131,7 @@ impl Replica {
         let publisher = Publisher::new(client.clone(), &pod, metrics.cluster.clone());
         let leader = Leader {
             writer: Arc::new(KubernetesWriter::new(client.clone(), leadership.clone(), metrics.cluster, publisher)),
+            keys: KeyStore::new(client.clone(), &namespace),
             record: Arc::new(RecordObject::new(client, &namespace)),
             caches,
             cloudmap,

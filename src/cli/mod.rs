@@ -5,6 +5,7 @@ mod coredns;
 mod doctor;
 mod gather;
 mod iam;
+mod keys;
 mod page;
 mod status;
 
@@ -24,7 +25,9 @@ use crate::{
     annotations::{Policy, ZoneKind},
     cluster::{LabelKeys, selector::NamespaceSelector},
     discovery::ImportFrom,
+    import::DerivedNaming,
     instances::{RegistrationPolicy, Selection, target::validate},
+    ledger::trust::Mode,
     model::{ClusterId, ClusterSetId, Target},
     release,
     telemetry::LogArgs,
@@ -35,6 +38,7 @@ pub use self::{
     doctor::{DoctorArgs, ProbeArgs, ProbeCommand},
     gather::GatherArgs,
     iam::{IamArgs, IamCommand, IamFormat, PolicyArgs, TrustArgs, Trusted},
+    keys::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRotateArgs},
     page::PageArgs,
     status::StatusArgs,
 };
@@ -96,6 +100,9 @@ pub enum Command {
     /// Inspect the ledger, through which the clusters of the ClusterSet exchange their exports.
     #[command(subcommand)]
     Ledger(LedgerCommand),
+    /// The keys with which the clusters sign what they say in the ledger.
+    #[command(subcommand)]
+    Trust(TrustCommand),
     /// Remove this cluster from its ClusterSet: the leader withdraws its exports, instances and ledger pages.
     Leave(LeaveArgs),
     /// Remove what a cluster, or the whole ClusterSet, left behind in AWS. Use --dry-run first, which only lists it.
@@ -214,6 +221,21 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_AWS_MCS_COMPAT", conflicts_with = "instances_namespace")]
     pub aws_mcs_compat: bool,
 
+    /// Name of the Service that each import gets in this cluster, such as `{name}-global`: `{name}` stands for the name of
+    /// the ServiceImport. Every DNS server of the cluster answers for it (`payments-global.shop.svc.cluster.local`), also where
+    /// nobody may add `clusterset.local` to CoreDNS. By default the name is `derived-` and a hash.
+    ///
+    /// Headless imports get such a Service as well. If a Service of others has the name, or it would have more than 63
+    /// characters, the name is `derived-` and the hash, and an Event says so. A change replaces the Services one by one, and
+    /// with them the cluster IPs: connections to the former ones end.
+    #[arg(long, env = "CLOUDMAP_MCS_DERIVED_NAME", value_name = "TEMPLATE", value_parser = parsed::<DerivedNaming>)]
+    pub derived_name: Option<DerivedNaming>,
+
+    /// Whose heads in the ledger count: `open`: everybody's who may write it; `tofu` (trust on first use): those that have the
+    /// key with which a cluster was first accepted; `pinned`: only those that have a key in the ConfigMap
+    /// `cloudmap-mcs-trust`. Unless it is `open`, this cluster signs. See docs/trust.md.
+    #[arg(long, env = "CLOUDMAP_MCS_TRUST", value_enum, default_value_t = Mode::Tofu)]
+    pub trust: Mode,
     /// How often to read the ledger: 200ms to 20s.
     #[arg(long, env = "CLOUDMAP_MCS_LEDGER_TICK", value_name = "DURATION", default_value = "1s", value_parser = tick)]
     pub ledger_tick: Duration,

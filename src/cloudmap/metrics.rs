@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, core::Collector};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, core::Collector};
 
 use super::{Lane, Operation, Plane};
+use crate::metrics::Register;
 
 /// A month as AWS bills it, 730 hours.
 const MONTH: Duration = Duration::from_hours(730);
@@ -22,11 +23,15 @@ impl Metrics {
     ///
     /// # Errors
     /// The registry already has metrics with these names.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+    pub fn new(registry: &impl Register) -> Result<Self, prometheus::Error> {
         let buckets = || vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
         let metrics = Self {
             calls: IntCounterVec::new(
-                Opts::new("cloudmap_mcs_aws_calls_total", "Calls to AWS Cloud Map by outcome; each page counts"),
+                Opts::new(
+                    "cloudmap_mcs_aws_calls_total",
+                    "Calls to AWS Cloud Map; each page counts. The outcome is ok, not_found, already_exists, duplicate, \
+                     in_use, limit_exceeded, throttled, access_denied, invalid_input, unknown or other",
+                ),
                 &["operation", "outcome"],
             )?,
             duration: HistogramVec::new(
@@ -37,7 +42,7 @@ impl Metrics {
             wait: HistogramVec::new(
                 HistogramOpts::new(
                     "cloudmap_mcs_aws_limiter_wait_seconds",
-                    "Time that calls waited for the rate limit of their operation",
+                    "Time that calls waited for the rate limit of their operation; the lane is ledger or instances",
                 )
                 .buckets(buckets()),
                 &["operation", "lane"],
@@ -142,6 +147,8 @@ impl Estimate {
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
+
     use super::*;
 
     #[test]

@@ -11,6 +11,7 @@ mod aws;
 pub(crate) mod fake;
 mod limited;
 mod limits;
+mod looks;
 mod metrics;
 mod operation;
 mod port;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 pub use aws::{AwsCloudMap, AwsSettings, ConnectError, Endpoint, answered};
 pub use limited::{Counted, Limited};
 pub use limits::{Limits, Rate, Rates};
+pub use looks::Looks;
 pub use metrics::{Calls, Estimate, Metrics};
 pub use operation::{Access, LATEST_EFFECT, Operation, Plane};
 pub use port::{

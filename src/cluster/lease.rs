@@ -25,7 +25,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-pub use self::object::{KubernetesLease, YIELDS};
+pub use self::object::KubernetesLease;
 use super::metrics::Metrics;
 use crate::env;
 

@@ -1,8 +1,9 @@
 //! Metrics of the Kubernetes API. No object names in labels.
 
-use prometheus::{GaugeVec, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry, histogram_opts, opts};
+use prometheus::{GaugeVec, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, histogram_opts, opts};
 
 use super::watches::Caches;
+use crate::metrics::Register;
 
 /// The metrics of this module. Clones are cheap.
 #[derive(Debug, Clone)]
@@ -32,7 +33,7 @@ impl Metrics {
     ///
     /// # Errors
     /// The registry already has a metric with one of these names.
-    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+    pub fn new(registry: &impl Register) -> prometheus::Result<Self> {
         let metrics = Self {
             cache_objects: IntGaugeVec::new(
                 opts!("cloudmap_mcs_kubernetes_cache_objects", "Objects in the caches of the Kubernetes API"),
@@ -45,12 +46,17 @@ impl Metrics {
             cache_age: GaugeVec::new(
                 opts!(
                     "cloudmap_mcs_kubernetes_cache_age_seconds",
-                    "Time since the API server last sent anything for a cache: how far behind it can be"
+                    "Time since the API server last sent anything for a cache: how far behind it can be. Up to 60 s if nothing \
+                     changes"
                 ),
                 &["kind"],
             )?,
             watch_errors: IntCounterVec::new(
-                opts!("cloudmap_mcs_kubernetes_watch_errors_total", "Failed lists and watches of the Kubernetes API"),
+                opts!(
+                    "cloudmap_mcs_kubernetes_watch_errors_total",
+                    "Lists and watches of the Kubernetes API that failed. The reason is timeout, silence, connection, \
+                     not_found, forbidden, unauthorized, throttled or api"
+                ),
                 &["kind", "reason"],
             )?,
             invalid_objects: IntCounterVec::new(
@@ -70,7 +76,11 @@ impl Metrics {
                 &["verb", "kind"],
             )?,
             events: IntCounterVec::new(
-                opts!("cloudmap_mcs_kubernetes_events_total", "Events about users' objects"),
+                opts!(
+                    "cloudmap_mcs_kubernetes_events_total",
+                    "Events about users' objects. The outcome is ok, repeated (emitted within the last 10 minutes), \
+                     failed or timeout"
+                ),
                 &["outcome"],
             )?,
             leader: IntGauge::with_opts(opts!("cloudmap_mcs_leader", "1 while this replica holds the Lease"))?,

@@ -12,6 +12,7 @@ pub mod events;
 pub(crate) mod fake_api;
 mod follow;
 pub mod identity;
+pub mod keys;
 mod label_keys;
 pub mod lease;
 #[cfg(test)]

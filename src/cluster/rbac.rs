@@ -12,6 +12,7 @@ use super::{
     events::{self, EventRecord, Publisher},
     fake_api::{FakeApi, Request},
     identity,
+    keys::{self, KeyStore, StoredKey},
     lease::{self, KubernetesLease, Leadership, LeaseStore, Record},
     metrics::Metrics,
     objects::ObjectKey,
@@ -168,6 +169,10 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     object.load().await.unwrap();
     object.store(&record::Record::default(), &None).await.unwrap();
     object.store(&record::Record::default(), &Some("1".to_owned())).await.unwrap();
+    let keys = KeyStore::new(client.clone(), OWN);
+    keys.load().await.unwrap_err();
+    keys.store(&StoredKey { seed: Vec::new(), former: Vec::new() }, None).await.unwrap();
+    keys.trusted().await.unwrap();
     identity::kube_system_uid(&client).await.unwrap();
     service_network::ip_families(&client, OWN).await.unwrap();
     service_network::service_ranges(&client, OWN).await.unwrap();
@@ -189,7 +194,8 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
         .into_iter()
         .flat_map(|rule| rule.resource_names.unwrap_or_default())
         .collect();
-    assert_eq!(names, BTreeSet::from([lease::LEASE.to_owned(), record::RECORD.to_owned()]));
+    let ours = [lease::LEASE, record::RECORD, keys::SECRET, keys::TRUSTED];
+    assert_eq!(names, ours.map(str::to_owned).into());
     let needed = needed(&api.requests());
     // A permission for all namespaces includes the own namespace.
     let everywhere = |(_, group, resource, verb): &Permission| {

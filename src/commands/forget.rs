@@ -8,7 +8,7 @@ use crate::{
     app::connect,
     cli::{ForgetArgs, KubeArgs},
     cloudmap::CloudMap,
-    cluster::record::{Accepted, Position, RecordObject, RecordStore as _},
+    cluster::record::{self, Accepted, Gone, Position, Record, RecordObject, RecordStore as _},
     ledger::show,
     model::{ClusterId, ClusterSetId},
 };
@@ -17,6 +17,16 @@ pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
     let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     refuse_if_alive(&cloudmap, &clusterset, Some(&args.cluster)).await?;
+    if signed(&args.place.kube, &args.cluster).await? {
+        writeln!(
+            std::io::stdout(),
+            "This cluster drops the exports of cluster {0} within seconds, and says so in its ledger. Each other cluster follows \
+             when {0} is stale there, that is, silent for 5 minutes.\nTo list what else it left behind: cloudmap-mcs purge --cluster \
+             {0} --dry-run",
+            args.cluster
+        )?;
+        return Ok(());
+    }
     let deleted = match show::forget(Arc::clone(&cloudmap), &clusterset, &args.cluster).await {
         Err(no_head @ show::Error::NoHead(_)) => {
             let Some(recorded) = recorded(&args.place.kube, &args.cluster).await else { return Err(no_head.into()) };
@@ -33,6 +43,19 @@ pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
         args.cluster
     )?;
     Ok(())
+}
+
+/// Says in the record of this cluster that one is gone whose heads are signed: nobody can sign for it. `false` if they
+/// are not, or if there is no cluster to ask.
+async fn signed(kube: &KubeArgs, cluster: &ClusterId) -> anyhow::Result<bool> {
+    let Ok(client) = connect::kubernetes(kube).await else { return Ok(false) };
+    let store = RecordObject::new(client, &kube.controller_namespace);
+    let Ok(Some(_)) = store.load().await else { return Ok(false) };
+    let forget = |record: &mut Record| {
+        let accepted = record.accepted.get_mut(cluster.as_str()).filter(|accepted| accepted.key.is_some());
+        accepted.map(|accepted| accepted.gone = Some(Gone::Forgotten)).is_some()
+    };
+    Ok(record::update(&store, forget).await?.unwrap_or_default())
 }
 
 /// What the cluster of this command has recorded about another one, if it can be asked.

@@ -9,8 +9,11 @@ use crate::{
     app::connect,
     cli::LeaveArgs,
     cloudmap::CloudMap,
-    cluster::record::{Record, RecordObject, RecordStore, StoreError},
-    ledger::show,
+    cluster::record::{self, Record, RecordObject},
+    ledger::{
+        show,
+        trust::{COPY_INSTANCE, KEY_INSTANCE},
+    },
     model::{ClusterId, ClusterSetId},
 };
 
@@ -66,27 +69,17 @@ async fn has_left(
     Ok(belongings
         .iter()
         .filter(|belonging| belonging.cluster.is_some())
-        .all(|belonging| belonging.instances.is_empty()))
+        // The key proves what the head says, and the copy says it as well.
+        .all(|belonging| belonging.instances.iter().all(|id| [KEY_INSTANCE, COPY_INSTANCE].contains(&&**id))))
 }
 
 /// Returns whether the flag changed.
 async fn flag(record: &RecordObject, leaving: bool) -> anyhow::Result<bool> {
-    loop {
-        let Some((stored, version)) = RecordStore::load(record).await? else {
-            anyhow::ensure!(
-                !leaving,
-                "this cluster has no ledger record: its controller has never led, or \
-                 --controller-namespace is another one"
-            );
-            return Ok(false);
-        };
-        if stored.leaving == leaving {
-            return Ok(false);
-        }
-        match RecordStore::store(record, &Record { leaving, ..stored }, &version).await {
-            Ok(_) => return Ok(true),
-            Err(StoreError::Conflict) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let set = |record: &mut Record| std::mem::replace(&mut record.leaving, leaving) != leaving;
+    let changed = record::update(record, set).await?;
+    anyhow::ensure!(
+        changed.is_some() || !leaving,
+        "this cluster has no ledger record: its controller has never led, or --controller-namespace is another one"
+    );
+    Ok(changed.unwrap_or_default())
 }

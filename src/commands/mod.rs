@@ -12,6 +12,7 @@ mod pages;
 mod purge;
 mod status;
 mod table;
+mod trust;
 
 use std::{io::Write as _, process::ExitCode};
 
@@ -37,6 +38,7 @@ pub async fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Page(args) => page::page(args).await,
         Command::Crds => crds(),
         Command::Ledger(LedgerCommand::Show(args)) => ledger_show::show(args).await,
+        Command::Trust(command) => trust::trust(command).await,
         Command::Leave(args) => leave::leave(args).await,
         Command::Purge(args) => purge::purge(args).await,
         Command::Forget(args) => forget::forget(args).await,

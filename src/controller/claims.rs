@@ -6,7 +6,8 @@
 //! - A new claim to a *named* target must have been visible in the ledger for a while, with no older one, and every
 //!   live cluster must be readable. This costs time, so it is required only if two names can want one target. It is not
 //!   required for the target that the Kubernetes name implies (others who want it name it, and wait), if the same name
-//!   has had the target in another cluster for that while, or for the only cluster of a ClusterSet.
+//!   has had the target in another cluster for that while, or for a cluster that has been the only one of its ClusterSet
+//!   for that while: two that come at the same time take themselves for the only one.
 //! - An export that loses a target, or moves away from it while another name waits for it, keeps its live endpoints
 //!   there for twice that time: once for the successor's own wait, and once for the successor to see the release and to
 //!   register. A successor in another cluster must have been heard of for that long: nobody knows whether a silent
@@ -100,8 +101,8 @@ pub(super) struct Claims {
     /// Whether this cluster is in no ClusterSet: there are no others, and there is nothing to read.
     standalone: bool,
     readings: Readings,
-    /// Whether no other cluster is in the ClusterSet.
-    sole: bool,
+    /// Since when no other cluster is in the ClusterSet; `None` if one is.
+    sole_since: Option<Duration>,
     /// Whether every live cluster is readable.
     verified: bool,
     /// The published state that was read back.
@@ -131,7 +132,7 @@ impl Claims {
             delay,
             standalone: false,
             readings: Readings::default(),
-            sole: false,
+            sole_since: None,
             verified: false,
             visible: None,
             established: BTreeSet::new(),
@@ -147,7 +148,7 @@ impl Claims {
 
     /// The claims of a cluster that is in no ClusterSet.
     pub(super) fn standalone(delay: Duration) -> Self {
-        Self { standalone: true, sole: true, verified: true, ..Self::new(delay) }
+        Self { standalone: true, sole_since: Some(Duration::ZERO), verified: true, ..Self::new(delay) }
     }
 
     /// All heads were read. `positions` are those of the other clusters.
@@ -186,10 +187,16 @@ impl Claims {
     }
 
     /// Sets whether this is the only cluster, and whether every live one is readable. Returns whether that is new.
-    pub(super) fn set_clusters(&mut self, sole: bool, verified: bool) -> bool {
-        let before = (self.sole, self.verified);
-        (self.sole, self.verified) = (sole, verified);
-        before != (sole, verified)
+    pub(super) fn set_clusters(&mut self, sole: bool, verified: bool, now: Duration) -> bool {
+        let before = (self.sole_since, self.verified);
+        (self.sole_since, self.verified) = (sole.then(|| self.sole_since.unwrap_or(now)), verified);
+        before != (self.sole_since, verified)
+    }
+
+    /// Since when nobody else can have a claim that is not known yet.
+    fn alone_from(&self) -> Option<Duration> {
+        let delay = if self.standalone { Duration::ZERO } else { self.delay };
+        Some(self.sole_since? + delay)
     }
 
     /// Returns the targets whose visible records changed.
@@ -265,7 +272,7 @@ impl Claims {
         self.note_visibility(own, now);
         let rival = knowledge.claimant(target).filter(|(_, owner)| !owner.is_same_service(&own.owner));
         let (owner, standing) = if own.retiring || rival.is_some() {
-            let unread = knowledge.settling() && !self.sole;
+            let unread = knowledge.settling() && self.sole_since.is_none();
             let rival = match &rival {
                 None => Rival::None,
                 Some((cluster, _)) if cluster == knowledge.local() => Rival::Here,
@@ -281,8 +288,8 @@ impl Claims {
                 knowledge.other_claims(target).all(|other| other.owner.is_same_service(&own.owner))
                     && knowledge.other_claims(target).any(is_settled)
             };
-            let free =
-                self.established.contains(target) || implied(own) || self.is_fresh(now) && (self.sole || shared());
+            let alone = self.alone_from().is_some_and(|from| now >= from);
+            let free = self.established.contains(target) || implied(own) || self.is_fresh(now) && (alone || shared());
             (own.owner.clone(), self.hold(knowledge, own, free, now))
         };
         // Until then it is not known what the previous leader had there.
@@ -364,7 +371,7 @@ impl Claims {
             return Standing::AwaitsRecord;
         }
         // The only cluster waits for nobody, and neither does a standalone one.
-        if knowledge.settling() && !self.sole {
+        if knowledge.settling() && self.sole_since.is_none() {
             return Standing::AwaitsClusters;
         }
         if free {
@@ -376,7 +383,8 @@ impl Claims {
             return Standing::AwaitsClusters;
         }
         if now < ripe || !self.covers(ripe) {
-            self.judge_at(target, if now < ripe { ripe } else { now + AGAIN });
+            let at = if now < ripe { ripe } else { now + AGAIN };
+            self.judge_at(target, self.alone_from().map_or(at, |from| from.max(now + AGAIN).min(at)));
             return Standing::AwaitsDelay;
         }
         Standing::Holds

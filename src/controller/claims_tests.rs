@@ -14,7 +14,7 @@ const START: Duration = Duration::from_mins(5);
 /// Claims of a cluster that can read another one, and has read its own claim back.
 fn mk_claims(knowledge: &Knowledge) -> Claims {
     let mut claims = Claims::new(DELAY);
-    claims.set_clusters(false, true);
+    claims.set_clusters(false, true, Duration::ZERO);
     claims.set_visible(knowledge.desired());
     claims
 }
@@ -71,8 +71,14 @@ fn nobody_waits_where_no_other_name_can_want_the_target() {
     let (knowledge, now) = (mk_knowledge(&[]), START);
     assert_eq!(mk_claims(&knowledge).judge(&knowledge, &target(), |_| true, now), Some(Standing::Holds), "implied");
     let mut alone = mk_claims(&knowledge);
-    alone.set_clusters(true, true);
+    alone.set_clusters(true, true, Duration::ZERO);
     assert_eq!(judge(&mut alone, &knowledge, now), Standing::Holds, "alone");
+    let mut newly_alone = mk_claims(&knowledge);
+    newly_alone.set_clusters(true, true, now);
+    assert_eq!(judge(&mut newly_alone, &knowledge, now), Standing::AwaitsDelay, "another one may be on its way");
+    assert_eq!(newly_alone.wake(), Some(now + DELAY));
+    newly_alone.set_visible(None);
+    assert_eq!(judge(&mut newly_alone, &knowledge, now + DELAY), Standing::Holds, "alone for a while");
     let shared = mk_knowledge(&[("web", -6)]);
     assert_eq!(judge(&mut mk_claims(&shared), &shared, now), Standing::Holds, "the same name elsewhere");
     for claimed in [-5, 5, 9] {
@@ -106,12 +112,12 @@ fn a_service_that_is_annotated_here_and_exported_elsewhere_holds_its_target_besi
 fn a_new_target_waits_for_clusters_that_cannot_be_read_and_a_held_one_does_not() {
     let (knowledge, start) = (mk_knowledge(&[]), START);
     let mut claims = mk_claims(&knowledge);
-    claims.set_clusters(false, false);
+    claims.set_clusters(false, false, Duration::ZERO);
     assert_eq!(judge(&mut claims, &knowledge, start), Standing::AwaitsClusters);
     assert_eq!(judge(&mut claims, &knowledge, start + 2 * DELAY), Standing::AwaitsClusters);
-    claims.set_clusters(false, true);
+    claims.set_clusters(false, true, Duration::ZERO);
     assert_eq!(judge(&mut claims, &knowledge, start + 2 * DELAY), Standing::Holds);
-    claims.set_clusters(false, false);
+    claims.set_clusters(false, false, Duration::ZERO);
     assert_eq!(judge(&mut claims, &knowledge, start + 3 * DELAY), Standing::Holds);
 }
 
@@ -171,7 +177,7 @@ fn what_was_read_a_while_ago_says_nothing_about_who_has_claims_now() {
     for (sole, knowledge) in [(true, &knowledge), (false, &shared)] {
         for (age, standing) in [(FRESH, Standing::Holds), (FRESH + AGAIN, Standing::AwaitsDelay)] {
             let mut claims = mk_claims(knowledge);
-            claims.set_clusters(sole, true);
+            claims.set_clusters(sole, true, Duration::ZERO);
             hear(&mut claims, start);
             assert_eq!(judge_unread(&mut claims, knowledge, start + age), standing, "{sole} {age:?}");
         }

@@ -16,8 +16,8 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Knowledge, Membership, Mode, Targets, annotated::Annotated, claims::Claims, index::SliceIndex, knowledge::Rules,
-    orphans::Orphans, peers::Peers, pending::Pending, pods::PodLabels, runtime::ControllerSettings,
+    Knowledge, Membership, Mode, Targets, annotated::Annotated, claims::Claims, derived::Derived, index::SliceIndex,
+    knowledge::Rules, orphans::Orphans, peers::Peers, pending::Pending, pods::PodLabels, runtime::ControllerSettings,
     subscriptions::Subscriptions, work::Work,
 };
 use crate::{
@@ -151,6 +151,7 @@ pub(super) struct Core {
     pub(super) annotated: Annotated,
     pub(super) subscriptions: Subscriptions,
     pub(super) peers: Peers,
+    pub(super) derived: Derived,
     pub(super) orphans: Orphans,
     pub(super) pods: PodLabels,
     pub(super) pending: Pending,
@@ -196,6 +197,7 @@ impl Core {
             export_namespaces,
             families,
             import,
+            derived,
             ..
         } = settings;
         let rules = Rules { mode, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration };
@@ -212,6 +214,7 @@ impl Core {
             annotated: Annotated::new(annotations, targets.clone()),
             subscriptions: Subscriptions::new(import),
             orphans: Orphans::default(),
+            derived: Derived::new(derived),
             peers: Peers::new(targets.aws_mcs && mode == Mode::Member),
             pods: PodLabels::default(),
             pending: Pending::default(),

@@ -7,9 +7,13 @@ use crate::{
     annotations,
     api::names::LABEL_KUBERNETES_SERVICE_NAME,
     cluster::{cache::Changes, memory::MemoryCluster, record::Position},
-    controller::{ImportRules, targets::tests::mk_targets},
+    controller::{
+        ImportRules, Metrics,
+        targets::tests::mk_targets,
+        work::{Part, Report},
+    },
     export::Exports,
-    import::Plan,
+    import::{DerivedNaming, Plan},
     instances::{
         RegistrationPolicy, Selection,
         sync::{Outcome, Reason, TargetStatus},
@@ -49,6 +53,7 @@ impl Bench {
             claim_delay: DELAY,
             export_namespaces: None,
             families: vec![IpFamily::V4],
+            derived: DerivedNaming::Hash,
             import: ImportRules::default(),
         };
         let (exports, services) = (caches.exports.subscribe(), caches.services.subscribe());
@@ -339,4 +344,34 @@ fn names_are_looked_at_again_when_services_take_addresses_from_another_range() {
     let named = |commands: &[Command]| reconciled(commands).contains(&key("web"));
     assert!(named(&bench.core.handle(ranges("10.96.0.0/12"), at(2))));
     assert!(!named(&bench.core.handle(ranges("10.96.0.0/12"), at(3))), "no news");
+}
+
+#[tokio::test]
+async fn while_many_names_wait_endpoints_from_other_clusters_come_first() {
+    let mut bench = Bench::member();
+    bench.remotes(["web"], at(1));
+    bench.export("own", &[]);
+    bench.observe(at(1));
+    let work = bench.work("web", at(1));
+    assert_eq!(work.urgent(), Part::Endpoints, "a new import");
+    let own = bench.work("own", at(1));
+    assert_eq!(own.urgent(), Part::Nothing, "whoever asks for it here has its Service");
+
+    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+    let objects = Arc::clone(&bench.objects);
+    work.apply(Part::Endpoints, &*objects, &metrics).await.unwrap();
+    assert_eq!((objects.services().len(), objects.slices().len()), (1, 1), "the derived Service, and its endpoints");
+    assert!(objects.import(&key("web")).is_none());
+    own.apply(Part::Nothing, &*objects, &metrics).await.unwrap();
+    assert!(objects.import(&key("own")).is_none());
+
+    for work in [bench.work("web", at(2)), own] {
+        work.apply(Part::All, &*objects, &metrics).await.unwrap();
+    }
+    assert!(objects.import(&key("web")).is_some() && objects.import(&key("own")).is_some());
+    // The traffic of an existing import comes before what its export says.
+    let mut own = bench.work("own", at(2));
+    own.report = Some(Report { uid: "uid".into(), conditions: Vec::new(), notes: Vec::new() });
+    assert_eq!(own.urgent(), Part::Import);
+    assert_eq!(bench.work("web", at(2)).urgent(), Part::All, "nothing is left to say");
 }

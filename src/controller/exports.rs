@@ -33,7 +33,10 @@ impl Core {
     }
 
     pub(super) fn services_changed(&mut self, changes: &[Change<Service>], now: Now) {
-        for Change { key, old, new } in changes {
+        for change in changes {
+            let blocked = self.derived.update(change);
+            self.reconcile(blocked);
+            let Change { key, old, new } = change;
             self.count_cluster_ips(old.as_deref(), new.as_deref());
             for service in old.iter().chain(new).filter_map(|service| service.service_import.as_deref()) {
                 self.reconcile([ServiceKey::new(key.namespace.clone(), service)]);

@@ -105,7 +105,7 @@ impl Core {
         let known = waiting(&self.knowledge) != before;
         let others = remotes.clusters.values().any(|remote| !remote.left) || !remotes.unaccepted.is_empty();
         let sole = remotes.all_live_verified && !others;
-        if self.claims.set_clusters(sole, remotes.all_live_verified) || known {
+        if self.claims.set_clusters(sole, remotes.all_live_verified, now.mono) || known {
             self.touched.extend(self.claims.waiting().cloned());
         }
         let sided = self.knowledge.side_with_others(&concerned.targets);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, histogram_opts, opts};
+use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, histogram_opts, opts};
 
-use crate::ledger::remote::Remotes;
+use crate::{ledger::remote::Remotes, metrics::Register};
 
 /// The metrics of the controller. Clones are cheap.
 #[derive(Debug, Clone)]
@@ -34,40 +34,40 @@ impl Metrics {
     ///
     /// # Errors
     /// The registry already has a metric with one of these names.
-    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+    pub fn new(registry: &impl Register) -> prometheus::Result<Self> {
         let metrics = Self {
             reconciles: HistogramVec::new(
                 histogram_opts!(
                     "cloudmap_mcs_reconcile_duration_seconds",
-                    "Duration of reconciling one name, by outcome",
+                    "Duration of reconciling one name; the outcome is ok or the kind of error",
                     vec![0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]
                 ),
                 &["outcome"],
             )?,
             skipped: IntCounterVec::new(
-                opts!(
-                    "cloudmap_mcs_import_skipped_addresses_total",
-                    "Addresses of the registry that cannot be endpoints"
-                ),
+                opts!("cloudmap_mcs_import_skipped_addresses_total", "Addresses that were left out of imports"),
                 &["reason"],
             )?,
             blocked: IntCounter::with_opts(opts!(
                 "cloudmap_mcs_import_blocked_total",
-                "Imports refused because of a foreign object"
+                "Imports refused because of a foreign object, counted each time"
             ))?,
-            stale: IntGauge::with_opts(opts!("cloudmap_mcs_stale_clusters", "Clusters whose ledger does not advance"))?,
+            stale: IntGauge::with_opts(opts!(
+                "cloudmap_mcs_stale_clusters",
+                "Clusters whose ledger has not advanced for more than 5 minutes"
+            ))?,
             unverified: IntGauge::with_opts(opts!(
                 "cloudmap_mcs_unverified_clusters",
                 "Clusters whose ledger could not be read since this replica leads"
             ))?,
             cluster_stale: IntGaugeVec::new(
-                opts!("cloudmap_mcs_cluster_stale", "Whether the ledger of a cluster does not advance"),
+                opts!("cloudmap_mcs_cluster_stale", "1 for a cluster whose ledger does not advance"),
                 &["remote_cluster"],
             )?,
             cluster_expired: IntGaugeVec::new(
                 opts!(
                     "cloudmap_mcs_cluster_expired",
-                    "Whether the endpoints of a stale cluster are withdrawn (--stale-cluster-ttl)"
+                    "1 once the endpoints of a stale cluster are withdrawn (--stale-cluster-ttl)"
                 ),
                 &["remote_cluster"],
             )?,
@@ -76,7 +76,7 @@ impl Metrics {
             services: IntGauge::with_opts(opts!("cloudmap_mcs_services", "Names that any known cluster exports"))?,
             dropped_events: IntCounter::with_opts(opts!(
                 "cloudmap_mcs_events_dropped_total",
-                "Events that were dropped because newer ones waited"
+                "Events that were dropped because newer ones waited. At most 1,024 wait, and 8 with one reason about one object"
             ))?,
             annotated_objects: IntGauge::with_opts(opts!(
                 "cloudmap_mcs_annotated_objects",

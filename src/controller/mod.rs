@@ -5,6 +5,7 @@
 mod annotated;
 mod claims;
 mod core;
+mod derived;
 mod exports;
 mod imports;
 mod index;

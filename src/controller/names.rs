@@ -24,26 +24,39 @@ use crate::{
     },
     discovery::Picture,
     export::{self, Facts, Publication, verdicts},
-    import::{self, Observed, Plan, Source, There, Unknown, derived_name},
+    import::{self, DerivedServices, Observed, Plan, Source, There, Unknown},
     model::{ClusterId, Conflict, ServiceKey, merge},
 };
 
 impl Core {
     /// Everything that must be written for a name, according to what is known now.
     pub(super) fn work(&mut self, key: &ServiceKey, now: Now) -> Work {
-        let (import, there) = self.plan_import(key);
+        let (derived, misnamed) = self.derived.of(key, &self.caches.services);
+        let (import, there) = self.plan_import(key, derived);
         let mut notes = Vec::new();
         notes.extend(self.refused(key));
+        notes.extend(misnamed.and_then(|text| {
+            let import = there.import.as_ref().filter(|import| import.managed)?;
+            let (reason, action) = (EventReason::DerivedNameUnusable, "Import");
+            Some(EventRecord { regarding: events::import(key, &import.uid), reason, action, text })
+        }));
         let report = self.plan_report(key, now);
-        Work { key: key.clone(), import, there, export: self.caches.exports.get(key), report, notes, now: now.wall }
+        let local = self.knowledge.local();
+        let own_only = matches!(&import, Plan::Want(wanted) if wanted.slices.keys().all(|cluster| cluster == local));
+        Work {
+            key: key.clone(),
+            import,
+            own_only,
+            there,
+            export: self.caches.exports.get(key),
+            report,
+            notes,
+            now: now.wall,
+        }
     }
 
-    fn plan_import(&mut self, key: &ServiceKey) -> (Plan, There) {
-        let there = There {
-            import: self.caches.imports.get(key),
-            derived: self.caches.services.get(&ServiceKey::new(key.namespace.clone(), derived_name(key))),
-            slices: self.imported.get(key),
-        };
+    fn plan_import(&mut self, key: &ServiceKey, derived: DerivedServices) -> (Plan, There) {
+        let there = There { import: self.caches.imports.get(key), derived, slices: self.imported.get(key) };
         let nothing = match self.knowledge.membership() {
             Membership::Refused(_) => return (Plan::Keep, there),
             Membership::Leaving => true,
@@ -74,7 +87,7 @@ impl Core {
             silent: &silent,
             discovered: &discovered,
             import: there.import.as_deref(),
-            derived: there.derived.as_deref(),
+            derived: &there.derived,
             slices: &there.slices,
         };
         let plan = import::plan(&observed, |address: IpAddr| {

@@ -17,13 +17,14 @@ use super::{
     core::{Command, Core, Input, Now},
     metrics::Metrics,
     subscriptions::ImportRules,
-    work::Work,
+    work::{Part, Work},
 };
 use crate::{
     annotations::{self, Directory, Known},
     cluster::{Caches, ClusterWriter, apply::Error, cache, events::Outbox, objects, selector::NamespaceSelector},
     discovery::Discovered,
     env,
+    import::DerivedNaming,
     instances::{
         RegistrationPolicy,
         sync::{Desired, Statuses},
@@ -35,7 +36,7 @@ use crate::{
         writer::Inherited,
     },
     model::{ClusterId, IpFamily, ServiceKey, addresses::Range},
-    queue::Queue,
+    queue::{Queue, Turn},
 };
 
 /// How often sizes are measured, and cluster IPs that moved are looked for among the endpoints.
@@ -62,6 +63,8 @@ pub struct ControllerSettings {
     pub families: Vec<IpFamily>,
     /// Which namespaces import, and from where.
     pub import: ImportRules,
+    /// How derived Services are named.
+    pub derived: DerivedNaming,
 }
 
 /// Where the records of this cluster are stored, which follows from its [`Mode`].
@@ -292,6 +295,7 @@ async fn next(objects: &mut Objects, registry: &mut Registry, turn: bool) -> Inp
 /// A worker is done with a name.
 struct Done {
     work: Box<Work>,
+    part: Part,
     outcome: Result<(), Error>,
     begun: Instant,
 }
@@ -334,7 +338,7 @@ impl Runtime {
                         return warn!(%error, "a worker of the controller ended");
                     }
                 }
-                key = self.queue.take(), if self.workers.len() < self.concurrency => self.handle(Input::Due(key)),
+                (key, turn) = self.queue.take(), if self.workers.len() < self.concurrency => self.due(key, turn),
                 () = sleep_until(wake.unwrap_or(self.started)), if wake.is_some() => self.handle(Input::Tick),
                 _ = tick.tick() => {
                     self.handle(Input::Tick);
@@ -348,9 +352,9 @@ impl Runtime {
                 self.finish(done);
             }
             while self.workers.len() < self.concurrency
-                && let Some(key) = self.queue.take().now_or_never()
+                && let Some((key, turn)) = self.queue.take().now_or_never()
             {
-                self.handle(Input::Due(key));
+                self.due(key, turn);
             }
         }
     }
@@ -359,13 +363,25 @@ impl Runtime {
         if let Input::Remotes(remotes) = &input {
             self.metrics.adopted(remotes);
         }
-        let now = Now { mono: self.started.elapsed(), wall: env::timestamp() };
-        for command in self.core.handle(input, now) {
-            self.obey(command);
+        for command in self.core.handle(input, self.now()) {
+            self.obey(command, false);
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    /// Gives a name to a worker. If others wait, only what is urgent for it is written now.
+    fn due(&mut self, key: ServiceKey, turn: Turn) {
+        let pressed = turn == Turn::First && self.queue.is_pressed();
+        for command in self.core.handle(Input::Due(key), self.now()) {
+            self.obey(command, pressed);
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { mono: self.started.elapsed(), wall: env::timestamp() }
+    }
+
+    /// `pressed`: other names wait for a worker.
+    fn obey(&mut self, command: Command, pressed: bool) {
         match command {
             Command::Publish(map) => self.records.publish(map),
             Command::Register(desired) => drop(self.instances.send_replace(desired)),
@@ -378,22 +394,27 @@ impl Runtime {
             Command::Reconcile(key) => self.queue.add(key),
             Command::ReconcileIn(key, delay) => self.queue.add_after(key, delay),
             Command::Apply(work) => {
+                let part = if pressed { work.urgent() } else { Part::All };
                 let (writer, metrics, begun) = (Arc::clone(&self.writer), self.metrics.clone(), Instant::now());
                 let done = self.done.clone();
                 self.workers.spawn(env::task(async move {
-                    let outcome = work.apply(&*writer, &metrics).await;
+                    let outcome = work.apply(part, &*writer, &metrics).await;
                     // The receiver lives as long as the runtime.
-                    let _ = done.send(Done { work, outcome, begun });
+                    let _ = done.send(Done { work, part, outcome, begun });
                 }));
             }
             Command::Emit(note) => self.notes.send(note),
         }
     }
 
-    fn finish(&self, Done { work, outcome, begun }: Done) {
+    fn finish(&self, Done { work, part, outcome, begun }: Done) {
         let outcome = match outcome {
-            Ok(()) => {
+            Ok(()) if part == Part::All => {
                 self.queue.done(&work.key);
+                "ok"
+            }
+            Ok(()) => {
+                self.queue.rest(&work.key);
                 "ok"
             }
             Err(error) => {

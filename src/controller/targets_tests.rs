@@ -208,7 +208,7 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
     let knowledge = mk_knowledge(&[]);
     claims.set_visible(knowledge.desired());
     for (verified, words) in [(false, "every cluster"), (true, "after 10s")] {
-        claims.set_clusters(false, verified);
+        claims.set_clusters(false, verified, std::time::Duration::ZERO);
         claims.judge(&knowledge, &target(), |_| false, std::time::Duration::from_mins(5));
         let (reason, message) =
             targets.registered(&knowledge, &named, &claims, &Statuses::new(), &PodLabels::default()).unwrap();

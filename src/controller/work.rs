@@ -27,6 +27,8 @@ use crate::{
 pub(super) struct Work {
     pub(super) key: ServiceKey,
     pub(super) import: Plan,
+    /// Whether no other cluster has endpoints of this name.
+    pub(super) own_only: bool,
     /// The objects for which the plan was made.
     pub(super) there: There,
     /// This cluster's ServiceExport, on which obstacles and failures are also reported.
@@ -45,16 +47,50 @@ pub(super) struct Report {
     pub(super) notes: Vec<EventRecord>,
 }
 
+/// A part of the work for a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Everything.
+    All,
+    /// All but the conditions of the ServiceExport, which are for people.
+    Import,
+    /// The derived Service and the EndpointSlices of a new import. The ServiceImport follows: clients wait for both, but
+    /// each takes a write, and status and conditions take more.
+    Endpoints,
+    /// Nothing: whoever asks for the name in this cluster has its Service.
+    Nothing,
+}
+
 impl Work {
-    /// Writes everything.
+    /// What is urgent while other names wait: traffic of existing imports, then endpoints of new ones from other clusters.
+    pub(super) const fn urgent(&self) -> Part {
+        match &self.import {
+            Plan::Want(_) if self.there.import.is_none() && self.own_only => Part::Nothing,
+            Plan::Want(wanted) if self.there.import.is_none() && wanted.obstacle.is_none() => Part::Endpoints,
+            Plan::Keep if self.report.is_some() => Part::Nothing,
+            _ if self.report.is_some() => Part::Import,
+            _ => Part::All,
+        }
+    }
+
+    /// Writes a part.
     ///
     /// # Errors
     /// What was not written must be planned again.
-    pub(super) async fn apply(&self, writer: &dyn ClusterWriter, metrics: &Metrics) -> Result<(), Error> {
-        // Both parts are tried: a name whose import fails still gets its conditions.
-        let imported = self.import(writer, metrics).await;
-        let reported = self.report(writer).await;
-        imported.and(reported)
+    pub(super) async fn apply(&self, part: Part, writer: &dyn ClusterWriter, metrics: &Metrics) -> Result<(), Error> {
+        match (part, &self.import) {
+            (Part::Nothing, _) => Ok(()),
+            (Part::Endpoints, Plan::Want(wanted)) => {
+                import::apply_endpoints(writer, &self.key, &self.there, wanted).await
+            }
+            (Part::Endpoints | Part::Import, _) => self.import(writer, metrics).await,
+            (Part::All, _) => {
+                // Both are tried: a name whose import fails still gets its conditions.
+                let imported = self.import(writer, metrics).await;
+                let reported = self.report(writer).await;
+                imported.and(reported)
+            }
+        }
     }
 
     /// Brings the imported objects of the name to their desired state.
@@ -133,7 +169,12 @@ impl Work {
         metrics.blocked();
         let regarding = [
             there.import.as_ref().filter(|import| !import.managed).map(|import| events::import(key, &import.uid)),
-            there.derived.as_ref().filter(|s| !s.managed).map(|service| events::service(&service.key, &service.uid)),
+            there
+                .derived
+                .there
+                .as_ref()
+                .filter(|s| !s.managed)
+                .map(|service| events::service(&service.key, &service.uid)),
             self.export.as_ref().map(|export| events::export(key, &export.uid)),
         ];
         for regarding in regarding.into_iter().flatten() {

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
+    derived::DerivedServices,
     objects::{
         Facts, derived_service, derived_service_matches, endpoint_slice, import_status, prefer_dual_stack,
         service_import, service_import_matches,
@@ -27,8 +28,8 @@ use crate::{
 pub struct There {
     /// The ServiceImport.
     pub import: Option<Arc<ServiceImport>>,
-    /// The derived Service.
-    pub derived: Option<Arc<Service>>,
+    /// Its derived Services.
+    pub derived: DerivedServices,
     /// The imported EndpointSlices.
     pub slices: Vec<Arc<OwnSlice>>,
 }
@@ -46,66 +47,88 @@ pub async fn apply(
     wanted: &Wanted,
     now: Timestamp,
 ) -> Result<(), Error> {
+    let facts = |pending, slices| Facts { pending, silent: &wanted.silent, out_of_reach: &wanted.out_of_reach, slices };
+    if let (Some(service), Some(obstacle)) = (&wanted.service, &wanted.obstacle) {
+        return announce(writer, key, there, service, &[], &facts(Some(obstacle), false), now).await;
+    }
+    let Served { derives, cluster_ips, result: served } = serve(writer, key, there, wanted).await;
+    if let Err(error) = served {
+        // Repeating it does not help. People must see what would.
+        if let (Cause::Invalid(cause) | Cause::Forbidden(cause), Some(service)) = (&error.cause, &wanted.service) {
+            let pending =
+                format!("The cluster refuses what the import needs: {error}: {cause}. The controller tries again.");
+            announce(writer, key, there, service, &cluster_ips, &facts(Some(&pending), !there.slices.is_empty()), now)
+                .await?;
+        }
+        return Err(error);
+    }
+    let mut result = Ok(());
+    if let Some(service) = &wanted.service {
+        result = announce(writer, key, there, service, &cluster_ips, &facts(None, true), now).await;
+        let stays =
+            |derived: &Service| derives && !service.ip_families.is_empty() && derived.key.name == there.derived.name;
+        if result.is_ok() {
+            for derived in there.derived.ours().filter(|derived| !stays(derived)) {
+                result = result.and(writer.delete_derived_service(&derived.key, &derived.uid).await);
+            }
+        }
+    }
+    result.and(delete_stale(writer, there, wanted, &[]).await)
+}
+
+/// Writes what clients of a new import need before they can ask for it: the derived Service and the EndpointSlices.
+///
+/// # Errors
+/// As for [`apply`], which also reports them.
+pub async fn apply_endpoints(
+    writer: &dyn ClusterWriter,
+    key: &ServiceKey,
+    there: &There,
+    wanted: &Wanted,
+) -> Result<(), Error> {
+    serve(writer, key, there, wanted).await.result
+}
+
+/// What became of the derived Service and the EndpointSlices.
+struct Served {
+    /// Whether the import has a derived Service.
+    derives: bool,
+    cluster_ips: Vec<IpAddr>,
+    result: Result<(), Error>,
+}
+
+async fn serve(writer: &dyn ClusterWriter, key: &ServiceKey, there: &There, wanted: &Wanted) -> Served {
     let managed_import = there.import.as_deref().filter(|import| import.managed);
     let service_type = match (&wanted.service, managed_import) {
         (Some(service), _) => service.service_type,
         (None, Some(import)) if import.spec.headless => ServiceType::Headless,
         (None, _) => ServiceType::ClusterSetIp,
     };
-    let facts = |pending, slices| Facts { pending, silent: &wanted.silent, slices };
-    if let (Some(service), Some(obstacle)) = (&wanted.service, &wanted.obstacle) {
-        return announce(writer, key, managed_import, service, &[], &facts(Some(obstacle), false), now).await;
-    }
-    let mut cluster_ips = there.derived.as_ref().map(|derived| derived.cluster_ips.to_vec()).unwrap_or_default();
-    let served = async {
-        let mut refused = None;
-        if let Some(service) = wanted.service.as_ref().filter(|_| service_type == ServiceType::ClusterSetIp) {
-            match derived_cluster_ips(writer, key, there, service).await {
-                Ok(ips) => cluster_ips = ips,
-                // Clients use the existing Service. Its endpoints must not stay as they were when a change was refused.
-                Err(error) if there.derived.is_some() => refused = Some(error),
-                Err(error) => return Err(error),
-            }
-        }
-        let Unwritten { slices, error } = write_slices(writer, key, there, wanted, service_type).await;
-        match refused.or(error) {
-            None => Ok(()),
-            Some(error) => {
-                // If the removal fails as well, it is tried again with the rest.
-                let _ = delete_stale(writer, there, wanted, &slices).await;
-                Err(error)
-            }
+    let derives = there.derived.serves(service_type);
+    let present = there.derived.ours().next();
+    let mut cluster_ips = present.map(|derived| derived.cluster_ips.to_vec()).unwrap_or_default();
+    let mut refused = None;
+    // The slices belong to the Service that clients use until the desired one is there.
+    let mut derived = present.map_or(&there.derived.name, |derived| &derived.key.name);
+    if let Some(service) = wanted.service.as_ref().filter(|_| derives) {
+        match derived_cluster_ips(writer, key, there, service).await {
+            Ok(ips) => (cluster_ips, derived) = (ips, &there.derived.name),
+            // Clients use the existing Service. Its endpoints must not stay as they were when a change was refused.
+            Err(error) if present.is_some() => refused = Some(error),
+            Err(error) => return Served { derives, cluster_ips, result: Err(error) },
         }
     }
-    .await;
-    if let Err(error) = served {
-        // Repeating it does not help. People must see what would.
-        if let (Cause::Invalid(cause) | Cause::Forbidden(cause), Some(service)) = (&error.cause, &wanted.service) {
-            let pending =
-                format!("The cluster refuses what the import needs: {error}: {cause}. The controller tries again.");
-            announce(
-                writer,
-                key,
-                managed_import,
-                service,
-                &cluster_ips,
-                &facts(Some(&pending), !there.slices.is_empty()),
-                now,
-            )
-            .await?;
+    let derived = derives.then_some(&**derived);
+    let Unwritten { slices, error } = write_slices(writer, key, there, wanted, derived).await;
+    let result = match refused.or(error) {
+        None => Ok(()),
+        Some(error) => {
+            // If the removal fails as well, it is tried again with the rest.
+            let _ = delete_stale(writer, there, wanted, &slices).await;
+            Err(error)
         }
-        return Err(error);
-    }
-    let mut result = Ok(());
-    if let Some(service) = &wanted.service {
-        result = announce(writer, key, managed_import, service, &cluster_ips, &facts(None, true), now).await;
-        if let Some(derived) = there.derived.as_ref().filter(|derived| derived.managed && result.is_ok())
-            && (service_type == ServiceType::Headless || service.ip_families.is_empty())
-        {
-            result = writer.delete_derived_service(&derived.key, &derived.uid).await;
-        }
-    }
-    result.and(delete_stale(writer, there, wanted, &[]).await)
+    };
+    Served { derives, cluster_ips, result }
 }
 
 /// Deletes what is stale. A slice with an address that an unwritten slice is to take over stays until that one is
@@ -139,14 +162,14 @@ async fn write_slices<'a>(
     key: &ServiceKey,
     there: &There,
     wanted: &'a Wanted,
-    service_type: ServiceType,
+    derived: Option<&str>,
 ) -> Unwritten<'a> {
     let mut unwritten = Unwritten::default();
     // If nobody answers, or this replica no longer leads, the next write would also fail.
     let is_over = |error: &Error| matches!(error.cause, Cause::NotLeader | Cause::Timeout);
     for (source, slices) in &wanted.slices {
         for slice in slices {
-            let mut object = endpoint_slice(key, service_type, source, slice);
+            let mut object = endpoint_slice(key, derived, source, slice);
             if !writer.takes_node_hints() {
                 drop_node_hints(&mut object);
             }
@@ -178,7 +201,7 @@ pub async fn remove(writer: &dyn ClusterWriter, key: &ServiceKey, there: &There)
     if let Some(import) = there.import.as_ref().filter(|import| import.managed) {
         result = writer.delete_service_import(key, &import.uid).await;
     }
-    if let Some(derived) = there.derived.as_ref().filter(|derived| derived.managed) {
+    for derived in there.derived.ours() {
         result = result.and(writer.delete_derived_service(&derived.key, &derived.uid).await);
     }
     for slice in &there.slices {
@@ -199,14 +222,20 @@ async fn derived_cluster_ips(
     if service.ip_families.is_empty() {
         return Ok(Vec::new());
     }
-    if let Some(derived) = &there.derived
+    if let Some(derived) = &there.derived.there
         && derived_service_matches(derived, key, service)
-        && !derived.cluster_ips.is_empty()
+        && (derived.headless || !derived.cluster_ips.is_empty())
     {
         return Ok(derived.cluster_ips.to_vec());
     }
-    let mut object = derived_service(key, service);
-    let mut there = there.derived.as_ref();
+    let mut object = derived_service(key, &there.derived.name, service);
+    let mut there = there.derived.there.as_ref();
+    // A Service is headless, or is not, for life.
+    let headless = service.service_type == ServiceType::Headless;
+    if let Some(derived) = there.filter(|derived| derived.headless != headless) {
+        writer.delete_derived_service(&derived.key, &derived.uid).await?;
+        there = None;
+    }
     if let (Some(derived), [one]) = (there, service.ip_families.as_slice()) {
         if derived.ip_families.len() > 1 && derived.ip_families.contains(one) {
             // Dropping the other family would lose an address that may be wanted again, or that is the primary one.
@@ -242,13 +271,15 @@ async fn derived_cluster_ips(
 async fn announce(
     writer: &dyn ClusterWriter,
     key: &ServiceKey,
-    there: Option<&ServiceImport>,
+    there: &There,
     service: &ClusterSetService,
     cluster_ips: &[IpAddr],
     facts: &Facts<'_>,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let mut object = service_import(key, service, cluster_ips);
+    let derived = Some(&*there.derived.name).filter(|_| there.derived.serves(service.service_type));
+    let mut object = service_import(key, derived, service, cluster_ips);
+    let there = there.import.as_deref().filter(|import| import.managed);
     let applied;
     let (uid, generation, status) = match there {
         Some(import) if service_import_matches(import, &object) => {

@@ -5,7 +5,7 @@ use crate::{
     api::{ServiceImportSpec, names},
     cluster::{Caches, memory::MemoryCluster},
     discovery::Picture,
-    import::{Observed, Plan, Source, Unknown, derived_name, plan},
+    import::{DerivedNaming, Observed, Plan, Source, Unknown, hashed, plan},
     model::{
         ClusterId, Conditions, Endpoint, EndpointPort, Export, IpFamily, Protocol, ServicePort, SessionAffinity,
         TrafficPolicy,
@@ -55,6 +55,7 @@ struct Scene {
     endpoints: Vec<Endpoint>,
     unknown: Unknown,
     families: Vec<IpFamily>,
+    naming: DerivedNaming,
 }
 
 impl Scene {
@@ -69,13 +70,22 @@ impl Scene {
             endpoints: (0..250).map(mk_endpoint).collect(),
             unknown: Unknown::Only([].into()),
             families: vec![IpFamily::V4, IpFamily::V6],
+            naming: DerivedNaming::Hash,
         }
+    }
+
+    fn derived(&self) -> DerivedServices {
+        let services: Vec<_> = self.caches.services.read(|services| services.values().cloned().collect());
+        let name = self.naming.name(&key(), |_| false).0;
+        let (there, former) = services.into_iter().partition::<Vec<_>, _>(|service| service.key.name == name);
+        let of_headless = self.naming.serves(ServiceType::Headless);
+        DerivedServices { name, of_headless, there: there.into_iter().next(), former }
     }
 
     fn there(&self) -> There {
         There {
             import: self.caches.imports.get(&key()),
-            derived: self.caches.services.get(&ServiceKey::new("ns", derived_name(&key()))),
+            derived: self.derived(),
             slices: self.caches.imported_slices.snapshot(),
         }
     }
@@ -96,7 +106,7 @@ impl Scene {
             silent: &BTreeMap::new(),
             discovered: &Picture::nothing(),
             import: there.import.as_deref(),
-            derived: there.derived.as_deref(),
+            derived: &there.derived,
             slices: &there.slices,
         };
         let plan = plan(&observed, |_| false);
@@ -125,7 +135,7 @@ async fn creates_all_objects_and_then_writes_nothing() {
     let scene = Scene::new();
     assert_eq!(scene.writes().await, 1 + 3 + 2, "derived Service, three slices, the import and its status");
     let import = scene.cluster.import(&key()).unwrap();
-    let derived = scene.caches.services.get(&ServiceKey::new("ns", "derived-".to_owned() + &derived_name(&key())[8..]));
+    let derived = scene.caches.services.get(&ServiceKey::new("ns", "derived-".to_owned() + &hashed(&key())[8..]));
     assert_eq!(import.spec.ips, [derived.unwrap().cluster_ips[0].to_string()]);
     assert_eq!(import.metadata.labels.unwrap()["team"], "a");
     let status = import.status.unwrap();
@@ -133,7 +143,7 @@ async fn creates_all_objects_and_then_writes_nothing() {
     assert_eq!((status.conditions[0].type_.as_str(), status.conditions[0].status.as_str()), ("Ready", "True"));
     for slice in scene.cluster.slices() {
         let labels = slice.metadata.labels.unwrap();
-        assert_eq!(labels[names::LABEL_KUBERNETES_SERVICE_NAME], derived_name(&key()));
+        assert_eq!(labels[names::LABEL_KUBERNETES_SERVICE_NAME], hashed(&key()));
         assert_eq!(labels[names::LABEL_SOURCE_CLUSTER], "there");
     }
     assert_eq!(scene.addresses(), 250);
@@ -248,17 +258,17 @@ async fn foreign_objects_are_never_touched() {
 
     let scene = Scene::new();
     let mut service = k8s_openapi::api::core::v1::Service::default();
-    service.metadata.name = Some(derived_name(&key()));
+    service.metadata.name = Some(hashed(&key()));
     service.metadata.namespace = Some("ns".to_owned());
     scene.cluster.put_service(service.clone());
     scene.reconcile().await.unwrap();
     let import = scene.cluster.import(&key()).unwrap();
     let ready = &import.status.as_ref().unwrap().conditions[0];
     assert_eq!((&*ready.status, &*ready.reason), ("False", "Pending"));
-    assert!(ready.message.contains(&derived_name(&key())) && import.spec.ips.is_empty(), "{}", ready.message);
+    assert!(ready.message.contains(&hashed(&key())) && import.spec.ips.is_empty(), "{}", ready.message);
     assert_eq!((scene.cluster.services()[0].spec.clone(), scene.addresses()), (service.spec, 0));
     assert_eq!(scene.writes().await, 0);
-    scene.cluster.remove_service(&ServiceKey::new("ns", derived_name(&key())));
+    scene.cluster.remove_service(&ServiceKey::new("ns", hashed(&key())));
     scene.reconcile().await.unwrap();
     assert_eq!(scene.cluster.import(&key()).unwrap().status.unwrap().conditions[0].reason, "Ready");
     assert_eq!((scene.addresses(), scene.writes().await), (250, 0));
@@ -435,11 +445,56 @@ async fn while_an_exporter_is_unknown_the_import_stays_as_it_is() {
     assert_eq!(scene.addresses(), 260, "endpoints that are known follow, the others stay");
     for slice in scene.cluster.slices() {
         let labels = slice.metadata.labels.unwrap();
-        assert_eq!(labels[names::LABEL_KUBERNETES_SERVICE_NAME], derived_name(&key()), "it is not headless yet");
+        assert_eq!(labels[names::LABEL_KUBERNETES_SERVICE_NAME], hashed(&key()), "it is not headless yet");
     }
     assert_eq!(scene.writes().await, 0);
 
     scene.export = None;
     assert_eq!(scene.reconcile().await.unwrap(), Plan::Keep);
     assert_eq!(scene.addresses(), 260);
+}
+
+#[tokio::test]
+async fn a_derived_service_with_another_name_takes_over_before_the_former_one_goes() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    scene.naming = "{name}-global".parse().unwrap();
+    scene.cluster.fail_next(Cause::Invalid("no more addresses".to_owned()));
+    scene.endpoints.truncate(10);
+    assert!(scene.reconcile().await.is_err());
+    let names = |scene: &Scene| {
+        let services = scene.cluster.services().into_iter().filter_map(|service| service.metadata.name);
+        services.collect::<Vec<_>>()
+    };
+    assert_eq!(names(&scene), [hashed(&key())], "it serves as long as the other one cannot be made");
+    assert_eq!(scene.addresses(), 10);
+
+    scene.reconcile().await.unwrap();
+    assert_eq!(names(&scene), ["svc-global"]);
+    let import = scene.cluster.import(&key()).unwrap();
+    assert_eq!(import.metadata.annotations.unwrap()[names::ANNOTATION_DERIVED_SERVICE], "svc-global");
+    assert_eq!(import.spec.ips, scene.cluster.services()[0].spec.as_ref().unwrap().cluster_ips.clone().unwrap());
+    for slice in scene.cluster.slices() {
+        assert_eq!(slice.metadata.labels.unwrap()[names::LABEL_KUBERNETES_SERVICE_NAME], "svc-global");
+    }
+    assert_eq!(scene.writes().await, 0);
+
+    scene.export = Some(mk_export(ServiceType::Headless));
+    scene.reconcile().await.unwrap();
+    assert_eq!(names(&scene), ["svc-global"], "any DNS server answers for headless imports, too");
+    assert_eq!(scene.cluster.services()[0].spec.as_ref().unwrap().cluster_ip.as_deref(), Some("None"));
+    assert!(scene.cluster.import(&key()).unwrap().spec.ips.is_empty());
+    assert_eq!(scene.writes().await, 0);
+
+    scene.naming = DerivedNaming::Hash;
+    scene.reconcile().await.unwrap();
+    assert_eq!(names(&scene), [""; 0]);
+    for slice in scene.cluster.slices() {
+        assert!(!slice.metadata.labels.unwrap().contains_key(names::LABEL_KUBERNETES_SERVICE_NAME));
+    }
+    assert_eq!(scene.writes().await, 0);
+
+    scene.export = None;
+    scene.reconcile().await.unwrap();
+    assert!(scene.cluster.services().is_empty() && scene.cluster.slices().is_empty());
 }

@@ -3,11 +3,13 @@
 
 mod addresses;
 mod apply;
+mod derived;
 mod objects;
 mod plan;
 mod registered;
 
 pub use addresses::{Unusable, usable};
-pub use apply::{There, apply, remove};
-pub use objects::{derived_name, derived_service, endpoint_slice, import_status, service_import};
+pub use apply::{There, apply, apply_endpoints, remove};
+pub use derived::{DerivedNaming, DerivedServices, InvalidDerivedName, hashed};
+pub use objects::{derived_service, endpoint_slice, import_status, service_import};
 pub use plan::{Observed, Plan, Source, Unknown, Wanted, is_system, plan};

@@ -1,14 +1,17 @@
 //! The Kubernetes objects of an import.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use k8s_openapi::{
     api::{core::v1 as core, discovery::v1 as discovery},
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
     jiff::Timestamp,
 };
-use sha2::{Digest, Sha256};
 
+use super::plan::OutOfReach;
 use crate::{
     api::{
         ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
@@ -31,19 +34,9 @@ use crate::{
 /// Service.
 pub(super) const UNNAMED_PORT: &str = "cloudmap-mcs-unnamed";
 
-/// Name of the derived Service: `derived-` and the first ten characters of `base32hex(sha256("<ns>/<name>"))`, as in
-/// mcs-api and other implementations.
-pub fn derived_name(key: &ServiceKey) -> String {
-    const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
-    let digest = Sha256::digest(key.to_string());
-    let bits = digest[..8].iter().fold(0u64, |bits, byte| (bits << 8) | u64::from(*byte));
-    let hash: String = (0..10).map(|n| char::from(ALPHABET[(bits >> (59 - 5 * n)) as usize & 31])).collect();
-    format!("derived-{hash}")
-}
-
-/// The derived Service of a ClusterSetIP import. It has no selector; its endpoints are the imported EndpointSlices, and
-/// its cluster IPs are the IPs of the ServiceImport.
-pub fn derived_service(key: &ServiceKey, service: &ClusterSetService) -> core::Service {
+/// The derived Service of an import. It has no selector; its endpoints are the imported EndpointSlices. Its cluster IPs
+/// are the IPs of the ServiceImport; that of a headless import is headless as well.
+pub fn derived_service(key: &ServiceKey, name: &str, service: &ClusterSetService) -> core::Service {
     let ports = service.ports.iter().map(|port| core::ServicePort {
         name: Some(derived_port_name(port).to_owned()),
         protocol: Some(port.protocol.to_string()),
@@ -55,7 +48,7 @@ pub fn derived_service(key: &ServiceKey, service: &ClusterSetService) -> core::S
     let timeout = affinity_timeout(service.session_affinity);
     let mut derived = core::Service {
         metadata: ObjectMeta {
-            name: Some(derived_name(key)),
+            name: Some(name.to_owned()),
             namespace: Some(key.namespace.to_string()),
             labels: Some(
                 [
@@ -68,6 +61,7 @@ pub fn derived_service(key: &ServiceKey, service: &ClusterSetService) -> core::S
         },
         spec: Some(core::ServiceSpec {
             type_: Some("ClusterIP".to_owned()),
+            cluster_ip: (service.service_type == ServiceType::Headless).then(|| "None".to_owned()),
             ports: Some(ports.collect()),
             session_affinity: Some(affinity_name(service.session_affinity).to_owned()),
             session_affinity_config: timeout.map(|seconds| core::SessionAffinityConfig {
@@ -123,6 +117,7 @@ pub(super) fn derived_service_matches(there: &objects::Service, key: &ServiceKey
     ports.sort();
     there.managed
         && there.kind == objects::ServiceKind::ClusterIp
+        && there.headless == (service.service_type == ServiceType::Headless)
         && there.service_import.as_deref() == Some(&*key.name)
         && ports == wanted_ports
         && families
@@ -131,8 +126,14 @@ pub(super) fn derived_service_matches(there: &objects::Service, key: &ServiceKey
         && there.traffic_distribution == service.traffic_distribution
 }
 
-/// The ServiceImport, with the cluster IPs of the derived Service (none for a headless one).
-pub fn service_import(key: &ServiceKey, service: &ClusterSetService, cluster_ips: &[IpAddr]) -> ServiceImport {
+/// The ServiceImport, with the name of its derived Service, if it has one, and that Service's cluster IPs (none for a
+/// headless one).
+pub fn service_import(
+    key: &ServiceKey,
+    derived: Option<&str>,
+    service: &ClusterSetService,
+    cluster_ips: &[IpAddr],
+) -> ServiceImport {
     let headless = service.service_type == ServiceType::Headless;
     let family = |ip: &IpAddr| if ip.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
     // KEP-1645: the IPs are in the order of the families.
@@ -178,8 +179,8 @@ pub fn service_import(key: &ServiceKey, service: &ClusterSetService, cluster_ips
     labels.insert(names::LABEL_MANAGED_BY.to_owned(), names::MANAGED_BY.to_owned());
     let mut annotations = exported(&service.annotations);
     annotations.retain(|name, _| is_annotation_key(name));
-    if !headless {
-        annotations.insert(names::ANNOTATION_DERIVED_SERVICE.to_owned(), derived_name(key));
+    if let Some(derived) = derived {
+        annotations.insert(names::ANNOTATION_DERIVED_SERVICE.to_owned(), derived.to_owned());
     }
     import.metadata.namespace = Some(key.namespace.to_string());
     import.metadata.labels = Some(labels);
@@ -206,6 +207,8 @@ pub struct Facts<'a> {
     pub pending: Option<&'a str>,
     /// Exporting clusters that have been silent for long, and since when (milliseconds since 1970).
     pub silent: &'a BTreeMap<ClusterId, u64>,
+    /// Sources of endpoints none of which can be reached here.
+    pub out_of_reach: &'a OutOfReach,
     /// Whether this cluster has, or would have, EndpointSlices.
     pub slices: bool,
 }
@@ -222,11 +225,8 @@ pub fn import_status(
     let supported = !import.spec.ip_families.is_empty();
     let mut verdicts = vec![match facts.pending {
         Some(message) => Verdict::new(ImportReadyReason::Pending, message),
-        None if supported => Verdict::new(ImportReadyReason::Ready, "The service can be used in this cluster."),
-        None => Verdict::new(
-            ImportReadyReason::IpFamilyNotSupported,
-            "This cluster supports none of the IP families that the service is exported with.",
-        ),
+        None if supported => Verdict::new(ImportReadyReason::Ready, usable_message(facts.out_of_reach)),
+        None => Verdict::new(ImportReadyReason::IpFamilyNotSupported, unusable_message(facts.out_of_reach)),
     }];
     // The condition exists only while it is true. On every import and almost never true, it would cost a write for
     // each.
@@ -244,6 +244,35 @@ pub fn import_status(
     }
 }
 
+fn usable_message(out_of_reach: &OutOfReach) -> String {
+    if out_of_reach.is_empty() {
+        return "The service can be used in this cluster.".to_owned();
+    }
+    format!(
+        "The service can be used in this cluster, but not its endpoints in {}, which have none of the IP families that are \
+         served here.",
+        sources_text(out_of_reach)
+    )
+}
+
+fn unusable_message(out_of_reach: &OutOfReach) -> String {
+    format!(
+        "This cluster supports none of the IP families that the service is exported with{}{}. Export it from a cluster that \
+         has a family of this one, too, or give clients here a load balancer that has both families.",
+        if out_of_reach.is_empty() { "" } else { ": " },
+        sources_text(out_of_reach)
+    )
+}
+
+/// `"blue" (IPv4) and "red" (IPv4, IPv6)`
+fn sources_text(sources: &OutOfReach) -> String {
+    let source = |(id, families): (&ClusterId, &BTreeSet<IpFamily>)| {
+        let families: Vec<_> = families.iter().map(ToString::to_string).collect();
+        format!("\"{id}\" ({})", families.join(", "))
+    };
+    sources.iter().map(source).collect::<Vec<_>>().join(" and ")
+}
+
 fn stale_message(silent: &BTreeMap<ClusterId, u64>) -> String {
     let since = |milliseconds: u64| {
         let seconds = i64::try_from(milliseconds / 1000).unwrap_or_default();
@@ -258,10 +287,11 @@ fn stale_message(silent: &BTreeMap<ClusterId, u64>) -> String {
     )
 }
 
-/// An imported EndpointSlice. Those of headless imports belong to no Service; CoreDNS finds them by their own labels.
+/// An imported EndpointSlice of a derived Service. Without one (headless imports) it belongs to no Service; CoreDNS
+/// finds it by its own labels.
 pub fn endpoint_slice(
     key: &ServiceKey,
-    service_type: ServiceType,
+    derived: Option<&str>,
     source: &ClusterId,
     slice: &Slice,
 ) -> discovery::EndpointSlice {
@@ -272,8 +302,8 @@ pub fn endpoint_slice(
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into();
-    if service_type == ServiceType::ClusterSetIp {
-        labels.insert(names::LABEL_KUBERNETES_SERVICE_NAME.to_owned(), derived_name(key));
+    if let Some(derived) = derived {
+        labels.insert(names::LABEL_KUBERNETES_SERVICE_NAME.to_owned(), derived.to_owned());
     }
     let Slice { name, family, ports, endpoints } = slice;
     let endpoints = endpoints.iter().map(|endpoint| {

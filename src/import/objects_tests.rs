@@ -7,6 +7,8 @@ use crate::{
     model::{Conditions, EndpointPort, Protocol, ServicePort, SliceEndpoint, TrafficPolicy},
 };
 
+const DERIVED: &str = "derived-eoric1rhri";
+
 fn key() -> ServiceKey {
     ServiceKey::new("ns", "svc")
 }
@@ -87,28 +89,26 @@ fn cached_import(mut import: ServiceImport) -> objects::ServiceImport {
 }
 
 #[test]
-fn the_derived_name_is_that_of_mcs_api() {
-    assert_eq!(derived_name(&key()), "derived-eoric1rhri");
-}
-
-#[test]
 fn a_complete_derived_service_is_not_written_again() {
     let all = CHANGES.iter().map(|change| (change.0, changed(change))).chain([("nothing", mk_service())]);
     for (name, service) in all {
-        assert!(derived_service_matches(&cached(derived_service(&key(), &service)), &key(), &service), "{name}");
+        assert!(
+            derived_service_matches(&cached(derived_service(&key(), DERIVED, &service)), &key(), &service),
+            "{name}"
+        );
     }
 }
 
 #[test]
 fn a_derived_service_that_differs_is_written() {
-    let before = cached(derived_service(&key(), &mk_service()));
+    let before = cached(derived_service(&key(), DERIVED, &mk_service()));
     for change in CHANGES {
         assert!(!derived_service_matches(&before, &key(), &changed(change)), "{}", change.0);
     }
     let one = changed(&("", |s| s.session_affinity = SessionAffinity::ClientIp { timeout: Some(60) }));
     let other = changed(&("", |s| s.session_affinity = SessionAffinity::ClientIp { timeout: None }));
-    assert!(!derived_service_matches(&cached(derived_service(&key(), &one)), &key(), &other));
-    let mut foreign = derived_service(&key(), &mk_service());
+    assert!(!derived_service_matches(&cached(derived_service(&key(), DERIVED, &one)), &key(), &other));
+    let mut foreign = derived_service(&key(), DERIVED, &mk_service());
     foreign.metadata.labels = None;
     assert!(!derived_service_matches(&cached(foreign), &key(), &mk_service()));
 }
@@ -117,19 +117,19 @@ fn a_derived_service_that_differs_is_written() {
 fn the_default_timeout_and_the_order_of_ports_are_no_difference() {
     let explicit = changed(&("", |s| s.session_affinity = SessionAffinity::ClientIp { timeout: Some(10_800) }));
     let default = changed(&("", |s| s.session_affinity = SessionAffinity::ClientIp { timeout: None }));
-    assert!(derived_service_matches(&cached(derived_service(&key(), &explicit)), &key(), &default));
+    assert!(derived_service_matches(&cached(derived_service(&key(), DERIVED, &explicit)), &key(), &default));
     let reordered = changed(&("", |s| s.ports.reverse()));
-    assert!(derived_service_matches(&cached(derived_service(&key(), &mk_service())), &key(), &reordered));
+    assert!(derived_service_matches(&cached(derived_service(&key(), DERIVED, &mk_service())), &key(), &reordered));
 }
 
 #[test]
 fn the_derived_service_has_no_selector_and_names_no_family_if_it_prefers_both() {
-    let spec = derived_service(&key(), &changed(&CHANGES[10])).spec.unwrap();
+    let spec = derived_service(&key(), DERIVED, &changed(&CHANGES[10])).spec.unwrap();
     assert_eq!(
         (spec.ip_family_policy.as_deref(), spec.ip_families, spec.selector),
         (Some("PreferDualStack"), None, None)
     );
-    let spec = derived_service(&key(), &mk_service()).spec.unwrap();
+    let spec = derived_service(&key(), DERIVED, &mk_service()).spec.unwrap();
     assert_eq!(spec.ip_family_policy.as_deref(), Some("SingleStack"));
     assert_eq!(spec.ports.unwrap()[0].target_port, Some(IntOrString::Int(80)));
 }
@@ -137,7 +137,7 @@ fn the_derived_service_has_no_selector_and_names_no_family_if_it_prefers_both() 
 #[test]
 fn a_complete_import_is_not_written_again_and_any_difference_is() {
     let ips = ["10.96.0.7".parse().unwrap(), "fd00::7".parse().unwrap()];
-    let before = cached_import(service_import(&key(), &mk_service(), &ips));
+    let before = cached_import(service_import(&key(), Some(DERIVED), &mk_service(), &ips));
     let more: &[Change] = &[
         ("order of ports", |s| s.ports.reverse()),
         ("type", |s| s.service_type = ServiceType::Headless),
@@ -145,20 +145,20 @@ fn a_complete_import_is_not_written_again_and_any_difference_is() {
         ("annotation", |s| s.annotations = [("a".to_owned(), "b".to_owned())].into()),
     ];
     for change in CHANGES.iter().chain(more) {
-        let wanted = service_import(&key(), &changed(change), &ips);
+        let wanted = service_import(&key(), Some(DERIVED), &changed(change), &ips);
         assert!(!service_import_matches(&before, &wanted), "{}", change.0);
         assert!(service_import_matches(&cached_import(wanted.clone()), &wanted), "{}", change.0);
     }
-    assert!(!service_import_matches(&before, &service_import(&key(), &mk_service(), &[])), "ips");
+    assert!(!service_import_matches(&before, &service_import(&key(), Some(DERIVED), &mk_service(), &[])), "ips");
 }
 
 #[test]
 fn a_label_that_is_no_longer_exported_is_a_difference_and_a_foreign_label_is_not() {
     let labelled = changed(&("", |s| s.labels = [("a".to_owned(), "b".to_owned())].into()));
-    let there = cached_import(service_import(&key(), &labelled, &[]));
-    assert!(!service_import_matches(&there, &service_import(&key(), &mk_service(), &[])));
+    let there = cached_import(service_import(&key(), Some(DERIVED), &labelled, &[]));
+    assert!(!service_import_matches(&there, &service_import(&key(), Some(DERIVED), &mk_service(), &[])));
 
-    let wanted = service_import(&key(), &mk_service(), &[]);
+    let wanted = service_import(&key(), Some(DERIVED), &mk_service(), &[]);
     let mut object = wanted.clone();
     object.metadata.managed_fields = None;
     let there = cached_import(wanted.clone());
@@ -179,11 +179,10 @@ fn reserved_names_are_not_exported() {
     let mut service = mk_service();
     service.labels.clone_from(&pairs);
     service.annotations = pairs;
-    let import = service_import(&key(), &service, &[]);
+    let import = service_import(&key(), Some(DERIVED), &service, &[]);
     let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     assert_eq!(import.metadata.labels, Some(pairs(&[(names::LABEL_MANAGED_BY, names::MANAGED_BY), ("team", "a")])));
-    let derived = derived_name(&key());
-    let annotations = pairs(&[(names::ANNOTATION_DERIVED_SERVICE, &derived), ("team", "a")]);
+    let annotations = pairs(&[(names::ANNOTATION_DERIVED_SERVICE, DERIVED), ("team", "a")]);
     assert_eq!(import.metadata.annotations, Some(annotations));
 }
 
@@ -197,18 +196,18 @@ fn ips_come_in_the_order_of_the_families() {
     ] {
         let mut service = mk_service();
         service.ip_families = families;
-        assert_eq!(service_import(&key(), &service, &ips).spec.ips, expected);
+        assert_eq!(service_import(&key(), Some(DERIVED), &service, &ips).spec.ips, expected);
     }
     let mut service = mk_service();
     service.ip_families = vec![IpFamily::V6, IpFamily::V4];
-    let import = service_import(&key(), &service, &ips[..1]);
+    let import = service_import(&key(), Some(DERIVED), &service, &ips[..1]);
     assert_eq!((import.spec.ips, import.spec.ip_families), (vec!["10.96.0.7".to_owned()], vec!["IPv4".to_owned()]));
 }
 
 #[test]
 fn an_import_without_a_usable_family_reports_that() {
     let status = |service: &ClusterSetService, ips: &[IpAddr]| {
-        let import = service_import(&key(), service, ips);
+        let import = service_import(&key(), Some(DERIVED), service, ips);
         let status = status_of(&ServiceImportStatus::default(), service, &import, None, &[], 0);
         assert_eq!(status_of(&status, service, &import, None, &[], 99), status, "the time alone is no difference");
         let slices = status.endpoint_slice_objects.clone().unwrap();
@@ -232,14 +231,35 @@ fn status_of(
     now: i64,
 ) -> ServiceImportStatus {
     let silent = silent.iter().map(|(cluster, since)| (cluster.parse().unwrap(), *since)).collect();
-    let facts = Facts { pending, silent: &silent, slices: pending.is_none() };
+    let facts = Facts { pending, silent: &silent, out_of_reach: &BTreeMap::new(), slices: pending.is_none() };
     let current: Vec<_> = current.conditions.iter().map(Said::from).collect();
     import_status(&current, service, import, &facts, Some(3), Timestamp::from_second(now).unwrap())
 }
 
 #[test]
+fn clusters_that_no_family_here_reaches_are_named() {
+    let out_of_reach: OutOfReach = [("blue", vec![IpFamily::V4]), ("red", vec![IpFamily::V6, IpFamily::V4])]
+        .map(|(cluster, families)| (cluster.parse().unwrap(), families.into_iter().collect()))
+        .into();
+    let message = |ips: &[IpAddr]| {
+        let import = service_import(&key(), Some(DERIVED), &mk_service(), ips);
+        let facts = Facts { pending: None, silent: &BTreeMap::new(), out_of_reach: &out_of_reach, slices: true };
+        let status = import_status(&[], &mk_service(), &import, &facts, None, Timestamp::UNIX_EPOCH);
+        status.conditions[0].message.clone()
+    };
+    assert_eq!(
+        message(&["10.96.0.7".parse().unwrap()]),
+        "The service can be used in this cluster, but not its endpoints in \"blue\" (IPv4) and \"red\" (IPv4, IPv6), which \
+         have none of the IP families that are served here."
+    );
+    let refused = message(&[]);
+    assert!(refused.starts_with("This cluster supports none of the IP families"), "{refused}");
+    assert!(refused.contains(": \"blue\" (IPv4) and") && refused.contains("load balancer"), "{refused}");
+}
+
+#[test]
 fn a_pending_import_says_what_it_waits_for_and_promises_no_slices() {
-    let import = service_import(&key(), &mk_service(), &[]);
+    let import = service_import(&key(), Some(DERIVED), &mk_service(), &[]);
     let status = status_of(&ServiceImportStatus::default(), &mk_service(), &import, Some("denied."), &[], 1);
     let ready = &status.conditions[0];
     assert_eq!((&*ready.status, &*ready.reason, &*ready.message), ("False", "Pending", "denied."));
@@ -249,7 +269,7 @@ fn a_pending_import_says_what_it_waits_for_and_promises_no_slices() {
 
 #[test]
 fn silent_clusters_are_named_while_they_are_silent() {
-    let import = service_import(&key(), &mk_service(), &["10.96.0.7".parse().unwrap()]);
+    let import = service_import(&key(), Some(DERIVED), &mk_service(), &["10.96.0.7".parse().unwrap()]);
     let status = |current: &ServiceImportStatus, silent: &[(&str, u64)], now| {
         status_of(current, &mk_service(), &import, None, silent, now)
     };
@@ -271,23 +291,23 @@ fn malformed_labels_of_another_cluster_do_not_prevent_the_import() {
     let mut service = mk_service();
     service.labels = [("a b".to_owned(), "x".to_owned()), ("a".to_owned(), "x y".to_owned())].into();
     service.annotations = [("a b".to_owned(), "x".to_owned()), ("note".to_owned(), "x y".to_owned())].into();
-    let metadata = service_import(&key(), &service, &[]).metadata;
+    let metadata = service_import(&key(), Some(DERIVED), &service, &[]).metadata;
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     assert_eq!(metadata.labels, Some([pair(names::LABEL_MANAGED_BY, names::MANAGED_BY)].into()));
-    let derived = pair(names::ANNOTATION_DERIVED_SERVICE, &derived_name(&key()));
+    let derived = pair(names::ANNOTATION_DERIVED_SERVICE, DERIVED);
     assert_eq!(metadata.annotations, Some([derived, pair("note", "x y")].into()));
 }
 
 #[test]
 fn an_unnamed_port_has_a_name_only_in_the_derived_service() {
     let service = changed(&("", |s| s.ports = vec![mk_port("", 80), mk_port("admin", 81)]));
-    let ports = derived_service(&key(), &service).spec.unwrap().ports.unwrap();
+    let ports = derived_service(&key(), DERIVED, &service).spec.unwrap().ports.unwrap();
     let names: Vec<_> = ports.iter().map(|port| port.name.as_deref()).collect();
     assert_eq!(names, [Some(UNNAMED_PORT), Some("admin")], "the API server refuses one without a name beside others");
     let alone = changed(&("", |s| s.ports = vec![mk_port("", 80)]));
-    let before = derived_service(&key(), &alone).spec.unwrap().ports.unwrap();
+    let before = derived_service(&key(), DERIVED, &alone).spec.unwrap().ports.unwrap();
     assert_eq!(before[..], ports[..1], "another port changes nothing about the first one");
-    assert_eq!(service_import(&key(), &service, &[]).spec.ports[0].name, None);
+    assert_eq!(service_import(&key(), Some(DERIVED), &service, &[]).spec.ports[0].name, None);
 }
 
 #[test]
@@ -310,14 +330,14 @@ fn an_endpoint_slice_reads_back_as_it_was_written() {
         }],
     };
     let source = "there".parse().unwrap();
-    let narrow = |slice: &Slice, type_| OwnSlice::narrow(endpoint_slice(&key(), type_, &source, slice)).unwrap();
-    let written = narrow(&slice, ServiceType::ClusterSetIp);
-    let mut object = endpoint_slice(&key(), ServiceType::ClusterSetIp, &source, &slice);
+    let narrow = |slice: &Slice, derived| OwnSlice::narrow(endpoint_slice(&key(), derived, &source, slice)).unwrap();
+    let written = narrow(&slice, Some(DERIVED));
+    let mut object = endpoint_slice(&key(), Some(DERIVED), &source, &slice);
     object.metadata.uid = Some("assigned".to_owned());
     let read = OwnSlice::narrow(object).unwrap();
     assert!(read.says_the_same(&written));
-    assert_eq!(read.service.as_deref(), Some(&*derived_name(&key())));
-    assert!(!read.says_the_same(&narrow(&slice, ServiceType::Headless)));
+    assert_eq!(read.service.as_deref(), Some(DERIVED));
+    assert!(!read.says_the_same(&narrow(&slice, None)));
     let edits: [fn(&mut SliceEndpoint); 7] = [
         |e| e.address = "10.0.0.2".parse().unwrap(),
         |e| e.conditions.ready = true,
@@ -330,7 +350,7 @@ fn an_endpoint_slice_reads_back_as_it_was_written() {
     for edit in edits {
         let before = slice.clone();
         edit(&mut slice.endpoints[0]);
-        assert!(!read.says_the_same(&narrow(&slice, ServiceType::ClusterSetIp)), "{slice:?}");
+        assert!(!read.says_the_same(&narrow(&slice, Some(DERIVED))), "{slice:?}");
         slice = before;
     }
 }

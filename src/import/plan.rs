@@ -8,12 +8,13 @@ use std::{
 
 use super::{
     addresses::{Unusable, usable},
+    derived::DerivedServices,
     objects::UNNAMED_PORT,
     registered,
 };
 use crate::{
     api::names,
-    cluster::objects::{AddressType, OwnSlice, Service, ServiceImport},
+    cluster::objects::{AddressType, OwnSlice, ServiceImport},
     discovery::Picture,
     model::{
         ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, PackedEndpoint, Placement, Proximity,
@@ -54,8 +55,8 @@ pub struct Observed<'a> {
     pub discovered: &'a Picture,
     /// The ServiceImport.
     pub import: Option<&'a ServiceImport>,
-    /// The Service with the derived name, no matter who created it.
-    pub derived: Option<&'a Service>,
+    /// Its derived Services.
+    pub derived: &'a DerivedServices,
     /// The EndpointSlices of this project for the name.
     pub slices: &'a [Arc<OwnSlice>],
 }
@@ -117,9 +118,14 @@ pub struct Wanted {
     pub slices: BTreeMap<ClusterId, Vec<Slice>>,
     /// Names of our slices that must be deleted.
     pub stale: Vec<Arc<str>>,
+    /// Sources of endpoints none of which can be reached here.
+    pub out_of_reach: OutOfReach,
     /// Addresses that were left out.
     pub skipped: Vec<(ClusterId, IpAddr, Unusable)>,
 }
+
+/// Clusters, and other sources of endpoints, with their IP families: none of these is served in this cluster.
+pub(super) type OutOfReach = BTreeMap<ClusterId, BTreeSet<IpFamily>>;
 
 /// Whether nothing may ever be imported under a name, no matter who exports it. Other clusters must not create Services in
 /// namespaces of Kubernetes (`kube-*`) or of this controller (`own`), or one that stands for the API server
@@ -141,7 +147,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
             return without_endpoints(observed, is_cluster_ip);
         }
         let ours = observed.import.is_some_and(|import| import.managed)
-            || observed.derived.is_some_and(|derived| derived.managed)
+            || observed.derived.ours().next().is_some()
             || !observed.slices.is_empty();
         return if ours && !concerns_unknown(observed) { Plan::Remove } else { Plan::Keep };
     };
@@ -162,6 +168,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         ));
     }
     service.ip_families = service.families_in(observed.families);
+    let out_of_reach = out_of_reach(observed, &service.ip_families);
     let silent = observed.silent.iter().filter(|(cluster, _)| service.clusters.contains_key(*cluster));
     let silent = silent.map(|(cluster, since)| (cluster.clone(), *since)).collect();
     let decided = !import_concerns_unknown(observed) && (is_exported || registered::decides(observed));
@@ -176,6 +183,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
             silent,
             slices: BTreeMap::new(),
             stale: Vec::new(),
+            out_of_reach,
             skipped: Vec::new(),
         };
         return Plan::Want(Box::new(nothing));
@@ -235,7 +243,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         .map(|slice| slice.key.name.clone())
         .collect();
     let service = decided.then_some(service);
-    Plan::Want(Box::new(Wanted { service, obstacle: None, silent, slices, stale, skipped }))
+    Plan::Want(Box::new(Wanted { service, obstacle: None, silent, slices, stale, out_of_reach, skipped }))
 }
 
 /// The import of a name that only others registered, if none of its instances is known to exist.
@@ -250,7 +258,29 @@ fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> 
     let wanted: BTreeSet<&Arc<str>> = slices.values().flatten().map(|slice| &slice.name).collect();
     let names = observed.slices.iter().map(|slice| &slice.key.name);
     let stale = names.filter(|name| !wanted.contains(name)).cloned().collect();
-    Plan::Want(Box::new(Wanted { service: None, obstacle: None, silent: BTreeMap::new(), slices, stale, skipped }))
+    Plan::Want(Box::new(Wanted {
+        service: None,
+        obstacle: None,
+        silent: BTreeMap::new(),
+        slices,
+        stale,
+        out_of_reach: OutOfReach::new(),
+        skipped,
+    }))
+}
+
+fn out_of_reach(observed: &Observed<'_>, served: &[IpFamily]) -> OutOfReach {
+    let mut sources = OutOfReach::new();
+    for (cluster, source) in observed.sources {
+        sources.insert(cluster.clone(), source.export.ip_families.iter().copied().collect());
+    }
+    for backend in &observed.discovered.backends {
+        let families = sources.entry(backend.source.clone()).or_default();
+        families.extend(backend.ipv4.map(|_| IpFamily::V4));
+        families.extend(backend.ipv6.map(|_| IpFamily::V6));
+    }
+    sources.retain(|_, families| served.iter().all(|family| !families.contains(family)));
+    sources
 }
 
 /// Leaves out the addresses that cannot be endpoints in this cluster, including those in slices that stay.
@@ -312,8 +342,8 @@ fn tells_no_cluster(observed: &Observed<'_>) -> bool {
 
 /// A foreign Service with the derived name.
 fn obstacle(observed: &Observed<'_>, service: &ClusterSetService) -> Option<String> {
-    let derived = observed.derived.filter(|derived| !derived.managed)?;
-    (service.service_type == ServiceType::ClusterSetIp).then(|| {
+    let derived = observed.derived.there.as_ref().filter(|derived| !derived.managed)?;
+    observed.derived.serves(service.service_type).then(|| {
         format!(
             "Service {} was not created by cloudmap-mcs and has the name of the derived Service of ServiceImport {}. \
              Delete it.",

@@ -5,7 +5,7 @@ use crate::{
     api::{ServiceImportPort, ServiceImportSpec},
     cluster::{
         cache::Narrow,
-        objects::{Endpoint as Row, EndpointSlice, ImportSpec, ImportStatus, ObjectKey},
+        objects::{Endpoint as Row, EndpointSlice, ImportSpec, ImportStatus, ObjectKey, Service},
     },
     model::{Conditions, EndpointPort, Pairs, Protocol, ServicePort, addresses::Forbidden, fixtures},
 };
@@ -86,7 +86,7 @@ pub(in crate::import) struct Scene {
     pub(in crate::import) namespace: bool,
     pub(in crate::import) unknown: Unknown,
     settling: bool,
-    families: Vec<IpFamily>,
+    pub(in crate::import) families: Vec<IpFamily>,
     silent: BTreeMap<ClusterId, u64>,
     pub(in crate::import) discovered: Picture,
     pub(in crate::import) import: Option<ServiceImport>,
@@ -133,7 +133,7 @@ impl Scene {
                 silent: &self.silent,
                 discovered: &self.discovered,
                 import: self.import.as_ref(),
-                derived: self.derived.as_ref(),
+                derived: &DerivedServices { there: self.derived.clone().map(Arc::new), ..DerivedServices::default() },
                 slices: &self.slices,
             },
             |address| address.to_string() == "10.20.0.1",
@@ -326,6 +326,23 @@ fn only_families_of_this_cluster_are_served_if_need_be_those_of_a_younger_export
             let slices: BTreeSet<_> = wanted.slices[&id("old")].iter().map(|slice| slice.family).collect();
             assert_eq!(slices, expected.iter().copied().collect(), "{oldest:?} {younger:?} {here:?}");
         }
+    }
+}
+
+#[test]
+fn exports_without_a_family_that_is_served_here_are_out_of_reach() {
+    use IpFamily::{V4, V6};
+    let v4: OutOfReach = [(id("old"), [V4].into())].into();
+    for (oldest, younger, here, expected) in [
+        (vec![V4], vec![V4, V6], vec![V6], v4.clone()),
+        (vec![V4], vec![V4, V6], vec![V4, V6], [].into()),
+        (vec![V4], vec![V6], vec![V4, V6], [(id("young"), [V6].into())].into()),
+        (vec![V4], vec![V4], vec![V6], [(id("old"), [V4].into()), (id("young"), [V4].into())].into()),
+    ] {
+        let mut scene = Scene::new(&[("old", 1, &["10.0.0.1"]), ("young", 2, &["10.1.0.1"])]);
+        (scene.exports[0].1.ip_families, scene.exports[1].1.ip_families) = (oldest, younger);
+        scene.families = here;
+        assert_eq!(scene.wanted().out_of_reach, expected);
     }
 }
 

@@ -52,6 +52,7 @@ fn discovered_instances_of_a_name_that_nobody_exports_are_a_service() {
     assert_eq!((service.service_type, service.ports[0].port), (ServiceType::ClusterSetIp, 8080));
     assert_eq!(service.clusters.keys().map(ClusterId::as_str).collect::<Vec<_>>(), ["ecs-prod"]);
     assert_eq!(wanted.skipped.len(), 1);
+    assert!(wanted.out_of_reach.is_empty());
     // An older export may appear at any moment, or the namespace may not exist at all.
     scene.unknown = Unknown::All;
     assert_eq!(scene.plan(), Plan::Keep);
@@ -126,4 +127,13 @@ fn while_an_exporter_is_unknown_endpoints_are_kept_up_to_date_and_the_import_sta
     assert_eq!(addresses(&plan, "ecs-prod"), ["10.9.0.1"]);
     let Plan::Want(wanted) = plan else { panic!() };
     assert_eq!(wanted.service, None);
+}
+
+#[test]
+fn discovered_instances_without_a_family_that_is_served_here_are_out_of_reach() {
+    let mut scene = Scene::new(&[]);
+    scene.discovered = picture(&[backend("10.9.0.1", 8080)]);
+    scene.families = vec![IpFamily::V6];
+    let Plan::Want(wanted) = scene.plan() else { panic!() };
+    assert_eq!(wanted.out_of_reach, [(ClusterId::discovered("ecs-prod").unwrap(), [IpFamily::V4].into())].into());
 }

@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     head::Head,
     page::{PageId, StoredPage},
+    trust::Announced,
 };
 use crate::cluster::record::{Member, Record, Version};
 
@@ -72,6 +73,25 @@ pub enum Call {
         /// The former id.
         cluster: Arc<str>,
     },
+    /// Announce the own key in `exports-0.<own id>`, unless it is there (R9).
+    Announce,
+    /// Upsert a copy of the own head in `exports-0.<own id>`, and wait for the operation (W3).
+    PutCopy {
+        /// The head.
+        head: Arc<Head>,
+    },
+    /// Read the copy of a cluster's head (R9).
+    Copy {
+        /// Id of the cluster.
+        cluster: Arc<str>,
+    },
+    /// Find the key that a cluster announces (R9).
+    Announced {
+        /// Id of the cluster.
+        cluster: Arc<str>,
+        /// UID of the cluster.
+        uid: Arc<str>,
+    },
     /// Find the creator of `exports-0.<cluster>` (R2).
     Creator {
         /// Id of the cluster.
@@ -89,8 +109,15 @@ impl Call {
             | Self::PutPage { .. }
             | Self::Depart { .. }
             | Self::RemoveFormer { .. }
+            | Self::Announce
+            | Self::PutCopy { .. }
             | Self::DeletePage { .. } => true,
-            Self::ConfirmLease | Self::LoadRecord | Self::ReadPages { .. } | Self::Creator { .. } => false,
+            Self::ConfirmLease
+            | Self::LoadRecord
+            | Self::ReadPages { .. }
+            | Self::Announced { .. }
+            | Self::Copy { .. }
+            | Self::Creator { .. } => false,
         }
     }
 }
@@ -146,6 +173,10 @@ pub enum Outcome {
     Done,
     /// The creator; `None` if there is no such service, or it has no creator.
     Creator(Option<String>),
+    /// The copy of a head; `None` if there is none that can be read.
+    Copy(Option<Arc<Head>>),
+    /// The key that was announced; `None` if there is none that can be read.
+    Announced(Option<Announced>),
     /// The call failed.
     Failed(Failure),
 }

@@ -58,6 +58,9 @@ pub enum Error {
     /// They have a format that this version does not read.
     #[error("failed to read format {0}: this version reads format 1")]
     Format(u32),
+    /// They are in the name of this cluster, which did not sign them.
+    #[error("failed to verify the signature: this head is in the name of this cluster, but somebody else wrote it")]
+    Foreign,
     /// They are too large when unpacked.
     #[error("failed to unpack: more than {MAX_UNPACKED} bytes")]
     TooLarge,
@@ -70,6 +73,7 @@ impl Error {
             Self::Malformed(_) => "malformed",
             Self::Checksum => "checksum",
             Self::Format(_) => "format",
+            Self::Foreign => "foreign",
             Self::TooLarge => "too_large",
         }
     }

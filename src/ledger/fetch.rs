@@ -12,11 +12,11 @@ use super::{
     head::Root,
     limits::{MAX_PAGES, MAX_READS},
     page::{PageId, StoredPage},
-    tree::{self, Cache, Missing, Verified},
+    verify::{self, Cache, Missing, Verified},
 };
 
 /// Up to this many flushes of a shard are read one by one. More need one read of everything.
-const FEW_FLUSHES: usize = 2;
+const FEW_FLUSHES: usize = 8;
 
 /// One attempt to read and verify a root. At most one call is in flight.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Fetch {
 
     /// Verifies what is there, or requests more.
     pub(super) fn advance(&mut self, out: &mut Outbox) -> Progress {
-        let missing = match tree::verify(&self.root, &self.cache, &self.found) {
+        let missing = match verify::verify(&self.root, &self.cache, &self.found) {
             Ok(verified) => return Progress::Complete(Box::new(verified)),
             Err(Missing { broken: Some(broken), .. }) => return Progress::Failed(broken),
             Err(Missing { pages, broken: None }) => pages,
@@ -72,6 +72,18 @@ impl Fetch {
         let (shard, flush) = read;
         self.call = Some(out.call(Call::ReadPages { cluster: self.cluster.clone(), shard, flush }));
         Progress::Waiting
+    }
+
+    /// Another root is wanted now. What was read counts: most pages of a root are in the next one, too.
+    pub(super) fn move_on(&mut self, root: Root, read: &Pages, out: &mut Outbox) -> Progress {
+        self.root = root;
+        self.call = None;
+        (self.made, self.truncated, self.partial) = Default::default();
+        if self.found.len() > MAX_PAGES {
+            self.found.clear();
+        }
+        self.found.extend(read.pages.iter().map(|page| (page.id.clone(), page.clone())));
+        self.advance(out)
     }
 
     /// Takes the outcome of the awaited read. A service that does not exist has no pages.
@@ -102,7 +114,7 @@ impl Fetch {
 
     /// The readable part of a root that does not verify.
     pub(super) fn salvage(&self) -> Map {
-        tree::salvage(&self.root, &self.found)
+        verify::salvage(&self.root, &self.found)
     }
 
     fn next_read(&self, missing: &BTreeSet<(u32, PageId)>) -> Option<(u32, Option<Arc<str>>)> {

@@ -1,7 +1,7 @@
 //! The head: one instance per cluster in the service `clusters`. It is the only commit point and the heartbeat.
 //!
-//! Attributes: `v` is the format version, `c` the checksum of the bytes in `d0`, `d1`, ...; a signature would be `s`.
-//! All others are ignored.
+//! Attributes: `v` is the format version, `c` the checksum of the bytes in `d0`, `d1`, ...; `k` and `s` are the key and
+//! the signature of [`super::trust`]. All others are ignored.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -14,11 +14,12 @@ use super::{
     Map, Value,
     codec::{self, Digest, Error},
     limits::Limits,
-    page::PageId,
+    page::{self, PageId},
     wire,
 };
 use crate::cloudmap::{Attributes, Instance};
 use crate::cluster::record::Position;
+use crate::model::PublicKey;
 
 /// The format that this version writes, and the highest that it reads. A version writes format N - 1 until all heads
 /// say that their writers read N.
@@ -29,23 +30,43 @@ const MAX_EPOCH: u64 = 1 << 62;
 /// More shards than this are malformed: 64 shards are 25,600 live pages.
 pub(super) const MAX_SHARDS: u32 = 64;
 
-/// The index pages of a state. Equal roots are equal states.
+/// The pages of a state: a tree, and the runs of changes that were appended to it. Equal roots are equal states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Root {
     /// Number of shards, a power of two.
     pub shards: u32,
-    /// The index pages.
+    /// The index pages of the tree.
     pub pages: Arc<[RootPage]>,
+    /// The runs, oldest first.
+    pub runs: Arc<[RootRun]>,
 }
 
 impl Root {
     /// The root of the empty map.
     pub fn empty(shards: u32) -> Self {
-        Self { shards, pages: Arc::default() }
+        Self { shards, pages: Arc::default(), runs: Arc::default() }
     }
 }
 
-/// An index page in a root.
+/// What a root says about runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RootRun {
+    /// A page of changes.
+    Page(RootPage),
+    /// An index of such pages.
+    Index(RootPage),
+}
+
+impl RootRun {
+    /// The page that the root names.
+    pub const fn page(&self) -> &RootPage {
+        match self {
+            Self::Page(page) | Self::Index(page) => page,
+        }
+    }
+}
+
+/// A page that something refers to: an index page in a root, or a page of changes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RootPage {
     /// The shard of the page.
@@ -84,29 +105,13 @@ impl Delta {
         if changes.is_empty() {
             return Self::default();
         }
-        let value_len = |value: &Option<Value>| value.as_ref().map_or(0, |value| value.len());
-        let at_least: usize = changes.iter().map(|(key, value)| key.len() + value_len(value)).sum();
-        // While thousands of changes arrive, each makes a new delta. Deltas that cannot fit must cost almost nothing.
-        if at_least > codec::MAX_UNPACKED {
-            return Self { changes: OnceLock::from(Ok(changes)), packed: Vec::new() };
-        }
-        let pairs = changes
-            .iter()
-            .map(|(key, value)| wire::Pair { key: key.to_string(), value: value.as_ref().map(|value| value.to_vec()) })
-            .collect();
-        let raw = wire::DataPage { pairs }.encode_to_vec();
-        let packed = if raw.len() > codec::MAX_UNPACKED { Vec::new() } else { codec::pack(&raw, level) };
+        let packed = page::encode_changes(&changes, level).unwrap_or_default();
         Self { changes: OnceLock::from(Ok(changes)), packed }
     }
 
     fn unpacked(&self) -> &Result<Vec<Change>, Error> {
-        self.changes.get_or_init(|| {
-            if self.packed.is_empty() {
-                return Ok(Vec::new());
-            }
-            let page = wire::DataPage::decode(&*codec::unpack(&self.packed)?)?;
-            Ok(page.pairs.into_iter().map(|pair| (pair.key.into(), pair.value.map(Into::into))).collect())
-        })
+        self.changes
+            .get_or_init(|| if self.packed.is_empty() { Ok(Vec::new()) } else { page::decode_changes(&self.packed) })
     }
 
     /// Checks whether it can be unpacked.
@@ -182,6 +187,8 @@ pub struct Head {
     pub lease: Duration,
     /// Time of writing in milliseconds since 1970, by the writer's clock: for people; no rule uses it.
     pub written: u64,
+    /// The key that signed it, as its reader verified; `None` without a valid signature, and for a head to be written.
+    pub signer: Option<PublicKey>,
 }
 
 impl Head {
@@ -195,12 +202,14 @@ impl Head {
             Presence::Live => (false, None),
             Presence::Left { successor } => (true, successor.as_ref().map(ToString::to_string)),
         };
-        let roots = self
-            .root
-            .pages
-            .iter()
-            .map(|page| wire::RootPage { shard: page.shard, id: page.id.to_string(), digest: page.digest.0.to_vec() })
-            .collect();
+        let page = |page: &RootPage, index| wire::RootPage {
+            shard: page.shard,
+            id: page.id.to_string(),
+            digest: page.digest.0.to_vec(),
+            index,
+        };
+        let roots = self.root.pages.iter().map(|root| page(root, false)).collect();
+        let runs = self.root.runs.iter().map(|run| page(run.page(), matches!(run, RootRun::Index(_)))).collect();
         let head = wire::Head {
             reads: self.reads,
             uid: self.uid.to_string(),
@@ -214,6 +223,7 @@ impl Head {
             lease: self.lease.as_secs() as u32,
             written: self.written,
             cluster: self.cluster.to_string(),
+            runs,
         };
         head.encode_to_vec()
     }
@@ -260,16 +270,16 @@ impl Head {
         if !head.shards.is_power_of_two() || head.shards > MAX_SHARDS {
             return Err(Error::Malformed("the number of shards must be a power of two up to 64"));
         }
-        let pages = head
-            .roots
-            .into_iter()
-            .map(|page| {
-                if page.shard >= head.shards {
-                    return Err(Error::Malformed("a root page is in no shard"));
-                }
-                Ok(RootPage { shard: page.shard, id: page.id.parse()?, digest: Digest::read(&page.digest)? })
-            })
-            .collect::<Result<_, _>>()?;
+        let page = |page: &wire::RootPage| {
+            if page.shard >= head.shards {
+                return Err(Error::Malformed("a root page is in no shard"));
+            }
+            Ok(RootPage { shard: page.shard, id: page.id.parse()?, digest: Digest::read(&page.digest)? })
+        };
+        let pages = head.roots.iter().map(page).collect::<Result<_, _>>()?;
+        let run =
+            |run: &wire::RootPage| Ok(if run.index { RootRun::Index(page(run)?) } else { RootRun::Page(page(run)?) });
+        let runs = head.runs.iter().map(run).collect::<Result<_, Error>>()?;
         Ok(Self {
             cluster: instance.id.clone(),
             reads: head.reads,
@@ -280,10 +290,11 @@ impl Head {
             } else {
                 Presence::Live
             },
-            root: Root { shards: head.shards, pages },
+            root: Root { shards: head.shards, pages, runs },
             delta: Arc::new(Delta::read(head.delta)),
             lease: Duration::from_secs(head.lease.into()),
             written: head.written,
+            signer: None,
         })
     }
 }
@@ -303,6 +314,7 @@ mod tests {
             delta: Arc::new(delta),
             lease: Duration::from_mins(5),
             written: 0,
+            signer: None,
         }
     }
 

@@ -18,8 +18,11 @@ pub struct Limits {
     pub delta_bytes: usize,
     /// Entries of an index page: 16 bytes of digest each, which do not compress, and a few more.
     pub index_entries: usize,
-    /// Live pages of one service. More need another shard.
+    /// Pages of a tree in one service. More need another shard. While a tree is replaced there are two of them beside the runs,
+    /// and the garbage of two minutes.
     pub live_pages: usize,
+    /// Pages of changes beside which a tree is worth its pages, however small it is.
+    pub runs: usize,
     /// Live pages, garbage and pending writes of one service. Cloud Map allows 1,000 instances, and a read of 1,000
     /// counts as partial.
     pub pages: usize,
@@ -39,10 +42,11 @@ impl Default for Limits {
             head_bytes: 3_550,
             delta_bytes: 3_200,
             index_entries: 160,
-            live_pages: 400,
+            live_pages: 200,
+            runs: 128,
             pages: 900,
             flush_concurrency: 16,
-            garbage_batch: 50,
+            garbage_batch: 100,
             compression: 6,
         }
     }
@@ -56,6 +60,9 @@ pub const MAX_PAGES: usize = 4_096;
 pub const MAX_PAIRS: usize = 65_536;
 /// Maximum size of a state in bytes: keys and values, unpacked.
 pub const MAX_STATE_BYTES: usize = 32 << 20;
+/// Maximum size of all changes in a state's runs in bytes: keys and values, unpacked. They are as large as the state when a new
+/// tree is begun, and grow while it is written.
+pub const MAX_RUN_BYTES: usize = 2 * MAX_STATE_BYTES;
 /// Maximum number of reads in one attempt to read a root: each of 64 shards as a whole, and some by flush.
 pub const MAX_READS: usize = 192;
 /// Maximum number of other clusters that a cluster knows, without those that left. Cloud Map has room for 1,000 heads.
@@ -81,6 +88,8 @@ pub struct Timing {
     pub quiet: Duration,
     /// Average time between the end of a flush and the next one (W5).
     pub flush_gap: Duration,
+    /// Time between two listings of an id's pages that are to be deleted (W9).
+    pub sweep: Duration,
     /// A flush without progress for this long is abandoned (W5): no page was written or seen.
     pub flush_limit: Duration,
     /// A page whose write takes longer is looked for: it may exist although its operation is not known to be done (W5).
@@ -152,7 +161,8 @@ impl Default for Timing {
             heartbeat: seconds(20),
             lease: seconds(300),
             quiet: seconds(60),
-            flush_gap: seconds(5),
+            flush_gap: Duration::from_millis(500),
+            sweep: seconds(5),
             flush_limit: seconds(120),
             overdue: seconds(10),
             operation: LATEST_EFFECT,

@@ -29,6 +29,7 @@
 //! - R6 `left` drops a cluster, after its successor is there. An absent head means nothing.
 //! - R7 silence counts only while this cluster's own head is seen to advance.
 //! - R8 nothing of a cluster that is not verified yet is deleted.
+//! - R9 a cluster's heads count if they are signed with the key that is known for it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -39,6 +40,7 @@ pub mod chunks;
 pub mod codec;
 pub mod driver;
 mod fetch;
+pub mod forgotten;
 pub mod head;
 #[cfg(test)]
 mod interleavings;
@@ -47,11 +49,14 @@ pub mod page;
 pub mod reader;
 pub mod records;
 pub mod remote;
+pub mod runs;
 pub mod show;
 pub mod term;
 #[cfg(test)]
 mod tests;
 pub mod tree;
+pub mod trust;
+pub mod verify;
 mod wire;
 pub mod writer;
 

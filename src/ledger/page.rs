@@ -1,4 +1,4 @@
-//! Pages: immutable instances with the pairs of one bit prefix, or with an index of such pages.
+//! Pages: immutable instances with the pairs of one bit prefix, with changes, or with an index of such pages.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -7,6 +7,7 @@ use prost::Message as _;
 use super::{
     Value,
     codec::{self, Digest, Error},
+    head::{Change, RootPage},
     wire,
 };
 use crate::cloudmap::{Attributes, Instance};
@@ -160,6 +161,24 @@ pub(super) fn decode_pairs(packed: &[u8]) -> Result<Pairs, Error> {
         .collect()
 }
 
+/// Changes as a page or a head contains them; `None` if they are more than any reader unpacks.
+pub(super) fn encode_changes(changes: &[Change], level: u32) -> Option<Vec<u8>> {
+    let length = |(key, value): &Change| key.len() + value.as_ref().map_or(0, |value| value.len());
+    // While thousands of changes arrive, each makes a new delta. Those that cannot fit must cost almost nothing.
+    if changes.iter().map(length).sum::<usize>() > codec::MAX_UNPACKED {
+        return None;
+    }
+    let value = |value: &Option<Value>| value.as_ref().map(|value| value.to_vec());
+    let pairs = changes.iter().map(|(key, new)| wire::Pair { key: key.to_string(), value: value(new) }).collect();
+    let raw = wire::DataPage { pairs }.encode_to_vec();
+    (raw.len() <= codec::MAX_UNPACKED).then(|| codec::pack(&raw, level))
+}
+
+pub(super) fn decode_changes(packed: &[u8]) -> Result<Vec<Change>, Error> {
+    let page = wire::DataPage::decode(&*codec::unpack(packed)?)?;
+    Ok(page.pairs.into_iter().map(|pair| (pair.key.into(), pair.value.map(Into::into))).collect())
+}
+
 /// A line of an index page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -171,17 +190,55 @@ pub struct Entry {
     pub digest: Digest,
 }
 
+/// The place of a flush in a list of flushes, to which it is added.
+fn numbered(flushes: &mut Vec<String>, flush: &str) -> u32 {
+    let known = flushes.iter().position(|known| known == flush);
+    known.unwrap_or_else(|| {
+        flushes.push(flush.to_owned());
+        flushes.len() - 1
+    }) as u32
+}
+
+/// The page ids of an index page, from its columns.
+fn page_ids(flushes: &[String], flush: &[u32], number: &[u32]) -> Result<Vec<PageId>, Error> {
+    let flushes: Vec<Arc<str>> =
+        flushes.iter().map(|flush| read_flush(flush).map(Arc::from)).collect::<Result<_, _>>()?;
+    let id = |(flush, number): (&u32, &u32)| {
+        let flush = flushes.get(*flush as usize).ok_or(Error::Malformed("an index entry names no flush"))?;
+        Ok(PageId { flush: flush.clone(), number: *number })
+    };
+    flush.iter().zip(number).map(id).collect()
+}
+
+/// An index of run pages.
+pub(super) fn encode_runs<'a>(runs: impl Iterator<Item = &'a RootPage>, level: u32) -> Vec<u8> {
+    let mut index = wire::RunIndex::default();
+    for run in runs {
+        index.flush.push(numbered(&mut index.flushes, &run.id.flush));
+        index.number.push(run.id.number);
+        index.shards.push(run.shard);
+        index.digests.extend_from_slice(&run.digest.0);
+    }
+    codec::pack(&index.encode_to_vec(), level)
+}
+
+pub(super) fn decode_runs(packed: &[u8]) -> Result<Arc<[RootPage]>, Error> {
+    let index = wire::RunIndex::decode(&*codec::unpack(packed)?)?;
+    let length = index.shards.len();
+    if index.flush.len() != length || index.number.len() != length || index.digests.len() != length * 16 {
+        return Err(Error::Malformed("an index page's columns differ in length"));
+    }
+    let ids = page_ids(&index.flushes, &index.flush, &index.number)?;
+    let rows = ids.into_iter().zip(index.shards).zip(index.digests.chunks_exact(16));
+    rows.map(|((id, shard), digest)| Ok(RootPage { shard, id, digest: Digest::read(digest)? })).collect()
+}
+
 pub(super) fn encode_index(entries: &[Entry], level: u32) -> Vec<u8> {
     let mut index = wire::IndexPage::default();
     for entry in entries {
-        let known = index.flushes.iter().position(|flush| **flush == *entry.page.flush);
-        let flush = known.unwrap_or_else(|| {
-            index.flushes.push(entry.page.flush.to_string());
-            index.flushes.len() - 1
-        });
         index.depths.push(entry.prefix.depth.into());
         index.prefixes.push(entry.prefix.right_aligned());
-        index.flush.push(flush as u32);
+        index.flush.push(numbered(&mut index.flushes, &entry.page.flush));
         index.number.push(entry.page.number);
         index.digests.extend_from_slice(&entry.digest.0);
     }
@@ -195,19 +252,12 @@ pub(super) fn decode_index(packed: &[u8]) -> Result<Arc<[Entry]>, Error> {
     if columns.iter().any(|column| *column != length) || index.digests.len() != length * 16 {
         return Err(Error::Malformed("an index page's columns differ in length"));
     }
-    let flushes: Vec<Arc<str>> =
-        index.flushes.iter().map(|flush| read_flush(flush).map(Arc::from)).collect::<Result<_, _>>()?;
-    (0..length)
-        .map(|row| {
-            let flush = flushes.get(index.flush[row] as usize);
-            Ok(Entry {
-                prefix: Prefix::read(index.depths[row], index.prefixes[row])?,
-                page: PageId {
-                    flush: flush.ok_or(Error::Malformed("an index entry names no flush"))?.clone(),
-                    number: index.number[row],
-                },
-                digest: Digest::read(&index.digests[row * 16..row * 16 + 16])?,
-            })
+    let ids = page_ids(&index.flushes, &index.flush, &index.number)?;
+    ids.into_iter()
+        .enumerate()
+        .map(|(row, page)| {
+            let prefix = Prefix::read(index.depths[row], index.prefixes[row])?;
+            Ok(Entry { prefix, page, digest: Digest::read(&index.digests[row * 16..row * 16 + 16])? })
         })
         .collect()
 }

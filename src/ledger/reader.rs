@@ -1,5 +1,7 @@
-//! The reader: the state of the other clusters, as a pure state machine. The rules R1 to R8 are those of the module
+//! The reader: the state of the other clusters, as a pure state machine. The rules R1 to R9 are those of the module
 //! documentation of [`super`].
+
+mod keys;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,13 +13,16 @@ use super::{
     Map,
     call::{Call, CallId, Outbox, Outcome},
     fetch::{Fetch, Progress},
+    forgotten,
     head::{Delta, Head, Root},
     limits::{MAX_CLUSTERS, Timing},
     remote::{Remote, RemoteFigures, Remotes, successor},
-    tree::Cache,
+    trust::{Mode, Trust},
+    verify::Cache,
     writer::{Heads, Now, WriterIdentity},
 };
 use crate::cluster::record::{Accepted, Gone, Position};
+use keys::Announcement;
 
 /// How often a lower head must advance before it counts (R3).
 const LOW_ADVANCES: u32 = 2;
@@ -31,6 +36,9 @@ pub struct Reader {
     stale_ttl: Option<Duration>,
     peers: BTreeMap<Arc<str>, Peer>,
     creators: BTreeMap<Arc<str>, Creator>,
+    trust: Trust,
+    /// What clusters announce whose keys are not known (R9).
+    announced: BTreeMap<Arc<str>, Announcement>,
     /// Ids whose heads are ignored, and why (R2).
     ignored: BTreeMap<Arc<str>, String>,
     /// Ids of other clusters whose heads exist but were never accepted.
@@ -70,6 +78,9 @@ struct Peer {
     /// When its head was last present, whatever it contained, on the read clock.
     seen: Duration,
     low: Option<Low>,
+    /// The call that reads a copy of its head, and when the next one may.
+    copy: Option<CallId>,
+    copy_next: Duration,
     /// Whether the accepted position was lowered on purpose (R3), so that the record must follow.
     escaped: bool,
     applied: Option<Applied>,
@@ -121,7 +132,8 @@ struct Applied {
 
 impl Applied {
     fn same_state(&self, other: &Self) -> bool {
-        (&self.accepted.uid, self.accepted.gone) == (&other.accepted.uid, other.accepted.gone)
+        let (one, next) = (&self.accepted, &other.accepted);
+        (&one.uid, one.gone, one.key) == (&next.uid, next.gone, next.key)
             && match (&self.state, &other.state) {
                 (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
                 (None, None) => true,
@@ -132,9 +144,11 @@ impl Applied {
 
 impl Reader {
     /// A reader that has read nothing yet.
-    pub fn new(me: WriterIdentity, timing: Timing, stale_ttl: Option<Duration>) -> Self {
+    pub fn new(me: WriterIdentity, timing: Timing, stale_ttl: Option<Duration>, trust: Trust) -> Self {
         Self {
             me,
+            trust,
+            announced: BTreeMap::new(),
             timing,
             stale_ttl,
             peers: BTreeMap::new(),
@@ -158,9 +172,20 @@ impl Reader {
             let peer = self.peers.entry(id.as_str().into()).or_default();
             let newer =
                 peer.accepted.as_ref().is_none_or(|own| own.uid == accepted.uid && own.position < accepted.position);
-            if newer && !unchanged {
+            // Somebody accepted another key for it.
+            let repinned = before.is_some() && peer.accepted.as_ref().is_some_and(|own| own.key != accepted.key);
+            // A person said that it is gone. What it said since it was stored last is known here.
+            let gone = |accepted: &Accepted| accepted.gone == Some(Gone::Forgotten);
+            let own = peer.accepted.as_ref().filter(|own| before.is_some() && own.uid == accepted.uid && !gone(own));
+            if let Some(own) = own.filter(|_| gone(accepted) && !unchanged) {
+                let newest = if own.position > accepted.position { own } else { accepted };
+                let forgotten = Accepted { gone: accepted.gone, ..newest.clone() };
+                *peer = Peer { accepted: Some(forgotten), seen: peer.seen, ..Peer::default() };
+                continue;
+            }
+            if (newer || repinned) && !unchanged {
                 // Without a TTL no cluster is expired, whatever an earlier leader was configured to do.
-                let gone = accepted.gone.filter(|gone| *gone == Gone::Left || self.stale_ttl.is_some());
+                let gone = accepted.gone.filter(|gone| gone.is_left() || self.stale_ttl.is_some());
                 peer.accepted = Some(Accepted { gone, ..accepted.clone() });
                 peer.head = None;
                 peer.candidate = None;
@@ -187,7 +212,7 @@ impl Reader {
                     self.ignored.insert(id.clone(), error.to_string());
                 }
                 Ok(head) if head.uid == self.me.uid => {}
-                Ok(head) if !self.is_signed(now, head, out) => {}
+                Ok(head) if !self.may_speak(now, head, out) => {}
                 // The delta is unpacked only now. Before, its writer was not known.
                 Ok(head) => match head.delta.check() {
                     Ok(()) if self.has_room(id) => self.accept(head),
@@ -211,6 +236,8 @@ impl Reader {
         }
         // Whose heads are gone is asked for again should they come back.
         self.creators.retain(|id, _| heads.contains_key(id) || self.peers.contains_key(id));
+        self.announced.retain(|id, _| heads.contains_key(id));
+        self.look_for_copies(now, out);
         self.recall();
         self.follow_ids();
         let ids: Vec<_> = self.peers.keys().cloned().collect();
@@ -218,12 +245,16 @@ impl Reader {
             self.read(now, &id, out);
         }
         self.judge(now);
+        self.bury();
         self.unaccepted =
             heads.iter().filter(|(id, head)| self.may_export(id, head)).map(|(id, _)| id.clone()).collect();
         self.all_live_verified = heads.iter().all(|(id, head)| {
             let Ok(head) = head else { return true };
-            let skipped = head.uid == self.me.uid || !head.is_live() || self.ignored.contains_key(id);
             let peer = self.peers.get(id);
+            // Somebody else's head hides that of a member, which has claims.
+            let hidden = peer.and_then(Peer::pin).is_some();
+            let ignored = self.ignored.contains_key(id) && !hidden;
+            let skipped = head.uid == self.me.uid || !head.is_live() && !hidden || ignored;
             skipped || peer.is_some_and(|peer| peer.applied.is_some() || peer.stale.is_some())
         });
     }
@@ -260,7 +291,8 @@ impl Reader {
     }
 
     fn has_room(&self, id: &Arc<str>) -> bool {
-        let known = |peer: &&Peer| peer.accepted.as_ref().is_some_and(|accepted| accepted.gone != Some(Gone::Left));
+        let known =
+            |peer: &&Peer| peer.accepted.as_ref().is_some_and(|accepted| !accepted.gone.is_some_and(Gone::is_left));
         self.peers.get(id).is_some_and(|peer| peer.accepted.is_some())
             || self.peers.values().filter(known).count() < MAX_CLUSTERS
     }
@@ -269,7 +301,7 @@ impl Reader {
     /// remembered. Without a head nothing can bring them back, and a new head belongs to a new member.
     pub(super) fn forgettable(&self) -> impl Iterator<Item = &str> {
         let long_gone = |peer: &Peer| {
-            let left = |accepted: &Accepted| accepted.gone == Some(Gone::Left);
+            let left = |accepted: &Accepted| accepted.gone.is_some_and(Gone::is_left);
             peer.accepted.as_ref().is_some_and(left)
                 && peer.applied.as_ref().is_some_and(|applied| left(&applied.accepted))
                 && peer.candidate.is_none()
@@ -287,7 +319,7 @@ impl Reader {
     }
 
     /// R2: whether the head's UID is that of the creator of the cluster's exports service.
-    fn is_signed(&mut self, now: Now, head: &Head, out: &mut Outbox) -> bool {
+    fn is_creator(&mut self, now: Now, head: &Head, out: &mut Outbox) -> bool {
         let creator = self.creators.entry(head.cluster.clone()).or_default();
         if creator.uid.as_deref() == Some(&head.uid) {
             return true;
@@ -316,6 +348,11 @@ impl Reader {
         let accepted = peer.accepted.as_ref().filter(|accepted| *accepted.uid == *head.uid);
         let (accepted, gone) = accepted.map(|accepted| (accepted.position, accepted.gone)).unzip();
         if accepted.is_some_and(|accepted| head.position < accepted) {
+            // Somebody repeats what the cluster said before.
+            let signed = peer.accepted.as_ref().filter(|it| it.key.is_some() && self.trust.mode != Mode::Open);
+            if signed.is_some_and(|accepted| head.written <= accepted.written) {
+                return;
+            }
             if read_clock.saturating_sub(peer.at_or_above) <= self.timing.escape {
                 peer.low = None;
                 return;
@@ -335,6 +372,11 @@ impl Reader {
             }
             peer.escaped = true;
         }
+        // It was said to be gone with this head. Where nothing is signed, its own head says so, in a position that is a guess.
+        let ended = peer.accepted.as_ref().is_some_and(|it| it.key.is_some() && it.gone.is_some_and(Gone::is_left));
+        if accepted == Some(head.position) && head.is_live() && ended && self.trust.mode != Mode::Open {
+            return;
+        }
         if accepted == Some(head.position) && peer.head.is_some() {
             peer.at_or_above = read_clock;
             return;
@@ -346,7 +388,9 @@ impl Reader {
         }
         let expired = gone.flatten().filter(|gone| *gone == Gone::Expired && !advanced);
         let gone = if head.is_live() { expired } else { Some(Gone::Left) };
-        peer.accepted = Some(Accepted { uid: head.uid.to_string(), position: head.position, gone });
+        let key = head.signer.filter(|_| self.trust.mode != Mode::Open);
+        let written = key.map_or(0, |_| head.written);
+        peer.accepted = Some(Accepted { uid: head.uid.to_string(), position: head.position, gone, key, written });
         peer.head = Some(head.clone());
         peer.at_or_above = read_clock;
         peer.low = None;
@@ -361,7 +405,7 @@ impl Reader {
         let unread: BTreeSet<String> = self.peers.values().filter(unread).filter_map(live).map(|it| it.uid).collect();
         for peer in self.peers.values_mut().filter(|peer| peer.applied.is_none() && peer.candidate.is_none()) {
             let gone = |accepted: &&Accepted| match accepted.gone {
-                Some(Gone::Left) => peer.head.is_none() && !unread.contains(&accepted.uid),
+                Some(Gone::Left | Gone::Forgotten) => peer.head.is_none() && !unread.contains(&accepted.uid),
                 Some(Gone::Expired) => true,
                 None => false,
             };
@@ -381,7 +425,8 @@ impl Reader {
         let present: BTreeMap<String, u64> = self.peers.values().filter_map(applied).collect();
         for peer in self.peers.values_mut() {
             let absent = self.read_clock.saturating_sub(peer.seen) > self.timing.escape;
-            let Some(accepted) = peer.accepted.as_mut().filter(|accepted| absent && accepted.gone != Some(Gone::Left))
+            let Some(accepted) =
+                peer.accepted.as_mut().filter(|accepted| absent && !accepted.gone.is_some_and(Gone::is_left))
             else {
                 continue;
             };
@@ -401,7 +446,7 @@ impl Reader {
         if !head.is_live() {
             // After a restart nothing is applied, but objects that an earlier process created from this cluster still
             // exist.
-            let dropped = peer.applied.as_ref().is_some_and(|applied| applied.accepted.gone == Some(Gone::Left));
+            let dropped = peer.applied.as_ref().is_some_and(|applied| applied.accepted.gone.is_some_and(Gone::is_left));
             let waits =
                 successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(successor, &head));
             if waits {
@@ -460,7 +505,7 @@ impl Reader {
                 peer.back_off = None;
                 peer.retry_at = now.mono;
                 peer.verified =
-                    Some(Base { root: verified.tree.root, map: Arc::new(verified.map), cache: verified.cache });
+                    Some(Base { root: verified.layout.root(), map: Arc::new(verified.map), cache: verified.cache });
             }
         }
         self.read(now, id, out);
@@ -496,18 +541,18 @@ impl Reader {
             }
             return true;
         }
+        if self.heard_key(id, outcome) || self.read_copy(now, id, outcome, out) {
+            return true;
+        }
         let waiting = |(_, peer): &(&Arc<str>, &mut Peer)| peer.fetch.as_ref().is_some_and(|f| f.waits_for(id));
         let Some((cluster, peer)) = self.peers.iter_mut().find(waiting) else { return false };
         let cluster = cluster.clone();
-        let newest = peer.head.as_ref().map(|head| &head.root);
-        let progress = match (&mut peer.fetch, outcome) {
-            // The head moved on, so what was read so far may not belong to any current state.
-            (Some(fetch), _) if newest != Some(&fetch.root) => {
-                peer.fetch = None;
-                return true;
-            }
-            (Some(fetch), outcome) => fetch.on_outcome(outcome, out),
-            (None, _) => return true,
+        let Some(fetch) = &mut peer.fetch else { return true };
+        let newest = peer.head.as_ref().map(|head| head.root.clone());
+        let progress = match (newest.filter(|newest| *newest != fetch.root), outcome) {
+            // The head moved on. Where it does so all the time, starting anew would never end.
+            (Some(newest), Outcome::Pages(read)) => fetch.move_on(newest, read, out),
+            _ => fetch.on_outcome(outcome, out),
         };
         self.fetched(now, &cluster, progress, out);
         true
@@ -555,6 +600,30 @@ impl Reader {
         }
     }
 
+    /// R6: clusters that are stale, and gone for good according to one that is not. Nobody could sign that for them.
+    fn bury(&mut self) {
+        if self.trust.mode == Mode::Open {
+            return;
+        }
+        let live = || self.peers.values().filter(|peer| peer.stale.is_none());
+        let states = || live().filter_map(|peer| peer.applied.as_ref()?.state.as_ref());
+        let gone = |(id, peer): &(&Arc<str>, &Peer)| {
+            let accepted = peer.accepted.as_ref().filter(|_| peer.stale.is_some() && peer.pin().is_some());
+            accepted.is_some_and(|Accepted { uid, position, .. }| {
+                states().filter_map(|map| forgotten::of(map, id)).any(|said| said.is_about(uid, *position))
+            })
+        };
+        let gone: Vec<_> = self.peers.iter().filter(gone).map(|(id, _)| id.clone()).collect();
+        for id in gone {
+            let Some(peer) = self.peers.get_mut(&id) else { continue };
+            let Some(accepted) = &mut peer.accepted else { continue };
+            accepted.gone = Some(Gone::Forgotten);
+            let (accepted, root, delta) = (accepted.clone(), Root::empty(1), Arc::default());
+            (peer.head, peer.fetch, peer.stale) = (None, None, None);
+            peer.candidate = Some(Applied { accepted, state: None, root, delta, written: 0 });
+        }
+    }
+
     /// The state of the other clusters.
     pub fn remotes(&self) -> Remotes {
         let mut clusters = BTreeMap::new();
@@ -568,7 +637,7 @@ impl Reader {
                 uid: applied.map_or(&accepted.uid, |applied| &applied.accepted.uid).as_str().into(),
                 state: applied.and_then(|applied| applied.state.clone()).filter(|_| gone.is_none()),
                 position: applied.map_or(accepted.position, |applied| applied.accepted.position),
-                left: gone == Some(Gone::Left),
+                left: gone.is_some_and(Gone::is_left),
                 stale: peer.stale,
                 expired: gone == Some(Gone::Expired),
                 problem: ignored.or_else(|| peer.problem.clone()),

@@ -6,6 +6,7 @@
 //! | `<ns>/<name>#<i>` | a chunk of at most 16 [`Endpoint`]s |
 //! | `!<id>` | [`Registration`]; the id is a short hash of its target |
 //! | `~<id>` | the claim of an owner of this cluster that waits until another one releases the target, as a [`Registration`]; the id is a short hash of both |
+//! | `^<cluster id>` | [`Forgotten`] |
 //!
 //! Equal records encode to equal bytes. Fields of a newer version are ignored. An unreadable record is skipped and
 //! reported; the others are not affected.
@@ -18,7 +19,12 @@ use std::{
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
-use super::{Map, Value, chunks::Chunk, wire};
+use super::{
+    Map, Value,
+    chunks::Chunk,
+    forgotten::{self, Forgotten},
+    wire,
+};
 use crate::cluster::record::StoredRegistration;
 use crate::model::{
     ClaimOwner, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey, ServicePort, ServiceType,
@@ -62,6 +68,8 @@ pub struct Catalog {
     pub registrations: BTreeMap<Target, Registration>,
     /// Claims that wait for one of these.
     pub waiting: Vec<Registration>,
+    /// Clusters that are gone for good, as this one says.
+    pub forgotten: BTreeMap<Arc<str>, Forgotten>,
     /// Entries that cannot be decoded.
     pub problems: Vec<Problem>,
 }
@@ -87,6 +95,12 @@ impl Catalog {
                     Some(waiting) => catalog.waiting.push(waiting),
                     None => catalog.problems.push(unreadable(key)),
                 },
+                Some(Key::Forgotten(cluster)) => match Forgotten::decode(value) {
+                    Some(forgotten) => {
+                        catalog.forgotten.insert(cluster, forgotten);
+                    }
+                    None => catalog.problems.push(unreadable(key)),
+                },
                 Some(Key::Chunk(_)) => {}
                 // A kind of record from a newer version.
                 None => catalog.problems.push(Problem { key: key.clone(), message: "unknown kind of record" }),
@@ -110,7 +124,7 @@ impl Catalog {
 pub fn changed_services(old: &Map, new: &Map) -> BTreeSet<ServiceKey> {
     let services = old.difference(new).filter_map(|(key, ..)| match Key::parse(key)? {
         Key::Export(service) | Key::Chunk(service) => Some(service),
-        Key::Registration | Key::Waiting => None,
+        Key::Registration | Key::Waiting | Key::Forgotten(_) => None,
     });
     services.collect()
 }
@@ -350,6 +364,7 @@ enum Key {
     Chunk(ServiceKey),
     Registration,
     Waiting,
+    Forgotten(Arc<str>),
 }
 
 impl Key {
@@ -362,6 +377,9 @@ impl Key {
         }
         if key.starts_with('~') {
             return Some(Self::Waiting);
+        }
+        if let Some(cluster) = forgotten::cluster_of(key) {
+            return Some(Self::Forgotten(cluster.into()));
         }
         let (namespace, rest) = key.split_once('/')?;
         let (name, index) = rest.split_once('#').map_or((rest, None), |(name, index)| (name, Some(index)));

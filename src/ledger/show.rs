@@ -11,7 +11,7 @@ use super::{
     limits::Timing,
     records::Catalog,
     service_name,
-    tree::Cache,
+    verify::Cache,
 };
 use crate::{
     cloudmap::CloudMap,
@@ -160,7 +160,7 @@ async fn read(registry: &Registry, head: &Arc<Head>, view: &mut ClusterView) {
             view.catalog = Catalog::decode(&map);
             let problems = view.catalog.problems.iter();
             view.problems.extend(problems.map(|problem| format!("{}: {}", problem.key, problem.message)));
-            view.pages = verified.tree.pages().count();
+            view.pages = verified.layout.pages().count();
             view.state = Some(Arc::new(map));
         }
         Progress::Failed(why) | Progress::Unread(why) => view.problems.push(why.to_owned()),
@@ -226,6 +226,7 @@ pub async fn forget_recorded(
         delta: Arc::default(),
         lease: Timing::default().lease,
         written: now.as_millis() as u64,
+        signer: None,
     };
     registry.put_head(&farewell).await?;
     Ok(())

@@ -5,10 +5,12 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Map,
     call::{Call, CallId, Failure, Ids, Outbox, Outcome},
+    forgotten,
     limits::{Limits, Timing},
     reader::Reader,
     records,
     remote::Remotes,
+    trust::{Mode, Trust},
     writer::{Heads, Inherited, Now, Writer, WriterIdentity},
 };
 use crate::cluster::record::{Member, Record, Version};
@@ -17,6 +19,10 @@ use crate::cluster::record::{Member, Record, Version};
 #[derive(Debug)]
 pub struct Term {
     timing: Timing,
+    uid: Arc<str>,
+    trust: Trust,
+    /// The state to publish, without what is said of other clusters.
+    wanted: Option<Arc<Map>>,
     member: Member,
     writer: Writer,
     reader: Reader,
@@ -56,13 +62,24 @@ struct RecordCall {
 
 impl Term {
     /// A term in which nothing is known yet.
-    pub fn new(me: WriterIdentity, timing: Timing, limits: Limits, stale_ttl: Option<Duration>, ids: Ids) -> Self {
+    pub fn new(
+        me: WriterIdentity,
+        timing: Timing,
+        limits: Limits,
+        stale_ttl: Option<Duration>,
+        trust: Trust,
+        ids: Ids,
+    ) -> Self {
+        let keys = if trust.mode == Mode::Open { Vec::new() } else { trust.own.clone() };
         let member = Member { clusterset: me.clusterset.to_string(), cluster: me.cluster.to_string() };
         Self {
             timing,
+            uid: me.uid.clone(),
+            wanted: None,
             member,
-            writer: Writer::new(me.clone(), timing, limits, ids),
-            reader: Reader::new(me, timing, stale_ttl),
+            writer: Writer::new(me.clone(), timing, limits, ids).signing(keys),
+            reader: Reader::new(me, timing, stale_ttl, trust.clone()),
+            trust,
             keeper: Keeper::default(),
             out: Outbox::default(),
             inherited: None,
@@ -107,14 +124,32 @@ impl Term {
 
     /// Sets the state to publish.
     pub fn desire(&mut self, now: Now, map: Arc<Map>) {
-        self.writer.desire(now, map, &mut self.out);
+        self.wanted = Some(map);
+        self.say(now);
         self.settle(now);
+    }
+
+    /// Publishes the wanted state, and which clusters are gone for good.
+    fn say(&mut self, now: Now) {
+        let Some(wanted) = &self.wanted else { return };
+        let signs = self.trust.mode != Mode::Open;
+        let record = self.keeper.stored.as_ref().map(|(record, _)| record).or(self.keeper.before.as_ref());
+        // A cluster that leaves says nothing any more.
+        let map = match record.filter(|record| signs && !record.leaving) {
+            Some(record) => forgotten::with(wanted, &record.accepted),
+            None => wanted.clone(),
+        };
+        self.writer.desire(now, map, &mut self.out);
     }
 
     /// Takes the heads of one discovery; `None` if it failed or returned 1,000 rows (R1).
     pub fn tick(&mut self, now: Now, heads: Option<&Heads>) {
         // Nothing is known without the record: positions would go back, and a leaving cluster would publish.
         if self.keeper.stored.is_some() || self.keeper.before.is_some() {
+            let begins = |record: &Record| record.signed_since.is_none_or(|since| record.epoch <= since);
+            let begins = self.record().or(self.keeper.before.as_ref()).is_some_and(begins);
+            let genuine = heads.and_then(|heads| self.trust.without_forged(heads, &self.uid, begins));
+            let heads = genuine.as_ref().or(heads);
             self.writer.tick(now, heads, &mut self.out);
             self.reader.tick(now, heads, &mut self.out);
         }
@@ -134,6 +169,7 @@ impl Term {
     pub fn done(&mut self, now: Now, id: CallId, outcome: &Outcome) {
         if self.keeper.call.as_ref().is_some_and(|call| call.id == id) {
             self.record_done(now, outcome);
+            self.say(now);
         } else if let Some((_, from)) = self.keeper.departing.take_if(|(call, _)| *call == id) {
             if matches!(outcome, Outcome::Done) {
                 self.keeper.departed.push(from);
@@ -221,6 +257,9 @@ impl Term {
         wanted.epoch = wanted.epoch.max(self.writer.holds_epoch());
         if let Some(epoch) = self.writer.wants_epoch(record.epoch) {
             wanted.epoch = epoch;
+            // A new cluster has no head that is not signed.
+            let since = if record.epoch == 0 { 0 } else { epoch };
+            wanted.signed_since = (self.trust.mode != Mode::Open).then(|| record.signed_since.unwrap_or(since));
         }
         wanted.former.retain(|former| !self.keeper.departed.contains(former));
         if self.has_standalone(record) {

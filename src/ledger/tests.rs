@@ -12,11 +12,13 @@ use super::{
     Map, Value,
     chunks::{self, Chunk, MAX_ENDPOINTS},
     codec,
-    head::{Delta, Head, Presence, Root, RootPage},
+    head::{Change, Delta, Head, Presence, Root, RootPage},
     limits::{self, Limits},
     page::{self, Entry, PageId, Prefix, StoredPage},
     records::{self, Catalog},
-    tree::{self, Cache, Plan},
+    runs::{self, Layout, Runs},
+    tree::{self, Plan},
+    verify::{self, Cache},
 };
 use crate::{
     cloudmap::Instance,
@@ -87,6 +89,14 @@ fn stored(plan: &Plan) -> BTreeMap<PageId, Arc<StoredPage>> {
     plan.pages.iter().map(|(_, page)| (page.id.clone(), page.clone())).collect()
 }
 
+fn root(tree: &tree::Tree, shards: u32) -> Root {
+    Layout { shards, tree: Arc::new(tree.clone()), base: Map::new(), runs: Runs::default() }.root()
+}
+
+fn changes(before: &Map, after: &Map) -> Vec<Change> {
+    before.difference(after).map(|(key, _, value)| (key.clone(), value.cloned())).collect()
+}
+
 fn fits_cloud_map(instance: &Instance) -> bool {
     let total: usize = instance.attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
     instance.id.len() <= 64
@@ -117,25 +127,64 @@ proptest! {
     fn a_planned_tree_reads_back(before in maps(), after in maps()) {
         let limits = small();
         let first = tree::plan(None, |_, _| None, &before, "1-1-a", 1, &limits).unwrap();
-        let second = tree::plan(Some((&first.tree, &before)), |_, _| None, &after, "1-2-b", 1, &limits).unwrap();
+        let second = tree::plan(Some((&first.tree, &before)), |_, _| None, &after, "1-2-b", first.shards, &limits).unwrap();
         let mut pages = stored(&first);
         pages.extend(stored(&second));
-        let read = tree::verify(&second.tree.root, &Cache::default(), &pages).unwrap();
+        let read = verify::verify(&root(&second.tree, second.shards), &Cache::default(), &pages).unwrap();
         prop_assert_eq!(&read.map, &after);
-        prop_assert_eq!(&read.tree, &second.tree);
+        prop_assert_eq!(&*read.layout.tree, &second.tree);
         // What another leader plans from nothing says the same, in pages of its own.
-        let anew = tree::plan(None, |_, _| None, &after, "2-1-c", second.tree.root.shards, &limits).unwrap();
+        let anew = tree::plan(None, |_, _| None, &after, "2-1-c", second.shards, &limits).unwrap();
         prop_assert_eq!(anew.tree.data_pages(), second.tree.data_pages());
         for (_, page) in &anew.pages {
             prop_assert!(page.bytes.len() <= limits.page_bytes && fits_cloud_map(&page.to_instance()));
         }
     }
 
+    /// Flushes, and trees that take minutes during which other flushes come: whoever reads on, and whoever reads for the first
+    /// time, reads the state that was written last.
+    #[test]
+    fn appended_changes_read_back(states in prop::collection::vec((maps(), any::<bool>()), 1..30)) {
+        let limits = small();
+        let (mut layout, mut base, mut cache) = (Layout::empty(2), Map::new(), Cache::default());
+        let (mut pages, mut tree) = (BTreeMap::new(), None);
+        for (flush, (state, compacts)) in states.into_iter().enumerate() {
+            let id: Arc<str> = format!("1-{flush}-a").into();
+            let packed = runs::pack(&changes(&base, &state), &limits).unwrap();
+            prop_assert!(packed.iter().all(|page| page.len() <= limits.page_bytes));
+            let appended = layout.runs.plan(packed, &id, |_| None, || Some(flush as u32 % 2), &limits).unwrap();
+            pages.extend(appended.pages.iter().map(|(_, page)| (page.id.clone(), page.clone())));
+            if let Some((tree, map, mark)) = tree.take().filter(|_| compacts) {
+                (layout.tree, layout.base) = (tree, map);
+                layout.runs.drop_until(mark);
+            }
+            layout.runs.append(appended);
+            base = state;
+            for cache in [Cache::default(), cache.clone()] {
+                let read = verify::verify(&layout.root(), &cache, &pages).unwrap();
+                prop_assert_eq!(&read.map, &base);
+                prop_assert_eq!(read.layout.root(), layout.root());
+                prop_assert_eq!(read.layout.pages().collect::<BTreeSet<_>>(), layout.pages().collect());
+                prop_assert_eq!(verify::reachable(&layout.root(), &pages).len(), layout.pages().count());
+                prop_assert_eq!(&verify::salvage(&layout.root(), &pages), &base);
+            }
+            cache = verify::verify(&layout.root(), &cache, &pages).unwrap().cache;
+            if tree.is_none() {
+                let previous = (&*layout.tree, &layout.base);
+                let id = format!("1-{flush}-b");
+                let plan = tree::plan(Some(previous), |_, _| None, &base, &id, 2, &Limits { live_pages: 100, ..limits }).unwrap();
+                pages.extend(stored(&plan));
+                tree = Some((Arc::new(plan.tree), base.clone(), layout.runs.mark()));
+            }
+        }
+        prop_assert!(layout.root().runs.len() <= 8 + layout.runs.index_pages());
+    }
+
     #[test]
     fn equal_states_need_no_pages(map in maps()) {
         let limits = small();
         let first = tree::plan(None, |_, _| None, &map, "1-1-a", 1, &limits).unwrap();
-        let second = tree::plan(Some((&first.tree, &map)), |_, _| None, &map, "1-2-b", 1, &limits).unwrap();
+        let second = tree::plan(Some((&first.tree, &map)), |_, _| None, &map, "1-2-b", first.shards, &limits).unwrap();
         prop_assert!(second.pages.is_empty());
         prop_assert_eq!(first.tree, second.tree);
     }
@@ -147,7 +196,7 @@ proptest! {
         if !pages.is_empty() {
             let victim = victim.get(&plan.pages).1.id.clone();
             pages.remove(&victim);
-            prop_assert!(tree::verify(&plan.tree.root, &Cache::default(), &pages).is_err());
+            prop_assert!(verify::verify(&root(&plan.tree, plan.shards), &Cache::default(), &pages).is_err());
         }
     }
 
@@ -239,10 +288,11 @@ fn head() -> Head {
         uid: "0b0d2ab9-5a3b-4ab3-8a3d-0c8a8b4c1a11".into(),
         position: Position { epoch: 3, seq: 9 },
         presence: Presence::Left { successor: Some("green".into()) },
-        root: plan.tree.root,
+        root: root(&plan.tree, plan.shards),
         delta: Arc::new(Delta::between(&Map::new(), &Map::from([("x/y".into(), Value::from([7; 50]))]), 6)),
         lease: std::time::Duration::from_mins(5),
         written: 1_700_000_000_000,
+        signer: None,
     }
 }
 
@@ -334,12 +384,15 @@ fn forged(contents: &[(Prefix, Vec<Arc<str>>)]) -> (Root, BTreeMap<PageId, Arc<S
     }
     let index = store(page::encode_index(&entries, 6));
     let root = [RootPage { shard: 0, id: index.id.clone(), digest: index.digest }];
-    (Root { shards: 1, pages: root.into() }, pages.into_iter().map(|page| (page.id.clone(), page)).collect())
+    (
+        Root { shards: 1, pages: root.into(), runs: Arc::default() },
+        pages.into_iter().map(|page| (page.id.clone(), page)).collect(),
+    )
 }
 
 fn why_not(contents: &[(Prefix, Vec<Arc<str>>)]) -> Option<&'static str> {
     let (root, pages) = forged(contents);
-    tree::verify(&root, &Cache::default(), &pages).err().and_then(|missing| missing.broken)
+    verify::verify(&root, &Cache::default(), &pages).err().and_then(|missing| missing.broken)
 }
 
 #[test]

@@ -159,6 +159,23 @@ pub(super) struct IndexPage {
     pub digests: Vec<u8>,
 }
 
+/// An index of run pages, in columns of equal length.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct RunIndex {
+    #[prost(string, repeated, tag = "1")]
+    pub flushes: Vec<String>,
+    /// Indexes into `flushes`.
+    #[prost(uint32, repeated, tag = "2")]
+    pub flush: Vec<u32>,
+    #[prost(uint32, repeated, tag = "3")]
+    pub number: Vec<u32>,
+    #[prost(uint32, repeated, tag = "4")]
+    pub shards: Vec<u32>,
+    /// 16 bytes each.
+    #[prost(bytes = "vec", tag = "5")]
+    pub digests: Vec<u8>,
+}
+
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Head {
     /// The highest format that the writer reads.
@@ -190,6 +207,9 @@ pub(super) struct Head {
     /// The cluster to which the head belongs. A head that was copied to another id does not count.
     #[prost(string, tag = "12")]
     pub cluster: String,
+    /// Oldest first.
+    #[prost(message, repeated, tag = "13")]
+    pub runs: Vec<RootPage>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -200,4 +220,18 @@ pub(super) struct RootPage {
     pub id: String,
     #[prost(bytes = "vec", tag = "3")]
     pub digest: Vec<u8>,
+    /// Of a run: whether the page is a [`RunIndex`].
+    #[prost(bool, tag = "4")]
+    pub index: bool,
+}
+
+/// A cluster that is gone for good, as another one says.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Forgotten {
+    #[prost(string, tag = "1")]
+    pub uid: String,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    #[prost(uint64, tag = "3")]
+    pub seq: u64,
 }

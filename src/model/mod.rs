@@ -9,6 +9,7 @@ mod export;
 pub(crate) mod fixtures;
 mod identity;
 mod intern;
+mod keys;
 pub mod labels;
 mod merge;
 mod pairs;
@@ -24,6 +25,7 @@ pub use export::{
 pub(crate) use identity::is_dns_label;
 pub use identity::{ClusterId, ClusterSetId, InvalidClusterId, ServiceKey};
 pub use intern::{intern, intern_ports};
+pub use keys::{InvalidKey, PublicKey, Signature, SigningKey};
 pub use merge::{ClusterSetService, Conflict, ConflictReason, merge};
 pub use pairs::Pairs;
 pub use slices::{Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, pack, packable};

@@ -1,21 +1,27 @@
 //! `docs/reference/` is what the code says. `make docs` writes it.
 
-use std::{collections::BTreeMap, env, fmt::Write as _, fs};
+use std::{cell::RefCell, collections::BTreeMap, env, fmt::Write as _, fs};
 
 use clap::{Arg, Command, CommandFactory as _};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
+use prometheus::core::Collector;
 
 use super::root;
 use crate::{
     api::{
+        annotations,
         conditions::{ConflictState, Row, export_rows, import_rows},
         crds,
         events::EventReason,
     },
+    app,
     cli::{Cli, PROGRAM},
+    cloudmap, cluster,
+    metrics::Register,
     model::ConflictReason,
+    release,
 };
 
 const GENERATED: &str = "<!-- Made from the code by `make docs`. A test compares them. -->";
@@ -23,7 +29,13 @@ const GENERATED: &str = "<!-- Made from the code by `make docs`. A test compares
 #[test]
 fn the_reference_is_what_the_code_says() {
     let mut stale = Vec::new();
-    for (name, text) in [("commands.md", commands()), ("conditions.md", conditions()), ("resources.md", resources())] {
+    for (name, text) in [
+        ("annotations.md", annotations()),
+        ("commands.md", commands()),
+        ("conditions.md", conditions()),
+        ("metrics.md", metrics()),
+        ("resources.md", resources()),
+    ] {
         let path = root().join("docs/reference").join(name);
         if env::var_os("CLOUDMAP_MCS_WRITE_DOCS").is_some() {
             fs::write(&path, &text).unwrap();
@@ -172,6 +184,83 @@ fn conditions() -> String {
     for reason in EventReason::ALL {
         let (severity, kinds) = (reason.severity().as_str(), reason.kinds().join(", "));
         writeln!(page, "| `{reason}` | {severity} | {kinds} | {} |", cell(reason.text())).unwrap();
+    }
+    page
+}
+
+/// Notes what would be registered: the rows of a table, by name.
+#[derive(Default)]
+struct Described(RefCell<BTreeMap<String, String>>);
+
+impl Register for Described {
+    fn register(&self, metric: Box<dyn Collector>) -> prometheus::Result<()> {
+        let families = metric.collect();
+        for desc in metric.desc() {
+            let kind = families.iter().find(|family| family.name() == desc.fq_name).unwrap().get_field_type();
+            let constant = desc.const_label_pairs.iter().map(|label| label.name().to_owned());
+            let labels: Vec<_> = constant.chain(desc.variable_labels.iter().cloned()).map(code).collect();
+            let (kind, labels) = (format!("{kind:?}").to_lowercase(), labels.join(", "));
+            let row = format!("| {} | {kind} | {labels} | {} |", code(&desc.fq_name), cell(&desc.help));
+            self.0.borrow_mut().insert(desc.fq_name.clone(), row);
+        }
+        Ok(())
+    }
+}
+
+fn metrics() -> String {
+    let (all, every) = (Described::default(), Described::default());
+    release::register(&every).unwrap();
+    cluster::Metrics::new(&every).unwrap();
+    cloudmap::Metrics::new(&every).unwrap();
+    app::replica::Metrics::new(&all).unwrap();
+    let (mut every, mut leader) = (every.0.into_inner(), all.0.into_inner());
+    leader.retain(|name, _| !every.contains_key(name));
+    // These follow from the calls of the process.
+    every.extend(leader.extract_if(.., |name, _| name.starts_with("cloudmap_mcs_estimated_")));
+    let mut page = format!(
+        "# Metrics\n\n{GENERATED}\n\nEach replica serves `/metrics` on port 8080. No metric has names of objects as \
+         labels. [Alerts](../alerts.md) has what to\ndo when they look wrong.\n"
+    );
+    for (title, text, rows) in [
+        ("Every replica", "What the replica does itself.", every),
+        ("The leader", "On a standby these are empty, or do not change.", leader),
+    ] {
+        write!(page, "\n## {title}\n\n{text}\n\n| metric | type | labels | |\n|---|---|---|---|\n").unwrap();
+        for row in rows.values() {
+            writeln!(page, "{row}").unwrap();
+        }
+    }
+    page
+}
+
+fn annotations() -> String {
+    let mut page = format!(
+        "# Annotations and labels\n\n{GENERATED}\n\n[Operations](../operations.md#annotations) says how they work \
+         together. What is wrong with an annotation is said on its object: by\nthe condition `Registered` of a \
+         ServiceExport, or by an Event.\n"
+    );
+    for (title, text, rows) in [
+        ("What you set", "", annotations::SET),
+        (
+            "Of external-dns",
+            "After `external-dns.kubernetes.io/` or `external-dns.alpha.kubernetes.io/`; the first one takes precedence. \
+             [From\nexternal-dns](../moving-from-external-dns.md) says what is registered.\n\n",
+            annotations::EXTERNAL_DNS,
+        ),
+    ] {
+        write!(page, "\n## {title}\n\n{text}| | on | values | without it | |\n|---|---|---|---|---|\n").unwrap();
+        for annotations::Row { key, on, values, default, text } in rows {
+            writeln!(page, "| {} | {} | {values} | {default} | {text} |", code(key), on.join(", ")).unwrap();
+        }
+    }
+    for (title, rows) in [
+        ("What the controller writes", annotations::WRITTEN),
+        ("What others write and the controller reads", annotations::READ),
+    ] {
+        write!(page, "\n## {title}\n\n| | on | values | |\n|---|---|---|---|\n").unwrap();
+        for annotations::Row { key, on, values, default: _, text } in rows {
+            writeln!(page, "| {} | {} | {values} | {text} |", code(key), on.join(", ")).unwrap();
+        }
     }
     page
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     pin::pin,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -117,7 +118,11 @@ pub(super) struct Arrivals {
     expect: mpsc::UnboundedSender<Expectation>,
     status: watch::Receiver<Status>,
     watch: JoinHandle<()>,
+    recorded: Recorded,
 }
+
+/// When each address was seen first, while that is recorded.
+type Recorded = Arc<Mutex<Option<HashMap<String, Instant>>>>;
 
 impl Drop for Arrivals {
     fn drop(&mut self) {
@@ -130,6 +135,8 @@ impl Arrivals {
     pub(super) fn watch(client: Client, namespace: &str, source: &str) -> Self {
         let (expect, mut expectations) = mpsc::unbounded_channel::<Expectation>();
         let (publish, status) = watch::channel(Status::CompleteSince(Instant::now()));
+        let recorded = Recorded::default();
+        let record = Arc::clone(&recorded);
         let config = watcher::Config::default().labels(&format!("{LABEL_SOURCE_CLUSTER}={source}"));
         let slices: Api<EndpointSlice> = Api::namespaced(client, namespace);
         let watch = tokio::spawn(async move {
@@ -138,7 +145,10 @@ impl Arrivals {
             loop {
                 tokio::select! {
                     event = events.next() => match event {
-                        Some(Ok(event)) => apply(&mut progress, event),
+                        Some(Ok(event)) => {
+                            note(&record, &event);
+                            apply(&mut progress, event);
+                        }
                         Some(Err(error)) => tracing::warn!(%error, "the watch of EndpointSlices failed and starts again"),
                         None => break,
                     },
@@ -153,7 +163,17 @@ impl Arrivals {
                 publish.send_if_modified(|status| status.advance(now));
             }
         });
-        Self { expect, status, watch }
+        Self { expect, status, watch, recorded }
+    }
+
+    /// From now on, remembers when each address is seen first.
+    pub(super) fn record(&self) {
+        *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(HashMap::new());
+    }
+
+    /// When each address was seen first since [`Self::record`].
+    pub(super) fn recorded(&self) -> HashMap<String, Instant> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
     }
 
     /// Says what is to arrive, beside what was expected before. Returns when arrivals are compared with it.
@@ -179,6 +199,16 @@ impl Arrivals {
             Status::Missing(services) => {
                 anyhow::bail!("after {limit:?} {services} services have not arrived as expected")
             }
+        }
+    }
+}
+
+fn note(recorded: &Recorded, event: &watcher::Event<EndpointSlice>) {
+    let mut recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);
+    if let (Some(recorded), watcher::Event::Apply(slice)) = (&mut *recorded, event) {
+        let now = Instant::now();
+        for address in slice.endpoints.iter().flat_map(|endpoint| &endpoint.addresses) {
+            recorded.entry(address.clone()).or_insert(now);
         }
     }
 }

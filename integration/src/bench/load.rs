@@ -33,6 +33,7 @@ const NODES: usize = 30;
 const ZONES: [&str; 3] = ["eu-central-1a", "eu-central-1b", "eu-central-1c"];
 
 /// Services in one namespace of the exporting cluster, each with the same number of endpoints.
+#[derive(Clone)]
 pub(super) struct Load {
     client: Client,
     namespace: String,
@@ -46,6 +47,11 @@ impl Load {
     pub(super) fn new(client: Client, namespace: &str, services: usize, endpoints: usize) -> Self {
         let pods = (0..services).map(|service| (0..endpoints).map(|pod| (service * endpoints + pod) as u32).collect());
         Self { client, namespace: namespace.to_owned(), pods: pods.collect(), next_pod: (services * endpoints) as u32 }
+    }
+
+    /// Whether a pod has this address.
+    pub(super) fn has(&self, wanted: &str) -> bool {
+        self.pods.iter().flatten().any(|&pod| address(pod) == wanted)
     }
 
     /// What the importing cluster should have when everything is exported.
@@ -147,6 +153,11 @@ pub(super) struct Replacement {
 }
 
 impl Replacement {
+    /// The address of the new pod.
+    pub(super) fn address(&self) -> String {
+        address(self.pods[self.endpoint])
+    }
+
     /// What the service should have afterwards.
     pub(super) fn addresses(&self) -> Addresses {
         [(name(self.service), self.pods.iter().map(|&pod| address(pod)).collect())].into()

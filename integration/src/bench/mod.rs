@@ -12,6 +12,7 @@ mod load;
 mod process;
 mod registry;
 mod stages;
+mod sustained;
 
 pub use figure::Figure;
 pub use stages::{Bench, Member, Plan, Stage};

@@ -5,7 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Context as _;
 use cloudmap_mcs::{
     cloudmap::Instance,
-    ledger::{CLUSTERS, head::Head},
+    ledger::{
+        CLUSTERS,
+        head::Head,
+        trust::{COPY_INSTANCE, KEY_INSTANCE},
+    },
 };
 use hyper::Request;
 use kube::Client;
@@ -116,6 +120,9 @@ pub(super) fn ledger_writes(writes: &[Write], cluster: &str) -> anyhow::Result<L
                 None => {}
             }
         } else if last.is_some() && write.operation == "RegisterInstance" {
+            if [KEY_INSTANCE, COPY_INSTANCE].contains(&write.instance.as_str()) {
+                continue;
+            }
             counted.pages += 1;
         }
     }
@@ -197,10 +204,11 @@ mod tests {
                 uid: "uid".into(),
                 position: Position { epoch: 1, seq: 1 },
                 presence: Presence::Live,
-                root: Root { shards: 1, pages: pages.collect() },
+                root: Root { shards: 1, pages: pages.collect(), runs: Arc::default() },
                 delta: Arc::new(Delta::between(&Map::new(), &delta, 6)),
                 lease: Duration::from_mins(5),
                 written: 0,
+                signer: None,
             };
             write(cluster, CLUSTERS, head.to_instance().attributes)
         };

@@ -45,6 +45,8 @@ pub enum Stage {
     Idle,
     /// The time that one changed endpoint takes, and what it costs.
     Change,
+    /// Endpoints that change all the time.
+    Sustained,
     /// Resident memory with all services.
     Memory,
     /// Sizes of image and binary.
@@ -76,6 +78,9 @@ pub struct Plan {
     pub changes: usize,
     /// How long nothing is done for the idle figures.
     pub idle: Duration,
+    /// Changes a second, and for how long, for the figures of sustained change.
+    pub rate: u16,
+    pub sustained: Duration,
     pub image: Option<PathBuf>,
     pub compressed_image: Option<PathBuf>,
     pub binary: Option<PathBuf>,
@@ -83,10 +88,10 @@ pub struct Plan {
 
 /// A cluster as the benchmark sees it.
 #[derive(Clone)]
-struct Side {
-    member: Member,
+pub(super) struct Side {
+    pub(super) member: Member,
     cluster: Client,
-    admin: Client,
+    pub(super) admin: Client,
 }
 
 impl Side {
@@ -144,7 +149,7 @@ impl Side {
 }
 
 /// What a cluster has cost so far.
-struct Costs {
+pub(super) struct Costs {
     at: Instant,
     kubernetes_writes: BTreeMap<String, f64>,
     calls: Counters,
@@ -153,7 +158,7 @@ struct Costs {
 
 /// What a cluster cost from one look to the next.
 #[derive(Debug)]
-struct Spent {
+pub(super) struct Spent {
     seconds: f64,
     /// By verb and resource.
     kubernetes_writes: BTreeMap<String, f64>,
@@ -165,8 +170,8 @@ struct Spent {
 /// The benchmark on running clusters.
 pub struct Bench {
     plan: Plan,
-    registry: Registry,
-    exporter: Side,
+    pub(super) registry: Registry,
+    pub(super) exporter: Side,
     importer: Side,
 }
 
@@ -210,7 +215,7 @@ impl Bench {
         if wanted(Stage::Small) {
             self.small().await?.into_iter().for_each(&mut print);
         }
-        if ![Stage::Large, Stage::Idle, Stage::Change, Stage::Memory].into_iter().any(wanted) {
+        if ![Stage::Large, Stage::Idle, Stage::Change, Stage::Sustained, Stage::Memory].into_iter().any(wanted) {
             return Ok(());
         }
         let (mut load, arrivals) = self.namespace("bench-large", self.plan.services).await?;
@@ -229,6 +234,13 @@ impl Bench {
             self.change(&mut load, &arrivals).await?.into_iter().for_each(&mut print);
             if wanted(Stage::Memory) {
                 self.memory("memory_after_changes")?.into_iter().for_each(&mut print);
+            }
+        }
+        if wanted(Stage::Sustained) {
+            let figures = self.sustained(&mut load, &arrivals, self.plan.rate, self.plan.sustained).await?;
+            figures.into_iter().for_each(&mut print);
+            if wanted(Stage::Memory) {
+                self.memory("memory_after_sustained_change")?.into_iter().for_each(&mut print);
             }
         }
         Ok(())
@@ -375,11 +387,11 @@ impl Bench {
         [&self.exporter, &self.importer]
     }
 
-    async fn costs(&self) -> anyhow::Result<[Costs; 2]> {
+    pub(super) async fn costs(&self) -> anyhow::Result<[Costs; 2]> {
         Ok([self.exporter.costs(&self.registry).await?, self.importer.costs(&self.registry).await?])
     }
 
-    async fn spent(&self, before: &[Costs; 2], stage: &str) -> anyhow::Result<[Spent; 2]> {
+    pub(super) async fn spent(&self, before: &[Costs; 2], stage: &str) -> anyhow::Result<[Spent; 2]> {
         let [exporter, importer] = before;
         Ok([
             self.exporter.spent(&self.registry, exporter, stage).await?,

@@ -17,7 +17,7 @@ struct Arguments {
         long,
         value_delimiter = ',',
         value_enum,
-        default_value = "image,small,large,idle,memory,change",
+        default_value = "image,small,large,idle,memory,change,sustained",
         value_name = "FIGURES"
     )]
     figures: Vec<Stage>,
@@ -43,6 +43,12 @@ struct Arguments {
     /// Seconds in which nothing is done, for the idle figures.
     #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(10..))]
     idle: u16,
+    /// Endpoints that are replaced a second, for the figures of sustained change.
+    #[arg(long, default_value_t = 100, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rate: u16,
+    /// Seconds of sustained change.
+    #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(10..))]
+    sustained: u16,
     /// The controller's container image, as a file.
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
@@ -87,6 +93,8 @@ async fn main() -> anyhow::Result<std::process::ExitCode> {
         endpoints: arguments.endpoints.into(),
         changes: arguments.changes.into(),
         idle: Duration::from_secs(arguments.idle.into()),
+        rate: arguments.rate,
+        sustained: Duration::from_secs(arguments.sustained.into()),
         image: arguments.image,
         compressed_image: arguments.compressed_image,
         binary: arguments.binary,

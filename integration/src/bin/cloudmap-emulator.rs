@@ -16,9 +16,9 @@ use cloudmap_mcs_integration::emulator::{Emulator, EmulatorSettings, Latency, OP
 #[derive(Debug, Parser)]
 #[command(name = "cloudmap-emulator", version)]
 struct Arguments {
-    /// Address to serve on; port 0 takes any free one. The address is printed.
+    /// Address to serve on; port 0 takes any free one. The address is printed. Can be repeated, for both IP families.
     #[arg(long, env = "CLOUDMAP_EMULATOR_LISTEN", default_value = "127.0.0.1:8700", value_name = "ADDRESS:PORT")]
-    listen: SocketAddr,
+    listen: Vec<SocketAddr>,
     /// Take AWS's time: calls 10-30 ms, operations 1-3 s, three discovery replicas up to 5 s behind. The latency and
     /// lag flags still count.
     #[arg(long)]
@@ -39,12 +39,13 @@ struct Arguments {
     #[arg(long, value_name = "DURATION")]
     dns_lag: Option<Latency>,
     /// Answer DNS queries for DNS namespaces here, over UDP and TCP, as the name servers of Route 53. The address is
-    /// printed after the first one.
+    /// printed after those of the API. Can be repeated.
     #[arg(long, value_name = "ADDRESS:PORT")]
-    dns_listen: Option<SocketAddr>,
-    /// Answer DNS queries here as the resolver of a VPC does, from a cache. The address is printed last.
+    dns_listen: Vec<SocketAddr>,
+    /// Answer DNS queries here as the resolver of a VPC does, from a cache. The address is printed last. Can be repeated;
+    /// each address has a cache of its own.
     #[arg(long, value_name = "ADDRESS:PORT")]
-    resolver_listen: Option<SocketAddr>,
+    resolver_listen: Vec<SocketAddr>,
     /// Where the resolver asks for names that are in no DNS namespace [default: it refuses them].
     #[arg(long, value_name = "ADDRESS:PORT", requires = "resolver_listen")]
     resolver_upstream: Option<SocketAddr>,
@@ -107,9 +108,9 @@ fn parse_load_balancer(text: &str) -> Result<(String, Vec<IpAddr>), String> {
 
 /// Where to serve what.
 struct Addresses {
-    api: SocketAddr,
-    dns: Option<SocketAddr>,
-    resolver: Option<SocketAddr>,
+    api: Vec<SocketAddr>,
+    dns: Vec<SocketAddr>,
+    resolver: Vec<SocketAddr>,
     upstream: Option<SocketAddr>,
 }
 
@@ -171,16 +172,25 @@ async fn main() -> anyhow::Result<()> {
     if let Err(error) = settings.check() {
         Arguments::command().error(ErrorKind::ValueValidation, error).exit();
     }
-    let emulator = Emulator::start_on(api, settings).await.with_context(|| format!("failed to serve on {api}"))?;
+    let failed = |address: &SocketAddr| format!("failed to serve on {address}");
+    let (first, others) = api.split_first().context("no address to serve on")?;
+    let mut emulator = Emulator::start_on(*first, settings).await.with_context(|| failed(first))?;
+    let mut endpoints = vec![emulator.endpoint()];
+    for address in others {
+        let address = emulator.serve_on(*address).await.with_context(|| failed(address))?;
+        endpoints.push(format!("http://{address}"));
+    }
     let mut servers = Vec::new();
-    if let Some(address) = dns {
+    for address in dns {
         servers.push(emulator.serve_dns(address).await.with_context(|| format!("failed to answer DNS on {address}"))?);
     }
-    if let Some(address) = resolver {
+    for address in resolver {
         let served = emulator.serve_resolver(address, upstream).await;
         servers.push(served.with_context(|| format!("failed to answer as a resolver on {address}"))?);
     }
-    println!("{}", emulator.endpoint());
+    for endpoint in &endpoints {
+        println!("{endpoint}");
+    }
     for server in &servers {
         println!("{}", server.address());
     }

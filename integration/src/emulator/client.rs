@@ -37,7 +37,7 @@ pub fn sdk_config(endpoint: &str, access_key_id: &str) -> Config {
 
 /// The SDK prefixes the host of the discovery calls with `data-`, and has no switch for it.
 #[derive(Debug)]
-struct PlainHost;
+pub(crate) struct PlainHost;
 
 #[dyn_dispatch_hint]
 impl Intercept for PlainHost {

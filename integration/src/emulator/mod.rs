@@ -54,6 +54,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 pub use calls::{Admission, Outcome, Response};
+pub(crate) use client::PlainHost;
 pub use client::sdk_config;
 pub use control::Control;
 pub use dns::{DNS_QUERY, DnsServer, RESOLVER_QUERY};

@@ -12,8 +12,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use super::calls::Outcome;
 use super::control::Control;
@@ -27,8 +26,7 @@ const TARGET_PREFIX: &str = "Route53AutoNaming_v20170314.";
 pub struct Emulator {
     address: SocketAddr,
     control: Control,
-    stop: oneshot::Sender<()>,
-    server: JoinHandle<()>,
+    servers: JoinSet<()>,
 }
 
 impl Emulator {
@@ -46,14 +44,21 @@ impl Emulator {
     /// If the port can't be opened, or the settings don't hold ([`EmulatorSettings::check`]).
     pub async fn start_on(address: SocketAddr, settings: EmulatorSettings) -> io::Result<Self> {
         settings.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let listener = TcpListener::bind(address).await?;
-        let address = listener.local_addr()?;
         let control = Control::new(CloudMap::new(settings));
-        let (stop, stopped) = oneshot::channel();
-        let server = tokio::spawn(serve(listener, control.clone(), stopped));
-        Ok(Self { address, control, stop, server })
+        let mut servers = JoinSet::new();
+        let address = listen(address, &control, &mut servers).await?;
+        Ok(Self { address, control, servers })
     }
 
+    /// Serves the same registry on one more address, for clients of the other IP family; returns that address.
+    ///
+    /// # Errors
+    /// If the port can't be opened.
+    pub async fn serve_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
+        listen(address, &self.control, &mut self.servers).await
+    }
+
+    /// The first address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -68,20 +73,23 @@ impl Emulator {
         &self.control
     }
 
-    /// Closes the port and all connections, and waits until they are closed.
-    pub async fn shutdown(self) {
-        let Self { stop, server, .. } = self;
-        drop(stop);
-        let _ = server.await;
+    /// Closes the ports and all connections, and waits until they are closed.
+    pub async fn shutdown(mut self) {
+        self.servers.shutdown().await;
     }
 }
 
-async fn serve(listener: TcpListener, control: Control, mut stopped: oneshot::Receiver<()>) {
+async fn listen(address: SocketAddr, control: &Control, servers: &mut JoinSet<()>) -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
+    servers.spawn(serve(listener, control.clone()));
+    Ok(address)
+}
+
+async fn serve(listener: TcpListener, control: Control) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            // The sender is never used: it is dropped with the emulator.
-            _ = &mut stopped => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
@@ -95,7 +103,6 @@ async fn serve(listener: TcpListener, control: Control, mut stopped: oneshot::Re
             }
         }
     }
-    connections.shutdown().await;
 }
 
 async fn serve_connection(stream: TcpStream, control: Control) {

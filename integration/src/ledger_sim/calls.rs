@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cloudmap_mcs::ledger::{
     call::{Call, CallId, Failure, Outcome, Pages},
-    head::Head,
+    head::{Head, RootRun},
+    trust::{Announced, COPY_INSTANCE, KEY_INSTANCE},
     writer::Heads,
 };
 
@@ -49,6 +50,41 @@ impl Sim {
                 let outcome = if bad { failed("throttled", false) } else { Outcome::Creator(creator) };
                 (self.rng.uniform(0.02, 0.5), outcome)
             }
+            Call::Announce => {
+                let announced = Announced { key: self.clusters[cluster].key, former: Vec::new() };
+                let service = Service::Exports { cluster: own, shard: 0 };
+                let rows = self.registry.discover(self.now, &mut self.rng, &service);
+                let there = |(_, value): &(_, Value)| matches!(value, Value::Key(key) if **key == announced);
+                if rows.iter().any(there) {
+                    (0.1, Outcome::Done)
+                } else {
+                    let key = (service, KEY_INSTANCE.into());
+                    return self.write(caller, id, key, Some(Value::Key(Arc::new(announced))));
+                }
+            }
+            Call::PutCopy { head } => {
+                let head = Arc::new(Head { signer: Some(self.clusters[cluster].key), ..Head::clone(&head) });
+                let key = (Service::Exports { cluster: own, shard: 0 }, COPY_INSTANCE.into());
+                return self.write(caller, id, key, Some(Value::Head(head)));
+            }
+            Call::Copy { cluster } => {
+                let bad = self.throttled(caller, false);
+                let rows = self.registry.discover(self.now, &mut self.rng, &Service::Exports { cluster, shard: 0 });
+                let head = rows.into_iter().find_map(|(_, value)| match value {
+                    Value::Head(head) => Some(head),
+                    Value::Key(_) | Value::Page(_) => None,
+                });
+                (self.rng.uniform(0.02, 0.3), if bad { failed("throttled", false) } else { Outcome::Copy(head) })
+            }
+            Call::Announced { cluster, uid: _ } => {
+                let bad = self.throttled(caller, false);
+                let rows = self.registry.discover(self.now, &mut self.rng, &Service::Exports { cluster, shard: 0 });
+                let key = rows.into_iter().find_map(|(_, value)| match value {
+                    Value::Key(key) => Some(Announced::clone(&key)),
+                    Value::Head(_) | Value::Page(_) => None,
+                });
+                (self.rng.uniform(0.02, 0.3), if bad { failed("throttled", false) } else { Outcome::Announced(key) })
+            }
             Call::Depart { .. } => (0.1, Outcome::Done),
             Call::RemoveFormer { cluster } => {
                 let service = Service::Exports { cluster: cluster.clone(), shard: 0 };
@@ -66,11 +102,14 @@ impl Sim {
             }
             Call::PutHead { head } => {
                 if self.rng.chance(0.01) {
-                    let read = Head::from_instance(&head.to_instance());
+                    // Who signed it is not in these attributes.
+                    let read =
+                        Head::from_instance(&head.to_instance()).map(|read| Head { signer: head.signer, ..read });
                     assert_eq!(read.as_ref(), Ok(&*head), "a head survives its attributes");
                 }
                 self.trace(|s| {
-                    let pages: Vec<_> = head.root.pages.iter().map(|page| page.id.to_string()).collect();
+                    let runs = head.root.runs.iter().map(RootRun::page);
+                    let pages: Vec<_> = head.root.pages.iter().chain(runs).map(|page| page.id.to_string()).collect();
                     let delta = head.delta.changes().len();
                     format!(
                         "{} says {} {} {:?} {pages:?} + {delta}",
@@ -81,6 +120,8 @@ impl Sim {
                     )
                 });
                 let key = (Service::Clusters, head.cluster.clone());
+                let signer = self.scenario.signed.then_some(self.clusters[cluster].key);
+                let head = Arc::new(Head { signer, ..Head::clone(&head) });
                 return self.write(caller, id, key, Some(Value::Head(head)));
             }
             Call::PutPage { shard, page } => {
@@ -145,7 +186,7 @@ impl Sim {
         let rows = self.registry.discover(self.now, &mut self.rng, &Service::Clusters);
         let heads = rows.into_iter().filter_map(|(id, value)| match value {
             Value::Head(head) => Some((id, Ok(head))),
-            Value::Page(_) => None,
+            Value::Page(_) | Value::Key(_) => None,
         });
         Some(heads.collect())
     }
@@ -223,6 +264,9 @@ impl Sim {
         let uid = self.clusters[self.procs[caller.proc].cluster].uid.clone();
         let fails = fails || (!self.calm && self.write_outage(&uid) && self.rng.chance(0.3));
         if !fails {
+            if let (Service::Clusters, Some(Value::Head(head))) = (&key.0, &value) {
+                self.registry.said.push(head.clone());
+            }
             self.registry.put(self.now, &mut self.rng, &key, value);
         }
         if let Some((caller, id)) = answer {

@@ -6,7 +6,7 @@ use cloudmap_mcs::ledger::{
     Map,
     page::PageId,
     remote::{Remote, Remotes},
-    tree::{self, Cache},
+    verify::{self, Cache},
     writer::Stage,
 };
 
@@ -184,10 +184,11 @@ impl Sim {
         if !own.is_empty() || self.clusters[self.procs[proc].cluster].leaving {
             return;
         }
-        let uid = self.clusters[self.procs[proc].cluster].uid.clone();
+        let Cluster { uid, key, .. } = &self.clusters[self.procs[proc].cluster];
+        let (uid, signer) = (uid.clone(), self.scenario.signed.then_some(*key));
         let heads = self.registry.committed.get(&Service::Clusters).into_iter().flat_map(BTreeMap::values);
         let own_heads = heads.filter_map(|value| match value {
-            Value::Head(head) if head.uid == uid => Some(head.clone()),
+            Value::Head(head) if head.uid == uid && head.signer == signer => Some(head.clone()),
             _ => None,
         });
         let Some(head) = own_heads.max_by_key(|head| head.position).filter(|head| head.is_live()) else { return };
@@ -198,14 +199,14 @@ impl Sim {
             .filter(|(service, _)| matches!(service, Service::Exports { cluster, .. } if *cluster == head.cluster));
         let pages = rows.flat_map(|(_, rows)| rows.values()).filter_map(|value| match value {
             Value::Page(page) => Some((page.id.clone(), page.clone())),
-            Value::Head(_) => None,
+            Value::Head(_) | Value::Key(_) => None,
         });
         // One that is this young may be hidden by replicas that lag, beyond the time that a new leader waits for it.
         let last = self.registry.head_commits.get(&head.cluster).and_then(|commits| commits.last());
         if last.is_none_or(|last| self.seconds() - last < YOUNG) {
             return;
         }
-        let verified = tree::verify(&head.root, &Cache::default(), &pages.collect());
+        let verified = verify::verify(&head.root, &Cache::default(), &pages.collect());
         if verified.is_ok_and(|verified| !head.delta.apply(&verified.map).is_empty()) {
             let name = self.name(proc);
             self.violate(
@@ -272,10 +273,12 @@ impl Sim {
             let Service::Exports { cluster, shard: 0 } = service else { continue };
             let writer = self.writer(uid, cluster);
             let head = self.registry.head(cluster).cloned();
-            if let Some(head) = head.as_ref().filter(|head| head.is_live() && head.uid == *uid) {
-                match tree::verify(&head.root, &Cache::default(), &pages[cluster]) {
+            // Of a cluster that left, nobody repairs what somebody repeats, and nobody follows it.
+            let repeated = self.scenario.mallory.is_some() && self.clusters[writer].left;
+            if let Some(head) = head.as_ref().filter(|head| head.is_live() && head.uid == *uid && !repeated) {
+                match verify::verify(&head.root, &Cache::default(), &pages[cluster]) {
                     Ok(verified) => {
-                        live.insert(cluster.clone(), verified.tree.pages().count());
+                        live.insert(cluster.clone(), verified.layout.pages().count());
                     }
                     Err(missing) => {
                         self.violate("I7", format!("the final root of {cluster} is unreadable: {missing:?}"));

@@ -2,10 +2,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use cloudmap_mcs::ledger::{
-    call::{Call, CallId, Outcome},
-    head::Head,
-    writer::Heads,
+use cloudmap_mcs::{
+    ledger::{
+        Map,
+        call::{Call, CallId, Outcome},
+        head::{Delta, Head, Presence},
+        trust::{Announced, KEY_INSTANCE},
+        writer::Heads,
+    },
+    model::PublicKey,
 };
 
 use super::{
@@ -15,6 +20,12 @@ use super::{
     scenario::Scenario,
     world::{Caller, Cluster, Proc},
 };
+
+/// The key of somebody who is no member.
+const MALLORY: PublicKey = PublicKey::from_bytes([66; 32]);
+
+/// Seconds until every replica shows a key.
+const KEY_SEEN: f64 = 11.0;
 
 pub(super) enum Event {
     Start(usize),
@@ -70,6 +81,7 @@ pub(super) enum Fault {
     RecordDeleted(usize),
     Vandal,
     Forge,
+    Mallory,
     Unforge(Arc<Head>),
     Snapshot,
     Restore,
@@ -168,6 +180,7 @@ impl Sim {
             self.clusters.push(Cluster {
                 id: id.into(),
                 uid: uid.into(),
+                key: PublicKey::from_bytes([index as u8 + 1; 32]),
                 states: vec![Arc::default()],
                 counter: 0,
                 lease: None,
@@ -203,6 +216,9 @@ impl Sim {
         }
         if scenario.forge {
             self.every(120.0, Fault::Forge);
+        }
+        if let Some(mean) = scenario.mallory {
+            self.every(mean, Fault::Mallory);
         }
         if scenario.restore {
             self.every(70.0, Fault::Snapshot);
@@ -322,6 +338,7 @@ impl Sim {
             }
             Fault::Vandal => self.vandalise(),
             Fault::Forge => self.forge(),
+            Fault::Mallory => self.meddle(),
             Fault::Unforge(head) => {
                 let key = (Service::Clusters, head.cluster.clone());
                 self.registry.put(self.now, &mut self.rng, &key, Some(Value::Head(head)));
@@ -449,6 +466,55 @@ impl Sim {
             let pause = self.rng.uniform(0.0, 3.0);
             self.at(pause, Event::Once(Fault::Unforge(head)));
         }
+    }
+
+    /// Somebody writes into the ledger who has no cluster's key, but has seen all that was ever said.
+    fn meddle(&mut self) {
+        let cluster = self.rng.below(self.clusters.len());
+        let id = self.clusters[cluster].id.clone();
+        let row = (Service::Clusters, id.clone());
+        let Some(head) = self.registry.head(&id).cloned() else { return };
+        // Who comes first is believed: until the cluster's key can be seen, and where she may write keys, until it is pinned.
+        let announced = self.registry.announced.get(&id).is_some_and(|at| self.now - at > micros(KEY_SEEN));
+        let pins = |of: &Cluster| {
+            let record = of.record.as_ref().and_then(|(record, _)| record.accepted.get(&*id));
+            of.uid == self.clusters[cluster].uid || record.is_some_and(|accepted| accepted.key.is_some())
+        };
+        let pinned = self.clusters.iter().all(pins);
+        let epoch = self.clusters[cluster].record.as_ref().map_or(0, |(record, _)| record.epoch);
+        let (key, value) = match self.rng.below(6) {
+            // What the cluster said before. Within its epoch, a new leader could not tell it from the newest.
+            0 => {
+                let before = |said: &&Arc<Head>| said.cluster == id && said.position.epoch + 1 < epoch;
+                let said: Vec<_> = self.registry.said.iter().filter(before).cloned().collect();
+                if said.is_empty() {
+                    return;
+                }
+                (row, Value::Head(self.rng.pick(&said).clone()))
+            }
+            // A key that is hers, as if it were the cluster's.
+            1 if pinned => {
+                let announced = Announced { key: MALLORY, former: Vec::new() };
+                ((Service::Exports { cluster: id, shard: 0 }, KEY_INSTANCE.into()), Value::Key(Arc::new(announced)))
+            }
+            // A state that never was, in a head with another signature, or none.
+            kind if announced => {
+                let mut forged = Head::clone(&head);
+                forged.signer = *self.rng.pick(&[None, Some(MALLORY)]);
+                forged.position.epoch = epoch + self.rng.pick(&[0, 1, 1_000_000, 1 << 61]);
+                forged.position.seq = *self.rng.pick(&[1, 100, 1 << 40]);
+                forged.delta = Arc::new(Delta::between(&Map::new(), &Map::from([("m/m".into(), [6; 8].into())]), 0));
+                match kind {
+                    2 => forged.presence = Presence::Left { successor: None },
+                    3 => forged.uid = "uid-mallory".into(),
+                    _ => {}
+                }
+                (row, Value::Head(Arc::new(forged)))
+            }
+            _ => return,
+        };
+        self.trace(|_| format!("somebody writes {key:?}: {value:?}"));
+        self.registry.put(self.now, &mut self.rng, &key, Some(value));
     }
 
     pub(super) fn stop_faults(&mut self) {

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use cloudmap_mcs::ledger::{head::Head, page::StoredPage};
+use cloudmap_mcs::ledger::{head::Head, page::StoredPage, trust::Announced};
 
 use super::rng::Rng;
 
@@ -24,6 +24,7 @@ pub(super) type Key = (Service, Arc<str>);
 pub(super) enum Value {
     Head(Arc<Head>),
     Page(Arc<StoredPage>),
+    Key(Arc<Announced>),
 }
 
 impl Value {
@@ -31,6 +32,7 @@ impl Value {
         match (self, other) {
             (Self::Head(a), Self::Head(b)) => Arc::ptr_eq(a, b),
             (Self::Page(a), Self::Page(b)) => Arc::ptr_eq(a, b),
+            (Self::Key(a), Self::Key(b)) => a == b,
             _ => false,
         }
     }
@@ -57,6 +59,10 @@ pub(super) struct Registry {
     pub(super) most_pages: usize,
     /// When heads were committed, by cluster id.
     pub(super) head_commits: BTreeMap<Arc<str>, Vec<f64>>,
+    /// When the key of a cluster was committed first, by cluster id.
+    pub(super) announced: BTreeMap<Arc<str>, u64>,
+    /// Heads that clusters committed: what somebody can repeat.
+    pub(super) said: Vec<Arc<Head>>,
 }
 
 pub(super) type Snapshot = BTreeMap<Service, BTreeMap<Arc<str>, Value>>;
@@ -72,10 +78,15 @@ impl Registry {
             max_lag,
             most_pages: 0,
             head_commits: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            said: Vec::new(),
         }
     }
 
     pub(super) fn put(&mut self, now: u64, rng: &mut Rng, key: &Key, value: Option<Value>) {
+        if let (Service::Exports { cluster, .. }, Some(Value::Key(_))) = (&key.0, &value) {
+            self.announced.entry(cluster.clone()).or_insert(now);
+        }
         let rows = self.committed.entry(key.0.clone()).or_default();
         match &value {
             Some(value) => rows.insert(key.1.clone(), value.clone()),
@@ -148,7 +159,7 @@ impl Registry {
     pub(super) fn head(&self, cluster: &str) -> Option<&Arc<Head>> {
         match self.committed.get(&Service::Clusters)?.get(cluster)? {
             Value::Head(head) => Some(head),
-            Value::Page(_) => None,
+            Value::Page(_) | Value::Key(_) => None,
         }
     }
 }

@@ -38,6 +38,10 @@ pub struct Scenario {
     pub vandal: bool,
     pub restore: bool,
     pub forge: bool,
+    /// Clusters sign, and believe the first key that they see of each other.
+    pub signed: bool,
+    /// Mean time between writes of heads and keys by somebody who has no cluster's key.
+    pub mallory: Option<f64>,
     /// Small shards.
     pub shards: bool,
     /// Probability that a read returns an arbitrary part and says that it was truncated.
@@ -78,6 +82,8 @@ const BASE: Scenario = Scenario {
     vandal: false,
     restore: false,
     forge: false,
+    signed: true,
+    mallory: None,
     shards: false,
     truncate: 0.0,
     unobserved: false,
@@ -107,7 +113,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "calm-steady", burst: 0.0, change: 20.0, ..CALM },
     Scenario { name: "calm-busy", burst: 0.0, change: 3.0, ..CALM },
     Scenario { name: "calm-fresh", burst: 0.0, change: 20.0, lag: 0.1, ..CALM },
-    Scenario { name: "forge", forge: true, converge: 290.0, ..BASE },
+    Scenario { name: "forge", forge: true, signed: false, converge: 290.0, ..BASE },
     Scenario {
         name: "vandal-churn",
         vandal: true,
@@ -125,5 +131,20 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "kube", kube: true, converge: 200.0, ..BASE },
     Scenario { name: "unobserved", unobserved: true, gap: 0.0, converge: 250.0, ..BASE },
     Scenario { name: "crawl", latency: 45.0, burst: 0.25, change: 20.0, converge: 400.0, ..BASE },
+    Scenario { name: "open", signed: false, ..BASE },
+    Scenario { name: "mallory", mallory: Some(12.0), converge: 290.0, ..BASE },
+    Scenario { name: "mallory-hides", mallory: Some(1.5), converge: 290.0, ..BASE },
+    Scenario { name: "mallory-leave", mallory: Some(12.0), leave: true, converge: 290.0, ..BASE },
+    Scenario {
+        name: "mallory-calm",
+        mallory: Some(12.0),
+        converge: 290.0,
+        calm: false,
+        fail: 0.0,
+        unknown: 0.0,
+        throttle: 0.0,
+        gap: 0.0,
+        ..BASE
+    },
     Scenario { name: "unread", outages: Some(6), crash: 40.0, lease_deleted: 90.0, ..BASE },
 ];

@@ -9,8 +9,10 @@ use cloudmap_mcs::ledger::{
     limits::{Limits, Timing},
     remote::Remotes,
     term::Term,
+    trust::{Mode, Trust},
     writer::{Heads, Now, Stage, WriterIdentity},
 };
+use cloudmap_mcs::model::PublicKey;
 
 use super::{
     Sim,
@@ -46,6 +48,7 @@ pub(super) fn limits(shards: bool) -> Limits {
         delta_bytes: 9 * 18 + 2,
         index_entries: 4,
         live_pages: if shards { 5 } else { 40 },
+        runs: 4,
         pages: 90,
         flush_concurrency: 4,
         compression: 0,
@@ -77,6 +80,8 @@ pub(super) struct Imported {
 pub(super) struct Cluster {
     pub(super) id: Arc<str>,
     pub(super) uid: Arc<str>,
+    /// What it signs with. A twin has it from the backup.
+    pub(super) key: PublicKey,
     /// All states that it ever had.
     pub(super) states: Vec<Arc<Map>>,
     pub(super) counter: u64,
@@ -236,7 +241,10 @@ impl Sim {
         };
         self.terms += 1;
         p.term_number = self.terms;
-        p.term = Some(Term::new(me, timing(), limits, ttl, ids));
+        let own = vec![self.clusters[p.cluster].key];
+        let trust =
+            if self.scenario.signed { Trust { mode: Mode::Tofu, own, ..Trust::default() } } else { Trust::default() };
+        p.term = Some(Term::new(me, timing(), limits, ttl, trust, ids));
         p.desired = None;
         p.seen = Arc::default();
         p.started = false;

@@ -6,7 +6,9 @@
 //! | variable | what it says |
 //! |---|---|
 //! | `MCS_E2E_CONTEXTS` | two or three contexts of the kubeconfig: `a,b,c` |
+//! | `MCS_E2E_IPV6_CONTEXT` | the context of a further cluster, which has IPv6 only, for the scenarios about IP families |
 //! | `MCS_E2E_EMULATOR` | the emulator that the controllers use, if they do, as this process reaches it: `http://...` |
+//! | `MCS_E2E_THREADS` | so many scenarios at once; by default 4 |
 //! | `MCS_E2E_DNS_HOST` | the address where that emulator answers DNS: the zones at port 5300, the resolver at port 53 |
 //! | `MCS_E2E_AGNHOST_IMAGE` | the image of servers and clients; by default the public one |
 //! | `MCS_E2E_SYSTEM_NAMESPACE` | where the controller is installed; by default `cloudmap-mcs-system` |
@@ -17,6 +19,7 @@ pub mod manifests;
 mod names;
 mod network;
 mod registry;
+mod stage;
 mod wait;
 mod world;
 
@@ -30,7 +33,7 @@ pub use names::Names;
 pub use network::{Load, reach};
 pub use registry::{Instances, Registry};
 pub use wait::{NAMES, PODS, PROPAGATION, eventually, holds, holds_for, measured, yaml};
-pub use world::{Deviation, Skip, World, condition, contexts, explained, name_of};
+pub use world::{Deviation, Skip, World, condition, contexts, explained, members, name_of};
 
 /// The image of servers and clients: it has dig, curl and a shell beside its servers.
 pub fn agnhost_image() -> String {

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::panic::AssertUnwindSafe;
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use futures::FutureExt as _;
 use serde_json::Value;
-use tokio::sync::{OnceCell, RwLock};
+use tokio::sync::OnceCell;
 
 use super::cluster::{
     Cluster, DEPLOYMENT, ENDPOINT_SLICE, EVENT, Kind, NAMESPACE, POD, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT,
@@ -17,6 +17,7 @@ use super::cluster::{
 use super::manifests::{self, LABEL_SCENARIO};
 use super::names::Names;
 use super::registry::Registry;
+use super::stage::{Clusters, Stage};
 use super::wait::{NAMES, PODS, PROPAGATION, eventually, holds};
 
 /// A scenario that takes longer hangs.
@@ -25,15 +26,20 @@ const LIMIT: Duration = Duration::from_mins(8);
 /// What tells this run's namespaces from those that an earlier, killed one left.
 static RUN: LazyLock<String> = LazyLock::new(|| format!("{:08x}", rand::random::<u32>()));
 
-/// Scenarios that kill controllers, or count what all of them do together, have the stage for themselves.
-static STAGE: RwLock<()> = RwLock::const_new(());
+static STAGE: Stage = Stage::new();
+
+/// So many scenarios run at once, unless `MCS_E2E_THREADS` says otherwise.
+const AT_ONCE: usize = 6;
+
+/// The number of the cluster that has IPv6 only.
+const IPV6_ONLY: usize = 3;
 
 static CLEAN: OnceCell<()> = OnceCell::const_new();
 
 /// Clusters, the registry, and a namespace.
 #[derive(Debug)]
 pub struct World {
-    /// The first ones of `MCS_E2E_CONTEXTS`.
+    /// Those that the scenario is played in.
     pub clusters: Vec<Cluster>,
     registry: Option<Registry>,
     /// The scenario's own namespace, in all of these clusters.
@@ -66,26 +72,45 @@ impl World {
     /// # Panics
     /// If the scenario fails; what was in its namespaces is printed then.
     pub async fn run(name: &str, scenario: impl AsyncFnOnce(&Self) -> Result<()>) {
-        let _stage = STAGE.read().await;
-        Self::play(name, 2, scenario).await.unwrap_or_else(|error| panic!("{}", explained(&error)));
+        Self::run_in(&[0, 1], &[], name, scenario).await;
     }
 
-    /// Runs a scenario with two clusters while no other one runs.
+    /// Runs a scenario with these clusters, by their number: three dual-stack or IPv4-only ones and one that has IPv6 only. Of
+    /// some it kills or reconfigures the controllers: no other scenario uses those meanwhile.
+    ///
+    /// # Panics
+    /// See [`World::run`].
+    pub async fn run_in(
+        clusters: &[usize],
+        disturbed: &[usize],
+        name: &str,
+        scenario: impl AsyncFnOnce(&Self) -> Result<()>,
+    ) {
+        let contexts = clusters.iter().map(|number| context(*number)).collect();
+        Self::stage(name, contexts, Clusters::new(clusters, disturbed), scenario).await;
+    }
+
+    /// Runs a scenario with two clusters while no other one runs: it counts what all of them do together.
     ///
     /// # Panics
     /// See [`World::run`].
     pub async fn run_alone(name: &str, scenario: impl AsyncFnOnce(&Self) -> Result<()>) {
-        let _stage = STAGE.write().await;
-        Self::play(name, 2, scenario).await.unwrap_or_else(|error| panic!("{}", explained(&error)));
+        Self::stage(name, first(2), Clusters::ALL, scenario).await;
     }
 
-    /// [`World::run_alone`] with so many clusters.
-    ///
-    /// # Panics
-    /// See [`World::run`].
-    pub async fn run_alone_in(clusters: usize, name: &str, scenario: impl AsyncFnOnce(&Self) -> Result<()>) {
-        let _stage = STAGE.write().await;
-        Self::play(name, clusters, scenario).await.unwrap_or_else(|error| panic!("{}", explained(&error)));
+    async fn stage(
+        name: &str,
+        contexts: Result<Vec<String>>,
+        needs: Clusters,
+        scenario: impl AsyncFnOnce(&Self) -> Result<()>,
+    ) {
+        let at_once = std::env::var("MCS_E2E_THREADS").ok().and_then(|threads| threads.parse().ok()).unwrap_or(AT_ONCE);
+        let _entered = STAGE.enter(needs, at_once).await;
+        let start = Instant::now();
+        let outcome = async { Self::play_in(name, &contexts?, scenario).await }.await;
+        // Not by a macro for printing: the test harness would keep it to itself.
+        let _ = writeln!(std::io::stderr(), "scenario {name}: {:.0} s", start.elapsed().as_secs_f64());
+        outcome.unwrap_or_else(|error| panic!("{}", explained(&error)));
     }
 
     /// Plays a scenario with so many clusters. The caller sees to it that it does not meet others that it disturbs.
@@ -93,7 +118,11 @@ impl World {
     /// # Errors
     /// Why it failed, after what was in its namespaces has been printed; or [`Skip`] or [`Deviation`].
     pub async fn play(name: &str, clusters: usize, scenario: impl AsyncFnOnce(&Self) -> Result<()>) -> Result<()> {
-        let world = Self::enter(name, clusters).await.context("failed to set the scenario up")?;
+        Self::play_in(name, &first(clusters)?, scenario).await
+    }
+
+    async fn play_in(name: &str, contexts: &[String], scenario: impl AsyncFnOnce(&Self) -> Result<()>) -> Result<()> {
+        let world = Self::enter(name, contexts).await.context("failed to set the scenario up")?;
         let outcome = AssertUnwindSafe(tokio::time::timeout(LIMIT, scenario(&world))).catch_unwind().await;
         let outcome = outcome
             .map_err(|_| anyhow!("it panicked"))
@@ -108,14 +137,12 @@ impl World {
         outcome
     }
 
-    async fn enter(name: &str, clusters: usize) -> Result<Self> {
-        let contexts = contexts()?;
-        ensure!(contexts.len() >= clusters, "MCS_E2E_CONTEXTS names {} contexts, of {clusters}", contexts.len());
-        let connect = contexts.iter().take(clusters).map(|context| Cluster::connect(context));
+    async fn enter(name: &str, contexts: &[String]) -> Result<Self> {
+        let connect = contexts.iter().map(|context| Cluster::connect(context));
         let clusters = futures::future::try_join_all(connect).await?;
         let namespace = format!("e2e-{name}-{}", *RUN);
         let world = Self { clusters, registry: Registry::from_env()?, namespace };
-        CLEAN.get_or_try_init(|| remove_leftovers(&contexts)).await?;
+        CLEAN.get_or_try_init(remove_leftovers).await?;
         let prepare = world.clusters.iter().map(async |cluster| {
             world.create_namespace(cluster).await?;
             cluster.start_client().await
@@ -384,9 +411,39 @@ pub fn contexts() -> Result<Vec<String>> {
     Ok(contexts)
 }
 
-async fn remove_leftovers(contexts: &[String]) -> Result<()> {
-    for context in contexts {
-        let cluster = Cluster::connect(context).await?;
+/// The first so many of [`contexts`].
+/// The context of a cluster by its number: one of `MCS_E2E_CONTEXTS`, or the fourth, which has IPv6 only.
+fn context(number: usize) -> Result<String> {
+    if number == IPV6_ONLY {
+        return ipv6_context().context("there is no MCS_E2E_IPV6_CONTEXT");
+    }
+    let contexts = contexts()?;
+    contexts.get(number).cloned().with_context(|| format!("MCS_E2E_CONTEXTS names {} contexts only", contexts.len()))
+}
+
+fn first(clusters: usize) -> Result<Vec<String>> {
+    let mut contexts = contexts()?;
+    ensure!(contexts.len() >= clusters, "MCS_E2E_CONTEXTS names {} contexts, of {clusters}", contexts.len());
+    contexts.truncate(clusters);
+    Ok(contexts)
+}
+
+/// The context of the cluster that has IPv6 only. It reaches not all others, so most scenarios leave it out.
+fn ipv6_context() -> Option<String> {
+    std::env::var("MCS_E2E_IPV6_CONTEXT").ok().filter(|context| !context.is_empty())
+}
+
+/// The contexts of all clusters that run the controller.
+///
+/// # Errors
+/// See [`contexts`].
+pub fn members() -> Result<Vec<String>> {
+    Ok(contexts()?.into_iter().chain(ipv6_context()).collect())
+}
+
+async fn remove_leftovers() -> Result<()> {
+    for context in members()? {
+        let cluster = Cluster::connect(&context).await?;
         for namespace in cluster.list(NAMESPACE, "", &format!("{LABEL_SCENARIO},{LABEL_SCENARIO}!={}", *RUN)).await? {
             cluster.delete(NAMESPACE, "", name_of(&namespace)).await?;
         }

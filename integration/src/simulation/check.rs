@@ -74,7 +74,7 @@ impl Checks {
                 if let Some(what) = stranger(&write) {
                     return Some(("nothing foreign is written", format!("{}: {what}", cluster.id)));
                 }
-                let counts = !["leases", "configmaps", "events"].contains(&write.resource);
+                let counts = !["leases", "configmaps", "secrets", "events"].contains(&write.resource);
                 if counts && write.changed() {
                     self.writes.push(format!("{} {write}", cluster.id));
                 }
@@ -247,11 +247,11 @@ fn stranger(write: &Write) -> Option<String> {
     let objects = || write.before.iter().chain(&write.after);
     let ours = match write.resource {
         "events" => write.verb == Verb::Create,
-        "leases" | "configmaps" => namespace == OWN,
+        "leases" | "configmaps" | "secrets" => namespace == OWN,
         "serviceexports" => write.status,
         "serviceimports" => objects().all(|object| label(object, "cloudmap-mcs/managed-by") == "cloudmap-mcs"),
         "services" => {
-            name.starts_with("derived-")
+            (name.starts_with("derived-") || name.ends_with("-global"))
                 && objects().all(|object| label(object, "cloudmap-mcs/managed-by") == "cloudmap-mcs")
         }
         "endpointslices" => {

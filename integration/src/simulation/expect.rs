@@ -33,7 +33,7 @@ pub(crate) struct Imported {
     pub(crate) clusters: BTreeSet<String>,
     /// Ready addresses by the name of the port.
     pub(crate) endpoints: BTreeMap<String, BTreeSet<String>>,
-    /// Ports, affinity and traffic policy of the Service that kube-proxy serves, if there is one.
+    /// Ports, affinity and traffic policy of the derived Service, if there is one.
     pub(crate) derived: Option<(BTreeSet<Port>, String, String)>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn merged(clusters: &[Cluster], here: &Cluster) -> Merged {
             }
         }
     }
-    exports.into_iter().filter_map(|(name, exports)| Some((name, merge(exports, here.site.families)?))).collect()
+    exports.into_iter().filter_map(|(name, exports)| Some((name, merge(exports, here.site)?))).collect()
 }
 
 /// The EndpointSlices of a Service of the cluster itself.

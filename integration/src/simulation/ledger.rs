@@ -8,7 +8,14 @@ use std::{
 use cloudmap_mcs::{
     cloudmap::Instance,
     cluster::record::Position,
-    ledger::{self, CLUSTERS, head::Head, page::StoredPage, records, tree},
+    ledger::{
+        self, CLUSTERS,
+        head::Head,
+        page::StoredPage,
+        records,
+        trust::{self, Scope},
+        verify,
+    },
     model::Registration,
 };
 
@@ -57,6 +64,10 @@ impl Ledgers {
             }
             for (id, instance) in &service.instances {
                 let key = (namespace.name.clone(), id.clone());
+                if !is_genuine(&service.namespace_id, set_of(&namespace.name), id, &instance.attributes) {
+                    there.insert(key);
+                    continue;
+                }
                 let known = self.0.get(&key);
                 if known.is_none_or(|known| !Arc::ptr_eq(&known.attributes, &instance.attributes)) {
                     let ledger = read(cloudmap, &service.namespace_id, id, &instance.attributes);
@@ -109,10 +120,22 @@ pub(crate) fn has_left(cloudmap: &CloudMap, set: &str, uid: &str) -> bool {
     let name = ledger::namespace_name(set);
     let Some(namespace) = cloudmap.namespaces().find(|namespace| namespace.name == name) else { return true };
     let heads = cloudmap.services().filter(|service| service.namespace_id == namespace.id && service.name == CLUSTERS);
-    let heads = heads.flat_map(|service| &service.instances).map(instance);
+    let genuine = |(id, head): &(&String, &emulator::Instance)| is_genuine(&namespace.id, set, id, &head.attributes);
+    let heads = heads.flat_map(|service| &service.instances).filter(genuine).map(instance);
     let heads: Vec<_> =
         heads.filter_map(|head| Head::from_instance(&head).ok()).filter(|head| *head.uid == *uid).collect();
     heads.iter().all(|head| !head.is_live())
+}
+
+/// The ClusterSet whose ledger is in this namespace.
+fn set_of(namespace: &str) -> &str {
+    namespace.strip_prefix("clusterset-").unwrap_or_default()
+}
+
+/// Whether a head has a valid signature. Whoever forges one here has no place in which theirs would be valid.
+fn is_genuine(namespace: &str, clusterset: &str, id: &str, attributes: &BTreeMap<String, String>) -> bool {
+    let head = Head::from_instance(&Instance { id: id.into(), attributes: attributes.clone() });
+    head.is_ok_and(|head| trust::signer(attributes, &head, Scope { clusterset, namespace }).is_some())
 }
 
 fn instance((id, instance): (&String, &emulator::Instance)) -> Instance {
@@ -142,7 +165,7 @@ fn read(
     let pages = cloudmap.services().filter(of_cluster).flat_map(|service| &service.instances).map(instance);
     let pages =
         pages.filter_map(|page| StoredPage::from_instance(&page).ok()).map(|page| (page.id.clone(), Arc::new(page)));
-    let verified = tree::verify(&head.root, &tree::Cache::default(), &pages.collect());
+    let verified = verify::verify(&head.root, &verify::Cache::default(), &pages.collect());
     let verified = verified.map_err(|missing| format!("{missing:?}"))?;
     let registrations = records::registrations(&head.delta.apply(&verified.map));
     ledger.records = registrations.into_values().map(record).collect();

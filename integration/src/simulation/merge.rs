@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{
     expect::{Imported, Name, slices},
     kubernetes::ApiServer,
+    scenario::Site,
     users::{addresses, is_terminating},
 };
 
@@ -91,13 +92,13 @@ fn endpoints(api: &ApiServer, name: &Name) -> BTreeMap<String, BTreeSet<String>>
     endpoints
 }
 
-/// What the exports of a name are together in a cluster with these IP families, and the reasons of the condition `Conflict` on
+/// What the exports of a name are together in such a cluster, and the reasons of the condition `Conflict` on
 /// each of them.
-pub(crate) fn merge(mut exports: Vec<Export>, supported: &[&str]) -> Option<(Imported, BTreeSet<&'static str>)> {
+pub(crate) fn merge(mut exports: Vec<Export>, site: &Site) -> Option<(Imported, BTreeSet<&'static str>)> {
     exports.sort();
     let oldest = exports.first()?;
     let usable = |families: &[String]| -> Vec<String> {
-        families.iter().filter(|family| supported.contains(&family.as_str())).cloned().collect()
+        families.iter().filter(|family| site.families.contains(&family.as_str())).cloned().collect()
     };
     let mut families = usable(&oldest.families);
     if families.is_empty() {
@@ -143,7 +144,7 @@ pub(crate) fn merge(mut exports: Vec<Export>, supported: &[&str]) -> Option<(Imp
     let ports: BTreeSet<Port> = ports.into_iter().collect();
     let import = Imported {
         type_: if oldest.headless { "Headless" } else { "ClusterSetIP" }.to_owned(),
-        derived: (!oldest.headless && !families.is_empty()).then(|| {
+        derived: ((!oldest.headless || site.names_derived_services()) && !families.is_empty()).then(|| {
             let named =
                 |(name, number): &Port| (if name.is_empty() { UNNAMED.to_owned() } else { name.clone() }, *number);
             (ports.iter().map(named).collect(), oldest.affinity.clone(), oldest.policy.clone())

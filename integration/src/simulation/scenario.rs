@@ -63,10 +63,22 @@ pub(crate) struct Site {
     pub(crate) set: &'static str,
     /// IP families, the first one is what Services have by default.
     pub(crate) families: &'static [&'static str],
+    /// What its controllers are started with, beside what all are.
+    pub(crate) flags: &'static [&'static str],
+}
+
+impl Site {
+    /// Whether headless imports have a derived Service as well.
+    pub(crate) fn names_derived_services(&self) -> bool {
+        self.flags.iter().any(|flag| flag.starts_with("--derived-name"))
+    }
 }
 
 /// In the usual ClusterSet.
-const USUAL: Site = Site { set: "set", families: &["IPv4", "IPv6"] };
+const USUAL: Site = Site { set: "set", families: &["IPv4", "IPv6"], flags: &[] };
+/// Derived Services have names that people can guess, and headless imports have some, too. One worker writes everything, so
+/// that names wait for each other.
+const NAMED: Site = Site { flags: &["--derived-name={name}-global", "--concurrency=1"], ..USUAL };
 const V4: Site = Site { families: &["IPv4"], ..USUAL };
 const V6: Site = Site { families: &["IPv6"], ..USUAL };
 /// In another ClusterSet of the same account.
@@ -117,14 +129,14 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "conflicts",
         about: "exports of one name differ in type, ports, affinity, policy and labels",
-        clusters: THREE,
+        clusters: &[USUAL, NAMED, USUAL],
         kinds: &[Endpoints, Exports, Exports, Services, Shapes, Shapes, Shapes, Shapes],
         steps: 24,
     },
     Scenario {
         name: "quarrels",
         about: "the same while processes die, see late, and cannot reach either world",
-        clusters: TWO,
+        clusters: &[USUAL, NAMED],
         kinds: &[
             Endpoints, Exports, Shapes, Shapes, Shapes, Crashes, Kills, Pauses, Stale, Unobserved, Kubernetes, Registry,
         ],
@@ -206,7 +218,7 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "families",
         about: "clusters with IPv4, IPv6 and both, and Services with one or both",
-        clusters: &[V4, USUAL, V6],
+        clusters: &[V4, NAMED, V6],
         kinds: &[Endpoints, Exports, Exports, Services, Shapes, Shapes, Kills],
         steps: 20,
     },

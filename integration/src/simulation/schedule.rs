@@ -299,7 +299,8 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
             (short, Action::Meddle { which: rng.below(1000), how })
         }
         Kind::Vandals => {
-            let how = *rng.pick(&[Meddling::DeletesHead, Meddling::DeletesPage]);
+            let how =
+                *rng.pick(&[Meddling::DeletesHead, Meddling::DeletesPage, Meddling::ForgesHead, Meddling::ForgesHead]);
             (short, Action::Meddle { which: rng.below(1000), how })
         }
         Kind::Renames => {

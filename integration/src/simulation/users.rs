@@ -1,5 +1,16 @@
 //! What the users of all clusters have: Services with endpoints, ServiceExports, annotations.
 
+use std::{collections::BTreeMap, sync::Arc};
+
+use cloudmap_mcs::{
+    cloudmap::Instance,
+    cluster::record::Position,
+    ledger::{
+        head::{Head, Presence, Root},
+        trust::{self, Scope},
+    },
+    model::SigningKey,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -124,6 +135,20 @@ pub(crate) enum Meddling {
     Alters,
     DeletesHead,
     DeletesPage,
+    /// They overwrite a head with one that they made up, without a signature or with their own, and as if it were newer.
+    ForgesHead,
+}
+
+/// A head of the same cluster that says that all of it is gone, or that it left. `which` decides what else.
+fn forged(id: &str, attributes: &BTreeMap<String, String>, which: usize) -> BTreeMap<String, String> {
+    let found = Head::from_instance(&Instance { id: id.into(), attributes: attributes.clone() });
+    let Ok(head) = found else { return attributes.clone() };
+    let position = Position { epoch: head.position.epoch + [1, 1_000_000][which % 2], seq: 1 };
+    let presence = if which.is_multiple_of(3) { Presence::Left { successor: None } } else { Presence::Live };
+    let head = Head { position, presence, root: Root::empty(1), delta: Arc::default(), ..head };
+    let key = SigningKey::from_seed(&[66; 32]).filter(|_| which % 5 > 1);
+    let scope = Scope { clusterset: "their-own", namespace: "their-own" };
+    key.map_or_else(|| head.to_instance(), |key| trust::sign(&head, &key, scope)).attributes
 }
 
 impl World {
@@ -255,7 +280,7 @@ impl World {
                         Meddling::Deletes | Meddling::Alters => {
                             instance.attributes.contains_key("CLOUDMAP_MCS_CLUSTER")
                         }
-                        Meddling::DeletesHead => service.name == "clusters",
+                        Meddling::DeletesHead | Meddling::ForgesHead => service.name == "clusters",
                         Meddling::DeletesPage => service.name.starts_with("exports-"),
                     };
                     if is_it {
@@ -271,10 +296,13 @@ impl World {
         };
         match how {
             Meddling::Deletes | Meddling::Alters => drop(self.meddled.insert(target, self.began.elapsed())),
+            Meddling::ForgesHead => attributes = forged(&instance, &attributes, which),
             Meddling::DeletesHead | Meddling::DeletesPage => self.torn = Some(self.began.elapsed()),
         }
         if how == Meddling::Alters {
             attributes.insert("AWS_INSTANCE_PORT".to_owned(), "9".to_owned());
+        }
+        if matches!(how, Meddling::Alters | Meddling::ForgesHead) {
             let body = json!({"ServiceId": service, "InstanceId": instance, "Attributes": attributes});
             self.registry.call("people", "RegisterInstance", &body);
         } else {

@@ -165,7 +165,7 @@ impl World {
         let replicas = ["a", "b"].map(|letter| {
             let name = format!("{id}-{letter}");
             let offset = Rng::new(&name, self.seed).between(0, 4_000).cast_signed() - 2_000;
-            self.start(&api, &name, 0, offset)
+            self.start(&api, site, &name, 0, offset)
         });
         let system = api.get("namespaces", "", "kube-system");
         let uid = system.and_then(|system| system["metadata"]["uid"].as_str().map(str::to_owned)).unwrap_or_default();
@@ -212,7 +212,7 @@ impl World {
     }
 
     /// Starts a process.
-    fn start(&self, api: &ApiServer, name: &str, starts: u64, offset: i64) -> Slot {
+    fn start(&self, api: &ApiServer, site: &'static Site, name: &str, starts: u64, offset: i64) -> Slot {
         let machine = Machine::new(self.began, offset, Rng::new(&format!("{name} {starts}"), self.seed));
         let (stop, stopped) = watch::channel(false);
         let client = api.client(name, OWN);
@@ -226,8 +226,8 @@ impl World {
             let (region, endpoint) = (Some("us-east-1".to_owned()), Endpoint::default());
             let registry = Connected { cloudmap, region, endpoint };
             let admin = Admin::new(exposed);
-            let replica = Replica { args: args(), pod: named.clone(), client, registry, admin, metrics };
-            let ended = replica.run(stopped).await;
+            let replica = Replica { args: args(site), pod: named.clone(), client, registry, admin, metrics };
+            let ended = Box::pin(replica.run(stopped)).await;
             trace.line(|| format!("{named} ended: {ended:?}"));
         };
         let dynamic: Arc<dyn env::Machine> = Arc::new(machine.clone());
@@ -261,8 +261,8 @@ impl World {
                     // What is left of it must not go on beside its successor.
                     slot.machine.kill();
                     let (name, starts, offset) = (slot.name.clone(), slot.starts + 1, slot.offset);
-                    let api = self.clusters[cluster].api.clone();
-                    self.clusters[cluster].replicas[replica] = self.start(&api, &name, starts, offset);
+                    let Cluster { api, site, .. } = &self.clusters[cluster];
+                    self.clusters[cluster].replicas[replica] = self.start(api, site, &name, starts, offset);
                 }
             }
         }
@@ -310,8 +310,9 @@ impl Slot {
 }
 
 /// What the Deployment says.
-fn args() -> RunArgs {
-    let cli = Cli::try_parse_from(["cloudmap-mcs", "run", "--controller-namespace", OWN]);
+fn args(site: &Site) -> RunArgs {
+    let usual = ["cloudmap-mcs", "run", "--controller-namespace", OWN];
+    let cli = Cli::try_parse_from(usual.iter().chain(site.flags));
     match cli.map(|cli| cli.command) {
         Ok(Command::Run(args)) => *args,
         other => unreachable!("run is a command: {other:?}"),

@@ -1,7 +1,7 @@
 # A cluster: boot, health, removal.
 
 # What a running cluster was booted from: another version of any of it means another boot.
-cluster_key() { echo "$FLAVOUR $(components_folder) $(images_folder) $(digest "$TESTBED_DIR"/lib/* "$TESTBED_DIR"/manifests/*)"; }
+cluster_key() { echo "$FLAVOUR $(kubernetes_folder) $(images_folder) $(digest "$TESTBED_DIR"/lib/* "$TESTBED_DIR"/manifests/*)"; }
 
 # clusters_present: the numbers of the clusters that have a folder, running or not.
 clusters_present() {

@@ -10,6 +10,7 @@ command_build() {
 	mkdir -p "$CACHE"
 	install_packages
 	build
+	kubernetes_build
 	say "built: $CACHE"
 }
 
@@ -133,14 +134,17 @@ command_status() {
 }
 
 command_env() {
-	local contexts=() cluster
+	local contexts=() cluster ipv6=
 	require_up
-	for cluster in $(clusters_present); do contexts+=("$(context "$cluster")"); done
+	for cluster in $(clusters_present); do
+		if has "$cluster" ipv4; then contexts+=("$(context "$cluster")"); else ipv6=$(context "$cluster"); fi
+	done
 	cat <<EOF
 export KUBECONFIG='$STATE/kubeconfig'
 export CONTEXTS='$(IFS=,; echo "${contexts[*]}")'
 export TESTBED_HOST_IP='$HOST_IP'
 export TESTBED_HOST_IP6='$HOST_IP6'
+export TESTBED_IPV6_CONTEXT='$ipv6'
 export TESTBED_STATE='$STATE'
 export TESTBED_SLOT='$SLOT'
 export TESTBED_AGNHOST_IMAGE='$AGNHOST_IMAGE'

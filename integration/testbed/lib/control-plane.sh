@@ -2,7 +2,7 @@
 
 control_plane_start() {
 	local cluster=$1 components pki
-	components=$(components_folder)
+	components=$(kubernetes_folder)
 	pki=$(cluster_folder "$cluster")/pki
 	# The data lives as long as the process: there is nothing to sync to disk for.
 	component_start "$cluster" 1 etcd "$components/etcd" --data-dir /run/node/etcd --unsafe-no-fsync --logger zap --log-level warn \
@@ -10,7 +10,7 @@ control_plane_start() {
 		--listen-peer-urls http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380 \
 		--name etcd --initial-cluster etcd=http://127.0.0.1:2380
 	component_start "$cluster" 1 kube-apiserver "$components/kube-apiserver" \
-		--etcd-servers http://127.0.0.1:2379 --advertise-address "$(node_ip "$cluster" 1)" --secure-port 6443 \
+		--etcd-servers http://127.0.0.1:2379 --advertise-address "$(primary "$cluster" "$(node_ip "$cluster" 1)" "$(node_ip6 "$cluster" 1)")" --secure-port 6443 \
 		--service-cluster-ip-range "$(by_family "$cluster" "$(services "$cluster")" "$(services6 "$cluster")")" \
 		--tls-cert-file "$pki/apiserver.crt" --tls-private-key-file "$pki/apiserver.key" --cert-dir /run/node/apiserver \
 		--client-ca-file "$pki/ca.crt" --token-auth-file "$pki/tokens.csv" --authorization-mode Node,RBAC \
@@ -28,7 +28,7 @@ apiserver_ready() {
 
 controllers_start() {
 	local cluster=$1 components pki
-	components=$(components_folder)
+	components=$(kubernetes_folder)
 	pki=$(cluster_folder "$cluster")/pki
 	component_start "$cluster" 1 kube-controller-manager "$components/kube-controller-manager" \
 		--kubeconfig "$pki/controller-manager.kubeconfig" --bind-address 127.0.0.1 --cert-dir /run/node/controller-manager \

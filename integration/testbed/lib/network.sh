@@ -7,7 +7,6 @@
 
 # network_up: the switch, the host's side, and the host's routes to all nodes and pods. Cheap; done anew by every `up`.
 network_up() {
-	local cluster node
 	! [ -e "$STATE/network" ] || ! [ -e "/run/netns/$SWITCH" ] || ! [ -e "/sys/class/net/$PREFIX" ] || return 0
 	rm -f "$STATE/network"
 	network_down
@@ -22,13 +21,22 @@ network_up() {
 	ip link set "$PREFIX" up
 	ip route add blackhole "$NET4.0.0/16"
 	ip -6 route add blackhole "$NET6::/48"
+	routes "ipv4 ipv6"
+	touch "$STATE/network"
+}
+
+# routes FAMILIES [CLUSTER/NODE] [CMD...]: routes by these families, with CMD before each `ip`, to the pods of all machines
+# but that one.
+routes() {
+	local families=$1 own=${2:-} cluster node
+	shift $(($# > 1 ? 2 : 1))
 	for ((cluster = 1; cluster <= MAX_CLUSTERS; cluster++)); do
 		for node in $(nodes "$cluster"); do
-			ip route add "$(pods "$cluster" "$node")" via "$(node_ip "$cluster" "$node")"
-			ip -6 route add "$(pods6 "$cluster" "$node")" via "$(node_ip6 "$cluster" "$node")"
+			[ "$cluster/$node" != "$own" ] || continue
+			[[ $families != *ipv4* ]] || ! has "$cluster" ipv4 || "$@" ip route add "$(pods "$cluster" "$node")" via "$(node_ip "$cluster" "$node")"
+			[[ $families != *ipv6* ]] || ! has "$cluster" ipv6 || "$@" ip -6 route add "$(pods6 "$cluster" "$node")" via "$(node_ip6 "$cluster" "$node")"
 		done
 	done
-	touch "$STATE/network"
 }
 
 # network_down: whatever there is of it. Routes go with the link, except the blackholes.
@@ -46,7 +54,7 @@ in_switch() { nsenter --net="/run/netns/$SWITCH" "$@"; }
 
 # network_add_machine CLUSTER NODE: its namespace, plugged into the switch.
 network_add_machine() {
-	local name cluster node
+	local name
 	name=$(machine_name "$1" "$2")
 	ip netns add "$name"
 	in_machine_network() { nsenter --net="/run/netns/$name" "$@"; }
@@ -56,18 +64,12 @@ network_add_machine() {
 	in_switch ip link add "c$1n$2" type veth peer name eth0 address "$(mac "$1" "$2")" netns "$name"
 	in_switch ip link set "c$1n$2" master bridge up
 	in_machine_network ip link set lo up
-	in_machine_network ip address add "$(node_ip "$1" "$2")/24" dev eth0
-	in_machine_network ip -6 address add "$(node_ip6 "$1" "$2")/64" dev eth0 nodad
+	! has "$1" ipv4 || in_machine_network ip address add "$(node_ip "$1" "$2")/24" dev eth0
+	! has "$1" ipv6 || in_machine_network ip -6 address add "$(node_ip6 "$1" "$2")/64" dev eth0 nodad
 	in_machine_network ip link set eth0 up
 	in_machine_network ip route add blackhole default
 	in_machine_network ip -6 route add blackhole default
-	for ((cluster = 1; cluster <= MAX_CLUSTERS; cluster++)); do
-		for node in $(nodes "$cluster"); do
-			[ "$cluster/$node" != "$1/$2" ] || continue
-			in_machine_network ip route add "$(pods "$cluster" "$node")" via "$(node_ip "$cluster" "$node")"
-			in_machine_network ip -6 route add "$(pods6 "$cluster" "$node")" via "$(node_ip6 "$cluster" "$node")"
-		done
-	done
+	routes "$(families "$1")" "$1/$2" in_machine_network
 }
 
 # network_remove_machine CLUSTER NODE: its namespace, and with it the links. Its processes must be gone.

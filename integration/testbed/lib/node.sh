@@ -59,14 +59,26 @@ images_load() {
 	done
 }
 
+# kubelet_settings: what differs between versions, as lines of a KubeletConfiguration.
+kubelet_settings() {
+	# Before, it did not mind control groups of version 1.
+	[ "$(minor)" -lt 31 ] || echo "failCgroupV1: false"
+	# Resizing needs a cgroup per pod: without, kubelet 1.34 takes a pod that is deleted while it starts for one to resize, and
+	# dies. Later ones always have it.
+	[ "$(minor)" -gt 34 ] || echo "featureGates: {InPlacePodVerticalScaling: false}"
+}
+
+# proxy_settings: the same for a KubeProxyConfiguration.
+proxy_settings() { [ "$(minor)" -gt 30 ] || echo "featureGates: {NFTablesProxyMode: true}"; }
+
 # kubelet_start CLUSTER NODE
 kubelet_start() {
 	local folder pki components
 	folder=$(node_folder "$1" "$2")
 	pki=$(cluster_folder "$1")/pki
-	components=$(components_folder)
+	components=$(kubernetes_folder)
 	# CoreDNS' upstream: what the resolver of a VPC is to nodes, the Cloud Map emulator can be here (--resolver-listen).
-	echo "nameserver $HOST_IP" >"$folder/resolv.conf"
+	echo "nameserver $(primary "$1" "$HOST_IP" "$HOST_IP6")" >"$folder/resolv.conf"
 	cat >"$folder/kubelet.yaml" <<EOF
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -83,10 +95,7 @@ resolvConf: /run/node/resolv.conf
 cgroupDriver: cgroupfs
 cgroupsPerQOS: false
 enforceNodeAllocatable: []
-failCgroupV1: false
 failSwapOn: false
-# Resizing needs a cgroup per pod: without, kubelet 1.34 takes a pod that is deleted while it starts for one to resize, and dies.
-featureGates: {InPlacePodVerticalScaling: false}
 localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 maxPods: 200
@@ -96,6 +105,7 @@ evictionHard: {nodefs.available: "0%", imagefs.available: "0%", memory.available
 # A changed ConfigMap (CoreDNS' Corefile) is in its volume after this at the latest.
 syncFrequency: 3s
 shutdownGracePeriod: 0s
+$(kubelet_settings)
 EOF
 	component_start "$1" "$2" kubelet "$components/kubelet" --config /run/node/kubelet.yaml --kubeconfig "$pki/kubelet-$2.kubeconfig" \
 		--hostname-override "node-$2" --node-ip "$(by_family "$1" "$(node_ip "$1" "$2")" "$(node_ip6 "$1" "$2")")" \
@@ -107,7 +117,7 @@ EOF
 proxy_start() {
 	local folder components
 	folder=$(node_folder "$1" "$2")
-	components=$(components_folder)
+	components=$(kubernetes_folder)
 	cat >"$folder/proxy.yaml" <<EOF
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -117,6 +127,7 @@ clientConnection: {kubeconfig: $(cluster_folder "$1")/pki/proxy.kubeconfig}
 clusterCIDR: "$(by_family "$1" "$(cluster_pods "$1")" "$(cluster_pods6 "$1")")"
 # The connection table's limits are the kernel's, not this namespace's: left alone.
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+$(proxy_settings)
 EOF
 	component_start "$1" "$2" kube-proxy "$components/kube-proxy" --config /run/node/proxy.yaml
 }

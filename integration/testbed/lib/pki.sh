@@ -42,7 +42,7 @@ pki_certificate() {
 }
 
 context() { echo "mcs-$1"; }
-server() { echo "https://$(node_ip "$1" 1):6443"; }
+server() { echo "https://$(primary "$1" "$(node_ip "$1" 1)" "[$(node_ip6 "$1" 1)]"):6443"; }
 
 # kubeconfig CLUSTER IDENTITY
 kubeconfig() {

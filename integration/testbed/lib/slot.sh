@@ -1,7 +1,7 @@
 # Slots: what keeps the testbeds of several checkouts apart.
 #
 # A testbed (a checkout and a flavour) holds a numbered slot in a registry of this machine for as long as it is up.
-# Every name and address follows from the slot, the cluster's number (1 to 3) and the node's number (1 or 2):
+# Every name and address follows from the slot, the cluster's number (1 to 4) and the node's number (1 or 2):
 #
 #   10.S.0.0/16, S = 200 + slot                       fd6d:6373:<slot>::/48
 #     10.S.0.0/24           the nodes, host is .1       :0::/64      the nodes, host is ::1
@@ -10,7 +10,7 @@
 
 readonly REGISTRY=/run/cloudmap-mcs-testbed
 readonly SLOTS=40
-readonly MAX_CLUSTERS=3
+readonly MAX_CLUSTERS=4
 
 checkout_key() { printf '%s %s' "$TESTBED_DIR" "$FLAVOUR" | sha256sum | cut -c1-12; }
 
@@ -79,17 +79,26 @@ cluster_pods() { echo "$NET4.$(($1 * 8)).0/21"; }
 cluster_pods6() { echo "$NET6:${1}00::/56"; }
 services() { echo "$NET4.$(($1 * 64)).0/18"; }
 services6() { echo "$NET6:f$1::/108"; }
-kubernetes_ip() { echo "$NET4.$(($1 * 64)).1"; }
-dns_ip() { echo "$NET4.$(($1 * 64)).10"; }
-# dual_stack CLUSTER: all but the third, which has IPv4 only, so that the tests see what crosses between the two kinds.
-dual_stack() { [ "$1" -ne 3 ] || [ "$FLAVOUR" != full ]; }
+# families CLUSTER: the third has IPv4 only and the fourth IPv6 only, so that the tests see what crosses between the kinds.
+families() {
+	case $FLAVOUR/$1 in
+	full/3) echo ipv4 ;;
+	*/4) echo ipv6 ;;
+	*) echo ipv4 ipv6 ;;
+	esac
+}
+has() { [[ $(families "$1") == *$2* ]]; }
 # by_family CLUSTER IPV4 IPV6: the cluster's part of a list.
-by_family() { if dual_stack "$1"; then echo "$2,$3"; else echo "$2"; fi; }
+by_family() { case $(families "$1") in ipv4) echo "$2" ;; ipv6) echo "$3" ;; *) echo "$2,$3" ;; esac; }
+# primary CLUSTER IPV4 IPV6: the one of the cluster's first family.
+primary() { if has "$1" ipv4; then echo "$2"; else echo "$3"; fi; }
+kubernetes_ip() { primary "$1" "$NET4.$(($1 * 64)).1" "$NET6:f$1::1"; }
+dns_ip() { primary "$1" "$NET4.$(($1 * 64)).10" "$NET6:f$1::a"; }
 cluster_folder() { echo "$STATE/cluster-$1"; }
 node_folder() { echo "$STATE/cluster-$1/node-$2"; }
 
 # nodes CLUSTER: the numbers of its nodes. Node names repeat from cluster to cluster (node-1), as they do between VPCs.
 nodes() { if [ "$1" -eq 1 ] && [ "$FLAVOUR" = full ]; then echo 1 2; else echo 1; fi; }
 region() { echo eu-central-1; }
-# zone CLUSTER NODE: cluster 1 spans two zones, cluster 2 shares the first with it, cluster 3 the second.
+# zone CLUSTER NODE: cluster 1 spans two zones; clusters 2 and 4 share the first with it, cluster 3 the second.
 zone() { case $1/$2 in 1/2 | 3/*) echo "$(region)b" ;; *) echo "$(region)a" ;; esac; }

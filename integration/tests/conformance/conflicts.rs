@@ -161,6 +161,7 @@ async fn over_the_internal_traffic_policy(world: &World) -> Result<()> {
 }
 
 async fn over_the_traffic_distribution(world: &World) -> Result<()> {
+    facts::needs(&world.clusters[0], facts::TRAFFIC_DISTRIBUTION).await?;
     Dispute {
         oldest: Exported::with(&json!({"trafficDistribution": "PreferClose"})),
         youngest: Exported::with(&json!({})),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::scenario::{
-    Cluster, NODE, POD, PROPAGATION, SERVICE_IMPORT, World, eventually, holds, manifests, name_of,
+    Cluster, NODE, POD, PROPAGATION, SERVICE_IMPORT, Skip, World, eventually, holds, manifests, name_of,
 };
 use serde_json::Value;
 
@@ -14,6 +14,29 @@ pub(crate) const AGE: Duration = Duration::from_millis(1100);
 
 /// Long enough for what must not come to have come.
 pub(crate) const QUIET: Duration = Duration::from_secs(6);
+
+/// The minor version of Kubernetes whose API servers keep `trafficDistribution`: before, it was behind a feature gate.
+pub(crate) const TRAFFIC_DISTRIBUTION: u32 = 31;
+
+/// The 34 of `v1.34.4`.
+pub(crate) async fn minor(cluster: &Cluster) -> Result<u32> {
+    let version = cluster.version().await?;
+    version
+        .split('.')
+        .nth(1)
+        .and_then(|minor| minor.parse().ok())
+        .with_context(|| format!("{version} has no minor version"))
+}
+
+/// # Errors
+/// [`Skip`] where the cluster's Kubernetes is older.
+pub(crate) async fn needs(cluster: &Cluster, since: u32) -> Result<()> {
+    if minor(cluster).await? < since {
+        let version = cluster.version().await?;
+        return Err(Skip(format!("needs Kubernetes 1.{since} or later; this is {version}")).into());
+    }
+    Ok(())
+}
 
 /// Applies a Service and a ServiceExport of its name.
 pub(crate) async fn export(world: &World, cluster: &Cluster, service: Value) -> Result<()> {

@@ -26,10 +26,13 @@ async fn have_the_whole_spec_and_status_in_every_cluster(world: &World) -> Resul
         json!({"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP", "appProtocol": "kubernetes.io/h2c"}),
         json!({"name": "dns", "port": 53, "targetPort": 8081, "protocol": "UDP"}),
     ];
-    let fields = json!({
+    let mut fields = json!({
         "sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 77}},
         "internalTrafficPolicy": "Local", "trafficDistribution": "PreferClose",
     });
+    if facts::minor(source).await? < facts::TRAFFIC_DISTRIBUTION {
+        fields["trafficDistribution"].take();
+    }
     let service = manifests::with_spec(manifests::single_stack("web", &ports), &fields);
     facts::export(world, source, service).await?;
     let service = source.expect(SERVICE, &world.namespace, "web").await?;

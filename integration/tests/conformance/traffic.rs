@@ -97,12 +97,14 @@ async fn stays_on_the_node_by_internal_traffic_policy(world: &World) -> Result<(
 
 async fn stays_in_the_zone_by_traffic_distribution(world: &World) -> Result<()> {
     let [first, _] = world.pair();
+    facts::needs(first, facts::TRAFFIC_DISTRIBUTION).await?;
     let nodes = nodes(world).await?;
     let [of_first, of_second] = deploy(world, &nodes.far).await?;
     let (near, far) = (first.start_client_on(&nodes.near).await?, first.start_client_on(&nodes.far).await?);
-    let version = first.version().await?;
-    for (name, distribution, since) in [("close", "PreferClose", 0), ("same-zone", "PreferSameZone", 34)] {
-        if minor(&version) < since {
+    for (name, distribution, since) in
+        [("close", "PreferClose", facts::TRAFFIC_DISTRIBUTION), ("same-zone", "PreferSameZone", 34)]
+    {
+        if facts::minor(first).await? < since {
             continue;
         }
         export(world, name, &json!({"trafficDistribution": distribution})).await?;
@@ -116,21 +118,13 @@ async fn stays_in_the_zone_by_traffic_distribution(world: &World) -> Result<()> 
 /// The other cluster's pod is in the same zone, and is not asked as long as there is one on the node.
 async fn prefers_the_node_by_traffic_distribution(world: &World) -> Result<()> {
     let [first, _] = world.pair();
-    let version = first.version().await?;
-    if minor(&version) < 34 {
-        return Err(Skip(format!("needs Kubernetes 1.34 or later; this is {version}")).into());
-    }
+    facts::needs(first, 34).await?;
     let nodes = nodes(world).await?;
     let [on_near, _] = deploy(world, &nodes.near).await?;
     let near = first.start_client_on(&nodes.near).await?;
     export(world, "same-node", &json!({"trafficDistribution": "PreferSameNode"})).await?;
     let url = format!("http://{}/hostname", world.name("same-node"));
     facts::reaches(first, Some(&near), &url, &on_near).await
-}
-
-/// The 34 of `v1.34.4`.
-fn minor(version: &str) -> u32 {
-    version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0)
 }
 
 async fn keeps_to_a_pod_by_session_affinity(world: &World) -> Result<()> {

@@ -77,8 +77,8 @@ async fn run(command: &mut Command) -> Result<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn helm_takes_over_upgrades_rolls_back_uninstalls_and_installs_anew() {
-    World::run_alone_in(3, "chart", async |world| {
-        let [ours, _, theirs] = world.three();
+    World::run_in(&[0, 2], &[2], "chart", async |world| {
+        let [ours, theirs] = world.pair();
         for cluster in [ours, theirs] {
             cluster.controller().settle().await?;
         }
@@ -105,7 +105,7 @@ async fn helm_takes_over_upgrades_rolls_back_uninstalls_and_installs_anew() {
 }
 
 async fn play(world: &World, installation: &Installation) -> Result<()> {
-    let [ours, _, theirs] = world.three();
+    let [ours, theirs] = world.pair();
     let chart = root().join("config/chart").display().to_string();
     let values = installation.values.display().to_string();
     let install = ["install", NAME, &chart, "--values", &values, "--wait"];
@@ -170,7 +170,7 @@ async fn play(world: &World, installation: &Installation) -> Result<()> {
 
 /// So many controllers run with this setting, and the other clusters have the endpoints.
 async fn runs(world: &World, tick: &str, replicas: usize) -> Result<()> {
-    let [_, _, theirs] = world.three();
+    let [_, theirs] = world.pair();
     let controller = theirs.controller();
     controller.settle().await?;
     let pods = controller.pods().await?;

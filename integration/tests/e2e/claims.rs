@@ -71,7 +71,7 @@ fn released() -> serde_json::Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_oldest_claim_keeps_its_name_through_restarts_and_is_taken_over_when_it_is_released() {
-    World::run_alone("claims", async |world| {
+    World::run_in(&[0, 1], &[0, 1], "claims", async |world| {
         let [here, there] = world.pair();
         for cluster in &world.clusters {
             cluster.controller().settle().await?;

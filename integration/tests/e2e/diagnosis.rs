@@ -185,7 +185,7 @@ async fn examine(flags: &[&str]) -> Result<Vec<Value>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn doctor_finds_clusters_well_tries_the_network_and_leaves_nothing() {
-    World::run_alone("doctor", async |world| {
+    World::run_in(&[0, 1], &[0, 1], "doctor", async |world| {
         let [source, other] = world.pair();
         world.deploy(source, "web", 1).await?;
         world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use cloudmap_mcs_integration::scenario::{
-    ENDPOINT_SLICE, PODS, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT, World, contexts, eventually, holds, manifests,
+    ENDPOINT_SLICE, PODS, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT, World, eventually, holds, manifests, members,
     name_of,
 };
 
@@ -67,7 +67,7 @@ async fn idle(world: &World) -> Result<()> {
     let written: Vec<_> = written.into_iter().filter(|write| ours(&write.namespace)).collect();
     let heartbeats = written.iter().all(|write| write.operation == "RegisterInstance" && write.service == "clusters");
     holds(
-        heartbeats && written.len() <= 2 * contexts()?.len(),
+        heartbeats && written.len() <= 2 * members()?.len(),
         "nothing is written to Cloud Map but each cluster's head every 20 seconds",
         &written,
     )
@@ -92,7 +92,7 @@ async fn quiet(world: &World) -> Result<()> {
         let writes = world.registry()?.writes().await?;
         let written: Vec<_> = writes.iter().filter(|write| write.sequence > before).collect();
         holds(
-            written.len() <= contexts()?.len() && written.iter().all(|write| write.service == "clusters"),
+            written.len() <= members()?.len() && written.iter().all(|write| write.service == "clusters"),
             "only heads are written",
             &written,
         )?;

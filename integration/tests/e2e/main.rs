@@ -4,8 +4,10 @@
 
 mod chart;
 mod claims;
+mod derived_name;
 mod diagnosis;
 mod ecs;
+mod families;
 mod instances;
 mod load;
 mod operation;

@@ -14,7 +14,7 @@ const TAKEOVER: Duration = Duration::from_secs(90);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_replicas_run_and_one_leads() {
-    World::run_alone("leader", async |world| {
+    World::run("leader", async |world| {
         for cluster in &world.clusters {
             let controller = cluster.controller();
             controller.settle().await?;
@@ -77,7 +77,7 @@ async fn a_running_controller_has_the_metrics_of_alerts_and_dashboards() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killing_controllers_loses_no_endpoint() {
-    World::run_alone("kill", async |world| {
+    World::run_in(&[0, 1], &[0, 1], "kill", async |world| {
         let [source, other] = world.pair();
         for cluster in &world.clusters {
             cluster.controller().settle().await?;
@@ -179,7 +179,7 @@ async fn the_ledger_can_be_looked_into() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_can_leave_and_come_back() {
-    World::run_alone("leave", async |world| {
+    World::run_in(&[0, 1], &[0], "leave", async |world| {
         let [source, other] = world.pair();
         for cluster in &world.clusters {
             cluster.controller().settle().await?;

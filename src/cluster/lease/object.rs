@@ -11,12 +11,10 @@ use k8s_openapi::{
 use kube::{Api, Client, api::PostParams};
 
 use super::{Error, LEASE, LeaseStore, Record, Timing};
-use crate::env;
-
-/// Annotation of the Lease for [`Record::yields`].
-pub const YIELDS: &str = "cloudmap-mcs/yields";
-/// Annotation of the Lease for [`Record::bid`].
-const BID: &str = "cloudmap-mcs/bid";
+use crate::{
+    api::names::{ANNOTATION_BID, ANNOTATION_YIELDS},
+    env,
+};
 
 /// The Lease in Kubernetes.
 #[derive(Debug, Clone)]
@@ -46,15 +44,15 @@ impl LeaseStore for KubernetesLease {
                     .map_or(Timing::default().duration, Duration::from_secs),
                 transitions: spec.lease_transitions.unwrap_or(0),
                 acquired: spec.acquire_time.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-                yields: annotations.remove(YIELDS),
-                bid: annotations.remove(BID),
+                yields: annotations.remove(ANNOTATION_YIELDS),
+                bid: annotations.remove(ANNOTATION_BID),
             };
             (record, lease.metadata.resource_version.unwrap_or_default())
         }))
     }
 
     async fn write(&self, record: &Record, version: Option<&str>) -> Result<String, Error> {
-        let annotations = [(YIELDS, &record.yields), (BID, &record.bid)];
+        let annotations = [(ANNOTATION_YIELDS, &record.yields), (ANNOTATION_BID, &record.bid)];
         let annotations: BTreeMap<_, _> =
             annotations.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))).collect();
         let lease = Lease {

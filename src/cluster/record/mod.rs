@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, fmt};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use crate::model::PublicKey;
 pub use config_map::{RECORD, RecordObject};
 
 /// The position of a head. Heads are ordered by it, and every upsert of a head raises it, also a heartbeat.
@@ -38,6 +39,24 @@ pub struct Accepted {
     /// cluster's head and pages may be purged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone: Option<Gone>,
+    /// The key that signed it, which is pinned from then on (R9).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PublicKey>,
+    /// When it was written, in milliseconds since 1970 by the clock of its writer, if it is signed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub written: u64,
+}
+
+impl Accepted {
+    /// A cluster of which nothing was applied yet, with the key that it must have.
+    pub fn unread(uid: String, key: Option<PublicKey>) -> Self {
+        Self { uid, position: Position::default(), gone: None, key, written: 0 }
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// Why nothing of a cluster applies.
@@ -46,8 +65,18 @@ pub struct Accepted {
 pub enum Gone {
     /// The cluster said that it left (R6).
     Left,
+    /// A person said that the cluster is gone for good (`cloudmap-mcs forget`), here or in a cluster that says so. It
+    /// comes back if its position advances.
+    Forgotten,
     /// The cluster was silent for longer than the configured TTL (R7), and its position has not advanced since.
     Expired,
+}
+
+impl Gone {
+    /// Whether the cluster is no member any more.
+    pub const fn is_left(self) -> bool {
+        matches!(self, Self::Left | Self::Forgotten)
+    }
 }
 
 /// The record: the own epoch, whether this cluster is leaving, and the accepted positions of other clusters. Without
@@ -57,6 +86,9 @@ pub struct Record {
     /// The highest epoch that a leader of this cluster took.
     #[serde(default)]
     pub epoch: u64,
+    /// The first epoch whose heads are signed; `None` if they are not. Later, unsigned heads are not this cluster's (R9).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed_since: Option<u64>,
     /// The membership to which `leaving` and `accepted` belong; `None` if no leader of a ClusterSet has been elected
     /// yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,6 +164,27 @@ pub struct StoredRegistration {
 /// The version of a stored record: a Kubernetes `resourceVersion`. `None` if nothing is stored yet.
 pub type Version = Option<String>;
 
+/// Changes a stored record, again if another process writes it meanwhile. `change` says whether there is anything to store;
+/// the same is returned. `None` if there is no record.
+///
+/// # Errors
+/// It cannot be read or written.
+pub async fn update(
+    store: &dyn RecordStore,
+    mut change: impl FnMut(&mut Record) -> bool + Send,
+) -> Result<Option<bool>, StoreError> {
+    loop {
+        let Some((mut record, version)) = store.load().await? else { return Ok(None) };
+        if !change(&mut record) {
+            return Ok(Some(false));
+        }
+        match store.store(&record, &version).await {
+            Err(StoreError::Conflict) => {}
+            stored => return stored.map(|_| Some(true)),
+        }
+    }
+}
+
 /// The record could not be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -179,7 +232,13 @@ mod tests {
     #[test]
     fn versions_without_the_field_gone_can_exchange_records_with_this_one() {
         let json = r#"{"uid":"u","epoch":3,"seq":4}"#;
-        let accepted = Accepted { uid: "u".to_owned(), position: Position { epoch: 3, seq: 4 }, gone: None };
+        let accepted = Accepted {
+            uid: "u".to_owned(),
+            position: Position { epoch: 3, seq: 4 },
+            gone: None,
+            key: None,
+            written: 0,
+        };
         assert_eq!(serde_json::to_string(&accepted).unwrap(), json);
         assert_eq!(serde_json::from_str::<Accepted>(json).unwrap(), accepted);
         let left = Accepted { gone: Some(Gone::Left), ..accepted };

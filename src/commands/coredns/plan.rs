@@ -75,7 +75,8 @@ fn no_corefile(place: &Place) -> String {
 }
 
 const ELSEWHERE: &str = "if CoreDNS is installed in another way, name its ConfigMap with --config-map and --namespace. In EKS \
-                         Auto Mode, whose Corefile nobody can change, run a CoreDNS of your own for the zone";
+                         Auto Mode, whose Corefile nobody can change, set the controller's --derived-name, or run a CoreDNS \
+                         of your own for the zone";
 
 /// Everything that has to be there, in the order in which it is needed.
 pub(in crate::commands) fn check(observed: &Observed, place: &Place, zone: &str) -> Vec<Finding> {

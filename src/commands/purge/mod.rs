@@ -18,6 +18,7 @@ use crate::{
     instances::{Owner, ownership},
     ledger::{
         self,
+        head::Head,
         show::{self, Belonging, ClusterView},
     },
     model::{ClusterId, ClusterSetId, Target},
@@ -71,6 +72,12 @@ pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
     remains.remove(&*cloudmap, &mut out).await
 }
 
+/// Whether another cluster says that this one is gone for good.
+fn is_forgotten(head: &Head, views: &[ClusterView]) -> bool {
+    let said = |view: &ClusterView| view.catalog.forgotten.get(&head.cluster).cloned();
+    views.iter().filter_map(said).any(|said| said.is_about(&head.uid, head.position))
+}
+
 impl Remains {
     async fn find(
         cloudmap: &Arc<dyn CloudMap>,
@@ -87,14 +94,15 @@ impl Remains {
         // lose.
         let left: BTreeSet<&str> = views
             .iter()
-            .filter(|view| view.head.as_ref().is_some_and(|head| !head.is_live()))
+            .filter(|view| view.head.as_ref().is_some_and(|head| !head.is_live() || is_forgotten(head, &views)))
             .map(|view| &*view.id)
             .collect();
         let members = views.iter().map(|view| &*view.id).chain(all.iter().filter_map(|b| b.cluster.as_deref()));
         let staying: BTreeSet<Arc<str>> =
             members.filter(|id| !concerned(id) && !left.contains(id)).map(Arc::from).collect();
         let last = staying.is_empty();
-        let says_live = |view: &ClusterView| view.head.as_ref().is_some_and(|head| head.is_live());
+        let says_live =
+            |view: &ClusterView| view.head.as_ref().is_some_and(|head| head.is_live() && !is_forgotten(head, &views));
         let held = !last && views.iter().any(|view| concerned(&view.id) && says_live(view));
         let ledger = all
             .into_iter()

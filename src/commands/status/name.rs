@@ -16,14 +16,14 @@ use super::{
 use crate::{
     api::{
         ServiceExport, ServiceImportType,
-        conditions::{ImportStaleReason, ValidReason, Verdict, export_rows},
+        conditions::{ImportReadyReason, ImportStaleReason, ValidReason, Verdict, export_rows},
         names,
     },
     cluster::objects,
     commands::ledger_show,
     import::is_system,
     ledger::show::ClusterView,
-    model::{ClaimOwner, Exported, Registration, ServiceKey, Target},
+    model::{ClaimOwner, Exported, IpFamily, Registration, ServiceKey, Target},
 };
 
 /// The targets to which some cluster has a claim, or waits for one, for the ServiceExport or Service of this name.
@@ -344,7 +344,7 @@ impl<'a> Follow<'a> {
         };
         let remedy = || format!("Wait some seconds, look at {}", self.kubectl("get events"));
         Some(match derived {
-            _ if import.spec.type_ == ServiceImportType::Headless => {
+            None if import.spec.type_ == ServiceImportType::Headless => {
                 Finding::absent(ABOUT, "a headless import has none")
             }
             None => Finding::wrong(ABOUT, "there is none, so the name has no address", remedy()),
@@ -388,6 +388,10 @@ impl<'a> Follow<'a> {
         let count = Count::of_slices(slices.iter().copied());
         let in_ledger = self.views.iter().any(|view| *view.id == *source);
         match self.exporters.get(source) {
+            Some(_) if count.total == 0 && self.is_out_of_reach(source) => {
+                let text = "none: this cluster serves no IP family that the export has";
+                Finding::wrong(about, text, ImportReadyReason::IpFamilyNotSupported.row().remedy)
+            }
             Some(there) if count.ready == 0 && there.ready > 0 => {
                 let remedy = format!(
                     "Wait some seconds. Addresses that cannot be endpoints are left out: look at {}",
@@ -401,6 +405,15 @@ impl<'a> Follow<'a> {
             }
             _ => Finding::well(about, count.to_string()),
         }
+    }
+
+    fn is_out_of_reach(&self, source: &str) -> bool {
+        let view = self.views.iter().find(|view| *view.id == *source);
+        let exported = view.and_then(|view| view.catalog.exports.get(&self.name.key));
+        let Ok(Some(import)) = &self.name.import else { return false };
+        let served = &import.spec.ip_families;
+        let serves = |family: &IpFamily| served.is_empty() || served.contains(&family.to_string());
+        exported.is_some_and(|exported| !exported.export.ip_families.iter().any(serves))
     }
 
     fn dns(&self) -> Finding {

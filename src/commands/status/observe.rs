@@ -25,7 +25,7 @@ use crate::{
         record::{Record, RecordObject, RecordStore as _},
     },
     env,
-    import::derived_name,
+    import::hashed,
     ledger::show::{self, ClusterView},
     model::{ClusterSetId, ServiceKey, Target},
 };
@@ -189,16 +189,25 @@ impl<'a> Observer<'a> {
         let exports: Api<ServiceExport> = Api::namespaced(self.client.clone(), &key.namespace);
         let imports: Api<ServiceImport> = Api::namespaced(self.client.clone(), &key.namespace);
         let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);
-        let (this, of_namespace, derived) = (named(&key.name), named(&key.namespace), named(&derived_name(key)));
+        let (this, of_namespace) = (named(&key.name), named(&key.namespace));
         let (of_service, of_import) =
             (labelled(names::LABEL_KUBERNETES_SERVICE_NAME), labelled(names::LABEL_SERVICE_NAME));
-        let (namespace, service, export, local, import, derived, imported, targets, dns) = tokio::join!(
+        let import = async {
+            let import = read(imports.list(&this)).await.map(|list| list.items.into_iter().next());
+            // Its name follows from a flag of the controller.
+            let annotation = |import: &ServiceImport| {
+                import.metadata.annotations.as_ref()?.get(names::ANNOTATION_DERIVED_SERVICE).cloned()
+            };
+            let named_there = import.as_ref().ok().and_then(|import| annotation(import.as_ref()?));
+            let derived = named(&named_there.unwrap_or_else(|| hashed(key)));
+            (import, read(services.list(&derived)).await)
+        };
+        let (namespace, service, export, local, (import, derived), imported, targets, dns) = tokio::join!(
             read(namespaces.list(&of_namespace)),
             read(services.list(&this)),
             read(exports.list(&this)),
             read(slices.list(&of_service)),
-            read(imports.list(&this)),
-            read(services.list(&derived)),
+            import,
             read(slices.list(&of_import)),
             self.targets(ledger.as_deref().unwrap_or_default(), key),
             self.dns(key),
@@ -210,7 +219,7 @@ impl<'a> Observer<'a> {
             export: export.map(|list| list.items.into_iter().next()),
             local: local.map(|list| list.items),
             targets,
-            import: import.map(|list| list.items.into_iter().next()),
+            import,
             derived: derived.map(|list| list.items.into_iter().next()),
             imported: imported.map(|list| list.items),
             dns,
@@ -306,7 +315,7 @@ impl From<Lease> for Leader {
             acquired: spec.acquire_time.map(|time| time.0),
             renewed: spec.renew_time.map(|time| time.0),
             transitions: spec.lease_transitions.unwrap_or(0),
-            yields: annotations.remove(lease::YIELDS),
+            yields: annotations.remove(names::ANNOTATION_YIELDS),
         }
     }
 }

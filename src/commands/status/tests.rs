@@ -79,6 +79,7 @@ pub(in crate::commands) fn view(id: &str) -> ClusterView {
         delta: Arc::default(),
         lease: Duration::from_mins(5),
         written: 0,
+        signer: None,
     };
     ClusterView {
         id: id.into(),
@@ -317,6 +318,15 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
             "EndpointSlices from two",
             "0 of 0 endpoints ready, but the ledger has 1 of 2",
             "involvedObject.name=web",
+        ),
+        (
+            |_, name| {
+                name.import.as_mut().unwrap().as_mut().unwrap().spec.ip_families = vec!["IPv6".to_owned()];
+                name.imported = Ok(vec![parsed(slice("one", "IPv6", &[true]))]);
+            },
+            "EndpointSlices from two",
+            "serves no IP family",
+            "load balancer",
         ),
         (
             |seen, _| seen.ledger.as_mut().unwrap()[1].catalog.exports.clear(),

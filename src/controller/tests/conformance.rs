@@ -84,14 +84,14 @@ async fn an_error_of_the_registry_that_passes_is_not_said_on_an_export_that_is_s
     let world = World::new();
     let blue = world.cluster("blue");
     blue.export("web", 80, &["10.0.0.1"]);
-    for port in [81, 82] {
-        // Until the state is in pages, so that the next one leaves garbage.
-        tokio::time::sleep(Duration::from_mins(2)).await;
-        blue.put_service("web", port);
-    }
     world.fake.fault(Operation::DeregisterInstance, Fault::Refused(ErrorKind::Throttled));
-    until("it is not taken", || world.fake.registry().faults.values().all(VecDeque::is_empty)).await;
-    blue.put_service("web", 83);
+    // Each change becomes a page, until there are enough for a compaction, which makes garbage of all.
+    let mut ports = 81..200;
+    while !world.fake.registry().faults.values().all(VecDeque::is_empty) {
+        blue.put_service("web", ports.next().expect("garbage is deleted"));
+        tokio::time::sleep(Duration::from_mins(2)).await;
+    }
+    blue.put_service("web", 80);
     always("that is no failure", Duration::from_secs(30), || blue.says("web", "Ready").1 != "Failed").await;
     assert_eq!(blue.says("web", "Ready").1, "Exported");
 }

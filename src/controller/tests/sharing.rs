@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::world::{World, always, key, until};
-use crate::{api::names, cloudmap::Operation, import::derived_name};
+use super::world::{Cluster, World, always, key, until};
+use crate::{api::names, cloudmap::Operation, import::hashed};
 
 #[tokio::test(start_paused = true)]
 async fn an_export_appears_everywhere_follows_its_endpoints_and_goes() {
@@ -145,7 +145,7 @@ async fn a_cluster_ip_that_comes_or_goes_is_an_endpoint_no_more_or_again() {
 async fn what_was_in_the_way_or_was_deleted_by_hand_is_made_up_for() {
     let world = World::new();
     let (blue, green) = (world.cluster("blue"), world.cluster("green"));
-    let derived = derived_name(&key("web"));
+    let derived = hashed(&key("web"));
     green.put_service(&derived, 80);
     blue.export("web", 80, &["10.0.0.1"]);
     until("it is said", || {
@@ -301,4 +301,43 @@ async fn of_two_claims_made_at_once_one_alone_ever_registers() {
         }
         assert_eq!(seen.len(), 1, "{pause} s apart: {seen:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_template_names_derived_services_unless_the_name_is_taken() {
+    let world = World::new();
+    let (blue, mut green) = (world.cluster("blue"), world.cluster("green"));
+    blue.export("web", 80, &["10.0.0.1"]);
+    blue.export("api", 80, &["10.0.0.2"]);
+    green.until_imports("web", &["10.0.0.1"]).await;
+    green.until_imports("api", &["10.0.0.2"]).await;
+    let derived = |green: &Cluster, name: &str| {
+        let import = green.objects.import(&key(name)).unwrap();
+        let derived = import.metadata.annotations.unwrap().remove(names::ANNOTATION_DERIVED_SERVICE).unwrap();
+        assert!(green.objects.services().iter().any(|service| service.metadata.name.as_ref() == Some(&derived)));
+        derived
+    };
+
+    green.put_service("api-global", 80);
+    green.naming = "{name}-global".parse().unwrap();
+    green.kill();
+    green.lead();
+    until("it has the name of the template", || derived(&green, "web") == "web-global").await;
+    until("the former one is gone", || green.derived("web").is_none()).await;
+    assert_eq!(derived(&green, "api"), hashed(&key("api")), "a Service of others has that name");
+    until("it is said", || {
+        let notes = green.objects.take_notes();
+        notes.iter().any(|note| note.reason == "DerivedNameUnusable" && note.text.contains("shop/api-global"))
+    })
+    .await;
+
+    green.objects.remove_service(&key("api-global"));
+    until("it has the name of the template", || derived(&green, "api") == "api-global").await;
+    until("the former one is gone", || green.derived("api").is_none()).await;
+
+    blue.objects.remove_export(&key("web"));
+    until("nothing is left", || {
+        !green.objects.services().iter().any(|s| s.metadata.name.as_deref() == Some("web-global"))
+    })
+    .await;
 }

@@ -19,7 +19,7 @@ use crate::{
     },
     cluster::{Caches, Leadership, memory::MemoryCluster, record::memory::Stored, selector::NamespaceSelector},
     env,
-    import::derived_name,
+    import::{DerivedNaming, hashed},
     instances::{self, Naming, RegistrationPolicy, Selection},
     ledger::{self, CLUSTERS, driver, head::Head, show},
     model::{IpFamily, ServiceKey, addresses::Range},
@@ -62,6 +62,7 @@ impl World {
             record: Arc::default(),
             leader: None,
             export_namespaces: None,
+            naming: DerivedNaming::Hash,
             stale_ttl: None,
             member: true,
             annotations: annotations::AnnotationSettings::default(),
@@ -181,6 +182,7 @@ pub(super) struct Cluster {
     leader: Option<JoinHandle<()>>,
     /// Heeded by those that lead from now on.
     pub(super) export_namespaces: Option<NamespaceSelector>,
+    pub(super) naming: DerivedNaming,
     pub(super) stale_ttl: Option<Duration>,
     /// It has a ClusterSet id.
     pub(super) member: bool,
@@ -214,7 +216,7 @@ impl Cluster {
         let (objects, caches, fake, record) =
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
-        let (aws_mcs, registration) = (self.aws_mcs, self.registration);
+        let (aws_mcs, registration, derived) = (self.aws_mcs, self.registration, self.naming.clone());
         self.leader = Some(tokio::spawn(env::on(&self.machine, async move {
             let leadership = Leadership::manual(Some(Instant::now() + Duration::from_hours(10_000)));
             let records = if let Some(clusterset) = identity.clusterset.clone() {
@@ -224,7 +226,7 @@ impl Cluster {
                 Records::Ledger(driver::spawn(settings, fake.clone(), record, leadership.clone(), pending()))
             } else {
                 let uid = &identity.cluster_uid;
-                Records::Local(driver::local::spawn(record, leadership.clone(), fake.clone(), uid))
+                Records::Local(driver::local::spawn(record, leadership.clone(), fake.clone(), uid, None))
             };
             let ledger = if let Records::Ledger(ledger) = &records { Some(ledger.status()) } else { None };
             let (desired, receiver) = tokio::sync::watch::channel(instances::sync::Desired::new());
@@ -272,6 +274,7 @@ impl Cluster {
                 export_namespaces,
                 import: ImportRules { own: Some("cloudmap-mcs-system".into()), ..ImportRules::default() },
                 families: vec![IpFamily::V4],
+                derived,
             };
             run(settings, inputs).await;
         })));
@@ -413,7 +416,7 @@ impl Cluster {
     }
 
     pub(super) fn derived(&self, name: &str) -> Option<core::Service> {
-        let derived = derived_name(&key(name));
+        let derived = hashed(&key(name));
         self.objects.services().into_iter().find(|service| service.metadata.name.as_ref() == Some(&derived))
     }
 

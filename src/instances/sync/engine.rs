@@ -20,7 +20,7 @@ use super::{
     writes::OPERATIONS,
 };
 use crate::{
-    cloudmap::{Error, ErrorKind, LATEST_EFFECT, Namespace, NamespaceKind},
+    cloudmap::{Error, ErrorKind, LATEST_EFFECT, Looks, Namespace, NamespaceKind},
     model::Target,
 };
 
@@ -56,6 +56,7 @@ pub(super) struct Engine {
     pub(super) timers: BTreeMap<(Instant, u64), Target>,
     pub(super) polls: BTreeMap<(Instant, u64), (Target, Arc<str>)>,
     pub(super) polling: usize,
+    pub(super) looks: Looks,
     pub(super) sequence: u64,
     pub(super) running: usize,
     pub(super) drifted: u64,
@@ -83,6 +84,7 @@ impl Engine {
             timers: BTreeMap::new(),
             polls: BTreeMap::new(),
             polling: 0,
+            looks: Looks::rarely(),
             sequence: 0,
             running: 0,
             drifted: 0,

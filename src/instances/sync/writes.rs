@@ -25,9 +25,6 @@ use crate::{
     model::Target,
 };
 
-/// An operation takes AWS one to three seconds. An earlier poll would cost a call without a result.
-const FIRST_POLL: Duration = Duration::from_secs(1);
-const LAST_POLL: Duration = Duration::from_secs(10);
 /// Maximum number of polls in flight. With 20 ms per call they could use up the rate of GetOperation, which is 100/s.
 const POLLS: usize = 8;
 /// Maximum number of operations in flight. More would not make AWS faster, and each costs polls.
@@ -203,12 +200,14 @@ impl Engine {
         match result {
             Ok(operation) => {
                 running.operation = Some(operation);
-                self.poll_at(target, id, now + FIRST_POLL);
+                let at = now.max(running.since + self.looks.first());
+                self.poll_at(target, id, at);
             }
             Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
                 running.operation = Some(operation);
                 running.in_the_way = true;
-                self.poll_at(target, id, now + FIRST_POLL);
+                let at = now.max(running.since + self.looks.first());
+                self.poll_at(target, id, at);
             }
             Err(error) => {
                 let registering = running.effect.is_some();
@@ -317,6 +316,7 @@ impl Engine {
                 self.doubt(&target, &id, now);
             }
             Ok(OperationState::Succeeded { .. }) => {
+                self.looks.ended(now.duration_since(running.since), running.polls == 0);
                 let effect = running.effect;
                 let told = Told { healthy: running.healthy, settles: now };
                 self.ended(&target, &id);
@@ -334,7 +334,7 @@ impl Engine {
             _ if now.duration_since(running.since) > OPERATION_DEADLINE => self.given_up(&target, &id, now),
             Ok(OperationState::Running) | Err(_) => {
                 running.polls += 1;
-                let wait = FIRST_POLL.saturating_mul(1 << running.polls.min(4)).min(LAST_POLL);
+                let wait = self.looks.again(now.duration_since(running.since));
                 self.poll_at(&target, &id, now + wait);
             }
         }

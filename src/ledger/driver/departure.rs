@@ -13,6 +13,7 @@ use crate::{
         head::{Delta, Head, Presence, Root},
         limits::Timing,
         show,
+        trust::Keys,
     },
     model::{ClusterId, ClusterSetId},
 };
@@ -32,6 +33,7 @@ pub(super) async fn depart(
     cloudmap: &Arc<dyn CloudMap>,
     from: &Member,
     uid: &str,
+    keys: Option<Arc<Keys>>,
     leadership: &dyn Leadership,
 ) -> Result<Outcome, Failure> {
     let Member { clusterset, cluster } = from;
@@ -39,7 +41,7 @@ pub(super) async fn depart(
     let (Ok(set), Ok(id)) = (clusterset.parse::<ClusterSetId>(), cluster.parse::<ClusterId>()) else {
         return Ok(Outcome::Done);
     };
-    let registry = Registry::new(Arc::clone(cloudmap), &set).owned_by(&id, uid);
+    let registry = Registry::new(Arc::clone(cloudmap), &set).owned_by(&id, uid).signed_with(keys);
     if registry.find_namespace().await?.is_none() || registry.creator(cluster).await?.as_deref() != Some(uid) {
         return Ok(Outcome::Done);
     }

@@ -14,7 +14,7 @@ use crate::{
     cloudmap::CloudMap,
     cluster::record::{Member, Record, RecordStore, StoreError, Version},
     env,
-    ledger::{Map, call::Failure, records},
+    ledger::{Map, call::Failure, records, trust::Keys},
 };
 
 /// First and longest pause after a failure.
@@ -62,16 +62,18 @@ impl Drop for LocalHandle {
 }
 
 /// Starts a term of a standalone cluster, which has no other clusters and no state except for the registration records.
-/// If the cluster was a member before, it leaves after a while: a ClusterProperty that is gone may come back.
+/// If the cluster was a member before, it leaves after a while, signed with `keys`: a ClusterProperty that is gone may
+/// come back.
 pub fn spawn(
     record: Arc<dyn RecordStore>,
     leadership: impl Leadership,
     cloudmap: Arc<dyn CloudMap>,
     uid: &str,
+    keys: Option<Arc<Keys>>,
 ) -> LocalHandle {
     let (desired, desired_rx) = watch::channel(None);
     let (sender, kept) = watch::channel(Kept::default());
-    let keeper = Keeper { record, leadership: Arc::new(leadership), cloudmap, uid: uid.into(), kept: sender };
+    let keeper = Keeper { record, leadership: Arc::new(leadership), cloudmap, uid: uid.into(), keys, kept: sender };
     LocalHandle { desired, kept, task: env::spawn(keeper.run(desired_rx)) }
 }
 
@@ -80,6 +82,7 @@ struct Keeper<L> {
     leadership: Arc<L>,
     cloudmap: Arc<dyn CloudMap>,
     uid: Arc<str>,
+    keys: Option<Arc<Keys>>,
     kept: watch::Sender<Kept>,
 }
 
@@ -154,11 +157,11 @@ impl<L: Leadership> Keeper<L> {
     /// Ends a membership, however often that must be tried. Returns the membership.
     fn depart(&self, from: Option<Member>, after: Duration) -> BoxFuture<'static, Member> {
         let Some(from) = from else { return futures::future::pending().boxed() };
-        let (cloudmap, uid) = (Arc::clone(&self.cloudmap), Arc::clone(&self.uid));
+        let (cloudmap, uid, keys) = (Arc::clone(&self.cloudmap), Arc::clone(&self.uid), self.keys.clone());
         let leadership = Arc::clone(&self.leadership);
         async move {
             sleep(after).await;
-            while let Err(Failure { message, .. }) = depart(&cloudmap, &from, &uid, &*leadership).await {
+            while let Err(Failure { message, .. }) = depart(&cloudmap, &from, &uid, keys.clone(), &*leadership).await {
                 warn!(
                     error = message,
                     clusterset = from.clusterset,
@@ -253,7 +256,7 @@ mod tests {
         let kept = Record { epoch: 3, ..Record::default() };
         store.store(&kept, &None).await.unwrap();
 
-        let first = spawn(store.clone(), Leads(leads.clone()), Arc::new(Fake::new()), "uid");
+        let first = spawn(store.clone(), Leads(leads.clone()), Arc::new(Fake::new()), "uid", None);
         says(&first, &Arc::default()).await;
         for (service, retiring) in [("web", false), ("web", true)] {
             first.desired().send_replace(Some(map(service, retiring)));
@@ -262,7 +265,7 @@ mod tests {
         drop(first);
         assert_eq!(store.0.lock().unwrap().as_ref().unwrap().0.epoch, 3, "what else is in the record stays");
 
-        let second = spawn(store.clone(), Leads(leads), Arc::new(Fake::new()), "uid");
+        let second = spawn(store.clone(), Leads(leads), Arc::new(Fake::new()), "uid", None);
         says(&second, &map("web", true)).await;
         // Another process wrote it meanwhile.
         store.0.lock().unwrap().as_mut().unwrap().1 += 1;

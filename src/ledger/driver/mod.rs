@@ -28,6 +28,7 @@ use super::{
     limits::{Limits, Timing},
     remote::Remotes,
     term::Term,
+    trust::{self, Keys, Scope, Trust},
     writer::{Heads, Inherited, Now, WriterIdentity},
 };
 use crate::{
@@ -85,6 +86,10 @@ pub struct LedgerSettings {
     pub uid: String,
     /// Remove the endpoints of a cluster that is silent for this long, at least [`Timing::lease`]; `None` means never.
     pub stale_ttl: Option<Duration>,
+    /// Whom this cluster believes. Its own keys are those of `keys`.
+    pub trust: Trust,
+    /// The keys of this cluster; `None` signs nothing.
+    pub keys: Option<Arc<Keys>>,
     /// Times; [`Timing::tick`] is how often the heads are read.
     pub timing: Timing,
     /// Sizes.
@@ -94,8 +99,8 @@ pub struct LedgerSettings {
 impl LedgerSettings {
     /// The default settings for this cluster.
     pub fn new(cluster: ClusterId, clusterset: ClusterSetId, uid: impl Into<String>) -> Self {
-        let (timing, limits) = Default::default();
-        Self { cluster, clusterset, uid: uid.into(), stale_ttl: None, timing, limits }
+        let (timing, limits, trust) = Default::default();
+        Self { cluster, clusterset, uid: uid.into(), stale_ttl: None, trust, keys: None, timing, limits }
     }
 }
 
@@ -159,7 +164,8 @@ pub fn spawn(
     leadership: impl Leadership,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> LedgerHandle {
-    let LedgerSettings { cluster, clusterset, uid, stale_ttl, timing, limits } = settings;
+    let LedgerSettings { cluster, clusterset, uid, stale_ttl, trust, keys, timing, limits } = settings;
+    let trust = Trust { own: keys.as_ref().map(|keys| keys.own()).unwrap_or_default(), ..trust };
     let (desired, desired_rx) = watch::channel(None);
     let (own_tx, own) = watch::channel(None);
     let (published_tx, published) = watch::channel(None);
@@ -173,12 +179,13 @@ pub fn spawn(
     };
     let seed = env::random();
     let driver = Driver {
-        term: Term::new(me, timing, limits, stale_ttl, Ids::new(seed)),
+        term: Term::new(me, timing, limits, stale_ttl, trust, Ids::new(seed)),
         timing,
         jitter: Ids::new(!seed),
         ports: Arc::new(Ports {
             cloudmap: Arc::clone(&cloudmap),
-            registry: Registry::new(cloudmap, &clusterset).owned_by(&cluster, &uid),
+            registry: Registry::new(cloudmap, &clusterset).owned_by(&cluster, &uid).signed_with(keys.clone()),
+            keys,
             uid,
             record,
             leadership: Box::new(leadership),
@@ -317,6 +324,9 @@ impl Driver {
         let status = Status::of(&self.term, heads_error, self.ports.registry.bytes_read());
         self.status.send_if_modified(|held| {
             let changed = **held != status;
+            for (cluster, why) in status.ignored.iter().filter(|(id, why)| held.ignored.get(*id) != Some(*why)) {
+                warn!(%cluster, why, "a head is ignored");
+            }
             if changed {
                 *held = Arc::new(status);
             }
@@ -334,6 +344,7 @@ fn holds(leadership: &dyn Leadership) -> bool {
 struct Ports {
     cloudmap: Arc<dyn CloudMap>,
     uid: String,
+    keys: Option<Arc<Keys>>,
     registry: Registry,
     record: Arc<dyn RecordStore>,
     leadership: Box<dyn Leadership>,
@@ -369,8 +380,14 @@ impl Ports {
             Call::DeletePage { cluster, shard, page } => {
                 self.registry.delete_page(&cluster, shard, &page.to_string()).await
             }
-            Call::Depart { from } => depart(&self.cloudmap, &from, &self.uid, &*self.leadership).await,
+            Call::Depart { from } => {
+                depart(&self.cloudmap, &from, &self.uid, self.keys.clone(), &*self.leadership).await
+            }
             Call::RemoveFormer { cluster } => self.registry.remove_former(&cluster).await,
+            Call::PutCopy { head } => self.registry.put_copy(&head).await,
+            Call::Copy { cluster } => self.registry.copy(&cluster).await.map(Outcome::Copy),
+            Call::Announce => self.registry.announce().await,
+            Call::Announced { cluster, uid } => self.registry.announced(&cluster, &uid).await.map(Outcome::Announced),
             Call::Creator { cluster } => self.registry.creator(&cluster).await.map(Outcome::Creator),
         };
         (id, outcome.unwrap_or_else(Outcome::Failed))
@@ -382,13 +399,16 @@ impl Ports {
 pub(super) struct ParsedHeads(BTreeMap<Arc<str>, (crate::cloudmap::Attributes, Arc<super::head::Head>)>);
 
 impl ParsedHeads {
-    pub(super) fn parse(&mut self, instances: Vec<crate::cloudmap::Instance>) -> Heads {
+    pub(super) fn parse(&mut self, instances: Vec<crate::cloudmap::Instance>, scope: Scope<'_>) -> Heads {
         let mut before = std::mem::take(&mut self.0);
         let mut heads = Heads::new();
         for instance in instances {
             let parsed = match before.remove(&instance.id) {
                 Some((attributes, head)) if attributes == instance.attributes => Ok(head),
-                _ => super::head::Head::from_instance(&instance).map(Arc::new),
+                _ => super::head::Head::from_instance(&instance).map(|head| {
+                    let signer = trust::signer(&instance.attributes, &head, scope);
+                    Arc::new(super::head::Head { signer, ..head })
+                }),
             };
             if let Ok(head) = &parsed {
                 self.0.insert(instance.id.clone(), (instance.attributes, head.clone()));

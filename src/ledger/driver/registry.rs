@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc,
+        Arc, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -17,8 +17,8 @@ use tokio::{
 use super::ParsedHeads;
 use crate::{
     cloudmap::{
-        CloudMap, CreateService, Discovery, Error, ErrorKind, Lane, Namespace, NamespaceKind, NewService, OperationId,
-        OperationState, Service,
+        CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Looks, Namespace, NamespaceKind,
+        NewService, OperationId, OperationState, Service,
     },
     ledger::{
         CLUSTERS, OWNER,
@@ -27,14 +27,12 @@ use crate::{
         namespace_name,
         page::StoredPage,
         service_name, tags,
+        trust::{self, Announced, COPY_INSTANCE, KEY_INSTANCE, Keys, Scope},
         writer::Heads,
     },
     model::{ClusterId, ClusterSetId},
 };
 
-/// First look at an operation. Most take 100 ms to 3 s; the first look is early because a change waits for it.
-const FIRST_POLL: Duration = Duration::from_millis(60);
-const LAST_POLL: Duration = Duration::from_secs(1);
 /// An operation that takes longer has an unknown outcome.
 const OPERATION_LIMIT: Duration = Duration::from_mins(1);
 
@@ -46,6 +44,8 @@ pub(in crate::ledger) struct Registry {
     cloudmap: Arc<dyn CloudMap>,
     clusterset: ClusterSetId,
     me: Option<(ClusterId, String)>,
+    /// What heads are signed with, if they are.
+    keys: Option<Arc<Keys>>,
     namespace: Mutex<Option<Namespace>>,
     /// Service ids by name.
     services: Mutex<BTreeMap<String, Arc<str>>>,
@@ -59,6 +59,7 @@ pub(in crate::ledger) struct Registry {
     crowded: AtomicBool,
     heads: Mutex<ParsedHeads>,
     bytes_read: AtomicU64,
+    looks: std::sync::Mutex<Looks>,
 }
 
 impl From<Error> for Failure {
@@ -77,6 +78,7 @@ impl Registry {
             cloudmap,
             clusterset: clusterset.clone(),
             me: None,
+            keys: None,
             namespace: Mutex::default(),
             services: Mutex::default(),
             owned: Mutex::default(),
@@ -85,11 +87,16 @@ impl Registry {
             crowded: AtomicBool::new(false),
             heads: Mutex::default(),
             bytes_read: AtomicU64::new(0),
+            looks: std::sync::Mutex::new(Looks::often()),
         }
     }
 
     pub(in crate::ledger) fn owned_by(self, cluster: &ClusterId, uid: &str) -> Self {
         Self { me: Some((cluster.clone(), uid.to_owned())), ..self }
+    }
+
+    pub(in crate::ledger) fn signed_with(self, keys: Option<Arc<Keys>>) -> Self {
+        Self { keys, ..self }
     }
 
     pub(super) fn bytes_read(&self) -> u64 {
@@ -264,7 +271,7 @@ impl Registry {
                  that left are listed by `cloudmap-mcs ledger show` and removed by `cloudmap-mcs purge --cluster ID`"
             )));
         }
-        let heads = self.heads.lock().await.parse(discovery.instances);
+        let heads = self.heads.lock().await.parse(discovery.instances, self.scope(&namespace));
         let crowded = heads.len() >= CROWDED;
         if crowded && !self.crowded.swap(crowded, Ordering::Relaxed) {
             let left = heads.values().flatten().filter(|head| !head.is_live()).count();
@@ -321,7 +328,65 @@ impl Registry {
                 return Ok(taken);
             }
         }
-        self.register(CLUSTERS, &head.to_instance()).await
+        let instance = match &self.keys {
+            Some(keys) => trust::sign(head, &keys.current, self.scope(&self.ensure_namespace().await?)),
+            None => head.to_instance(),
+        };
+        self.register(CLUSTERS, &instance).await
+    }
+
+    fn scope<'a>(&'a self, namespace: &'a Namespace) -> Scope<'a> {
+        Scope { clusterset: self.clusterset.as_str(), namespace: &namespace.id }
+    }
+
+    /// R9: the key that a cluster announces, if it can be read.
+    pub(super) async fn announced(&self, cluster: &str, uid: &str) -> Result<Option<Announced>, Failure> {
+        let found = self.announcement(cluster, KEY_INSTANCE).await?;
+        Ok(found.and_then(|instance| Announced::from_instance(&instance, uid)))
+    }
+
+    /// R9: the copy of a cluster's head in its own service, if it can be read.
+    pub(super) async fn copy(&self, cluster: &str) -> Result<Option<Arc<Head>>, Failure> {
+        let namespace = self.known_namespace().await?;
+        let found = self.announcement(cluster, COPY_INSTANCE).await?;
+        let head = found.and_then(|instance| trust::read_copy(&instance, cluster, self.scope(&namespace)));
+        Ok(head.map(Arc::new))
+    }
+
+    /// Writes the copy of the own head. `Taken` like [`put_head`](Self::put_head).
+    pub(super) async fn put_copy(&self, head: &Head) -> Result<Outcome, Failure> {
+        let (Some((cluster, _)), Some(keys)) = (&self.me, &self.keys) else { return Ok(Outcome::Done) };
+        if let Some(taken) = self.taken(0).await? {
+            return Ok(taken);
+        }
+        let signed = trust::sign(head, &keys.current, self.scope(&self.ensure_namespace().await?));
+        self.register(&service_name(cluster.as_str(), 0), &trust::copy(signed)).await
+    }
+
+    /// One of the two instances in a cluster's own service that are no pages.
+    async fn announcement(&self, cluster: &str, id: &str) -> Result<Option<Instance>, Failure> {
+        let namespace = self.known_namespace().await?;
+        let query = BTreeMap::from([("f".to_owned(), KEY_INSTANCE.to_owned())]);
+        match self.discover(&namespace.http_name, &service_name(cluster, 0), &query).await {
+            Err(Error { kind: ErrorKind::NotFound, .. }) => Ok(None),
+            found => Ok(found?.instances.into_iter().find(|instance| *instance.id == *id)),
+        }
+    }
+
+    /// R9: announces the own key, unless it is there. `Taken` like [`put_head`](Self::put_head).
+    pub(super) async fn announce(&self) -> Result<Outcome, Failure> {
+        let (Some((cluster, _)), Some(keys)) = (&self.me, &self.keys) else { return Ok(Outcome::Done) };
+        let instance = keys.to_instance();
+        let found = self.announcement(cluster.as_str(), KEY_INSTANCE).await?;
+        if found.is_some_and(|found| {
+            instance.attributes.iter().all(|(key, value)| found.attributes.get(key) == Some(value))
+        }) {
+            return Ok(Outcome::Done);
+        }
+        if let Some(taken) = self.taken(0).await? {
+            return Ok(taken);
+        }
+        self.register(&service_name(cluster.as_str(), 0), &instance).await
     }
 
     /// Writes a page, like [`put_head`](Self::put_head).
@@ -333,7 +398,7 @@ impl Registry {
         self.register(&service_name(cluster.as_str(), shard), &page.to_instance()).await
     }
 
-    async fn register(&self, service: &str, instance: &crate::cloudmap::Instance) -> Result<Outcome, Failure> {
+    async fn register(&self, service: &str, instance: &Instance) -> Result<Outcome, Failure> {
         let id = self.service_id(service).await?;
         match self.cloudmap.register_instance(&id, instance, Lane::Ledger).await {
             Ok(operation) => self.wait_for(operation).await.map(|()| Outcome::Done),
@@ -360,7 +425,12 @@ impl Registry {
             return Ok(taken);
         }
         let id = self.service_id(&service_name(cluster, shard)).await?;
-        match self.cloudmap.deregister_instance(&id, page, Lane::Ledger).await {
+        self.remove(&id, page).await
+    }
+
+    /// Deregisters an instance. One that is gone counts as a success.
+    async fn remove(&self, service: &str, instance: &str) -> Result<Outcome, Failure> {
+        match self.cloudmap.deregister_instance(service, instance, Lane::Ledger).await {
             Ok(operation) => self.wait_for(operation).await.map(|()| Outcome::Done),
             Err(Error { kind: ErrorKind::NotFound, .. }) => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
@@ -383,6 +453,10 @@ impl Registry {
                 }
                 found => drop(found?),
             }
+            if *service.name == *service_name(cluster, 0) {
+                self.remove(&service.id, KEY_INSTANCE).await?;
+                self.remove(&service.id, COPY_INSTANCE).await?;
+            }
             match self.cloudmap.delete_service(&service.id).await {
                 Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
                 _ => self.forget_service(&service.name).await,
@@ -394,11 +468,7 @@ impl Registry {
             return Ok(Outcome::Done);
         }
         let clusters = self.service_id(CLUSTERS).await?;
-        match self.cloudmap.deregister_instance(&clusters, cluster, Lane::Ledger).await {
-            Ok(operation) => self.wait_for(operation).await.map(|()| Outcome::Done),
-            Err(Error { kind: ErrorKind::NotFound, .. }) => Ok(Outcome::Done),
-            Err(error) => Err(error.into()),
-        }
+        self.remove(&clusters, cluster).await
     }
 
     /// R2: who created the exports service of a cluster id.
@@ -430,11 +500,18 @@ impl Registry {
     /// Waits for the end of an operation.
     async fn wait_for(&self, operation: OperationId) -> Result<(), Failure> {
         let deadline = Instant::now() + OPERATION_LIMIT;
-        let mut pause = FIRST_POLL;
+        let began = Instant::now();
+        let looks = || self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pause = looks().first();
+        let mut at_first = true;
         loop {
             sleep(pause).await;
+            let looked = began.elapsed();
             match self.cloudmap.operation(&operation, Lane::Ledger).await {
-                Ok(OperationState::Succeeded { .. }) => return Ok(()),
+                Ok(OperationState::Succeeded { .. }) => {
+                    looks().ended(looked, at_first);
+                    return Ok(());
+                }
                 Ok(OperationState::Failed { code, message }) => {
                     return Err(failure(format!("the operation {operation} failed with {code}: {message}")));
                 }
@@ -445,7 +522,8 @@ impl Registry {
                 let message = format!("the operation {operation} is not finished after {OPERATION_LIMIT:?}");
                 return Err(Failure { message, uncertain: true });
             }
-            pause = pause.mul_f64(1.4).min(LAST_POLL);
+            at_first = false;
+            pause = looks().again(began.elapsed());
         }
     }
 }

@@ -161,7 +161,7 @@ async fn people_read_every_cluster_and_what_is_wrong_with_it() {
 async fn belongings_are_those_of_the_cluster_that_was_asked_for() {
     let cloudmap = Fake::new();
     let (blue, green) = (start(&cloudmap, "blue", "uid-blue"), start(&cloudmap, "green", "uid-green"));
-    publish(&blue, &state(400)).await;
+    publish(&blue, &state(2_000)).await;
     publish(&green, &state(1)).await;
     let ask = async |cluster: Option<&str>| {
         let cluster = cluster.map(|cluster| cluster.parse().unwrap());
@@ -184,16 +184,16 @@ async fn belongings_are_those_of_the_cluster_that_was_asked_for() {
 async fn a_cluster_that_died_is_forgotten_and_one_that_lives_comes_back() {
     let cloudmap = Fake::new();
     let (blue, green) = (start(&cloudmap, "blue", "uid-blue"), start(&cloudmap, "green", "uid-green"));
-    publish(&blue, &state(400)).await;
-    sees(&green, "blue", &state(400)).await;
+    publish(&blue, &state(2_000)).await;
+    sees(&green, "blue", &state(2_000)).await;
     let forget = async |cluster: &str| {
         show::forget(Arc::new(cloudmap.clone()), &"prod".parse().unwrap(), &cluster.parse().unwrap()).await
     };
     assert_eq!(forget("red").await, Err(show::Error::NoHead("red".to_owned())));
     // It is alive: what was said in its name does not last.
     assert!(forget("blue").await.unwrap() > 5);
-    publish(&blue, &state(401)).await;
-    sees(&green, "blue", &state(401)).await;
+    publish(&blue, &state(2_001)).await;
+    sees(&green, "blue", &state(2_001)).await;
     drop(blue);
 
     let pages = service(&cloudmap, "exports-0.blue");
@@ -361,7 +361,7 @@ async fn who_goes_to_no_clusterset_has_left_the_former_one_after_a_while() {
     sees(&green, "blue", &state(400)).await;
     sees(&blue, "green", &state(1)).await;
     drop(blue);
-    let alone = local::spawn(blues.clone(), Always, Arc::new(cloudmap.clone()), "uid-blue");
+    let alone = local::spawn(blues.clone(), Always, Arc::new(cloudmap.clone()), "uid-blue", None);
     // The property may come back.
     tokio::time::sleep(Duration::from_mins(9)).await;
     sees(&green, "blue", &state(400)).await;
@@ -384,7 +384,7 @@ async fn a_copy_of_a_cluster_ends_no_membership_in_which_the_original_goes_on() 
     publish(&blue, &state(1)).await;
     let copies = || Arc::new(Stored(std::sync::Mutex::new(blues.0.lock().unwrap().clone()), false.into()));
     let [alone, elsewhere] = [copies(), copies()];
-    let kept = local::spawn(alone.clone(), Always, Arc::new(cloudmap.clone()), "uid-blue");
+    let kept = local::spawn(alone.clone(), Always, Arc::new(cloudmap.clone()), "uid-blue", None);
     let settings = LedgerSettings::new("blue".parse().unwrap(), "test".parse().unwrap(), "uid-blue");
     let other = spawn(settings, Arc::new(cloudmap.clone()), elsewhere.clone(), Always, std::future::pending());
     publish(&other, &state(2)).await;

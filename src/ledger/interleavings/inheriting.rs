@@ -78,8 +78,8 @@ fn a_base_that_lost_a_page_is_given_up_but_not_the_registrations_that_can_still_
     let (old, map) = with_registrations(&mut world);
     drop(old);
     let readable = |page: &Arc<StoredPage>| {
-        let pairs = crate::ledger::page::decode_pairs(&page.bytes);
-        pairs.is_ok_and(|pairs| !pairs.is_empty() && pairs.iter().all(|(key, _)| !key.starts_with('!')))
+        let changes = crate::ledger::page::decode_changes(&page.bytes);
+        changes.is_ok_and(|changes| !changes.is_empty() && changes.iter().all(|(key, _)| !key.starts_with('!')))
     };
     let pages = world.pages.get_mut(&("blue".into(), 0)).unwrap();
     let lost = pages.iter().find(|(_, page)| readable(page)).map(|(id, _)| id.clone()).unwrap();

@@ -70,7 +70,7 @@ fn what_a_stalled_process_still_writes_does_not_bring_a_cluster_back() {
     pass(&mut world, &mut [&mut leader, &mut green], 60);
     // Pages alone are found as well.
     late.iter().filter(|call| !is_head(call)).for_each(|call| drop(world.make(&stalled, call)));
-    pass(&mut world, &mut [&mut leader, &mut green], 120);
+    pass(&mut world, &mut [&mut leader, &mut green], 150);
     assert!(!world.heads["blue"].is_live());
     assert_eq!((leader.term.writer().stage(), world.count_pages("blue")), (Stage::Left, 0));
     assert!(green.remote("blue").unwrap().left);

@@ -7,6 +7,8 @@ mod flushing;
 mod inheriting;
 mod leaving;
 mod reading;
+mod sustained;
+mod trusting;
 mod writing;
 
 use std::{
@@ -23,7 +25,8 @@ use super::{
     page::{PageId, StoredPage},
     remote::Remote,
     term::Term,
-    tree::{self, Cache},
+    trust::{Announced, Trust},
+    verify::{self, Cache},
     writer::{Heads, Now, WriterIdentity},
 };
 use crate::cluster::record::{Member, Position, Record};
@@ -36,6 +39,10 @@ struct World {
     now: Duration,
     creators: BTreeMap<(Arc<str>, u32), Arc<str>>,
     heads: BTreeMap<Arc<str>, Arc<Head>>,
+    /// What clusters announce.
+    keys: BTreeMap<Arc<str>, Announced>,
+    /// Copies of heads in the clusters' own services.
+    copies: BTreeMap<Arc<str>, Arc<Head>>,
     pages: BTreeMap<(Arc<str>, u32), Stored>,
     /// Every page that ever was written: what a head meant when it was sent.
     archive: Stored,
@@ -123,7 +130,8 @@ impl World {
                 Outcome::Pages(Arc::new(Pages { pages, truncated: false }))
             }
             Call::PutHead { head } => {
-                self.heads.insert(head.cluster.clone(), head);
+                let signer = by.trust.own.first().copied();
+                self.heads.insert(head.cluster.clone(), Arc::new(Head { signer, ..Head::clone(&head) }));
                 Outcome::Done
             }
             Call::PutPage { shard, page } => {
@@ -146,6 +154,18 @@ impl World {
                 self.heads.remove(&cluster);
                 Outcome::Done
             }
+            Call::Announce => {
+                let (key, former) = by.trust.own.split_first().unwrap();
+                self.keys.insert(own, Announced { key: *key, former: former.to_vec() });
+                Outcome::Done
+            }
+            Call::PutCopy { head } => {
+                let signer = by.trust.own.first().copied();
+                self.copies.insert(own, Arc::new(Head { signer, ..Head::clone(&head) }));
+                Outcome::Done
+            }
+            Call::Copy { cluster } => Outcome::Copy(self.copies.get(&cluster).cloned()),
+            Call::Announced { cluster, uid: _ } => Outcome::Announced(self.keys.get(&cluster).cloned()),
             Call::Creator { cluster } => Outcome::Creator(self.creators.get(&(cluster, 0)).map(ToString::to_string)),
         }
     }
@@ -153,7 +173,7 @@ impl World {
 
 /// The state that a head means, given these pages.
 fn meaning(head: &Head, pages: &Stored) -> Option<Map> {
-    let verified = tree::verify(&head.root, &Cache::default(), pages).ok()?;
+    let verified = verify::verify(&head.root, &Cache::default(), pages).ok()?;
     Some(head.delta.apply(&verified.map))
 }
 
@@ -163,6 +183,7 @@ struct Process {
     /// The API server that has its record and Lease.
     home: Arc<str>,
     me: WriterIdentity,
+    trust: Trust,
     term: Term,
     /// Calls that hang, and which ones do.
     hanging: Vec<(CallId, Call)>,
@@ -182,7 +203,7 @@ fn timing() -> Timing {
 
 /// About five pairs a page and nine changes a delta.
 fn limits() -> Limits {
-    Limits { page_bytes: 120, delta_bytes: 200, index_entries: 4, compression: 0, ..Limits::default() }
+    Limits { page_bytes: 120, delta_bytes: 200, index_entries: 4, runs: 8, compression: 0, ..Limits::default() }
 }
 
 impl Process {
@@ -214,14 +235,27 @@ impl Process {
         limits: Limits,
         ttl: Option<Duration>,
     ) -> Self {
+        Self::start_trusting(world, home, me, timing, limits, ttl, Trust::default())
+    }
+
+    fn start_trusting(
+        world: &mut World,
+        home: Arc<str>,
+        me: WriterIdentity,
+        timing: &Timing,
+        limits: Limits,
+        ttl: Option<Duration>,
+        trust: Trust,
+    ) -> Self {
         let holder = world.leases.entry(home.clone()).or_default();
         *holder += 1;
         let number = *holder;
-        let term = Term::new(me.clone(), *timing, limits, ttl, Ids::new(u64::from(number)));
+        let term = Term::new(me.clone(), *timing, limits, ttl, trust.clone(), Ids::new(u64::from(number)));
         let mut process = Self {
             number,
             home,
             me,
+            trust,
             term,
             hanging: Vec::new(),
             hangs: |_| false,
@@ -341,7 +375,7 @@ fn with_pages(world: &mut World, cluster: &str, keys: u32) -> Process {
     leader.desire(world, &state(0..keys, 1));
     pass(world, &mut [&mut leader], 30);
     assert_eq!(world.read(cluster), Some(Map::clone(&state(0..keys, 1))));
-    assert!(world.heads[cluster].delta.is_empty() && world.count_pages(cluster) > 1);
+    assert!(world.heads[cluster].delta.is_empty() && world.count_pages(cluster) > 0);
     leader
 }
 

@@ -214,6 +214,9 @@ fn a_slow_tick_judges_after_the_same_time() {
     green.desire(&mut world, &state(0..3, 1));
     pass_by(&mut world, &mut [&mut blue, &mut green], tick, 24);
     assert_eq!(green.applies("blue"), Some(state(0..15, 1)));
+    // The silence begins with a head that was just written, not with a heartbeat of a while ago.
+    blue.desire(&mut world, &state(0..16, 1));
+    pass_by(&mut world, &mut [&mut blue, &mut green], tick, 1);
     let mut seconds = 0;
     while green.remote("blue").unwrap().stale.is_none() {
         pass_by(&mut world, &mut [&mut green], tick, 1);

@@ -1,6 +1,7 @@
 //! W0 to W7.
 
 use super::*;
+use crate::ledger::head::{Root, RootPage, RootRun};
 use crate::{
     ledger::{
         records::{self, Catalog},
@@ -181,8 +182,8 @@ fn a_head_that_hung_for_minutes_finds_its_pages_when_it_lands() {
     world.heads.insert("blue".into(), newer.clone());
     leader.sees = None;
     pass(&mut world, &mut [&mut leader], 300);
-    let verified = tree::verify(&newer.root, &Cache::default(), &world.archive).unwrap();
-    assert_eq!(world.count_pages("blue"), verified.tree.pages().count());
+    let verified = verify::verify(&newer.root, &Cache::default(), &world.archive).unwrap();
+    assert_eq!(world.count_pages("blue"), verified.layout.pages().count());
 }
 
 #[test]
@@ -193,13 +194,14 @@ fn pages_of_a_crashed_flush_look_newer_and_mean_nothing() {
     crashed.hangs = is_head;
     crashed.desire(&mut world, &state(0..60, 2));
     pass(&mut world, &mut [&mut crashed], 15);
-    let abandoned: Vec<PageId> = crashed
-        .hanging
-        .iter()
-        .filter_map(
-            |(_, call)| if let Call::PutHead { head } = call { Some(head.root.pages[0].id.clone()) } else { None },
-        )
-        .collect();
+    let abandoned: Vec<PageId> =
+        crashed
+            .hanging
+            .iter()
+            .filter_map(|(_, call)| {
+                if let Call::PutHead { head } = call { Some(head.root.runs[0].page().id.clone()) } else { None }
+            })
+            .collect();
     assert!(world.count_pages("blue") > live && !abandoned.is_empty());
     drop(crashed);
     let mut leader = Process::elect(&mut world, "blue");
@@ -212,7 +214,7 @@ fn pages_of_a_crashed_flush_look_newer_and_mean_nothing() {
     leader.desire(&mut world, &state(0..60, 2));
     pass(&mut world, &mut [&mut leader, &mut reader], 300);
     assert_eq!(reader.applies("blue"), Some(state(0..60, 2)));
-    assert!(world.heads["blue"].root.pages.iter().all(|page| page.id.flush.starts_with("2-")));
+    assert!(pages(&world.heads["blue"].root).all(|page| page.id.flush.starts_with("2-")));
     let mut pages = world.pages.values().flat_map(BTreeMap::keys);
     assert!(pages.all(|page| page.flush.starts_with("2-")));
 }
@@ -248,4 +250,8 @@ fn the_next_leader_knows_where_a_crashed_one_had_instances_left() {
     let catalog = Catalog::decode(next.term.own().unwrap());
     let target = registration(true).target;
     assert_eq!(catalog.registrations[&target], registration(true));
+}
+
+fn pages(root: &Root) -> impl Iterator<Item = &RootPage> {
+    root.pages.iter().chain(root.runs.iter().map(RootRun::page))
 }

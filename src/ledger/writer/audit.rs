@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Now, Writer};
 use crate::ledger::{
-    call::{CallId, Outbox, Outcome},
+    call::{Call, CallId, Outbox, Outcome},
     fetch::{Fetch, Progress},
     head::Head,
-    tree::Cache,
+    verify::Cache,
 };
 
 #[derive(Debug)]
@@ -15,11 +15,13 @@ pub(super) struct Audit {
     next: Duration,
     fetch: Option<Fetch>,
     failing_since: Option<Duration>,
+    /// The call that counts the own services.
+    count: Option<CallId>,
 }
 
 impl Audit {
     pub(super) fn new(next: Duration) -> Self {
-        Self { next, fetch: None, failing_since: None }
+        Self { next, fetch: None, failing_since: None, count: None }
     }
 }
 
@@ -30,6 +32,8 @@ impl Writer {
         if now.mono < audit.next || audit.fetch.is_some() {
             return;
         }
+        // A former leader may have claimed services that this one does not know: nobody else collects what is in them.
+        audit.count = Some(out.call(Call::Claim { shard: 0 }));
         let mut fetch = Fetch::new(self.me.cluster.clone(), head.root.clone(), Cache::default());
         let progress = fetch.advance(out);
         audit.fetch = Some(fetch);
@@ -37,6 +41,15 @@ impl Writer {
     }
 
     pub(super) fn audit_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
+        if self.run.audit.count.take_if(|count| *count == id).is_some() {
+            if let Outcome::Claimed { shards, .. } = outcome
+                && *shards > self.shards
+            {
+                self.shards = *shards;
+                self.run.garbage.expect(now.mono);
+            }
+            return true;
+        }
         let Some(fetch) = self.run.audit.fetch.as_mut().filter(|fetch| fetch.waits_for(id)) else { return false };
         let progress = fetch.on_outcome(outcome, out);
         self.audited(now, &progress);
@@ -47,7 +60,9 @@ impl Writer {
         let audit = &mut self.run.audit;
         match progress {
             Progress::Waiting => {}
-            Progress::Complete(_) => *audit = Audit::new(now.mono + self.timing.audit),
+            Progress::Complete(_) => {
+                *audit = Audit { count: audit.count, ..Audit::new(now.mono + self.timing.audit) };
+            }
             // A read that failed proves nothing about the pages.
             Progress::Unread(_) => {
                 audit.fetch = None;
@@ -61,7 +76,7 @@ impl Writer {
                 if now.mono.saturating_sub(since) > self.timing.audit_limit {
                     *audit = Audit::new(now.mono + self.timing.audit_limit);
                     self.error = Some(format!("the own ledger cannot be read ({why}); it is written again"));
-                    self.run.flush = None;
+                    (self.run.flush, self.run.compaction) = (None, None);
                     self.run.spare.clear();
                     self.run.rewrite = true;
                 }

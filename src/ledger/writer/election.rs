@@ -11,7 +11,8 @@ use crate::ledger::{
     head::Head,
     limits::{MAX_EPOCH_LEAP, Timing},
     records,
-    tree::{Cache, Tree, Verified},
+    runs::Layout,
+    verify::{Cache, Verified},
 };
 
 /// W2: the search for the state from which this leader starts.
@@ -29,6 +30,8 @@ pub(super) struct Search {
     /// Whether this cluster created the exports service of an id, once that is known.
     ours: BTreeMap<Arc<str>, bool>,
     asking: Option<(CallId, Arc<str>)>,
+    /// The call that reads the copy of the own head, which somebody hides.
+    copy: Option<CallId>,
     /// The newest own head that was seen does not verify: the registry went back, and the one that is there is looked for.
     gave_up: Option<Position>,
     fallback: Option<Arc<Head>>,
@@ -79,8 +82,8 @@ impl Stranger {
 impl Search {
     pub(super) fn new(now: Duration) -> Self {
         let (missed, salvage, ours, others) = Default::default();
-        let (last_miss, asking, former, gave_up, fallback, fetch) = Default::default();
-        Self { fetch, retry_at: now, missed, last_miss, former, others, ours, asking, gave_up, fallback, salvage }
+        let (copy, last_miss, asking, former, gave_up, fallback, fetch) = Default::default();
+        Self { fetch, retry_at: now, missed, last_miss, former, others, ours, asking, copy, gave_up, fallback, salvage }
     }
 
     /// The id under which somebody else writes in the name of this cluster.
@@ -97,6 +100,7 @@ impl Search {
     pub(super) fn waits_for(&self, id: CallId) -> bool {
         self.fetch.as_ref().is_some_and(|fetch| fetch.waits_for(id))
             || self.asking.as_ref().is_some_and(|(call, _)| *call == id)
+            || self.copy == Some(id)
     }
 
     fn missed(&mut self, now: Duration, max_step: Duration) {
@@ -195,6 +199,10 @@ impl Writer {
         }
         let own = heads.get(&self.me.cluster).and_then(|head| head.as_ref().ok());
         let own = own.filter(|head| head.uid == self.me.uid && head.is_live());
+        if own.is_none() && !self.keys.is_empty() && search.copy.is_none() && now.mono >= search.retry_at {
+            let cluster = self.me.cluster.clone();
+            search.copy = Some(out.call(crate::ledger::call::Call::Copy { cluster }));
+        }
         if let Some(gave_up) = search.gave_up {
             search.fallback = own.filter(|head| head.position < gave_up).cloned().or(search.fallback.take());
         }
@@ -213,8 +221,7 @@ impl Writer {
         }
         match search.sought(best.as_ref()) {
             Some(head) if !head.is_live() => {
-                let tree = Tree::empty(head.root.shards);
-                self.start(now, Arc::default(), tree);
+                self.start(now, Arc::default(), Layout::empty(head.root.shards));
                 self.run.written = head.written;
             }
             None if self.created || gives_up => self.start_baseless(now, Arc::default()),
@@ -254,6 +261,24 @@ impl Writer {
             }
             return;
         }
+        if search.copy.take_if(|call| *call == id).is_some() {
+            search.retry_at = now.mono + self.timing.retry_min;
+            match outcome {
+                Outcome::Copy(Some(head))
+                    if head.uid == self.me.uid && head.signer.is_some_and(|signer| self.keys.contains(&signer)) =>
+                {
+                    if self.best.as_ref().is_none_or(|best| best.position < head.position) {
+                        self.best = Some(head.clone());
+                    }
+                }
+                Outcome::Copy(_) => {}
+                outcome => {
+                    search.unread();
+                    self.note(outcome);
+                }
+            }
+            return;
+        }
         let Some(fetch) = &mut search.fetch else { return };
         let progress = fetch.on_outcome(outcome, out);
         if let Progress::Unread(_) = progress {
@@ -283,9 +308,9 @@ impl Writer {
             Progress::Complete(verified) => {
                 let Some(fetch) = search.fetch.take() else { return };
                 let best = self.best.as_ref().filter(|best| best.uid == self.me.uid);
-                let read = |head: &Arc<Head>| head.root == verified.tree.root && *fetch.cluster() == head.cluster;
+                let read = |head: &Arc<Head>| head.root == verified.layout.root() && *fetch.cluster() == head.cluster;
                 let Some(head) = search.sought(best).filter(read) else { return };
-                let Verified { tree, map, cache: _ } = *verified;
+                let Verified { layout, map, cache: _ } = *verified;
                 if head.delta.check().is_err() {
                     return search.missed(now.mono, self.timing.max_step);
                 }
@@ -296,16 +321,19 @@ impl Writer {
                     self.run.written = head.written;
                     return;
                 }
-                self.start(now, Arc::new(map), tree);
+                self.start(now, Arc::new(map), layout);
                 (self.run.inherited, self.run.written) = (said.clone(), head.written);
                 self.run.sent = Some(Sent { map: said, delta: head.delta.clone(), generation: 0 });
             }
         }
     }
 
-    fn start(&mut self, now: Now, base: Arc<Map>, tree: Tree) {
-        self.shards = self.shards.max(tree.root.shards);
-        self.run = Run::new(base, tree, now.mono, &self.timing);
+    fn start(&mut self, now: Now, base: Arc<Map>, layout: Layout) {
+        self.shards = self.shards.max(layout.shards);
+        self.run = Run::new(base, layout, now.mono, &self.timing);
+        if self.created {
+            self.run.garbage.created(0, now.mono);
+        }
         self.created = false;
         self.error = None;
         self.phase = Phase::Run;
@@ -314,7 +342,7 @@ impl Writer {
     /// No head is sent before a full flush. `inherited` is what is nevertheless known of the previous state.
     fn start_baseless(&mut self, now: Now, inherited: Arc<Map>) {
         let shards = self.best.as_ref().filter(|best| best.uid == self.me.uid).map_or(1, |best| best.root.shards);
-        self.start(now, Arc::default(), Tree::empty(shards));
+        self.start(now, Arc::default(), Layout::empty(shards));
         self.run.inherited = inherited;
         self.run.baseless = true;
     }

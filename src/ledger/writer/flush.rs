@@ -1,160 +1,83 @@
-//! W5: pages for a new base, so that the delta becomes empty again.
+//! W5: the delta becomes pages that are appended to the base, so that the delta is empty again.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::{
+    Now, Writer,
+    publish::Sent,
+    upload::{Progress, Upload},
 };
-
-use super::{Now, Writer, publish::Sent};
 use crate::ledger::{
     Map,
-    call::{Call, CallId, Outbox, Outcome, Pages},
-    head::Delta,
-    page::{PageId, StoredPage},
-    tree::{self, Plan, Tree},
+    call::{Call, CallId, Outbox, Outcome},
+    head::{Delta, MAX_SHARDS},
+    page::PageId,
+    runs::{self, Appended, Layout, Runs},
 };
 
 /// The delta is flushed above this share of its room.
 const FULL_ENOUGH: f64 = 0.6;
-/// Up to this many flushes of a shard are read one by one.
-const FEW_FLUSHES: usize = 4;
 /// How many times in a row a flush is repeated instead of replacing a state that may be newer.
 const MOST_DISCARDED: u32 = 3;
 
 /// How many flushes may follow each other at once after a pause.
-const FLUSH_BURST: u32 = 3;
+const FLUSH_BURST: u32 = 4;
 
 /// One flush, from its snapshot to its visible pages.
 #[derive(Debug)]
 pub(super) struct Flush {
-    id: Arc<str>,
-    started: Duration,
-    /// When it last made progress.
-    progressed: Duration,
+    upload: Upload,
     snapshot: Arc<Map>,
     generation: u64,
-    tree: Tree,
-    /// The pages that it writes, and those that abandoned flushes have already written.
-    pages: BTreeMap<PageId, (u32, Arc<StoredPage>)>,
-    /// A successful operation does not mean that the page is visible. No head may name the pages before a discovery
-    /// showed all of them.
-    unseen: BTreeSet<PageId>,
-    looks: BTreeSet<CallId>,
-    next_look: Duration,
-    step: Step,
-}
-
-#[derive(Debug)]
-enum Step {
-    /// Listing the shards to be written, to see whether there is room.
-    List {
-        calls: BTreeMap<CallId, u32>,
-        listed: BTreeMap<u32, Arc<Pages>>,
-    },
-    /// Claiming a further shard.
-    Grow {
-        call: CallId,
-    },
-    Write {
-        waiting: Vec<PageId>,
-        /// With the times when they were made.
-        calls: BTreeMap<CallId, (PageId, Duration)>,
-        retries: Vec<(Duration, PageId)>,
-        written: BTreeSet<PageId>,
-    },
-    See,
+    /// Whether nothing of the base counts.
+    anew: bool,
+    appended: Appended,
 }
 
 impl Flush {
     pub(super) fn has(&self, page: &PageId) -> bool {
-        self.pages.contains_key(page)
+        self.upload.has(page)
     }
+}
 
-    fn is_new(&self, page: &PageId) -> bool {
-        page.flush == self.id
-    }
-
-    /// Looks for pages that were not seen yet. A page that exists is written, whatever became of its operation.
-    fn look(&mut self, now: Now, cluster: &Arc<str>, out: &mut Outbox) {
-        if !self.looks.is_empty() {
-            return;
-        }
-        if now.mono < self.next_look {
-            return out.wake_at(self.next_look);
-        }
-        let mut flushes = BTreeMap::<u32, BTreeSet<Arc<str>>>::new();
-        for page in &self.unseen {
-            flushes.entry(self.pages[page].0).or_default().insert(page.flush.clone());
-        }
-        for (shard, flushes) in flushes {
-            let each = flushes.len() <= FEW_FLUSHES;
-            let asked = if each { flushes.into_iter().map(Some).collect() } else { vec![None] };
-            for flush in asked {
-                self.looks.insert(out.call(Call::ReadPages { cluster: cluster.clone(), shard, flush }));
-            }
-        }
-    }
-
-    fn seen(&mut self, now: Now, found: &Pages, out: &mut Outbox) {
-        for found in &found.pages {
-            if self.pages.get(&found.id).is_some_and(|(_, page)| page.digest == found.digest)
-                && self.unseen.remove(&found.id)
-            {
-                self.progressed = now.mono;
-            }
-        }
-        if let Step::Write { waiting, calls, retries, .. } = &mut self.step {
-            waiting.retain(|page| self.unseen.contains(page));
-            retries.retain(|(_, page)| self.unseen.contains(page));
-            calls.retain(|call, (page, _)| {
-                let waits = self.unseen.contains(page);
-                if !waits {
-                    out.cancel(*call);
-                }
-                waits
-            });
-        }
-    }
+/// Claiming further services.
+#[derive(Debug, Default)]
+pub(super) struct Growth {
+    /// How many services there should be.
+    wanted: u32,
+    call: Option<CallId>,
+    retry_at: Duration,
 }
 
 impl Writer {
     pub(super) fn flush(&mut self, now: Now, out: &mut Outbox) {
+        self.grow(now, out);
         let Some(flush) = &mut self.run.flush else { return self.start_flush(now, out) };
-        if now.mono.saturating_sub(flush.progressed) >= self.timing.flush_limit {
-            return self.abandon_flush(now, "the ledger's pages cannot be written; there was no progress for minutes");
-        }
-        out.wake_at(flush.progressed + self.timing.flush_limit);
-        match &mut flush.step {
-            Step::Write { waiting, calls, retries, .. } => {
-                waiting.extend(retries.extract_if(.., |(at, _)| *at <= now.mono).map(|(_, page)| page));
-                while calls.len() < self.limits.flush_concurrency
-                    && let Some(id) = waiting.pop()
-                {
-                    let (shard, page) = &flush.pages[&id];
-                    self.run.garbage.issue(*shard, &id, now.mono);
-                    self.run.figures.page_writes += 1;
-                    let call = out.call(Call::PutPage { shard: *shard, page: page.clone() });
-                    calls.insert(call, (id, now.mono));
-                }
-                for (at, _) in retries.iter() {
-                    out.wake_at(*at);
-                }
-                let overdue = calls.values().map(|(_, made)| *made + self.timing.overdue).min();
-                if waiting.is_empty() && calls.is_empty() && retries.is_empty() {
-                    flush.step = Step::See;
-                    flush.next_look = now.mono;
-                    self.flush(now, out);
-                } else if !retries.is_empty() || overdue.is_some_and(|overdue| now.mono >= overdue) {
-                    flush.look(now, &self.me.cluster, out);
-                } else if let Some(overdue) = overdue {
-                    out.wake_at(overdue);
-                }
+        let (most, garbage) = (self.limits.flush_concurrency, &mut self.run.garbage);
+        match flush.upload.advance(now, most, &self.timing, &self.me.cluster, garbage, out) {
+            Progress::Working => {}
+            Progress::Seen => self.finish_flush(now, out),
+            Progress::Stuck => {
+                let stuck = self.run.flush.take().map(|flush| flush.upload);
+                self.abandon(stuck);
+                self.space_flushes(now);
             }
-            Step::See if flush.unseen.is_empty() => self.finish_flush(now, out),
-            Step::See => flush.look(now, &self.me.cluster, out),
-            Step::List { .. } | Step::Grow { .. } => {}
         }
+    }
+
+    /// Gives an upload up. What it has written can be used by another one.
+    pub(super) fn abandon(&mut self, stuck: Option<Upload>) {
+        if let Some(stuck) = stuck {
+            stuck.spare(&mut self.run.spare);
+        }
+        self.error = Some("the ledger's pages cannot be written; there was no progress for minutes".to_owned());
+        self.run.figures.flushes_abandoned += 1;
+    }
+
+    /// An id for pages, which is never used again.
+    pub(super) fn flush_id(&mut self) -> Arc<str> {
+        self.run.flushes += 1;
+        format!("{}-{}-{:08x}", self.epoch, self.run.flushes, self.ids.next() as u32).into()
     }
 
     fn start_flush(&mut self, now: Now, out: &mut Outbox) {
@@ -172,178 +95,122 @@ impl Writer {
             return out.wake_at(self.run.next_flush);
         }
         let Some(snapshot) = self.desired.clone() else { return };
-        self.run.flushes += 1;
-        let id: Arc<str> = format!("{}-{}-{:08x}", self.epoch, self.run.flushes, self.ids.next() as u32).into();
-        let previous = (!anew).then_some((&self.run.tree, &*self.run.base));
-        let written = |shard, digest| self.run.spare.get(&(shard, digest)).cloned();
-        let plan = tree::plan(previous, written, &snapshot, &id, self.run.tree.root.shards, &self.limits);
-        let Plan { tree, pages } = match plan {
-            Ok(plan) => plan,
+        let Some(mut free) = self.free(now) else { return self.run.garbage.expect(now.mono) };
+        let id = self.flush_id();
+        let everything = anew.then(|| Delta::between(&Map::new(), &snapshot, self.limits.compression));
+        let none = Runs::default();
+        let Some(measured) = self.run.measured.as_ref() else { return };
+        let (delta, runs) = match &everything {
+            Some(everything) => (everything, &none),
+            None => (&*measured.delta, &self.run.layout.runs),
+        };
+        let packed = match runs::pack(delta.changes(), &self.limits) {
+            Ok(packed) => packed,
             Err(error) => {
                 self.error = Some(error.to_string());
                 self.run.next_flush = now.mono + self.timing.quiet;
                 return;
             }
         };
+        let written = |digest| {
+            let spare = self.run.spare.range((digest, 0)..=(digest, u32::MAX)).next();
+            spare.map(|((_, shard), page)| (*shard, page.clone()))
+        };
+        let mut last = None;
+        let place = || place(&mut free, &mut last);
+        let Some(mut appended) = runs.plan(packed, &id, written, place, &self.limits) else {
+            return self.wait_for_room(now);
+        };
         if anew {
             self.run.figures.full_flushes += 1;
         }
-        let mut flush = Flush {
-            id,
-            started: now.mono,
-            progressed: now.mono,
-            snapshot,
-            generation: self.generation,
-            tree,
-            unseen: pages.iter().map(|(_, page)| page.id.clone()).collect(),
-            pages: pages.into_iter().map(|(shard, page)| (page.id.clone(), (shard, page))).collect(),
-            looks: BTreeSet::new(),
-            next_look: now.mono,
-            step: Step::List { calls: BTreeMap::new(), listed: BTreeMap::new() },
-        };
-        let new = flush.pages.iter().filter(|(id, _)| flush.is_new(id));
-        let shards: BTreeSet<u32> = new.map(|(_, (shard, _))| *shard).filter(|s| *s < self.shards).collect();
-        if shards.is_empty() {
-            self.run.flush = Some(flush);
-            return self.grow_or_write(now, out);
-        }
-        let cluster = &self.me.cluster;
-        let list = |shard| (out.call(Call::ReadPages { cluster: cluster.clone(), shard, flush: None }), shard);
-        flush.step = Step::List { calls: shards.into_iter().map(list).collect(), listed: BTreeMap::new() };
-        self.run.flush = Some(flush);
-    }
-
-    /// All shards are listed. Checks whether there is room for the new pages beside live ones, garbage and writes in
-    /// flight.
-    fn check_room(&mut self, now: Now, out: &mut Outbox) {
-        let Some(flush) = &self.run.flush else { return };
-        let Step::List { listed, .. } = &flush.step else { return };
-        let room = listed.iter().all(|(shard, listing)| {
-            let new = flush.pages.iter().filter(|(id, (of, _))| of == shard && flush.is_new(id)).count();
-            !listing.truncated && self.run.garbage.occupied(*shard, listing, now.mono) + new <= self.limits.pages
-        });
-        if room {
-            self.grow_or_write(now, out);
-        } else {
-            self.run.figures.flush_quota_waits += 1;
-            self.error = Some("the ledger waits for room; garbage pages are being deleted".to_owned());
-            self.run.garbage.hurry(now.mono);
-            self.drop_flush(now);
-        }
-    }
-
-    fn grow_or_write(&mut self, now: Now, out: &mut Outbox) {
-        let Some(flush) = &mut self.run.flush else { return };
-        if flush.tree.root.shards > self.shards {
-            flush.step = Step::Grow { call: out.call(Call::Claim { shard: self.shards }) };
-            return;
-        }
-        let waiting = flush.pages.keys().rev().filter(|id| flush.is_new(id)).cloned().collect();
-        let (calls, retries, written) = Default::default();
-        flush.step = Step::Write { waiting, calls, retries, written };
-        flush.progressed = now.mono;
+        let upload = Upload::new(id, std::mem::take(&mut appended.pages), now.mono);
+        self.run.flush = Some(Flush { upload, snapshot, generation: self.generation, anew, appended });
         self.flush(now, out);
     }
 
-    pub(super) fn flush_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
-        let retry_at = now.mono + self.timing.retry_min / 2 + self.timing.retry_min.mul_f64(self.fraction());
-        let Some(flush) = &mut self.run.flush else { return false };
-        if flush.looks.remove(&id) {
-            flush.next_look = now.mono + self.timing.see;
-            if let Outcome::Pages(pages) = outcome {
-                flush.seen(now, pages, out);
-            }
-            return true;
-        }
-        match &mut flush.step {
-            Step::List { calls, listed } => {
-                let Some(shard) = calls.remove(&id) else { return false };
-                let Outcome::Pages(pages) = outcome else {
-                    self.note(outcome);
-                    self.drop_flush(now);
-                    return true;
-                };
-                listed.insert(shard, pages.clone());
-                if calls.is_empty() {
-                    self.check_room(now, out);
-                }
-            }
-            Step::Grow { call } => {
-                if *call != id {
-                    return false;
-                }
-                match outcome {
-                    Outcome::Claimed { .. } => {
-                        self.shards += 1;
-                        self.grow_or_write(now, out);
-                    }
-                    Outcome::Taken { owner } => {
-                        let service = super::super::service_name(&self.me.cluster, self.shards);
-                        self.abandon_flush(now, &format!("the service {service} belongs to {owner}"));
-                    }
-                    outcome => {
-                        self.note(outcome);
-                        self.drop_flush(now);
-                    }
-                }
-            }
-            Step::Write { calls, retries, written, .. } => {
-                let Some((page, _)) = calls.remove(&id) else { return false };
-                if matches!(outcome, Outcome::Done) {
-                    written.insert(page);
-                    flush.progressed = now.mono;
-                } else {
-                    // The page is immutable, so writing it again under its id is harmless.
-                    retries.push((retry_at, page));
-                    self.note(outcome);
-                }
-            }
-            Step::See => return false,
-        }
-        true
+    /// How many pages each shard has room for beside live ones, garbage and writes in flight; `None` while that is not
+    /// known. Somebody else may write as well, so that where room is short an old listing does not count.
+    pub(super) fn free(&self, now: Now) -> Option<BTreeMap<u32, usize>> {
+        let free = |shard| {
+            let (listed, occupied) = self.run.garbage.occupied(shard, now.mono)?;
+            let known = now.mono.saturating_sub(listed) <= self.timing.collect || occupied <= self.limits.pages / 4 * 3;
+            known.then(|| (shard, self.limits.pages.saturating_sub(occupied)))
+        };
+        (0..self.shards).map(free).collect()
     }
 
-    /// Whether a call claims a further service for the running flush.
+    /// There is no room for pages: garbage goes at once, and a further service comes.
+    pub(super) fn wait_for_room(&mut self, now: Now) {
+        self.run.figures.flush_quota_waits += 1;
+        self.error = Some("the ledger waits for room; garbage pages are being deleted".to_owned());
+        self.run.garbage.expect(now.mono);
+        self.want_shards(self.shards + 1);
+        self.space_flushes(now);
+    }
+
+    /// There should be so many services, or the next power of two.
+    pub(super) fn want_shards(&mut self, shards: u32) {
+        self.run.growth.wanted = self.run.growth.wanted.max(shards.next_power_of_two().min(MAX_SHARDS));
+    }
+
+    /// Claims services one by one.
+    fn grow(&mut self, now: Now, out: &mut Outbox) {
+        let growth = &mut self.run.growth;
+        if self.shards >= growth.wanted || growth.call.is_some() {
+            return;
+        }
+        if now.mono < growth.retry_at {
+            return out.wake_at(growth.retry_at);
+        }
+        growth.call = Some(out.call(Call::Claim { shard: self.shards }));
+    }
+
+    fn grown(&mut self, now: Now, outcome: &Outcome) {
+        match outcome {
+            Outcome::Claimed { created, .. } => {
+                if *created {
+                    self.run.garbage.created(self.shards, now.mono);
+                } else {
+                    self.run.garbage.expect(now.mono);
+                }
+                self.shards += 1;
+            }
+            Outcome::Taken { owner } => {
+                let service = crate::ledger::service_name(&self.me.cluster, self.shards);
+                self.error = Some(format!("the service {service} belongs to {owner}"));
+                self.run.growth.retry_at = now.mono + self.timing.refused_retry;
+            }
+            outcome => {
+                self.note(outcome);
+                self.run.growth.retry_at = now.mono + self.timing.retry_max;
+            }
+        }
+    }
+
+    /// Whether a call claims a further service.
     pub(super) fn grows_by(&self, id: CallId) -> bool {
-        matches!(&self.run.flush, Some(Flush { step: Step::Grow { call }, .. }) if *call == id)
+        self.run.growth.call == Some(id)
+    }
+
+    pub(super) fn flush_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
+        if self.run.growth.call.take_if(|call| *call == id).is_some() {
+            self.grown(now, outcome);
+            return true;
+        }
+        let retry_at = now.mono + self.timing.retry_min / 2 + self.timing.retry_min.mul_f64(self.fraction());
+        let see = self.timing.see;
+        let flush = self.run.flush.as_mut().map(|flush| &mut flush.upload);
+        let compaction = self.run.compaction.as_mut().map(|compaction| &mut compaction.upload);
+        let mine = flush.into_iter().chain(compaction).any(|it| it.done(now, id, outcome, see, retry_at, out));
+        if mine {
+            self.note(outcome);
+        }
+        mine
     }
 
     fn fraction(&mut self) -> f64 {
         (self.ids.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn abandon_flush(&mut self, now: Now, why: &str) {
-        self.error = Some(why.to_owned());
-        self.run.figures.flushes_abandoned += 1;
-        if let Some(flush) = self.run.flush.take() {
-            self.spare_pages(&flush);
-        }
-        self.drop_flush(now);
-    }
-
-    /// Remembers the pages that a flush has written, so that the next one need not write the same bytes again. The
-    /// flush's own id is never used again.
-    fn spare_pages(&mut self, flush: &Flush) {
-        for (id, (shard, page)) in &flush.pages {
-            let there = !flush.unseen.contains(id);
-            let kept = match &flush.step {
-                Step::Write { written, .. } => there || written.contains(id) || !flush.is_new(id),
-                // A page that was written but did not appear is gone.
-                Step::See => there,
-                Step::List { .. } | Step::Grow { .. } => !flush.is_new(id),
-            };
-            let key = (*shard, page.digest);
-            if kept {
-                self.run.spare.insert(key, page.clone());
-            } else if self.run.spare.get(&key).is_some_and(|spare| spare.id == *id) {
-                self.run.spare.remove(&key);
-            }
-        }
-    }
-
-    fn drop_flush(&mut self, now: Now) {
-        self.run.flush = None;
-        self.space_flushes(now);
     }
 
     /// On average flushes are `flush_gap` apart. After a pause a few may follow each other at once: hundreds of new
@@ -357,10 +224,12 @@ impl Writer {
     fn finish_flush(&mut self, now: Now, out: &mut Outbox) {
         let Some(flush) = self.run.flush.take() else { return };
         self.space_flushes(now);
-        self.spare_pages(&flush);
         let Some(desired) = self.desired.clone() else { return };
         let level = self.limits.compression;
-        let old_tree = std::mem::replace(&mut self.run.tree, flush.tree);
+        let mut layout = if flush.anew { Layout::empty(self.shards) } else { self.run.layout.clone() };
+        layout.shards = self.shards.next_power_of_two();
+        layout.runs.append(flush.appended);
+        let before = std::mem::replace(&mut self.run.layout, layout);
         let fits = |writer: &Self, delta: &Arc<Delta>| writer.occupancy(now, delta) <= 1.0;
         // What is repeated while the desired state does not fit: never older than the last state sent. After an
         // election, the previous leader's state may be newer than a snapshot of caches that lag. A few times the flush
@@ -376,24 +245,44 @@ impl Writer {
         let desired_fits = fits(self, &Arc::new(Delta::between(&flush.snapshot, &desired, level)));
         match sent {
             Err(sent) if !desired_fits => {
-                self.run.tree = old_tree;
+                self.run.layout = before;
                 self.run.sent = sent;
                 self.run.discarded += 1;
                 self.run.figures.flushes_abandoned += 1;
-                return;
+                return flush.upload.spare(&mut self.run.spare);
             }
             sent => self.run.sent = sent.ok(),
         }
+        if flush.anew {
+            self.run.compaction = None;
+        }
         self.run.discarded = 0;
-        self.run.spare.clear();
+        self.run.spare.retain(|_, page| !flush.upload.has(&page.id));
         self.run.base = flush.snapshot;
         self.run.baseless = false;
         self.run.rewrite = false;
+        self.run.figures.flushes += 1;
+        self.run.figures.flush_duration = Some(now.mono.saturating_sub(flush.upload.started));
+        self.rebased(now, out);
+    }
+
+    /// The root changed: a head says so at once.
+    pub(super) fn rebased(&mut self, now: Now, out: &mut Outbox) {
         self.run.measured = None;
         self.run.force = true;
-        self.run.figures.flushes += 1;
-        self.run.figures.flush_duration = Some(now.mono.saturating_sub(flush.started));
         self.run.garbage.expect(now.mono);
         self.publish(now, out);
     }
+}
+
+/// A place for a page: in the shard where the last one went, or where there is most room. Pages of a flush that are in one
+/// shard are read by one call.
+fn place(free: &mut BTreeMap<u32, usize>, last: &mut Option<u32>) -> Option<u32> {
+    let full = |shard: &u32| free.get(shard).is_none_or(|room| *room == 0);
+    if last.as_ref().is_none_or(full) {
+        *last = free.iter().max_by_key(|(_, room)| **room).map(|(shard, _)| *shard);
+    }
+    let room = free.get_mut(last.as_ref()?)?;
+    *room = room.checked_sub(1)?;
+    *last
 }

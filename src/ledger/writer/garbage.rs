@@ -10,8 +10,8 @@ use super::{Now, Writer};
 use crate::ledger::{
     call::{Call, CallId, Outbox, Outcome, Pages},
     head::Root,
-    page::{PageId, StoredPage},
-    tree,
+    page::PageId,
+    verify::{self, Found},
 };
 
 /// After this many garbage times, a write whose page was never listed no longer counts against the quota: an operation
@@ -28,9 +28,13 @@ pub(super) struct Garbage {
     /// Writes that were not listed yet.
     issued: BTreeMap<(u32, PageId), Duration>,
     last_issue: Duration,
+    /// Number of writes.
+    written: u64,
     next: Duration,
     round: Option<Round>,
     deletions: BTreeSet<CallId>,
+    /// When each shard was listed last, and how many pages that showed; as many as there can be if there may be more.
+    listed: BTreeMap<u32, (Duration, usize)>,
 }
 
 #[derive(Debug, Default)]
@@ -41,8 +45,8 @@ struct Round {
 
 impl Garbage {
     pub(super) fn new(now: Duration) -> Self {
-        let (referred, roots, issued, deletions) = Default::default();
-        Self { referred, roots, issued, last_issue: now, next: now, round: None, deletions }
+        let (referred, roots, issued, deletions, listed) = Default::default();
+        Self { referred, roots, issued, last_issue: now, written: 0, next: now, round: None, deletions, listed }
     }
 
     /// An own head with this root was read or sent.
@@ -57,6 +61,12 @@ impl Garbage {
     pub(super) fn issue(&mut self, shard: u32, page: &PageId, now: Duration) {
         self.issued.insert((shard, page.clone()), now);
         self.last_issue = now;
+        self.written += 1;
+    }
+
+    /// Number of page writes.
+    pub(super) const fn written(&self) -> u64 {
+        self.written
     }
 
     /// When the last page was written. A predecessor may have written until this epoch began.
@@ -69,17 +79,19 @@ impl Garbage {
         self.next = self.next.min(now);
     }
 
-    pub(super) fn hurry(&mut self, now: Duration) {
-        self.expect(now);
+    /// A service was created, so that nothing is in it.
+    pub(super) fn created(&mut self, shard: u32, now: Duration) {
+        self.listed.insert(shard, (now, 0));
     }
 
-    /// Number of pages of a shard that exist or may appear.
-    pub(super) fn occupied(&self, shard: u32, listing: &Pages, now: Duration) -> usize {
-        let listed: BTreeSet<&PageId> = listing.pages.iter().map(|page| &page.id).collect();
-        let unlisted = self.issued.iter().filter(|((of, page), at)| {
-            *of == shard && !listed.contains(page) && now.saturating_sub(**at) < Duration::from_mins(10)
-        });
-        listed.len() + unlisted.count()
+    /// Number of pages of a shard that exist or may appear, and when it was listed; `None` before its first listing.
+    pub(super) fn occupied(&self, shard: u32, now: Duration) -> Option<(Duration, usize)> {
+        let unlisted = self
+            .issued
+            .iter()
+            .filter(|((of, _), at)| *of == shard && now.saturating_sub(**at) < Duration::from_mins(10));
+        let (at, listed) = self.listed.get(&shard)?;
+        Some((*at, listed.saturating_add(unlisted.count())))
     }
 }
 
@@ -128,24 +140,28 @@ impl Writer {
         let timing = self.timing;
         let garbage = &mut self.run.garbage;
         garbage.roots.retain(|(_, at)| now.mono.saturating_sub(*at) < timing.garbage);
-        let known: BTreeMap<PageId, Arc<StoredPage>> =
+        let known: Found =
             listed.values().flat_map(|pages| pages.pages.iter().map(|page| (page.id.clone(), page.clone()))).collect();
         let mut named = BTreeMap::<PageId, Duration>::new();
         for (root, at) in &garbage.roots {
-            for page in tree::reachable(root, &known) {
+            for page in verify::reachable(root, &known) {
                 let latest = named.entry(page).or_default();
                 *latest = (*latest).max(*at);
             }
         }
-        let base: BTreeSet<&PageId> = self.run.tree.pages().map(|(_, page)| page).collect();
+        let base: BTreeSet<&PageId> = self.run.layout.pages().map(|(_, page)| page).collect();
         let mut referred = BTreeMap::new();
         let mut dead = Vec::new();
         let mut unreferred = 0;
         for (shard, pages) in listed {
+            let there = if pages.truncated { usize::MAX } else { pages.pages.len() };
+            garbage.listed.insert(*shard, (now.mono, there));
             for page in &pages.pages {
                 let key = (*shard, page.id.clone());
                 garbage.issued.remove(&key);
-                let live = base.contains(&page.id) || self.run.flush.as_ref().is_some_and(|flush| flush.has(&page.id));
+                let live = base.contains(&page.id)
+                    || self.run.flush.as_ref().is_some_and(|flush| flush.has(&page.id))
+                    || self.run.compaction.as_ref().is_some_and(|compaction| compaction.has(&page.id));
                 let last = if live {
                     now.mono
                 } else {

@@ -84,7 +84,7 @@ impl Sweep {
         self.lists = (0..shards).map(list).collect();
         self.deletions.clear();
         (self.found, self.failed) = (0, false);
-        self.next = now + if self.clean < CLEAN_READS { timing.flush_gap } else { timing.collect_idle };
+        self.next = now + if self.clean < CLEAN_READS { timing.sweep } else { timing.collect_idle };
     }
 
     fn done(&mut self, id: CallId, outcome: &Outcome, cluster: &Arc<str>, batch: usize, out: &mut Outbox) -> bool {
@@ -119,13 +119,14 @@ impl Writer {
             if !(self.leaving && empty && self.run.publication.is_none()) {
                 return;
             }
-            self.run.flush = None;
+            (self.run.flush, self.run.compaction) = (None, None);
             self.run.farewell =
                 Some(Farewell { call: None, sent_at: None, read_back: false, again: false, sweep: Sweep::default() });
         }
         let seq = self.run.seq + 1;
         let mut head = self.head(now, seq, Root::empty(self.shards.next_power_of_two()), Arc::default());
         head.presence = Presence::Left { successor: None };
+        let head = Arc::new(head);
         let Some(farewell) = &mut self.run.farewell else { return };
         let pause = if farewell.read_back && !farewell.again { self.timing.heartbeat } else { self.timing.leave_retry };
         let due = farewell.sent_at.map_or(now.mono, |sent_at| sent_at + pause);
@@ -134,10 +135,12 @@ impl Writer {
             self.run.figures.head_writes += 1;
             farewell.sent_at = Some(now.mono);
             farewell.again = false;
-            farewell.call = Some(out.call(Call::PutHead { head: Arc::new(head) }));
+            farewell.call = Some(out.call(Call::PutHead { head: head.clone() }));
+            self.copy(now, &head, out);
         } else if farewell.call.is_none() {
             out.wake_at(due);
         }
+        let Some(farewell) = &mut self.run.farewell else { return };
         if farewell.read_back {
             // Operations are awaited for this long. Before, an operation of this process or its predecessor may still
             // take effect. What a predecessor that stalls for longer writes after the last process stopped belongs to

@@ -2,11 +2,14 @@
 //! documentation of [`super`].
 
 mod audit;
+mod compact;
+mod copy;
 mod election;
 mod flush;
 mod garbage;
 mod leave;
 mod publish;
+mod upload;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,16 +19,19 @@ use super::{
     codec,
     head::{Delta, Head, Root},
     limits::{Limits, MAX_SKEW, Timing},
-    page::StoredPage,
-    tree::{self, Tree},
+    runs::Layout,
+    tree,
 };
-use crate::cluster::record::Position;
+use crate::{cluster::record::Position, model::PublicKey};
 use audit::Audit;
+use compact::Compaction;
+use copy::Copy;
 use election::{Search, Stranger};
-use flush::Flush;
+use flush::{Flush, Growth};
 use garbage::Garbage;
 use leave::{Farewell, FormerId};
 use publish::{Measured, Publication, ReadBack, Sent, Unconfirmed};
+use upload::Spare;
 
 /// All heads by cluster id, as one discovery returned them.
 pub type Heads = BTreeMap<Arc<str>, Result<Arc<Head>, codec::Error>>;
@@ -106,6 +112,8 @@ pub struct Writer {
     generation: u64,
     changed_at: Duration,
     leaving: bool,
+    /// The keys whose heads are this cluster's; none if it does not sign (R9).
+    keys: Vec<PublicKey>,
     run: Run,
 }
 
@@ -113,8 +121,9 @@ pub struct Writer {
 #[derive(Debug)]
 struct Run {
     seq: u64,
+    /// What the pages say.
     base: Arc<Map>,
-    tree: Tree,
+    layout: Layout,
     /// What the last own head said when W2 ended, and when it was written.
     inherited: Arc<Map>,
     written: u64,
@@ -138,8 +147,10 @@ struct Run {
     /// Since when heads of this epoch are read back.
     read_back: Option<Duration>,
     flush: Option<Flush>,
-    /// Pages that abandoned flushes have written, by shard and digest (W5).
-    spare: BTreeMap<(u32, codec::Digest), Arc<StoredPage>>,
+    growth: Growth,
+    compaction: Option<Compaction>,
+    next_compaction: Duration,
+    spare: Spare,
     flushes: u64,
     discarded: u32,
     next_flush: Duration,
@@ -147,17 +158,22 @@ struct Run {
     audit: Audit,
     farewell: Option<Farewell>,
     former: BTreeMap<Arc<str>, FormerId>,
+    /// When to ask again whose the own id is, and to look at the own key, at the earliest.
+    next_look: Duration,
+    next_announcement: Duration,
+    announcing: Option<CallId>,
+    copy: Copy,
     figures: WriterFigures,
 }
 
 impl Run {
-    fn new(base: Arc<Map>, tree: Tree, now: Duration, timing: &Timing) -> Self {
+    fn new(base: Arc<Map>, layout: Layout, now: Duration, timing: &Timing) -> Self {
         Self {
             seq: 0,
             inherited: base.clone(),
             written: 0,
             base,
-            tree,
+            layout,
             baseless: false,
             rewrite: false,
             measured: None,
@@ -173,7 +189,10 @@ impl Run {
             visibility: ReadBack::default(),
             read_back: None,
             flush: None,
-            spare: BTreeMap::new(),
+            growth: Growth::default(),
+            compaction: None,
+            next_compaction: Duration::ZERO,
+            spare: Spare::new(),
             flushes: 0,
             discarded: 0,
             next_flush: Duration::ZERO,
@@ -181,6 +200,10 @@ impl Run {
             audit: Audit::new(now + timing.audit),
             farewell: None,
             former: BTreeMap::new(),
+            next_look: now,
+            next_announcement: now,
+            announcing: None,
+            copy: Copy::default(),
             figures: WriterFigures::default(),
         }
     }
@@ -191,8 +214,10 @@ impl Run {
 pub struct WriterFigures {
     /// Share of the delta's room that the desired state takes. Above 1 it does not fit.
     pub delta_occupancy: f64,
-    /// Number of data pages.
+    /// Number of data pages of the tree.
     pub data_pages: usize,
+    /// Number of pages of changes that were appended to it.
+    pub run_pages: usize,
     /// Number of index pages.
     pub index_pages: usize,
     /// Number of shards.
@@ -207,7 +232,9 @@ pub struct WriterFigures {
     pub page_deletions: u64,
     /// Number of successful flushes.
     pub flushes: u64,
-    /// Number of flushes that were given up.
+    /// Number of trees that replaced a tree and its runs.
+    pub compactions: u64,
+    /// Number of flushes and trees that were given up.
     pub flushes_abandoned: u64,
     /// How often a flush waited for quota.
     pub flush_quota_waits: u64,
@@ -261,7 +288,7 @@ impl Stage {
 impl Writer {
     /// A writer that has claimed nothing yet.
     pub fn new(me: WriterIdentity, timing: Timing, limits: Limits, ids: Ids) -> Self {
-        let run = Run::new(Arc::default(), Tree::empty(1), Duration::ZERO, &timing);
+        let run = Run::new(Arc::default(), Layout::empty(1), Duration::ZERO, &timing);
         Self {
             me,
             timing,
@@ -282,8 +309,15 @@ impl Writer {
             generation: 0,
             changed_at: Duration::ZERO,
             leaving: false,
+            keys: Vec::new(),
             run,
         }
+    }
+
+    /// Whose heads are this cluster's, so that no others are.
+    #[must_use]
+    pub(super) fn signing(self, keys: Vec<PublicKey>) -> Self {
+        Self { keys, ..self }
     }
 
     /// The current stage.
@@ -318,9 +352,11 @@ impl Writer {
     /// The statistics.
     pub fn figures(&self) -> WriterFigures {
         WriterFigures {
-            data_pages: self.run.tree.data_pages(),
-            index_pages: self.run.tree.index_pages(),
+            data_pages: self.run.layout.tree.data_pages(),
+            run_pages: self.run.layout.runs.len(),
+            index_pages: self.run.layout.tree.index_pages() + self.run.layout.runs.index_pages(),
             shards: self.shards,
+            page_writes: self.run.garbage.written(),
             ..self.run.figures
         }
     }
@@ -406,7 +442,8 @@ impl Writer {
 
     fn elect_again(&mut self) {
         self.phase = Phase::Confirm { call: None };
-        self.run.flush = None;
+        (self.run.flush, self.run.compaction) = (None, None);
+        self.run.growth = Growth::default();
         self.run.publication = None;
         self.run.farewell = None;
     }
@@ -454,7 +491,8 @@ impl Writer {
     fn observe(&mut self, now: Now, heads: &Heads, out: &mut Outbox) {
         let own = heads.get(&self.me.cluster).and_then(|head| head.as_ref().ok());
         let rank = |head: &Head| (self.is_plausible(head), head.position);
-        if let Some(head) = own
+        // Epochs of another UID say nothing about this cluster's.
+        if let Some(head) = own.filter(|head| head.uid == self.me.uid)
             && self.best.as_ref().is_none_or(|best| rank(best) < rank(head))
         {
             self.best = Some(head.clone());
@@ -474,7 +512,9 @@ impl Writer {
             }
             Phase::Verify(_) | Phase::Run => {
                 if let Some(head) = own {
-                    if head.uid != self.me.uid && matches!(self.phase, Phase::Run) {
+                    if head.uid != self.me.uid && !self.keys.is_empty() {
+                        self.look_whose(now, out);
+                    } else if head.uid != self.me.uid && matches!(self.phase, Phase::Run) {
                         self.elect_again();
                         self.phase = Phase::Claim { retry_at: now.mono, call: None };
                         return;
@@ -486,6 +526,9 @@ impl Writer {
                     }
                 }
                 if matches!(self.phase, Phase::Run) {
+                    let own = own.filter(|head| head.uid == self.me.uid);
+                    self.announce(now, out);
+                    self.observe_copied(now, own);
                     self.observe_own(now, own, out);
                     self.observe_former(now, heads, out);
                     self.audit(now, own, out);
@@ -495,6 +538,23 @@ impl Writer {
                 }
             }
             Phase::Claim { .. } | Phase::Elected => {}
+        }
+    }
+
+    /// W6: there is another cluster's head under the own id, which anybody may have written. The exports service says
+    /// whose the id is.
+    fn look_whose(&mut self, now: Now, out: &mut Outbox) {
+        if matches!(self.phase, Phase::Run) && now.mono >= self.run.next_look {
+            self.run.next_look = now.mono + self.timing.refused_retry;
+            out.call(Call::Claim { shard: 0 });
+        }
+    }
+
+    /// R9: the key is where other clusters look for it, and is there again if somebody changed it.
+    fn announce(&mut self, now: Now, out: &mut Outbox) {
+        if !self.keys.is_empty() && now.mono >= self.run.next_announcement {
+            self.run.next_announcement = now.mono + self.timing.audit;
+            self.run.announcing = Some(out.call(Call::Announce));
         }
     }
 
@@ -524,6 +584,7 @@ impl Writer {
                 self.say_farewell(now, out);
                 if self.run.farewell.is_none() {
                     self.flush(now, out);
+                    self.compact(now, out);
                     self.publish(now, out);
                 }
             }
@@ -557,7 +618,16 @@ impl Writer {
                     self.refuse(now, owner);
                     return true;
                 }
-                self.publication_done(now, id, outcome, out)
+                if self.run.announcing == Some(id) {
+                    self.run.announcing = None;
+                    if !matches!(outcome, Outcome::Done) {
+                        self.note(outcome);
+                        self.run.next_announcement = now.mono + self.timing.retry_max;
+                    }
+                    return true;
+                }
+                self.copy_done(id, outcome)
+                    || self.publication_done(now, id, outcome, out)
                     || self.flush_done(now, id, outcome, out)
                     || self.collect_done(now, id, outcome, out)
                     || self.audit_done(now, id, outcome, out)
@@ -589,6 +659,7 @@ impl Writer {
             delta,
             lease: self.timing.lease,
             written: now.wall,
+            signer: None,
         }
     }
 

@@ -87,7 +87,7 @@ impl Writer {
     pub(super) fn occupancy(&self, now: Now, delta: &Arc<Delta>) -> f64 {
         let share = delta.size() as f64 / self.limits.delta_bytes as f64;
         // The roots may leave less room than the delta's own limit.
-        let fits = self.head(now, u64::MAX, self.run.tree.root.clone(), delta.clone()).fits(&self.limits);
+        let fits = self.head(now, u64::MAX, self.run.layout.root(), delta.clone()).fits(&self.limits);
         if fits { share } else { share.max(1.01) }
     }
 
@@ -129,8 +129,9 @@ impl Writer {
         self.run.force = false;
         self.run.sent_at = Some(now.mono);
         self.run.figures.head_writes += 1;
-        let head = Arc::new(self.head(now, self.run.seq, self.run.tree.root.clone(), delta));
+        let head = Arc::new(self.head(now, self.run.seq, self.run.layout.root(), delta));
         self.run.garbage.refer(&head.root, now.mono);
+        self.copy(now, &head, out);
         let call = out.call(Call::PutHead { head });
         self.run.publication = Some(Publication { call, seq: self.run.seq });
         self.run.unconfirmed.insert(self.run.seq, Unconfirmed { map, changed_at });

@@ -49,6 +49,7 @@ pub static RESOURCES: &[Resource] = &[
     },
     Resource { plural: "pods", kind: "Pod", status: true, keyed: &[CONDITIONS], ..PLAIN },
     Resource { plural: "configmaps", kind: "ConfigMap", ..PLAIN },
+    Resource { plural: "secrets", kind: "Secret", ..PLAIN },
     Resource { group: "discovery.k8s.io", plural: "endpointslices", kind: "EndpointSlice", counted: true, ..PLAIN },
     Resource { group: "networking.k8s.io", plural: "ingresses", kind: "Ingress", status: true, counted: true, ..PLAIN },
     Resource { group: "coordination.k8s.io", plural: "leases", kind: "Lease", ..PLAIN },

@@ -96,7 +96,7 @@ impl Store {
             kind.forget_one();
         }
         kind.changed.send_replace(());
-        if !["leases", "configmaps", "events"].contains(&resource.plural) {
+        if !["leases", "configmaps", "secrets", "events"].contains(&resource.plural) {
             self.shown.send_replace(version);
         }
         object

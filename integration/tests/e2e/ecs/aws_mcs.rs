@@ -49,8 +49,8 @@ async fn start(ecs: &Ecs, kubeconfig: &Path) -> Result<Task> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_with_the_aws_controller_shares_services_moves_over_and_back() {
-    World::run_alone_in(3, "aws-mcs", async |world| {
-        let [ours, _, theirs] = world.three();
+    World::run_in(&[0, 2], &[0, 2], "aws-mcs", async |world| {
+        let [ours, theirs] = world.pair();
         let ecs = Ecs::from_env().await?;
         for cluster in [ours, theirs] {
             cluster.controller().settle().await?;
@@ -78,7 +78,7 @@ async fn run(cluster: &Cluster, compatible: bool) -> Result<()> {
 }
 
 async fn begin(world: &World, ecs: &Ecs) -> Result<()> {
-    let [ours, _, theirs] = world.three();
+    let [ours, theirs] = world.pair();
     theirs.controller().stop().await?;
     run(ours, true).await?;
     let kubeconfig = std::env::temp_dir().join(format!("cloudmap-mcs-e2e-{:016x}.kubeconfig", rand::random::<u64>()));
@@ -131,7 +131,7 @@ async fn answered_by(world: &World, cluster: &Cluster, name: &str, wanted: &BTre
 }
 
 async fn play(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
-    let [ours, _, theirs] = world.three();
+    let [ours, theirs] = world.pair();
     for (cluster, name) in [(theirs, "web"), (ours, "api"), (theirs, "both"), (ours, "both")] {
         world.deploy(cluster, name, 2).await?;
     }
@@ -189,7 +189,7 @@ async fn play(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
 
 /// The pods of a headless Service that the AWS controller exports have names of their own.
 async fn pods_have_names(world: &World) -> Result<()> {
-    let [ours, _, theirs] = world.three();
+    let [ours, theirs] = world.pair();
     world.apply(theirs, manifests::stateful_set("db", 1)).await?;
     let headless = manifests::single_stack("db", &[manifests::http(8080)]);
     world.apply(theirs, manifests::with_spec(headless, &json!({"clusterIP": "None"}))).await?;
@@ -215,7 +215,7 @@ async fn imported_from(world: &World, cluster: &Cluster, name: &str, source: &Cl
 
 /// Nobody registers or deregisters what another cluster's controller did.
 async fn each_wrote_its_own(world: &World) -> Result<()> {
-    let [ours, _, theirs] = world.three();
+    let [ours, theirs] = world.pair();
     let writes = world.registry()?.writes().await?;
     let of_instances = writes.iter().filter(|write| write.namespace == world.namespace && !write.instance.is_empty());
     let mut own = BTreeSet::new();
@@ -240,7 +240,7 @@ async fn each_wrote_its_own(world: &World) -> Result<()> {
 
 /// The runbook's steps for one cluster.
 async fn move_over(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
-    let [_, _, theirs] = world.three();
+    let [_, theirs] = world.pair();
     let ns = &world.namespace;
     // 1. The AWS controller is stopped; what it made stays.
     ecs.agent().stop(&peer.id, Duration::from_secs(10)).await?;
@@ -317,7 +317,7 @@ async fn move_over(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
 
 /// The runbook's way back, with the AWS controller started again, while the service is called.
 async fn go_back(world: &World) -> Result<()> {
-    let [ours, _, theirs] = world.three();
+    let [ours, theirs] = world.pair();
     let ns = &world.namespace;
     let back = async {
         for name in EXPORTS {

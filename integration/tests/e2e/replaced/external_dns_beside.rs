@@ -133,7 +133,7 @@ async fn annotate(world: &World, name: &str, annotations: &Value) -> Result<()> 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn neither_touches_what_is_the_others_until_it_is_adopted() {
-    World::run("beside-external-dns", async |world| {
+    World::run_in(&[1], &[], "beside-external-dns", async |world| {
         let ecs = Ecs::from_env().await?;
         let domain = format!("{}.internal", world.namespace);
         ecs.cloud_map().private_namespace(&domain, 1).await?;
@@ -264,7 +264,7 @@ async fn never_without(world: &World, domain: &str, service: &str) -> Result<()>
 /// The runbook: a dry run beside external-dns, taking all that it owns over by its owner id, and the way back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_that_external_dns_owns_is_taken_over_by_the_flag_and_given_back() {
-    World::run_alone("from-external-dns", async |world| {
+    World::run_in(&[1], &[1], "from-external-dns", async |world| {
         let here = &world.clusters[0];
         let outcome = Box::pin(move_over_and_back(world)).await;
         here.controller().run(2, &[(DRY_RUN_FLAG, None), (OWNER_FLAG, None)]).await?;

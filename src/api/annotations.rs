@@ -1,0 +1,190 @@
+//! Every annotation and label, in one table: the constants that code uses, and what users have to know, of which
+//! `docs/reference/annotations.md` is made. [`names`](super::names) has them, too.
+
+/// What users have to know about an annotation or a label, as Markdown.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row {
+    /// The key; of external-dns, without the prefix.
+    pub(crate) key: &'static str,
+    /// The kinds of objects that have it.
+    pub(crate) on: &'static [&'static str],
+    pub(crate) values: &'static str,
+    /// What holds without it; empty if users do not set it.
+    pub(crate) default: &'static str,
+    /// What it does. Links are relative to `docs/reference`.
+    pub(crate) text: &'static str,
+}
+
+/// `CONSTANT = key on kinds: values; default; text`.
+macro_rules! table {
+    (
+        $(#[$of:meta])* $name:ident;
+        $($(#[$doc:meta])* $key:ident = $value:literal on $($on:literal),+: $values:literal; $default:literal; $text:literal;)*
+    ) => {
+        $($(#[$doc])* pub const $key: &str = $value;)*
+
+        $(#[$of])*
+        #[cfg(test)]
+        pub(crate) const $name: &[Row] =
+            &[$(Row { key: $key, on: &[$($on),+], values: $values, default: $default, text: $text },)*];
+    };
+}
+
+table! {
+    /// What users and administrators set.
+    SET;
+    /// On a ServiceExport: `true` or `false` turns its instances on or off, regardless of `--instances`.
+    ANNOTATION_INSTANCES = "cloudmap-mcs/instances" on "ServiceExport":
+        "`true`, `false`"; "`--instances`"; "turns the export's instances on or off";
+    /// On a ServiceExport: the Cloud Map namespace of its instances, instead of the default one.
+    ANNOTATION_TARGET_NAMESPACE = "cloudmap-mcs/namespace" on "ServiceExport":
+        "a Cloud Map namespace"; "`--instances-namespace`, or the name of its Namespace"; "the namespace of its instances. Names that begin with \
+        `clusterset-` are refused ([ledgers](../registrations.md#what-is-never-written))";
+    /// On a ServiceExport: the Cloud Map service of its instances, instead of the default one.
+    ANNOTATION_TARGET_SERVICE = "cloudmap-mcs/service" on "ServiceExport":
+        "a Cloud Map service"; "its own name"; "the service of its instances. An existing service of somebody \
+        else is joined";
+    /// On a ServiceExport or an annotated Service: with `true`, an existing Cloud Map service is joined that would
+    /// otherwise be refused, because it only has the default name, or because another controller created it.
+    ANNOTATION_SHARE = "cloudmap-mcs/share" on "ServiceExport", "Service", "Ingress":
+        "`true`, `false`"; "`false`"; "join an existing Cloud Map service that has the default name, or that another \
+        ClusterSet or external-dns created (never one of ECS Service Connect)";
+    /// On a ServiceExport or an annotated Service: take over the Cloud Map service and the instances of another controller,
+    /// `external-dns/<owner id>` or `cloudmap-controller`.
+    ANNOTATION_ADOPT = "cloudmap-mcs/adopt" on "ServiceExport", "Service", "Ingress":
+        "`external-dns/<owner id>`, `cloudmap-controller`"; "nothing"; "if the Namespace allows it: join a service that \
+        this controller created, and deregister its instances when ours are registered";
+    /// On a ServiceExport or an annotated Service: the records of a Cloud Map service that is created for it in a DNS
+    /// namespace, `A`, `AAAA`, `A,AAAA`, `SRV` or `none`, instead of those of the Service's IP families.
+    ANNOTATION_RECORDS = "cloudmap-mcs/dns-records" on "ServiceExport", "Service", "Ingress":
+        "`A`, `AAAA`, `A,AAAA`, `SRV`, `none`"; "the Service's IP families"; "the records of a service that is created \
+        in a DNS namespace";
+    /// On a ServiceExport or an annotated Service: TTL of these records, in seconds.
+    ANNOTATION_TTL = "cloudmap-mcs/dns-ttl" on "ServiceExport", "Service", "Ingress":
+        "seconds"; "60"; "the TTL of these records. A change takes effect in services that this ClusterSet created or \
+        that were adopted";
+    /// On a ServiceExport or an annotated Service: with `custom`, a Cloud Map service that is created gets a custom health
+    /// check.
+    ANNOTATION_HEALTH_CHECK = "cloudmap-mcs/health-check" on "ServiceExport", "Service", "Ingress":
+        "`custom`"; "none"; "a service that is created gets a custom health check, which [mirrors \
+        readiness](../instances.md#readiness)";
+    /// On a ServiceExport or an annotated Service or Ingress: attributes for its instances, `key=value` separated by commas
+    /// or lines, or a JSON object.
+    ANNOTATION_ATTRIBUTES = "cloudmap-mcs/attributes" on "ServiceExport", "Service", "Ingress":
+        "`key=value` pairs, separated by commas or lines, or a JSON object"; "nothing"; "attributes for the instances \
+        ([which](../instances.md#what))";
+    /// On a ServiceExport: name or number of the Service port that becomes `AWS_INSTANCE_PORT`, instead of the first.
+    ANNOTATION_INSTANCE_PORT = "cloudmap-mcs/instance-port" on "ServiceExport":
+        "name or number of a Service port"; "the first port"; "the port that becomes `AWS_INSTANCE_PORT`";
+    /// On a Namespace: from which controllers the objects in it may take over with [`ANNOTATION_ADOPT`]: values of that
+    /// annotation, separated by commas, or `*`.
+    ANNOTATION_ALLOW_ADOPT = "cloudmap-mcs/allow-adopt" on "Namespace":
+        "values of `cloudmap-mcs/adopt`, separated by commas, or `*`"; "nothing"; "from which controllers objects in this \
+        namespace may take over. The owner id of a service of external-dns is in the leader's log (`the Cloud Map service \
+        belongs to somebody else`) and in the description of the service. Without it, `cloudmap-mcs/adopt` is refused \
+        (`NotAllowed`, `InvalidAnnotation`), and what was taken over before is withdrawn. `--txt-owner-id` allows its id \
+        to all namespaces";
+    /// On a Namespace: which Cloud Map services the objects in it may name with `--registration-policy=granted`:
+    /// `<Cloud Map namespace>/<service>` separated by commas, `*` for any text.
+    ANNOTATION_MAY_REGISTER = "cloudmap-mcs/may-register" on "Namespace":
+        "`<Cloud Map namespace>/<service>`, several separated by commas, `*` for any text (`internal/pay*, \
+        *.example.org/*`)"; "nothing"; "which services objects in this namespace may name with \
+        `--registration-policy=granted`. An export needs no grant for its own name, unless it shares an existing service";
+    /// On a Namespace: the Cloud Map namespaces whose instances are imported into it, separated by commas. An empty value
+    /// imports none, regardless of `--import-from`.
+    ANNOTATION_IMPORT_FROM = "cloudmap.controller/import-from" on "Namespace":
+        "Cloud Map namespaces, by name or id, separated by commas"; "`--import-from`"; "foreign instances there (ECS \
+        tasks, ...) are imported into this namespace. An empty value imports nothing. See [ecs.md](../ecs.md)";
+    /// On a Service: the Cloud Map namespace of its name, verbatim, as the Python controller reads it.
+    ANNOTATION_PYTHON_NAMESPACE = "cloudmap.controller/namespace" on "Service":
+        "a Cloud Map namespace"; "nothing"; "with `cloudmap.controller/hostname`: the namespace in which the Service is \
+        registered, [as the Python controller does](../moving-from-cloudmap-controller.md)";
+    /// On a Service: the Cloud Map service of its name, verbatim.
+    ANNOTATION_PYTHON_HOSTNAME = "cloudmap.controller/hostname" on "Service":
+        "a Cloud Map service"; "nothing"; "with `cloudmap.controller/namespace`: the service in which it is registered";
+    /// On a Service: TTL of its records.
+    ANNOTATION_PYTHON_TTL = "cloudmap.controller/ttl" on "Service":
+        "seconds, or a duration such as `1m30s`"; "60"; "the TTL of its records";
+}
+
+table! {
+    /// What the controller writes.
+    WRITTEN;
+    /// On every ClusterSetIP ServiceImport: name of the derived Service. Not in KEP-1645, but mcs-api's own controllers
+    /// write it and Gateway API implementations require it.
+    ANNOTATION_DERIVED_SERVICE = "multicluster.kubernetes.io/derived-service" on "ServiceImport":
+        "name of a Service"; ""; "the derived Service. KEP-1645 does not have it, but implementations of the Gateway API \
+        need it";
+    /// On the Lease: why its holder would rather not lead.
+    ANNOTATION_YIELDS = "cloudmap-mcs/yields" on "Lease":
+        "text"; ""; "why the leader [would rather not lead](../operations.md#frozen-watches-and-who-leads)";
+    /// On the Lease: who would lead instead.
+    ANNOTATION_BID = "cloudmap-mcs/bid" on "Lease":
+        "name of a replica"; ""; "the replica with fresh caches that answers";
+    /// On ServiceImports and derived Services that this project created. The label is in this project's domain, because a
+    /// ServiceImport also has the labels that users export, and `app.kubernetes.io/managed-by` may be one of them.
+    LABEL_MANAGED_BY = "cloudmap-mcs/managed-by" on "ServiceImport", "Service":
+        "`cloudmap-mcs`"; ""; "this controller created the object";
+    /// On every imported EndpointSlice: name of the ServiceImport (KEP-1645, MUST). CoreDNS selects slices by it.
+    LABEL_SERVICE_NAME = "multicluster.kubernetes.io/service-name" on "EndpointSlice":
+        "name of a ServiceImport"; ""; "the import that it belongs to. CoreDNS selects slices by it";
+    /// On every imported EndpointSlice: id of the cluster that its endpoints come from (KEP-1645, MUST).
+    LABEL_SOURCE_CLUSTER = "multicluster.kubernetes.io/source-cluster" on "EndpointSlice":
+        "id of a cluster"; ""; "the cluster that its endpoints come from";
+    /// On EndpointSlices: which controller owns them. A slice with another value is never written or deleted.
+    LABEL_SLICE_MANAGED_BY = "endpointslice.kubernetes.io/managed-by" on "EndpointSlice":
+        "`cloudmap-mcs`"; ""; "this controller owns the slice. A slice with another value is never written or deleted";
+    /// On EndpointSlices: the Service they belong to. kube-proxy needs it, for imported slices with the derived Service.
+    LABEL_KUBERNETES_SERVICE_NAME = "kubernetes.io/service-name" on "EndpointSlice":
+        "name of a Service"; ""; "the derived Service, for kube-proxy";
+    /// On the temporary pods of `doctor`.
+    LABEL_DOCTOR = "cloudmap-mcs/doctor" on "Pod":
+        "text"; ""; "a temporary pod of [doctor](../doctor.md)";
+    /// The release of the standard that the CRDs follow, as a label on them. An installer compares it to prevent
+    /// downgrades.
+    LABEL_RELEASE_VERSION = "multicluster.x-k8s.io/release-version" on "CustomResourceDefinition":
+        "a version"; ""; "the release of the standard that the definition follows";
+    /// Counts schema changes within one release of the standard (see [`LABEL_RELEASE_VERSION`]).
+    LABEL_CRD_SCHEMA_REVISION = "multicluster.x-k8s.io/crd-schema-revision" on "CustomResourceDefinition":
+        "a number"; ""; "counts changes of the schema within one release of the standard";
+}
+
+table! {
+    /// What others write and the controller reads.
+    READ;
+    /// On EndpointSlices that the EndpointSlice controller mirrors from Endpoints or creates for headless Services.
+    LABEL_HEADLESS = "service.kubernetes.io/headless" on "EndpointSlice":
+        "empty"; ""; "the slice is mirrored from Endpoints, or belongs to a headless Service";
+    /// On a derived Service: the kube-proxy implementation that should ignore it. This project never writes the label, but
+    /// keeps it.
+    LABEL_SERVICE_PROXY_NAME = "service.kubernetes.io/service-proxy-name" on "Service":
+        "text"; ""; "on a derived Service: another proxy serves it. The controller keeps it";
+}
+
+table! {
+    /// The annotations of external-dns, without their prefixes.
+    EXTERNAL_DNS;
+    /// Names for the external addresses.
+    EXTERNAL_DNS_HOSTNAME = "hostname" on "Service", "Ingress":
+        "host names, separated by commas"; "nothing"; "names for the external addresses of the object";
+    /// Names for the internal addresses.
+    EXTERNAL_DNS_INTERNAL_HOSTNAME = "internal-hostname" on "Service":
+        "host names, separated by commas"; "nothing"; "names for its internal addresses";
+    /// Addresses in the place of those of the object.
+    EXTERNAL_DNS_TARGET = "target" on "Service", "Ingress":
+        "addresses or host names, separated by commas"; "the object's own"; "replaces the addresses of the object";
+    /// TTL of the records.
+    EXTERNAL_DNS_TTL = "ttl" on "Service", "Ingress":
+        "seconds, or a duration such as `1m30s`"; "300"; "the TTL of its records";
+    /// Which controller the object is for.
+    EXTERNAL_DNS_CONTROLLER = "controller" on "Service", "Ingress":
+        "`dns-controller`"; "`dns-controller`"; "with any other value the object is ignored";
+    /// On an Ingress: whether hosts come from the annotation or the rules, in upper or lower case. Without it they come
+    /// from both.
+    EXTERNAL_DNS_SOURCE = "ingress-hostname-source" on "Ingress":
+        "`annotation-only`, `defined-hosts-only`"; "both"; "whether host names come from the annotation or from the rules";
+    /// Which addresses of a headless Service count.
+    EXTERNAL_DNS_ENDPOINTS_TYPE = "endpoints-type" on "Service":
+        "any"; "pod addresses"; "is not supported: an Event says so";
+}

@@ -1,0 +1,166 @@
+//! `trust`: the keys with which clusters sign, as the ledger shows them and as this cluster has pinned them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Write as _,
+};
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use super::table::{self, Table};
+use crate::{
+    app::connect,
+    cli::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRotateArgs},
+    cluster::{
+        identity,
+        keys::KeyStore,
+        record::{self, Accepted, Gone, Record, RecordObject, RecordStore as _},
+    },
+    env,
+    ledger::{
+        head::Head,
+        show::{self, ClusterView},
+        trust::Keys,
+    },
+    model::PublicKey,
+};
+
+pub(super) async fn trust(command: TrustCommand) -> anyhow::Result<()> {
+    match command {
+        TrustCommand::List(args) => list(args).await,
+        TrustCommand::Accept(args) => accept(args).await,
+        TrustCommand::Rotate(args) => rotate(args).await,
+    }
+}
+
+/// What is known of one cluster's key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Row {
+    cluster: String,
+    /// The key that signed its head.
+    signs: Option<PublicKey>,
+    /// The key that this cluster has pinned.
+    pinned: Option<PublicKey>,
+    own: bool,
+    note: &'static str,
+}
+
+impl Row {
+    /// `uid` is that of this cluster.
+    fn new(cluster: &str, head: Option<&Head>, accepted: Option<&Accepted>, uid: &str) -> Self {
+        let (signs, pinned) = (head.and_then(|head| head.signer), accepted.and_then(|accepted| accepted.key));
+        let own = head.is_some_and(|head| *head.uid == *uid);
+        let gone = accepted.and_then(|accepted| accepted.gone).is_some_and(Gone::is_left);
+        let other = head.zip(accepted).is_some_and(|(head, accepted)| *head.uid != *accepted.uid);
+        let note = match (pinned, signs) {
+            _ if own => "this cluster",
+            _ if gone => "left",
+            (Some(_), _) if other => "another cluster under this id: if it was rebuilt, trust accept",
+            (Some(pinned), Some(signs)) if pinned != signs => "another key: if it was rebuilt, trust accept",
+            (Some(_), None) => "not signed: ignored",
+            (None, None) => "not signed",
+            (None, Some(_)) => "not pinned",
+            (Some(_), Some(_)) => "",
+        };
+        Self { cluster: cluster.to_owned(), signs, pinned, own, note }
+    }
+}
+
+/// One row for each cluster that has a head or is recorded here.
+fn rows(views: &[ClusterView], accepted: &BTreeMap<String, Accepted>, uid: &str) -> Vec<Row> {
+    let heads: BTreeMap<&str, Option<&Head>> = views.iter().map(|view| (&*view.id, view.head.as_deref())).collect();
+    let ids: BTreeSet<&str> = heads.keys().copied().chain(accepted.keys().map(String::as_str)).collect();
+    ids.into_iter().map(|id| Row::new(id, heads.get(id).copied().flatten(), accepted.get(id), uid)).collect()
+}
+
+async fn list(args: TrustListArgs) -> anyhow::Result<()> {
+    let client = connect::kubernetes(&args.place.kube).await?;
+    let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
+    let cloudmap = connect::registry_for_command(&args.place.aws).await?;
+    let uid = identity::kube_system_uid(&client).await?;
+    let record = RecordObject::new(client, &args.place.kube.controller_namespace).load().await?;
+    let accepted = record.map(|(record, _)| record.accepted).unwrap_or_default();
+    let rows = rows(&show::read_all(cloudmap, &clusterset).await?, &accepted, &uid);
+    let text = |key: Option<PublicKey>| key.map_or_else(|| "-".to_owned(), |key| key.to_string());
+    let tables = || {
+        let mut table = Table::new(["CLUSTER", "SIGNS WITH", "PINNED HERE", "NOTE"]);
+        for Row { cluster, signs, pinned, own: _, note } in &rows {
+            table.row([cluster.clone(), text(*signs), text(*pinned), (*note).to_owned()]);
+        }
+        table.to_string()
+    };
+    let json = || {
+        let row = |Row { cluster, signs, pinned, own, note }: &Row| json!({"cluster": cluster, "signsWith": signs, "pinned": pinned, "own": own, "note": note});
+        json!({"clusterset": clusterset.as_str(), "clusters": rows.iter().map(row).collect::<Vec<_>>()})
+    };
+    table::print(args.output, tables, json)
+}
+
+async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
+    let id = &args.cluster;
+    let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
+    let cloudmap = connect::registry_for_command(&args.place.aws).await?;
+    let views = show::read_all(cloudmap, &clusterset).await?;
+    let head = views.into_iter().find(|view| *view.id == *id.as_str()).and_then(|view| view.head);
+    let head =
+        head.with_context(|| format!("the ClusterSet {clusterset} has no head of a cluster {id} that can be read"))?;
+    let signer = head.signer.with_context(|| {
+        format!("the head of {id} has no valid signature: start its controller without --trust=open, and try again")
+    })?;
+    let key = args.key.with_context(|| {
+        format!(
+            "the cluster {id} (UID {}) signs with the key {signer}. Compare it with what `cloudmap-mcs trust list` prints in that \
+             cluster, then run: cloudmap-mcs trust accept {id} --key {signer}",
+            head.uid
+        )
+    })?;
+    anyhow::ensure!(key == signer, "the cluster {id} signs with the key {signer}, not with {key}: nothing is accepted");
+    let client = connect::kubernetes(&args.place.kube).await?;
+    let store = RecordObject::new(client, &args.place.kube.controller_namespace);
+    let pin = |record: &mut Record| {
+        record.accepted.insert(id.to_string(), Accepted::unread(head.uid.to_string(), Some(key)));
+        true
+    };
+    let pinned = record::update(&store, pin).await?;
+    pinned.context("this cluster has no ledger record: its controller has never led")?;
+    writeln!(std::io::stdout(), "The key {key} of cluster {id} is accepted. What it says counts within seconds.")?;
+    Ok(())
+}
+
+async fn rotate(args: TrustRotateArgs) -> anyhow::Result<()> {
+    let client = connect::kubernetes(&args.kube).await?;
+    let uid = identity::kube_system_uid(&client).await?;
+    let store = KeyStore::new(client, &args.kube.controller_namespace);
+    let (stored, version) =
+        store.load().await?.context("this cluster has no key yet: its controller makes one when it leads")?;
+    let keys = Keys::read(&stored).map_err(anyhow::Error::msg)?;
+    let next = keys.rotated(&uid, env::secret()).context("no key follows from random bytes")?;
+    let key = Keys::read(&next).map_err(anyhow::Error::msg)?.current.public();
+    store.store(&next, version).await?;
+    writeln!(
+        std::io::stdout(),
+        "The key {} is replaced by {key}. The leader signs with it within a minute. Clusters with --trust=pinned must be told the \
+         new one.\nThe old key goes on counting in this cluster alone, for its own last head. If it was stolen, run this again \
+         after the leader has signed with the new one.",
+        keys.current.public()
+    )?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_that_is_only_recorded_is_shown_with_its_pin() {
+        let key = PublicKey::from_bytes([1; 32]);
+        let accepted = [
+            ("blue".to_owned(), Accepted::unread("uid-blue".to_owned(), Some(key))),
+            ("red".to_owned(), Accepted::unread("uid-red".to_owned(), None)),
+        ];
+        let rows = rows(&[], &accepted.into(), "uid-green");
+        let notes: Vec<_> = rows.iter().map(|row| (row.cluster.as_str(), row.pinned, row.note)).collect();
+        assert_eq!(notes, [("blue", Some(key), "not signed: ignored"), ("red", None, "not signed")]);
+    }
+}

@@ -1,0 +1,182 @@
+//! The name of the derived Service, and which derived Services of an import there are.
+
+use std::{str::FromStr, sync::Arc};
+
+use sha2::{Digest, Sha256};
+
+use crate::{
+    cluster::objects::Service,
+    model::{ServiceKey, ServiceType},
+};
+
+/// Stands for the name of the ServiceImport in a template.
+const PLACEHOLDER: &str = "{name}";
+/// Maximum length of the name of a Service (RFC 1035, as the API server requires it).
+const MAX_NAME: usize = 63;
+
+/// How derived Services are named.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum DerivedNaming {
+    /// `derived-` and a hash. KEP-1645 leaves the name open; mcs-api and other implementations use this one.
+    #[default]
+    Hash,
+    /// The name of the ServiceImport between two texts, so that every DNS server of the cluster answers for a name that
+    /// people can guess.
+    Template {
+        /// What comes before the name.
+        prefix: Box<str>,
+        /// What comes after it.
+        suffix: Box<str>,
+    },
+}
+
+/// A template for names of derived Services is not valid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{template:?} cannot name derived Services: write {{name}} once, with lower-case letters, digits and '-' before or after \
+     it, such as {{name}}-global; a name begins with a letter, and ends with a letter or a digit"
+)]
+pub struct InvalidDerivedName {
+    template: String,
+}
+
+impl FromStr for DerivedNaming {
+    type Err = InvalidDerivedName;
+
+    fn from_str(template: &str) -> Result<Self, Self::Err> {
+        let naming = template.split_once(PLACEHOLDER).map(|(prefix, suffix)| {
+            let named = format!("{prefix}x{suffix}");
+            (is_service_name(&named) && named.len() > 1)
+                .then(|| Self::Template { prefix: prefix.into(), suffix: suffix.into() })
+        });
+        naming.flatten().ok_or_else(|| InvalidDerivedName { template: template.to_owned() })
+    }
+}
+
+impl DerivedNaming {
+    /// The name of the derived Service of an import, and why it is not the one that the template gives, if so.
+    /// `foreign` returns whether a Service of that name, which is not this import's, exists.
+    pub fn name(&self, key: &ServiceKey, foreign: impl FnOnce(&str) -> bool) -> (Arc<str>, Option<String>) {
+        let Self::Template { prefix, suffix } = self else { return (hashed(key).into(), None) };
+        let name = format!("{prefix}{}{suffix}", key.name);
+        let why = if !is_service_name(&name) {
+            format!("{name} cannot be the name of a Service: it has more than {MAX_NAME} characters")
+        } else if foreign(&name) {
+            format!("Service {}/{name} was not created by cloudmap-mcs for this import; delete it", key.namespace)
+        } else {
+            return (name.into(), None);
+        };
+        let instead = hashed(key);
+        (instead.clone().into(), Some(format!("The derived Service is {instead}, not as --derived-name says: {why}.")))
+    }
+
+    /// Whether headless imports have a derived Service as well. DNS servers that know the multicluster zone do not need
+    /// it, but others answer only for Services.
+    pub const fn serves(&self, service_type: ServiceType) -> bool {
+        matches!((self, service_type), (Self::Template { .. }, _) | (_, ServiceType::ClusterSetIp))
+    }
+
+    /// The name of the import whose derived Service would have this name by the template.
+    pub fn import_of<'a>(&self, service: &'a str) -> Option<&'a str> {
+        let Self::Template { prefix, suffix } = self else { return None };
+        service.strip_prefix(&**prefix)?.strip_suffix(&**suffix).filter(|name| !name.is_empty())
+    }
+}
+
+/// `derived-` and the first ten characters of `base32hex(sha256("<ns>/<name>"))`.
+pub fn hashed(key: &ServiceKey) -> String {
+    const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+    let digest = Sha256::digest(key.to_string());
+    let bits = digest[..8].iter().fold(0u64, |bits, byte| (bits << 8) | u64::from(*byte));
+    let hash: String = (0..10).map(|n| char::from(ALPHABET[(bits >> (59 - 5 * n)) as usize & 31])).collect();
+    format!("derived-{hash}")
+}
+
+fn is_service_name(name: &str) -> bool {
+    name.len() <= MAX_NAME
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && !name.ends_with('-')
+        && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
+}
+
+/// The derived Services of one import.
+#[derive(Debug, Clone, Default)]
+pub struct DerivedServices {
+    /// The desired name.
+    pub name: Arc<str>,
+    /// Whether a headless import has one as well.
+    pub of_headless: bool,
+    /// The Service with that name, no matter who created it.
+    pub there: Option<Arc<Service>>,
+    /// This project's Services for the import that have other names: the naming has changed.
+    pub former: Vec<Arc<Service>>,
+}
+
+impl DerivedServices {
+    /// Whether an import of this type has a derived Service.
+    pub fn serves(&self, service_type: ServiceType) -> bool {
+        self.of_headless || service_type == ServiceType::ClusterSetIp
+    }
+
+    /// This project's Services.
+    pub fn ours(&self) -> impl Iterator<Item = &Arc<Service>> {
+        self.there.iter().filter(|service| service.managed).chain(&self.former)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn global() -> DerivedNaming {
+        "{name}-global".parse().unwrap()
+    }
+
+    #[test]
+    fn the_hash_is_that_of_other_implementations() {
+        assert_eq!(hashed(&ServiceKey::new("ns", "svc")), "derived-eoric1rhri");
+        assert_eq!(DerivedNaming::Hash.name(&ServiceKey::new("ns", "svc"), |_| true).0, "derived-eoric1rhri".into());
+    }
+
+    #[test]
+    fn a_template_names_the_service_by_its_import() {
+        let key = ServiceKey::new("shop", "payments");
+        assert_eq!(global().name(&key, |_| false), ("payments-global".into(), None));
+        assert_eq!("all-{name}".parse::<DerivedNaming>().unwrap().name(&key, |_| false).0, "all-payments".into());
+        assert_eq!(global().import_of("payments-global"), Some("payments"));
+        assert_eq!(global().import_of("-global"), None);
+        assert_eq!(DerivedNaming::Hash.import_of("payments-global"), None);
+        assert!(global().serves(ServiceType::Headless) && !DerivedNaming::Hash.serves(ServiceType::Headless));
+    }
+
+    #[test]
+    fn a_name_that_is_taken_or_too_long_falls_back_to_the_hash_and_says_why() {
+        let key = ServiceKey::new("ns", "svc");
+        let (name, why) = global().name(&key, |name| name == "svc-global");
+        assert_eq!(&*name, "derived-eoric1rhri");
+        assert!(why.unwrap().contains("ns/svc-global was not created by cloudmap-mcs"));
+        let (name, why) = global().name(&ServiceKey::new("ns", "x".repeat(57)), |_| false);
+        assert!(name.starts_with("derived-") && why.unwrap().contains("more than 63 characters"));
+        assert_eq!(global().name(&ServiceKey::new("ns", "x".repeat(56)), |_| false).1, None);
+    }
+
+    #[test]
+    fn refuses_templates_that_cannot_work() {
+        for bad in [
+            "",
+            "global",
+            "{name}",
+            "{name}{name}-x",
+            "{name}-",
+            "-{name}",
+            "1{name}",
+            "{name}.x",
+            "{Name}-x",
+            "{name}-X",
+        ] {
+            let error = bad.parse::<DerivedNaming>().unwrap_err().to_string();
+            assert!(error.contains("{name}-global"), "{error}");
+        }
+        assert!(format!("{{name}}-{}", "x".repeat(62)).parse::<DerivedNaming>().is_err(), "no name fits");
+    }
+}

@@ -1,0 +1,56 @@
+//! W3: a copy of the own head where nobody else should write, for readers and leaders from whom somebody hides the head.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Now, Writer};
+use crate::ledger::{
+    call::{Call, CallId, Outbox, Outcome},
+    head::Head,
+};
+
+/// What is known about the copy.
+#[derive(Debug, Default)]
+pub(super) struct Copy {
+    call: Option<CallId>,
+    /// The last one that was sent, and when.
+    sent: Option<(Arc<Head>, Duration)>,
+    /// When the own head was last missed where all heads are.
+    missed: Option<Duration>,
+}
+
+impl Writer {
+    /// Whether a head of this epoch was there, in a read of all heads.
+    pub(super) fn observe_copied(&mut self, now: Now, own: Option<&Arc<Head>>) {
+        let there = own.is_some_and(|head| head.position.epoch >= self.epoch);
+        if !there && self.run.published.is_some() {
+            self.run.copy.missed = Some(now.mono);
+        }
+    }
+
+    /// Copies a head that is being sent: each one while the head is hidden, and for a while after that; otherwise one
+    /// with another root, or once in a while another delta, so that a new leader does not depend on the head alone.
+    pub(super) fn copy(&mut self, now: Now, head: &Arc<Head>, out: &mut Outbox) {
+        let copy = &mut self.run.copy;
+        let hidden = copy.missed.is_some_and(|at| now.mono.saturating_sub(at) <= self.timing.quiet);
+        let due = copy.sent.as_ref().is_none_or(|(sent, at)| {
+            // Nobody changes it again when all is at rest, or when the cluster has left.
+            (&sent.root, &sent.presence) != (&head.root, &head.presence)
+                || sent.delta != head.delta && now.mono.saturating_sub(*at) >= self.timing.quiet
+        });
+        if !self.keys.is_empty() && copy.call.is_none() && (hidden || due) {
+            copy.sent = Some((head.clone(), now.mono));
+            copy.call = Some(out.call(Call::PutCopy { head: head.clone() }));
+        }
+    }
+
+    pub(super) fn copy_done(&mut self, id: CallId, outcome: &Outcome) -> bool {
+        if self.run.copy.call.take_if(|call| *call == id).is_none() {
+            return false;
+        }
+        if !matches!(outcome, Outcome::Done) {
+            self.run.copy.sent = None;
+            self.note(outcome);
+        }
+        true
+    }
+}
