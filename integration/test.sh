@@ -111,9 +111,16 @@ wanted() {
 	[ -z "${TESTS:-}" ] || { tests=$("${CARGO_TEST[@]}" --quiet --test "$1" -- --list) && grep -q -- "$TESTS" <<<"$tests"; }
 }
 
+# yield N: what this script starts lets the clusters go first, by so much. They are sessions of their own, and between
+# sessions Linux heeds this where it groups processes by session, and otherwise only what `renice` says.
+yield() {
+	echo "$1" >/proc/self/autogroup
+} 2>/dev/null
+
 FAILED=
 # The conformance suite mostly waits. What needs no cluster runs beside it.
 if [ -z "${TESTS:-}${SUITES:-}" ]; then
+	yield 10 || true
 	# In a process group of their own, to be ended as one.
 	set -m
 	(
@@ -150,6 +157,7 @@ fi
 if [ -n "$BESIDE" ]; then
 	wait "$BESIDE" || FAILED=yes
 	BESIDE=
+	yield 0 || true
 	cat "$BESIDE_LOG"
 fi
 if [[ $WANTED == *e2e* ]]; then

@@ -189,12 +189,10 @@ async fn a_cluster_can_leave_and_come_back() {
         world.apply(source, manifests::export("web")).await?;
         world.imported(other, "web").await?;
         world.followed(source, "web").await?;
-        source.controller().command(&["leave", "--timeout", "150s"]).await?;
-        world.import_gone(other, "web").await?;
-        let instances = world.registry()?.discover(&world.namespace, "web").await?;
-        holds(instances.is_empty(), "its instances are gone", &instances)?;
-        source.expect(SERVICE_EXPORT, &world.namespace, "web").await?;
+        let left = leave(world).await;
+        // Whatever came of it: the other scenarios need the cluster.
         source.controller().command(&["leave", "--undo"]).await?;
+        left?;
         eventually("the export is back", TAKEOVER, async || {
             other.expect(SERVICE_IMPORT, &world.namespace, "web").await.map(drop)
         })
@@ -202,4 +200,13 @@ async fn a_cluster_can_leave_and_come_back() {
         world.followed_within(TAKEOVER, source, "web").await.map(drop)
     })
     .await;
+}
+
+async fn leave(world: &World) -> Result<()> {
+    let [source, other] = world.pair();
+    source.controller().command(&["leave", "--timeout", "150s"]).await?;
+    world.import_gone(other, "web").await?;
+    let instances = world.registry()?.discover(&world.namespace, "web").await?;
+    holds(instances.is_empty(), "its instances are gone", &instances)?;
+    source.expect(SERVICE_EXPORT, &world.namespace, "web").await.map(drop)
 }
