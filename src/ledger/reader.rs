@@ -14,10 +14,11 @@ use super::{
     call::{Call, CallId, Outbox, Outcome},
     fetch::{Fetch, Progress, UNEXPECTED},
     forgotten,
-    hash::{Hashed, Hashes},
+    hash::{Hashed, Hashes, Summary},
     head::{Delta, Head, Root},
     limits::{MAX_CLUSTERS, Timing},
     remote::{Remote, RemoteFigures, Remotes, successor},
+    stream::Contact,
     trust::{Mode, Trust},
     verify::Cache,
     writer::{Heads, Now, WriterIdentity},
@@ -72,6 +73,8 @@ struct Peer {
     verified: Option<Base>,
     /// The last state that was compared with the hashes of its head.
     hashed: Option<Hashed>,
+    /// The newest state that came by stream.
+    held: Option<(Hashes, Arc<Map>)>,
     fetch: Option<Fetch>,
     back_off: Option<Duration>,
     retry_at: Duration,
@@ -141,6 +144,7 @@ struct Applied {
     state: Option<Arc<Map>>,
     root: Root,
     delta: Arc<Delta>,
+    summary: Summary,
     written: u64,
 }
 
@@ -425,7 +429,14 @@ impl Reader {
             };
             let accepted = peer.accepted.as_ref().filter(gone).cloned();
             let (root, delta) = (Root::empty(1), Arc::default());
-            peer.candidate = accepted.map(|accepted| Applied { accepted, state: None, root, delta, written: 0 });
+            peer.candidate = accepted.map(|accepted| Applied {
+                accepted,
+                state: None,
+                root,
+                delta,
+                summary: Summary::default(),
+                written: 0,
+            });
         }
     }
 
@@ -448,7 +459,8 @@ impl Reader {
                 accepted.gone = Some(Gone::Left);
                 (peer.head, peer.fetch) = (None, None);
                 let (accepted, root, delta) = (accepted.clone(), Root::empty(1), Arc::default());
-                peer.candidate = Some(Applied { accepted, state: None, root, delta, written: 0 });
+                peer.candidate =
+                    Some(Applied { accepted, state: None, root, delta, summary: Summary::default(), written: 0 });
             }
         }
     }
@@ -472,11 +484,24 @@ impl Reader {
             (&applied.root, &applied.delta, &*applied.accepted.uid) == (&head.root, &head.delta, &*head.uid)
         };
         let known = peer.candidate.as_ref().or(peer.applied.as_ref()).filter(same);
+        let newest =
+            peer.candidate.as_ref().or(peer.applied.as_ref()).filter(|newest| newest.accepted.uid == *head.uid);
+        let older = newest.filter(|newest| {
+            newest.state.is_some() && !peer.escaped && head.summary.version.is_before(newest.summary.version)
+        });
+        if let Some(newest) = older.cloned() {
+            // A new leader that did not see the last heads of the one before repeats an older state.
+            return self.suggest(id, newest);
+        }
         let base = || peer.verified.as_ref().filter(|base| base.root == head.root);
         let on = |base: &Base| {
             if head.delta.is_empty() { base.map.clone() } else { Arc::new(head.delta.apply(&base.map)) }
         };
-        let state = known.and_then(|known| known.state.clone()).or_else(|| base().map(on));
+        let state = known.and_then(|known| known.state.clone());
+        // What came by stream needs no pages.
+        let held =
+            || peer.held.as_ref().filter(|(hashes, _)| *hashes == head.summary.hashes).map(|(_, map)| map.clone());
+        let state = state.or_else(|| base().map(on)).or_else(held);
         let Some(peer) = self.peers.get_mut(id) else { return };
         if let Some(state) = state {
             if peer.hashes(&self.me, &head, &state) == head.summary.hashes {
@@ -533,14 +558,20 @@ impl Reader {
 
     /// Proposes a state. The record must contain its position before it applies, unless the state changes nothing.
     fn propose(&mut self, id: &Arc<str>, head: &Head, state: Option<Arc<Map>>) {
+        let (root, delta, summary) = (head.root.clone(), head.delta.clone(), head.summary);
+        let Some(accepted) = self.peers.get(id).and_then(|peer| peer.accepted.clone()) else { return };
+        self.suggest(id, Applied { accepted, state, root, delta, summary, written: head.written });
+    }
+
+    /// As [`Self::propose`], at the accepted position.
+    fn suggest(&mut self, id: &Arc<str>, applied: Applied) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(accepted) = peer.accepted.clone() else { return };
         (peer.problem, peer.back_off) = (None, None);
         if peer.applied.as_ref().is_some_and(|applied| applied.accepted == accepted && peer.candidate.is_none()) {
             return;
         }
-        let (root, delta) = (head.root.clone(), head.delta.clone());
-        let candidate = Applied { accepted, state, root, delta, written: head.written };
+        let candidate = Applied { accepted, ..applied };
         match &mut peer.applied {
             Some(applied) if applied.same_state(&candidate) && !peer.escaped => {
                 // The same map stays the same `Arc`, so nobody needs to compare contents to see that nothing changed.
@@ -641,7 +672,8 @@ impl Reader {
             accepted.gone = Some(Gone::Forgotten);
             let (accepted, root, delta) = (accepted.clone(), Root::empty(1), Arc::default());
             (peer.head, peer.fetch, peer.stale) = (None, None, None);
-            peer.candidate = Some(Applied { accepted, state: None, root, delta, written: 0 });
+            peer.candidate =
+                Some(Applied { accepted, state: None, root, delta, summary: Summary::default(), written: 0 });
         }
     }
 
@@ -657,6 +689,8 @@ impl Reader {
             let remote = Remote {
                 uid: applied.map_or(&accepted.uid, |applied| &applied.accepted.uid).as_str().into(),
                 state: applied.and_then(|applied| applied.state.clone()).filter(|_| gone.is_none()),
+                committed: applied.and_then(|applied| applied.state.clone()).filter(|_| gone.is_none()),
+                version: applied.filter(|applied| applied.state.is_some()).map(|applied| applied.summary.version),
                 position: applied.map_or(accepted.position, |applied| applied.accepted.position),
                 left: gone.is_some_and(Gone::is_left),
                 stale: peer.stale,
@@ -670,6 +704,45 @@ impl Reader {
             heads_read: self.reads > 0,
             unaccepted: self.unaccepted.iter().filter_map(|id| id.parse().ok()).collect(),
             all_live_verified: self.reads > 0 && self.all_live_verified,
+        }
+    }
+
+    /// What the stream needs to know of the other clusters.
+    pub(super) fn contacts(&self) -> BTreeMap<Arc<str>, Contact> {
+        let contact = |(id, peer): (&Arc<str>, &Peer)| {
+            let accepted = peer.accepted.as_ref()?;
+            let applied = peer.applied.as_ref().filter(|applied| applied.accepted.uid == accepted.uid);
+            let whole = applied.filter(|applied| applied.state.is_some());
+            let head = peer.head.as_ref();
+            let contact = Contact {
+                uid: accepted.uid.as_str().into(),
+                key: accepted.key.filter(|_| self.trust.mode != Mode::Open),
+                live: !accepted.gone.is_some_and(Gone::is_left),
+                dropped: applied.is_some_and(|applied| applied.accepted.gone.is_some()),
+                position: accepted.position,
+                head: head.map(|head| head.summary.version),
+                summary: whole.map(|applied| applied.summary),
+                state: whole.and_then(|applied| applied.state.clone()),
+                addresses: head.map(|head| head.addresses.clone()).unwrap_or_default(),
+            };
+            Some((id.clone(), contact))
+        };
+        self.peers.iter().filter_map(contact).collect()
+    }
+
+    /// R7: the cluster spoke by stream, so it is not silent.
+    pub(super) fn heard(&mut self, id: &Arc<str>) {
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        (peer.advanced, peer.stale) = (self.own_clock, None);
+        if let Some(accepted) = &mut peer.accepted {
+            accepted.gone = accepted.gone.filter(|gone| *gone != Gone::Expired);
+        }
+    }
+
+    /// Takes the newest state of a cluster that came by stream: a head with its hashes needs no pages.
+    pub(super) fn hold(&mut self, id: &Arc<str>, hashes: Hashes, map: &Arc<Map>) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.held = Some((hashes, map.clone()));
         }
     }
 
