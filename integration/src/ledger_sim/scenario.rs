@@ -158,7 +158,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "stream-cut", stream: 1.0, cut: 4.0, change: 2.0, burst: 0.3, ..BASE },
     Scenario { name: "stream-divided", stream: 1.0, divide: 12.0, change: 4.0, ..BASE },
     Scenario { name: "stream-paused", stream: 1.0, pause: 30.0, crash: 60.0, gap: 0.01, ..BASE },
-    Scenario { name: "stream-killed", stream: 1.0, crash: 20.0, change: 3.0, burst: 0.25, converge: 200.0, ..BASE },
+    Scenario { name: "stream-killed", stream: 1.0, crash: 40.0, change: 3.0, burst: 0.25, converge: 200.0, ..BASE },
     Scenario { name: "stream-denied", stream: 1.0, outages: Some(5), crash: 80.0, ttl: true, ..BASE },
     Scenario { name: "stream-restore", stream: 1.0, restore: true, crash: 60.0, converge: 300.0, ..BASE },
     Scenario {
