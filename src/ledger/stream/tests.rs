@@ -415,3 +415,14 @@ fn who_is_refused_at_once_dials_less_and_less_often_as_well() {
     }
     assert!((25..45).contains(&dials), "{dials}");
 }
+
+#[test]
+fn a_state_of_an_earlier_version_changes_nothing() {
+    let (mut blue, mut green) = pair();
+    blue.desire(state(0..5, 1));
+    talk(1, &mut blue, &mut green);
+    blue.version.n -= 2;
+    blue.desire(state(0..5, 2));
+    talk(1, &mut blue, &mut green);
+    assert_eq!(green.shows("blue"), Some(state(0..5, 1)));
+}
