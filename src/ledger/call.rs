@@ -8,7 +8,7 @@ use super::{
     page::{PageId, StoredPage},
     trust::Announced,
 };
-use crate::cluster::record::{Member, Record, Version};
+use crate::cluster::record::{Member, Record, ResourceVersion};
 
 /// Identifies a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,7 +31,7 @@ pub enum Call {
         /// The new content.
         record: Record,
         /// The version to replace.
-        expected: Version,
+        expected: ResourceVersion,
     },
     /// Discover the pages of a cluster's shard: those of one flush, or all.
     ReadPages {
@@ -156,12 +156,12 @@ pub enum Outcome {
         /// Its content.
         record: Record,
         /// Its version.
-        version: Version,
+        version: ResourceVersion,
     },
     /// The record was stored.
     Stored {
         /// Its new version.
-        version: Version,
+        version: ResourceVersion,
     },
     /// Another process changed the record in the meantime.
     Conflict,

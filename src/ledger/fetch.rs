@@ -18,6 +18,9 @@ use super::{
 /// Up to this many flushes of a shard are read one by one. More need one read of everything.
 const FEW_FLUSHES: usize = 8;
 
+/// Why pages do not count although they verify.
+pub(super) const UNEXPECTED: &str = "the state has another hash than its head says";
+
 /// One attempt to read and verify a root. At most one call is in flight.
 #[derive(Debug)]
 pub(super) struct Fetch {

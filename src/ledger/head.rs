@@ -13,12 +13,14 @@ use prost::Message as _;
 use super::{
     Map, Value,
     codec::{self, Digest, Error},
+    hash::{Hashes, StateHash, Summary},
     limits::Limits,
     page::{self, PageId},
     wire,
+    writer::WriterIdentity,
 };
 use crate::cloudmap::{Attributes, Instance};
-use crate::cluster::record::Position;
+use crate::cluster::record::{Position, Version};
 use crate::model::PublicKey;
 
 /// The format that this version writes, and the highest that it reads. A version writes format N - 1 until all heads
@@ -183,6 +185,8 @@ pub struct Head {
     pub root: Root,
     /// The changes since these pages.
     pub delta: Arc<Delta>,
+    /// Which state this is.
+    pub summary: Summary,
     /// How long the cluster may be silent before it counts as stale.
     pub lease: Duration,
     /// Time of writing in milliseconds since 1970, by the writer's clock: for people; no rule uses it.
@@ -192,6 +196,16 @@ pub struct Head {
 }
 
 impl Head {
+    /// Whose state it means.
+    pub fn owner(&self, clusterset: &Arc<str>) -> WriterIdentity {
+        WriterIdentity { clusterset: clusterset.clone(), cluster: self.cluster.clone(), uid: self.uid.clone() }
+    }
+
+    /// Whether this is the state that it means, as a head of that ClusterSet.
+    pub fn means(&self, clusterset: &Arc<str>, map: &Arc<Map>) -> bool {
+        Hashes::of(&self.owner(clusterset), map) == self.summary.hashes
+    }
+
     /// Whether the cluster is a member.
     pub fn is_live(&self) -> bool {
         self.presence == Presence::Live
@@ -224,6 +238,7 @@ impl Head {
             written: self.written,
             cluster: self.cluster.to_string(),
             runs,
+            summary: Some(self.summary.to_wire()),
         };
         head.encode_to_vec()
     }
@@ -270,6 +285,10 @@ impl Head {
         if !head.shards.is_power_of_two() || head.shards > MAX_SHARDS {
             return Err(Error::Malformed("the number of shards must be a power of two up to 64"));
         }
+        let summary = Summary::read(head.summary.unwrap_or_default())?;
+        if summary.version.epoch > head.epoch {
+            return Err(Error::Malformed("the version of the state is of a later epoch"));
+        }
         let page = |page: &wire::RootPage| {
             if page.shard >= head.shards {
                 return Err(Error::Malformed("a root page is in no shard"));
@@ -292,10 +311,29 @@ impl Head {
             },
             root: Root { shards: head.shards, pages, runs },
             delta: Arc::new(Delta::read(head.delta)),
+            summary,
             lease: Duration::from_secs(head.lease.into()),
             written: head.written,
             signer: None,
         })
+    }
+}
+
+impl Summary {
+    pub(super) fn to_wire(self) -> wire::Summary {
+        let Version { epoch, nonce, n } = self.version;
+        let Hashes { state, claims } = self.hashes;
+        let version = Some(wire::Version { epoch, nonce, n });
+        wire::Summary { version, state: state.0.to_vec(), claims: claims.0.to_vec() }
+    }
+
+    pub(super) fn read(wire: wire::Summary) -> Result<Self, Error> {
+        let wire::Version { epoch, nonce, n } = wire.version.unwrap_or_default();
+        if epoch > MAX_EPOCH || n > MAX_EPOCH {
+            return Err(Error::Malformed("version out of range"));
+        }
+        let hashes = Hashes { state: StateHash::read(&wire.state)?, claims: StateHash::read(&wire.claims)? };
+        Ok(Self { version: Version { epoch, nonce, n }, hashes })
     }
 }
 
@@ -312,6 +350,7 @@ mod tests {
             presence: Presence::Live,
             root: Root::empty(1),
             delta: Arc::new(delta),
+            summary: Summary::default(),
             lease: Duration::from_mins(5),
             written: 0,
             signer: None,

@@ -41,6 +41,7 @@ pub mod codec;
 pub mod driver;
 mod fetch;
 pub mod forgotten;
+pub mod hash;
 pub mod head;
 #[cfg(test)]
 mod interleavings;

@@ -12,8 +12,9 @@ use std::{
 use super::{
     Map,
     call::{Call, CallId, Outbox, Outcome},
-    fetch::{Fetch, Progress},
+    fetch::{Fetch, Progress, UNEXPECTED},
     forgotten,
+    hash::{Hashed, Hashes},
     head::{Delta, Head, Root},
     limits::{MAX_CLUSTERS, Timing},
     remote::{Remote, RemoteFigures, Remotes, successor},
@@ -69,6 +70,8 @@ struct Peer {
     accepted: Option<Accepted>,
     head: Option<Arc<Head>>,
     verified: Option<Base>,
+    /// The last state that was compared with the hashes of its head.
+    hashed: Option<Hashed>,
     fetch: Option<Fetch>,
     back_off: Option<Duration>,
     retry_at: Duration,
@@ -90,6 +93,17 @@ struct Peer {
     lag: Option<Duration>,
     fetches: u64,
     failed_fetches: u64,
+}
+
+impl Peer {
+    /// The hashes of a state of the head's cluster. What changes since the last one counts alone.
+    fn hashes(&mut self, me: &WriterIdentity, head: &Head, state: &Arc<Map>) -> Hashes {
+        let owner = head.owner(&me.clusterset);
+        let hashed = self.hashed.take().filter(|hashed| *hashed.owner() == owner);
+        let hashed = self.hashed.insert(hashed.unwrap_or_else(|| Hashed::new(owner)));
+        hashed.set(state.clone());
+        hashed.hashes()
+    }
 }
 
 /// A head below the accepted position (R3).
@@ -454,19 +468,25 @@ impl Reader {
             }
             return self.propose(id, &head, None);
         }
-        if let Some(applied) = peer.candidate.as_ref().or(peer.applied.as_ref())
-            && let Some(state) = &applied.state
-            && (&applied.root, &applied.delta) == (&head.root, &head.delta)
-            && *applied.accepted.uid == *head.uid
-        {
-            let state = Some(state.clone());
-            return self.propose(id, &head, state);
-        }
-        if let Some(base) = peer.verified.as_ref().filter(|base| base.root == head.root) {
-            let state = if head.delta.is_empty() { base.map.clone() } else { Arc::new(head.delta.apply(&base.map)) };
-            return self.propose(id, &head, Some(state));
-        }
+        let same = |applied: &&Applied| {
+            (&applied.root, &applied.delta, &*applied.accepted.uid) == (&head.root, &head.delta, &*head.uid)
+        };
+        let known = peer.candidate.as_ref().or(peer.applied.as_ref()).filter(same);
+        let base = || peer.verified.as_ref().filter(|base| base.root == head.root);
+        let on = |base: &Base| {
+            if head.delta.is_empty() { base.map.clone() } else { Arc::new(head.delta.apply(&base.map)) }
+        };
+        let state = known.and_then(|known| known.state.clone()).or_else(|| base().map(on));
         let Some(peer) = self.peers.get_mut(id) else { return };
+        if let Some(state) = state {
+            if peer.hashes(&self.me, &head, &state) == head.summary.hashes {
+                return self.propose(id, &head, Some(state));
+            }
+            if now.mono >= peer.retry_at {
+                self.fetched(now, id, Progress::Failed(UNEXPECTED), out);
+            }
+            return;
+        }
         if peer.fetch.is_some() || now.mono < peer.retry_at {
             return;
         }
@@ -515,6 +535,7 @@ impl Reader {
     fn propose(&mut self, id: &Arc<str>, head: &Head, state: Option<Arc<Map>>) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(accepted) = peer.accepted.clone() else { return };
+        (peer.problem, peer.back_off) = (None, None);
         if peer.applied.as_ref().is_some_and(|applied| applied.accepted == accepted && peer.candidate.is_none()) {
             return;
         }

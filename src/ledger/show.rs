@@ -6,7 +6,8 @@ use super::{
     Map,
     call::{Call, Failure, Outbox, Outcome},
     driver::Registry,
-    fetch::{Fetch, Progress},
+    fetch::{Fetch, Progress, UNEXPECTED},
+    hash::Summary,
     head::{FORMAT, Head, Presence, Root},
     limits::Timing,
     records::Catalog,
@@ -117,7 +118,7 @@ pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) ->
         };
         match head {
             Ok(head) => {
-                read(&registry, &head, &mut view).await;
+                read(&registry, clusterset, &head, &mut view).await;
                 view.head = Some(head);
             }
             Err(error) => view.problems.push(error.to_string()),
@@ -127,7 +128,7 @@ pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) ->
     Ok(views)
 }
 
-async fn read(registry: &Registry, head: &Arc<Head>, view: &mut ClusterView) {
+async fn read(registry: &Registry, clusterset: &ClusterSetId, head: &Arc<Head>, view: &mut ClusterView) {
     let now = env::since_epoch();
     view.age = now.checked_sub(std::time::Duration::from_millis(head.written));
     if view.creator.as_deref() != Some(&head.uid) {
@@ -156,12 +157,15 @@ async fn read(registry: &Registry, head: &Arc<Head>, view: &mut ClusterView) {
     }
     match progress {
         Progress::Complete(verified) => {
-            let map = head.delta.apply(&verified.map);
+            let map = Arc::new(head.delta.apply(&verified.map));
+            if !head.means(&clusterset.as_str().into(), &map) {
+                view.problems.push(UNEXPECTED.to_owned());
+            }
             view.catalog = Catalog::decode(&map);
             let problems = view.catalog.problems.iter();
             view.problems.extend(problems.map(|problem| format!("{}: {}", problem.key, problem.message)));
             view.pages = verified.layout.pages().count();
-            view.state = Some(Arc::new(map));
+            view.state = Some(map);
         }
         Progress::Failed(why) | Progress::Unread(why) => view.problems.push(why.to_owned()),
         Progress::Waiting => {}
@@ -224,6 +228,7 @@ pub async fn forget_recorded(
         presence: Presence::Left { successor: None },
         root: Root::empty(1),
         delta: Arc::default(),
+        summary: Summary::default(),
         lease: Timing::default().lease,
         written: now.as_millis() as u64,
         signer: None,

@@ -13,7 +13,7 @@ use super::{
     trust::{Mode, Trust},
     writer::{Heads, Inherited, Now, Writer, WriterIdentity},
 };
-use crate::cluster::record::{Member, Record, Version};
+use crate::cluster::record::{Member, Record, ResourceVersion};
 
 /// The state machine. A driver (or a simulation) gives it inputs and makes its calls.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct Term {
 /// What is known about the stored record, and the one call on it that is in flight.
 #[derive(Debug, Default)]
 struct Keeper {
-    stored: Option<(Record, Version)>,
+    stored: Option<(Record, ResourceVersion)>,
     /// The last known content, while `stored` is in doubt.
     before: Option<Record>,
     call: Option<RecordCall>,

@@ -12,6 +12,7 @@ use super::{
     Map, Value,
     chunks::{self, Chunk, MAX_ENDPOINTS},
     codec,
+    hash::{Hashes, StateHash, Summary},
     head::{Change, Delta, Head, Presence, Root, RootPage},
     limits::{self, Limits},
     page::{self, Entry, PageId, Prefix, StoredPage},
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::{
     cloudmap::Instance,
-    cluster::record::Position,
+    cluster::record::{Position, Version},
     model::{
         ClaimOwner, Conditions, Endpoint, EndpointPort, Export, IpFamily, Protocol, Registration, ServiceKey,
         ServicePort, ServiceType, SessionAffinity, Target, TrafficPolicy,
@@ -290,6 +291,10 @@ fn head() -> Head {
         presence: Presence::Left { successor: Some("green".into()) },
         root: root(&plan.tree, plan.shards),
         delta: Arc::new(Delta::between(&Map::new(), &Map::from([("x/y".into(), Value::from([7; 50]))]), 6)),
+        summary: Summary {
+            version: Version { epoch: 2, nonce: u64::MAX, n: 7 },
+            hashes: Hashes { state: StateHash([1; 32]), claims: StateHash([2; 32]) },
+        },
         lease: std::time::Duration::from_mins(5),
         written: 1_700_000_000_000,
         signer: None,
@@ -314,6 +319,8 @@ fn a_damaged_head_is_no_head() {
     let mut stolen = head().to_instance();
     stolen.id = "red".into();
     assert!(Head::from_instance(&stolen).is_err());
+    let later = Summary { version: Version { epoch: 4, nonce: 1, n: 1 }, ..head().summary };
+    assert!(Head::from_instance(&Head { summary: later, ..head() }.to_instance()).is_err());
     let mut extended = head().to_instance();
     extended.attributes.insert("s".to_owned(), "a signature of a later release".to_owned());
     assert_eq!(Head::from_instance(&extended).unwrap(), head());

@@ -271,7 +271,10 @@ mod tests {
     use super::*;
     use crate::{
         cluster::record::Position,
-        ledger::head::{FORMAT, Presence, Root},
+        ledger::{
+            hash::Summary,
+            head::{FORMAT, Presence, Root},
+        },
     };
 
     const SCOPE: Scope<'_> = Scope { clusterset: "prod", namespace: "ns-1" };
@@ -289,6 +292,7 @@ mod tests {
             presence: Presence::Live,
             root: Root::empty(1),
             delta: Arc::default(),
+            summary: Summary::default(),
             lease: Duration::from_mins(5),
             written: 0,
             signer: None,

@@ -210,6 +210,30 @@ pub(super) struct Head {
     /// Oldest first.
     #[prost(message, repeated, tag = "13")]
     pub runs: Vec<RootPage>,
+    #[prost(message, optional, tag = "14")]
+    pub summary: Option<Summary>,
+}
+
+/// What a head says of the state that it means.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Summary {
+    #[prost(message, optional, tag = "1")]
+    pub version: Option<Version>,
+    /// 32 bytes each.
+    #[prost(bytes = "vec", tag = "2")]
+    pub state: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub claims: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Version {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    #[prost(fixed64, tag = "2")]
+    pub nonce: u64,
+    #[prost(uint64, tag = "3")]
+    pub n: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

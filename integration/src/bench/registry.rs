@@ -137,6 +137,7 @@ mod tests {
     use cloudmap_mcs::ledger::{
         Map,
         codec::Digest,
+        hash::Summary,
         head::{Delta, FORMAT, Presence, Root, RootPage},
     };
 
@@ -206,6 +207,7 @@ mod tests {
                 presence: Presence::Live,
                 root: Root { shards: 1, pages: pages.collect(), runs: Arc::default() },
                 delta: Arc::new(Delta::between(&Map::new(), &delta, 6)),
+                summary: Summary::default(),
                 lease: Duration::from_mins(5),
                 written: 0,
                 signer: None,

@@ -119,6 +119,7 @@ impl Sim {
                         head.presence
                     )
                 });
+                self.check_summary(caller.proc, &head);
                 let key = (Service::Clusters, head.cluster.clone());
                 let signer = self.scenario.signed.then_some(self.clusters[cluster].key);
                 let head = Arc::new(Head { signer, ..Head::clone(&head) });

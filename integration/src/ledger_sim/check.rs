@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use cloudmap_mcs::ledger::{
     Map,
+    head::Head,
     page::PageId,
     remote::{Remote, Remotes},
     verify::{self, Cache},
@@ -102,6 +103,29 @@ impl Sim {
         let (uid, epoch) = (remote.uid.clone(), remote.position.epoch);
         let imported = Imported { uid, epoch, version: Some(version), expired: false };
         self.clusters[reader].imported.insert(id.clone(), imported);
+    }
+
+    /// I10, of a head that is sent.
+    pub(super) fn check_summary(&mut self, proc: usize, head: &Head) {
+        let (uid, epoch, version) = (head.uid.clone(), head.position.epoch, head.summary.version);
+        let hashes = head.summary.hashes;
+        if !head.is_live() {
+            return;
+        }
+        // The hashes are bound to the id, which may change.
+        let of_version = (format!("{uid} {}", head.cluster).into(), version);
+        let said = *self.summaries.entry(of_version).or_insert(hashes);
+        let term = self.procs[proc].term_number;
+        let newest = self.newest.entry((uid, epoch, term)).or_default();
+        let before = std::mem::replace(newest, version.max(*newest));
+        let later = (version.epoch, version.n) >= (before.epoch, before.n);
+        if said != hashes || !later {
+            let name = self.name(proc);
+            self.violate(
+                "I10",
+                format!("{name} says {} {version:?} {hashes:?} after {before:?}, {said:?}", head.position),
+            );
+        }
     }
 
     fn check_left(&mut self, proc: usize, id: &Arc<str>, remote: &Remote) {

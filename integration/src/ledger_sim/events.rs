@@ -120,6 +120,8 @@ impl Sim {
             delivered: BTreeMap::new(),
             state_times: BTreeMap::new(),
             counts: BTreeMap::new(),
+            summaries: BTreeMap::new(),
+            newest: BTreeMap::new(),
             traces,
         }
     }

@@ -9,7 +9,8 @@
 //! - I6 garbage is bounded, and gone in the end;
 //! - I7 the final root is readable;
 //! - I8 no leader starts from nothing while its cluster's last state can be read;
-//! - I9 of two clusters with one UID exactly one goes on.
+//! - I9 of two clusters with one UID exactly one goes on;
+//! - I10 equal versions are equal states, and no head of a term has an earlier version than the one before.
 //!
 //! A run is determined by its scenario and its seed.
 
@@ -35,6 +36,8 @@ use std::{
     collections::{BTreeMap, BinaryHeap},
     sync::Arc,
 };
+
+use cloudmap_mcs::{cluster::record::Version, ledger::hash::Hashes};
 
 use events::Event;
 use registry::{Registry, Snapshot, micros};
@@ -96,6 +99,9 @@ pub(crate) struct Sim {
     delivered: BTreeMap<(Arc<str>, Arc<str>), usize>,
     state_times: BTreeMap<(Arc<str>, usize), u64>,
     counts: BTreeMap<&'static str, u64>,
+    /// What was said of each version, by UID with id; and the newest version, by UID, epoch and term.
+    summaries: BTreeMap<(Arc<str>, Version), Hashes>,
+    newest: BTreeMap<(Arc<str>, u64, u64), Version>,
     traces: bool,
 }
 

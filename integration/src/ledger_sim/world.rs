@@ -416,7 +416,10 @@ impl Sim {
         }
         let mut map = Map::clone(&self.clusters[cluster].states[self.clusters[cluster].newest()]);
         for _ in 0..count {
-            let key: Arc<str> = format!("k/{:02}", self.rng.below(KEYS)).into();
+            // Some are registration records.
+            let number_of = self.rng.below(KEYS);
+            let kind = if number_of < KEYS / 4 { "!" } else { "k/" };
+            let key: Arc<str> = format!("{kind}{number_of:02}").into();
             let choice = self.rng.fraction();
             if choice < 0.7 || map.len() <= 4 {
                 self.clusters[cluster].counter += 1;

@@ -7,7 +7,7 @@ use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::O
 use kube::{Api, Client, api::PostParams};
 use tokio::time::timeout;
 
-use super::{Record, RecordStore, StoreError, Version};
+use super::{Record, RecordStore, ResourceVersion, StoreError};
 use crate::cluster::apply;
 
 /// Name of the ConfigMap.
@@ -33,7 +33,7 @@ impl RecordObject {
 
 #[async_trait]
 impl RecordStore for RecordObject {
-    async fn load(&self) -> Result<Option<(Record, Version)>, StoreError> {
+    async fn load(&self) -> Result<Option<(Record, ResourceVersion)>, StoreError> {
         let Some(object) = call(self.api.get_opt(RECORD)).await? else { return Ok(None) };
         let record = match object.data.unwrap_or_default().get(KEY) {
             // Somebody emptied it. This is like having no record, but the object exists and has a version to compare.
@@ -48,7 +48,7 @@ impl RecordStore for RecordObject {
         Ok(Some((record, object.metadata.resource_version)))
     }
 
-    async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError> {
+    async fn store(&self, record: &Record, expected: &ResourceVersion) -> Result<ResourceVersion, StoreError> {
         let json = serde_json::to_string(record).map_err(|error| StoreError::Failed(error.to_string()))?;
         let object = ConfigMap {
             metadata: ObjectMeta {

@@ -7,7 +7,7 @@ use std::sync::{
 
 use async_trait::async_trait;
 
-use super::{Record, RecordStore, StoreError, Version};
+use super::{Record, RecordStore, ResourceVersion, StoreError};
 
 /// The ledger's record with a `resourceVersion`, and whether the store refuses writes.
 #[derive(Default)]
@@ -15,11 +15,11 @@ pub(crate) struct Stored(pub(crate) Mutex<Option<(Record, u64)>>, pub(crate) Ato
 
 #[async_trait]
 impl RecordStore for Stored {
-    async fn load(&self) -> Result<Option<(Record, Version)>, StoreError> {
+    async fn load(&self) -> Result<Option<(Record, ResourceVersion)>, StoreError> {
         Ok(self.0.lock().unwrap().clone().map(|(record, version)| (record, Some(version.to_string()))))
     }
 
-    async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError> {
+    async fn store(&self, record: &Record, expected: &ResourceVersion) -> Result<ResourceVersion, StoreError> {
         if self.1.load(Ordering::SeqCst) {
             return Err(StoreError::Failed("forbidden".to_owned()));
         }

@@ -27,6 +27,24 @@ impl fmt::Display for Position {
     }
 }
 
+/// Which state of a cluster: versions of one term are ordered by `n`, those of different epochs by the epoch. A state keeps
+/// its version when a later leader repeats it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Version {
+    /// The epoch of the leader that wanted this state first.
+    pub epoch: u64,
+    /// The random number of that leader. Two leaders may have one epoch, where the record was deleted.
+    pub nonce: u64,
+    /// Counts the states that this leader wanted.
+    pub n: u64,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.epoch, self.n)
+    }
+}
+
 /// The newest state of a remote cluster that this cluster applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
@@ -161,8 +179,8 @@ pub struct StoredRegistration {
     pub waiting: bool,
 }
 
-/// The version of a stored record: a Kubernetes `resourceVersion`. `None` if nothing is stored yet.
-pub type Version = Option<String>;
+/// Which content of the record is stored: a Kubernetes `resourceVersion`. `None` if nothing is stored yet.
+pub type ResourceVersion = Option<String>;
 
 /// Changes a stored record, again if another process writes it meanwhile. `change` says whether there is anything to store;
 /// the same is returned. `None` if there is no record.
@@ -210,11 +228,11 @@ impl StoreError {
 #[async_trait]
 pub trait RecordStore: Send + Sync + 'static {
     /// The stored record with its version; `None` if there is none. It must come from the API server, not from a cache.
-    async fn load(&self) -> Result<Option<(Record, Version)>, StoreError>;
+    async fn load(&self) -> Result<Option<(Record, ResourceVersion)>, StoreError>;
 
     /// Stores `record` if the stored version still is `expected` (`None` if nothing is stored), and returns the new
     /// version.
-    async fn store(&self, record: &Record, expected: &Version) -> Result<Version, StoreError>;
+    async fn store(&self, record: &Record, expected: &ResourceVersion) -> Result<ResourceVersion, StoreError>;
 }
 
 #[cfg(test)]

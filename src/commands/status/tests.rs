@@ -21,6 +21,7 @@ use crate::{
         record::{Position, Record},
     },
     ledger::{
+        hash::Summary,
         head::{FORMAT, Head, Presence, Root},
         records::Catalog,
         show::ClusterView,
@@ -77,6 +78,7 @@ pub(in crate::commands) fn view(id: &str) -> ClusterView {
         presence: Presence::Live,
         root: Root::empty(1),
         delta: Arc::default(),
+        summary: Summary::default(),
         lease: Duration::from_mins(5),
         written: 0,
         signer: None,

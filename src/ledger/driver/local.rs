@@ -12,7 +12,7 @@ use tracing::warn;
 use super::{Leadership, departure::depart, holds};
 use crate::{
     cloudmap::CloudMap,
-    cluster::record::{Member, Record, RecordStore, StoreError, Version},
+    cluster::record::{Member, Record, RecordStore, ResourceVersion, StoreError},
     env,
     ledger::{Map, call::Failure, records, trust::Keys},
 };
@@ -185,14 +185,14 @@ impl<L: Leadership> Keeper<L> {
         }
     }
 
-    async fn store(&self, record: &Record, version: &Version) -> Result<Version, StoreError> {
+    async fn store(&self, record: &Record, version: &ResourceVersion) -> Result<ResourceVersion, StoreError> {
         if !holds(&*self.leadership) {
             return Err(StoreError::Failed("the Lease is not held; nothing is written".to_owned()));
         }
         self.record.store(record, version).await
     }
 
-    async fn load(&self) -> (Record, Version) {
+    async fn load(&self) -> (Record, ResourceVersion) {
         let mut wait = RETRY_FIRST;
         loop {
             match self.record.load().await {

@@ -25,7 +25,7 @@ fn who_left_and_is_not_there_any_more_is_forgotten_and_who_is_there_is_not() {
     pass(&mut world, &mut [&mut green], 5);
     assert!(known(&world) && green.remote("blue").unwrap().left);
     let back = Head { presence: Presence::Live, position: at(9, 1), ..Head::clone(&farewell) };
-    world.heads.insert("blue".into(), Arc::new(back));
+    world.heads.insert("blue".into(), Arc::new(of_state(back, &Arc::default())));
     pass(&mut world, &mut [&mut green], 5);
     assert_eq!(green.applies("blue"), Some(Arc::default()));
 }

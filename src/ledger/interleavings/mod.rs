@@ -7,6 +7,7 @@ mod flushing;
 mod inheriting;
 mod leaving;
 mod reading;
+mod summaries;
 mod sustained;
 mod trusting;
 mod writing;
@@ -20,6 +21,7 @@ use std::{
 use super::{
     Map, Value,
     call::{Call, CallId, Failure, Ids, Outcome, Pages},
+    hash::{Hashes, Summary},
     head::Head,
     limits::{Limits, Timing},
     page::{PageId, StoredPage},
@@ -175,6 +177,12 @@ impl World {
 fn meaning(head: &Head, pages: &Stored) -> Option<Map> {
     let verified = verify::verify(&head.root, &Cache::default(), pages).ok()?;
     Some(head.delta.apply(&verified.map))
+}
+
+/// The head with the hashes of this state.
+fn of_state(head: Head, map: &Arc<Map>) -> Head {
+    let hashes = Hashes::of(&head.owner(&"prod".into()), map);
+    Head { summary: Summary { hashes, ..head.summary }, ..head }
 }
 
 /// A process that believes that it leads its cluster.

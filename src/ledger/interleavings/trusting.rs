@@ -42,7 +42,10 @@ fn forge(world: &mut World, cluster: &str, position: Position, signer: Option<Pu
     let (delta, delta_of) = (Map::new(), state(90..93, 9));
     let delta = Arc::new(crate::ledger::head::Delta::between(&delta, &delta_of, 0));
     let head = Head { position, delta, signer, ..Head::clone(&world.heads[cluster]) };
-    world.heads.insert(cluster.into(), Arc::new(head));
+    // It is at odds with itself in nothing.
+    world.heads.insert(cluster.into(), Arc::new(head.clone()));
+    let means = Arc::new(world.read(cluster).unwrap());
+    world.heads.insert(cluster.into(), Arc::new(of_state(head, &means)));
 }
 
 fn says(process: &Process, cluster: &str, word: &str) -> bool {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{Now, Writer};
 use crate::ledger::{
     call::{Call, CallId, Outbox, Outcome},
-    fetch::{Fetch, Progress},
+    fetch::{Fetch, Progress, UNEXPECTED},
     head::Head,
     verify::Cache,
 };
@@ -14,6 +14,8 @@ use crate::ledger::{
 pub(super) struct Audit {
     next: Duration,
     fetch: Option<Fetch>,
+    /// The head whose state is being read.
+    head: Option<Arc<Head>>,
     failing_since: Option<Duration>,
     /// The call that counts the own services.
     count: Option<CallId>,
@@ -21,7 +23,7 @@ pub(super) struct Audit {
 
 impl Audit {
     pub(super) fn new(next: Duration) -> Self {
-        Self { next, fetch: None, failing_since: None, count: None }
+        Self { next, fetch: None, head: None, failing_since: None, count: None }
     }
 }
 
@@ -37,6 +39,7 @@ impl Writer {
         let mut fetch = Fetch::new(self.me.cluster.clone(), head.root.clone(), Cache::default());
         let progress = fetch.advance(out);
         audit.fetch = Some(fetch);
+        audit.head = Some(head.clone());
         self.audited(now, &progress);
     }
 
@@ -58,6 +61,13 @@ impl Writer {
 
     fn audited(&mut self, now: Now, progress: &Progress) {
         let audit = &mut self.run.audit;
+        let differs = match (progress, &audit.head) {
+            (Progress::Complete(read), Some(head)) => {
+                !head.means(&self.me.clusterset, &Arc::new(head.delta.apply(&read.map)))
+            }
+            _ => false,
+        };
+        let progress = if differs { &Progress::Failed(UNEXPECTED) } else { progress };
         match progress {
             Progress::Waiting => {}
             Progress::Complete(_) => {

@@ -311,10 +311,13 @@ impl Writer {
                 let read = |head: &Arc<Head>| head.root == verified.layout.root() && *fetch.cluster() == head.cluster;
                 let Some(head) = search.sought(best).filter(read) else { return };
                 let Verified { layout, map, cache: _ } = *verified;
-                if head.delta.check().is_err() {
-                    return search.missed(now.mono, self.timing.max_step);
-                }
                 let said = Arc::new(head.delta.apply(&map));
+                if head.delta.check().is_err() || !head.means(&self.me.clusterset, &said) {
+                    search.missed(now.mono, self.timing.max_step);
+                    search.salvage = map;
+                    search.retry_at = now.mono + self.timing.backoff_min / 2;
+                    return;
+                }
                 if head.cluster != self.me.cluster {
                     // Those pages belong to another id, so everything is written again with their content.
                     self.start_baseless(now, said);
@@ -323,7 +326,8 @@ impl Writer {
                 }
                 self.start(now, Arc::new(map), layout);
                 (self.run.inherited, self.run.written) = (said.clone(), head.written);
-                self.run.sent = Some(Sent { map: said, delta: head.delta.clone(), generation: 0 });
+                self.run.sent =
+                    Some(Sent { map: said, delta: head.delta.clone(), generation: 0, summary: head.summary });
             }
         }
     }

@@ -10,6 +10,7 @@ use super::{
 use crate::ledger::{
     Map,
     call::{Call, CallId, Outbox, Outcome},
+    hash::Hashes,
     head::{Delta, MAX_SHARDS},
     page::PageId,
     runs::{self, Appended, Layout, Runs},
@@ -29,6 +30,7 @@ pub(super) struct Flush {
     upload: Upload,
     snapshot: Arc<Map>,
     generation: u64,
+    hashes: Hashes,
     /// Whether nothing of the base counts.
     anew: bool,
     appended: Appended,
@@ -125,7 +127,8 @@ impl Writer {
             self.run.figures.full_flushes += 1;
         }
         let upload = Upload::new(id, std::mem::take(&mut appended.pages), now.mono);
-        self.run.flush = Some(Flush { upload, snapshot, generation: self.generation, anew, appended });
+        self.run.flush =
+            Some(Flush { upload, snapshot, generation: self.generation, hashes: self.hashed.hashes(), anew, appended });
         self.flush(now, out);
     }
 
@@ -240,7 +243,12 @@ impl Writer {
                 let delta = Arc::new(Delta::between(&flush.snapshot, &sent.map, level));
                 if fits(self, &delta) { Ok(Sent { delta, ..sent }) } else { Err(Some(sent)) }
             }
-            _ => Ok(Sent { map: flush.snapshot.clone(), delta: Arc::default(), generation: flush.generation }),
+            _ => Ok(Sent {
+                map: flush.snapshot.clone(),
+                delta: Arc::default(),
+                generation: flush.generation,
+                summary: self.summary(flush.generation, flush.hashes),
+            }),
         };
         let desired_fits = fits(self, &Arc::new(Delta::between(&flush.snapshot, &desired, level)));
         match sent {

@@ -9,6 +9,7 @@ use super::{
 use crate::cluster::record::Position;
 use crate::ledger::{
     call::{Call, CallId, Outbox, Outcome},
+    hash::Summary,
     head::{Head, Presence, Root},
     limits::Timing,
 };
@@ -124,7 +125,8 @@ impl Writer {
                 Some(Farewell { call: None, sent_at: None, read_back: false, again: false, sweep: Sweep::default() });
         }
         let seq = self.run.seq + 1;
-        let mut head = self.head(now, seq, Root::empty(self.shards.next_power_of_two()), Arc::default());
+        let mut head =
+            self.head(now, seq, Root::empty(self.shards.next_power_of_two()), Arc::default(), Summary::default());
         head.presence = Presence::Left { successor: None };
         let head = Arc::new(head);
         let Some(farewell) = &mut self.run.farewell else { return };

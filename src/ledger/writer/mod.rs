@@ -17,12 +17,16 @@ use super::{
     Map, Value,
     call::{Call, CallId, Failure, Ids, Outbox, Outcome},
     codec,
+    hash::{Hashed, Hashes, Summary},
     head::{Delta, Head, Root},
     limits::{Limits, MAX_SKEW, Timing},
     runs::Layout,
     tree,
 };
-use crate::{cluster::record::Position, model::PublicKey};
+use crate::{
+    cluster::record::{Position, Version},
+    model::PublicKey,
+};
 use audit::Audit;
 use compact::Compaction;
 use copy::Copy;
@@ -46,7 +50,7 @@ pub struct Now {
 }
 
 /// The member in whose name the writer writes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriterIdentity {
     /// ClusterSet id.
     pub clusterset: Arc<str>,
@@ -110,6 +114,10 @@ pub struct Writer {
     /// Of all keys and values in it.
     desired_bytes: usize,
     generation: u64,
+    /// Its hashes.
+    hashed: Hashed,
+    /// Distinguishes this leader from another one with its epoch.
+    nonce: u64,
     changed_at: Duration,
     leaving: bool,
     /// The keys whose heads are this cluster's; none if it does not sign (R9).
@@ -290,6 +298,8 @@ impl Writer {
     pub fn new(me: WriterIdentity, timing: Timing, limits: Limits, ids: Ids) -> Self {
         let run = Run::new(Arc::default(), Layout::empty(1), Duration::ZERO, &timing);
         Self {
+            hashed: Hashed::new(me.clone()),
+            nonce: 0,
             me,
             timing,
             limits,
@@ -416,6 +426,7 @@ impl Writer {
         if matches!(self.phase, Phase::Elected) {
             self.stranger = None;
             self.epoch = epoch;
+            self.nonce = self.ids.next();
             self.phase = Phase::Verify(Box::new(Search::new(now.mono)));
         }
     }
@@ -467,6 +478,7 @@ impl Writer {
             self.error = Some(excess);
             return;
         }
+        self.hashed.set(map.clone());
         self.desired = Some(map);
         self.desired_bytes = bytes;
         self.generation += 1;
@@ -648,7 +660,12 @@ impl Writer {
         }
     }
 
-    fn head(&self, now: Now, seq: u64, root: Root, delta: Arc<Delta>) -> Head {
+    /// What heads of this epoch say of a state that was desired in it.
+    fn summary(&self, generation: u64, hashes: Hashes) -> Summary {
+        Summary { version: Version { epoch: self.epoch, nonce: self.nonce, n: generation }, hashes }
+    }
+
+    fn head(&self, now: Now, seq: u64, root: Root, delta: Arc<Delta>, summary: Summary) -> Head {
         Head {
             cluster: self.me.cluster.clone(),
             reads: super::head::FORMAT,
@@ -657,6 +674,7 @@ impl Writer {
             presence: super::head::Presence::Live,
             root,
             delta,
+            summary,
             lease: self.timing.lease,
             written: now.wall,
             signer: None,

@@ -6,6 +6,7 @@ use super::{Now, Writer};
 use crate::ledger::{
     Map,
     call::{Call, CallId, Outbox, Outcome},
+    hash::Summary,
     head::Delta,
 };
 
@@ -24,6 +25,7 @@ pub(super) struct Sent {
     pub map: Arc<Map>,
     pub delta: Arc<Delta>,
     pub generation: u64,
+    pub summary: Summary,
 }
 
 /// The head operation in flight.
@@ -87,7 +89,8 @@ impl Writer {
     pub(super) fn occupancy(&self, now: Now, delta: &Arc<Delta>) -> f64 {
         let share = delta.size() as f64 / self.limits.delta_bytes as f64;
         // The roots may leave less room than the delta's own limit.
-        let fits = self.head(now, u64::MAX, self.run.layout.root(), delta.clone()).fits(&self.limits);
+        let summary = self.summary(self.generation, self.hashed.hashes());
+        let fits = self.head(now, u64::MAX, self.run.layout.root(), delta.clone(), summary).fits(&self.limits);
         if fits { share } else { share.max(1.01) }
     }
 
@@ -112,7 +115,8 @@ impl Writer {
             let delta = measured.delta.clone();
             let changed_at = changed.then_some(self.changed_at);
             self.run.sent_generation = Some(self.generation);
-            self.run.sent = Some(Sent { map: desired, delta, generation: self.generation });
+            let summary = self.summary(self.generation, self.hashed.hashes());
+            self.run.sent = Some(Sent { map: desired, delta, generation: self.generation, summary });
             self.send(now, changed_at, out);
         } else if beat && self.run.sent.is_some() {
             self.send(now, None, out);
@@ -124,12 +128,12 @@ impl Writer {
     /// Upserts a head with what is in `sent`.
     fn send(&mut self, now: Now, changed_at: Option<Duration>, out: &mut Outbox) {
         let Some(sent) = &self.run.sent else { return };
-        let (map, delta) = (sent.map.clone(), sent.delta.clone());
+        let (map, delta, summary) = (sent.map.clone(), sent.delta.clone(), sent.summary);
         self.run.seq += 1;
         self.run.force = false;
         self.run.sent_at = Some(now.mono);
         self.run.figures.head_writes += 1;
-        let head = Arc::new(self.head(now, self.run.seq, self.run.layout.root(), delta));
+        let head = Arc::new(self.head(now, self.run.seq, self.run.layout.root(), delta, summary));
         self.run.garbage.refer(&head.root, now.mono);
         self.copy(now, &head, out);
         let call = out.call(Call::PutHead { head });

@@ -1,0 +1,294 @@
+//! Hashes of states: what a head says of the state that it means, and what leaders compare over the stream. Pure.
+//!
+//! The pairs of a state are in 1,024 buckets by the hash of their keys, 32 buckets are a group, and the hashes of the groups are
+//! hashed with whose state it is. So a change costs the pairs of its bucket, and not those of the state. It is not a sum over
+//! pairs: who may choose a thousand pairs can make the sums of two states equal.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
+
+use sha2::{Digest as _, Sha256};
+
+use super::{Map, codec::Error, tree, writer::WriterIdentity};
+use crate::cluster::record::Version;
+
+/// Number of buckets of a state.
+pub const BUCKETS: u16 = 1 << BUCKET_BITS;
+const BUCKET_BITS: u32 = 10;
+/// Buckets of a group.
+const GROUP: u16 = 32;
+
+/// The first character of the keys of registration records, which the hash of the claims covers.
+const CLAIM: char = '!';
+
+/// SHA-256 of a state, or of a part of one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct StateHash(pub [u8; 32]);
+
+impl StateHash {
+    /// Reads what [`Self::0`] was written as.
+    ///
+    /// # Errors
+    /// Another number of bytes.
+    pub fn read(bytes: &[u8]) -> Result<Self, Error> {
+        bytes.try_into().map(Self).map_err(|_| Error::Malformed("a hash must have 32 bytes"))
+    }
+
+    /// Parts with their lengths, so that no two lists of parts are the same message.
+    fn of<'a>(context: &'a str, parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut hash = Sha256::new();
+        for part in [context.as_bytes()].into_iter().chain(parts) {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        Self(hash.finalize().into())
+    }
+}
+
+impl fmt::Debug for StateHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The hashes of a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Hashes {
+    /// Of all pairs.
+    pub state: StateHash,
+    /// Of its registration records alone, which are the pairs whose keys begin with `!`.
+    pub claims: StateHash,
+}
+
+impl Hashes {
+    /// The hashes of `map` as a state of `owner`.
+    pub fn of(owner: &WriterIdentity, map: &Arc<Map>) -> Self {
+        let mut hashed = Hashed::new(owner.clone());
+        hashed.set(map.clone());
+        hashed.hashes()
+    }
+}
+
+/// What a head says of the state that it means. Of a cluster that left it says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Which of the cluster's states it is.
+    pub version: Version,
+    /// Its hashes. Equal versions have equal hashes.
+    pub hashes: Hashes,
+}
+
+/// A state with its hashes, at the cost of what changes.
+#[derive(Debug, Clone)]
+pub struct Hashed {
+    owner: WriterIdentity,
+    map: Arc<Map>,
+    pairs: Buckets,
+    claims: Buckets,
+    hashes: Hashes,
+}
+
+impl Hashed {
+    /// The empty state of a cluster.
+    pub fn new(owner: WriterIdentity) -> Self {
+        let (map, pairs, claims, hashes) = Default::default();
+        let mut hashed = Self { owner, map, pairs, claims, hashes };
+        hashed.hash();
+        hashed
+    }
+
+    /// Whose state it is.
+    pub fn owner(&self) -> &WriterIdentity {
+        &self.owner
+    }
+
+    /// The state.
+    pub fn map(&self) -> &Arc<Map> {
+        &self.map
+    }
+
+    /// Its hashes.
+    pub const fn hashes(&self) -> Hashes {
+        self.hashes
+    }
+
+    /// The hashes of the buckets that are not empty.
+    pub fn buckets(&self) -> impl Iterator<Item = (u16, StateHash)> {
+        self.pairs.buckets.iter().map(|(number, bucket)| (*number, bucket.hash))
+    }
+
+    /// The keys in a bucket, sorted.
+    pub fn keys(&self, bucket: u16) -> &[Arc<str>] {
+        self.pairs.buckets.get(&bucket).map(|bucket| &*bucket.keys).unwrap_or_default()
+    }
+
+    /// Another state of the same cluster.
+    pub fn set(&mut self, map: Arc<Map>) {
+        let before = std::mem::replace(&mut self.map, map);
+        if Arc::ptr_eq(&before, &self.map) {
+            return;
+        }
+        let changed = before.difference(&self.map).map(|(key, was, is)| (key, was.is_some(), is.is_some()));
+        let changed: Vec<_> = changed.collect();
+        if changed.is_empty() {
+            return;
+        }
+        self.pairs.update(&self.map, changed.iter().copied());
+        self.claims.update(&self.map, changed.iter().copied().filter(|(key, _, _)| key.starts_with(CLAIM)));
+        self.hash();
+    }
+
+    fn hash(&mut self) {
+        self.hashes = Hashes {
+            state: self.pairs.hash("cloudmap-mcs state", &self.owner),
+            claims: self.claims.hash("cloudmap-mcs claims", &self.owner),
+        };
+    }
+}
+
+/// The bucket of a key.
+pub fn bucket_of(key: &str) -> u16 {
+    (tree::hash(key) >> (u64::BITS - BUCKET_BITS)) as u16
+}
+
+#[derive(Debug, Clone, Default)]
+struct Bucket {
+    hash: StateHash,
+    keys: Vec<Arc<str>>,
+}
+
+/// Some pairs of a map, and their hashes. What is empty has a hash of zeros.
+#[derive(Debug, Clone, Default)]
+struct Buckets {
+    buckets: BTreeMap<u16, Bucket>,
+    groups: BTreeMap<u16, StateHash>,
+}
+
+impl Buckets {
+    /// Takes keys whose values changed, and whether each was there before, and is in `map` now.
+    fn update<'a>(&mut self, map: &Map, changed: impl Iterator<Item = (&'a Arc<str>, bool, bool)>) {
+        let mut touched = BTreeSet::new();
+        for (key, was, is) in changed {
+            let number = bucket_of(key);
+            touched.insert(number);
+            let keys = &mut self.buckets.entry(number).or_default().keys;
+            match keys.binary_search(key) {
+                Err(place) if is => keys.insert(place, key.clone()),
+                Ok(place) if was && !is => drop(keys.remove(place)),
+                _ => {}
+            }
+        }
+        for number in &touched {
+            let Some(bucket) = self.buckets.get_mut(number) else { continue };
+            if bucket.keys.is_empty() {
+                self.buckets.remove(number);
+                continue;
+            }
+            let pairs = bucket.keys.iter().filter_map(|key| Some([key.as_bytes(), map.get(key)?]));
+            bucket.hash = StateHash::of("cloudmap-mcs bucket", pairs.flatten());
+        }
+        for group in touched.into_iter().map(|number| number / GROUP).collect::<BTreeSet<_>>() {
+            let numbers = group * GROUP..(group + 1) * GROUP;
+            if self.buckets.range(numbers.clone()).next().is_none() {
+                self.groups.remove(&group);
+                continue;
+            }
+            let hash = |number| self.buckets.get(&number).map_or(StateHash::default(), |bucket| bucket.hash);
+            let hashes: Vec<_> = numbers.map(hash).collect();
+            self.groups.insert(group, StateHash::of("cloudmap-mcs group", hashes.iter().map(|hash| &hash.0[..])));
+        }
+    }
+
+    fn hash(&self, context: &str, owner: &WriterIdentity) -> StateHash {
+        let WriterIdentity { clusterset, cluster, uid } = owner;
+        let group = |number| self.groups.get(&number).copied().unwrap_or_default();
+        let groups: Vec<_> = (0..BUCKETS / GROUP).map(group).collect();
+        let whose = [clusterset, cluster, uid].map(|part| part.as_bytes());
+        StateHash::of(context, whose.into_iter().chain(groups.iter().map(|hash| &hash.0[..])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ledger::Value;
+
+    fn owner(cluster: &str) -> WriterIdentity {
+        WriterIdentity { clusterset: "prod".into(), cluster: cluster.into(), uid: format!("uid-{cluster}").into() }
+    }
+
+    fn maps() -> impl Strategy<Value = Map> {
+        let pair = ("[!~a-c]/?[a-z]{0,2}", prop::collection::vec(any::<u8>(), 0..3));
+        prop::collection::vec(pair, 0..40)
+            .prop_map(|pairs| pairs.into_iter().map(|(key, value)| (key.into(), Value::from(value))).collect())
+    }
+
+    fn claims(map: &Map) -> Map {
+        map.iter().filter(|(key, _)| key.starts_with('!')).map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn the_hashes_of_a_state_do_not_depend_on_the_states_before(states in prop::collection::vec(maps(), 1..8)) {
+            let mut hashed = Hashed::new(owner("blue"));
+            for state in states {
+                let state = Arc::new(state);
+                hashed.set(state.clone());
+                prop_assert_eq!(hashed.hashes(), Hashes::of(&owner("blue"), &state));
+                let keys: BTreeSet<_> = hashed.buckets().flat_map(|(bucket, _)| hashed.keys(bucket)).cloned().collect();
+                prop_assert_eq!(keys, state.keys().cloned().collect());
+            }
+        }
+
+        #[test]
+        fn other_states_have_other_hashes(one in maps(), two in maps()) {
+            let (a, b) = (Hashes::of(&owner("blue"), &Arc::new(one.clone())), Hashes::of(&owner("blue"), &Arc::new(two.clone())));
+            prop_assert_eq!(a.state == b.state, one == two);
+            prop_assert_eq!(a.claims == b.claims, claims(&one) == claims(&two));
+        }
+
+        #[test]
+        fn one_changed_value_changes_one_bucket(state in maps(), which in any::<prop::sample::Index>()) {
+            prop_assume!(!state.is_empty());
+            let mut hashed = Hashed::new(owner("blue"));
+            hashed.set(Arc::new(state.clone()));
+            let before: BTreeMap<_, _> = hashed.buckets().collect();
+            let key = state.keys().nth(which.index(state.len())).unwrap().clone();
+            let mut other = state;
+            other.insert(key.clone(), Value::from([9; 4]));
+            hashed.set(Arc::new(other));
+            let changed: Vec<_> = hashed.buckets().filter(|(number, hash)| before[number] != *hash).collect();
+            prop_assert_eq!(changed.len(), 1);
+            prop_assert_eq!(changed[0].0, bucket_of(&key));
+        }
+    }
+
+    #[test]
+    fn the_same_pairs_of_another_cluster_have_other_hashes() {
+        let map = Arc::new(Map::from([("!a".into(), Value::from([1]))]));
+        let blue = Hashes::of(&owner("blue"), &map);
+        for other in [
+            owner("red"),
+            WriterIdentity { clusterset: "test".into(), ..owner("blue") },
+            WriterIdentity { uid: "uid-red".into(), ..owner("blue") },
+        ] {
+            let other = Hashes::of(&other, &map);
+            assert!(other.state != blue.state && other.claims != blue.claims);
+        }
+    }
+
+    /// What goes into the hash never changes: clusters of different releases compare it.
+    #[test]
+    fn a_known_state_has_its_known_hash() {
+        let map = Arc::new(Map::from([("!a".into(), Value::from([1])), ("ns/web".into(), Value::from([2, 3]))]));
+        let hex = |hash: StateHash| hash.0.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+        let hashes = Hashes::of(&owner("blue"), &map);
+        assert_eq!(hex(hashes.state), "cd0a4f50ba8f1ca97350a51b89ad4ea270f5d07b4a06fe610ae03425972bf146");
+        assert_eq!(hex(hashes.claims), "bb638673704d5d38995079a746b13ca94600476983eaece9bfaf6fc1f71dd1e3");
+    }
+}
