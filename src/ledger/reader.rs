@@ -72,6 +72,8 @@ struct Peer {
     verified: Option<Base>,
     /// The last state that was compared with the hashes of its head.
     hashed: Option<Hashed>,
+    /// The head for whose state the last one and its delta are not enough.
+    tried: Option<Arc<Head>>,
     fetch: Option<Fetch>,
     back_off: Option<Duration>,
     retry_at: Duration,
@@ -477,7 +479,18 @@ impl Reader {
             if head.delta.is_empty() { base.map.clone() } else { Arc::new(head.delta.apply(&base.map)) }
         };
         let state = known.and_then(|known| known.state.clone()).or_else(|| base().map(on));
+        // What was appended to the pages came in deltas before, mostly: only the hash can tell.
+        let last = peer.candidate.as_ref().or(peer.applied.as_ref()).filter(|last| *last.accepted.uid == *head.uid);
+        let held = last.and_then(|last| last.state.as_ref()).filter(|_| state.is_none());
+        let held = held.filter(|_| peer.tried.as_ref().is_none_or(|tried| !Arc::ptr_eq(tried, &head)));
+        let held = held.map(|held| Arc::new(head.delta.apply(held)));
         let Some(peer) = self.peers.get_mut(id) else { return };
+        if let Some(held) = held {
+            if peer.hashes(&self.me, &head, &held) == head.summary.hashes {
+                return self.propose(id, &head, Some(held));
+            }
+            peer.tried = Some(head.clone());
+        }
         if let Some(state) = state {
             if peer.hashes(&self.me, &head, &state) == head.summary.hashes {
                 return self.propose(id, &head, Some(state));
