@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests (`make test`): first `make check`, then the other tests on this machine, then those on four real clusters.
+# All tests (`make test`): first `make check`, then the other tests on this machine, then those on seven real clusters.
 #
 # Usage: integration/test.sh
 #
@@ -21,25 +21,27 @@ clusters_check
 	fail "tests look into the emulator: CLOUDMAP_ENDPOINT names it (cloudmap-emulator --listen), as the pods and this machine reach it"
 
 finish() {
-	local status=$?
+	local status=$? job
 	trap - EXIT INT TERM
-	[ -z "$BESIDE" ] || kill -- "-$BESIDE" 2>/dev/null || true
+	for job in "${BESIDE[@]}"; do kill -- "-${job%%:*}" 2>/dev/null || true; done
 	if [ "$status" -ne 0 ] && [ "${INTERRUPTED:-}" != yes ]; then
 		clusters_logs
 	fi
 	clusters_down || true
+	[ -n "$GIVEN_CONTEXTS" ] || TESTBED_NAME=$CONFORMANCE_TESTBED "$TESTBED" down || true
 	if [ "$status" -eq 0 ]; then
 		printf '\n%sall tests passed%s in %s\n' "$BOLD" "$PLAIN" "$(elapsed)"
 	else
 		[ ! -s "$MCS_E2E_FAILURES" ] || { printf '\n%swhy scenarios failed%s\n\n' "$BOLD" "$PLAIN" && cat "$MCS_E2E_FAILURES"; }
 		printf '\n%stests failed%s after %s\n' "$BOLD" "$PLAIN" "$(elapsed)"
 	fi
-	rm -f "$MCS_E2E_FAILURES" "$BESIDE_LOG"
+	rm -f "$MCS_E2E_FAILURES" "${BESIDE[@]#*:}"
 	exit "$status"
 }
 MCS_E2E_FAILURES=$(mktemp)
-BESIDE_LOG=$(mktemp)
-BESIDE=
+readonly CONFORMANCE_TESTBED=conformance
+# The process groups that run beside this one, each with the file that it prints into.
+BESIDE=()
 export MCS_E2E_FAILURES
 trap finish EXIT
 trap 'INTERRUPTED=yes; exit 130' INT
@@ -92,18 +94,6 @@ if [ -z "$GIVEN_CONTEXTS" ]; then
 	export MCS_E2E_EXTERNAL_DNS MCS_E2E_AWS_MCS_CONTROLLER
 fi
 
-# Only end-to-end tests need the cluster that has IPv6 only.
-if [[ ${SUITES:-e2e} == *e2e* ]]; then clusters_up 4; else clusters_up 3; fi
-stage "Cloud Map emulator and controller"
-# Slow enough that what happens at once in memory does not hide what does not in AWS; quotas for a namespace a scenario.
-registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --max-namespaces 1000 --call-latency 5ms-20ms \
-	--operation-latency 100ms-300ms --replicas 2 --discovery-lag 0s-500ms
-image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
-export PROGRAM=$CARGO_TARGET_DIR/release/cloudmap-mcs
-controllers_install
-
-tests_environment
-
 # wanted TEST: whether there is a test of this name.
 wanted() {
 	# Into a variable first: grep ends at the first match, and cargo would fail at the closed pipe.
@@ -111,62 +101,118 @@ wanted() {
 	[ -z "${TESTS:-}" ] || { tests=$("${CARGO_TEST[@]}" --quiet --test "$1" -- --list) && grep -q -- "$TESTS" <<<"$tests"; }
 }
 
-# yield N: what this script starts lets the clusters go first, by so much. They are sessions of their own, and between
-# sessions Linux heeds this where it groups processes by session, and otherwise only what `renice` says.
-yield() {
-	echo "$1" >/proc/self/autogroup
-} 2>/dev/null
+# provide N: so many clusters with the controller, and what tests on them read.
+provide() {
+	clusters_up "$1"
+	stage "Cloud Map emulator and controller"
+	# Slow enough that what happens at once in memory does not hide what does not in AWS; quotas for a namespace a scenario.
+	registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --max-namespaces 1000 --call-latency 5ms-20ms \
+		--operation-latency 100ms-300ms --replicas 2 --discovery-lag 0s-500ms
+	image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
+	export PROGRAM=$CARGO_TARGET_DIR/release/cloudmap-mcs
+	controllers_install
+	tests_environment
+}
 
-FAILED=
-# The conformance suite mostly waits. What needs no cluster runs beside it.
-if [ -z "${TESTS:-}${SUITES:-}" ]; then
-	yield 10 || true
-	# In a process group of their own, to be ended as one.
-	set -m
-	(
-		failed=0
-		stage "Adapter and emulator tests"
-		renice -n 10 "$BASHPID" >/dev/null
-		other_tests || failed=1
-		"${CARGO_TEST[@]}" --no-fail-fast --doc || failed=1
-		renice -n 19 "$BASHPID" >/dev/null
-		stage "Simulations: the ledger's machines"
-		"$CARGO_TARGET_DIR/release/ledger-simulation" --seeds 150 || failed=1
-		stage "Simulations: whole controllers"
-		"$CARGO_TARGET_DIR/release/controller-simulation" --seeds 40 || failed=1
-		exit "$failed"
-	) >"$BESIDE_LOG" 2>&1 </dev/null &
-	BESIDE=$!
-	set +m
-fi
-
-WANTED=
-for suite in ${SUITES:-conformance e2e}; do
-	if wanted "$suite"; then WANTED+=" $suite"; fi
-done
-if [ -z "$WANTED" ]; then
-	echo "no test on clusters has \"$TESTS\" in its name" >&2
-	exit 1
-fi
-if [[ $WANTED == *conformance* ]]; then
+conformance() {
 	stage "Conformance suite"
 	export MCS_CONFORMANCE_DISRUPTIVE=1 MCS_CONFORMANCE_THREADS=${THREADS:-4} MCS_CONFORMANCE_REPORT=${REPORT:-$ROOT/target/conformance-report}
-	"${CARGO_TEST[@]}" --quiet --test conformance -- ${TESTS:+"$TESTS"} || FAILED=yes
+	"${CARGO_TEST[@]}" --quiet --test conformance -- ${TESTS:+"$TESTS"} || return
 	echo "report: $MCS_CONFORMANCE_REPORT.md and .json"
-fi
-if [ -n "$BESIDE" ]; then
-	wait "$BESIDE" || FAILED=yes
-	BESIDE=
-	yield 0 || true
-	cat "$BESIDE_LOG"
-fi
-if [[ $WANTED == *e2e* ]]; then
+}
+
+# The checks stop controllers, and so do end-to-end scenarios. So they have clusters of their own where both run.
+conformance_beside() {
+	export TESTBED_NAME=$CONFORMANCE_TESTBED
+	provide 3
+	conformance || {
+		clusters_logs
+		return 1
+	}
+	clusters_down
+}
+
+# What needs no cluster.
+others_beside() {
+	local failed=0
+	renice -n 10 "$BASHPID" >/dev/null
+	stage "Adapter and emulator tests"
+	other_tests || failed=1
+	"${CARGO_TEST[@]}" --no-fail-fast --doc || failed=1
+	renice -n 19 "$BASHPID" >/dev/null
+	stage "Simulations: the ledger's machines"
+	"$CARGO_TARGET_DIR/release/ledger-simulation" --seeds 150 || failed=1
+	stage "Simulations: whole controllers"
+	"$CARGO_TARGET_DIR/release/controller-simulation" --seeds 40 || failed=1
+	return "$failed"
+}
+
+end_to_end() {
 	stage "End-to-end tests"
 	# The scenarios themselves know which of them may run beside each other, and how many.
 	export MCS_E2E_THREADS=${THREADS:-6}
 	# Names in Cloud Map and ECS tasks need a network of our own, IP families a cluster of each kind; the chart's scenario
 	# installs the controller anew.
-	own_network=(--skip ecs:: --skip replaced:: --skip families:: --skip chart::)
-	"${CARGO_TEST[@]}" --test e2e -- --test-threads=64 ${GIVEN_CONTEXTS:+"${own_network[@]}"} ${TESTS:+"$TESTS"} || FAILED=yes
-fi
+	local own_network=(--skip ecs:: --skip replaced:: --skip families:: --skip chart::)
+	"${CARGO_TEST[@]}" --test e2e -- --test-threads=64 ${GIVEN_CONTEXTS:+"${own_network[@]}"} ${TESTS:+"$TESTS"}
+}
+
+# beside FUNCTION: runs it in the background, in a process group of its own, to be ended as one. What it prints comes when it is
+# waited for.
+beside() {
+	local log
+	log=$(mktemp)
+	set -m
+	(
+		set -e
+		"$1"
+	) >"$log" 2>&1 </dev/null &
+	BESIDE+=("$!:$log")
+	set +m
+}
+
+# yield N: lets what runs now go first, by so much. Each testbed's processes are sessions of their own, and between sessions
+# Linux heeds this where it groups processes by session, and otherwise only what `renice` says.
+yield() {
+	echo "$1" >/proc/self/autogroup
+} 2>/dev/null
+
+WANTED=()
+for suite in ${SUITES:-conformance e2e}; do
+	if wanted "$suite"; then WANTED+=("$suite"); fi
+done
+[ ${#WANTED[@]} -gt 0 ] || {
+	echo "no test on clusters has \"$TESTS\" in its name" >&2
+	exit 1
+}
+FAILED=
+case "${WANTED[*]}" in
+conformance)
+	provide 3
+	conformance || FAILED=yes
+	;;
+e2e)
+	provide 4
+	end_to_end || FAILED=yes
+	;;
+*)
+	# On clusters that one has, one after the other.
+	if [ -z "$GIVEN_CONTEXTS" ]; then
+		"$TESTBED" build
+		beside conformance_beside
+	fi
+	provide 4
+	if [ -z "${TESTS:-}" ]; then
+		yield 10 || true
+		beside others_beside
+	fi
+	[ -z "$GIVEN_CONTEXTS" ] || conformance || FAILED=yes
+	end_to_end || FAILED=yes
+	yield 0 || true
+	for job in "${BESIDE[@]}"; do
+		wait "${job%%:*}" || FAILED=yes
+		cat "${job#*:}"
+	done
+	;;
+esac
 [ -z "$FAILED" ] || exit 1

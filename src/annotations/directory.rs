@@ -11,13 +11,14 @@ use tracing::warn;
 
 use super::Zones;
 use crate::{
-    cloudmap::{CloudMap, Lane},
+    cloudmap::{CloudMap, ErrorKind, Lane},
     env,
 };
 
 /// Time between two listings. A new namespace takes names from the next one on.
 const PERIOD: Duration = Duration::from_mins(1);
-/// First and longest pause after a failure.
+/// Pause after a failure. It doubles with each one in a row, but for throttling: then the next call waits for its turn anyway, and
+/// nothing happens to annotated objects before the first list.
 const RETRY: Duration = Duration::from_secs(2);
 /// After this many failures in a row, the failure is reported.
 const SAID_AFTER: u32 = 3;
@@ -89,7 +90,8 @@ async fn follow(cloudmap: Arc<dyn CloudMap>, mut asked: watch::Receiver<bool>, k
             Ok(_) => sleep_until(begun + PERIOD).await,
             Err(error) => {
                 warn!(%error, "cannot list the Cloud Map namespaces; annotated host names stay as they are");
-                sleep(RETRY.saturating_mul(1 << failures.min(5)).min(PERIOD)).await;
+                let doublings = if error.kind == ErrorKind::Throttled { 0 } else { failures.min(5) };
+                sleep(RETRY.saturating_mul(1 << doublings).min(PERIOD)).await;
             }
         }
     }
@@ -99,7 +101,7 @@ async fn follow(cloudmap: Arc<dyn CloudMap>, mut asked: watch::Receiver<bool>, k
 mod tests {
     use super::*;
     use crate::cloudmap::{
-        ErrorKind, NamespaceKind, Operation,
+        NamespaceKind, Operation,
         fake::{Fake, Fault},
     };
 
@@ -124,5 +126,18 @@ mod tests {
         let calls = fake.registry().count(Operation::ListNamespaces);
         sleep(PERIOD * 5).await;
         assert_eq!(fake.registry().count(Operation::ListNamespaces), calls);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn asks_again_soon_while_others_use_up_the_rate() {
+        let fake = Fake::new();
+        for _ in 0..6 {
+            fake.fault(Operation::ListNamespaces, Fault::Refused(ErrorKind::Throttled));
+        }
+        let directory = Directory::spawn(Arc::new(fake));
+        let begun = Instant::now();
+        directory.want(true);
+        directory.known().wait_for(|known| known.zones.is_some()).await.unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     }
 }

@@ -57,11 +57,7 @@ macro_rules! operations {
                 }
             }
 
-            /// After this time, an operation, or a call that had no answer, takes no effect any more. AWS documents no bound; operations
-/// take seconds.
-pub const LATEST_EFFECT: Duration = Duration::from_mins(1);
-
-/// The part of Cloud Map that serves it, which determines its price.
+            /// The part of Cloud Map that serves it, which determines its price.
             pub const fn plane(self) -> Plane {
                 match self {
                     $(Self::$name => Plane::$plane,)*

@@ -67,3 +67,13 @@ pub(super) fn with(map: &Arc<Map>, accepted: &BTreeMap<String, Accepted>) -> Arc
     map.extend(said);
     Arc::new(map)
 }
+
+/// `map` without them. A leader says again what the record says, and nothing of what its predecessor said: a cluster that came
+/// back is not gone any more, and one that leaves says nothing.
+pub(super) fn without(map: Arc<Map>) -> Arc<Map> {
+    if !map.keys().any(|key| cluster_of(key).is_some()) {
+        return map;
+    }
+    let rest = map.iter().filter(|(key, _)| cluster_of(key).is_none());
+    Arc::new(rest.map(|(key, value)| (key.clone(), value.clone())).collect())
+}

@@ -75,6 +75,8 @@ struct Peer {
     hashed: Option<Hashed>,
     /// The newest state that came by stream.
     held: Option<(Hashes, Arc<Map>)>,
+    /// The head for whose state the last one and its delta are not enough.
+    tried: Option<Arc<Head>>,
     fetch: Option<Fetch>,
     back_off: Option<Duration>,
     retry_at: Duration,
@@ -499,10 +501,21 @@ impl Reader {
         };
         let state = known.and_then(|known| known.state.clone());
         // What came by stream needs no pages.
-        let held =
+        let streamed =
             || peer.held.as_ref().filter(|(hashes, _)| *hashes == head.summary.hashes).map(|(_, map)| map.clone());
-        let state = state.or_else(|| base().map(on)).or_else(held);
+        let state = state.or_else(|| base().map(on)).or_else(streamed);
+        // What was appended to the pages came in deltas before, mostly: only the hash can tell.
+        let last = peer.candidate.as_ref().or(peer.applied.as_ref()).filter(|last| *last.accepted.uid == *head.uid);
+        let held = last.and_then(|last| last.state.as_ref()).filter(|_| state.is_none());
+        let held = held.filter(|_| peer.tried.as_ref().is_none_or(|tried| !Arc::ptr_eq(tried, &head)));
+        let held = held.map(|held| Arc::new(head.delta.apply(held)));
         let Some(peer) = self.peers.get_mut(id) else { return };
+        if let Some(held) = held {
+            if peer.hashes(&self.me, &head, &held) == head.summary.hashes {
+                return self.propose(id, &head, Some(held));
+            }
+            peer.tried = Some(head.clone());
+        }
         if let Some(state) = state {
             if peer.hashes(&self.me, &head, &state) == head.summary.hashes {
                 return self.propose(id, &head, Some(state));

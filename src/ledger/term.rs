@@ -295,7 +295,8 @@ impl Term {
         }
     }
 
-    /// Adds what was registered before this cluster was in a ClusterSet, which only the record in Kubernetes contains.
+    /// Adds what was registered before this cluster was in a ClusterSet, which only the record in Kubernetes contains. Leaves
+    /// out what the former leader said of other clusters.
     fn with_standalone(&self, mut inherited: Inherited) -> Inherited {
         let kept = self.keeper.stored.as_ref().map(|(record, _)| records::of_stored(&record.registrations));
         let kept = kept.unwrap_or_default();
@@ -304,7 +305,7 @@ impl Term {
         if !unknown.is_empty() {
             Arc::make_mut(&mut inherited.map).extend(unknown);
         }
-        inherited
+        Inherited { map: forgotten::without(inherited.map), ..inherited }
     }
 
     /// Whether all registrations of `record` are published, or no longer wanted.

@@ -108,6 +108,13 @@ impl Registry {
         Ok(created.service().and_then(|service| service.id()).context("no id")?.to_owned())
     }
 
+    /// The id of a namespace, by the emulator's books.
+    pub async fn namespace_id(&self, namespace: &str) -> Result<String> {
+        let snapshot: Snapshot = self.control("GET", "snapshot", Bytes::new()).await?;
+        let found = snapshot.namespace(namespace);
+        found.map(|found| found.id.clone()).with_context(|| format!("there is no namespace {namespace}"))
+    }
+
     /// The id of a service, by the emulator's books.
     pub async fn service_id(&self, namespace: &str, service: &str) -> Result<String> {
         let snapshot: Snapshot = self.control("GET", "snapshot", Bytes::new()).await?;

@@ -79,11 +79,12 @@ command_up() {
 }
 
 command_down() {
-	local option=${1:-}
+	local option=${1:-} slot
 	[ "$(id -u)" -eq 0 ] || fail "down needs root"
 	case $option in
 	'') slot_held ;;
 	--all)
+		for slot in $(checkout_slots); do (command_down --slot "$slot"); done
 		for FLAVOUR in apiservers full; do (command_down); done
 		return
 		;;

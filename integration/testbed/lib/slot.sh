@@ -1,6 +1,6 @@
 # Slots: what keeps the testbeds of several checkouts apart.
 #
-# A testbed (a checkout and a flavour) holds a numbered slot in a registry of this machine for as long as it is up.
+# A testbed (a checkout, a flavour and a name) holds a numbered slot in a registry of this machine for as long as it is up.
 # Every name and address follows from the slot, the cluster's number (1 to 4) and the node's number (1 or 2):
 #
 #   10.S.0.0/16, S = 200 + slot                       fd6d:6373:<slot>::/48
@@ -12,7 +12,17 @@ readonly REGISTRY=/run/cloudmap-mcs-testbed
 readonly SLOTS=40
 readonly MAX_CLUSTERS=4
 
-checkout_key() { printf '%s %s' "$TESTBED_DIR" "$FLAVOUR" | sha256sum | cut -c1-12; }
+checkout_key() { printf '%s %s %s' "$TESTBED_DIR" "$FLAVOUR" "${TESTBED_NAME:-}" | sha256sum | cut -c1-12; }
+
+# checkout_slots: the slots that testbeds of this checkout hold, whatever their flavours and names.
+checkout_slots() {
+	local file folder
+	for file in "$REGISTRY"/slot-*; do
+		[ -f "$file" ] || continue
+		read -r _ _ _ folder <"$file"
+		[ "$folder" != "$TESTBED_DIR" ] || echo "${file##*/slot-}"
+	done
+}
 
 # slot_held: sets STATE, the folder of this checkout's testbed, and SLOT, the slot that it holds, or nothing.
 slot_held() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use cloudmap_mcs_integration::scenario::{
-    Cluster, PROPAGATION, SERVICE, SERVICE_EXPORT, Skip, World, eventually, holds, manifests, name_of,
+    Cluster, PROPAGATION, SERVICE, SERVICE_EXPORT, Skip, World, condition, eventually, holds, manifests, name_of,
 };
 use serde_json::{Value, json};
 
@@ -84,13 +84,19 @@ impl Dispute<'_> {
             tokio::time::sleep(AGE).await;
         }
         for cluster in &world.clusters {
-            let condition = world.export_condition(cluster, "web", "Conflict", "True", self.reason).await?;
-            let message = condition["message"].as_str().unwrap_or_default();
-            let plain = message.to_lowercase().replace(' ', "");
-            holds(plain.contains(self.field), &format!("the message names the {}", self.field), &condition)?;
-            holds(message.contains(&oldest.id), "the message names the cluster that wins", &condition)?;
-            let share = format!("1/{count}");
-            holds(message.contains(&share), &format!("the message says that {share} disagree"), &condition)?;
+            // A cluster may hear of the others one after the other.
+            eventually(&format!("{} says the conflict", cluster.context), PROPAGATION, async || {
+                let export = cluster.expect(SERVICE_EXPORT, &world.namespace, "web").await?;
+                let condition = condition(&export, "Conflict");
+                holds(condition["status"] == "True" && condition["reason"] == self.reason, self.reason, &export)?;
+                let message = condition["message"].as_str().unwrap_or_default();
+                let plain = message.to_lowercase().replace(' ', "");
+                holds(plain.contains(self.field), &format!("the message names the {}", self.field), &condition)?;
+                holds(message.contains(&oldest.id), "the message names the cluster that wins", &condition)?;
+                let share = format!("1/{count}");
+                holds(message.contains(&share), &format!("the message says that {share} disagree"), &condition)
+            })
+            .await?;
             facts::import_where(world, cluster, "web", "it is as the oldest export has it", self.decided).await?;
             facts::import_where(world, cluster, "web", "all clusters are in its status", |import| {
                 facts::clusters_of(import).len() == count
@@ -257,7 +263,7 @@ async fn over_several_properties_have_all_reasons(world: &World) -> Result<()> {
     for cluster in &world.clusters {
         eventually("the reasons are joined with commas", PROPAGATION, async || {
             let export = cluster.expect(SERVICE_EXPORT, &world.namespace, "web").await?;
-            let condition = cloudmap_mcs_integration::scenario::condition(&export, "Conflict");
+            let condition = condition(&export, "Conflict");
             let reasons: BTreeSet<_> = condition["reason"].as_str().unwrap_or_default().split(',').collect();
             holds(reasons == wanted, &format!("the reasons are {wanted:?}"), condition)?;
             let message = condition["message"].as_str().unwrap_or_default();
@@ -316,7 +322,7 @@ async fn leave_running_traffic_alone(world: &World) -> Result<()> {
         for cluster in [older, younger] {
             eventually("the conflict is said", PROPAGATION, async || {
                 let export = cluster.expect(SERVICE_EXPORT, &world.namespace, "web").await?;
-                let conflict = cloudmap_mcs_integration::scenario::condition(&export, "Conflict");
+                let conflict = condition(&export, "Conflict");
                 holds(conflict["status"] == "True", "there is a conflict", conflict)
             })
             .await?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cloudmap_mcs_integration::scenario::{
-    Cluster, PROPAGATION, SERVICE, SERVICE_IMPORT, World, condition, eventually, holds, manifests,
+    Cluster, NAMES, PROPAGATION, SERVICE, SERVICE_IMPORT, World, condition, eventually, holds, manifests,
 };
 use serde_json::{Value, json};
 
@@ -127,7 +127,7 @@ async fn a_name_of_all_three_kinds_is_served_where_it_can_be() {
             let message = conflict["message"].as_str().unwrap_or_default();
             holds(message.contains("has [IPv6]"), "the conflict says what lacks IPv4", &conflict)?;
         }
-        eventually("each pod is an instance with the addresses that it has", PROPAGATION, async || {
+        eventually("each pod is an instance with the addresses that it has", NAMES, async || {
             let instances = world.registry()?.discover(&world.namespace, "web").await?;
             let has = |attributes: &BTreeMap<String, String>| {
                 ["AWS_INSTANCE_IPV4", "AWS_INSTANCE_IPV6"].map(|name| attributes.contains_key(name))

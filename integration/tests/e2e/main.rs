@@ -13,3 +13,4 @@ mod load;
 mod operation;
 mod page;
 mod replaced;
+mod trust;

@@ -125,3 +125,36 @@ fn a_new_leader_that_did_not_see_the_last_heads_takes_no_reader_back() {
     pass(&mut world, &mut [&mut blue, &mut green], 10);
     assert_eq!(green.applies("blue"), Some(state(0..40, 9)));
 }
+
+#[test]
+fn what_a_reader_was_told_in_deltas_it_does_not_read_in_pages() {
+    // Four of fifteen keys change: they fit into a delta.
+    let changed = |value| {
+        let pairs =
+            state(0..4, value).iter().chain(state(4..15, 1).iter()).map(|(k, v)| (k.clone(), v.clone())).collect();
+        Arc::new(pairs)
+    };
+    let mut world = World::default();
+    let mut blue = with_pages(&mut world, "blue", 15);
+    let mut green = Process::elect(&mut world, "green");
+    pass(&mut world, &mut [&mut blue, &mut green], 5);
+    // From now on it could not read any page.
+    green.hangs = reads_pages;
+    for value in 2..6 {
+        let before = world.heads["blue"].root.clone();
+        blue.desire(&mut world, &changed(value));
+        pass(&mut world, &mut [&mut blue, &mut green], 90);
+        assert_ne!(world.heads["blue"].root, before, "it was flushed");
+        assert_eq!(green.applies("blue"), Some(changed(value)));
+    }
+    // What it was not told it reads.
+    green.sees = Some(world.discover());
+    blue.desire(&mut world, &changed(6));
+    pass(&mut world, &mut [&mut blue, &mut green], 90);
+    green.sees = None;
+    pass(&mut world, &mut [&mut blue, &mut green], 5);
+    assert_eq!(green.applies("blue"), Some(changed(5)));
+    green.let_go(&mut world);
+    pass(&mut world, &mut [&mut blue, &mut green], 5);
+    assert_eq!(green.applies("blue"), Some(changed(6)));
+}

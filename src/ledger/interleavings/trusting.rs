@@ -319,6 +319,8 @@ fn a_dead_cluster_is_forgotten_where_a_person_says_so_and_elsewhere_when_it_is_s
     let mut red = elect(&mut world, "red", tofu([3]));
     pass(&mut world, &mut [&mut green, &mut red], 30);
     assert!(left(&green) && left(&red));
+    // They hand the rest on alone, or a cluster could never leave that once said it.
+    assert_eq!(green.term.own().cloned(), Some(state(0..1, 1)));
     // It was not dead, only away.
     let mut blue = elect(&mut world, "blue", tofu([1]));
     blue.desire(&mut world, &state(0..5, 2));

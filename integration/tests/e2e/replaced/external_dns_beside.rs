@@ -197,7 +197,9 @@ async fn side_by_side(world: &World, domain: &str) -> Result<()> {
         followed_by_ours(world, domain).await?;
     }
     let writes = world.registry()?.writes().await?;
-    let writes: Vec<_> = writes.iter().filter(|write| write.namespace == domain && !write.service.is_empty()).collect();
+    // Whoever is second to make a service is refused: that wrote nothing.
+    let done = writes.iter().filter(|write| write.result == "ok");
+    let writes: Vec<_> = done.filter(|write| write.namespace == domain && !write.service.is_empty()).collect();
     let own = |write: &Write| if write.caller == CALLER { &["theirs"][..] } else { &OURS[..] };
     let strays: Vec<_> = writes.iter().filter(|write| !own(write).contains(&&*write.service)).collect();
     let all = OURS.iter().chain(&["theirs"]).all(|name| writes.iter().any(|write| write.service == *name));
