@@ -478,27 +478,25 @@ impl Reader {
         let on = |base: &Base| {
             if head.delta.is_empty() { base.map.clone() } else { Arc::new(head.delta.apply(&base.map)) }
         };
-        let state = known.and_then(|known| known.state.clone()).or_else(|| base().map(on));
+        let said = known.and_then(|known| known.state.clone()).or_else(|| base().map(on));
+        let certain = said.is_some();
         // What was appended to the pages came in deltas before, mostly: only the hash can tell.
         let last = peer.candidate.as_ref().or(peer.applied.as_ref()).filter(|last| *last.accepted.uid == *head.uid);
-        let held = last.and_then(|last| last.state.as_ref()).filter(|_| state.is_none());
-        let held = held.filter(|_| peer.tried.as_ref().is_none_or(|tried| !Arc::ptr_eq(tried, &head)));
-        let held = held.map(|held| Arc::new(head.delta.apply(held)));
+        let untried = peer.tried.as_ref().is_none_or(|tried| !Arc::ptr_eq(tried, &head));
+        let told = || last.filter(|_| untried)?.state.as_ref().map(|held| Arc::new(head.delta.apply(held)));
+        let state = said.or_else(told);
         let Some(peer) = self.peers.get_mut(id) else { return };
-        if let Some(held) = held {
-            if peer.hashes(&self.me, &head, &held) == head.summary.hashes {
-                return self.propose(id, &head, Some(held));
-            }
-            peer.tried = Some(head.clone());
-        }
         if let Some(state) = state {
             if peer.hashes(&self.me, &head, &state) == head.summary.hashes {
                 return self.propose(id, &head, Some(state));
             }
-            if now.mono >= peer.retry_at {
-                self.fetched(now, id, Progress::Failed(UNEXPECTED), out);
+            if certain {
+                if now.mono >= peer.retry_at {
+                    self.fetched(now, id, Progress::Failed(UNEXPECTED), out);
+                }
+                return;
             }
-            return;
+            peer.tried = Some(head.clone());
         }
         if peer.fetch.is_some() || now.mono < peer.retry_at {
             return;
