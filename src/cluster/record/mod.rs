@@ -39,6 +39,14 @@ pub struct Version {
     pub n: u64,
 }
 
+impl Version {
+    /// Whether the state is older than one of the other version. Of two leaders with one epoch it is not known: there the
+    /// order of their heads decides.
+    pub fn is_before(self, other: Self) -> bool {
+        self.epoch < other.epoch || (self.epoch, self.nonce) == (other.epoch, other.nonce) && self.n < other.n
+    }
+}
+
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.epoch, self.n)

@@ -99,6 +99,34 @@ fn a_ledger_that_reads_back_as_another_state_is_written_again() {
 }
 
 #[test]
+fn a_new_leader_that_did_not_see_the_last_heads_takes_no_reader_back() {
+    let mut world = World::default();
+    let mut blue = with_pages(&mut world, "blue", 15);
+    let mut green = Process::elect(&mut world, "green");
+    pass(&mut world, &mut [&mut blue, &mut green], 5);
+    let old = world.heads["blue"].clone();
+    blue.desire(&mut world, &state(0..16, 1));
+    pass(&mut world, &mut [&mut green], 3);
+    assert_eq!(green.applies("blue"), Some(state(0..16, 1)));
+    drop(blue);
+    let mut blue = Process::elect(&mut world, "blue");
+    blue.sees = Some(Heads::from([("blue".into(), Ok(old))]));
+    // What it wants fits into no head for now, so that it repeats what it saw.
+    blue.hangs = is_page;
+    pass(&mut world, &mut [&mut blue, &mut green], 3);
+    blue.desire(&mut world, &state(0..40, 9));
+    blue.sees = None;
+    pass(&mut world, &mut [&mut blue, &mut green], 10);
+    let position = world.heads["blue"].position;
+    assert_eq!(world.read("blue"), Some(Map::clone(&state(0..15, 1))));
+    assert_eq!(green.term.reader().figures()["blue"].position, Some(position));
+    assert_eq!(green.applies("blue"), Some(state(0..16, 1)));
+    blue.let_go(&mut world);
+    pass(&mut world, &mut [&mut blue, &mut green], 10);
+    assert_eq!(green.applies("blue"), Some(state(0..40, 9)));
+}
+
+#[test]
 fn what_a_reader_was_told_in_deltas_it_does_not_read_in_pages() {
     // Four of fifteen keys change: they fit into a delta.
     let changed = |value| {
