@@ -17,11 +17,13 @@ use crate::{
 
 /// Time between two listings. A new namespace takes names from the next one on.
 const PERIOD: Duration = Duration::from_mins(1);
-/// Pause after a failure. It doubles with each one in a row, but for throttling: then the next call waits for its turn anyway, and
-/// nothing happens to annotated objects before the first list.
+/// Pause after a failure. It doubles with each one in a row, but not while AWS throttles: then the next call waits for its turn
+/// as well, and nothing happens to annotated objects before the first list.
 const RETRY: Duration = Duration::from_secs(2);
 /// After this many failures in a row, the failure is reported.
 const SAID_AFTER: u32 = 3;
+/// Throttling is reported if it lasts longer: an account allows few listings, and others need them, too.
+const THROTTLED: Duration = Duration::from_mins(1);
 
 /// What is known about the namespaces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -67,18 +69,23 @@ impl Drop for Directory {
 
 async fn follow(cloudmap: Arc<dyn CloudMap>, mut asked: watch::Receiver<bool>, known: watch::Sender<Known>) {
     let mut failures = 0u32;
+    let mut failing_since = Instant::now();
     loop {
         if asked.wait_for(|wanted| *wanted).await.is_err() {
             return;
         }
         let begun = Instant::now();
+        if failures == 0 {
+            failing_since = begun;
+        }
         let listed = cloudmap.list_namespaces(Lane::Instances).await;
         failures = if listed.is_ok() { 0 } else { failures + 1 };
         known.send_if_modified(|known| {
             let now = match &listed {
                 Ok(namespaces) => Known { zones: Some(Arc::new(Zones::new(namespaces))), error: None },
                 Err(error) => {
-                    let error = (failures >= SAID_AFTER).then(|| error.to_string());
+                    let hiccup = error.kind == ErrorKind::Throttled && failing_since.elapsed() < THROTTLED;
+                    let error = (failures >= SAID_AFTER && !hiccup).then(|| error.to_string());
                     Known { zones: known.zones.clone(), error }
                 }
             };
@@ -137,7 +144,25 @@ mod tests {
         let directory = Directory::spawn(Arc::new(fake));
         let begun = Instant::now();
         directory.want(true);
-        directory.known().wait_for(|known| known.zones.is_some()).await.unwrap();
+        let mut known = directory.known();
+        let known = known.wait_for(|known| *known != Known::default()).await.unwrap();
+        assert!(known.zones.is_some() && known.error.is_none(), "a short time of it is nobody's concern: {known:?}");
         assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn says_that_aws_has_throttled_for_a_minute() {
+        let fake = Fake::new();
+        for _ in 0..60 {
+            fake.fault(Operation::ListNamespaces, Fault::Refused(ErrorKind::Throttled));
+        }
+        let directory = Directory::spawn(Arc::new(fake));
+        let begun = Instant::now();
+        directory.want(true);
+        let mut known = directory.known();
+        known.wait_for(|known| known.error.is_some()).await.unwrap();
+        assert!((60..70).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+        let known = known.wait_for(|known| known.zones.is_some()).await.unwrap();
+        assert_eq!(known.error, None);
     }
 }

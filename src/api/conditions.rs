@@ -211,10 +211,14 @@ condition! {
         "endpoints lack what the service's DNS records require",
         "Give the Service that IP family, or name a Cloud Map service with other records",
         "Or somebody else uses their instance ids. The message counts them.";
+    Throttled => False, "Throttled", Some(EventReason::Throttled),
+        "AWS has throttled the calls that it needs for some time",
+        "Wait; or find what else in the account and region makes many calls (CloudTrail), and have it make fewer",
+        "All callers in an account and region share AWS's request rates, of `ListNamespaces` a call in two seconds. The message \
+         names the operation. Existing instances stay, and the controller tries again every few seconds.";
     Failed => False, "Failed", Some(EventReason::Failed),
         "AWS refused a call", "Remove the cause in the message: grant the permission, or set fewer attributes",
-        "For lack of permissions or another reason, or it has throttled for more than half a minute; the message has AWS's \
-         words. Or the instances would have [too many attributes](../instances.md#what); existing instances stay. The controller \
+        "For lack of permissions or another reason; the message has AWS's words. Or the instances would have [too many attributes](../instances.md#what); existing instances stay. The controller \
          tries again, at least once a minute.";
 }
 

@@ -108,7 +108,7 @@ events! {
     Disabled => "Disabled", Warning, ["Service", "Ingress"], "instances are turned off";
     UnfitEndpoints => "UnfitEndpoints", Warning, ["Service", "Ingress"], "endpoints lack what the service's DNS records require";
     AccessDenied => "AccessDenied", Warning, ["Service", "Ingress"], "AWS denies a call";
-    Throttled => "Throttled", Warning, ["Service", "Ingress"], "AWS has throttled calls for some time";
+    Throttled => "Throttled", Warning, ["ServiceExport", "Service", "Ingress"], "AWS has throttled calls for some time";
     NoNamespace => "NoNamespace", Warning, ["ServiceExport", "Service", "Ingress", "Namespace"], "a Cloud Map namespace does not exist. On a Namespace, it is one that it imports from; see [ecs.md](../ecs.md#what-to-look-at)";
     InvalidAnnotation => "InvalidAnnotation", Warning, ["ServiceExport", "Service", "Ingress", "Namespace"], "an annotation is invalid or not allowed. The message says what to write, and where";
     ForeignOwner => "ForeignOwner", Warning, ["ServiceExport", "Service", "Ingress"], "the Cloud Map service belongs to somebody else";

@@ -22,9 +22,9 @@ const SLOW_DOWN: f64 = 0.5;
 /// The rate never falls below this share: at 50 writes a second one or two remain, which is how the recovery is
 /// noticed.
 const SLOWEST: f64 = 0.03;
-/// The rate never falls below this many calls a second either, because callers of `ListNamespaces` depend on this one
-/// call.
-const FEWEST: f64 = 0.1;
+/// The rate never falls below this many calls a second either. All callers of `ListNamespaces` depend on this one call,
+/// and in an account where others do not slow down, many calls fail.
+const FEWEST: f64 = 0.25;
 /// Share of the full rate that returns each second without a throttled answer: from the lowest to the full rate in 20
 /// s.
 const RECOVERY: f64 = 0.05;
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn long_throttling_leaves_a_slow_operation_one_call_in_ten_seconds() {
+    async fn long_throttling_leaves_a_slow_operation_one_call_in_four_seconds() {
         let limits = limits(Rate::new(0.5, 5.0, 1.0));
         for _ in 0..20 {
             limits.throttled(WRITE);
@@ -344,7 +344,7 @@ mod tests {
             limits.throttled(WRITE);
             let since = Instant::now();
             limits.acquire(WRITE, Lane::Instances).await;
-            assert!(since.elapsed() <= Duration::from_secs(10), "{:?}", since.elapsed());
+            assert!(since.elapsed() <= Duration::from_secs(4), "{:?}", since.elapsed());
         }
     }
 

@@ -353,7 +353,8 @@ const fn refusal(reason: Reason) -> RegisteredReason {
         Reason::NoNamespace => RegisteredReason::NoNamespace,
         Reason::LimitExceeded => RegisteredReason::LimitExceeded,
         Reason::UnfitEndpoints => RegisteredReason::AddressFamilyMissing,
-        Reason::AccessDenied | Reason::Throttled | Reason::Failed => RegisteredReason::Failed,
+        Reason::Throttled => RegisteredReason::Throttled,
+        Reason::AccessDenied | Reason::Failed => RegisteredReason::Failed,
     }
 }
 

@@ -151,6 +151,12 @@ struct Applied {
 }
 
 impl Applied {
+    /// What applies of a cluster that is gone.
+    fn without_state(accepted: Accepted) -> Self {
+        let (root, delta, summary) = (Root::empty(1), Arc::default(), Summary::default());
+        Self { accepted, state: None, root, delta, summary, written: 0 }
+    }
+
     fn same_state(&self, other: &Self) -> bool {
         let (one, next) = (&self.accepted, &other.accepted);
         (&one.uid, one.gone, one.key) == (&next.uid, next.gone, next.key)
@@ -429,16 +435,7 @@ impl Reader {
                 Some(Gone::Expired) => true,
                 None => false,
             };
-            let accepted = peer.accepted.as_ref().filter(gone).cloned();
-            let (root, delta) = (Root::empty(1), Arc::default());
-            peer.candidate = accepted.map(|accepted| Applied {
-                accepted,
-                state: None,
-                root,
-                delta,
-                summary: Summary::default(),
-                written: 0,
-            });
+            peer.candidate = peer.accepted.as_ref().filter(gone).cloned().map(Applied::without_state);
         }
     }
 
@@ -460,9 +457,7 @@ impl Reader {
             if present.get(&accepted.uid).is_some_and(|epoch| *epoch > accepted.position.epoch) {
                 accepted.gone = Some(Gone::Left);
                 (peer.head, peer.fetch) = (None, None);
-                let (accepted, root, delta) = (accepted.clone(), Root::empty(1), Arc::default());
-                peer.candidate =
-                    Some(Applied { accepted, state: None, root, delta, summary: Summary::default(), written: 0 });
+                peer.candidate = Some(Applied::without_state(accepted.clone()));
             }
         }
     }
@@ -480,50 +475,45 @@ impl Reader {
             if waits {
                 return;
             }
-            return self.propose(id, &head, None);
+            return self.propose_read(id, &head, None);
         }
         let same = |applied: &&Applied| {
             (&applied.root, &applied.delta, &*applied.accepted.uid) == (&head.root, &head.delta, &*head.uid)
         };
-        let known = peer.candidate.as_ref().or(peer.applied.as_ref()).filter(same);
-        let newest =
-            peer.candidate.as_ref().or(peer.applied.as_ref()).filter(|newest| newest.accepted.uid == *head.uid);
-        let older = newest.filter(|newest| {
-            newest.state.is_some() && !peer.escaped && head.summary.version.is_before(newest.summary.version)
+        let last = peer.candidate.as_ref().or(peer.applied.as_ref()).filter(|last| *last.accepted.uid == *head.uid);
+        let older = last.filter(|last| {
+            last.state.is_some() && !peer.escaped && head.summary.version.is_before(last.summary.version)
         });
-        if let Some(newest) = older.cloned() {
-            // A new leader that did not see the last heads of the one before repeats an older state.
-            return self.suggest(id, newest);
+        if let Some(newer) = older.cloned() {
+            // R5: a new leader that did not see the last heads of the one before repeats an older state.
+            return self.propose(id, newer);
         }
+        let known = last.filter(same);
         let base = || peer.verified.as_ref().filter(|base| base.root == head.root);
         let on = |base: &Base| {
             if head.delta.is_empty() { base.map.clone() } else { Arc::new(head.delta.apply(&base.map)) }
         };
-        let state = known.and_then(|known| known.state.clone());
         // What came by stream needs no pages.
         let streamed =
             || peer.held.as_ref().filter(|(hashes, _)| *hashes == head.summary.hashes).map(|(_, map)| map.clone());
-        let state = state.or_else(|| base().map(on)).or_else(streamed);
+        let said = known.and_then(|known| known.state.clone()).or_else(|| base().map(on)).or_else(streamed);
+        let certain = said.is_some();
         // What was appended to the pages came in deltas before, mostly: only the hash can tell.
-        let last = peer.candidate.as_ref().or(peer.applied.as_ref()).filter(|last| *last.accepted.uid == *head.uid);
-        let held = last.and_then(|last| last.state.as_ref()).filter(|_| state.is_none());
-        let held = held.filter(|_| peer.tried.as_ref().is_none_or(|tried| !Arc::ptr_eq(tried, &head)));
-        let held = held.map(|held| Arc::new(head.delta.apply(held)));
+        let untried = peer.tried.as_ref().is_none_or(|tried| !Arc::ptr_eq(tried, &head));
+        let told = || last.filter(|_| untried)?.state.as_ref().map(|held| Arc::new(head.delta.apply(held)));
+        let state = said.or_else(told);
         let Some(peer) = self.peers.get_mut(id) else { return };
-        if let Some(held) = held {
-            if peer.hashes(&self.me, &head, &held) == head.summary.hashes {
-                return self.propose(id, &head, Some(held));
-            }
-            peer.tried = Some(head.clone());
-        }
         if let Some(state) = state {
             if peer.hashes(&self.me, &head, &state) == head.summary.hashes {
-                return self.propose(id, &head, Some(state));
+                return self.propose_read(id, &head, Some(state));
             }
-            if now.mono >= peer.retry_at {
-                self.fetched(now, id, Progress::Failed(UNEXPECTED), out);
+            if certain {
+                if now.mono >= peer.retry_at {
+                    self.fetched(now, id, Progress::Failed(UNEXPECTED), out);
+                }
+                return;
             }
-            return;
+            peer.tried = Some(head.clone());
         }
         if peer.fetch.is_some() || now.mono < peer.retry_at {
             return;
@@ -569,22 +559,23 @@ impl Reader {
         self.read(now, id, out);
     }
 
-    /// Proposes a state. The record must contain its position before it applies, unless the state changes nothing.
-    fn propose(&mut self, id: &Arc<str>, head: &Head, state: Option<Arc<Map>>) {
-        let (root, delta, summary) = (head.root.clone(), head.delta.clone(), head.summary);
+    /// Proposes the state of a head.
+    fn propose_read(&mut self, id: &Arc<str>, head: &Head, state: Option<Arc<Map>>) {
         let Some(accepted) = self.peers.get(id).and_then(|peer| peer.accepted.clone()) else { return };
-        self.suggest(id, Applied { accepted, state, root, delta, summary, written: head.written });
+        let (root, delta, summary) = (head.root.clone(), head.delta.clone(), head.summary);
+        self.propose(id, Applied { accepted, state, root, delta, summary, written: head.written });
     }
 
-    /// As [`Self::propose`], at the accepted position.
-    fn suggest(&mut self, id: &Arc<str>, applied: Applied) {
+    /// Proposes a state for the accepted position. The record must contain the position before it applies, unless the state
+    /// changes nothing.
+    fn propose(&mut self, id: &Arc<str>, state: Applied) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(accepted) = peer.accepted.clone() else { return };
         (peer.problem, peer.back_off) = (None, None);
         if peer.applied.as_ref().is_some_and(|applied| applied.accepted == accepted && peer.candidate.is_none()) {
             return;
         }
-        let candidate = Applied { accepted, ..applied };
+        let candidate = Applied { accepted, ..state };
         match &mut peer.applied {
             Some(applied) if applied.same_state(&candidate) && !peer.escaped => {
                 // The same map stays the same `Arc`, so nobody needs to compare contents to see that nothing changed.
@@ -683,10 +674,9 @@ impl Reader {
             let Some(peer) = self.peers.get_mut(&id) else { continue };
             let Some(accepted) = &mut peer.accepted else { continue };
             accepted.gone = Some(Gone::Forgotten);
-            let (accepted, root, delta) = (accepted.clone(), Root::empty(1), Arc::default());
+            let accepted = accepted.clone();
             (peer.head, peer.fetch, peer.stale) = (None, None, None);
-            peer.candidate =
-                Some(Applied { accepted, state: None, root, delta, summary: Summary::default(), written: 0 });
+            peer.candidate = Some(Applied::without_state(accepted));
         }
     }
 

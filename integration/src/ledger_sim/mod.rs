@@ -53,8 +53,6 @@ use world::{Cluster, Proc};
 
 /// Faults stop at this second.
 const FAULTS_END: f64 = 420.0;
-/// What garbage collection and audits need after convergence.
-const AFTERMATH: f64 = 180.0;
 
 /// What one run came to.
 #[derive(Debug)]
@@ -159,7 +157,7 @@ impl Sim {
             let why = self.disagreements();
             self.violate("I4", format!("no agreement {limit} s after the faults: {:?}", &why[..why.len().min(3)]));
         }
-        self.run_until(micros(FAULTS_END + limit + AFTERMATH));
+        self.run_until(micros(FAULTS_END + limit + self.scenario.aftermath));
         let why = self.disagreements();
         if converged.is_some() && !why.is_empty() {
             self.violate("I4", format!("agreement was lost: {:?}", &why[..why.len().min(3)]));

@@ -56,6 +56,8 @@ pub struct Scenario {
     pub kube: bool,
     /// Convergence after the faults stop.
     pub converge: f64,
+    /// What garbage collection and audits need after that: where operations take most of a minute, a new tree does as well.
+    pub aftermath: f64,
 }
 
 const BASE: Scenario = Scenario {
@@ -96,6 +98,7 @@ const BASE: Scenario = Scenario {
     unobserved: false,
     kube: false,
     converge: 150.0,
+    aftermath: 180.0,
 };
 
 const CALM: Scenario = Scenario { name: "calm", calm: true, fail: 0.0, unknown: 0.0, throttle: 0.0, gap: 0.0, ..BASE };
@@ -137,7 +140,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "truncated", truncate: 0.15, shards: true, ..BASE },
     Scenario { name: "kube", kube: true, converge: 200.0, ..BASE },
     Scenario { name: "unobserved", unobserved: true, gap: 0.0, converge: 250.0, ..BASE },
-    Scenario { name: "crawl", latency: 45.0, burst: 0.25, change: 20.0, converge: 400.0, ..BASE },
+    Scenario { name: "crawl", latency: 45.0, burst: 0.25, change: 20.0, converge: 400.0, aftermath: 700.0, ..BASE },
     Scenario { name: "open", signed: false, ..BASE },
     Scenario { name: "mallory", mallory: Some(12.0), converge: 290.0, ..BASE },
     Scenario { name: "mallory-hides", mallory: Some(1.5), converge: 290.0, ..BASE },

@@ -162,7 +162,7 @@ async fn a_name_goes_from_claim_to_claim_and_exports_wait_like_services() {
         conflicts(world, there, "third", "second").await?;
         here.merge(SERVICE, &world.namespace, "second", &released()).await?;
         held_by(world, there, "third").await?;
-        world.export_condition(there, "third", "Registered", "True", "Registered").await.map(drop)
+        world.export_condition_within(NAMES, there, "third", ["Registered", "True", "Registered"]).await.map(drop)
     })
     .await;
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context as _, Result, bail};
 use cloudmap_mcs::cli::{Cli, Command};
 use cloudmap_mcs_integration::scenario::{
-    CLUSTER_ROLE_BINDING, Cluster, DEPLOYMENT, POD, PODS, ROLE_BINDING, SERVICE_ACCOUNT, World, eventually, holds,
-    manifests, system_namespace,
+    CLUSTER_ROLE_BINDING, Cluster, DEPLOYMENT, NAMES, POD, PODS, ROLE_BINDING, SERVICE_ACCOUNT, World, eventually,
+    holds, manifests, system_namespace,
 };
 use serde_json::{Value, json};
 
@@ -133,7 +133,7 @@ async fn follow(world: &World, reader: &str) -> Result<()> {
     world.apply(source, manifests::export("web")).await?;
     world.imported(other, "web").await?;
     world.followed(source, "web").await?;
-    world.export_condition(source, "web", "Registered", "True", "Registered").await?;
+    world.export_condition_within(NAMES, source, "web", ["Registered", "True", "Registered"]).await?;
 
     let name = world.name("web");
     for cluster in [source, other] {

@@ -58,16 +58,22 @@ async fn is_answered(
     holds(addresses.len() == 1, &format!("{name} has one {record} record"), &addresses)
 }
 
+/// A pod in each cluster.
+async fn deployed(world: &World) -> Result<Vec<BTreeSet<String>>> {
+    let mut pods = Vec::new();
+    for cluster in &world.clusters {
+        world.deploy(cluster, "web", 1).await?;
+        pods.push(world.pods(cluster, "web").await?);
+    }
+    Ok(pods)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_cross_by_a_family_of_both_clusters_and_what_cannot_cross_is_said() {
     // Both families, IPv4 only, IPv6 only.
     World::run_in(&[0, 2, 3], &[], "families", async |world| {
         let [dual, four, six] = world.three();
-        let mut pods = Vec::new();
-        for cluster in &world.clusters {
-            world.deploy(cluster, "web", 1).await?;
-            pods.push(world.pods(cluster, "web").await?);
-        }
+        let pods = deployed(world).await?;
         let [in_dual, in_four, in_six] = [&pods[0], &pods[1], &pods[2]];
         for (cluster, name) in [(dual, "dual"), (four, "four"), (six, "six")] {
             export(world, cluster, name).await?;
@@ -107,11 +113,7 @@ async fn a_name_of_all_three_kinds_is_served_where_it_can_be() {
     // Both families, IPv4 only, IPv6 only.
     World::run_in(&[0, 2, 3], &[], "one-name", async |world| {
         let [dual, four, six] = world.three();
-        let mut pods = Vec::new();
-        for cluster in &world.clusters {
-            world.deploy(cluster, "web", 1).await?;
-            pods.push(world.pods(cluster, "web").await?);
-        }
+        let pods = deployed(world).await?;
         let of = |two: [usize; 2]| -> BTreeSet<String> { two.iter().flat_map(|n| pods[*n].clone()).collect() };
         // The oldest export has IPv4 only: other clusters serve that where they can.
         for cluster in [four, dual, six] {

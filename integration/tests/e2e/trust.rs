@@ -40,9 +40,14 @@ async fn others_follow_to_a_new_key_and_ignore_whoever_has_none() {
     .await;
 }
 
-/// What `trust list` says in `at` of `cluster`.
+/// What `trust list` says in `at`.
+async fn list(at: &Cluster) -> Result<Value> {
+    Ok(serde_json::from_str(&at.controller().command(&["trust", "list", "-o", "json"]).await?)?)
+}
+
+/// What it says of `cluster`.
 async fn told(at: &Cluster, cluster: &Cluster) -> Result<Value> {
-    let told: Value = serde_json::from_str(&at.controller().command(&["trust", "list", "-o", "json"]).await?)?;
+    let told = list(at).await?;
     let rows = told["clusters"].as_array().context("no clusters")?;
     rows.iter().find(|row| row["cluster"] == cluster.id).cloned().context("the cluster is not in the list")
 }
@@ -72,8 +77,9 @@ async fn rotate(world: &World) -> Result<()> {
 async fn forge(world: &World) -> Result<()> {
     let [source, other] = world.pair();
     let registry = world.registry()?;
-    let clusterset = told_clusterset(other).await?;
-    let namespace = namespace_name(&clusterset);
+    let listed = list(other).await?;
+    let clusterset = listed["clusterset"].as_str().context("no ClusterSet")?;
+    let namespace = namespace_name(clusterset);
     let attributes = registry.discover(&namespace, CLUSTERS).await?.remove(&source.id);
     let attributes = attributes.context("the cluster has no head")?;
     let mut head = Head::from_instance(&Instance { id: source.id.as_str().into(), attributes })?;
@@ -81,7 +87,7 @@ async fn forge(world: &World) -> Result<()> {
     head.presence = Presence::Left { successor: None };
     let key = SigningKey::from_seed(&[7; 32]).context("no key follows from the seed")?;
     let namespace_id = registry.namespace_id(&namespace).await?;
-    let forged = sign(&head, &key, Scope { clusterset: &clusterset, namespace: &namespace_id });
+    let forged = sign(&head, &key, Scope { clusterset, namespace: &namespace_id });
     let attributes: Vec<_> = forged.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let service = registry.service_id(&namespace, CLUSTERS).await?;
     registry.register(&namespace, (CLUSTERS, &service), &source.id, &attributes).await?;
@@ -95,9 +101,4 @@ async fn forge(world: &World) -> Result<()> {
         holds(now["pinned"] == now["signsWith"], "its key signed the head", &now)
     })
     .await
-}
-
-async fn told_clusterset(cluster: &Cluster) -> Result<String> {
-    let told: Value = serde_json::from_str(&cluster.controller().command(&["trust", "list", "-o", "json"]).await?)?;
-    told["clusterset"].as_str().map(ToOwned::to_owned).context("no ClusterSet")
 }

@@ -27,8 +27,10 @@ use crate::{
 /// First and longest pause before something that failed is tried again.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_mins(1);
-/// Longest pause before a listing that AWS throttled.
-const RETRY_THROTTLED: Duration = Duration::from_secs(8);
+/// Longest pause before a listing that AWS throttled. The next call waits for its turn as well.
+const RETRY_THROTTLED: Duration = Duration::from_secs(2);
+/// Throttling of a listing is reported if it lasts longer: an account allows few, and others need them, too.
+const THROTTLED: Duration = Duration::from_mins(1);
 
 /// The pause after the n-th failure in a row, counted from 1.
 pub(super) fn back_off(failures: u32) -> Duration {
@@ -460,14 +462,22 @@ pub(super) struct Listing<T> {
     loading: Option<Instant>,
     /// A call that began before this proves nothing.
     forgotten: Option<Instant>,
-    failures: u32,
-    not_before: Option<Instant>,
-    error: Option<Error>,
+    failure: Option<Failure>,
+}
+
+/// Failed readings in a row.
+#[derive(Debug)]
+struct Failure {
+    times: u32,
+    first: Instant,
+    last: Instant,
+    not_before: Instant,
+    error: Error,
 }
 
 impl<T> Default for Listing<T> {
     fn default() -> Self {
-        Self { rows: None, begun: None, loading: None, forgotten: None, failures: 0, not_before: None, error: None }
+        Self { rows: None, begun: None, loading: None, forgotten: None, failure: None }
     }
 }
 
@@ -478,7 +488,7 @@ impl<T> Listing<T> {
     }
 
     pub(super) fn may_load(&self, now: Instant) -> bool {
-        !self.is_loading() && self.not_before.is_none_or(|at| at <= now)
+        !self.is_loading() && self.not_before().is_none_or(|at| at <= now)
     }
 
     pub(super) const fn is_loading(&self) -> bool {
@@ -502,14 +512,15 @@ impl<T> Listing<T> {
     }
 
     pub(super) fn not_before(&self) -> Option<Instant> {
-        self.not_before
+        self.failure.as_ref().map(|failure| failure.not_before)
     }
 
     /// Whether the last reading failed, and what to report.
     pub(super) fn trouble(&self) -> Option<Trouble> {
-        let error = self.error.as_ref()?;
-        let reason = reason(error).filter(|reason| *reason == Reason::Failed || self.failures > reason.hiccups());
-        Some(reason.map(|reason| (reason, error.to_string())))
+        let failure = self.failure.as_ref()?;
+        let reason = reason(&failure.error)
+            .filter(|reason| *reason != Reason::Throttled || failure.last.duration_since(failure.first) >= THROTTLED);
+        Some(reason.map(|reason| (reason, failure.error.to_string())))
     }
 
     /// Takes the result of a reading. After a failure the rows stay as they were.
@@ -519,11 +530,10 @@ impl<T> Listing<T> {
             Ok(_) if self.forgotten.is_some_and(|at| begun <= at) => *self = Self::default(),
             Ok(rows) => *self = Self { rows: Some((now, rows)), begun: Some(begun), ..Self::default() },
             Err(error) => {
-                self.failures += 1;
-                // If AWS throttles, the next call already waits for its turn.
+                let (times, first) = self.failure.as_ref().map_or((1, now), |f| (f.times.saturating_add(1), f.first));
                 let longest = if error.kind == ErrorKind::Throttled { RETRY_THROTTLED } else { RETRY_LAST };
-                self.not_before = Some(now + back_off(self.failures).min(longest));
-                self.error = Some(error);
+                let not_before = now + back_off(times).min(longest);
+                self.failure = Some(Failure { times, first, last: now, not_before, error });
             }
         }
     }

@@ -12,7 +12,7 @@ fn restored(world: &mut World, epoch: u64) -> Process {
     let (mut record, version) = world.records["uid-blue"].clone();
     record.epoch = epoch;
     world.records.insert("copy".into(), (record, version));
-    Process::start_at(world, "copy".into(), blue(), &timing(), limits(), None)
+    Process::start_at(world, "copy".into(), blue(), &timing(), limits(), None, Trust::default())
 }
 
 fn contested(cluster: &str) -> Stage {
@@ -59,7 +59,7 @@ fn renamed(world: &mut World, id: &str) -> Process {
     let record = world.records["uid-blue"].clone();
     world.records.insert("copy".into(), record);
     let me = WriterIdentity { cluster: id.into(), ..blue() };
-    Process::start_at(world, "copy".into(), me, &timing(), limits(), None)
+    Process::start_at(world, "copy".into(), me, &timing(), limits(), None, Trust::default())
 }
 
 /// Neither is taken for the other one's former id: both would say that the other left, and withdraw what it registered.

@@ -233,21 +233,10 @@ impl Process {
 
     fn start(world: &mut World, me: WriterIdentity, timing: &Timing, limits: Limits, ttl: Option<Duration>) -> Self {
         let home = me.uid.clone();
-        Self::start_at(world, home, me, timing, limits, ttl)
+        Self::start_at(world, home, me, timing, limits, ttl, Trust::default())
     }
 
     fn start_at(
-        world: &mut World,
-        home: Arc<str>,
-        me: WriterIdentity,
-        timing: &Timing,
-        limits: Limits,
-        ttl: Option<Duration>,
-    ) -> Self {
-        Self::start_trusting(world, home, me, timing, limits, ttl, Trust::default())
-    }
-
-    fn start_trusting(
         world: &mut World,
         home: Arc<str>,
         me: WriterIdentity,

@@ -23,7 +23,7 @@ fn elect(world: &mut World, cluster: &str, trust: Trust) -> Process {
 
 fn elect_as(world: &mut World, cluster: &str, uid: &str, trust: Trust) -> Process {
     let me = WriterIdentity { clusterset: "prod".into(), cluster: cluster.into(), uid: uid.into() };
-    Process::start_trusting(world, uid.into(), me, &timing(), limits(), None, trust)
+    Process::start_at(world, uid.into(), me, &timing(), limits(), None, trust)
 }
 
 /// A cluster that signs, and one that has read its state.

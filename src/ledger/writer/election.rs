@@ -6,7 +6,7 @@ use super::{Heads, Now, Phase, Run, Sent, Writer};
 use crate::cluster::record::Position;
 use crate::ledger::{
     Map,
-    call::{CallId, Outbox, Outcome},
+    call::{Call, CallId, Outbox, Outcome},
     fetch::{Fetch, Progress},
     head::Head,
     limits::{MAX_EPOCH_LEAP, Timing},
@@ -182,7 +182,7 @@ impl Writer {
         let unasked = others.keys().copied().chain(search.former.as_ref().map(|former| &former.cluster));
         if let Some(id) = unasked.filter(|id| !search.ours.contains_key(*id)).min() {
             if search.asking.is_none() && now.mono >= search.retry_at {
-                let call = out.call(crate::ledger::call::Call::Creator { cluster: id.clone() });
+                let call = out.call(Call::Creator { cluster: id.clone() });
                 search.asking = Some((call, id.clone()));
             }
             return;
@@ -201,7 +201,7 @@ impl Writer {
         let own = own.filter(|head| head.uid == self.me.uid && head.is_live());
         if own.is_none() && !self.keys.is_empty() && search.copy.is_none() && now.mono >= search.retry_at {
             let cluster = self.me.cluster.clone();
-            search.copy = Some(out.call(crate::ledger::call::Call::Copy { cluster }));
+            search.copy = Some(out.call(Call::Copy { cluster }));
         }
         if let Some(gave_up) = search.gave_up {
             search.fallback = own.filter(|head| head.position < gave_up).cloned().or(search.fallback.take());

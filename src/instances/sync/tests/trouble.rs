@@ -59,6 +59,27 @@ async fn recovers_from_every_kind_of_failed_write() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn throttled_listings_are_tried_again_every_few_seconds_and_reported_after_a_minute() {
+    for (times, reported) in [(8, false), (30, true)] {
+        let fake = Fake::new();
+        for _ in 0..times {
+            fake.fault(Operation::ListNamespaces, Fault::Refused(ErrorKind::Throttled));
+        }
+        let world = World::new(fake);
+        let web = target("shop", "web");
+        let begun = Instant::now();
+        world.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
+        let status = world.until(&web, |status| !matches!(status.outcome, Outcome::Pending)).await;
+        if reported {
+            assert!(matches!(status.outcome, Outcome::Refused { reason: Reason::Throttled, .. }), "{status:?}");
+            assert!((60..70).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+        }
+        world.registered(&web, 2).await;
+        assert_eq!(reported, begun.elapsed() >= Duration::from_mins(1), "{:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_operation_that_fails_later_is_noticed_and_reported() {
     let fake = Fake::new();
     fake.fault(Operation::RegisterInstance, Fault::FailedLater);
