@@ -24,7 +24,7 @@ use crate::{
     controller::{self, ImportRules, Inputs, Membership, Mode, Records, Targets},
     discovery,
     instances::{self, Naming},
-    ledger::driver,
+    ledger::driver::{self, sessions::Network},
     model::{ClusterId, IpFamily, addresses::Range},
 };
 
@@ -35,6 +35,7 @@ pub(super) struct Leader {
     pub(super) record: Arc<RecordObject>,
     pub(super) keys: KeyStore,
     pub(super) cloudmap: Arc<dyn CloudMap>,
+    pub(super) network: Option<Arc<dyn Network>>,
     pub(super) region: Option<String>,
     pub(super) leadership: Leadership,
     pub(super) identity: watch::Receiver<Known>,
@@ -103,7 +104,7 @@ impl Leader {
                 let mut settings = driver::LedgerSettings::new(cluster.clone(), clusterset.clone(), &*uid);
                 settings.timing = settings.timing.with_tick(self.args.ledger_tick);
                 settings.stale_ttl = self.args.stale_cluster_ttl;
-                (settings.trust, settings.keys) = (trust, keys);
+                (settings.trust, settings.keys, settings.network) = (trust, keys, self.network.clone());
                 let ledger = driver::spawn(
                     settings,
                     Arc::clone(&self.cloudmap),

@@ -1,6 +1,6 @@
 //! One leader's term: writer, reader and the record between them, as one pure state machine.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{
     Map,
@@ -233,6 +233,16 @@ impl Term {
     /// What the stream asks for.
     pub fn take_commands(&mut self) -> Vec<Command> {
         self.stream.as_mut().map(Stream::take_commands).unwrap_or_default()
+    }
+
+    /// The clusters with whose leaders there are sessions.
+    pub fn connected(&self) -> BTreeSet<Arc<str>> {
+        self.stream.iter().flat_map(Stream::connected).cloned().collect()
+    }
+
+    /// The keys that may connect: those of live clusters.
+    pub fn may_connect(&self) -> BTreeSet<PublicKey> {
+        self.reader.contacts().into_values().filter(|contact| contact.live).filter_map(|contact| contact.key).collect()
     }
 
     /// The stream, if leaders talk to each other.

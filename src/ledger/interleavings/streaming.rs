@@ -20,7 +20,7 @@ fn elect(world: &mut World, cluster: &str, n: u8, ttl: Option<Duration>) -> Proc
     let uid = format!("uid-{cluster}");
     let me = WriterIdentity { clusterset: "prod".into(), cluster: cluster.into(), uid: uid.as_str().into() };
     let trust = Trust { mode: Mode::Tofu, own: vec![key(n)], ..Trust::default() };
-    let mut process = Process::start_trusting(world, uid.into(), me.clone(), &timing(), limits(), ttl, trust.clone());
+    let mut process = Process::start_at(world, uid.into(), me.clone(), &timing(), limits(), ttl, trust.clone());
     let ids = || Ids::new(u64::from(process.number));
     let term = Term::new(me, timing(), limits(), ttl, trust, ids());
     process.term = term.streaming(Arc::default(), ids());
