@@ -96,7 +96,13 @@ impl Network {
         }
     }
 
-    async fn relay(&self, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, here: usize, there: usize) {
+    async fn relay(
+        &self,
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
+        here: usize,
+        there: usize,
+    ) {
         let mut buffer = vec![0; BUFFER];
         while let Ok(length @ 1..) = from.read(&mut buffer).await {
             sleep(LATENCY).await;

@@ -114,8 +114,8 @@ impl Scenario {
 }
 
 use Kind::{
-    Claims, Clocks, Crashes, Divides, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Meddlers, Moves, Namespaces,
-    Partitions, Pauses, Registry, Renames, Services, Shapes, Stale, Stops, Unobserved, Vandals,
+    Claims, Clocks, Crashes, Divides, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Meddlers, Moves,
+    Namespaces, Partitions, Pauses, Registry, Renames, Services, Shapes, Stale, Stops, Unobserved, Vandals,
 };
 
 /// All scenarios.
@@ -264,7 +264,8 @@ pub static SCENARIOS: &[Scenario] = &[
         about: "leaders that talk to each other are cut off, stand still and die while Cloud Map fails",
         clusters: THREE,
         kinds: &[
-            Endpoints, Endpoints, Exports, Shapes, Claims, Divides, Divides, Divides, Kills, Stops, Pauses, Lag, Registry,
+            Endpoints, Endpoints, Exports, Shapes, Claims, Divides, Divides, Divides, Kills, Stops, Pauses, Lag,
+            Registry,
         ],
         steps: 24,
     },

@@ -366,7 +366,11 @@ impl Driver {
     fn unreachable(&self) -> BTreeMap<Arc<str>, String> {
         let connected = self.term.connected();
         let open = |cluster: &Arc<str>| !connected.contains(cluster);
-        self.unreachable.iter().filter(|(cluster, _)| open(cluster)).map(|(id, why)| (id.clone(), why.clone())).collect()
+        self.unreachable
+            .iter()
+            .filter(|(cluster, _)| open(cluster))
+            .map(|(id, why)| (id.clone(), why.clone()))
+            .collect()
     }
 
     fn report(&self, heads_error: Option<&String>) {
@@ -395,7 +399,10 @@ impl Driver {
             }
             changed
         });
-        let status = Status { unreachable: self.unreachable(), ..Status::of(&self.term, heads_error, self.ports.registry.bytes_read()) };
+        let status = Status {
+            unreachable: self.unreachable(),
+            ..Status::of(&self.term, heads_error, self.ports.registry.bytes_read())
+        };
         self.status.send_if_modified(|held| {
             let changed = **held != status;
             for (cluster, why) in status.ignored.iter().filter(|(id, why)| held.ignored.get(*id) != Some(*why)) {

@@ -199,12 +199,7 @@ async fn accept_all(network: Arc<dyn Network>, tls: Arc<Tls>, events: mpsc::Send
 
 /// Connects to the first of these addresses at which this key answers. All are tried at once, because where ranges
 /// overlap somebody else may be at one of them.
-async fn dial(
-    network: &dyn Network,
-    tls: &Tls,
-    addresses: &[SocketAddr],
-    key: PublicKey,
-) -> Result<Secured, String> {
+async fn dial(network: &dyn Network, tls: &Tls, addresses: &[SocketAddr], key: PublicKey) -> Result<Secured, String> {
     let attempt = |to: SocketAddr| async move {
         let failed = |error: io::Error| format!("{to}: {error}");
         // Another cluster says where its leader is. It must not be able to send this one to AWS' own services.

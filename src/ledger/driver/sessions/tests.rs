@@ -101,9 +101,8 @@ async fn each_side_knows_the_key_of_the_other_and_hears_what_it_says() {
     let names = ["prod", "blue", "uid"].map(Arc::<str>::from);
     let [clusterset, cluster, uid] = names;
     let hello = Message::Hello(Hello { clusterset, cluster, uid, epoch: 1, nonce: 2 });
-    let large = Message::Subscribe {
-        buckets: (0..1_000).map(|n| (n, crate::ledger::hash::StateHash([7; 32]))).collect(),
-    };
+    let large =
+        Message::Subscribe { buckets: (0..1_000).map(|n| (n, crate::ledger::hash::StateHash([7; 32]))).collect() };
     for message in [hello, large, Message::Alive] {
         blue.act(Command::Send { session: here, message: Arc::new(message.clone()) });
         let (taken, heard) = tokio::join!(blue.next(), green.next());
