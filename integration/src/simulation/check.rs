@@ -46,6 +46,8 @@ pub(crate) struct Checks {
     stale: BTreeSet<(Key, String)>,
     /// The form of each name, and since when. Another one can take endpoints and the derived Service away.
     forms: BTreeMap<Key, (Form, Duration)>,
+    /// The clusters that export each name, and since when it is these.
+    exporters: BTreeMap<Key, (BTreeSet<String>, Duration)>,
     /// The ClusterSet that each cluster was a member of, by UID.
     memberships: BTreeMap<String, Option<String>>,
     /// When each cluster left a ClusterSet or joined one, by UID.
@@ -196,7 +198,16 @@ impl Checks {
                 if *known != form {
                     (*known, *since) = (form, now);
                 }
-                let settled = *since == Duration::ZERO || now > *since + news;
+                let long_ago = |since: Duration| since == Duration::ZERO || now > since + news;
+                let settled = long_ago(*since);
+                // Who has not heard yet of an export that came gives the Service the form of those that it knows.
+                let exporters = import.clusters;
+                let (known, since) =
+                    self.exporters.entry(key.clone()).or_insert_with(|| (exporters.clone(), Duration::ZERO));
+                if *known != exporters {
+                    (*known, *since) = (exporters, now);
+                }
+                let all_heard = long_ago(*since);
                 let namespace = api.get("namespaces", "", &name.0);
                 if namespace.is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null()) {
                     continue;
@@ -223,7 +234,7 @@ impl Checks {
                             before.import
                         ));
                     }
-                    if before.derived.is_some() && before.derived != derived {
+                    if before.derived.is_some() && before.derived != derived && all_heard {
                         return Some(format!("the derived Service of {what} is not the same"));
                     }
                 }
