@@ -31,7 +31,7 @@ pub const FORMAT: u32 = 1;
 /// Epochs beyond this are malformed, so that a forged one leaves room for the next.
 const MAX_EPOCH: u64 = 1 << 62;
 /// Addresses of a leader that are looked at: two of each family.
-const MAX_ADDRESSES: usize = 4;
+pub const MAX_ADDRESSES: usize = 4;
 /// More shards than this are malformed: 64 shards are 25,600 live pages.
 pub(super) const MAX_SHARDS: u32 = 64;
 

@@ -240,6 +240,16 @@ impl Term {
         self.stream.iter().flat_map(Stream::connected).cloned().collect()
     }
 
+    /// Clusters that are heard through the ledger, whose leaders say where they are, and with which there is no session.
+    pub fn unconnected(&self) -> BTreeSet<Arc<str>> {
+        let connected = self.connected();
+        let silent =
+            |id: &str| self.remotes.clusters.iter().any(|(other, it)| other.as_str() == id && it.stale.is_some());
+        let contacts = self.reader.contacts().into_iter();
+        let wanted = contacts.filter(|(_, contact)| contact.live && !contact.addresses.is_empty());
+        wanted.map(|(id, _)| id).filter(|id| !connected.contains(id) && !silent(id)).collect()
+    }
+
     /// The keys that may connect: those of live clusters.
     pub fn may_connect(&self) -> BTreeSet<PublicKey> {
         self.reader.contacts().into_values().filter(|contact| contact.live).filter_map(|contact| contact.key).collect()

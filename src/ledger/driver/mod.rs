@@ -362,13 +362,12 @@ impl Driver {
         (self.timing.tick * 2u32.pow(failures.min(3))).mul_f64(0.9 + fraction)
     }
 
-    /// The clusters with which there is no session, and why. The other side may have been able to connect.
+    /// The live clusters with which there is no session, and why. The other side may have been able to connect.
     fn unreachable(&self) -> BTreeMap<Arc<str>, String> {
-        let connected = self.term.connected();
-        let open = |cluster: &Arc<str>| !connected.contains(cluster);
+        let wanted = self.term.unconnected();
         self.unreachable
             .iter()
-            .filter(|(cluster, _)| open(cluster))
+            .filter(|(id, _)| wanted.contains(*id))
             .map(|(id, why)| (id.clone(), why.clone()))
             .collect()
     }
