@@ -170,7 +170,7 @@ fn every_flag() -> Value {
         "domainFilter": ["example.org", ".internal"], "awsZoneType": "private", "txtOwnerId": "eks",
         "policy": "upsert-only", "dryRun": true, "registrationPolicy": "granted", "claimDelay": "500ms",
         "exportNamespaces": "team in (a, b),!private", "importFrom": ["{namespace}", "internal"],
-        "importCallsPerSecond": 10, "awsMcsCompat": false, "trust": "open", "ledgerTick": "5s", "staleClusterTtl": "1h", "derivedName": "{name}-global",
+        "importCallsPerSecond": 10, "awsMcsCompat": false, "trust": "open", "stream": "off", "streamPort": 7000, "streamAddresses": ["192.0.2.7", "2001:db8::7"], "ledgerTick": "5s", "staleClusterTtl": "1h", "derivedName": "{name}-global",
         "listen": "0.0.0.0:9090", "concurrency": 16, "log": "debug", "logFormat": "json",
     })
 }
@@ -244,7 +244,7 @@ fn every_flag_reaches_the_controller() {
     // These two exclude each other.
     config["awsMcsCompat"] = true.into();
     let without = config.as_object_mut().unwrap().remove("instancesNamespace").unwrap();
-    for (config, count) in [(&config, 28), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
+    for (config, count) in [(&config, 31), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
         let Some(objects) = rendered(&json!({"config": config})) else { return };
         let data = &find(&objects, "ConfigMap", "cloudmap-mcs-config").unwrap()["data"];
         let flags: Vec<_> = data.as_object().unwrap().iter().collect();

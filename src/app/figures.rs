@@ -200,6 +200,16 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
             },
         )?,
         Family::gauge(
+            "cloudmap_mcs_stream_connected",
+            "Whether the leader of another cluster that says where it is is connected with this one (1) or cannot be reached (0)",
+            Some("remote_cluster"),
+            |seen| {
+                let Some(status) = seen.ledger.as_deref() else { return Values::new() };
+                let connected = status.connected.iter().flatten().map(|cluster| (cluster.to_string(), 1.0));
+                connected.chain(status.unreachable.keys().map(|cluster| (cluster.to_string(), 0.0))).collect()
+            },
+        )?,
+        Family::gauge(
             "cloudmap_mcs_ledger_shards",
             "Cloud Map services for pages of the own ledger",
             None,

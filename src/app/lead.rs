@@ -1,8 +1,8 @@
 //! What the leader runs. It starts again for each identity and each term.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::sleep};
 use tracing::info;
 
 use super::{
@@ -24,9 +24,12 @@ use crate::{
     controller::{self, ImportRules, Inputs, Membership, Mode, Records, Targets},
     discovery,
     instances::{self, Naming},
-    ledger::driver,
+    ledger::driver::{self, sessions::Network},
     model::{ClusterId, IpFamily, addresses::Range},
 };
+
+/// How often it is looked whether leaders cannot be reached. It is said the second time.
+const UNREACHABLE: Duration = Duration::from_mins(1);
 
 pub(super) struct Leader {
     pub(super) args: RunArgs,
@@ -35,6 +38,7 @@ pub(super) struct Leader {
     pub(super) record: Arc<RecordObject>,
     pub(super) keys: KeyStore,
     pub(super) cloudmap: Arc<dyn CloudMap>,
+    pub(super) network: Option<Arc<dyn Network>>,
     pub(super) region: Option<String>,
     pub(super) leadership: Leadership,
     pub(super) identity: watch::Receiver<Known>,
@@ -103,7 +107,7 @@ impl Leader {
                 let mut settings = driver::LedgerSettings::new(cluster.clone(), clusterset.clone(), &*uid);
                 settings.timing = settings.timing.with_tick(self.args.ledger_tick);
                 settings.stale_ttl = self.args.stale_cluster_ttl;
-                (settings.trust, settings.keys) = (trust, keys);
+                (settings.trust, settings.keys, settings.network) = (trust, keys, self.network.clone());
                 let ledger = driver::spawn(
                     settings,
                     Arc::clone(&self.cloudmap),
@@ -113,7 +117,12 @@ impl Leader {
                 );
                 let membership = Membership::Joining("The controller is starting".to_owned());
                 let identity = instances::Owner { clusterset: Some(clusterset), cluster, cluster_uid: uid };
-                self.control(identity, Records::Ledger(ledger), membership).await
+                let status = ledger.status();
+                tokio::select! {
+                    biased;
+                    part = self.control(identity, Records::Ledger(ledger), membership) => part,
+                    () = self.tell_unreachable(status) => "the ledger",
+                }
             }
             Some(Identity { cluster, clusterset: None, uid }) => {
                 let remedy = "This cluster is in no ClusterSet. Create the ClusterProperty clusterset.k8s.io, or start \
@@ -130,6 +139,29 @@ impl Leader {
                 let refused = membership.unwrap_or(Membership::Refused(String::new()));
                 self.control(identity, Records::Nowhere, refused).await
             }
+        }
+    }
+
+    /// Says once in a term, where an operator looks, that a leader cannot be reached. It costs seconds and nothing else.
+    async fn tell_unreachable(&self, status: watch::Receiver<Arc<driver::Status>>) {
+        let (mut before, mut told) = (BTreeSet::new(), BTreeSet::new());
+        loop {
+            sleep(UNREACHABLE).await;
+            let unreachable = status.borrow().unreachable.clone();
+            for (cluster, why) in &unreachable {
+                if before.contains(cluster) && told.insert(Arc::clone(cluster)) {
+                    let regarding = events::lease(&self.args.place.kube.controller_namespace);
+                    let text = format!(
+                        "The leader of cluster {cluster} cannot be reached ({why}), so that changes take seconds and not \
+                         milliseconds. Let security groups and NetworkPolicies pass TCP port {} between the controllers' pods, \
+                         in one direction at least; or set --stream=off.",
+                        self.args.stream_port
+                    );
+                    let (reason, action) = (EventReason::StreamUnreachable, "Connect");
+                    self.writer.emit(EventRecord { regarding, reason, action, text }).await;
+                }
+            }
+            before = unreachable.into_keys().collect();
         }
     }
 

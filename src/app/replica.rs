@@ -23,6 +23,7 @@ use crate::{
         service_network,
     },
     controller, env,
+    ledger::driver::sessions::Network,
     metrics::Register,
 };
 
@@ -66,6 +67,8 @@ pub struct Replica {
     pub client: Client,
     /// The connection to Cloud Map.
     pub registry: Connected,
+    /// How it reaches the leaders of other clusters, if it does.
+    pub network: Option<Arc<dyn Network>>,
     /// Its probes and metrics page.
     pub admin: Admin,
     /// Its metrics.
@@ -78,7 +81,8 @@ impl Replica {
     /// # Errors
     /// A part of the replica ended that never should.
     pub async fn run(self, stop: watch::Receiver<bool>) -> anyhow::Result<()> {
-        let Self { args, pod, client, registry: Connected { cloudmap, region, endpoint: _ }, admin, metrics } = self;
+        let Self { args, pod, client, registry, network, admin, metrics } = self;
+        let Connected { cloudmap, region, endpoint: _ } = registry;
         let namespace = args.place.kube.controller_namespace.clone();
         let mut stopping = stop.clone();
         let ask = || async {
@@ -135,6 +139,7 @@ impl Replica {
             record: Arc::new(RecordObject::new(client, &namespace)),
             caches,
             cloudmap,
+            network,
             region,
             leadership,
             identity,

@@ -1,5 +1,7 @@
 //! `run`: one replica with the real Kubernetes and Cloud Map, the admin server, and the signals of its process.
 
+use std::sync::Arc;
+
 use anyhow::Context as _;
 use prometheus::Registry;
 use tokio::{sync::watch, task::JoinSet};
@@ -8,9 +10,19 @@ use super::{
     connect,
     replica::{Metrics, Replica},
 };
-use crate::{admin::Admin, cli::RunArgs, release};
+use crate::{
+    admin::Admin,
+    cli::RunArgs,
+    ledger::{
+        driver::sessions::{Network, Streaming, Tcp},
+        head::MAX_ADDRESSES,
+    },
+    model::addresses,
+    release,
+};
 
 pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
+    let network = network(&args)?;
     let exposed = Registry::new();
     release::register(&exposed)?;
     let metrics = Metrics::new(&exposed)?;
@@ -24,7 +36,7 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let client = connect::kubernetes(&args.place.kube).await?;
     let registry = connect::registry(&args.place.aws, metrics.cloudmap.clone()).await?;
     let pod = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "local".to_owned());
-    let mut replica = Box::pin(Replica { args, pod, client, registry, admin, metrics }.run(stop.clone()));
+    let mut replica = Box::pin(Replica { args, pod, client, registry, network, admin, metrics }.run(stop.clone()));
     tokio::select! {
         result = &mut replica => result,
         ended = server.join_next() => {
@@ -33,6 +45,26 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
             if *stop.borrow() { replica.await } else { Ok(()) }
         }
     }
+}
+
+/// How the leader is reached: at the addresses that it was told, or those of its pod. Outside a pod it is not.
+///
+/// # Errors
+/// An address at which nobody can be, or too many of them.
+fn network(args: &RunArgs) -> anyhow::Result<Option<Arc<dyn Network>>> {
+    let told = &args.stream_addresses;
+    anyhow::ensure!(told.len() <= MAX_ADDRESSES, "--stream-addresses has more than {MAX_ADDRESSES} addresses");
+    for address in told {
+        let wrong = |why: addresses::Forbidden| anyhow::anyhow!("--stream-addresses: {address} is {}", why.as_str());
+        addresses::check(*address).map_err(wrong)?;
+    }
+    let pod = || {
+        let addresses = std::env::var("POD_IPS").unwrap_or_default();
+        addresses.split(',').filter_map(|address| address.trim().parse().ok()).collect()
+    };
+    let addresses = if told.is_empty() { pod() } else { told.clone() };
+    let wanted = args.stream == Streaming::Auto && !addresses.is_empty();
+    Ok(wanted.then(|| Arc::new(Tcp::new(&addresses, args.stream_port)) as _))
 }
 
 /// Becomes true at SIGTERM or SIGINT. The second signal ends the process at once.
@@ -53,4 +85,31 @@ fn stop_signal() -> anyhow::Result<watch::Receiver<bool>> {
         }
     });
     Ok(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn addresses(flags: &[&str]) -> Result<Vec<String>, String> {
+        let Command::Run(args) = Cli::parse_from(["cloudmap-mcs", "run"].iter().chain(flags)).command else {
+            panic!("run is a command");
+        };
+        let network = network(&args).map_err(|error| error.to_string())?;
+        Ok(network.iter().flat_map(|it| it.addresses().to_vec()).map(|address| address.to_string()).collect())
+    }
+
+    #[test]
+    fn it_is_reached_where_it_was_told_unless_nobody_could_reach_it_there() {
+        let told = ["--stream-addresses=10.1.2.3,2001:db8::7", "--stream-port=7000"];
+        assert_eq!(addresses(&told), Ok(vec!["10.1.2.3:7000".to_owned(), "[2001:db8::7]:7000".to_owned()]));
+        assert_eq!(addresses(&["--stream-addresses=10.1.2.3", "--stream=off"]), Ok(Vec::new()));
+        assert_eq!(addresses(&[]), Ok(Vec::new()), "outside of a pod");
+        let wrong = addresses(&["--stream-addresses=127.0.0.1"]).unwrap_err();
+        assert!(wrong.contains("--stream-addresses") && wrong.contains("loopback"), "{wrong}");
+        assert!(addresses(&["--stream-addresses=10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4,10.0.0.5"]).is_err());
+    }
 }

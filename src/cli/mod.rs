@@ -11,7 +11,7 @@ mod status;
 
 use std::{
     ffi::OsString,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
@@ -27,7 +27,7 @@ use crate::{
     discovery::ImportFrom,
     import::DerivedNaming,
     instances::{RegistrationPolicy, Selection, target::validate},
-    ledger::trust::Mode,
+    ledger::{driver::sessions::Streaming, trust::Mode},
     model::{ClusterId, ClusterSetId, Target},
     release,
     telemetry::LogArgs,
@@ -236,6 +236,17 @@ pub struct RunArgs {
     /// `cloudmap-mcs-trust`. Unless it is `open`, this cluster signs. See docs/trust.md.
     #[arg(long, env = "CLOUDMAP_MCS_TRUST", value_enum, default_value_t = Mode::Tofu)]
     pub trust: Mode,
+    /// Whether the leaders of the clusters also tell each other their endpoints directly, in milliseconds: `auto` wherever they
+    /// reach each other and sign (see `--trust`), or `off`. See docs/stream.md.
+    #[arg(long, env = "CLOUDMAP_MCS_STREAM", value_enum, default_value_t = Streaming::Auto)]
+    pub stream: Streaming,
+    /// The TCP port on which the leader listens for the leaders of other clusters. NetworkPolicies and security groups must let
+    /// them connect; one direction is enough.
+    #[arg(long, env = "CLOUDMAP_MCS_STREAM_PORT", value_name = "PORT", default_value_t = 7946, value_parser = clap::value_parser!(u16).range(1..))]
+    pub stream_port: u16,
+    /// The addresses under which other clusters reach the leader, at most 4 of them, where they are not those of its pod.
+    #[arg(long, env = "CLOUDMAP_MCS_STREAM_ADDRESSES", value_name = "IP,...", value_delimiter = ',')]
+    pub stream_addresses: Vec<IpAddr>,
     /// How often to read the ledger: 200ms to 20s.
     #[arg(long, env = "CLOUDMAP_MCS_LEDGER_TICK", value_name = "DURATION", default_value = "1s", value_parser = tick)]
     pub ledger_tick: Duration,

@@ -94,6 +94,8 @@ impl Bench {
         let remote = Remote {
             uid: "uid".into(),
             state: Some(map.map()),
+            committed: Some(map.map()),
+            version: None,
             position: Position::default(),
             left: false,
             stale: None,

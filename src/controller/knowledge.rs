@@ -108,6 +108,8 @@ pub struct Knowledge {
 struct Remote {
     /// `None` if it is not known (yet).
     map: Option<Arc<Map>>,
+    /// What the registry has of it: claims count there alone.
+    committed: Option<Arc<Map>>,
     exports: BTreeMap<ServiceKey, Arc<Exported>>,
     registrations: BTreeMap<Target, Registration>,
     /// Since when the cluster is silent, if so, in milliseconds since 1970.
@@ -387,7 +389,8 @@ impl Knowledge {
         self.settled |= remotes.all_live_verified;
         for (id, remote) in &remotes.clusters {
             let gone = remote.left || remote.expired;
-            let state = if gone { Some(Arc::default()) } else { remote.state.clone() };
+            let of = |state: &Option<Arc<Map>>| if gone { Some(Arc::default()) } else { state.clone() };
+            let (state, committed) = (of(&remote.state), of(&remote.committed));
             let entry = self.remotes.entry(id.clone()).or_default();
             entry.gone = gone;
             let silent = remote.stale.filter(|_| !gone);
@@ -400,6 +403,18 @@ impl Knowledge {
                     warn!(%cluster, names, "the cluster has been silent for longer than --stale-cluster-ttl; its endpoints are withdrawn");
                 } else {
                     info!(%cluster, "the cluster whose endpoints were withdrawn is no longer silent");
+                }
+            }
+            if let Some(committed) = committed
+                && !entry.committed.as_ref().is_some_and(|map| Arc::ptr_eq(map, &committed))
+            {
+                let before = entry.committed.replace(Arc::clone(&committed)).unwrap_or_default();
+                for target in records::changed_registrations(&before, &committed) {
+                    match records::registration(&committed, &target) {
+                        Some(registration) => entry.registrations.insert(target.clone(), registration),
+                        None => entry.registrations.remove(&target),
+                    };
+                    concerned.targets.insert(target);
                 }
             }
             let Some(state) = state else { continue };
@@ -425,13 +440,6 @@ impl Knowledge {
             }
             for problem in problems {
                 warn!(cluster = %id, key = &*problem.key, problem = problem.message, "unreadable ledger record");
-            }
-            for target in records::changed_registrations(&before, &state) {
-                match records::registration(&state, &target) {
-                    Some(registration) => entry.registrations.insert(target.clone(), registration),
-                    None => entry.registrations.remove(&target),
-                };
-                concerned.targets.insert(target);
             }
         }
         for (_, gone) in self.remotes.extract_if(.., |id, _| !remotes.clusters.contains_key(id)) {

@@ -33,6 +33,8 @@ fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -> Remotes {
     let read = |state: &Option<Arc<Map>>| Read {
         uid: "uid".into(),
         state: state.clone(),
+        committed: state.clone(),
+        version: None,
         position: crate::cluster::record::Position::default(),
         left: false,
         stale: None,
@@ -282,4 +284,17 @@ fn no_claim_dates_from_before_what_is_known() {
     let mut absurd = Knowledge::new("here".parse().unwrap(), Membership::Member { trouble: None });
     absurd.resume(&map, 50);
     assert_eq!(date(&mut absurd, "d", "d", 50), 50, "a date may be wrong by years");
+}
+
+#[test]
+fn a_claim_of_another_cluster_counts_when_the_registry_has_it_and_its_export_before() {
+    let mut knowledge = mk_knowledge();
+    let mut streamed = mk_remotes(&[("there", Some(mk_map(&[("a", Some("www"), 1)])))]);
+    streamed.clusters.get_mut(&id("there")).unwrap().committed = Some(Arc::default());
+    let concerned = knowledge.adopt_remotes(&streamed);
+    assert_eq!(knowledge.sources(&key("a")).len(), 1);
+    assert!(concerned.targets.is_empty() && knowledge.remotes[&id("there")].registrations.is_empty());
+    let there = streamed.clusters.get_mut(&id("there")).unwrap();
+    there.committed.clone_from(&there.state);
+    assert_eq!(knowledge.adopt_remotes(&streamed).targets.len(), 1);
 }

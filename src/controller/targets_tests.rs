@@ -82,6 +82,8 @@ pub(in crate::controller) fn adopt(knowledge: &mut Knowledge, others: &[(&str, i
     let there = Remote {
         uid: "uid".into(),
         state: Some(exports.map()),
+        committed: Some(exports.map()),
+        version: None,
         position: Position::default(),
         left: false,
         stale: None,

@@ -4,6 +4,7 @@
 //! the signature of [`super::trust`]. All others are ignored.
 
 use std::{
+    net::{IpAddr, SocketAddr},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -29,6 +30,8 @@ pub const FORMAT: u32 = 1;
 
 /// Epochs beyond this are malformed, so that a forged one leaves room for the next.
 const MAX_EPOCH: u64 = 1 << 62;
+/// Addresses of a leader that are looked at: two of each family.
+pub const MAX_ADDRESSES: usize = 4;
 /// More shards than this are malformed: 64 shards are 25,600 live pages.
 pub(super) const MAX_SHARDS: u32 = 64;
 
@@ -187,6 +190,8 @@ pub struct Head {
     pub delta: Arc<Delta>,
     /// Which state this is.
     pub summary: Summary,
+    /// Where its leader listens for other leaders.
+    pub addresses: Arc<[SocketAddr]>,
     /// How long the cluster may be silent before it counts as stale.
     pub lease: Duration,
     /// Time of writing in milliseconds since 1970, by the writer's clock: for people; no rule uses it.
@@ -239,6 +244,7 @@ impl Head {
             cluster: self.cluster.to_string(),
             runs,
             summary: Some(self.summary.to_wire()),
+            addresses: self.addresses.iter().map(write_address).collect(),
         };
         head.encode_to_vec()
     }
@@ -312,11 +318,28 @@ impl Head {
             root: Root { shards: head.shards, pages, runs },
             delta: Arc::new(Delta::read(head.delta)),
             summary,
+            addresses: head.addresses.iter().take(MAX_ADDRESSES).filter_map(read_address).collect(),
             lease: Duration::from_secs(head.lease.into()),
             written: head.written,
             signer: None,
         })
     }
+}
+
+fn write_address(address: &SocketAddr) -> wire::Address {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    wire::Address { ip, port: address.port().into() }
+}
+
+/// Addresses of a kind that this version does not know are left out.
+fn read_address(address: &wire::Address) -> Option<SocketAddr> {
+    let port = u16::try_from(address.port).ok().filter(|port| *port > 0)?;
+    let v4 = || <[u8; 4]>::try_from(&*address.ip).map(IpAddr::from);
+    let ip = v4().or_else(|_| <[u8; 16]>::try_from(&*address.ip).map(IpAddr::from)).ok()?;
+    Some(SocketAddr::new(ip, port))
 }
 
 impl Summary {
@@ -351,6 +374,7 @@ mod tests {
             root: Root::empty(1),
             delta: Arc::new(delta),
             summary: Summary::default(),
+            addresses: Arc::default(),
             lease: Duration::from_mins(5),
             written: 0,
             signer: None,

@@ -18,6 +18,7 @@ use super::{
     head::{Delta, Head, Root},
     limits::{MAX_CLUSTERS, Timing},
     remote::{Remote, RemoteFigures, Remotes, successor},
+    stream::Contact,
     trust::{Mode, Trust},
     verify::Cache,
     writer::{Heads, Now, WriterIdentity},
@@ -72,6 +73,8 @@ struct Peer {
     verified: Option<Base>,
     /// The last state that was compared with the hashes of its head.
     hashed: Option<Hashed>,
+    /// The newest state that came by stream.
+    held: Option<(Hashes, Arc<Map>)>,
     /// The head for whose state the last one and its delta are not enough.
     tried: Option<Arc<Head>>,
     fetch: Option<Fetch>,
@@ -490,7 +493,10 @@ impl Reader {
         let on = |base: &Base| {
             if head.delta.is_empty() { base.map.clone() } else { Arc::new(head.delta.apply(&base.map)) }
         };
-        let said = known.and_then(|known| known.state.clone()).or_else(|| base().map(on));
+        // What came by stream needs no pages.
+        let streamed =
+            || peer.held.as_ref().filter(|(hashes, _)| *hashes == head.summary.hashes).map(|(_, map)| map.clone());
+        let said = known.and_then(|known| known.state.clone()).or_else(|| base().map(on)).or_else(streamed);
         let certain = said.is_some();
         // What was appended to the pages came in deltas before, mostly: only the hash can tell.
         let untried = peer.tried.as_ref().is_none_or(|tried| !Arc::ptr_eq(tried, &head));
@@ -686,6 +692,8 @@ impl Reader {
             let remote = Remote {
                 uid: applied.map_or(&accepted.uid, |applied| &applied.accepted.uid).as_str().into(),
                 state: applied.and_then(|applied| applied.state.clone()).filter(|_| gone.is_none()),
+                committed: applied.and_then(|applied| applied.state.clone()).filter(|_| gone.is_none()),
+                version: applied.filter(|applied| applied.state.is_some()).map(|applied| applied.summary.version),
                 position: applied.map_or(accepted.position, |applied| applied.accepted.position),
                 left: gone.is_some_and(Gone::is_left),
                 stale: peer.stale,
@@ -699,6 +707,45 @@ impl Reader {
             heads_read: self.reads > 0,
             unaccepted: self.unaccepted.iter().filter_map(|id| id.parse().ok()).collect(),
             all_live_verified: self.reads > 0 && self.all_live_verified,
+        }
+    }
+
+    /// What the stream needs to know of the other clusters.
+    pub(super) fn contacts(&self) -> BTreeMap<Arc<str>, Contact> {
+        let contact = |(id, peer): (&Arc<str>, &Peer)| {
+            let accepted = peer.accepted.as_ref()?;
+            let applied = peer.applied.as_ref().filter(|applied| applied.accepted.uid == accepted.uid);
+            let whole = applied.filter(|applied| applied.state.is_some());
+            let head = peer.head.as_ref();
+            let contact = Contact {
+                uid: accepted.uid.as_str().into(),
+                key: accepted.key.filter(|_| self.trust.mode != Mode::Open),
+                live: !accepted.gone.is_some_and(Gone::is_left),
+                dropped: applied.is_some_and(|applied| applied.accepted.gone.is_some()),
+                position: accepted.position,
+                head: head.map(|head| head.summary.version),
+                summary: whole.map(|applied| applied.summary),
+                state: whole.and_then(|applied| applied.state.clone()),
+                addresses: head.map(|head| head.addresses.clone()).unwrap_or_default(),
+            };
+            Some((id.clone(), contact))
+        };
+        self.peers.iter().filter_map(contact).collect()
+    }
+
+    /// R7: the cluster spoke by stream, so it is not silent.
+    pub(super) fn heard(&mut self, id: &Arc<str>) {
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        (peer.advanced, peer.stale) = (self.own_clock, None);
+        if let Some(accepted) = &mut peer.accepted {
+            accepted.gone = accepted.gone.filter(|gone| *gone != Gone::Expired);
+        }
+    }
+
+    /// Takes the newest state of a cluster that came by stream: a head with its hashes needs no pages.
+    pub(super) fn hold(&mut self, id: &Arc<str>, hashes: Hashes, map: &Arc<Map>) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.held = Some((hashes, map.clone()));
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{Map, head::Presence};
-use crate::cluster::record::Position;
+use crate::cluster::record::{Position, Version};
 use crate::model::ClusterId;
 
 /// All other clusters of the ClusterSet, as far as this one has read them.
@@ -33,6 +33,10 @@ pub struct Remote {
     /// The verified state. If it is `None` and neither `left` nor `expired` is set, the cluster is not verified (yet),
     /// and nothing that came from it may be deleted (R8).
     pub state: Option<Arc<Map>>,
+    /// The state that the ledger has, by which claims are judged. It is the same but for what came by stream.
+    pub committed: Option<Arc<Map>>,
+    /// The version of `state`.
+    pub version: Option<Version>,
     /// Position of the newest applied state, at the time when it was applied.
     pub position: Position,
     /// Whether it left (R6), so that its exports are dropped.
@@ -57,12 +61,13 @@ impl Remotes {
 
 impl Remote {
     fn same_content(&self, other: &Self) -> bool {
-        let same_state = match (&self.state, &other.state) {
+        let same = |one: &Option<Arc<Map>>, other: &Option<Arc<Map>>| match (one, other) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
             (None, None) => true,
             _ => false,
         };
-        same_state
+        same(&self.state, &other.state)
+            && same(&self.committed, &other.committed)
             && (&self.uid, self.left, self.stale, self.expired, &self.problem)
                 == (&other.uid, other.left, other.stale, other.expired, &other.problem)
     }

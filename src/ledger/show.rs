@@ -229,6 +229,7 @@ pub async fn forget_recorded(
         root: Root::empty(1),
         delta: Arc::default(),
         summary: Summary::default(),
+        addresses: Arc::default(),
         lease: Timing::default().lease,
         written: now.as_millis() as u64,
         signer: None,

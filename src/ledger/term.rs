@@ -1,6 +1,6 @@
 //! One leader's term: writer, reader and the record between them, as one pure state machine.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{
     Map,
@@ -10,10 +10,14 @@ use super::{
     reader::Reader,
     records,
     remote::Remotes,
+    stream::{Command, SessionId, Stream, message::Message},
     trust::{Mode, Trust},
     writer::{Heads, Inherited, Now, Writer, WriterIdentity},
 };
-use crate::cluster::record::{Member, Record, ResourceVersion};
+use crate::{
+    cluster::record::{Member, Record, ResourceVersion},
+    model::PublicKey,
+};
 
 /// The state machine. A driver (or a simulation) gives it inputs and makes its calls.
 #[derive(Debug)]
@@ -26,6 +30,8 @@ pub struct Term {
     member: Member,
     writer: Writer,
     reader: Reader,
+    /// `None` where leaders do not talk to each other.
+    stream: Option<Stream>,
     keeper: Keeper,
     out: Outbox,
     inherited: Option<Arc<Inherited>>,
@@ -73,6 +79,7 @@ impl Term {
         let keys = if trust.mode == Mode::Open { Vec::new() } else { trust.own.clone() };
         let member = Member { clusterset: me.clusterset.to_string(), cluster: me.cluster.to_string() };
         Self {
+            stream: None,
             timing,
             uid: me.uid.clone(),
             wanted: None,
@@ -85,6 +92,14 @@ impl Term {
             inherited: None,
             remotes: Arc::default(),
         }
+    }
+
+    /// Lets this leader talk to others, who find it at these addresses. Without keys nobody does.
+    #[must_use]
+    pub fn streaming(mut self, addresses: Arc<[SocketAddr]>, ids: Ids) -> Self {
+        self.stream = Some(Stream::new(self.writer.identity().clone(), self.timing, ids));
+        self.writer = self.writer.listening(addresses);
+        self
     }
 
     /// The writer.
@@ -182,6 +197,69 @@ impl Term {
         self.settle(now);
     }
 
+    /// A connection was made, by dialling `dialled` or by being dialled, and both keys are verified.
+    pub fn opened(&mut self, now: Now, id: SessionId, key: PublicKey, dialled: Option<&Arc<str>>) {
+        self.stream.iter_mut().for_each(|stream| stream.opened(now.mono, id, key, dialled));
+        self.settle(now);
+    }
+
+    /// No connection to this cluster could be made.
+    pub fn unreachable(&mut self, now: Now, cluster: &Arc<str>) {
+        self.stream.iter_mut().for_each(|stream| stream.failed(now.mono, cluster));
+        self.settle(now);
+    }
+
+    /// A message came.
+    pub fn received(&mut self, now: Now, id: SessionId, message: Message) {
+        let contacts = self.reader.contacts();
+        if let Some(stream) = &mut self.stream {
+            stream.received(now.mono, id, message, &contacts);
+        }
+        self.settle(now);
+    }
+
+    /// The socket has taken the message that was sent last.
+    pub fn taken(&mut self, now: Now, id: SessionId) {
+        self.stream.iter_mut().for_each(|stream| stream.taken(id));
+        self.settle(now);
+    }
+
+    /// The connection is gone.
+    pub fn closed(&mut self, now: Now, id: SessionId) {
+        self.stream.iter_mut().for_each(|stream| stream.closed(now.mono, id));
+        self.settle(now);
+    }
+
+    /// What the stream asks for.
+    pub fn take_commands(&mut self) -> Vec<Command> {
+        self.stream.as_mut().map(Stream::take_commands).unwrap_or_default()
+    }
+
+    /// The clusters with whose leaders there are sessions.
+    pub fn connected(&self) -> BTreeSet<Arc<str>> {
+        self.stream.iter().flat_map(Stream::connected).cloned().collect()
+    }
+
+    /// Clusters that are heard through the ledger, whose leaders say where they are, and with which there is no session.
+    pub fn unconnected(&self) -> BTreeSet<Arc<str>> {
+        let connected = self.connected();
+        let silent =
+            |id: &str| self.remotes.clusters.iter().any(|(other, it)| other.as_str() == id && it.stale.is_some());
+        let contacts = self.reader.contacts().into_iter();
+        let wanted = contacts.filter(|(_, contact)| contact.live && !contact.addresses.is_empty());
+        wanted.map(|(id, _)| id).filter(|id| !connected.contains(id) && !silent(id)).collect()
+    }
+
+    /// The keys that may connect: those of live clusters.
+    pub fn may_connect(&self) -> BTreeSet<PublicKey> {
+        self.reader.contacts().into_values().filter(|contact| contact.live).filter_map(|contact| contact.key).collect()
+    }
+
+    /// The stream, if leaders talk to each other.
+    pub fn stream(&self) -> Option<&Stream> {
+        self.stream.as_ref()
+    }
+
     /// The calls to make now.
     pub fn take_calls(&mut self) -> Vec<(CallId, Call)> {
         std::mem::take(&mut self.out.calls)
@@ -210,13 +288,28 @@ impl Term {
         self.keeper.departing = Some((self.out.call(Call::Depart { from: from.clone() }), from.clone()));
     }
 
+    /// Says to others what this leader wants to be known, and takes what they said.
+    fn talk(&mut self, now: Now) {
+        let Some(stream) = &mut self.stream else { return };
+        stream.advance(now.mono, self.writer.term(), self.writer.said(), &self.reader.contacts());
+        for cluster in stream.heard() {
+            self.reader.heard(cluster);
+        }
+        for (cluster, (summary, map)) in stream.held() {
+            self.reader.hold(cluster, summary.hashes, map);
+        }
+        stream.wake().into_iter().for_each(|at| self.out.wake_at(at));
+    }
+
     fn settle(&mut self, now: Now) {
         self.depart(now);
+        self.talk(now);
         self.keep(now);
         if self.inherited.is_none() {
             self.inherited = self.writer.inherited().map(|inherited| Arc::new(self.with_standalone(inherited)));
         }
-        let remotes = self.reader.remotes();
+        let mut remotes = self.reader.remotes();
+        self.stream.iter().for_each(|stream| stream.overlay(&mut remotes));
         if !remotes.same_content(&self.remotes) {
             self.remotes = Arc::new(remotes);
         }
@@ -274,6 +367,14 @@ impl Term {
         // cluster may have stored something newer since.
         let stored_already = !proposal.is_empty();
         wanted.accepted.extend(proposal);
+        // What came by stream applies first, and the record follows.
+        if let Some((streamed, due)) = self.stream.as_ref().map(Stream::record) {
+            if now.mono >= due || wanted != *record {
+                wanted.streamed = streamed;
+            } else if wanted.streamed != streamed {
+                self.out.wake_at(due);
+            }
+        }
         if wanted != *record {
             let id = self.out.call(Call::StoreRecord { record: wanted.clone(), expected: version.clone() });
             self.keeper.call = Some(RecordCall { id, made: now.mono, storing: Some(wanted) });
@@ -300,9 +401,12 @@ impl Term {
                 self.keeper.error = None;
                 self.keeper.next_poll = now.mono + self.timing.record_poll;
                 let before = self.keeper.stored.take().map(|(record, _)| record).or(self.keeper.before.take());
-                let of = |record: &Record| record.clone().bound_to(&self.member).accepted;
-                let accepted = of(record);
-                self.reader.restore(before.as_ref().map(of).as_ref(), &accepted);
+                let before = before.map(|record| record.bound_to(&self.member));
+                let Record { accepted, streamed, .. } = record.clone().bound_to(&self.member);
+                self.reader.restore(before.as_ref().map(|before| &before.accepted), &accepted);
+                if let Some(stream) = &mut self.stream {
+                    stream.restore(made, before.as_ref().map(|before| &before.streamed), &streamed);
+                }
                 if !late {
                     self.reader.commit(now, &accepted);
                 }
@@ -320,6 +424,7 @@ impl Term {
                     self.reader.commit(now, &record.accepted);
                 }
                 self.reader.forget(&record.accepted);
+                self.stream.iter_mut().for_each(|stream| stream.stored(made));
                 self.writer.recorded(record.epoch);
                 if record.epoch > before {
                     self.writer.epoch_stored(now, record.epoch);

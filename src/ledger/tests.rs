@@ -295,6 +295,7 @@ fn head() -> Head {
             version: Version { epoch: 2, nonce: u64::MAX, n: 7 },
             hashes: Hashes { state: StateHash([1; 32]), claims: StateHash([2; 32]) },
         },
+        addresses: Arc::default(),
         lease: std::time::Duration::from_mins(5),
         written: 1_700_000_000_000,
         signer: None,

@@ -293,6 +293,7 @@ mod tests {
             root: Root::empty(1),
             delta: Arc::default(),
             summary: Summary::default(),
+            addresses: Arc::default(),
             lease: Duration::from_mins(5),
             written: 0,
             signer: None,

@@ -212,6 +212,18 @@ pub(super) struct Head {
     pub runs: Vec<RootPage>,
     #[prost(message, optional, tag = "14")]
     pub summary: Option<Summary>,
+    #[prost(message, repeated, tag = "15")]
+    pub addresses: Vec<Address>,
+}
+
+/// Where a leader listens.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Address {
+    /// 4 or 16 bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub ip: Vec<u8>,
+    #[prost(uint32, tag = "2")]
+    pub port: u32,
 }
 
 /// What a head says of the state that it means.
@@ -258,4 +270,55 @@ pub(super) struct Forgotten {
     pub epoch: u64,
     #[prost(uint64, tag = "3")]
     pub seq: u64,
+}
+
+/// One message between two leaders; none is a sign of life.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Frame {
+    #[prost(message, optional, tag = "1")]
+    pub hello: Option<Hello>,
+    #[prost(message, optional, tag = "2")]
+    pub subscribe: Option<Subscribe>,
+    #[prost(message, optional, tag = "3")]
+    pub replace: Option<Replace>,
+    #[prost(message, optional, tag = "4")]
+    pub changes: Option<Changes>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Hello {
+    #[prost(string, tag = "1")]
+    pub clusterset: String,
+    #[prost(string, tag = "2")]
+    pub cluster: String,
+    #[prost(string, tag = "3")]
+    pub uid: String,
+    #[prost(uint64, tag = "4")]
+    pub epoch: u64,
+    #[prost(fixed64, tag = "5")]
+    pub nonce: u64,
+}
+
+/// What the subscriber has.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Subscribe {
+    #[prost(uint32, repeated, tag = "1")]
+    pub buckets: Vec<u32>,
+    /// 32 bytes each.
+    #[prost(bytes = "vec", tag = "2")]
+    pub hashes: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Replace {
+    #[prost(uint32, repeated, tag = "1")]
+    pub buckets: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Changes {
+    #[prost(message, repeated, tag = "1")]
+    pub pairs: Vec<Pair>,
+    #[prost(message, optional, tag = "2")]
+    pub end: Option<Summary>,
 }

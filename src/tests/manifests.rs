@@ -38,8 +38,9 @@ fn its_probes_ask_where_the_controller_listens() {
         panic!("the container does not run the controller");
     };
     let ports = container.ports.unwrap();
-    assert_eq!(ports.iter().map(|port| port.container_port).collect::<Vec<_>>(), [i32::from(run.listen.port())]);
-    assert_eq!(ports[0].name.as_deref(), Some("admin"));
+    let ports: Vec<_> = ports.iter().map(|port| (port.name.as_deref(), port.container_port)).collect();
+    let (admin, stream) = (i32::from(run.listen.port()), i32::from(run.stream_port));
+    assert_eq!(ports, [(Some("admin"), admin), (Some("stream"), stream)]);
     let path = |probe: Option<k8s_openapi::api::core::v1::Probe>| probe.unwrap().http_get.unwrap().path.unwrap();
     assert_eq!(path(container.liveness_probe), "/healthz");
     assert_eq!(path(container.readiness_probe), "/readyz");

@@ -208,6 +208,7 @@ mod tests {
                 root: Root { shards: 1, pages: pages.collect(), runs: Arc::default() },
                 delta: Arc::new(Delta::between(&Map::new(), &delta, 6)),
                 summary: Summary::default(),
+                addresses: Arc::default(),
                 lease: Duration::from_mins(5),
                 written: 0,
                 signer: None,

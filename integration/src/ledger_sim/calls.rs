@@ -265,6 +265,10 @@ impl Sim {
         let uid = self.clusters[self.procs[caller.proc].cluster].uid.clone();
         let fails = fails || (!self.calm && self.write_outage(&uid) && self.rng.chance(0.3));
         if !fails {
+            // A copy counts as well.
+            if let Some(Value::Head(head)) = &value {
+                self.committed.insert((head.cluster.clone(), head.summary.hashes.state));
+            }
             if let (Service::Clusters, Some(Value::Head(head))) = (&key.0, &value) {
                 self.registry.said.push(head.clone());
             }
@@ -302,6 +306,11 @@ impl Sim {
                         if before.is_some_and(|before| before.position > accepted.position) {
                             c.may_go_back.insert(id.as_str().into());
                         }
+                    }
+                    for (id, streamed) in &record.streamed {
+                        let key = (id.as_str().into(), streamed.uid.as_str().into());
+                        let newest = c.recorded.entry(key).or_default();
+                        *newest = streamed.version.max(*newest);
                     }
                     c.record_version += 1;
                     c.record = Some((record, c.record_version));

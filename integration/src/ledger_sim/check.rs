@@ -2,13 +2,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use cloudmap_mcs::cluster::record::Version;
 use cloudmap_mcs::ledger::{
     Map,
+    hash::Hashes,
     head::Head,
     page::PageId,
     remote::{Remote, Remotes},
     verify::{self, Cache},
-    writer::Stage,
+    writer::{Stage, WriterIdentity},
 };
 
 use super::{
@@ -27,7 +29,7 @@ impl Sim {
         let (left, rest): (Vec<_>, Vec<_>) = remotes.clusters.iter().partition(|(_, remote)| remote.left);
         for (id, remote) in rest.into_iter().chain(left) {
             let same_state = |old: &Remote| match (&old.state, &remote.state) {
-                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b) && old.version == remote.version,
                 (None, None) => (old.left, old.expired) == (remote.left, remote.expired),
                 _ => false,
             };
@@ -70,13 +72,25 @@ impl Sim {
     fn check_state(&mut self, proc: usize, id: &Arc<str>, remote: &Remote, state: &Arc<Map>) {
         let reader = self.procs[proc].cluster;
         let before = self.clusters[reader].imported.get(id).cloned();
+        let epoch = remote.position.epoch.max(remote.version.map_or(0, |version| version.epoch));
+        let (said, term) = (remote.version.unwrap_or_default(), self.procs[proc].term_number);
+        self.check_committed(proc, id, remote);
         let Some(version) = self.origin(&remote.uid, state) else {
             let (name, version) = (self.name(proc), version_of(state));
             return self.violate("I1", format!("{name} applies a state of {id} that never was (version {version:?})"));
         };
         if let Some(before) = before.as_ref().filter(|before| before.uid == remote.uid)
             && let Some(old) = before.version
-            && (remote.position.epoch, version) < (before.epoch, old)
+            // The same state may be said by another leader as well.
+            && version != old
+            // A leader whose Lease was deleted goes on for some seconds, and what comes by stream is not stored first.
+            && !(self.streams && before.term > term)
+            && if before.term == term {
+                (said.epoch, version) < (before.said.epoch, old)
+            } else {
+                // A process that begins may take up what a new leader repeats that did not see the newest head.
+                (epoch, version) < (before.epoch, old) && self.was_recorded(reader, id, before)
+            }
             && !before.expired
             && !self.clusters[reader].may_go_back.remove(id)
             // Each of two clusters with one UID goes on from what the other one said, until one of them stops.
@@ -100,9 +114,34 @@ impl Sim {
             }
             self.delivered.insert(key, version.max(seen));
         }
-        let (uid, epoch) = (remote.uid.clone(), remote.position.epoch);
-        let imported = Imported { uid, epoch, version: Some(version), expired: false };
+        let uid = remote.uid.clone();
+        let imported = Imported { uid, epoch, said, term, version: Some(version), expired: false };
         self.clusters[reader].imported.insert(id.clone(), imported);
+    }
+
+    /// Whether what a former process applied was in the ledger or in the record: what came by stream within the last second
+    /// is lost with the process.
+    fn was_recorded(&self, reader: usize, id: &Arc<str>, before: &Imported) -> bool {
+        let cluster = &self.clusters[reader];
+        let recorded = cluster.recorded.get(&(id.clone(), before.uid.clone())).is_some_and(|it| *it >= before.said);
+        let accepted = cluster.record.as_ref().and_then(|(record, _)| record.accepted.get(&**id));
+        let known = |head: &&Arc<Head>| {
+            head.cluster == *id
+                && accepted.is_some_and(|it| it.position >= head.position)
+                && head.summary.version == before.said
+        };
+        recorded || self.registry.said.iter().any(|head| known(&head))
+    }
+
+    /// I11: what claims are judged by was committed.
+    fn check_committed(&mut self, proc: usize, id: &Arc<str>, remote: &Remote) {
+        let Some(committed) = &remote.committed else { return };
+        let owner = WriterIdentity { clusterset: "prod".into(), cluster: id.clone(), uid: remote.uid.clone() };
+        let hashes = Hashes::of(&owner, committed);
+        if !self.committed.contains(&(id.clone(), hashes.state)) {
+            let name = self.name(proc);
+            self.violate("I11", format!("{name} judges claims by a state of {id} that the registry never had"));
+        }
     }
 
     /// I10, of a head that is sent.
@@ -148,8 +187,14 @@ impl Sim {
                 self.violate("I3", format!("{name} drops {id}, which has not left"));
             }
         }
-        let imported =
-            Imported { uid: remote.uid.clone(), epoch: remote.position.epoch, version: None, expired: false };
+        let imported = Imported {
+            uid: remote.uid.clone(),
+            epoch: remote.position.epoch,
+            said: Version::default(),
+            term: 0,
+            version: None,
+            expired: false,
+        };
         self.clusters[reader].imported.insert(id.clone(), imported);
     }
 

@@ -1,12 +1,13 @@
 //! What happens, and the faults that a scenario asks for.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use cloudmap_mcs::{
     ledger::{
         Map,
         call::{Call, CallId, Outcome},
         head::{Delta, Head, Presence},
+        stream::SessionId,
         trust::{Announced, KEY_INSTANCE},
         writer::Heads,
     },
@@ -70,6 +71,34 @@ pub(super) enum Event {
     Left {
         cluster: usize,
     },
+    Connect {
+        caller: Caller,
+        cluster: Arc<str>,
+        addresses: Arc<[SocketAddr]>,
+        key: PublicKey,
+    },
+    Opened {
+        caller: Caller,
+        session: SessionId,
+        key: PublicKey,
+        dialled: Option<Arc<str>>,
+    },
+    Unreachable {
+        caller: Caller,
+        cluster: Arc<str>,
+    },
+    Deliver {
+        session: SessionId,
+        from: usize,
+    },
+    Taken {
+        caller: Caller,
+        session: SessionId,
+    },
+    Closed {
+        caller: Caller,
+        session: SessionId,
+    },
 }
 
 #[derive(Clone)]
@@ -92,6 +121,8 @@ pub(super) enum Fault {
     Backup,
     Twin { id: &'static str },
     Retire { cluster: usize },
+    Cut,
+    Divide,
 }
 
 impl Sim {
@@ -120,6 +151,11 @@ impl Sim {
             delivered: BTreeMap::new(),
             state_times: BTreeMap::new(),
             counts: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            connected: 0,
+            partitions: Vec::new(),
+            streams: false,
+            committed: std::collections::BTreeSet::new(),
             summaries: BTreeMap::new(),
             newest: BTreeMap::new(),
             traces,
@@ -144,6 +180,22 @@ impl Sim {
                 }
             }
             Event::Once(fault) => self.happen(fault),
+            Event::Connect { caller, cluster, addresses, key } => self.connect(caller, &cluster, &addresses, key),
+            Event::Opened { caller, session, key, dialled } => {
+                let again = || Event::Opened { caller, session, key, dialled: dialled.clone() };
+                self.tell(caller, again, |term, now| term.opened(now, session, key, dialled.as_ref()));
+            }
+            Event::Unreachable { caller, cluster } => {
+                let again = || Event::Unreachable { caller, cluster: cluster.clone() };
+                self.tell(caller, again, |term, now| term.unreachable(now, &cluster));
+            }
+            Event::Deliver { session, from } => self.deliver(session, from),
+            Event::Taken { caller, session } => {
+                self.tell(caller, || Event::Taken { caller, session }, |term, now| term.taken(now, session));
+            }
+            Event::Closed { caller, session } => {
+                self.tell(caller, || Event::Closed { caller, session }, |term, now| term.closed(now, session));
+            }
             Event::Left { cluster } => {
                 let rejoin = self.rng.chance(0.5);
                 self.at(5.0, Event::Once(Fault::Stop { cluster, rejoin }));
@@ -189,6 +241,7 @@ impl Sim {
                 record: None,
                 record_version: 0,
                 imported: BTreeMap::new(),
+                recorded: BTreeMap::new(),
                 may_go_back: std::collections::BTreeSet::new(),
                 leaving: false,
                 left: false,
@@ -212,6 +265,11 @@ impl Sim {
         }
         if !scenario.calm {
             self.plan_outages();
+        }
+        self.streams = scenario.signed && self.rng.chance(scenario.stream);
+        if self.streams && !scenario.calm {
+            self.every(scenario.cut, Fault::Cut);
+            self.every(scenario.divide, Fault::Divide);
         }
         if scenario.vandal {
             self.every(45.0, Fault::Vandal);
@@ -388,6 +446,8 @@ impl Sim {
                     self.crash(proc);
                 }
             }
+            Fault::Cut => self.cut_any(),
+            Fault::Divide => self.divide(),
             Fault::Rejoin { cluster } => {
                 self.trace(|s| format!("{} joins again", s.clusters[cluster].uid));
                 self.set_leaving(cluster, false);

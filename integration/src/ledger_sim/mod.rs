@@ -10,7 +10,8 @@
 //! - I7 the final root is readable;
 //! - I8 no leader starts from nothing while its cluster's last state can be read;
 //! - I9 of two clusters with one UID exactly one goes on;
-//! - I10 equal versions are equal states, and no head of a term has an earlier version than the one before.
+//! - I10 equal versions are equal states, and no head of a term has an earlier version than the one before;
+//! - I11 claims are judged only by states that the registry had.
 //!
 //! A run is determined by its scenario and its seed.
 
@@ -26,6 +27,7 @@ mod calls;
 pub mod campaign;
 mod check;
 mod events;
+mod network;
 mod registry;
 pub(crate) mod rng;
 pub mod scenario;
@@ -37,9 +39,13 @@ use std::{
     sync::Arc,
 };
 
-use cloudmap_mcs::{cluster::record::Version, ledger::hash::Hashes};
+use cloudmap_mcs::{
+    cluster::record::Version,
+    ledger::hash::{Hashes, StateHash},
+};
 
 use events::Event;
+use network::Connection;
 use registry::{Registry, Snapshot, micros};
 use rng::Rng;
 use scenario::Scenario;
@@ -98,6 +104,14 @@ pub(crate) struct Sim {
     state_times: BTreeMap<(Arc<str>, usize), u64>,
     counts: BTreeMap<&'static str, u64>,
     /// What was said of each version, by UID with id; and the newest version, by UID, epoch and term.
+    connections: BTreeMap<u64, Connection>,
+    connected: u64,
+    /// From, to, and between which clusters, in one direction.
+    partitions: Vec<(u64, u64, usize, usize)>,
+    /// Whether leaders talk to each other in this run.
+    streams: bool,
+    /// The hashes in all heads that were committed, by cluster id.
+    committed: std::collections::BTreeSet<(Arc<str>, StateHash)>,
     summaries: BTreeMap<(Arc<str>, Version), Hashes>,
     newest: BTreeMap<(Arc<str>, u64, u64), Version>,
     traces: bool,

@@ -42,6 +42,10 @@ pub struct Scenario {
     pub signed: bool,
     /// Mean time between writes of heads and keys by somebody who has no cluster's key.
     pub mallory: Option<f64>,
+    /// Probability that leaders talk to each other, and mean times between cuts of connections and divisions.
+    pub stream: f64,
+    pub cut: f64,
+    pub divide: f64,
     /// Small shards.
     pub shards: bool,
     /// Probability that a read returns an arbitrary part and says that it was truncated.
@@ -86,6 +90,9 @@ const BASE: Scenario = Scenario {
     forge: false,
     signed: true,
     mallory: None,
+    stream: 0.5,
+    cut: 60.0,
+    divide: 90.0,
     shards: false,
     truncate: 0.0,
     unobserved: false,
@@ -149,5 +156,25 @@ pub const SCENARIOS: &[Scenario] = &[
         gap: 0.0,
         ..BASE
     },
+    Scenario { name: "stream", stream: 1.0, ..BASE },
+    Scenario { name: "stream-calm", stream: 1.0, ..CALM },
+    Scenario { name: "stream-cut", stream: 1.0, cut: 4.0, change: 2.0, burst: 0.3, ..BASE },
+    Scenario { name: "stream-divided", stream: 1.0, divide: 12.0, change: 4.0, ..BASE },
+    Scenario { name: "stream-paused", stream: 1.0, pause: 30.0, crash: 60.0, gap: 0.01, ..BASE },
+    Scenario { name: "stream-killed", stream: 1.0, crash: 40.0, change: 3.0, burst: 0.25, converge: 200.0, ..BASE },
+    Scenario { name: "stream-denied", stream: 1.0, outages: Some(5), crash: 80.0, ttl: true, ..BASE },
+    Scenario { name: "stream-restore", stream: 1.0, restore: true, crash: 60.0, converge: 300.0, ..BASE },
+    Scenario {
+        name: "stream-record",
+        stream: 1.0,
+        record_deleted: Some(100.0),
+        lease_deleted: 100.0,
+        converge: 250.0,
+        ..BASE
+    },
+    Scenario { name: "stream-crawl", stream: 1.0, latency: 45.0, change: 5.0, converge: 400.0, ..BASE },
+    Scenario { name: "stream-leave", stream: 1.0, leave: true, ..BASE },
+    Scenario { name: "stream-id", stream: 1.0, change_id: true, change: 5.0, converge: 200.0, ..BASE },
+    Scenario { name: "stream-mallory", stream: 1.0, mallory: Some(6.0), converge: 290.0, ..BASE },
     Scenario { name: "unread", outages: Some(6), crash: 40.0, lease_deleted: 90.0, ..BASE },
 ];

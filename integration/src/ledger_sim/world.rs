@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use cloudmap_mcs::cluster::record::Record;
+use cloudmap_mcs::cluster::record::{Record, Version};
 use cloudmap_mcs::ledger::{
     Map, Value as Bytes,
     call::{CallId, Ids, Outcome},
@@ -18,6 +18,7 @@ use super::{
     Sim,
     calls::{CALL_LIMIT, failed},
     events::Event,
+    network,
     registry::micros,
 };
 
@@ -71,6 +72,9 @@ pub(super) fn version_of(map: &Map) -> Option<usize> {
 pub(super) struct Imported {
     pub(super) uid: Arc<str>,
     pub(super) epoch: u64,
+    /// Of the version, and by which term it was applied.
+    pub(super) said: Version,
+    pub(super) term: u64,
     /// Of the states of the cluster; `None`: dropped.
     pub(super) version: Option<usize>,
     pub(super) expired: bool,
@@ -90,6 +94,8 @@ pub(super) struct Cluster {
     pub(super) record: Option<(Record, u64)>,
     pub(super) record_version: u64,
     pub(super) imported: BTreeMap<Arc<str>, Imported>,
+    /// The newest versions that its record had of what came by stream, by cluster id and UID.
+    pub(super) recorded: BTreeMap<(Arc<str>, Arc<str>), Version>,
     /// Ids whose order was given up on purpose: registry restored, record deleted.
     pub(super) may_go_back: std::collections::BTreeSet<Arc<str>>,
     pub(super) leaving: bool,
@@ -141,7 +147,7 @@ impl Sim {
         self.push(self.now + micros(seconds), event);
     }
 
-    fn time(&self) -> Now {
+    pub(super) fn time(&self) -> Now {
         Now { mono: Duration::from_micros(self.now), wall: 1_000_000_000_000 + self.now / 1_000 }
     }
 
@@ -244,7 +250,9 @@ impl Sim {
         let own = vec![self.clusters[p.cluster].key];
         let trust =
             if self.scenario.signed { Trust { mode: Mode::Tofu, own, ..Trust::default() } } else { Trust::default() };
-        p.term = Some(Term::new(me, timing(), limits, ttl, trust, ids));
+        let term = Term::new(me, timing(), limits, ttl, trust, ids);
+        let streaming = Ids::new(self.terms);
+        p.term = Some(if self.streams { term.streaming([network::address(proc)].into(), streaming) } else { term });
         p.desired = None;
         p.seen = Arc::default();
         p.started = false;
@@ -326,6 +334,18 @@ impl Sim {
         self.pump(caller.proc);
     }
 
+    /// Tells a term something, unless its process is gone; a paused one hears `again` later.
+    pub(super) fn tell(&mut self, caller: Caller, again: impl FnOnce() -> Event, what: impl FnOnce(&mut Term, Now)) {
+        if !self.hears(caller, again) {
+            return;
+        }
+        let now = self.time();
+        if let Some(term) = &mut self.procs[caller.proc].term {
+            what(term, now);
+        }
+        self.pump(caller.proc);
+    }
+
     pub(super) fn wake(&mut self, caller: Caller) {
         if !self.hears(caller, || Event::Wake { caller }) {
             return;
@@ -339,10 +359,10 @@ impl Sim {
     }
 
     /// Makes the calls that a term asks for, and takes note of what it says about the others.
-    fn pump(&mut self, proc: usize) {
+    pub(super) fn pump(&mut self, proc: usize) {
         let caller = self.caller(proc);
         let Some(term) = &mut self.procs[proc].term else { return };
-        let calls = term.take_calls();
+        let (calls, commands) = (term.take_calls(), term.take_commands());
         let wake = term.wake().map(|at| at.as_micros() as u64);
         let (remotes, stage) = (term.remotes().clone(), term.writer().stage());
         let own = term.own().cloned();
@@ -375,6 +395,9 @@ impl Sim {
             self.clusters[cluster].left = true;
             self.trace(|s| format!("{} has left", s.name(proc)));
             self.at(0.0, Event::Left { cluster });
+        }
+        for command in commands {
+            self.command(caller, command);
         }
         for (id, call) in calls {
             let stalls = call.writes() && !self.calm && self.rng.chance(self.scenario.gap);

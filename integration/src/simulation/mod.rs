@@ -15,6 +15,7 @@ pub mod kubernetes;
 mod ledger;
 mod machine;
 mod merge;
+mod network;
 mod registered;
 pub mod scenario;
 mod schedule;

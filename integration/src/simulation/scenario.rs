@@ -33,6 +33,8 @@ pub enum Kind {
     Kubernetes,
     /// A replica, or the whole cluster, does not reach the API server.
     Partitions,
+    /// Connections between leaders are cut, or nothing passes from one cluster to another.
+    Divides,
     /// The cluster gets another id.
     Renames,
     /// The cluster leaves its ClusterSet, as `cloudmap-mcs leave` does it or at once, and joins another one, or none.
@@ -112,8 +114,8 @@ impl Scenario {
 }
 
 use Kind::{
-    Claims, Clocks, Crashes, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Meddlers, Moves, Namespaces,
-    Partitions, Pauses, Registry, Renames, Services, Shapes, Stale, Stops, Unobserved, Vandals,
+    Claims, Clocks, Crashes, Divides, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Meddlers, Moves,
+    Namespaces, Partitions, Pauses, Registry, Renames, Services, Shapes, Stale, Stops, Unobserved, Vandals,
 };
 
 /// All scenarios.
@@ -258,12 +260,22 @@ pub static SCENARIOS: &[Scenario] = &[
         steps: 20,
     },
     Scenario {
+        name: "streams",
+        about: "leaders that talk to each other are cut off, stand still and die while Cloud Map fails",
+        clusters: THREE,
+        kinds: &[
+            Endpoints, Endpoints, Exports, Shapes, Claims, Divides, Divides, Divides, Kills, Stops, Pauses, Lag,
+            Registry,
+        ],
+        steps: 24,
+    },
+    Scenario {
         name: "everything",
         about: "three clusters and all of it",
         clusters: THREE,
         kinds: &[
             Endpoints, Endpoints, Exports, Services, Namespaces, Crashes, Kills, Stops, Pauses, Clocks, Stale,
-            Unobserved, Kubernetes, Partitions, Lag, Registry, Foreigners,
+            Unobserved, Kubernetes, Partitions, Lag, Registry, Foreigners, Divides,
         ],
         steps: 30,
     },

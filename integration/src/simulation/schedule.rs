@@ -112,6 +112,16 @@ pub(crate) enum Action {
         /// Index of the cluster, and which replica; `None`: all calls.
         replica: Option<(usize, Role)>,
     },
+    /// All connections of the leaders of a cluster end.
+    Cut {
+        cluster: usize,
+    },
+    /// Nothing passes from one cluster to another, or in neither direction.
+    Divide {
+        from: usize,
+        to: usize,
+        both: bool,
+    },
     /// Discovery gives no more than so many rows.
     Truncate(usize),
     Lag(Duration),
@@ -239,6 +249,11 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
             (lasts, kubernetes(fault, scope))
         }
         Kind::Partitions => (long, kubernetes(Fault::Partitioned, scope)),
+        Kind::Divides if rng.chance(0.4) => (short, Action::Cut { cluster }),
+        Kind::Divides => {
+            let to = (cluster + 1 + rng.below(clusters - 1)) % clusters;
+            (long, Action::Divide { from: cluster, to, both })
+        }
         Kind::Lag => (long, Action::Lag(seconds(rng, 3, 60))),
         Kind::Registry => {
             let on = [
@@ -383,6 +398,11 @@ impl Running {
                 world.clusters[*cluster].api.lose_events(&name, kind);
             }
             Action::Compact { cluster, kind } => world.clusters[*cluster].api.compact(kind),
+            Action::Cut { cluster } => world.network.iter().for_each(|network| network.cut(*cluster)),
+            Action::Divide { from, to, both } => {
+                let ways = [(*from, *to)].into_iter().chain(both.then_some((*to, *from))).collect();
+                world.network.iter().for_each(|network| network.divide(number, BTreeSet::clone(&ways)));
+            }
             Action::Truncate(rows) => world.registry.set_rows(*rows),
             Action::Registry { rule, replica } => {
                 let caller = replica.map(|(cluster, role)| world.acting(cluster, role).name.clone());
@@ -414,6 +434,7 @@ impl Running {
                 api.finish_namespace(namespace);
                 drop(api.put("namespaces", json!({"metadata": {"name": namespace}})));
             }
+            Action::Divide { .. } => world.network.iter().for_each(|network| network.unite(number)),
             Action::Pause { .. } => {
                 if let Some(machine) = self.paused.remove(&number) {
                     machine.pause(false);

@@ -27,6 +27,7 @@ use super::{
     kubernetes::{ApiServer, ApiServerSettings},
     ledger::has_left,
     machine::{EPOCH, Machine},
+    network::Network,
     scenario::Site,
     trace::Trace,
 };
@@ -52,6 +53,8 @@ pub(crate) struct World {
     pub(crate) seed: u64,
     pub(crate) trace: Trace,
     pub(crate) registry: Registry,
+    /// Between the leaders of clusters, in half of the runs.
+    pub(crate) network: Option<Network>,
     pub(crate) clusters: Vec<Cluster>,
     /// Last address that was given to an endpoint: none is given twice.
     pub(super) addresses: u32,
@@ -120,7 +123,9 @@ impl World {
         };
         let registry = Registry::new(began, trace.clone(), settings);
         let (clusters, addresses, abandoned, joined, meddled, torn) = Default::default();
-        let mut world = Self { began, seed, trace, registry, clusters, addresses, abandoned, joined, meddled, torn };
+        let network = Rng::new("network", seed).chance(0.5).then(Network::default);
+        let mut world =
+            Self { began, seed, trace, registry, network, clusters, addresses, abandoned, joined, meddled, torn };
         for (index, site) in sites.iter().enumerate() {
             world.add_cluster(index, site);
         }
@@ -162,10 +167,10 @@ impl World {
         }
         set_property(&api, ID, &id);
         set_property(&api, SET, site.set);
-        let replicas = ["a", "b"].map(|letter| {
+        let replicas = [(0, "a"), (1, "b")].map(|(number, letter)| {
             let name = format!("{id}-{letter}");
             let offset = Rng::new(&name, self.seed).between(0, 4_000).cast_signed() - 2_000;
-            self.start(&api, site, &name, 0, offset)
+            self.start(&api, site, (index, number), &name, 0, offset)
         });
         let system = api.get("namespaces", "", "kube-system");
         let uid = system.and_then(|system| system["metadata"]["uid"].as_str().map(str::to_owned)).unwrap_or_default();
@@ -212,11 +217,20 @@ impl World {
     }
 
     /// Starts a process.
-    fn start(&self, api: &ApiServer, site: &'static Site, name: &str, starts: u64, offset: i64) -> Slot {
+    fn start(
+        &self,
+        api: &ApiServer,
+        site: &'static Site,
+        (cluster, replica): (usize, usize),
+        name: &str,
+        starts: u64,
+        offset: i64,
+    ) -> Slot {
         let machine = Machine::new(self.began, offset, Rng::new(&format!("{name} {starts}"), self.seed));
         let (stop, stopped) = watch::channel(false);
         let client = api.client(name, OWN);
         let (port, trace, named) = (self.registry.port(name), self.trace.clone(), name.to_owned());
+        let network = self.network.as_ref().map(|network| network.place(cluster, replica));
         let exposed = Exposition::new();
         let metrics = exposed.clone();
         let process = async move {
@@ -226,7 +240,7 @@ impl World {
             let (region, endpoint) = (Some("us-east-1".to_owned()), Endpoint::default());
             let registry = Connected { cloudmap, region, endpoint };
             let admin = Admin::new(exposed);
-            let replica = Replica { args: args(site), pod: named.clone(), client, registry, admin, metrics };
+            let replica = Replica { args: args(site), pod: named.clone(), client, registry, network, admin, metrics };
             let ended = Box::pin(replica.run(stopped)).await;
             trace.line(|| format!("{named} ended: {ended:?}"));
         };
@@ -262,7 +276,8 @@ impl World {
                     slot.machine.kill();
                     let (name, starts, offset) = (slot.name.clone(), slot.starts + 1, slot.offset);
                     let Cluster { api, site, .. } = &self.clusters[cluster];
-                    self.clusters[cluster].replicas[replica] = self.start(api, site, &name, starts, offset);
+                    let next = self.start(api, site, (cluster, replica), &name, starts, offset);
+                    self.clusters[cluster].replicas[replica] = next;
                 }
             }
         }

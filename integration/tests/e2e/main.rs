@@ -13,4 +13,5 @@ mod load;
 mod operation;
 mod page;
 mod replaced;
+mod stream;
 mod trust;

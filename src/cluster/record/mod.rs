@@ -85,6 +85,16 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
+/// A state that came by stream, and that the ledger did not have yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Streamed {
+    /// UID of the remote cluster.
+    pub uid: String,
+    /// The version that was applied. Nothing before it applies.
+    #[serde(flatten)]
+    pub version: Version,
+}
+
 /// Why nothing of a cluster applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -128,6 +138,9 @@ pub struct Record {
     /// The accepted positions, by cluster id.
     #[serde(default)]
     pub accepted: BTreeMap<String, Accepted>,
+    /// What was applied by stream ahead of them, by cluster id.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub streamed: BTreeMap<String, Streamed>,
     /// Only for standalone clusters: where annotated Services are registered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub registrations: Vec<StoredRegistration>,
@@ -158,6 +171,7 @@ impl Record {
         self.former.retain(|former| former != member);
         if let Some(before) = before.filter(|before| before.clusterset != member.clusterset) {
             self.accepted.clear();
+            self.streamed.clear();
             self.leaving = false;
             self.former.retain(|former| *former != before);
             self.former.push(before);

@@ -79,6 +79,7 @@ pub(in crate::commands) fn view(id: &str) -> ClusterView {
         root: Root::empty(1),
         delta: Arc::default(),
         summary: Summary::default(),
+        addresses: Arc::default(),
         lease: Duration::from_mins(5),
         written: 0,
         signer: None,

@@ -3,6 +3,7 @@
 mod departure;
 pub mod local;
 mod registry;
+pub mod sessions;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use super::{
     call::{Call, CallId, Failure, Ids, Outcome},
     limits::{Limits, Timing},
     remote::Remotes,
+    stream::Command,
     term::Term,
     trust::{self, Keys, Scope, Trust},
     writer::{Heads, Inherited, Now, WriterIdentity},
@@ -40,6 +42,7 @@ use crate::{
 };
 use departure::depart;
 pub(super) use registry::Registry;
+use sessions::{Event, Network, Sessions};
 pub use status::Status;
 
 /// A write is made only if the Lease is held for at least this much longer. No call takes longer to be sent and
@@ -90,6 +93,8 @@ pub struct LedgerSettings {
     pub trust: Trust,
     /// The keys of this cluster; `None` signs nothing.
     pub keys: Option<Arc<Keys>>,
+    /// How the leaders of other clusters are reached, if they are. Without keys they are not.
+    pub network: Option<Arc<dyn Network>>,
     /// Times; [`Timing::tick`] is how often the heads are read.
     pub timing: Timing,
     /// Sizes.
@@ -100,7 +105,8 @@ impl LedgerSettings {
     /// The default settings for this cluster.
     pub fn new(cluster: ClusterId, clusterset: ClusterSetId, uid: impl Into<String>) -> Self {
         let (timing, limits, trust) = Default::default();
-        Self { cluster, clusterset, uid: uid.into(), stale_ttl: None, trust, keys: None, timing, limits }
+        let (uid, stale_ttl, keys, network) = (uid.into(), None, None, None);
+        Self { cluster, clusterset, uid, stale_ttl, trust, keys, network, timing, limits }
     }
 }
 
@@ -164,7 +170,7 @@ pub fn spawn(
     leadership: impl Leadership,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> LedgerHandle {
-    let LedgerSettings { cluster, clusterset, uid, stale_ttl, trust, keys, timing, limits } = settings;
+    let LedgerSettings { cluster, clusterset, uid, stale_ttl, trust, keys, network, timing, limits } = settings;
     let trust = Trust { own: keys.as_ref().map(|keys| keys.own()).unwrap_or_default(), ..trust };
     let (desired, desired_rx) = watch::channel(None);
     let (own_tx, own) = watch::channel(None);
@@ -178,8 +184,19 @@ pub fn spawn(
         uid: uid.as_str().into(),
     };
     let seed = env::random();
+    let term = Term::new(me, timing, limits, stale_ttl, trust, Ids::new(seed));
+    let (term, sessions) = match network.zip(keys.as_ref()) {
+        Some((network, keys)) => {
+            let addresses = network.addresses();
+            let sessions = Sessions::new(network, &keys.current).map_err(|error| warn!(%error, "TLS cannot be used"));
+            (term.streaming(addresses, Ids::new(env::random())), sessions.ok())
+        }
+        None => (term, None),
+    };
     let driver = Driver {
-        term: Term::new(me, timing, limits, stale_ttl, trust, Ids::new(seed)),
+        term,
+        sessions,
+        unreachable: BTreeMap::new(),
         timing,
         jitter: Ids::new(!seed),
         ports: Arc::new(Ports {
@@ -212,6 +229,10 @@ pub fn spawn(
 
 struct Driver {
     term: Term,
+    /// The connections with other leaders, if there are any.
+    sessions: Option<Sessions>,
+    /// Why the last attempt to connect failed, by cluster id.
+    unreachable: BTreeMap<Arc<str>, String>,
     timing: Timing,
     jitter: Ids,
     ports: Arc<Ports>,
@@ -245,6 +266,7 @@ impl Driver {
                     cancel.abort();
                 }
             }
+            self.converse();
             self.report(heads_error.as_ref());
             let wake = self.term.wake().map(|at| self.started + at);
             tokio::select! {
@@ -280,7 +302,52 @@ impl Driver {
                     heads = Some(async move { ports.registry.read_heads().await }.boxed());
                 }
                 () = sleep_until(wake.unwrap_or(next_tick)), if wake.is_some() => self.term.poll(self.now()),
+                event = async { match &mut self.sessions { Some(open) => open.next().await, None => std::future::pending().await } },
+                    if self.sessions.is_some() => self.hear(event),
             }
+        }
+    }
+
+    /// Does what the stream asks for.
+    fn converse(&mut self) {
+        let Some(sessions) = &mut self.sessions else { return };
+        sessions.know(self.term.may_connect());
+        loop {
+            let commands = self.term.take_commands();
+            if commands.is_empty() {
+                return;
+            }
+            // Between this and the socket everything may happen: what keeps readers safe is the order of versions.
+            let leads = self.ports.leadership.is_leader_until().is_some_and(|until| until > Instant::now());
+            for command in commands {
+                match command {
+                    Command::Send { session, .. } if !leads => {
+                        sessions.act(Command::Close { session, why: "the Lease is not held" });
+                        let wall = env::since_epoch().as_millis() as u64;
+                        self.term.closed(Now { mono: self.started.elapsed(), wall }, session);
+                    }
+                    command => sessions.act(command),
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, event: Event) {
+        let now = self.now();
+        match event {
+            Event::Opened { session, key, dialled } => {
+                if let Some(cluster) = &dialled {
+                    self.unreachable.remove(cluster);
+                }
+                self.term.opened(now, session, key, dialled.as_ref());
+            }
+            Event::Unreachable { cluster, why } => {
+                self.term.unreachable(now, &cluster);
+                self.unreachable.insert(cluster, why);
+            }
+            Event::Received { session, message } => self.term.received(now, session, message),
+            Event::Taken { session } => self.term.taken(now, session),
+            Event::Closed { session } => self.term.closed(now, session),
         }
     }
 
@@ -293,6 +360,16 @@ impl Driver {
     fn pause(&mut self, failures: u32) -> Duration {
         let fraction = (self.jitter.next() % 2_001) as f64 / 10_000.0;
         (self.timing.tick * 2u32.pow(failures.min(3))).mul_f64(0.9 + fraction)
+    }
+
+    /// The live clusters with which there is no session, and why. The other side may have been able to connect.
+    fn unreachable(&self) -> BTreeMap<Arc<str>, String> {
+        let wanted = self.term.unconnected();
+        self.unreachable
+            .iter()
+            .filter(|(id, _)| wanted.contains(*id))
+            .map(|(id, why)| (id.clone(), why.clone()))
+            .collect()
     }
 
     fn report(&self, heads_error: Option<&String>) {
@@ -321,7 +398,10 @@ impl Driver {
             }
             changed
         });
-        let status = Status::of(&self.term, heads_error, self.ports.registry.bytes_read());
+        let status = Status {
+            unreachable: self.unreachable(),
+            ..Status::of(&self.term, heads_error, self.ports.registry.bytes_read())
+        };
         self.status.send_if_modified(|held| {
             let changed = **held != status;
             for (cluster, why) in status.ignored.iter().filter(|(id, why)| held.ignored.get(*id) != Some(*why)) {

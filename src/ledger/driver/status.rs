@@ -1,6 +1,9 @@
 //! The state of the ledger for conditions, metrics and people.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::ledger::{
     remote::RemoteFigures,
@@ -28,6 +31,10 @@ pub struct Status {
     pub remotes: BTreeMap<Arc<str>, RemoteFigures>,
     /// Heads that are ignored, by cluster id, and why (R2).
     pub ignored: BTreeMap<Arc<str>, String>,
+    /// Clusters whose leaders are connected with this one; `None` where leaders do not talk to each other.
+    pub connected: Option<BTreeSet<Arc<str>>>,
+    /// Clusters whose leaders say where they are and could not be reached, and why.
+    pub unreachable: BTreeMap<Arc<str>, String>,
     /// Number of characters of attributes that discoveries returned since the term began.
     pub bytes_read: u64,
 }
@@ -43,6 +50,8 @@ impl Default for Status {
             reads: 0,
             remotes: BTreeMap::new(),
             ignored: BTreeMap::new(),
+            connected: None,
+            unreachable: BTreeMap::new(),
             bytes_read: 0,
         }
     }
@@ -64,6 +73,8 @@ impl Status {
             reads: term.reader().reads(),
             remotes: term.reader().figures(),
             ignored: term.reader().ignored().clone(),
+            connected: term.stream().map(|_| term.connected()),
+            unreachable: BTreeMap::new(),
             bytes_read,
         }
     }

@@ -11,7 +11,7 @@ mod leave;
 mod publish;
 mod upload;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{
     Map, Value,
@@ -21,6 +21,7 @@ use super::{
     head::{Delta, Head, Root},
     limits::{Limits, MAX_SKEW, Timing},
     runs::Layout,
+    stream::Said,
     tree,
 };
 use crate::{
@@ -122,6 +123,8 @@ pub struct Writer {
     leaving: bool,
     /// The keys whose heads are this cluster's; none if it does not sign (R9).
     keys: Vec<PublicKey>,
+    /// Where this leader listens for others.
+    addresses: Arc<[SocketAddr]>,
     run: Run,
 }
 
@@ -320,6 +323,7 @@ impl Writer {
             changed_at: Duration::ZERO,
             leaving: false,
             keys: Vec::new(),
+            addresses: Arc::default(),
             run,
         }
     }
@@ -328,6 +332,24 @@ impl Writer {
     #[must_use]
     pub(super) fn signing(self, keys: Vec<PublicKey>) -> Self {
         Self { keys, ..self }
+    }
+
+    /// Where this leader listens, which its heads say.
+    #[must_use]
+    pub(super) fn listening(self, addresses: Arc<[SocketAddr]>) -> Self {
+        Self { addresses, ..self }
+    }
+
+    /// Under which epoch and random number this leader speaks.
+    pub(super) fn term(&self) -> Option<(u64, u64)> {
+        matches!(self.phase, Phase::Run).then_some((self.epoch, self.nonce))
+    }
+
+    /// What this leader may say to others: nothing before W2 is over, and nothing once it said farewell.
+    pub(super) fn said(&self) -> Option<Said<'_>> {
+        self.desired.as_ref().filter(|_| matches!(self.phase, Phase::Run) && self.run.farewell.is_none())?;
+        let hashed = &self.hashed;
+        Some(Said { hashed, summary: self.summary(self.generation, hashed.hashes()) })
     }
 
     /// The current stage.
@@ -347,6 +369,11 @@ impl Writer {
             (Phase::Run, _) if self.leaving => Stage::Leaving,
             (Phase::Run, _) => Stage::Running,
         }
+    }
+
+    /// In whose name it writes.
+    pub(super) fn identity(&self) -> &WriterIdentity {
+        &self.me
     }
 
     /// The epoch; 0 before the election.
@@ -675,6 +702,7 @@ impl Writer {
             root,
             delta,
             summary,
+            addresses: self.addresses.clone(),
             lease: self.timing.lease,
             written: now.wall,
             signer: None,

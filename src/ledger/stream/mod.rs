@@ -1,0 +1,445 @@
+//! The stream: leaders tell each other their states directly, milliseconds after a change. Pure.
+//!
+//! The ledger stays what counts: who is a member, keys, claims, and the state that lasts. What comes by stream is shown in
+//! place of the ledger's state while its version is newer, and is gone when the ledger has it, too. docs/stream.md has the
+//! rules S1 to S9.
+
+mod ahead;
+mod follow;
+pub mod message;
+mod serve;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use super::{Map, call::Ids, hash::Summary, limits::Timing, remote::Remotes, writer::WriterIdentity};
+use crate::{
+    cluster::record::{Position, Streamed, Version},
+    model::PublicKey,
+};
+use ahead::Ahead;
+use follow::Following;
+use message::{Hello, Message};
+pub use serve::Said;
+use serve::Serving;
+use session::Session;
+
+/// Identifies a connection in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// What the stream asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Connect to the first of these addresses where this key answers.
+    Dial {
+        /// Whom.
+        cluster: Arc<str>,
+        /// Its addresses.
+        addresses: Arc<[SocketAddr]>,
+        /// Its key.
+        key: PublicKey,
+    },
+    /// Send a message, and say when the socket has taken it.
+    Send {
+        /// Where.
+        session: SessionId,
+        /// What.
+        message: Arc<Message>,
+    },
+    /// Close a connection.
+    Close {
+        /// Which one.
+        session: SessionId,
+        /// Why, as a text.
+        why: &'static str,
+    },
+}
+
+/// What the ledger says of another cluster.
+#[derive(Debug, Clone)]
+pub struct Contact {
+    /// Its UID.
+    pub uid: Arc<str>,
+    /// Its key; without one it has no sessions.
+    pub key: Option<PublicKey>,
+    /// Whether it is a member, so that it may speak.
+    pub live: bool,
+    /// Whether its state was dropped: it left or expired.
+    pub dropped: bool,
+    /// Of the newest accepted head.
+    pub position: Position,
+    /// The version in that head, once it was read.
+    pub head: Option<Version>,
+    /// The state that applies by the ledger, and what it is.
+    pub summary: Option<Summary>,
+    /// That state.
+    pub state: Option<Arc<Map>>,
+    /// Where its leader listens.
+    pub addresses: Arc<[SocketAddr]>,
+}
+
+/// Syncs that are said at once; others wait for them.
+const SYNCS: usize = 8;
+/// The next attempt to connect comes after this, doubled up to five times.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Who said what is wrong is not listened to for this long.
+const DISTRUST: Duration = Duration::from_mins(5);
+
+/// The attempts to connect to a cluster.
+#[derive(Debug, Default)]
+struct Dialling {
+    running: bool,
+    next: Duration,
+    failures: u32,
+}
+
+/// The stream of one leader.
+#[derive(Debug)]
+pub struct Stream {
+    me: WriterIdentity,
+    timing: Timing,
+    ids: Ids,
+    /// Epoch and random number under which this leader speaks.
+    term: Option<(u64, u64)>,
+    sessions: BTreeMap<SessionId, Session>,
+    dialling: BTreeMap<Arc<str>, Dialling>,
+    following: BTreeMap<Arc<str>, (SessionId, Following)>,
+    distrusted: BTreeMap<Arc<str>, Duration>,
+    ahead: Ahead,
+    commands: Vec<Command>,
+    wake: Option<Duration>,
+}
+
+impl Stream {
+    /// No connections yet.
+    pub fn new(me: WriterIdentity, timing: Timing, ids: Ids) -> Self {
+        Self {
+            me,
+            timing,
+            ids,
+            term: None,
+            sessions: BTreeMap::new(),
+            dialling: BTreeMap::new(),
+            following: BTreeMap::new(),
+            distrusted: BTreeMap::new(),
+            ahead: Ahead::default(),
+            commands: Vec::new(),
+            wake: None,
+        }
+    }
+
+    /// What is to be done now.
+    pub fn take_commands(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.commands)
+    }
+
+    /// When something is due.
+    pub(super) fn wake(&self) -> Option<Duration> {
+        self.wake
+    }
+
+    /// With whom there are sessions.
+    pub fn connected(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.sessions.values().filter_map(|session| session.peer.as_ref()).map(|peer| &peer.cluster)
+    }
+
+    /// A connection was made, by dialling a cluster or by being dialled, and both keys are verified.
+    pub(super) fn opened(&mut self, now: Duration, id: SessionId, key: PublicKey, dialled: Option<&Arc<str>>) {
+        if let Some(cluster) = dialled {
+            let dialling = self.dialling.entry(cluster.clone()).or_default();
+            dialling.running = false;
+        }
+        let Some((epoch, nonce)) = self.term else {
+            return self.commands.push(Command::Close { session: id, why: "this leader does not speak yet" });
+        };
+        let WriterIdentity { clusterset, cluster, uid } = self.me.clone();
+        let hello = Hello { clusterset, cluster, uid, epoch, nonce };
+        self.sessions.insert(id, Session::new(now, key, dialled.cloned(), hello));
+    }
+
+    /// No connection could be made.
+    pub(super) fn failed(&mut self, now: Duration, cluster: &Arc<str>) {
+        self.dialling.entry(cluster.clone()).or_default().running = false;
+        self.pause(now, cluster);
+    }
+
+    /// The socket has taken the message that was sent last.
+    pub(super) fn taken(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.taken();
+        }
+    }
+
+    /// The connection is gone.
+    pub(super) fn closed(&mut self, now: Duration, id: SessionId) {
+        self.drop_session(now, id);
+    }
+
+    /// A message came.
+    pub(super) fn received(
+        &mut self,
+        now: Duration,
+        id: SessionId,
+        message: Message,
+        contacts: &BTreeMap<Arc<str>, Contact>,
+    ) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.heard(now);
+        let peer = session.peer.as_ref().map(|peer| peer.cluster.clone());
+        match (message, peer) {
+            (Message::Hello(hello), None) => self.greet(now, id, hello, contacts),
+            (Message::Hello(_), Some(_)) => self.close(now, id, "it says who it is a second time"),
+            (_, None) => self.close(now, id, "it does not say who it is"),
+            (Message::Alive, Some(_)) => {}
+            (Message::Subscribe { buckets }, Some(cluster)) => {
+                // A cluster subscribes once.
+                let of_it = |session: &&mut Session| session.peer.as_ref().is_some_and(|peer| peer.cluster == cluster);
+                self.sessions.values_mut().filter(of_it).for_each(|session| session.serving = None);
+                if let Some(session) = self.sessions.get_mut(&id) {
+                    session.serving = Some(Serving::new(buckets));
+                }
+            }
+            (Message::Replace { buckets }, Some(cluster)) => {
+                if let Some((_, following)) = self.following.get_mut(&cluster).filter(|(by, _)| *by == id) {
+                    following.replace(&buckets);
+                }
+            }
+            (Message::Changes { changes, end }, Some(cluster)) => {
+                let following = self.following.get_mut(&cluster).filter(|(by, _)| *by == id);
+                if let Some(Err(why)) = following.map(|(_, following)| following.change(changes, end)) {
+                    self.distrusted.insert(cluster, now + DISTRUST);
+                    self.close(now, id, why);
+                }
+            }
+        }
+    }
+
+    /// S2, S4: whether this is who it says, and a leader that was not replaced.
+    fn greet(&mut self, now: Duration, id: SessionId, hello: Hello, contacts: &BTreeMap<Arc<str>, Contact>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let meant = session.dialled.as_ref().is_none_or(|dialled| *dialled == hello.cluster);
+        if !meant || hello.clusterset != self.me.clusterset || !is_genuine(&hello, session.key, contacts) {
+            return self.close(now, id, "it is not who it says");
+        }
+        let dialled = session.dialled.is_some();
+        let others = self.sessions.iter().filter_map(|(other, session)| {
+            let peer = session.peer.as_ref().filter(|peer| *other != id && peer.cluster == hello.cluster)?;
+            Some((*other, peer.epoch, session.dialled.is_some() == dialled))
+        });
+        let others: Vec<_> = others.collect();
+        if others.iter().any(|(_, epoch, _)| *epoch > hello.epoch) {
+            return self.close(now, id, "a later leader is connected");
+        }
+        for (other, epoch, same_way) in others {
+            if epoch < hello.epoch || same_way {
+                self.close(now, other, "a newer connection took its place");
+            }
+        }
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.peer = Some(hello);
+        }
+    }
+
+    /// Whatever is due: called after every input. `said` is what this leader says, once it may.
+    pub(super) fn advance(
+        &mut self,
+        now: Duration,
+        term: Option<(u64, u64)>,
+        said: Option<Said<'_>>,
+        contacts: &BTreeMap<Arc<str>, Contact>,
+    ) {
+        self.wake = None;
+        let term = term.filter(|_| said.is_some());
+        if self.term != term {
+            self.term = term;
+            let ids: Vec<_> = self.sessions.keys().copied().collect();
+            for id in ids {
+                self.close(now, id, "this leader's term ended");
+            }
+            self.dialling.clear();
+        }
+        self.end_sessions(now, contacts);
+        self.follow(contacts);
+        let mut two = Vec::new();
+        for (cluster, (id, following)) in &self.following {
+            let (Some(contact), Some(latest)) = (contacts.get(cluster), following.latest()) else { continue };
+            let same = contact.summary.filter(|ledger| ledger.version == latest.0.version);
+            if same.is_some_and(|ledger| ledger.hashes != latest.0.hashes) {
+                two.push((cluster.clone(), *id));
+            }
+            self.ahead.offer(now, cluster, contact, latest);
+        }
+        for (cluster, id) in two {
+            self.distrusted.insert(cluster, now + DISTRUST);
+            self.close(now, id, "the ledger has another state of this version");
+        }
+        self.ahead.settle(now, self.timing.escape, contacts, |cluster| self.following.contains_key(cluster));
+        if let Some(said) = said {
+            self.dial(now, contacts);
+            self.speak(now, said);
+        }
+    }
+
+    /// S4, S8: ends the sessions of those who are gone, were replaced, or whose keys do not count any more.
+    fn end_sessions(&mut self, now: Duration, contacts: &BTreeMap<Arc<str>, Contact>) {
+        let ends = |(id, session): (&SessionId, &Session)| {
+            let valid = session.peer.as_ref().is_none_or(|peer| is_genuine(peer, session.key, contacts));
+            if !valid {
+                Some((*id, "the ledger says otherwise"))
+            } else if now >= session.ends() {
+                Some((*id, "nothing was heard, or taken"))
+            } else {
+                None
+            }
+        };
+        let ended: Vec<_> = self.sessions.iter().filter_map(ends).collect();
+        for (id, why) in ended {
+            self.close(now, id, why);
+        }
+        self.distrusted.retain(|_, until| *until > now);
+    }
+
+    /// S3: subscribes to each cluster over one of its sessions.
+    fn follow(&mut self, contacts: &BTreeMap<Arc<str>, Contact>) {
+        let mut best = BTreeMap::<Arc<str>, (u64, SessionId)>::new();
+        for (id, session) in &self.sessions {
+            if let Some(peer) = session.peer.as_ref().filter(|peer| !self.distrusted.contains_key(&peer.cluster)) {
+                let entry = best.entry(peer.cluster.clone()).or_insert((peer.epoch, *id));
+                *entry = (*entry).max((peer.epoch, *id));
+            }
+        }
+        for (cluster, (_, id)) in best {
+            let Some(contact) = contacts.get(&cluster).filter(|_| !self.following.contains_key(&cluster)) else {
+                continue;
+            };
+            let owner = WriterIdentity {
+                clusterset: self.me.clusterset.clone(),
+                cluster: cluster.clone(),
+                uid: contact.uid.clone(),
+            };
+            let known = self.ahead.map(&cluster).or(contact.state.as_ref()).cloned().unwrap_or_default();
+            let following = Following::new(owner, known);
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.say(following.subscribe());
+            }
+            self.following.insert(cluster, (id, following));
+        }
+    }
+
+    /// Connects to every cluster with which there is no session.
+    fn dial(&mut self, now: Duration, contacts: &BTreeMap<Arc<str>, Contact>) {
+        for (cluster, contact) in contacts {
+            let here = |session: &Session| {
+                session.peer.as_ref().is_some_and(|peer| peer.cluster == *cluster)
+                    || session.dialled.as_ref() == Some(cluster)
+            };
+            let Some(key) = contact.key.filter(|_| contact.live && !contact.addresses.is_empty()) else { continue };
+            if self.sessions.values().any(here) || self.distrusted.contains_key(cluster) {
+                continue;
+            }
+            let dialling = self.dialling.entry(cluster.clone()).or_default();
+            if dialling.running {
+                continue;
+            }
+            if now < dialling.next {
+                self.wake = Some(self.wake.map_or(dialling.next, |wake| wake.min(dialling.next)));
+                continue;
+            }
+            dialling.running = true;
+            let addresses = contact.addresses.clone();
+            self.commands.push(Command::Dial { cluster: cluster.clone(), addresses, key });
+        }
+    }
+
+    /// S7: gives every socket that has room the next message.
+    fn speak(&mut self, now: Duration, said: Said<'_>) {
+        let syncing = |session: &Session| session.serving.as_ref().is_some_and(Serving::syncs);
+        let mut room = SYNCS.saturating_sub(self.sessions.values().filter(|session| syncing(session)).count());
+        for (id, session) in &mut self.sessions {
+            if let Some(serving) = session.serving.as_mut().filter(|serving| room > 0 && serving.waits()) {
+                room -= 1;
+                serving.sync(said);
+            }
+            if let Some(message) = session.next(now, said) {
+                self.commands.push(Command::Send { session: *id, message: Arc::new(message) });
+            }
+            let at = session.wake();
+            self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+        }
+    }
+
+    fn close(&mut self, now: Duration, id: SessionId, why: &'static str) {
+        self.commands.push(Command::Close { session: id, why });
+        self.drop_session(now, id);
+    }
+
+    fn drop_session(&mut self, now: Duration, id: SessionId) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        self.following.retain(|_, (by, _)| *by != id);
+        let lasted = session.lasted(now);
+        if let Some(cluster) = session.dialled.or(session.peer.map(|peer| peer.cluster)) {
+            if lasted {
+                self.dialling.remove(&cluster);
+            }
+            self.pause(now, &cluster);
+        }
+    }
+
+    /// The next attempt comes later and later, and up to a second after that, so that not all come at once.
+    fn pause(&mut self, now: Duration, cluster: &Arc<str>) {
+        let jitter = Duration::from_millis(self.ids.next() % 1_000);
+        let dialling = self.dialling.entry(cluster.clone()).or_default();
+        let pause = PAUSE * 2u32.pow(dialling.failures.min(5));
+        dialling.failures += 1;
+        dialling.next = now + pause + jitter;
+    }
+
+    /// The clusters that were heard lately, so that they are not silent (S8).
+    pub(super) fn heard(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.following.keys()
+    }
+
+    /// The newest whole state of each cluster that came by stream.
+    pub(super) fn held(&self) -> impl Iterator<Item = (&Arc<str>, &(Summary, Arc<Map>))> {
+        self.following.iter().filter_map(|(cluster, (_, following))| Some((cluster, following.latest()?)))
+    }
+
+    /// Shows what was streamed in place of what the ledger has (S5).
+    pub(super) fn overlay(&self, remotes: &mut Remotes) {
+        self.ahead.overlay(remotes);
+    }
+
+    /// What the record should have, and when it may be stored for nothing else (S6).
+    pub(super) fn record(&self) -> (BTreeMap<String, Streamed>, Duration) {
+        (self.ahead.record(), self.ahead.due())
+    }
+
+    /// The record was stored by a call that was made at `made`.
+    pub(super) fn stored(&mut self, made: Duration) {
+        self.ahead.stored(made);
+    }
+
+    /// Takes what the record has, as a call read it that was made at `made`: at the start (`before` is `None`), and whenever
+    /// another process stored it.
+    pub(super) fn restore(
+        &mut self,
+        made: Duration,
+        before: Option<&BTreeMap<String, Streamed>>,
+        stored: &BTreeMap<String, Streamed>,
+    ) {
+        let same = |(cluster, streamed): &(&String, &Streamed)| {
+            before.is_some_and(|before| before.get(*cluster) == Some(streamed))
+        };
+        self.ahead.restore(made, stored.iter().filter(|entry| !same(entry)));
+    }
+}
+
+/// Whether the ledger knows this key and UID for the cluster, and no later leader.
+fn is_genuine(hello: &Hello, key: PublicKey, contacts: &BTreeMap<Arc<str>, Contact>) -> bool {
+    contacts.get(&hello.cluster).is_some_and(|contact| {
+        contact.live && contact.uid == hello.uid && contact.key == Some(key) && hello.epoch >= contact.position.epoch
+    })
+}

@@ -1,0 +1,84 @@
+//! One connection with another leader.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use super::{
+    message::{Hello, Message},
+    serve::{Said, Serving},
+};
+use crate::model::PublicKey;
+
+/// Time between two signs of life.
+const ALIVE: Duration = Duration::from_secs(2);
+/// Who says nothing for this long, or takes nothing, is gone.
+pub(super) const SILENCE: Duration = Duration::from_secs(10);
+
+/// A connection whose keys are verified.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// The key of the other side.
+    pub(super) key: PublicKey,
+    /// Whom this cluster dialled; `None` if it was dialled.
+    pub(super) dialled: Option<Arc<str>>,
+    /// Who is there, once it said so.
+    pub(super) peer: Option<Hello>,
+    opened: Duration,
+    heard: Duration,
+    spoke: Duration,
+    /// Since when a message is on its way to the socket.
+    busy: Option<Duration>,
+    queue: VecDeque<Message>,
+    pub(super) serving: Option<Serving>,
+}
+
+impl Session {
+    pub(super) fn new(now: Duration, key: PublicKey, dialled: Option<Arc<str>>, hello: Hello) -> Self {
+        let queue = [Message::Hello(hello)].into();
+        Self { key, dialled, peer: None, opened: now, heard: now, spoke: now, busy: None, queue, serving: None }
+    }
+
+    /// Whether the other side did not refuse it at once.
+    pub(super) fn lasted(&self, now: Duration) -> bool {
+        now.saturating_sub(self.opened) > SILENCE
+    }
+
+    pub(super) fn heard(&mut self, now: Duration) {
+        self.heard = now;
+    }
+
+    /// The socket has taken the last message.
+    pub(super) fn taken(&mut self) {
+        self.busy = None;
+    }
+
+    pub(super) fn say(&mut self, message: Message) {
+        self.queue.push_back(message);
+    }
+
+    /// When it counts as gone.
+    pub(super) fn ends(&self) -> Duration {
+        self.heard.min(self.busy.unwrap_or(Duration::MAX)) + SILENCE
+    }
+
+    /// When it wants to be looked at.
+    pub(super) fn wake(&self) -> Duration {
+        if self.busy.is_some() { self.ends() } else { self.ends().min(self.due()) }
+    }
+
+    /// When the next sign of life is due.
+    fn due(&self) -> Duration {
+        self.spoke + ALIVE
+    }
+
+    /// The next message for the socket, if it has room.
+    pub(super) fn next(&mut self, now: Duration, said: Said<'_>) -> Option<Message> {
+        if self.busy.is_some() {
+            return None;
+        }
+        let serving = self.serving.as_mut();
+        let message = self.queue.pop_front().or_else(|| serving?.next(said));
+        let message = message.or_else(|| (now >= self.due()).then_some(Message::Alive))?;
+        (self.busy, self.spoke) = (Some(now), now);
+        Some(message)
+    }
+}
