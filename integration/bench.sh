@@ -6,6 +6,7 @@
 #                             [--endpoints 10] [--changes 300] [--idle 120] [--rate 100] [--sustained 120]
 #
 #   PROFILE=aws       the times of AWS: operations of one to three seconds, discovery that lags up to five
+#   STREAM=off        leaders do not tell each other their endpoints: the registry alone
 #   CONTROLLER=FILE   measure this binary instead of building one
 #   LOGS=FOLDER       keep the logs of the controllers there
 #   LOG=FILTER        what the controllers log [default: warn]
@@ -52,7 +53,8 @@ start_controller() {
 		AWS_EC2_METADATA_DISABLED=true AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null NO_PROXY='*' \
 		MALLOC_ARENA_MAX=1 \
 		"$CONTROLLER" run --log "${LOG:-warn}" --kubeconfig "$KUBECONFIG" --context "$context" \
-		--cluster-id "$id" --clusterset-id bench --cloudmap-endpoint "$EMULATOR" --listen "$TESTBED_HOST_IP:871$1"
+		--cluster-id "$id" --clusterset-id bench --cloudmap-endpoint "$EMULATOR" --listen "$TESTBED_HOST_IP:871$1" \
+		--stream "${STREAM:-auto}" --stream-addresses "$TESTBED_HOST_IP" --stream-port "794$1"
 }
 
 # member NUMBER: prints the cluster and its controller in the format that the benchmark expects.
