@@ -179,6 +179,14 @@ pub async fn belongings(
     cluster: Option<&ClusterId>,
 ) -> Result<Vec<Belonging>, Error> {
     let registry = open(cloudmap.clone(), clusterset).await?;
+    Ok(belongings_in(&cloudmap, &registry, cluster).await?)
+}
+
+async fn belongings_in(
+    cloudmap: &Arc<dyn CloudMap>,
+    registry: &Registry,
+    cluster: Option<&ClusterId>,
+) -> Result<Vec<Belonging>, Failure> {
     let mut belongings = Vec::new();
     for service in registry.list_services().await? {
         let owner = service.name.strip_prefix("exports-").and_then(|rest| rest.split_once('.')).map(|(_, id)| id);
@@ -186,7 +194,7 @@ pub async fn belongings(
         if cluster.is_some_and(|cluster| owner != Some(cluster.as_str()) && !heads) {
             continue;
         }
-        let instances = cloudmap.list_instances(&service.id).await.map_err(Failure::from)?;
+        let instances = cloudmap.list_instances(&service.id).await?;
         let mut instances: Vec<Arc<str>> = instances.into_iter().map(|instance| instance.id).collect();
         if heads && let Some(cluster) = cluster {
             instances.retain(|instance| **instance == *cluster.as_str());
@@ -254,19 +262,17 @@ pub async fn forget(
     farewell.root = Root::empty(head.root.shards);
     farewell.delta = Arc::default();
     registry.put_head(&farewell).await?;
-    Ok(delete_pages(&cloudmap, &registry, clusterset, cluster).await?)
+    Ok(delete_pages(&cloudmap, &registry, cluster).await?)
 }
 
 /// Deletes all pages of a cluster, and returns their number.
 pub(super) async fn delete_pages(
     cloudmap: &Arc<dyn CloudMap>,
     registry: &Registry,
-    clusterset: &ClusterSetId,
     cluster: &ClusterId,
 ) -> Result<usize, Failure> {
     let mut deleted = 0;
-    let belongings = belongings(Arc::clone(cloudmap), clusterset, Some(cluster)).await;
-    for belonging in belongings.map_err(|error| Failure { message: error.to_string(), uncertain: false })? {
+    for belonging in belongings_in(cloudmap, registry, Some(cluster)).await? {
         let prefix = |shard: &u32| *belonging.service == *service_name(cluster.as_str(), *shard);
         let Some(shard) = (0..super::head::MAX_SHARDS).find(prefix) else { continue };
         for page in &belonging.instances {

@@ -55,7 +55,7 @@ pub(super) async fn depart(
             return Ok(Outcome::Done);
         }
         if !head.is_live() {
-            let deleted = show::delete_pages(cloudmap, &registry, &set, &id).await?;
+            let deleted = show::delete_pages(cloudmap, &registry, &id).await?;
             tracing::warn!(
                 clusterset,
                 cluster,

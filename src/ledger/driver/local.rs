@@ -167,7 +167,8 @@ impl<L: Leadership> Keeper<L> {
                     clusterset = from.clusterset,
                     "the former ClusterSet is not told yet that this cluster left"
                 );
-                sleep(DEPART_AGAIN).await;
+                // Clusters that leave at the same time must not meet at the limits of their account each time.
+                sleep(DEPART_AGAIN + Duration::from_millis(env::random() % 30_000)).await;
             }
             from
         }

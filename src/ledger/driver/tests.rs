@@ -365,8 +365,11 @@ async fn who_goes_to_no_clusterset_has_left_the_former_one_after_a_while() {
     // The property may come back.
     tokio::time::sleep(Duration::from_mins(9)).await;
     sees(&green, "blue", &state(400)).await;
+    let listings = || cloudmap.registry().count(Operation::ListNamespaces);
+    let before = listings();
     until_left(&green, "blue", Duration::from_mins(5)).await;
     tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(listings() - before, 1, "an account allows one in two seconds, and other clusters may leave, too");
     let record = blues.0.lock().unwrap().as_ref().unwrap().0.clone();
     assert!(record.member.is_none() && record.former.is_empty() && record.accepted.is_empty() && record.epoch > 0);
     drop(alone);
