@@ -71,6 +71,8 @@ pub(super) fn version_of(map: &Map) -> Option<usize> {
 pub(super) struct Imported {
     pub(super) uid: Arc<str>,
     pub(super) epoch: u64,
+    /// Of the process that applied it.
+    pub(super) term: u64,
     /// Of the states of the cluster; `None`: dropped.
     pub(super) version: Option<usize>,
     pub(super) expired: bool,
