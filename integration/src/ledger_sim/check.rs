@@ -75,6 +75,14 @@ impl Sim {
         let epoch = remote.position.epoch.max(remote.version.map_or(0, |version| version.epoch));
         let (said, term) = (remote.version.unwrap_or_default(), self.procs[proc].term_number);
         self.check_committed(proc, id, remote);
+        let position = remote.position;
+        // A process that begins takes up what a new leader repeats that did not see the newest head.
+        let begins = before.as_ref().is_some_and(|before| before.term != term);
+        let repeated = begins
+            && self.registry.said.iter().any(|head| {
+                let here = (&head.cluster, &head.uid, head.position) == (id, &remote.uid, position);
+                here && head.summary.version.epoch < position.epoch
+            });
         let Some(version) = self.origin(&remote.uid, state) else {
             let (name, version) = (self.name(proc), version_of(state));
             return self.violate("I1", format!("{name} applies a state of {id} that never was (version {version:?})"));
@@ -90,6 +98,7 @@ impl Sim {
             } else {
                 // A process that begins may take up what a new leader repeats that did not see the newest head.
                 (epoch, version) < (before.epoch, old) && self.was_recorded(reader, id, before)
+                    && !(repeated && position.epoch == before.epoch)
             }
             && !before.expired
             && !self.clusters[reader].may_go_back.remove(id)
@@ -99,7 +108,7 @@ impl Sim {
             let name = self.name(proc);
             let what = format!(
                 "{name} applies version {version} (epoch {}) of {id} after {old} ({})",
-                remote.position.epoch, before.epoch
+                position.epoch, before.epoch
             );
             self.violate("I2", what);
         }
@@ -155,10 +164,8 @@ impl Sim {
         let of_version = (format!("{uid} {}", head.cluster).into(), version);
         let said = *self.summaries.entry(of_version).or_insert(hashes);
         let term = self.procs[proc].term_number;
-        let newest = self.newest.entry((uid, epoch, term)).or_default();
-        let before = std::mem::replace(newest, version.max(*newest));
-        let later = (version.epoch, version.n) >= (before.epoch, before.n);
-        if said != hashes || !later {
+        let before = self.newest.insert((uid, epoch, term), version).unwrap_or_default();
+        if said != hashes || version.is_before(before) {
             let name = self.name(proc);
             self.violate(
                 "I10",
@@ -311,7 +318,8 @@ impl Sim {
                     if version.is_some_and(|version| !writer.states[version].is_empty()) {
                         found.push(format!("{name}: not dropped"));
                     }
-                } else if version != Some(writer.newest()) {
+                // Two states of a cluster that withdrew everything are the same.
+                } else if version.and_then(|version| writer.states.get(version)) != writer.states.get(writer.newest()) {
                     found.push(format!("{name}: {version:?} of {}", writer.newest()));
                 }
                 if writer.id != *id
