@@ -264,14 +264,15 @@ impl Registry {
         Input::Ranges(Arc::clone(&self.service_ranges.borrow_and_update()))
     }
 
-    /// The next change. Cancel-safe.
+    /// The next change. What others said comes before the own state that was read at the same time: they may have older claims.
+    /// Cancel-safe.
     async fn next(&mut self) -> Input {
         tokio::select! {
             biased;
             Ok(()) = self.own.changed() => Input::Resumed(self.own.borrow_and_update().clone()),
+            Ok(()) = self.remotes.changed() => Input::Remotes(Arc::clone(&self.remotes.borrow_and_update())),
             Ok(()) = self.published.changed() => Input::Published(self.published.borrow_and_update().clone()),
             Ok(()) = self.read_back.changed() => Input::ReadBack(self.read_back.borrow_and_update().clone()),
-            Ok(()) = self.remotes.changed() => Input::Remotes(Arc::clone(&self.remotes.borrow_and_update())),
             Ok(()) = self.status.changed() => Input::Ledger(Arc::clone(&self.status.borrow_and_update())),
             Ok(()) = self.kept.changed() => Input::Kept(self.kept.borrow_and_update().clone()),
             Ok(()) = self.zones.changed() => Input::Zones(self.zones.borrow_and_update().clone()),

@@ -101,6 +101,13 @@ struct Peer {
 }
 
 impl Peer {
+    /// Whether a cluster that was gone is back, and its state was not read yet: it may have claims from before.
+    fn returns(&self) -> bool {
+        let gone = |accepted: &Accepted| accepted.gone.is_some();
+        self.applied.as_ref().is_some_and(|applied| gone(&applied.accepted))
+            && self.accepted.as_ref().is_some_and(|accepted| !gone(accepted))
+    }
+
     /// The hashes of a state of the head's cluster. What changes since the last one counts alone.
     fn hashes(&mut self, me: &WriterIdentity, head: &Head, state: &Arc<Map>) -> Hashes {
         let owner = head.owner(&me.clusterset);
@@ -281,7 +288,7 @@ impl Reader {
             let hidden = peer.and_then(Peer::pin).is_some();
             let ignored = self.ignored.contains_key(id) && !hidden;
             let skipped = head.uid == self.me.uid || !head.is_live() && !hidden || ignored;
-            skipped || peer.is_some_and(|peer| peer.applied.is_some() || peer.stale.is_some())
+            skipped || peer.is_some_and(|peer| peer.applied.is_some() && !peer.returns() || peer.stale.is_some())
         });
     }
 
@@ -686,7 +693,7 @@ impl Reader {
         for (id, peer) in &self.peers {
             let Ok(cluster) = id.parse() else { continue };
             let Some(accepted) = &peer.accepted else { continue };
-            let applied = peer.applied.as_ref();
+            let applied = peer.applied.as_ref().filter(|_| !peer.returns());
             let gone = applied.and_then(|applied| applied.accepted.gone);
             let ignored = self.ignored.get(id).cloned();
             let remote = Remote {
@@ -747,6 +754,16 @@ impl Reader {
         if let Some(peer) = self.peers.get_mut(id) {
             peer.held = Some((hashes, map.clone()));
         }
+    }
+
+    /// Whether something does not apply yet that another cluster said, and that can be read.
+    pub(super) fn is_behind(&self) -> bool {
+        self.peers.values().any(|peer| {
+            let applied = peer.applied.as_ref().map(|applied| (&applied.accepted.uid, applied.accepted.position));
+            let accepted = peer.accepted.as_ref().map(|accepted| (&accepted.uid, accepted.position));
+            let live = peer.head.as_ref().is_some_and(|head| head.is_live());
+            live && peer.problem.is_none() && applied != accepted
+        })
     }
 
     /// How often the heads were read in this term.

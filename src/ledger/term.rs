@@ -36,6 +36,8 @@ pub struct Term {
     out: Outbox,
     inherited: Option<Arc<Inherited>>,
     remotes: Arc<Remotes>,
+    /// [`Self::read_back`]
+    read_back: Option<Arc<Map>>,
 }
 
 /// What is known about the stored record, and the one call on it that is in flight.
@@ -91,6 +93,7 @@ impl Term {
             out: Outbox::default(),
             inherited: None,
             remotes: Arc::default(),
+            read_back: None,
         }
     }
 
@@ -260,6 +263,12 @@ impl Term {
         self.stream.as_ref()
     }
 
+    /// A published state that was read back in this epoch, once everything applies that others said in the same read: they may have
+    /// older claims.
+    pub fn read_back(&self) -> Option<&Arc<Map>> {
+        self.read_back.as_ref()
+    }
+
     /// The calls to make now.
     pub fn take_calls(&mut self) -> Vec<(CallId, Call)> {
         std::mem::take(&mut self.out.calls)
@@ -307,6 +316,9 @@ impl Term {
         self.keep(now);
         if self.inherited.is_none() {
             self.inherited = self.writer.inherited().map(|inherited| Arc::new(self.with_standalone(inherited)));
+        }
+        if !self.reader.is_behind() {
+            self.read_back = self.writer.read_back().cloned();
         }
         let mut remotes = self.reader.remotes();
         self.stream.iter().for_each(|stream| stream.overlay(&mut remotes));

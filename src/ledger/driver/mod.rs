@@ -389,8 +389,7 @@ impl Driver {
             }
             news
         });
-        set(&self.published, self.term.writer().published());
-        set(&self.read_back, self.term.writer().read_back());
+        // Before the own state that was read with them.
         self.remotes.send_if_modified(|held| {
             let changed = !Arc::ptr_eq(held, self.term.remotes());
             if changed {
@@ -398,6 +397,8 @@ impl Driver {
             }
             changed
         });
+        set(&self.published, self.term.writer().published());
+        set(&self.read_back, self.term.read_back());
         let status = Status {
             unreachable: self.unreachable(),
             ..Status::of(&self.term, heads_error, self.ports.registry.bytes_read())

@@ -243,3 +243,27 @@ fn who_comes_back_at_the_position_that_somebody_forgot_it_at_is_there_with_its_n
     let remote = green.remote("blue").unwrap();
     assert!(!remote.left && remote.state.is_some());
 }
+
+#[test]
+fn who_comes_back_is_not_verified_before_its_state_is_read() {
+    let mut world = World::default();
+    let (blue, mut green) = leave(&mut world);
+    drop(blue);
+    let head = world.heads["blue"].clone();
+    let left = Presence::Left { successor: None };
+    let farewell = Head { position: at(head.position.epoch + 1, 1), presence: left, ..Head::clone(&head) };
+    world.heads.insert("blue".into(), Arc::new(farewell));
+    pass(&mut world, &mut [&mut green], 5);
+    assert!(green.remote("blue").unwrap().left && green.term.remotes().all_live_verified);
+    // Its claims from before may be older than those that others made meanwhile.
+    green.hangs = is_record;
+    world
+        .heads
+        .insert("blue".into(), Arc::new(Head { position: at(head.position.epoch + 2, 1), ..Head::clone(&head) }));
+    pass(&mut world, &mut [&mut green], 1);
+    let remote = green.remote("blue").unwrap();
+    assert!(!remote.left && remote.state.is_none() && !green.term.remotes().all_live_verified);
+    green.let_go(&mut world);
+    pass(&mut world, &mut [&mut green], 1);
+    assert!(green.remote("blue").unwrap().state.is_some() && green.term.remotes().all_live_verified);
+}

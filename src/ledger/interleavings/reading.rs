@@ -281,3 +281,21 @@ fn an_absent_head_means_nothing() {
     pass(&mut world, &mut [&mut green], LONG);
     assert_eq!(green.applies("blue"), Some(state(0..15, 1)));
 }
+
+#[test]
+fn an_own_state_counts_as_read_back_once_all_applies_that_was_read_with_it() {
+    let mut world = World::default();
+    let mut blue = with_pages(&mut world, "blue", 15);
+    let mut green = with_pages(&mut world, "green", 15);
+    pass(&mut world, &mut [&mut blue, &mut green], 5);
+    assert_eq!(green.term.read_back(), Some(&state(0..15, 1)));
+    blue.desire(&mut world, &state(0..16, 2));
+    green.desire(&mut world, &state(0..16, 3));
+    // What blue says is to be stored first.
+    green.hangs = is_record;
+    pass(&mut world, &mut [&mut blue, &mut green], 5);
+    assert_eq!(green.term.writer().read_back(), Some(&state(0..16, 3)));
+    assert_eq!((green.applies("blue"), green.term.read_back()), (Some(state(0..15, 1)), Some(&state(0..15, 1))));
+    green.let_go(&mut world);
+    assert_eq!((green.applies("blue"), green.term.read_back()), (Some(state(0..16, 2)), Some(&state(0..16, 3))));
+}
