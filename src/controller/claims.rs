@@ -118,6 +118,8 @@ pub(super) struct Claims {
     /// The standing of this cluster, and whose instances are or may be there: those of the owner of its claim, or of
     /// the previous owner that still hands over.
     standings: BTreeMap<Target, (ClaimOwner, Standing)>,
+    /// Whose instances are there while the claim of another name of this cluster, which follows, is not on record yet.
+    followed: BTreeMap<Target, ClaimOwner>,
     /// Since when targets wait for clusters that cannot be read.
     unread_since: BTreeMap<Target, Duration>,
     /// When to judge again if time alone changes the judgement or its report.
@@ -140,6 +142,7 @@ impl Claims {
             visible_since: BTreeMap::new(),
             kept_until: BTreeMap::new(),
             standings: BTreeMap::new(),
+            followed: BTreeMap::new(),
             unread_since: BTreeMap::new(),
             due: BTreeMap::new(),
             next: BTreeSet::new(),
@@ -266,6 +269,7 @@ impl Claims {
             self.visible_since.remove(target);
             self.kept_until.remove(target);
             self.standings.remove(target);
+            self.followed.remove(target);
             self.unread_since.remove(target);
             return None;
         };
@@ -290,7 +294,9 @@ impl Claims {
             };
             let alone = self.alone_from().is_some_and(|from| now >= from);
             let free = self.established.contains(target) || implied(own) || self.is_fresh(now) && (alone || shared());
-            (own.owner.clone(), self.hold(knowledge, own, free, now))
+            let standing = self.hold(knowledge, own, free, now);
+            self.follow(knowledge, own, standing);
+            (own.owner.clone(), standing)
         };
         // Until then it is not known what the previous leader had there.
         if matches!(standing, Standing::Holds | Standing::Withdraws) {
@@ -325,13 +331,28 @@ impl Claims {
         }
     }
 
+    /// Remembers whose instances are there until those of the owner may come.
+    fn follow(&mut self, knowledge: &Knowledge, own: &Registration, standing: Standing) {
+        let target = &own.target;
+        if standing != Standing::Holds || knowledge.is_on_record(target) {
+            self.followed.remove(target);
+        } else if let Some((former, Standing::Holds | Standing::HandsOver)) = self.standings.get(target)
+            && !former.is_same_service(&own.owner)
+        {
+            self.followed.entry(target.clone()).or_insert_with(|| former.clone());
+        }
+    }
+
     /// A claim that was released, or turned out to be younger. Also returns whose instances are there. `unread`: it is
     /// not known yet who else has claims.
     fn lose(&mut self, own: &Registration, rival: Rival<'_>, unread: bool, now: Duration) -> (ClaimOwner, Standing) {
         let target = &own.target;
         self.established.remove(target);
+        let followed = self.followed.remove(target);
         let held = match self.standings.get(target) {
-            Some((former, Standing::Holds | Standing::HandsOver)) => Some((former, Standing::HandsOver)),
+            Some((former, Standing::Holds | Standing::HandsOver)) => {
+                Some((followed.as_ref().unwrap_or(former), Standing::HandsOver))
+            }
             Some((former, Standing::Keeps)) => Some((former, Standing::Keeps)),
             _ if self.inherited.contains(target) => Some((&own.owner, Standing::Keeps)),
             _ => None,

@@ -224,6 +224,28 @@ fn what_a_name_of_this_cluster_had_is_kept_for_the_one_elsewhere_that_is_next() 
     }
 }
 
+/// Another name of this cluster, and one elsewhere that is found to be first before, or after, the other name is on record.
+#[test]
+fn what_a_name_of_this_cluster_had_is_not_taken_by_the_next_one_that_is_not_the_first() {
+    for on_record in [false, true] {
+        let (mut knowledge, mut claims, held) = mk_held(&[]);
+        knowledge.replan(&key("next"), Some(Ok(mk_local())), 8);
+        for owner in knowledge.replan(&key("web"), None, 20).0 {
+            knowledge.claim_again(&owner, 20);
+        }
+        assert_eq!(judge(&mut claims, &knowledge, held), Standing::Holds);
+        if on_record {
+            let own = knowledge.desired();
+            knowledge.adopt_published(own);
+            assert_eq!(judge(&mut claims, &knowledge, held), Standing::Holds);
+        }
+        adopt(&mut knowledge, &[("other", 7)]);
+        assert_eq!(judge(&mut claims, &knowledge, held), Standing::HandsOver);
+        let acting = if on_record { "next" } else { "web" };
+        assert_eq!(claims.acts_for(&target()), Some(&ClaimOwner::export(&key(acting))), "on record: {on_record}");
+    }
+}
+
 #[test]
 fn a_new_leader_goes_on_with_old_claims_once_it_knows_the_other_clusters() {
     let inherit = |knowledge: &Knowledge, now: i64| {

@@ -96,9 +96,12 @@ impl Sim {
             && if before.term == term {
                 (said.epoch, version) < (before.said.epoch, old)
             } else {
-                // A process that begins may take up what a new leader repeats that did not see the newest head.
-                (epoch, version) < (before.epoch, old) && self.was_recorded(reader, id, before)
+                // A process that begins may take up what a new leader repeats that did not see the newest head. Nor does it
+                // know of what a leader stores that goes on beside it.
+                (said.epoch, version) < (before.said.epoch, old) && epoch <= before.epoch
+                    && self.was_recorded(reader, id, before)
                     && !(repeated && position.epoch == before.epoch)
+                    && !before.deposed
             }
             && !before.expired
             && !self.clusters[reader].may_go_back.remove(id)
@@ -124,7 +127,8 @@ impl Sim {
             self.delivered.insert(key, version.max(seen));
         }
         let uid = remote.uid.clone();
-        let imported = Imported { uid, epoch, said, term, version: Some(version), expired: false };
+        let deposed = self.clusters[reader].procs.iter().any(|&other| self.procs[other].term_number > term);
+        let imported = Imported { uid, epoch, said, term, deposed, version: Some(version), expired: false };
         self.clusters[reader].imported.insert(id.clone(), imported);
     }
 
@@ -199,6 +203,7 @@ impl Sim {
             epoch: remote.position.epoch,
             said: Version::default(),
             term: 0,
+            deposed: false,
             version: None,
             expired: false,
         };

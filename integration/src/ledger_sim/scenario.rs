@@ -172,7 +172,15 @@ pub const SCENARIOS: &[Scenario] = &[
         converge: 250.0,
         ..BASE
     },
-    Scenario { name: "stream-crawl", stream: 1.0, latency: 45.0, change: 5.0, converge: 400.0, ..BASE },
+    Scenario {
+        name: "stream-crawl",
+        stream: 1.0,
+        latency: 45.0,
+        change: 5.0,
+        converge: 400.0,
+        aftermath: 700.0,
+        ..BASE
+    },
     Scenario { name: "stream-leave", stream: 1.0, leave: true, ..BASE },
     Scenario { name: "stream-id", stream: 1.0, change_id: true, change: 5.0, converge: 200.0, ..BASE },
     Scenario { name: "stream-mallory", stream: 1.0, mallory: Some(6.0), converge: 290.0, ..BASE },

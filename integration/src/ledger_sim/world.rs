@@ -75,6 +75,8 @@ pub(super) struct Imported {
     /// Of the version, and by which term it was applied.
     pub(super) said: Version,
     pub(super) term: u64,
+    /// Whether another process was elected by then.
+    pub(super) deposed: bool,
     /// Of the states of the cluster; `None`: dropped.
     pub(super) version: Option<usize>,
     pub(super) expired: bool,
