@@ -118,7 +118,7 @@ pub(super) struct Claims {
     /// The standing of this cluster, and whose instances are or may be there: those of the owner of its claim, or of
     /// the previous owner that still hands over.
     standings: BTreeMap<Target, (ClaimOwner, Standing)>,
-    /// Whose instances are there while the claim of another name of this cluster, which follows, is not on record yet.
+    /// Whose instances are there while the claim of another name of this cluster, which follows, was not read back yet.
     followed: BTreeMap<Target, ClaimOwner>,
     /// Since when targets wait for clusters that cannot be read.
     unread_since: BTreeMap<Target, Duration>,
@@ -294,9 +294,7 @@ impl Claims {
             };
             let alone = self.alone_from().is_some_and(|from| now >= from);
             let free = self.established.contains(target) || implied(own) || self.is_fresh(now) && (alone || shared());
-            let standing = self.hold(knowledge, own, free, now);
-            self.follow(knowledge, own, standing);
-            (own.owner.clone(), standing)
+            (own.owner.clone(), self.hold(knowledge, own, free, now))
         };
         // Until then it is not known what the previous leader had there.
         if matches!(standing, Standing::Holds | Standing::Withdraws) {
@@ -331,18 +329,6 @@ impl Claims {
         }
     }
 
-    /// Remembers whose instances are there until those of the owner may come.
-    fn follow(&mut self, knowledge: &Knowledge, own: &Registration, standing: Standing) {
-        let target = &own.target;
-        if standing != Standing::Holds || knowledge.is_on_record(target) {
-            self.followed.remove(target);
-        } else if let Some((former, Standing::Holds | Standing::HandsOver)) = self.standings.get(target)
-            && !former.is_same_service(&own.owner)
-        {
-            self.followed.entry(target.clone()).or_insert_with(|| former.clone());
-        }
-    }
-
     /// A claim that was released, or turned out to be younger. Also returns whose instances are there. `unread`: it is
     /// not known yet who else has claims.
     fn lose(&mut self, own: &Registration, rival: Rival<'_>, unread: bool, now: Duration) -> (ClaimOwner, Standing) {
@@ -350,9 +336,8 @@ impl Claims {
         self.established.remove(target);
         let followed = self.followed.remove(target);
         let held = match self.standings.get(target) {
-            Some((former, Standing::Holds | Standing::HandsOver)) => {
-                Some((followed.as_ref().unwrap_or(former), Standing::HandsOver))
-            }
+            _ if followed.is_some() => followed.as_ref().map(|former| (former, Standing::HandsOver)),
+            Some((former, Standing::Holds | Standing::HandsOver)) => Some((former, Standing::HandsOver)),
             Some((former, Standing::Keeps)) => Some((former, Standing::Keeps)),
             _ if self.inherited.contains(target) => Some((&own.owner, Standing::Keeps)),
             _ => None,
@@ -384,8 +369,16 @@ impl Claims {
     /// The oldest claim of all.
     fn hold(&mut self, knowledge: &Knowledge, own: &Registration, free: bool, now: Duration) -> Standing {
         let target = &own.target;
-        let held = matches!(self.standing(target), Some(Standing::Holds | Standing::HandsOver));
-        if held {
+        if let Some((holder, Standing::Holds | Standing::HandsOver)) = self.standings.get(target) {
+            self.followed.entry(target.clone()).or_insert_with(|| holder.clone());
+        }
+        if let Some(former) = self.followed.get(target) {
+            // What shows the claim of the next name shows an older one elsewhere, too.
+            let follows = !former.is_same_service(&own.owner) && self.sole_since.is_none();
+            if follows && !self.visible_since.contains_key(target) {
+                return Standing::AwaitsRecord;
+            }
+            self.followed.remove(target);
             return Standing::Holds;
         }
         if !knowledge.is_on_record(target) {

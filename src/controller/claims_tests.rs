@@ -204,7 +204,7 @@ fn what_is_released_is_kept_only_for_another_name_that_waits() {
 /// Another name of this cluster, which waited less long than one elsewhere: it never held anything.
 #[test]
 fn what_a_name_of_this_cluster_had_is_kept_for_the_one_elsewhere_that_is_next() {
-    for (since, standing) in [(8, Standing::Holds), (12, Standing::HandsOver)] {
+    for (since, standing) in [(8, Standing::AwaitsRecord), (12, Standing::HandsOver)] {
         let (mut knowledge, start) = (mk_knowledge(&[]), START);
         let mut claims = mk_claims(&knowledge);
         judge(&mut claims, &knowledge, start);
@@ -216,33 +216,35 @@ fn what_a_name_of_this_cluster_had_is_kept_for_the_one_elsewhere_that_is_next() 
         }
         assert_eq!(judge(&mut claims, &knowledge, start + DELAY), standing, "since {since}");
         let [web, next] = ["web", "next"].map(|name| ClaimOwner::export(&key(name)));
-        let acting = if standing == Standing::Holds { &next } else { &web };
+        let acting = if standing == Standing::HandsOver { &web } else { &next };
         assert_eq!(claims.acts_for(&target()), Some(acting));
-        let later = if standing == Standing::Holds { Standing::Holds } else { Standing::Withdraws };
+        claims.set_visible(knowledge.desired());
+        let later = if standing == Standing::HandsOver { Standing::Withdraws } else { Standing::Holds };
         assert_eq!(judge(&mut claims, &knowledge, start + 3 * DELAY), later);
         assert_eq!(claims.acts_for(&target()), Some(&next));
     }
 }
 
-/// Another name of this cluster, and one elsewhere that is found to be first before, or after, the other name is on record.
+/// Another name of this cluster, and one elsewhere that is found to be first before, or after, the other name was read back.
 #[test]
 fn what_a_name_of_this_cluster_had_is_not_taken_by_the_next_one_that_is_not_the_first() {
-    for on_record in [false, true] {
+    for read_back in [false, true] {
         let (mut knowledge, mut claims, held) = mk_held(&[]);
         knowledge.replan(&key("next"), Some(Ok(mk_local())), 8);
         for owner in knowledge.replan(&key("web"), None, 20).0 {
             knowledge.claim_again(&owner, 20);
         }
-        assert_eq!(judge(&mut claims, &knowledge, held), Standing::Holds);
-        if on_record {
-            let own = knowledge.desired();
-            knowledge.adopt_published(own);
+        let own = knowledge.desired();
+        knowledge.adopt_published(own.clone());
+        assert_eq!(judge(&mut claims, &knowledge, held), Standing::AwaitsRecord);
+        if read_back {
+            claims.set_visible(own);
             assert_eq!(judge(&mut claims, &knowledge, held), Standing::Holds);
         }
         adopt(&mut knowledge, &[("other", 7)]);
         assert_eq!(judge(&mut claims, &knowledge, held), Standing::HandsOver);
-        let acting = if on_record { "next" } else { "web" };
-        assert_eq!(claims.acts_for(&target()), Some(&ClaimOwner::export(&key(acting))), "on record: {on_record}");
+        let acting = if read_back { "next" } else { "web" };
+        assert_eq!(claims.acts_for(&target()), Some(&ClaimOwner::export(&key(acting))), "read back: {read_back}");
     }
 }
 
