@@ -376,7 +376,7 @@ impl Sim {
             }
         }
         // What a restored registry has again is in nobody's count until it is listed.
-        let most = if self.scenario.restore { 140 } else { 100 };
+        let most = if self.scenario.restore { 140 } else { 110 };
         if self.registry.most_pages > most {
             self.violate("I6", format!("a service had {} pages", self.registry.most_pages));
         }

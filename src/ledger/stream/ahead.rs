@@ -90,14 +90,15 @@ impl Ahead {
                 entry.cut = None;
                 return true;
             }
+            // The first head that is read is later than the record, and shows nothing.
+            let Some(said) = contact.head else { return true };
             let (since, position, advances) = entry.cut.get_or_insert((now, contact.position, 0));
             if contact.position > *position {
                 (*position, *advances) = (contact.position, *advances + 1);
             }
             // The record of that cluster was lost, and its leaders began again below.
             let term = |version: Version| (version.epoch, version.nonce);
-            let other =
-                contact.head.is_some_and(|said| term(said) != term(entry.version) && said.is_before(entry.version));
+            let other = term(said) != term(entry.version) && said.is_before(entry.version);
             !(other
                 && contact.position.epoch < entry.version.epoch
                 && *advances >= ADVANCES

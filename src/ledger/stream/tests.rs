@@ -344,6 +344,23 @@ fn where_the_record_of_a_cluster_was_lost_its_lower_epochs_count_in_the_end() {
     assert_eq!(green.shows("blue"), None);
 }
 
+/// Of a former leader, whose operations hung: the first head after a restart is later than the record, and the next one landed
+/// late.
+#[test]
+fn after_a_restart_one_late_head_does_not_show_that_a_record_was_lost() {
+    let mut green = Side::new("green", 6, [contact("blue", 1, 3)]);
+    let recorded = Streamed { uid: "uid-blue".into(), version: Version { epoch: 3, nonce: 3, n: 2 } };
+    green.stream.restore(green.now, None, &BTreeMap::from([("blue".to_owned(), recorded)]));
+    for (head, seq) in [(None, 1), (Some(Version { epoch: 2, nonce: 2, n: 1 }), 3), (Some(Version::default()), 4)] {
+        let contact = green.contacts.get_mut("blue").unwrap();
+        (contact.head, contact.position) = (head, Position { epoch: 2, seq });
+        for _ in 0..60 {
+            green.wait(Duration::from_secs(1));
+        }
+    }
+    assert!(green.stream.record().0.contains_key("blue"));
+}
+
 #[test]
 fn after_a_restart_nothing_older_applies_than_what_the_record_has() {
     let (mut blue, mut green) = pair();
