@@ -60,7 +60,7 @@ pub enum ProbeCommand {
     },
     /// Connect, resolve, and write as JSON what happened.
     Try {
-        /// Where to connect, as `ADDRESS:PORT=WORD`.
+        /// Where to connect, as `ADDRESS:PORT=WORD`. Without a word it is enough to be connected.
         #[arg(long)]
         connect: Vec<String>,
         /// A name to resolve.

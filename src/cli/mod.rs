@@ -49,6 +49,9 @@ pub const PROGRAM: &str = "cloudmap-mcs";
 /// Its name as a plugin of kubectl.
 pub const PLUGIN: &str = "kubectl-mcs";
 
+/// The port on which a leader listens for those of other clusters, unless `--stream-port` says another one.
+pub const STREAM_PORT: u16 = 7946;
+
 /// Multi-Cluster Services API for Kubernetes with AWS Cloud Map as the registry.
 #[derive(Debug, Parser)]
 #[command(name = PROGRAM, version = release::version(), max_term_width = 110)]
@@ -242,7 +245,7 @@ pub struct RunArgs {
     pub stream: Streaming,
     /// The TCP port on which the leader listens for the leaders of other clusters. NetworkPolicies and security groups must let
     /// them connect; one direction is enough.
-    #[arg(long, env = "CLOUDMAP_MCS_STREAM_PORT", value_name = "PORT", default_value_t = 7946, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, env = "CLOUDMAP_MCS_STREAM_PORT", value_name = "PORT", default_value_t = STREAM_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     pub stream_port: u16,
     /// The addresses under which other clusters reach the leader, at most 4 of them, where they are not those of its pod.
     #[arg(long, env = "CLOUDMAP_MCS_STREAM_ADDRESSES", value_name = "IP,...", value_delimiter = ',')]

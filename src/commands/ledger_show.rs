@@ -26,8 +26,18 @@ pub(super) async fn show(args: ShowArgs) -> anyhow::Result<()> {
 }
 
 fn tables(views: &[ClusterView]) -> String {
-    let mut clusters =
-        Table::new(["CLUSTER", "STATE", "POSITION", "WRITTEN", "EXPORTS", "ENDPOINTS", "CLAIMS", "PAGES", "PROBLEMS"]);
+    let mut clusters = Table::new([
+        "CLUSTER",
+        "STATE",
+        "POSITION",
+        "WRITTEN",
+        "EXPORTS",
+        "ENDPOINTS",
+        "CLAIMS",
+        "PAGES",
+        "STREAM",
+        "PROBLEMS",
+    ]);
     let mut exports = Table::new(["CLUSTER", "NAMESPACE", "NAME", "TYPE", "PORTS", "READY", "TARGET"]);
     let mut claims = Table::new(["CLUSTER", "TARGET", "OWNER", "SINCE", "STATE"]);
     for view in views {
@@ -41,6 +51,7 @@ fn tables(views: &[ClusterView]) -> String {
             catalog.exports.values().map(|exported| exported.endpoints.len()).sum::<usize>().to_string(),
             catalog.registrations.len().to_string(),
             view.state.as_ref().map_or_else(String::new, |_| view.pages.to_string()),
+            addresses(view).first().cloned().unwrap_or_else(|| "-".to_owned()),
             if view.problems.is_empty() { "-".to_owned() } else { view.problems.join("; ") },
         ]);
         for (key, exported) in &catalog.exports {
@@ -80,6 +91,11 @@ fn tables(views: &[ClusterView]) -> String {
         }
     }
     format!("{clusters}\n{exports}\n{claims}")
+}
+
+/// Where the leader listens for those of other clusters.
+fn addresses(view: &ClusterView) -> Vec<String> {
+    view.head.iter().flat_map(|head| head.addresses.iter().map(ToString::to_string)).collect()
 }
 
 /// All fields of every cluster.
@@ -150,6 +166,8 @@ fn cluster_json(view: &ClusterView) -> Value {
         "state": state(view),
         "uid": view.head.as_ref().map(|head| &*head.uid),
         "creator": view.creator,
+        "signer": view.head.as_ref().and_then(|head| head.signer).map(|key| key.to_string()),
+        "stream": addresses(view),
         "position": view.head.as_ref().map(|head| json!({ "epoch": head.position.epoch, "seq": head.position.seq })),
         "ageSeconds": view.age.map(|age| age.as_secs_f64()),
         "pages": view.state.as_ref().map(|_| view.pages),

@@ -201,6 +201,8 @@ async fn doctor_finds_clusters_well_tries_the_network_and_leaves_nothing() {
             let is_it = |finding: &&Value| finding["subject"] == "tcp" && finding["where"] == *way;
             holds(findings.iter().any(|finding| is_it(&finding)), &format!("{way} was tried"), &findings)?;
         }
+        let streams = findings.iter().filter(|it| it["subject"] == "stream" && it["state"] == "OK").count();
+        holds(streams == 1, "one leader is reached by the other cluster's pods", &findings)?;
         for cluster in [source, other] {
             let left = cluster.list(POD, &system_namespace(), "cloudmap-mcs/doctor").await?;
             holds(left.is_empty(), "no temporary pod is left", &left)?;

@@ -138,6 +138,7 @@ fn member(cluster: &Cluster, client: Client, args: &ProbeArgs) -> Option<Member>
         image: args.probe_image.clone().or_else(|| Some(controller?.image.clone()))?,
         template: controller.map(|controller| controller.template.clone()).unwrap_or_default(),
         import: seen.imports.as_ref().ok().and_then(|imports| imports.first().cloned()),
+        streams: seen.streams.as_ref().cloned().unwrap_or_default(),
     })
 }
 

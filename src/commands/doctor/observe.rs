@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
 };
 
@@ -11,7 +11,7 @@ use k8s_openapi::{
     api::{
         apps::v1::Deployment,
         coordination::v1::Lease,
-        core::v1::{ConfigMap, Container, Node, PodSpec},
+        core::v1::{ConfigMap, Container, Node, Pod, PodSpec},
         discovery::v1::EndpointSlice,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -23,6 +23,7 @@ use kube::{Api, Client, ResourceExt as _, api::ListParams, client::Body};
 use super::access::{self, Access};
 use crate::{
     api::{self, ServiceImport, names},
+    cli::STREAM_PORT,
     cluster::{
         coredns,
         identity::{self, Flags, Identity, IdentityError},
@@ -85,6 +86,8 @@ pub(super) struct Seen {
     /// Addresses of some pods.
     pub(super) pods: Read<BTreeSet<IpAddr>>,
     pub(super) imports: Read<Vec<Import>>,
+    /// Where the leader listens for those of other clusters; none if it does not.
+    pub(super) streams: Read<Vec<SocketAddr>>,
 }
 
 /// A CustomResourceDefinition.
@@ -164,12 +167,14 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
         )
     };
     let (crds, lease, uid, properties, access, dns, ranges, pods, imports) = Box::pin(all).await;
+    let lease = lease.map(|lease| lease.map(Leader::from));
+    let streams = streams(client, own, controller.as_ref().ok().and_then(Option::as_ref), lease.as_ref().ok()).await;
     Ok(Seen {
         version,
         ahead,
         crds,
         controller,
-        lease: lease.map(|lease| lease.map(Leader::from)),
+        lease,
         read: env::timestamp().checked_add(ahead.unwrap_or_default()).unwrap_or_default(),
         uid: uid.map_err(Unread::from),
         properties: properties.map_err(Unread::from),
@@ -178,6 +183,7 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
         ranges,
         pods,
         imports,
+        streams,
     })
 }
 
@@ -249,6 +255,33 @@ async fn settings(client: &Client, own: &str, container: &Container) -> BTreeMap
     let values = container.env.iter().flatten().filter_map(|it| Some((it.name.clone(), it.value.clone()?)));
     settings.extend(values);
     settings
+}
+
+/// The addresses of which the leader tells others: those of the flag, or of its pod.
+async fn streams(
+    client: &Client,
+    own: &str,
+    controller: Option<&Controller>,
+    lease: Option<&Option<Leader>>,
+) -> Read<Vec<SocketAddr>> {
+    let setting = |name: &str| controller.and_then(|it| it.settings.get(name)).filter(|value| !value.is_empty());
+    if controller.is_none() || setting("CLOUDMAP_MCS_STREAM").is_some_and(|value| value == "off") {
+        return Ok(Vec::new());
+    }
+    let port = setting("CLOUDMAP_MCS_STREAM_PORT").and_then(|port| port.parse().ok()).unwrap_or(STREAM_PORT);
+    let told = setting("CLOUDMAP_MCS_STREAM_ADDRESSES").map(|all| all.split(',').map(str::to_owned).collect());
+    let holder = lease.and_then(Option::as_ref).and_then(|leader| leader.holder.as_deref());
+    let addresses: Vec<String> = match (told, holder.and_then(|holder| holder.split('_').next())) {
+        (Some(told), _) => told,
+        (None, None) => Vec::new(),
+        (None, Some(name)) => {
+            let pods: Api<Pod> = Api::namespaced(client.clone(), own);
+            let status = read(pods.get_opt(name)).await?.and_then(|pod| pod.status);
+            status.into_iter().flat_map(|status| status.pod_ips.unwrap_or_default()).map(|ip| ip.ip).collect()
+        }
+    };
+    let addresses = addresses.iter().filter_map(|address| address.trim().parse::<IpAddr>().ok());
+    Ok(addresses.map(|address| SocketAddr::new(address, port)).collect())
 }
 
 async fn dns(client: &Client) -> Read<coredns::Observed> {

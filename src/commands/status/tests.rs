@@ -11,7 +11,7 @@ use super::{
     report::{Report, State},
 };
 use crate::{
-    cli::{Cli, Command, StatusArgs},
+    cli::{Cli, Command, STREAM_PORT, StatusArgs},
     cloudmap::{CloudMap, NamespaceKind, attributes, fake::Fake},
     cluster::{
         fake_api::FakeApi,
@@ -79,7 +79,7 @@ pub(in crate::commands) fn view(id: &str) -> ClusterView {
         root: Root::empty(1),
         delta: Arc::default(),
         summary: Summary::default(),
-        addresses: Arc::default(),
+        addresses: [([10, 0, 1, 9], STREAM_PORT).into()].into(),
         lease: Duration::from_mins(5),
         written: 0,
         signer: None,

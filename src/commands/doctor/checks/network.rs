@@ -1,6 +1,9 @@
 //! What the temporary pods found.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
 
 use super::super::{
     observe::{Cluster, Import, Seen, context},
@@ -17,6 +20,8 @@ pub(super) fn plan(probed: &Probed, clusters: &[(&Cluster, &Seen)]) -> Vec<Findi
             for (other, there) in probed.clusters.iter().filter(|(other, _)| *other != name) {
                 found.extend(ways(name, probe, tried, other, there, probed, clusters));
             }
+            let later = probed.clusters.iter().filter(|(other, _)| *other > name);
+            found.extend(later.filter_map(|(other, there)| stream((name, probe), (other, there), clusters)));
             found.push(answer(name, probe.import.as_ref(), tried));
         }
         found.extend(probe.left.as_ref().map(|why| {
@@ -57,12 +62,40 @@ fn ways(
         let remedy = "clusters reach each other only by a family that both have: create one of them with the other's";
         return vec![Finding::fail(&place, "tcp", what, remedy)];
     }
-    attempts.into_iter().map(|attempt| way(&place, attempt, to, &source(from, own, attempt, clusters))).collect()
+    attempts
+        .into_iter()
+        .map(|attempt| way(&place, attempt, to, &source(from, own, attempt.address, clusters)))
+        .collect()
+}
+
+/// Between two leaders, of which one has to reach the other.
+fn stream(one: (&str, &Probe), other: (&str, &Probe), clusters: &[(&Cluster, &Seen)]) -> Option<Finding> {
+    let attempts = |(_, here): (&str, &Probe), (_, there): (&str, &Probe)| -> Vec<Connected> {
+        let of_leader = |it: &&Connected| there.streams.contains(&it.address);
+        here.tried.iter().flat_map(|tried| tried.connected.iter().filter(of_leader).cloned()).collect()
+    };
+    let place = format!("{}↔{}", one.0, other.0);
+    let ways = [(one, other, attempts(one, other)), (other, one, attempts(other, one))];
+    if let Some((from, _, attempt)) = ways.iter().find_map(|(from, to, attempts)| {
+        Some((from.0, to.0, attempts.iter().find(|attempt| attempt.outcome == Outcome::Answered)?))
+    }) {
+        return Some(Finding::ok(&place, "stream", format!("{from} reaches the other leader at {}", attempt.address)));
+    }
+    let ((from, here), to, attempt) = ways.iter().find_map(|(from, to, all)| Some((*from, to.0, all.first()?)))?;
+    let list: Vec<_> = ways.iter().flat_map(|(_, _, all)| all.iter().map(|it| it.address.to_string())).collect();
+    let source = source(from, here.listens.as_deref().unwrap_or_default(), attempt.address, clusters);
+    let remedy = format!(
+        "allow {source} to reach port {} in {to}'s node security group (docs/stream.md#network), or set --stream=off: changes \
+         take seconds through the registry",
+        attempt.address.port()
+    );
+    let what = format!("neither leader is reached by the other cluster's pods: {}", list.join(", "));
+    Some(Finding::warn(&place, "stream", what, remedy))
 }
 
 /// The range of the pods from which the attempt came, as far as it is known.
-fn source(from: &str, own: &[IpAddr], attempt: &Connected, clusters: &[(&Cluster, &Seen)]) -> String {
-    let family = |ip: &IpAddr| ip.is_ipv4() == attempt.address.is_ipv4();
+fn source(from: &str, own: &[IpAddr], to: SocketAddr, clusters: &[(&Cluster, &Seen)]) -> String {
+    let family = |ip: &IpAddr| ip.is_ipv4() == to.is_ipv4();
     let seen = clusters.iter().find(|(cluster, _)| cluster.name == from).map(|(_, seen)| seen);
     let ranges = seen.and_then(|seen| seen.ranges.as_ref().ok()).into_iter().flatten();
     let mut ranges = ranges.filter(|range| family(&range.base()));

@@ -46,6 +46,8 @@ pub(super) struct Member {
     pub(super) template: PodSpec,
     /// The name to resolve.
     pub(super) import: Option<Import>,
+    /// Where its leader listens for those of other clusters.
+    pub(super) streams: Vec<SocketAddr>,
 }
 
 /// What came of it.
@@ -63,6 +65,8 @@ pub(super) struct Probe {
     /// What the other pod did, or why nothing is known of it.
     pub(super) tried: Result<Tried, String>,
     pub(super) import: Option<Import>,
+    /// Where its leader listens for those of other clusters.
+    pub(super) streams: Vec<SocketAddr>,
     /// Why pods are left.
     pub(super) left: Option<String>,
 }
@@ -105,8 +109,12 @@ async fn attempt(members: &[Member], cleaned: Vec<Result<(), String>>, port: u16
     let tried = members.iter().zip(&listens).map(|(member, own)| {
         let families: BTreeSet<bool> = own.iter().flatten().map(IpAddr::is_ipv4).collect();
         let others = listeners.iter().filter(|(other, _)| other.name != member.name);
-        let targets: Vec<_> = others
-            .flat_map(|(other, ips)| ips.iter().map(move |ip| (SocketAddr::new(*ip, port), other.name.clone())))
+        let pods =
+            others.flat_map(|(other, ips)| ips.iter().map(|ip| (SocketAddr::new(*ip, port), other.name.clone())));
+        // Leaders say nothing to strangers: it is enough to be connected.
+        let leaders = members.iter().filter(|other| other.name != member.name).flat_map(|other| &other.streams);
+        let targets: Vec<_> = pods
+            .chain(leaders.map(|address| (*address, String::new())))
             .filter(|(address, _)| families.contains(&address.is_ipv4()))
             .collect();
         async move {
@@ -119,7 +127,8 @@ async fn attempt(members: &[Member], cleaned: Vec<Result<(), String>>, port: u16
     });
     let tried = join_all(tried).await;
     let clusters = members.iter().zip(listens.into_iter().zip(tried)).map(|(member, (listens, tried))| {
-        (member.name.clone(), Probe { listens, tried, import: member.import.clone(), left: None })
+        let (import, streams) = (member.import.clone(), member.streams.clone());
+        (member.name.clone(), Probe { listens, tried, import, streams, left: None })
     });
     Probed { port, clusters: clusters.collect() }
 }

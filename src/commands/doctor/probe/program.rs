@@ -115,8 +115,11 @@ async fn connect(address: SocketAddr, word: &str) -> Outcome {
 
 async fn hear(address: SocketAddr, length: usize) -> std::io::Result<String> {
     let mut heard = Vec::new();
-    // One byte more than is wanted tells a longer word from this one.
-    TcpStream::connect(address).await?.take(length as u64 + 1).read_to_end(&mut heard).await?;
+    let stream = TcpStream::connect(address).await?;
+    if length > 0 {
+        // One byte more than is wanted tells a longer word from this one.
+        stream.take(length as u64 + 1).read_to_end(&mut heard).await?;
+    }
     Ok(String::from_utf8_lossy(&heard).chars().filter(|c| !c.is_control()).collect())
 }
 

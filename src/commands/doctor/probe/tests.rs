@@ -86,6 +86,7 @@ fn member(name: &str, pods: &Shared) -> Member {
         image: "cloudmap-mcs:0.1.0".to_owned(),
         template: PodSpec { node_selector: Some([("os".to_owned(), "linux".to_owned())].into()), ..PodSpec::default() },
         import: Some(Import { key: ServiceKey::new("shop", "web"), ips: BTreeSet::new() }),
+        streams: vec![([10, 0, 0, 9], 7_946).into()],
     }
 }
 
@@ -111,6 +112,7 @@ async fn the_pods_try_each_other_and_nothing_is_left() {
         let args = |at: usize| pods.created[at]["spec"]["containers"][0]["args"].to_string();
         assert!(args(0).starts_with("[\"probe\",\"serve\",\"--port\",\"8080\""), "{}", args(0));
         assert!(args(1).contains("--connect=10.0.0.1:8080="), "{}", args(1));
+        assert!(args(1).contains("--connect=10.0.0.9:7946=\""), "{}", args(1));
         assert!(args(1).contains("--resolve=web.shop.svc.clusterset.local."), "{}", args(1));
         for pod in &pods.created {
             let (spec, container) = (&pod["spec"], &pod["spec"]["containers"][0]);
@@ -160,14 +162,15 @@ async fn nothing_is_created_where_nothing_can_be_deleted() {
 
 #[tokio::test]
 async fn who_connects_learns_whether_the_right_one_answers() {
-    let [right, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0"));
-    let (right, other) = (right.await.unwrap(), other.await.unwrap());
+    let [right, other, silent] = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
+    let (right, other, silent) = (right.await.unwrap(), other.await.unwrap(), silent.await.unwrap());
     let (to_right, to_other) = (right.local_addr().unwrap(), other.local_addr().unwrap());
     let serving = [tokio::spawn(program::serve(right, "b")), tokio::spawn(program::serve(other, "somebody else"))];
-    let targets = vec![(to_right, "b".to_owned()), (to_other, "b".to_owned())];
+    let to_silent = silent.local_addr().unwrap();
+    let targets = vec![(to_right, "b".to_owned()), (to_other, "b".to_owned()), (to_silent, String::new())];
     let tried = program::attempt(targets, Some("localhost")).await;
     let outcomes: Vec<_> = tried.connected.iter().map(|it| it.outcome.clone()).collect();
-    assert_eq!(outcomes, [Outcome::Answered, Outcome::Stranger("so".to_owned())]);
+    assert_eq!(outcomes, [Outcome::Answered, Outcome::Stranger("so".to_owned()), Outcome::Answered]);
     assert!(tried.resolved.unwrap().unwrap().iter().all(IpAddr::is_loopback));
     serving.iter().for_each(tokio::task::JoinHandle::abort);
 }

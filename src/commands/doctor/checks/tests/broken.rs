@@ -434,6 +434,17 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             "by a family that both have",
         ),
         (
+            |it| {
+                for probe in it.probed.as_mut().unwrap().clusters.values_mut() {
+                    probe.tried.as_mut().unwrap().connected[1].outcome = Outcome::TimedOut;
+                }
+            },
+            Warn,
+            "a↔b",
+            "neither leader is reached by the other cluster's pods: 10.2.2.9:7946, 10.1.2.9:7946",
+            "allow 10.1.0.0/23 to reach port 7946 in b's node security group",
+        ),
+        (
             |it| of_probe(it).tried = Err("it ended with 2".to_owned()),
             Fail,
             "a",

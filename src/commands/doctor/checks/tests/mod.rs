@@ -80,6 +80,7 @@ fn seen(number: u8) -> Seen {
         ranges: Ok([0, 1].into_iter().filter_map(|it| Range::parse(&format!("10.{number}.{it}.0/24"))).collect()),
         pods: Ok(BTreeSet::from([pod(number)])),
         imports: Ok(vec![import()]),
+        streams: Ok(vec![leader(number)]),
     }
 }
 
@@ -115,12 +116,18 @@ fn target() -> Target {
     Target { namespace: "shop".into(), service: "web".into() }
 }
 
+fn leader(number: u8) -> SocketAddr {
+    SocketAddr::from(([10, number, 2, 9], 7_946))
+}
+
 fn probe(number: u8, other: u8) -> Probe {
-    let answered = Connected { address: SocketAddr::new(pod(other), PORT), outcome: Outcome::Answered };
+    let answered = |address| Connected { address, outcome: Outcome::Answered };
+    let connected = vec![answered(SocketAddr::new(pod(other), PORT)), answered(leader(other))];
     Probe {
         listens: Ok(vec![pod(number)]),
-        tried: Ok(Tried { connected: vec![answered], resolved: Some(Ok(import().ips)) }),
+        tried: Ok(Tried { connected, resolved: Some(Ok(import().ips)) }),
         import: Some(import()),
+        streams: vec![leader(number)],
         left: None,
     }
 }
@@ -188,7 +195,7 @@ fn nothing_is_wrong_with_what_is_well() {
     assert!(report.0.iter().all(|finding| finding.state == State::Ok), "{}", report.table());
     let subjects: BTreeSet<_> = report.0.iter().map(|finding| finding.subject).collect();
     let all = "kubernetes clock crds controller leader ids rbac coredns versions pod_ranges endpoint credentials role \
-               ledger quota cost tcp dns";
+               ledger quota cost tcp stream dns";
     assert_eq!(subjects, all.split(' ').map(|it| if it == "pod_ranges" { "pod ranges" } else { it }).collect());
 }
 
