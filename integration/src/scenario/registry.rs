@@ -136,7 +136,8 @@ impl Registry {
         for (key, value) in attributes {
             call = call.attributes(*key, *value);
         }
-        call.send().await?;
+        // The controller may be writing the same instance: one operation at a time.
+        eventually("the instance is registered", PROPAGATION, async || Ok(call.clone().send().await?)).await?;
         eventually("the instance is discovered", PROPAGATION, async || {
             self.discover(namespace, name).await?.remove(id).with_context(|| format!("{id} is not there"))
         })
