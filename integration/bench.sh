@@ -94,7 +94,7 @@ main() {
 	wait_for "http://$TESTBED_HOST_IP:8712/readyz" "the controller of cluster 2"
 	MEASURED=yes
 	"$built/bench" --emulator "$EMULATOR" --exporter "$(member 1)" --importer "$(member 2)" \
-		--image "$WORK/image.tar" --compressed-image "$WORK/image.tar.gz" --binary "$CONTROLLER" "$@"
+		--stream "${STREAM:-auto}" --image "$WORK/image.tar" --compressed-image "$WORK/image.tar.gz" --binary "$CONTROLLER" "$@"
 }
 
 main "$@"

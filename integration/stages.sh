@@ -96,11 +96,11 @@ build_facts() {
 # build_dist: the controller as users have it, for CARGO_BUILD_TARGET if that is set. No path of this machine is in it.
 build_dist() {
 	local paths="--remap-path-prefix=$ROOT=/source --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=/crates"
-	local smaller="-C force-unwind-tables=no"
+	local smaller="-C link-arg=-Wl,-z,pack-relative-relocs"
 	build_facts
-	# One bit for each address that the loader corrects instead of 24 bytes: from glibc 2.36, which the image has. What is
-	# linked statically must do without.
-	case ${CARGO_BUILD_TARGET:-} in *musl) ;; *) smaller+=" -C link-arg=-Wl,-z,pack-relative-relocs" ;; esac
+	# Bits instead of 24 bytes for each address that the loader corrects: from glibc 2.36, which the image has. What is linked
+	# statically must do without.
+	case ${CARGO_BUILD_TARGET:-} in *musl) smaller='' ;; esac
 	(cd "$ROOT" && RUSTFLAGS="$paths $smaller" cargo build --profile dist --locked --package cloudmap-mcs --bin cloudmap-mcs)
 }
 

@@ -49,6 +49,9 @@ struct Arguments {
     /// Seconds of sustained change.
     #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(10..))]
     sustained: u16,
+    /// `off` if leaders do not tell each other their endpoints: a change may take longer then.
+    #[arg(long, default_value = "auto", value_parser = ["auto", "off"])]
+    stream: String,
     /// The controller's container image, as a file.
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
@@ -95,6 +98,7 @@ async fn main() -> anyhow::Result<std::process::ExitCode> {
         idle: Duration::from_secs(arguments.idle.into()),
         rate: arguments.rate,
         sustained: Duration::from_secs(arguments.sustained.into()),
+        stream: arguments.stream == "auto",
         image: arguments.image,
         compressed_image: arguments.compressed_image,
         binary: arguments.binary,
