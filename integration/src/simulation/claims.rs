@@ -22,6 +22,8 @@ pub(crate) struct Claim {
     pub(crate) group: String,
     /// The Kubernetes name.
     pub(crate) owner: Name,
+    /// The Service's UID.
+    pub(crate) object: String,
     /// By its export, for which Cloud Map namespaces are made.
     pub(crate) exported: bool,
     /// The ready ones, by one address each and the port.
@@ -49,6 +51,7 @@ pub(crate) fn claims(clusters: &[Cluster]) -> Claims {
                 continue;
             }
             let endpoints = endpoints(&cluster.api, &owner, &service);
+            let object = service["metadata"]["uid"].as_str().unwrap_or_default();
             for (target, exported) in targets {
                 let named = !exported || names_target(cluster, &owner);
                 let (group, owner, endpoints) = (cluster.group(), owner.clone(), endpoints.clone());
@@ -56,6 +59,7 @@ pub(crate) fn claims(clusters: &[Cluster]) -> Claims {
                     cluster: index,
                     group,
                     owner,
+                    object: object.to_owned(),
                     exported,
                     endpoints,
                     named,
