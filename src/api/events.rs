@@ -115,6 +115,7 @@ events! {
     LimitExceeded => "LimitExceeded", Warning, ["ServiceExport", "Service", "Ingress"], "a Cloud Map quota is exhausted";
     Failed => "Failed", Warning, ["ServiceExport", "Service", "Ingress"], "it cannot be exported or registered; the message says why. On an annotated object, also that the ledger cannot be written, without which nothing is registered";
     StreamUnreachable => "StreamUnreachable", Warning, ["Lease"], "the leader of another cluster cannot be reached, so that changes take seconds and not milliseconds; see [stream.md](../stream.md#network)";
+    HeadIgnored => "HeadIgnored", Warning, ["Lease"], "the head of a cluster in the ledger cannot be read, or is not signed by the key that counts; see [trust.md](../trust.md) and [CloudmapMcsHeadsIgnored](../alerts.md#cloudmapmcsheadsignored)";
     DottedClusterId => "DottedClusterId", Warning, ["Lease"], "stock CoreDNS does not answer names of single pods for such a cluster id";
 }
 

@@ -1,6 +1,10 @@
 //! What the leader runs. It starts again for each identity and each term.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{sync::watch, time::sleep};
 use tracing::info;
@@ -28,8 +32,8 @@ use crate::{
     model::{ClusterId, IpFamily, addresses::Range},
 };
 
-/// How often it is looked whether leaders cannot be reached. It is said the second time.
-const UNREACHABLE: Duration = Duration::from_mins(1);
+/// How often it is looked what is to be said of other clusters. It is said the second time.
+const LOOK: Duration = Duration::from_mins(1);
 
 pub(super) struct Leader {
     pub(super) args: RunArgs,
@@ -121,7 +125,7 @@ impl Leader {
                 tokio::select! {
                     biased;
                     part = self.control(identity, Records::Ledger(ledger), membership) => part,
-                    () = self.tell_unreachable(status) => "the ledger",
+                    () = self.tell(status) => "the ledger",
                 }
             }
             Some(Identity { cluster, clusterset: None, uid }) => {
@@ -142,26 +146,20 @@ impl Leader {
         }
     }
 
-    /// Says once in a term, where an operator looks, that a leader cannot be reached. It costs seconds and nothing else.
-    async fn tell_unreachable(&self, status: watch::Receiver<Arc<driver::Status>>) {
+    /// Says once in a term, where an operator looks, what no object of a user shows.
+    async fn tell(&self, status: watch::Receiver<Arc<driver::Status>>) {
         let (mut before, mut told) = (BTreeSet::new(), BTreeSet::new());
         loop {
-            sleep(UNREACHABLE).await;
-            let unreachable = status.borrow().unreachable.clone();
-            for (cluster, why) in &unreachable {
-                if before.contains(cluster) && told.insert(Arc::clone(cluster)) {
+            sleep(LOOK).await;
+            let news = news(&status.borrow(), self.args.stream_port);
+            for (about, text) in &news {
+                if before.contains(about) && told.insert(about.clone()) {
                     let regarding = events::lease(&self.args.place.kube.controller_namespace);
-                    let text = format!(
-                        "The leader of cluster {cluster} cannot be reached ({why}), so that changes take seconds and not \
-                         milliseconds. Let security groups and NetworkPolicies pass TCP port {} between the controllers' pods, \
-                         in one direction at least; or set --stream=off.",
-                        self.args.stream_port
-                    );
-                    let (reason, action) = (EventReason::StreamUnreachable, "Connect");
-                    self.writer.emit(EventRecord { regarding, reason, action, text }).await;
+                    let (reason, action) = (about.0, "Follow");
+                    self.writer.emit(EventRecord { regarding, reason, action, text: text.clone() }).await;
                 }
             }
-            before = unreachable.into_keys().collect();
+            before = news.into_keys().collect();
         }
     }
 
@@ -251,9 +249,43 @@ async fn ended<T>(channel: Option<watch::Receiver<T>>) {
     }
 }
 
+/// What is to be said of other clusters, if it lasts.
+fn news(status: &driver::Status, stream_port: u16) -> BTreeMap<(EventReason, Arc<str>), String> {
+    let unreachable = status.unreachable.iter().map(|(cluster, why)| {
+        let text = format!(
+            "The leader of cluster {cluster} cannot be reached ({why}), so that changes take seconds and not milliseconds. Let \
+             security groups and NetworkPolicies pass TCP port {stream_port} between the controllers' pods, in one direction at \
+             least; or set --stream=off."
+        );
+        ((EventReason::StreamUnreachable, Arc::clone(cluster)), text)
+    });
+    let ignored = status.ignored.iter().map(|(cluster, why)| {
+        let text = format!(
+            "The head of cluster {cluster} in the ledger is ignored, and what it said before stays: {why}. `cloudmap-mcs ledger \
+             show` and `cloudmap-mcs trust list` say more."
+        );
+        ((EventReason::HeadIgnored, Arc::clone(cluster)), text)
+    });
+    unreachable.chain(ignored).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_object_shows_is_said_of_each_cluster() {
+        let one = |cluster: &str, why: &str| [(Arc::from(cluster), why.to_owned())].into();
+        let status = driver::Status {
+            unreachable: one("b", "10.2.2.9:7946 timed out"),
+            ignored: one("c", "it has no signature"),
+            ..driver::Status::default()
+        };
+        let news = news(&status, 7_946);
+        assert!(news[&(EventReason::StreamUnreachable, "b".into())].contains("(10.2.2.9:7946 timed out)"), "{news:?}");
+        assert!(news[&(EventReason::HeadIgnored, "c".into())].contains("stays: it has no signature."), "{news:?}");
+        assert_eq!(news.len(), 2);
+    }
 
     #[tokio::test]
     async fn a_task_that_panics_is_noticed() {
