@@ -85,8 +85,11 @@ fn endpoints(api: &ApiServer, name: &Name, service: &Value) -> BTreeSet<String> 
     (if v4.is_empty() { v6 } else { v4 }).into_iter().flat_map(|slice| endpoints(slice)).collect()
 }
 
-/// What the annotations of a headless Service ask for.
+/// What the annotations of a Service ask for. Others than headless ones are not registered by them.
 fn annotated(service: &Value) -> BTreeSet<Name> {
+    if service["spec"]["clusterIP"] != "None" {
+        return BTreeSet::new();
+    }
     let host = annotation(service, HOST).and_then(|host| host.split_once('.'));
     let host = host.map(|(service, namespace)| (namespace.to_owned(), service.to_owned()));
     let python = annotation(service, PYTHON[0]).zip(annotation(service, PYTHON[1]));
