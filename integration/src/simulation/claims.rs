@@ -22,8 +22,6 @@ pub(crate) struct Claim {
     pub(crate) group: String,
     /// The Kubernetes name.
     pub(crate) owner: Name,
-    /// The Service's UID.
-    pub(crate) object: String,
     /// By its export, for which Cloud Map namespaces are made.
     pub(crate) exported: bool,
     /// The ready ones, by one address each and the port.
@@ -51,7 +49,6 @@ pub(crate) fn claims(clusters: &[Cluster]) -> Claims {
                 continue;
             }
             let endpoints = endpoints(&cluster.api, &owner, &service);
-            let object = service["metadata"]["uid"].as_str().unwrap_or_default();
             for (target, exported) in targets {
                 let named = !exported || names_target(cluster, &owner);
                 let (group, owner, endpoints) = (cluster.group(), owner.clone(), endpoints.clone());
@@ -59,7 +56,6 @@ pub(crate) fn claims(clusters: &[Cluster]) -> Claims {
                     cluster: index,
                     group,
                     owner,
-                    object: object.to_owned(),
                     exported,
                     endpoints,
                     named,

@@ -35,10 +35,8 @@ type Want = (usize, String, Name, Name, bool);
 type Instances = BTreeMap<Name, BTreeSet<Instance>>;
 
 /// Since when something is so without a break.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 struct Since {
-    /// The Service's UID: another one begins anew, because what is deleted is withdrawn.
-    object: String,
     wanted: Duration,
     /// With ready endpoints.
     ready: Option<Duration>,
@@ -107,7 +105,7 @@ impl Registered {
     fn note_wants(&mut self, claims: &Claims, now: Duration) {
         let mut wants = BTreeMap::new();
         for (target, claims) in claims {
-            for Claim { cluster, group, owner, object, exported, endpoints, .. } in claims {
+            for Claim { cluster, group, owner, exported, endpoints, .. } in claims {
                 let of = (*cluster, target.clone(), owner.clone());
                 if *exported {
                     self.exported.insert(of);
@@ -115,11 +113,10 @@ impl Registered {
                     self.exported.remove(&of);
                 }
                 let want = (*cluster, group.clone(), target.clone(), owner.clone(), *exported);
-                let before = self.wants.get(&want).filter(|since| since.object == *object);
+                let before = self.wants.get(&want);
                 let ready = before.and_then(|since| since.ready).unwrap_or(now);
                 let ready = (!endpoints.is_empty()).then_some(ready);
-                let (object, wanted) = (object.clone(), before.map_or(now, |since| since.wanted));
-                wants.insert(want, Since { object, wanted, ready });
+                wants.insert(want, Since { wanted: before.map_or(now, |since| since.wanted), ready });
             }
         }
         self.wants = wants;
@@ -150,7 +147,7 @@ impl Registered {
                 for (target, record) in &ledger.records {
                     let group = format!("clusterset/{}", set.trim_start_matches("clusterset-"));
                     let want = (index, group, target.clone(), record.owner.clone(), record.exported);
-                    let Some(since) = self.wants.get(&want) else { continue };
+                    let Some(since) = self.wants.get(&want).copied() else { continue };
                     let long = now.saturating_sub(since.wanted) > NEWS;
                     let before = self.dates.get(&want).copied();
                     if before.is_none_or(|(date, _)| date != record.claimed) {
