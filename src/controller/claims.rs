@@ -329,16 +329,24 @@ impl Claims {
         }
     }
 
+    /// Whose instances are in a target that this cluster has.
+    fn holder(&self, target: &Target) -> Option<&ClaimOwner> {
+        self.followed.get(target).or_else(|| match self.standings.get(target) {
+            Some((owner, Standing::Holds | Standing::HandsOver)) => Some(owner),
+            _ => None,
+        })
+    }
+
     /// A claim that was released, or turned out to be younger. Also returns whose instances are there. `unread`: it is
     /// not known yet who else has claims.
     fn lose(&mut self, own: &Registration, rival: Rival<'_>, unread: bool, now: Duration) -> (ClaimOwner, Standing) {
         let target = &own.target;
         self.established.remove(target);
-        let followed = self.followed.remove(target);
-        let held = match self.standings.get(target) {
-            _ if followed.is_some() => followed.as_ref().map(|former| (former, Standing::HandsOver)),
-            Some((former, Standing::Holds | Standing::HandsOver)) => Some((former, Standing::HandsOver)),
-            Some((former, Standing::Keeps)) => Some((former, Standing::Keeps)),
+        let holder = self.holder(target).cloned();
+        self.followed.remove(target);
+        let held = match (&holder, self.standings.get(target)) {
+            (Some(former), _) => Some((former, Standing::HandsOver)),
+            (None, Some((former, Standing::Keeps))) => Some((former, Standing::Keeps)),
             _ if self.inherited.contains(target) => Some((&own.owner, Standing::Keeps)),
             _ => None,
         };
@@ -369,13 +377,12 @@ impl Claims {
     /// The oldest claim of all.
     fn hold(&mut self, knowledge: &Knowledge, own: &Registration, free: bool, now: Duration) -> Standing {
         let target = &own.target;
-        if let Some((holder, Standing::Holds | Standing::HandsOver)) = self.standings.get(target) {
-            self.followed.entry(target.clone()).or_insert_with(|| holder.clone());
-        }
-        if let Some(former) = self.followed.get(target) {
+        if let Some(holder) = self.holder(target) {
             // What shows the claim of the next name shows an older one elsewhere, too.
-            let follows = !former.is_same_service(&own.owner) && self.sole_since.is_none();
+            let follows = !holder.is_same_service(&own.owner) && self.sole_since.is_none();
             if follows && !self.visible_since.contains_key(target) {
+                let holder = holder.clone();
+                self.followed.insert(target.clone(), holder);
                 return Standing::AwaitsRecord;
             }
             self.followed.remove(target);

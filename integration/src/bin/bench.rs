@@ -3,6 +3,7 @@
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use clap::Parser;
+use cloudmap_mcs::ledger::driver::sessions::Streaming;
 use cloudmap_mcs_integration::bench::{Bench, Member, Plan, Stage};
 
 /// Measures cloudmap-mcs on two running clusters whose controllers share the Cloud Map emulator.
@@ -50,8 +51,8 @@ struct Arguments {
     #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(10..))]
     sustained: u16,
     /// `off` if leaders do not tell each other their endpoints: a change may take longer then.
-    #[arg(long, default_value = "auto", value_parser = ["auto", "off"])]
-    stream: String,
+    #[arg(long, value_enum, default_value = "auto")]
+    stream: Streaming,
     /// The controller's container image, as a file.
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
@@ -98,7 +99,7 @@ async fn main() -> anyhow::Result<std::process::ExitCode> {
         idle: Duration::from_secs(arguments.idle.into()),
         rate: arguments.rate,
         sustained: Duration::from_secs(arguments.sustained.into()),
-        stream: arguments.stream == "auto",
+        stream: arguments.stream == Streaming::Auto,
         image: arguments.image,
         compressed_image: arguments.compressed_image,
         binary: arguments.binary,

@@ -116,11 +116,16 @@ pub(super) struct Import {
     pub(super) ips: BTreeSet<IpAddr>,
 }
 
+impl Controller {
+    fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
 impl Seen {
     /// The settings of the controller, if they can be read.
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
-        let controller = self.controller.as_ref().ok()?.as_ref()?;
-        controller.settings.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        self.controller.as_ref().ok()?.as_ref()?.setting(name)
     }
 
     /// Who the cluster is, as its controller has it; `None` if that was not read.
@@ -168,7 +173,9 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
     };
     let (crds, lease, uid, properties, access, dns, ranges, pods, imports) = Box::pin(all).await;
     let lease = lease.map(|lease| lease.map(Leader::from));
-    let streams = streams(client, own, controller.as_ref().ok().and_then(Option::as_ref), lease.as_ref().ok()).await;
+    let (deployed, leader) =
+        (controller.as_ref().ok().and_then(Option::as_ref), lease.as_ref().ok().and_then(Option::as_ref));
+    let streams = streams(client, own, deployed, leader).await;
     Ok(Seen {
         version,
         ahead,
@@ -262,16 +269,17 @@ async fn streams(
     client: &Client,
     own: &str,
     controller: Option<&Controller>,
-    lease: Option<&Option<Leader>>,
+    leader: Option<&Leader>,
 ) -> Read<Vec<SocketAddr>> {
-    let setting = |name: &str| controller.and_then(|it| it.settings.get(name)).filter(|value| !value.is_empty());
-    if controller.is_none() || setting("CLOUDMAP_MCS_STREAM").is_some_and(|value| value == "off") {
+    let Some(controller) = controller.filter(|it| it.setting("CLOUDMAP_MCS_STREAM") != Some("off")) else {
         return Ok(Vec::new());
-    }
+    };
+    let setting = |name| controller.setting(name);
     let port = setting("CLOUDMAP_MCS_STREAM_PORT").and_then(|port| port.parse().ok()).unwrap_or(STREAM_PORT);
     let told = setting("CLOUDMAP_MCS_STREAM_ADDRESSES").map(|all| all.split(',').map(str::to_owned).collect());
-    let holder = lease.and_then(Option::as_ref).and_then(|leader| leader.holder.as_deref());
-    let addresses: Vec<String> = match (told, holder.and_then(|holder| holder.split('_').next())) {
+    // The pod and a random number; no pod's name has an underscore.
+    let pod = leader.and_then(|leader| leader.holder.as_deref()?.split('_').next());
+    let addresses: Vec<String> = match (told, pod) {
         (Some(told), _) => told,
         (None, None) => Vec::new(),
         (None, Some(name)) => {

@@ -70,19 +70,17 @@ fn ways(
 
 /// Between two leaders, of which one has to reach the other.
 fn stream(one: (&str, &Probe), other: (&str, &Probe), clusters: &[(&Cluster, &Seen)]) -> Option<Finding> {
-    let attempts = |(_, here): (&str, &Probe), (_, there): (&str, &Probe)| -> Vec<Connected> {
-        let of_leader = |it: &&Connected| there.streams.contains(&it.address);
-        here.tried.iter().flat_map(|tried| tried.connected.iter().filter(of_leader).cloned()).collect()
-    };
     let place = format!("{}↔{}", one.0, other.0);
-    let ways = [(one, other, attempts(one, other)), (other, one, attempts(other, one))];
-    if let Some((from, _, attempt)) = ways.iter().find_map(|(from, to, attempts)| {
-        Some((from.0, to.0, attempts.iter().find(|attempt| attempt.outcome == Outcome::Answered)?))
-    }) {
+    let ways = [(one, other), (other, one)].into_iter().flat_map(|(from, to)| {
+        let connected = from.1.tried.iter().flat_map(|tried| &tried.connected);
+        connected.filter(move |it| to.1.streams.contains(&it.address)).map(move |it| (from, to.0, it))
+    });
+    let ways: Vec<_> = ways.collect();
+    if let Some(((from, _), _, attempt)) = ways.iter().find(|(_, _, attempt)| attempt.outcome == Outcome::Answered) {
         return Some(Finding::ok(&place, "stream", format!("{from} reaches the other leader at {}", attempt.address)));
     }
-    let ((from, here), to, attempt) = ways.iter().find_map(|(from, to, all)| Some((*from, to.0, all.first()?)))?;
-    let list: Vec<_> = ways.iter().flat_map(|(_, _, all)| all.iter().map(|it| it.address.to_string())).collect();
+    let ((from, here), to, attempt) = *ways.first()?;
+    let list: Vec<_> = ways.iter().map(|(_, _, attempt)| attempt.address.to_string()).collect();
     let source = source(from, here.listens.as_deref().unwrap_or_default(), attempt.address, clusters);
     let remedy = format!(
         "allow {source} to reach port {} in {to}'s node security group (docs/stream.md#network), or set --stream=off: changes \
