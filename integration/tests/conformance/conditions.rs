@@ -81,6 +81,8 @@ async fn lost_access_to_the_registry_is_said_and_heals(world: &World) -> Result<
         })
         .await?;
     }
+    // Endpoints are written before conditions, and the stream is faster than both.
+    world.export_condition(second, "old", "Ready", "True", "Exported").await?;
     let before = second.expect(SERVICE_EXPORT, &world.namespace, "old").await?;
     let denied = Effect::Error {
         code: "AccessDeniedException".to_owned(),

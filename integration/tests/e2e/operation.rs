@@ -164,13 +164,17 @@ async fn the_ledger_can_be_looked_into() {
         world.apply(source, manifests::export("web")).await?;
         world.imported(other, "web").await?;
         for cluster in &world.clusters {
-            let table = cluster.controller().command(&["ledger", "show"]).await?;
-            for word in [&source.id, &other.id, &world.namespace] {
-                holds(table.contains(word.as_str()), &format!("the table names {word}"), &table)?;
-            }
-            let json = cluster.controller().command(&["ledger", "show", "--output", "json"]).await?;
-            let value: serde_json::Value = serde_json::from_str(&json)?;
-            holds(json.contains(&world.namespace), "the JSON names the export", &value)?;
+            // The stream brings an export before the registry has it, and the command reads the registry.
+            eventually("the registry has the export", PROPAGATION, async || {
+                let table = cluster.controller().command(&["ledger", "show"]).await?;
+                for word in [&source.id, &other.id, &world.namespace] {
+                    holds(table.contains(word.as_str()), &format!("the table names {word}"), &table)?;
+                }
+                let json = cluster.controller().command(&["ledger", "show", "--output", "json"]).await?;
+                let value: serde_json::Value = serde_json::from_str(&json)?;
+                holds(json.contains(&world.namespace), "the JSON names the export", &value)
+            })
+            .await?;
         }
         Ok(())
     })
