@@ -379,8 +379,10 @@ impl Term {
         // cluster may have stored something newer since.
         let stored_already = !proposal.is_empty();
         wanted.accepted.extend(proposal);
-        // What came by stream applies first, and the record follows.
-        if let Some((streamed, due)) = self.stream.as_ref().map(Stream::record) {
+        // What came by stream applies first, and the record follows. A deposed leader would mark as known what its successor,
+        // which has read the record, does not know.
+        let speaks = self.writer.said().is_some();
+        if let Some((streamed, due)) = self.stream.as_ref().filter(|_| speaks).map(Stream::record) {
             if now.mono >= due || wanted != *record {
                 wanted.streamed = streamed;
             } else if wanted.streamed != streamed {

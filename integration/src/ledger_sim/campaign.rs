@@ -9,7 +9,7 @@ use super::{Report, run, scenario::Scenario};
 
 /// Runs `seeds` seeds of each scenario from `start` on, printing a table with a line for each; returns how to replay each
 /// failure.
-#[expect(clippy::print_stdout, reason = "the result of a campaign")]
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the result of a campaign")]
 pub fn campaign(scenarios: &[&Scenario], start: u64, seeds: u64) -> Vec<String> {
     let mut failures = Vec::new();
     println!(
@@ -19,9 +19,12 @@ pub fn campaign(scenarios: &[&Scenario], start: u64, seeds: u64) -> Vec<String> 
     for scenario in scenarios {
         let reports = run_seeds(scenario, start, seeds);
         println!("{}", row(scenario.name, &reports));
-        failures.extend(reports.into_iter().filter(|report| !report.violations.is_empty()));
+        for failure in reports.iter().filter(|report| !report.violations.is_empty()).map(describe) {
+            eprintln!("{failure}");
+            failures.push(failure);
+        }
     }
-    failures.iter().map(describe).collect()
+    failures
 }
 
 fn describe(report: &Report) -> String {

@@ -124,6 +124,10 @@ impl Sim {
             }
             self.delivered.insert(key, version.max(seen));
         }
+        // What a deposed leader sees is not what its cluster imports.
+        if self.clusters[reader].imported.get(id).is_some_and(|before| before.term > term) {
+            return;
+        }
         let uid = remote.uid.clone();
         let deposed = self.clusters[reader].procs.iter().any(|&other| self.procs[other].term_number > term);
         let imported = Imported { uid, epoch, said, term, deposed, version: Some(version), expired: false };

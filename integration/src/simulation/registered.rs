@@ -223,7 +223,10 @@ impl Registered {
                             || within(*until, DECIDED)
                             || within(*held, HANDOVER + HEARTBEAT + DECIDED + silent)
                     });
-                if !may && scenario.sees_claims() {
+                // Who has the name that its Kubernetes name implies waits for nobody of whom it has not heard.
+                let unheard = instance.owner == *target
+                    && first.is_some_and(|first| first.values().all(|first| now <= first.since + DECIDED));
+                if !may && !unheard && scenario.sees_claims() {
                     return Some(format!("{instance:?} in {}/{}; first were {first:?}", target.0, target.1));
                 }
             }
