@@ -36,13 +36,14 @@ impl Sim {
             if before.clusters.get(id).is_some_and(same_state) {
                 continue;
             }
+            let held = before.clusters.get(id).and_then(|old| old.state.as_ref());
             let id: Arc<str> = id.as_str().into();
             if remote.left {
                 self.check_left(proc, &id, remote);
             } else if remote.expired {
                 self.check_expired(proc, &id);
             } else if let Some(state) = &remote.state {
-                self.check_state(proc, &id, remote, state);
+                self.check_state(proc, &id, remote, state, held == Some(state));
             }
             // Anything else is not verified yet: nothing is touched (R8).
         }
@@ -69,7 +70,8 @@ impl Sim {
         self.clusters[cluster].procs.iter().any(|proc| stage(proc) == Some(Stage::Running))
     }
 
-    fn check_state(&mut self, proc: usize, id: &Arc<str>, remote: &Remote, state: &Arc<Map>) {
+    /// `held`: this process had the same state before, and only who says it is new.
+    fn check_state(&mut self, proc: usize, id: &Arc<str>, remote: &Remote, state: &Arc<Map>, held: bool) {
         let reader = self.procs[proc].cluster;
         let before = self.clusters[reader].imported.get(id).cloned();
         let epoch = remote.position.epoch.max(remote.version.map_or(0, |version| version.epoch));
@@ -91,6 +93,7 @@ impl Sim {
             && let Some(old) = before.version
             // The same state may be said by another leader as well.
             && version != old
+            && !held
             // A leader whose Lease was deleted goes on for some seconds, and what comes by stream is not stored first.
             && !(self.streams && before.term > term)
             && (said.epoch, version) < (before.said.epoch, old)
@@ -125,7 +128,8 @@ impl Sim {
             self.delivered.insert(key, version.max(seen));
         }
         // What a deposed leader sees is not what its cluster imports.
-        if self.clusters[reader].imported.get(id).is_some_and(|before| before.term > term) {
+        let newer = self.clusters[reader].imported.get(id).is_some_and(|before| before.term > term);
+        if newer && !self.holds(proc, 0.0) {
             return;
         }
         let uid = remote.uid.clone();
