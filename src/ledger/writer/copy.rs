@@ -14,6 +14,8 @@ pub(super) struct Copy {
     call: Option<CallId>,
     /// The last one that was sent, and when.
     sent: Option<(Arc<Head>, Duration)>,
+    /// Since when a head of this epoch is published.
+    published: Option<Duration>,
     /// When the own head was last missed where all heads are.
     missed: Option<Duration>,
 }
@@ -22,8 +24,13 @@ impl Writer {
     /// Whether a head of this epoch was there, in a read of all heads.
     pub(super) fn observe_copied(&mut self, now: Now, own: Option<&Arc<Head>>) {
         let there = own.is_some_and(|head| head.position.epoch >= self.epoch);
-        if !there && self.run.published.is_some() {
-            self.run.copy.missed = Some(now.mono);
+        let copy = &mut self.run.copy;
+        if self.run.published.is_some() {
+            let since = *copy.published.get_or_insert(now.mono);
+            // What was just written is not visible everywhere yet.
+            if !there && now.mono.saturating_sub(since) > self.timing.overdue {
+                copy.missed = Some(now.mono);
+            }
         }
     }
 
