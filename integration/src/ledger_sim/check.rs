@@ -16,7 +16,7 @@ use cloudmap_mcs::ledger::{
 use super::{
     Sim,
     registry::{Service, Value},
-    world::{Cluster, Imported, timing, version_of},
+    world::{Cluster, Imported, Proc, timing, version_of},
 };
 
 /// Seconds: the lag of replicas, the wait for a base, and then some.
@@ -126,11 +126,6 @@ impl Sim {
                 }
             }
             self.delivered.insert(key, version.max(seen));
-        }
-        // What a deposed leader sees is not what its cluster imports.
-        let newer = self.clusters[reader].imported.get(id).is_some_and(|before| before.term > term);
-        if newer && !self.holds(proc, 0.0) {
-            return;
         }
         let uid = remote.uid.clone();
         let deposed = self.clusters[reader].procs.iter().any(|&other| self.procs[other].term_number > term);
@@ -304,6 +299,20 @@ impl Sim {
     }
 
     /// Who does not have what.
+    /// The state of another cluster that a cluster shows: that of its leader. What a deposed one saw last does not stay.
+    fn shown(&self, reader: &Cluster, id: &str) -> Option<usize> {
+        let procs = reader.procs.iter().map(|&index| &self.procs[index]);
+        let running = |proc: &&Proc| proc.term.as_ref().is_some_and(|term| term.writer().stage() == Stage::Running);
+        let leader = procs.filter(running).max_by_key(|proc| proc.lease_until);
+        let remote = leader.and_then(|leader| leader.seen.clusters.iter().find(|(other, _)| other.as_str() == id));
+        match remote {
+            Some((_, remote)) if remote.left || remote.expired => None,
+            Some((_, Remote { uid, state: Some(state), .. })) => self.origin(uid, state),
+            // Nothing is touched before it is verified (R8).
+            _ => reader.imported.get(id).filter(|imported| !imported.expired)?.version,
+        }
+    }
+
     pub(super) fn disagreements(&self) -> Vec<String> {
         let mut found = Vec::new();
         let twins = self.clusters.iter().enumerate().filter(|(_, cluster)| cluster.twin);
@@ -322,8 +331,7 @@ impl Sim {
                 if reader.uid == writer.uid || reader.leaving || stopped(other) {
                     continue;
                 }
-                let imported = reader.imported.get(id);
-                let version = imported.filter(|imported| !imported.expired).and_then(|imported| imported.version);
+                let version = self.shown(reader, id);
                 let name = format!("{} of {id}", reader.uid);
                 if writer.leaving {
                     if version.is_some_and(|version| !writer.states[version].is_empty()) {
