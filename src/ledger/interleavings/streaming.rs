@@ -159,3 +159,19 @@ fn a_cluster_that_left_is_gone_whatever_it_said_by_stream() {
     assert!(green.remote("blue").unwrap().left);
     assert_eq!(green.applies("blue"), None);
 }
+
+#[test]
+fn a_deposed_leader_stores_nothing_of_what_it_hears() {
+    let mut world = World::default();
+    let [mut blue, mut green] = pair(&mut world, None);
+    let mut successor = elect(&mut world, "green", 2, None);
+    successor.desire(&mut world, &state(0..1, 1));
+    pass(&mut world, &mut [&mut successor], 2);
+    blue.hangs = is_head;
+    blue.desire(&mut world, &state(0..15, 2));
+    talk(&mut world, &mut blue, &mut green);
+    assert_eq!(green.applies("blue"), Some(state(0..15, 2)));
+    pass(&mut world, &mut [&mut green], 5);
+    // Its successor has read the record, and would not know of it.
+    assert!(world.records["uid-green"].0.streamed.is_empty());
+}

@@ -373,6 +373,21 @@ fn who_hides_the_head_of_a_cluster_does_not_mute_it() {
 }
 
 #[test]
+fn a_head_that_is_too_new_to_be_seen_is_copied_once() {
+    let mut world = World::default();
+    let [blue, mut green] = pair(&mut world);
+    drop(blue);
+    let mut blue = elect(&mut world, "blue", tofu([1]));
+    blue.desire(&mut world, &state(0..5, 1));
+    blue.sees = Some(world.discover());
+    pass(&mut world, &mut [&mut blue, &mut green], 8);
+    blue.sees = None;
+    pass(&mut world, &mut [&mut blue, &mut green], 100);
+    assert!(world.heads["blue"].position > at(2, 4));
+    assert_eq!(world.copies["blue"].position, at(2, 1));
+}
+
+#[test]
 fn who_hides_the_own_head_from_a_new_leader_does_not_let_it_begin_with_nothing() {
     let mut world = World::default();
     let [blue, mut green] = pair(&mut world);
