@@ -1,6 +1,6 @@
 //! The side effects of importing: brings the objects of one name to the planned state. Writes only what differs.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -22,6 +22,9 @@ use crate::{
     },
     model::{ClusterSetService, ServiceKey, ServiceType, Slice},
 };
+
+/// How long kube-proxy may take to learn of a new Service. A connection to its address before that hangs.
+const PROGRAMMED: Duration = Duration::from_secs(1);
 
 /// The objects of a name in the caches.
 #[derive(Debug, Clone, Default)]
@@ -279,6 +282,8 @@ async fn announce(
 ) -> Result<(), Error> {
     let derived = Some(&*there.derived.name).filter(|_| there.derived.serves(service.service_type));
     let mut object = service_import(key, derived, service, cluster_ips);
+    let age = |derived: &Service| now.as_second().saturating_sub(derived.created);
+    let young = !cluster_ips.is_empty() && there.derived.there.as_ref().is_none_or(|derived| age(derived) < 2);
     let there = there.import.as_deref().filter(|import| import.managed);
     let applied;
     let (uid, generation, status) = match there {
@@ -286,6 +291,10 @@ async fn announce(
             (import.uid.to_string(), import.generation, import.status.clone())
         }
         _ => {
+            if there.is_some() && young {
+                // Clients have the name already, and go to the new address at once.
+                tokio::time::sleep(PROGRAMMED).await;
+            }
             object.metadata.uid = there.map(|import| import.uid.to_string());
             applied = writer.apply_service_import(&object).await?;
             of_applied(applied)

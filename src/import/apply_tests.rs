@@ -454,10 +454,12 @@ async fn while_an_exporter_is_unknown_the_import_stays_as_it_is() {
     assert_eq!(scene.addresses(), 260);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_derived_service_with_another_name_takes_over_before_the_former_one_goes() {
     let mut scene = Scene::new();
+    let began = tokio::time::Instant::now();
     scene.reconcile().await.unwrap();
+    assert_eq!(began.elapsed(), Duration::ZERO, "nobody waits for the first one");
     scene.naming = "{name}-global".parse().unwrap();
     scene.cluster.fail_next(Cause::Invalid("no more addresses".to_owned()));
     scene.endpoints.truncate(10);
@@ -470,6 +472,7 @@ async fn a_derived_service_with_another_name_takes_over_before_the_former_one_go
     assert_eq!(scene.addresses(), 10);
 
     scene.reconcile().await.unwrap();
+    assert!(began.elapsed() >= PROGRAMMED, "clients go to the new address when kube-proxy knows it");
     assert_eq!(names(&scene), ["svc-global"]);
     let import = scene.cluster.import(&key()).unwrap();
     assert_eq!(import.metadata.annotations.unwrap()[names::ANNOTATION_DERIVED_SERVICE], "svc-global");

@@ -121,7 +121,7 @@ async fn instances_of_others_in_a_shared_service_are_never_touched() {
         world.imported(other, "orders").await?;
         for (replicas, instances) in [(1, 2), (2, 3), (1, 2)] {
             world.deploy(source, "orders", replicas).await?;
-            eventually("the pods are instances beside the task", PROPAGATION, async || {
+            eventually("the pods are instances beside the task", NAMES, async || {
                 let now = world.registry()?.discover(&world.namespace, "orders").await?;
                 holds(now.len() == instances, &format!("there are {instances} instances"), &now)
             })
