@@ -282,8 +282,9 @@ async fn announce(
 ) -> Result<(), Error> {
     let derived = Some(&*there.derived.name).filter(|_| there.derived.serves(service.service_type));
     let mut object = service_import(key, derived, service, cluster_ips);
-    let age = |derived: &Service| now.as_second().saturating_sub(derived.created);
-    let young = !cluster_ips.is_empty() && there.derived.there.as_ref().is_none_or(|derived| age(derived) < 2);
+    // Dates of creation have whole seconds.
+    let is_young = |derived: &Arc<Service>| now.as_second() <= derived.created + PROGRAMMED.as_secs().cast_signed();
+    let young = !cluster_ips.is_empty() && there.derived.there.as_ref().is_none_or(is_young);
     let there = there.import.as_deref().filter(|import| import.managed);
     let applied;
     let (uid, generation, status) = match there {

@@ -7,8 +7,8 @@ use std::{
 
 use super::{Report, run, scenario::Scenario};
 
-/// Runs `seeds` seeds of each scenario from `start` on, printing a table with a line for each; returns how to replay each
-/// failure.
+/// Runs `seeds` seeds of each scenario from `start` on, printing a table with a line for each, and each failure; returns
+/// the failures, with how to replay them.
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the result of a campaign")]
 pub fn campaign(scenarios: &[&Scenario], start: u64, seeds: u64) -> Vec<String> {
     let mut failures = Vec::new();
