@@ -31,7 +31,7 @@ struct Entry {
     version: Version,
     /// The state; `None` after a restart: this cluster applied it, and does not know it any more.
     state: Option<(Summary, Arc<Map>)>,
-    /// Since when nobody is there who streamed it, the head at that time, and how often it advanced since.
+    /// Since when neither who streamed it nor a later leader is there, the newest head, and how often there was another one.
     cut: Option<(Duration, Position, u32)>,
 }
 
@@ -69,14 +69,16 @@ impl Ahead {
         self.clusters.insert(cluster.clone(), entry);
     }
 
-    /// Forgets what the ledger has as well, or what does not count any more. `speaks` says whose leaders are connected.
+    /// Forgets what the ledger has as well, or what does not count any more. `speaker` is the epoch and the random number of
+    /// the leader that a cluster is heard from.
     pub(super) fn settle(
         &mut self,
         now: Duration,
         escape: Duration,
         contacts: &BTreeMap<Arc<str>, Contact>,
-        speaks: impl Fn(&str) -> bool,
+        speaker: impl Fn(&str) -> Option<(u64, u64)>,
     ) {
+        let term = |version: Version| (version.epoch, version.nonce);
         self.clusters.retain(|cluster, entry| {
             // It is not known yet after a restart.
             let Some(contact) = contacts.get(cluster) else { return true };
@@ -86,23 +88,22 @@ impl Ahead {
             if contact.summary.is_some_and(|ledger| !ledger.version.is_before(entry.version)) {
                 return false;
             }
-            if speaks(cluster) {
+            let (speaker, streamed) = (speaker(cluster), term(entry.version));
+            if speaker.is_some_and(|speaker| speaker == streamed || speaker.0 > streamed.0) {
                 entry.cut = None;
                 return true;
             }
             // The first head that is read is later than the record, and shows nothing.
             let Some(said) = contact.head else { return true };
+            // Positions go back where R3 does.
             let (since, position, advances) = entry.cut.get_or_insert((now, contact.position, 0));
-            if contact.position > *position {
+            if contact.position != *position {
                 (*position, *advances) = (contact.position, *advances + 1);
             }
             // The record of that cluster was lost, and its leaders began again below.
-            let term = |version: Version| (version.epoch, version.nonce);
-            let other = term(said) != term(entry.version) && said.is_before(entry.version);
-            !(other
-                && contact.position.epoch < entry.version.epoch
-                && *advances >= ADVANCES
-                && now.saturating_sub(*since) > escape)
+            let other = term(said) != streamed && said.is_before(entry.version);
+            let below = speaker.is_some() || contact.position.epoch < entry.version.epoch;
+            !(other && below && *advances >= ADVANCES && now.saturating_sub(*since) > escape)
         });
     }
 

@@ -276,7 +276,11 @@ impl Stream {
             self.distrusted.insert(cluster, now + DISTRUST);
             self.close(now, id, "the ledger has another state of this version");
         }
-        self.ahead.settle(now, self.timing.escape, contacts, |cluster| self.following.contains_key(cluster));
+        let speaker = |cluster: &str| {
+            let peer = self.sessions.get(&self.following.get(cluster)?.0)?.peer.as_ref()?;
+            Some((peer.epoch, peer.nonce))
+        };
+        self.ahead.settle(now, self.timing.escape, contacts, speaker);
         if let Some(said) = said {
             self.dial(now, contacts);
             self.speak(now, said);

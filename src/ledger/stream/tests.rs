@@ -344,6 +344,32 @@ fn where_the_record_of_a_cluster_was_lost_its_lower_epochs_count_in_the_end() {
     assert_eq!(green.shows("blue"), None);
 }
 
+/// Two leaders at once: the later one is gone, and the ledger went back to the other one (R3), which goes on and says so.
+#[test]
+fn what_a_leader_said_whose_record_was_lost_goes_although_an_earlier_one_is_connected() {
+    let (mut blue, mut green) = pair();
+    blue.desire(state(0..5, 1));
+    talk(1, &mut blue, &mut green);
+    green.stream.closed(green.now, SessionId(1));
+    // Its only head repeats what the one before said.
+    let before = Version { epoch: 2, nonce: 2, n: 4 };
+    green.contacts.get_mut("blue").unwrap().head = Some(before);
+    green.advance();
+    green.wait(Duration::from_secs(50));
+    green.stream.restore(green.now, None, &BTreeMap::new());
+    let mut blue = Side { now: green.now, ..Side::new("blue", 2, [contact("green", 2, 5)]) };
+    blue.desire(state(0..5, 2));
+    green.contacts.get_mut("blue").unwrap().position = Position { epoch: 2, seq: 9 };
+    blue.open(2, 2, Some("green"));
+    green.open(2, 1, None);
+    talk(2, &mut blue, &mut green);
+    assert_eq!(green.shows("blue"), Some(state(0..5, 1)), "one head is not enough");
+    green.contacts.get_mut("blue").unwrap().position.seq = 10;
+    green.advance();
+    green.advance();
+    assert_eq!(green.shows("blue"), Some(state(0..5, 2)));
+}
+
 /// Of a former leader, whose operations hung: the first head after a restart is later than the record, and the next one landed
 /// late.
 #[test]
