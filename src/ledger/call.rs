@@ -134,11 +134,11 @@ pub struct Pages {
 /// The outcome of a call.
 #[derive(Debug, Clone)]
 pub enum Outcome {
-    /// The service is ours. If this call `created` it, nothing can be in it. `shards` is the number of own services.
+    /// The service is ours. If this call `created` it, nothing can be in it.
     Claimed {
         /// Whether this call created it.
         created: bool,
-        /// Number of own services.
+        /// One more than the shard of the last own service.
         shards: u32,
     },
     /// The service belongs to another cluster.

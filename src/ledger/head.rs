@@ -33,7 +33,7 @@ const MAX_EPOCH: u64 = 1 << 62;
 /// Addresses of a leader that are looked at: two of each family.
 pub const MAX_ADDRESSES: usize = 4;
 /// More shards than this are malformed: 64 shards are 25,600 live pages.
-pub(super) const MAX_SHARDS: u32 = 64;
+pub const MAX_SHARDS: u32 = 64;
 
 /// The pages of a state: a tree, and the runs of changes that were appended to it. Equal roots are equal states.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cloudmap_mcs::ledger::{
     call::{Call, CallId, Failure, Outcome, Pages},
-    head::{Head, RootRun},
+    head::{Head, MAX_SHARDS, RootRun},
     trust::{Announced, COPY_INSTANCE, KEY_INSTANCE},
     writer::Heads,
 };
@@ -112,10 +112,11 @@ impl Sim {
                     let pages: Vec<_> = head.root.pages.iter().chain(runs).map(|page| page.id.to_string()).collect();
                     let delta = head.delta.changes().len();
                     format!(
-                        "{} says {} {} {:?} {pages:?} + {delta}",
+                        "{} says {} {} (state {}) {:?} {pages:?} + {delta}",
                         s.name(caller.proc),
                         head.cluster,
                         head.position,
+                        head.summary.version,
                         head.presence
                     )
                 });
@@ -150,7 +151,7 @@ impl Sim {
         let exists = |shard: &u32| {
             self.registry.services.contains_key(&Service::Exports { cluster: own.clone(), shard: *shard })
         };
-        let shards = (0..u32::MAX).take_while(exists).count() as u32;
+        let shards = (0..MAX_SHARDS).filter(exists).max().map_or(0, |last| last + 1);
         let outcome = if owner == *uid {
             Outcome::Claimed { created, shards }
         } else {
@@ -164,6 +165,9 @@ impl Sim {
             return failed("throttled", false);
         }
         let service = Service::Exports { cluster: cluster.clone(), shard };
+        if !self.registry.services.contains_key(&service) {
+            return Outcome::Absent;
+        }
         let rows = self.registry.discover(self.now, &mut self.rng, &service);
         let mut pages: Vec<_> = rows
             .into_iter()

@@ -23,7 +23,7 @@ use crate::{
     ledger::{
         CLUSTERS, OWNER,
         call::{Failure, Outcome, Pages},
-        head::Head,
+        head::{Head, MAX_SHARDS},
         namespace_name,
         page::StoredPage,
         service_name, tags,
@@ -237,8 +237,8 @@ impl Registry {
         self.owned.lock().await.insert(id);
         let names = self.services.lock().await;
         let exists = |shard: &u32| names.contains_key(&service_name(cluster.as_str(), *shard));
-        let shards = (0..u32::MAX).take_while(exists).count() as u32;
-        Ok(Outcome::Claimed { created, shards: shards.max(shard + 1) })
+        let last = (0..MAX_SHARDS).rev().find(exists).unwrap_or_default();
+        Ok(Outcome::Claimed { created, shards: last.max(shard) + 1 })
     }
 
     /// Whether an own exports service belongs to another cluster: somebody may have purged it, and another cluster may

@@ -119,3 +119,40 @@ fn pages_that_are_seen_are_written_whatever_becomes_of_their_operations() {
         "each is written once"
     );
 }
+
+/// Five of eight services, and a head that says that there are eight.
+#[test]
+fn a_leader_that_ended_while_it_claimed_services_leaves_a_ledger_that_can_be_written() {
+    let roomy = || Limits { live_pages: 2, ..limits() };
+    let mut world = World::default();
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", roomy(), None);
+    leader.hangs = |call| matches!(call, Call::Claim { shard: 5.. });
+    for value in 0..8 {
+        leader.desire(&mut world, &state(0..100, value));
+        pass(&mut world, &mut [&mut leader], 60);
+    }
+    assert_eq!((world.heads["blue"].root.shards, world.creators.len()), (8, 5));
+    drop(leader);
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", roomy(), None);
+    for value in 8..16 {
+        leader.desire(&mut world, &state(0..100, value));
+        pass(&mut world, &mut [&mut leader], 60);
+    }
+    assert_eq!(world.read("blue"), Some(Map::clone(&state(0..100, 15))));
+}
+
+/// A leader that wrote nothing but pages there before it ended.
+#[test]
+fn pages_in_services_beyond_those_that_the_head_says_are_collected() {
+    let mut world = World::default();
+    drop(with_pages(&mut world, "blue", 15));
+    let (_, page) = world.pages[&("blue".into(), 0)].first_key_value().unwrap();
+    let id = PageId { flush: "1-99-deadbeef".into(), ..page.id.clone() };
+    let page = Arc::new(StoredPage { id: id.clone(), ..StoredPage::clone(page) });
+    world.creators.insert(("blue".into(), 6), "uid-blue".into());
+    world.pages.insert(("blue".into(), 6), BTreeMap::from([(id.clone(), page)]));
+    let mut leader = Process::elect(&mut world, "blue");
+    pass(&mut world, &mut [&mut leader], 300);
+    let mut pages = world.pages.values().flat_map(BTreeMap::keys);
+    assert!(pages.all(|page| page.flush != id.flush));
+}

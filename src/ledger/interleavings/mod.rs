@@ -108,7 +108,8 @@ impl World {
                 if owner != uid {
                     return Outcome::Taken { owner: owner.to_string() };
                 }
-                let shards = self.creators.keys().filter(|(cluster, _)| *cluster == own).count() as u32;
+                let own = self.creators.keys().filter(|(cluster, _)| *cluster == own);
+                let shards = own.map(|(_, shard)| shard + 1).max().unwrap_or_default();
                 Outcome::Claimed { created, shards }
             }
             Call::ConfirmLease => Outcome::Lease { held: self.leases.get(&home) == Some(&by.number) },
@@ -124,6 +125,9 @@ impl World {
                 let version = version.unwrap_or_default() + 1;
                 self.records.insert(home, (record, version));
                 Outcome::Stored { version: Some(version.to_string()) }
+            }
+            Call::ReadPages { cluster, shard, .. } if !self.creators.contains_key(&(cluster.clone(), shard)) => {
+                Outcome::Absent
             }
             Call::ReadPages { cluster, shard, flush } => {
                 let rows = self.pages.get(&(cluster, shard)).into_iter().flatten();
@@ -141,6 +145,7 @@ impl World {
                 if self.hides_new_pages {
                     self.hidden.insert(page.id.clone());
                 }
+                self.creators.entry((own.clone(), shard)).or_insert(uid);
                 self.pages.entry((own, shard)).or_default().insert(page.id.clone(), page);
                 Outcome::Done
             }

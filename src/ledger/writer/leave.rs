@@ -10,7 +10,7 @@ use crate::cluster::record::Position;
 use crate::ledger::{
     call::{Call, CallId, Outbox, Outcome},
     hash::Summary,
-    head::{Head, Presence, Root},
+    head::{Head, MAX_SHARDS, Presence, Root},
     limits::Timing,
 };
 
@@ -213,7 +213,7 @@ impl Writer {
                 former.watched = None;
                 let left_for = now.mono.saturating_sub(*former.left_since.get_or_insert(now.mono));
                 if left_for > self.timing.garbage && !former.bare {
-                    former.sweep.advance(now.mono, &self.timing, id, head.root.shards, out);
+                    former.sweep.advance(now.mono, &self.timing, id, MAX_SHARDS, out);
                 }
                 let clean = former.bare || former.sweep.clean >= CLEAN_READS;
                 let free = former.call.is_none() && now.mono >= former.next;
