@@ -171,13 +171,14 @@ impl Writer {
 
     fn grown(&mut self, now: Now, outcome: &Outcome) {
         match outcome {
-            Outcome::Claimed { created, .. } => {
-                if *created {
+            Outcome::Claimed { created, shards } => {
+                // An audit may have found further ones meanwhile.
+                if *created && *shards == self.shards + 1 {
                     self.run.garbage.created(self.shards, now.mono);
                 } else {
                     self.run.garbage.expect(now.mono);
                 }
-                self.shards += 1;
+                self.shards = self.shards.max(*shards);
             }
             Outcome::Taken { owner } => {
                 let service = crate::ledger::service_name(&self.me.cluster, self.shards);
