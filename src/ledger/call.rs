@@ -165,10 +165,8 @@ pub enum Outcome {
     },
     /// Another process changed the record in the meantime.
     Conflict,
-    /// The pages that were read.
+    /// The pages that were read; none if the service does not exist.
     Pages(Arc<Pages>),
-    /// The service whose pages should be read does not exist.
-    Absent,
     /// The write took effect in the control plane.
     Done,
     /// The creator; `None` if there is no such service, or it has no creator.

@@ -89,11 +89,10 @@ impl Fetch {
         self.advance(out)
     }
 
-    /// Takes the outcome of the awaited read. A service that does not exist has no pages.
+    /// Takes the outcome of the awaited read.
     pub(super) fn on_outcome(&mut self, outcome: &Outcome, out: &mut Outbox) -> Progress {
         match outcome {
             Outcome::Pages(pages) => self.on_pages(Some(pages), out),
-            Outcome::Absent => self.on_pages(Some(&Pages::default()), out),
             _ => self.on_pages(None, out),
         }
     }

@@ -147,7 +147,7 @@ async fn read(registry: &Registry, clusterset: &ClusterSetId, head: &Arc<Head>, 
     while let Progress::Waiting = progress {
         let Some((_, Call::ReadPages { cluster, shard, flush })) = out.calls.pop() else { break };
         let pages = match registry.read_pages(&cluster, shard, flush.as_deref()).await {
-            Ok(pages) => Some(pages.unwrap_or_default()),
+            Ok(pages) => Some(pages),
             Err(failure) => {
                 view.problems.push(failure.message);
                 None

@@ -151,7 +151,7 @@ impl Sim {
         let exists = |shard: &u32| {
             self.registry.services.contains_key(&Service::Exports { cluster: own.clone(), shard: *shard })
         };
-        let shards = (0..MAX_SHARDS).filter(exists).max().map_or(0, |last| last + 1);
+        let shards = (0..MAX_SHARDS).rev().find(exists).map_or(0, |last| last + 1);
         let outcome = if owner == *uid {
             Outcome::Claimed { created, shards }
         } else {
@@ -165,9 +165,6 @@ impl Sim {
             return failed("throttled", false);
         }
         let service = Service::Exports { cluster: cluster.clone(), shard };
-        if !self.registry.services.contains_key(&service) {
-            return Outcome::Absent;
-        }
         let rows = self.registry.discover(self.now, &mut self.rng, &service);
         let mut pages: Vec<_> = rows
             .into_iter()

@@ -454,7 +454,7 @@ impl Ports {
             Call::Claim { shard } => self.registry.claim(shard).await,
             Call::ReadPages { cluster, shard, flush } => {
                 let read = self.registry.read_pages(&cluster, shard, flush.as_deref()).await;
-                read.map(|pages| pages.map_or(Outcome::Absent, |pages| Outcome::Pages(Arc::new(pages))))
+                read.map(|pages| Outcome::Pages(Arc::new(pages)))
             }
             Call::PutHead { head } => self.registry.put_head(&head).await,
             Call::PutPage { shard, page } => self.registry.put_page(shard, &page).await,

@@ -286,21 +286,22 @@ impl Registry {
         Ok(Some(heads))
     }
 
-    /// The pages of a shard; `None` if the service does not exist.
+    /// The pages of a shard. A service that does not exist has none: a leader may have ended while it claimed services, and a
+    /// service comes with its first page.
     pub(in crate::ledger) async fn read_pages(
         &self,
         cluster: &str,
         shard: u32,
         flush: Option<&str>,
-    ) -> Result<Option<Pages>, Failure> {
+    ) -> Result<Pages, Failure> {
         let namespace = self.known_namespace().await?;
         let query = flush.map(|flush| ("f".to_owned(), flush.to_owned())).into_iter().collect();
         let discovery = match self.discover(&namespace.http_name, &service_name(cluster, shard), &query).await {
-            Err(Error { kind: ErrorKind::NotFound, .. }) => return Ok(None),
+            Err(Error { kind: ErrorKind::NotFound, .. }) => return Ok(Pages::default()),
             discovery => discovery?,
         };
         let pages = discovery.instances.iter().filter_map(|instance| StoredPage::from_instance(instance).ok());
-        Ok(Some(Pages { pages: pages.map(Arc::new).collect(), truncated: discovery.truncated }))
+        Ok(Pages { pages: pages.map(Arc::new).collect(), truncated: discovery.truncated })
     }
 
     async fn discover(

@@ -423,3 +423,18 @@ async fn nothing_remains_of_an_id_that_this_cluster_had_before() {
     assert!(!registry.instances.contains_key(&(heads.clone(), "blue".into())));
     assert!(registry.instances.contains_key(&(heads, "navy".into())));
 }
+
+#[tokio::test]
+async fn services_that_nobody_made_yet_are_empty_and_the_last_one_counts() {
+    let cloudmap = Fake::new();
+    let namespace = cloudmap.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+    for name in ["exports-0.blue", "exports-5.blue"] {
+        cloudmap.registry().add_service(&namespace, name, "uid-blue", "");
+    }
+    let set = "prod".parse().unwrap();
+    let registry = Registry::new(Arc::new(cloudmap), &set).owned_by(&"blue".parse().unwrap(), "uid-blue");
+    let claimed = registry.claim(0).await.unwrap();
+    assert!(matches!(claimed, Outcome::Claimed { created: false, shards: 6 }), "{claimed:?}");
+    let read = registry.read_pages("blue", 3, None).await.unwrap();
+    assert!(read.pages.is_empty() && !read.truncated);
+}

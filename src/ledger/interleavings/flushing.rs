@@ -156,3 +156,23 @@ fn pages_in_services_beyond_those_that_the_head_says_are_collected() {
     let mut pages = world.pages.values().flat_map(BTreeMap::keys);
     assert!(pages.all(|page| page.flush != id.flush));
 }
+
+/// The audit finds services of a former leader while one is being claimed that comes before them.
+#[test]
+fn a_ledger_has_no_more_services_than_there_are_whatever_finds_them_first() {
+    let mut world = World::default();
+    let roomy = Limits { live_pages: 2, ..limits() };
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", roomy, None);
+    leader.hangs = |call| matches!(call, Call::Claim { shard: 1.. });
+    leader.desire(&mut world, &state(0..100, 1));
+    pass(&mut world, &mut [&mut leader], 60);
+    assert_eq!(leader.hanging.len(), 1);
+    world.creators.insert(("blue".into(), 63), "uid-blue".into());
+    pass(&mut world, &mut [&mut leader], 400);
+    assert_eq!(leader.term.writer().figures().shards, 64);
+    leader.let_go(&mut world);
+    leader.desire(&mut world, &state(0..100, 2));
+    pass(&mut world, &mut [&mut leader], 120);
+    assert_eq!(leader.term.writer().figures().shards, 64);
+    assert_eq!(world.read("blue"), Some(Map::clone(&state(0..100, 2))));
+}

@@ -126,9 +126,6 @@ impl World {
                 self.records.insert(home, (record, version));
                 Outcome::Stored { version: Some(version.to_string()) }
             }
-            Call::ReadPages { cluster, shard, .. } if !self.creators.contains_key(&(cluster.clone(), shard)) => {
-                Outcome::Absent
-            }
             Call::ReadPages { cluster, shard, flush } => {
                 let rows = self.pages.get(&(cluster, shard)).into_iter().flatten();
                 let asked = |id: &PageId| flush.as_ref().is_none_or(|flush| *flush == id.flush);

@@ -34,7 +34,7 @@ impl Writer {
         if now.mono < audit.next || audit.fetch.is_some() {
             return;
         }
-        // A former leader may have claimed services that this one does not know: nobody else collects what is in them.
+        // A former leader may have claimed services that this one does not know.
         audit.count = Some(out.call(Call::Claim { shard: 0 }));
         let mut fetch = Fetch::new(self.me.cluster.clone(), head.root.clone(), Cache::default());
         let progress = fetch.advance(out);
@@ -45,11 +45,8 @@ impl Writer {
 
     pub(super) fn audit_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
         if self.run.audit.count.take_if(|count| *count == id).is_some() {
-            if let Outcome::Claimed { shards, .. } = outcome
-                && *shards > self.shards
-            {
-                self.shards = *shards;
-                self.run.garbage.expect(now.mono);
+            if let Outcome::Claimed { shards, .. } = outcome {
+                self.learn_of(now, *shards);
             }
             return true;
         }

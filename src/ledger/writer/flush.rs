@@ -171,15 +171,11 @@ impl Writer {
 
     fn grown(&mut self, now: Now, outcome: &Outcome) {
         match outcome {
-            Outcome::Claimed { created, shards } => {
-                // An audit may have found further ones meanwhile.
-                if *created && *shards == self.shards + 1 {
-                    self.run.garbage.created(self.shards, now.mono);
-                } else {
-                    self.run.garbage.expect(now.mono);
-                }
-                self.shards = self.shards.max(*shards);
+            Outcome::Claimed { created: true, shards } if *shards == self.shards + 1 => {
+                self.run.garbage.created(self.shards, now.mono);
+                self.shards = *shards;
             }
+            Outcome::Claimed { shards, .. } => self.learn_of(now, *shards),
             Outcome::Taken { owner } => {
                 let service = crate::ledger::service_name(&self.me.cluster, self.shards);
                 self.error = Some(format!("the service {service} belongs to {owner}"));
@@ -189,6 +185,14 @@ impl Writer {
                 self.note(outcome);
                 self.run.growth.retry_at = now.mono + self.timing.retry_max;
             }
+        }
+    }
+
+    /// All own services are below `shards`. Nobody else collects what former leaders wrote into those unknown so far.
+    pub(super) fn learn_of(&mut self, now: Now, shards: u32) {
+        if shards > self.shards {
+            self.shards = shards;
+            self.run.garbage.expect(now.mono);
         }
     }
 

@@ -121,14 +121,8 @@ impl Writer {
         }
         let Some(round) = &mut garbage.round else { return false };
         let Some(shard) = round.calls.remove(&id) else { return false };
-        let pages = match outcome {
-            Outcome::Pages(pages) => Some(pages.clone()),
-            // A former leader may have ended while it claimed services. It comes with its first page.
-            Outcome::Absent => Some(Arc::default()),
-            _ => None,
-        };
-        if let Some(pages) = pages {
-            round.listed.insert(shard, pages);
+        if let Outcome::Pages(pages) = outcome {
+            round.listed.insert(shard, pages.clone());
             if round.calls.is_empty() {
                 let listed = std::mem::take(&mut round.listed);
                 garbage.round = None;

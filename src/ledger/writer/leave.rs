@@ -101,8 +101,6 @@ impl Sweep {
                     self.deletions.push(out.call(Call::DeletePage { cluster: cluster.clone(), shard, page }));
                 }
             }
-            // Somebody purged it.
-            Outcome::Absent => {}
             _ => self.failed = true,
         }
         if self.lists.is_empty() && !self.failed {
