@@ -33,7 +33,7 @@ async fn pods_are_instances_with_the_attributes_that_ecs_uses() {
         let has = |instances: &Instances, attribute: &str| -> BTreeSet<String> {
             instances.values().filter_map(|attributes| attributes.get(attribute).cloned()).collect()
         };
-        eventually("each pod is one instance", PROPAGATION, async || {
+        eventually("each pod is one instance", NAMES, async || {
             let instances = world.registry()?.discover(&world.namespace, "web").await?;
             holds(instances.len() == 2, "there are two instances", &instances)?;
             holds(
