@@ -226,7 +226,8 @@ impl Sim {
         }
         imported.expired = true;
         let (lease, heartbeat) = (timing().lease.as_secs_f64(), timing().heartbeat.as_secs_f64());
-        let silence = timing().silence().as_secs_f64();
+        // It is heard later than it comes, by different times.
+        let silence = timing().silence().as_secs_f64() + self.scenario.lag;
         let (now, from) = (self.seconds(), (self.seconds() - 3.0 * lease).max(0.0));
         let mut commits = vec![from];
         commits.extend(self.registry.head_commits.get(id).into_iter().flatten().copied().filter(|at| *at > from));

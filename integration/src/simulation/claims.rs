@@ -149,7 +149,7 @@ pub(crate) struct Instance {
 #[derive(Debug, Default)]
 pub(crate) struct Place {
     /// The group that it was made for; `None`: people made it, or others.
-    made_for: Option<String>,
+    pub(crate) made_for: Option<String>,
     of_external_dns: bool,
     pub(crate) instances: BTreeSet<Instance>,
 }

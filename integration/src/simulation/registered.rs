@@ -28,6 +28,9 @@ const HEARTBEAT: Duration = Duration::from_secs(20);
 /// How long one has to be the first of the claimants to have the name: the default of `--claim-delay`, as far as it is seen.
 const HOLDS: Duration = Duration::from_secs(8);
 
+/// A cluster looks only this often whether a service of others is there no more.
+const REFUSED_AGAIN: Duration = Duration::from_mins(5);
+
 /// A want of users: index of the cluster, its [`Cluster::group`], the target, the Kubernetes name, and whether it is exported.
 type Want = (usize, String, Name, Name, bool);
 
@@ -68,6 +71,8 @@ pub(crate) struct Registered {
     /// When a cluster, by the ledger's namespace and its UID, was the only one in its ClusterSet last.
     sole: BTreeMap<(String, String), Duration>,
     there: Instances,
+    /// When a target's Cloud Map service was there last that was made for a group.
+    made_for: BTreeMap<(Name, String), Duration>,
     /// Since when a target has instances of several Kubernetes names.
     mixed: BTreeMap<Name, Duration>,
 }
@@ -86,7 +91,12 @@ impl Registered {
         self.note_wants(&claims, now);
         let read = world.registry.with(|cloudmap, _| self.ledgers.read(cloudmap).map(|()| places(cloudmap)));
         let there: Instances = match read {
-            Ok(places) => places.into_iter().map(|(target, place)| (target, place.instances)).collect(),
+            Ok(places) => {
+                let made_for =
+                    places.iter().filter_map(|(target, place)| Some((target.clone(), place.made_for.clone()?)));
+                self.made_for.extend(made_for.map(|made_for| (made_for, now)));
+                places.into_iter().map(|(target, place)| (target, place.instances)).collect()
+            }
             Err(_) if torn => return None,
             Err(why) => return Some(("every head can be read", why)),
         };
@@ -294,7 +304,12 @@ impl Registered {
             let living: Vec<_> = former.iter().filter(lives).collect();
             let uncontested = candidates.len() == 1 && living.iter().all(|it| candidates.contains_key(&it.owner));
             let meddled = world.meddled.get(target).is_some_and(|at| now <= *at + NEWS);
+            // Another cluster may be the first one to look again.
+            let of_others = |((of, made_for), at): (&(Name, String), &Duration)| {
+                of == target && *made_for != group && now <= *at + REFUSED_AGAIN + DECIDED
+            };
             if !meddled
+                && !self.made_for.iter().any(of_others)
                 && !living.is_empty()
                 && !candidates.is_empty()
                 && candidates.keys().all(|owner| ready(owner))
