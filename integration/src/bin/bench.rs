@@ -85,7 +85,8 @@ impl FromStr for MemberArgument {
 #[tokio::main]
 #[expect(clippy::print_stdout, reason = "the figures are the output of the program")]
 async fn main() -> anyhow::Result<std::process::ExitCode> {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "bench=info,cloudmap_mcs_integration=info".into());
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| "bench=info,cloudmap_mcs_integration=info".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let arguments = Arguments::parse();
     let plan = Plan {

@@ -38,7 +38,7 @@ use tokio::{
 
 use self::{
     check::Checks,
-    registered::{REPAIR, Registered},
+    registered::{REFUSED_AGAIN, REPAIR, Registered},
     scenario::{Kind, Scenario},
     schedule::{Running, Step},
     trace::Trace,
@@ -62,8 +62,8 @@ const DEPARTURE: Duration = Duration::from_mins(15);
 const SETTLING: Duration = Duration::from_mins(3);
 /// After the last of it, the time in which nothing is written.
 const QUIET: Duration = Duration::from_mins(2);
-/// Who was refused a service looks every five minutes whether its owner has deleted it meanwhile.
-const LOOKS_AGAIN: Duration = Duration::from_mins(6);
+/// From when a service of others is gone until whoever was refused it has registered there.
+const LOOKS_AGAIN: Duration = REFUSED_AGAIN.saturating_add(Duration::from_mins(1));
 /// A queue is not empty while something that is looked at now and then has its turn.
 const BOUNDED: Duration = Duration::from_mins(1);
 

@@ -28,8 +28,8 @@ const HEARTBEAT: Duration = Duration::from_secs(20);
 /// How long one has to be the first of the claimants to have the name: the default of `--claim-delay`, as far as it is seen.
 const HOLDS: Duration = Duration::from_secs(8);
 
-/// A cluster looks only this often whether a service of others is there no more.
-const REFUSED_AGAIN: Duration = Duration::from_mins(5);
+/// Who was refused a service looks this often whether its owner has deleted it meanwhile.
+pub(crate) const REFUSED_AGAIN: Duration = Duration::from_mins(5);
 
 /// A want of users: index of the cluster, its [`Cluster::group`], the target, the Kubernetes name, and whether it is exported.
 type Want = (usize, String, Name, Name, bool);
