@@ -6,8 +6,8 @@
 //! - A new claim to a *named* target must have been visible in the ledger for a while, with no older one, and every
 //!   live cluster must be readable. This costs time, so it is required only if two names can want one target. It is not
 //!   required for the target that the Kubernetes name implies (others who want it name it, and wait), if the same name
-//!   has had the target in another cluster for that while, or for a cluster that has been the only one of its ClusterSet
-//!   for that while: two that come at the same time take themselves for the only one.
+//!   has had the target in another cluster for that while, or for a cluster that has been the only one of its ClusterSet,
+//!   and a member of it, for that while: two that come, or come back, at the same time take themselves for the only one.
 //! - An export that loses a target, or moves away from it while another name waits for it, keeps its live endpoints
 //!   there for twice that time: once for the successor's own wait, and once for the successor to see the release and to
 //!   register. A successor in another cluster must have been heard of for that long: nobody knows whether a silent
@@ -101,7 +101,7 @@ pub(super) struct Claims {
     /// Whether this cluster is in no ClusterSet: there are no others, and there is nothing to read.
     standalone: bool,
     readings: Readings,
-    /// Since when no other cluster is in the ClusterSet; `None` if one is.
+    /// Since when this is the only cluster in the ClusterSet, as others see it, too; `None` if there is another one.
     sole_since: Option<Duration>,
     /// Whether every live cluster is readable.
     verified: bool,
@@ -194,6 +194,13 @@ impl Claims {
         let before = (self.sole_since, self.verified);
         (self.sole_since, self.verified) = (sole.then(|| self.sole_since.unwrap_or(now)), verified);
         before != (self.sole_since, verified)
+    }
+
+    /// Other clusters see this one from now on. Those that came earlier may take themselves for the only one.
+    pub(super) fn seen(&mut self, now: Duration) {
+        if let Some(since) = &mut self.sole_since {
+            *since = now;
+        }
     }
 
     /// Since when nobody else can have a claim that is not known yet.

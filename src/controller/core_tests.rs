@@ -215,6 +215,25 @@ fn a_named_target_is_registered_when_its_claim_was_on_record_and_visible_for_lon
 }
 
 #[test]
+fn who_comes_back_after_it_left_is_the_only_cluster_from_then_on() {
+    let mut bench = Bench::member();
+    let hear = |bench: &mut Bench, leaving, reads, now| {
+        let status = Status { stage: Stage::Running, leaving, reads, ..Status::default() };
+        bench.core.handle(Input::Ledger(Arc::new(status)), now);
+    };
+    hear(&mut bench, true, 1, at(1));
+    hear(&mut bench, false, 2, at(60));
+    bench.export("web", &[("cloudmap-mcs/service", "www")]);
+    let target = Target { namespace: "shop".into(), service: "www".into() };
+    let map = published(&bench.observe(at(60)));
+    bench.core.handle(Input::Published(map.clone()), at(61));
+    let desired = registered(&bench.core.handle(Input::ReadBack(map), at(62)));
+    assert!(desired.is_none_or(|desired| !desired[&target].active), "others may come at the same time");
+    let desired = registered(&bench.core.handle(Input::Tick, at(70))).unwrap();
+    assert!(desired[&target].active, "nobody came");
+}
+
+#[test]
 fn an_annotated_service_of_a_cluster_in_no_clusterset_is_registered_when_its_record_is_kept() {
     let mut bench = Bench::new(Mode::Standalone);
     bench.observe(at(0));

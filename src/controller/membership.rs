@@ -44,6 +44,9 @@ impl Core {
         } else {
             info!(?membership, "membership changed");
         }
+        if !matches!(self.knowledge.membership(), Membership::Member { .. }) {
+            self.claims.seen(now.mono);
+        }
         self.knowledge.set_membership(membership, now.seconds());
         self.check_membership();
         self.touch_all();
