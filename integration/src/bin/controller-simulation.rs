@@ -9,6 +9,9 @@ use cloudmap_mcs_integration::simulation::{
     scenario::{SCENARIOS, Scenario},
 };
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Runs whole controllers through simulated faults. Ends with 1 if an invariant was violated.
 #[derive(Debug, Parser)]
 struct Args {
