@@ -169,12 +169,13 @@ impl Checks {
         let (mut next, mut stale) = (BTreeMap::new(), BTreeSet::new());
         for cluster in clusters {
             let membership = cluster.membership().map(str::to_owned);
-            if self.memberships.insert(cluster.uid.clone(), membership.clone()) != Some(membership) {
+            let before = self.memberships.insert(cluster.uid.clone(), membership.clone());
+            if before.is_some_and(|before| before != membership) {
                 self.moved.insert(cluster.uid.clone(), now);
             }
         }
         let moved = |cluster: &&Cluster| self.moved.get(&cluster.uid).is_some_and(|at| now <= *at + NEWS);
-        let moved: Vec<_> = clusters.iter().filter(moved).filter(|_| now > NEWS).collect();
+        let moved: Vec<_> = clusters.iter().filter(moved).collect();
         for cluster in clusters {
             let Cluster { id, uid, set, api, .. } = cluster;
             let (found, merged) = (imported(api), merged(clusters, cluster));
