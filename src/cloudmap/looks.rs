@@ -31,6 +31,11 @@ impl Looks {
         Self { share: 0.8, pause: 0.4, first: Duration::from_secs(1) }
     }
 
+    /// As [`Self::rarely`], but soon as long as it is not known how long operations take.
+    pub const fn seldom() -> Self {
+        Self { first: Self::often().first, ..Self::rarely() }
+    }
+
     /// The age of an operation at its first look.
     pub const fn first(&self) -> Duration {
         self.first
@@ -80,7 +85,7 @@ mod tests {
 
     #[test]
     fn looks_come_when_operations_end() {
-        for looks in [Looks::often(), Looks::rarely()] {
+        for looks in [Looks::often(), Looks::rarely(), Looks::seldom()] {
             let (count, late) = run(looks, std::iter::repeat_n(100, 400));
             assert!(count < 2.0 && late < 0.02, "{count} looks, {late} s late");
         }

@@ -46,6 +46,8 @@ pub enum Call {
     PutHead {
         /// The head.
         head: Arc<Head>,
+        /// Whether it says nothing new, so that nobody waits for the outcome.
+        repeats: bool,
     },
     /// Upsert an own page, and wait for the operation.
     PutPage {

@@ -242,7 +242,7 @@ pub async fn forget_recorded(
         written: now.as_millis() as u64,
         signer: None,
     };
-    registry.put_head(&farewell).await?;
+    registry.put_head(&farewell, false).await?;
     Ok(())
 }
 
@@ -262,7 +262,7 @@ pub async fn forget(
     farewell.presence = Presence::Left { successor: None };
     farewell.root = Root::empty(head.root.shards);
     farewell.delta = Arc::default();
-    registry.put_head(&farewell).await?;
+    registry.put_head(&farewell, false).await?;
     Ok(delete_pages(&cloudmap, &registry, cluster).await?)
 }
 

@@ -100,7 +100,7 @@ impl Sim {
             Call::ReadPages { cluster, shard, flush } => {
                 (self.rng.uniform(0.02, 0.3), self.read_pages(caller, &cluster, shard, flush.as_deref()))
             }
-            Call::PutHead { head } => {
+            Call::PutHead { head, .. } => {
                 if self.rng.chance(0.01) {
                     // Who signed it is not in these attributes.
                     let read =

@@ -84,7 +84,7 @@ pub(super) async fn depart(
                 delta: Arc::new(Delta::default()),
                 ..Head::clone(head)
             };
-            registry.put_head(&farewell).await?;
+            registry.put_head(&farewell, false).await?;
             looks = Some(0);
         } else if looks.is_none() && begun.elapsed() >= PATIENCE {
             tracing::warn!(

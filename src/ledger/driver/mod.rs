@@ -456,7 +456,7 @@ impl Ports {
                 let read = self.registry.read_pages(&cluster, shard, flush.as_deref()).await;
                 read.map(|pages| Outcome::Pages(Arc::new(pages)))
             }
-            Call::PutHead { head } => self.registry.put_head(&head).await,
+            Call::PutHead { head, repeats } => self.registry.put_head(&head, repeats).await,
             Call::PutPage { shard, page } => self.registry.put_page(shard, &page).await,
             Call::DeletePage { cluster, shard, page } => {
                 self.registry.delete_page(&cluster, shard, &page.to_string()).await

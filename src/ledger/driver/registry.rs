@@ -60,6 +60,8 @@ pub(in crate::ledger) struct Registry {
     heads: Mutex<ParsedHeads>,
     bytes_read: AtomicU64,
     looks: std::sync::Mutex<Looks>,
+    /// The same for heads that repeat what was said: nobody waits for their operations.
+    glances: std::sync::Mutex<Looks>,
 }
 
 impl From<Error> for Failure {
@@ -88,6 +90,7 @@ impl Registry {
             heads: Mutex::default(),
             bytes_read: AtomicU64::new(0),
             looks: std::sync::Mutex::new(Looks::often()),
+            glances: std::sync::Mutex::new(Looks::seldom()),
         }
     }
 
@@ -317,8 +320,9 @@ impl Registry {
         Ok(discovery)
     }
 
-    /// Writes a head. `Taken` if the id turns out to belong to another cluster; then nothing was written.
-    pub(in crate::ledger) async fn put_head(&self, head: &Head) -> Result<Outcome, Failure> {
+    /// Writes a head, which may repeat what was said. `Taken` if the id turns out to belong to another cluster; then nothing was
+    /// written.
+    pub(in crate::ledger) async fn put_head(&self, head: &Head, repeats: bool) -> Result<Outcome, Failure> {
         if self.me.is_some() && self.find_service(CLUSTERS).await?.is_none() {
             // Somebody purged the ledger. Its absence also shows that a cluster left.
             if !head.is_live() {
@@ -333,7 +337,7 @@ impl Registry {
             Some(keys) => trust::sign(head, &keys.current, self.scope(&self.ensure_namespace().await?)),
             None => head.to_instance(),
         };
-        self.register(CLUSTERS, &instance).await
+        self.register(CLUSTERS, &instance, repeats).await
     }
 
     fn scope<'a>(&'a self, namespace: &'a Namespace) -> Scope<'a> {
@@ -361,7 +365,7 @@ impl Registry {
             return Ok(taken);
         }
         let signed = trust::sign(head, &keys.current, self.scope(&self.ensure_namespace().await?));
-        self.register(&service_name(cluster.as_str(), 0), &trust::copy(signed)).await
+        self.register(&service_name(cluster.as_str(), 0), &trust::copy(signed), false).await
     }
 
     /// One of the two instances in a cluster's own service that are no pages.
@@ -387,7 +391,7 @@ impl Registry {
         if let Some(taken) = self.taken(0).await? {
             return Ok(taken);
         }
-        self.register(&service_name(cluster.as_str(), 0), &instance).await
+        self.register(&service_name(cluster.as_str(), 0), &instance, false).await
     }
 
     /// Writes a page, like [`put_head`](Self::put_head).
@@ -396,12 +400,13 @@ impl Registry {
         if let Some(taken) = self.taken(shard).await? {
             return Ok(taken);
         }
-        self.register(&service_name(cluster.as_str(), shard), &page.to_instance()).await
+        self.register(&service_name(cluster.as_str(), shard), &page.to_instance(), false).await
     }
 
-    async fn register(&self, service: &str, instance: &Instance) -> Result<Outcome, Failure> {
+    async fn register(&self, service: &str, instance: &Instance, repeats: bool) -> Result<Outcome, Failure> {
         let id = self.service_id(service).await?;
         match self.cloudmap.register_instance(&id, instance, Lane::Ledger).await {
+            Ok(operation) if repeats => self.wait(operation, &self.glances).await.map(|()| Outcome::Done),
             Ok(operation) => self.wait_for(operation).await.map(|()| Outcome::Done),
             Err(error) => {
                 if error.kind == ErrorKind::NotFound {
@@ -498,11 +503,21 @@ impl Registry {
         }
     }
 
-    /// Waits for the end of an operation.
+    /// Waits for the end of an operation that somebody waits for.
     async fn wait_for(&self, operation: OperationId) -> Result<(), Failure> {
+        let began = Instant::now();
+        self.wait(operation, &self.looks).await?;
+        // It took hardly less than that, and operations that nobody waits for take as long.
+        let mut glances = self.glances.lock().unwrap_or_else(PoisonError::into_inner);
+        let (took, first) = (began.elapsed(), glances.first());
+        glances.ended(took, took <= first);
+        Ok(())
+    }
+
+    async fn wait(&self, operation: OperationId, looks: &std::sync::Mutex<Looks>) -> Result<(), Failure> {
         let deadline = Instant::now() + OPERATION_LIMIT;
         let began = Instant::now();
-        let looks = || self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        let looks = || looks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut pause = looks().first();
         let mut at_first = true;
         loop {

@@ -133,7 +133,7 @@ impl World {
                 let pages = shown.map(|(_, page)| page.clone()).collect();
                 Outcome::Pages(Arc::new(Pages { pages, truncated: false }))
             }
-            Call::PutHead { head } => {
+            Call::PutHead { head, .. } => {
                 let signer = by.trust.own.first().copied();
                 self.heads.insert(head.cluster.clone(), Arc::new(Head { signer, ..Head::clone(&head) }));
                 Outcome::Done
@@ -285,7 +285,7 @@ impl Process {
                 self.writes +=
                     usize::from(call.writes() && !matches!(call, Call::Claim { .. } | Call::StoreRecord { .. }));
                 match &call {
-                    Call::PutHead { head } => world.sent.push(head.clone()),
+                    Call::PutHead { head, .. } => world.sent.push(head.clone()),
                     Call::PutPage { page, .. } => {
                         world.archive.insert(page.id.clone(), page.clone());
                     }

@@ -168,7 +168,7 @@ fn a_head_that_hung_for_minutes_finds_its_pages_when_it_lands() {
     leader.desire(&mut world, &state(0..16, 1));
     pass(&mut world, &mut [&mut leader], 60);
     let hung = leader.time_out(&mut world).pop().unwrap();
-    let Call::PutHead { head } = &hung else { panic!("{hung:?}") };
+    let Call::PutHead { head, .. } = &hung else { panic!("{hung:?}") };
     leader.desire(&mut world, &state(0..60, 2));
     // Another root for 100 seconds: then the old one is back, and stays, for some.
     pass(&mut world, &mut [&mut leader], 100);
@@ -194,14 +194,13 @@ fn pages_of_a_crashed_flush_look_newer_and_mean_nothing() {
     crashed.hangs = is_head;
     crashed.desire(&mut world, &state(0..60, 2));
     pass(&mut world, &mut [&mut crashed], 15);
-    let abandoned: Vec<PageId> =
-        crashed
-            .hanging
-            .iter()
-            .filter_map(|(_, call)| {
-                if let Call::PutHead { head } = call { Some(head.root.runs[0].page().id.clone()) } else { None }
-            })
-            .collect();
+    let abandoned: Vec<PageId> = crashed
+        .hanging
+        .iter()
+        .filter_map(|(_, call)| {
+            if let Call::PutHead { head, .. } = call { Some(head.root.runs[0].page().id.clone()) } else { None }
+        })
+        .collect();
     assert!(world.count_pages("blue") > live && !abandoned.is_empty());
     drop(crashed);
     let mut leader = Process::elect(&mut world, "blue");

@@ -135,7 +135,7 @@ impl Writer {
             self.run.figures.head_writes += 1;
             farewell.sent_at = Some(now.mono);
             farewell.again = false;
-            farewell.call = Some(out.call(Call::PutHead { head: head.clone() }));
+            farewell.call = Some(out.call(Call::PutHead { head: head.clone(), repeats: false }));
             self.copy(now, &head, out);
         } else if farewell.call.is_none() {
             out.wake_at(due);
@@ -206,7 +206,7 @@ impl Writer {
                     written: now.wall,
                     ..Head::clone(head)
                 };
-                former.call = Some(out.call(Call::PutHead { head: Arc::new(farewell) }));
+                former.call = Some(out.call(Call::PutHead { head: Arc::new(farewell), repeats: false }));
             } else {
                 former.watched = None;
                 let left_for = now.mono.saturating_sub(*former.left_since.get_or_insert(now.mono));

@@ -130,13 +130,14 @@ impl Writer {
         let Some(sent) = &self.run.sent else { return };
         let (map, delta, summary) = (sent.map.clone(), sent.delta.clone(), sent.summary);
         self.run.seq += 1;
-        self.run.force = false;
+        let forced = std::mem::take(&mut self.run.force);
+        let repeats = changed_at.is_none() && !forced;
         self.run.sent_at = Some(now.mono);
         self.run.figures.head_writes += 1;
         let head = Arc::new(self.head(now, self.run.seq, self.run.layout.root(), delta, summary));
         self.run.garbage.refer(&head.root, now.mono);
         self.copy(now, &head, out);
-        let call = out.call(Call::PutHead { head });
+        let call = out.call(Call::PutHead { head, repeats });
         self.run.publication = Some(Publication { call, seq: self.run.seq });
         self.run.unconfirmed.insert(self.run.seq, Unconfirmed { map, changed_at });
         if self.run.unconfirmed.len() > MOST_UNCONFIRMED {
