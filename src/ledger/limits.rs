@@ -80,6 +80,11 @@ pub const MAX_SKEW: Duration = Duration::from_mins(10);
 pub struct Timing {
     /// Time between two reads of all heads (R1).
     pub tick: Duration,
+    /// The same while leaders are connected and the ledger is at rest (S10). With a heartbeat, an operation and the lag of
+    /// discovery it stays below [`Self::silence`].
+    pub tick_at_rest: Duration,
+    /// The ledger is not at rest before no claim changed for this long (S10). Claims ripen and change hands in this time.
+    pub claims_at_rest: Duration,
     /// Maximum time between two publications (W3).
     pub heartbeat: Duration,
     /// A cluster whose head does not advance for this long is stale (R7). Heads contain this time, for people.
@@ -149,7 +154,7 @@ impl Timing {
     /// The times for another tick than the default. Steps of that tick count in full, even with jitter and slow reads.
     #[must_use]
     pub fn with_tick(self, tick: Duration) -> Self {
-        Self { tick, max_step: self.max_step.max(tick * 2), ..self }
+        Self { tick, tick_at_rest: self.tick_at_rest.max(tick), max_step: self.max_step.max(tick * 2), ..self }
     }
 }
 
@@ -158,6 +163,8 @@ impl Default for Timing {
         let seconds = Duration::from_secs;
         Self {
             tick: seconds(1),
+            tick_at_rest: seconds(12),
+            claims_at_rest: seconds(60),
             heartbeat: seconds(20),
             lease: seconds(300),
             quiet: seconds(60),

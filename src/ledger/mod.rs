@@ -50,6 +50,7 @@ pub mod page;
 pub mod reader;
 pub mod records;
 pub mod remote;
+mod rest;
 pub mod runs;
 pub mod show;
 pub mod stream;

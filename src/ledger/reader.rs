@@ -54,6 +54,8 @@ pub struct Reader {
     recovered: Duration,
     /// Completed reads of the heads.
     reads: u64,
+    /// Whether the last one was completed.
+    complete: bool,
     all_live_verified: bool,
 }
 
@@ -106,6 +108,18 @@ impl Peer {
         let gone = |accepted: &Accepted| accepted.gone.is_some();
         self.applied.as_ref().is_some_and(|applied| gone(&applied.accepted))
             && self.accepted.as_ref().is_some_and(|accepted| !gone(accepted))
+    }
+
+    /// Whether nothing of its head waits, and no other one than the accepted one was there in the last read.
+    fn is_at_rest(&self, read_clock: Duration) -> bool {
+        let Some(accepted) = &self.accepted else { return false };
+        if self.candidate.is_some() || self.low.is_some() {
+            return false;
+        }
+        let applies = self.applied.as_ref().is_some_and(|applied| applied.accepted == *accepted);
+        let there = self.at_or_above == read_clock || accepted.gone.is_some_and(Gone::is_left);
+        let busy = self.fetch.is_some() || self.copy.is_some() || self.problem.is_some();
+        self.stale.is_some() || applies && there && !busy
     }
 
     /// The hashes of a state of the head's cluster. What changes since the last one counts alone.
@@ -194,6 +208,7 @@ impl Reader {
             own: None,
             recovered: Duration::ZERO,
             reads: 0,
+            complete: false,
             all_live_verified: false,
         }
     }
@@ -230,12 +245,14 @@ impl Reader {
         }
     }
 
-    /// One tick: the heads of one discovery, or `None` if it failed or was partial, which pauses all timers (R1).
-    pub(super) fn tick(&mut self, now: Now, heads: Option<&Heads>, out: &mut Outbox) {
+    /// One tick: the heads of one discovery, or `None` if it failed or was partial, which pauses all timers (R1). Of the time
+    /// since the last one, `max_step` counts at most.
+    pub(super) fn tick(&mut self, now: Now, max_step: Duration, heads: Option<&Heads>, out: &mut Outbox) {
         let step = self.last_read.map_or(Duration::ZERO, |last| now.mono.saturating_sub(last));
         self.last_read = Some(now.mono);
+        self.complete = heads.is_some();
         let Some(heads) = heads else { return };
-        self.read_clock += step.min(self.timing.max_step);
+        self.read_clock += step.min(max_step);
         self.reads += 1;
         self.hear_own(heads);
         self.ignored.clear();
@@ -730,7 +747,8 @@ impl Reader {
                 live: !accepted.gone.is_some_and(Gone::is_left),
                 dropped: applied.is_some_and(|applied| applied.accepted.gone.is_some()),
                 position: accepted.position,
-                head: head.map(|head| head.summary.version),
+                head: head.map(|head| head.summary),
+                silent: peer.stale.is_some(),
                 summary: whole.map(|applied| applied.summary),
                 state: whole.and_then(|applied| applied.state.clone()),
                 addresses: head.map(|head| head.addresses.clone()).unwrap_or_default(),
@@ -764,6 +782,15 @@ impl Reader {
             let live = peer.head.as_ref().is_some_and(|head| head.is_live());
             live && peer.problem.is_none() && applied != accepted
         })
+    }
+
+    /// S10: whether the last read was completed, everything in it counts, and all that it said applies.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.complete
+            && self.all_live_verified
+            && self.ignored.is_empty()
+            && self.unaccepted.is_empty()
+            && self.peers.values().all(|peer| peer.is_at_rest(self.read_clock))
     }
 
     /// How often the heads were read in this term.

@@ -1,6 +1,11 @@
 //! One leader's term: writer, reader and the record between them, as one pure state machine.
 
-use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     Map,
@@ -10,7 +15,8 @@ use super::{
     reader::Reader,
     records,
     remote::Remotes,
-    stream::{Command, SessionId, Stream, message::Message},
+    rest::Rest,
+    stream::{Command, Contact, SessionId, Stream, message::Message},
     trust::{Mode, Trust},
     writer::{Heads, Inherited, Now, Writer, WriterIdentity},
 };
@@ -32,6 +38,7 @@ pub struct Term {
     reader: Reader,
     /// `None` where leaders do not talk to each other.
     stream: Option<Stream>,
+    rest: Rest,
     keeper: Keeper,
     out: Outbox,
     inherited: Option<Arc<Inherited>>,
@@ -82,6 +89,7 @@ impl Term {
         let member = Member { clusterset: me.clusterset.to_string(), cluster: me.cluster.to_string() };
         Self {
             stream: None,
+            rest: Rest::default(),
             timing,
             uid: me.uid.clone(),
             wanted: None,
@@ -160,8 +168,15 @@ impl Term {
         self.writer.desire(now, map, &mut self.out);
     }
 
+    /// How soon after the beginning of a read of the heads the next one should begin. It may fall at any input; then the next
+    /// read is due no later than this after that.
+    pub fn pace(&self) -> Duration {
+        self.rest.pace(&self.timing)
+    }
+
     /// Takes the heads of one discovery; `None` if it failed or returned 1,000 rows (R1).
     pub fn tick(&mut self, now: Now, heads: Option<&Heads>) {
+        let max_step = self.rest.read(&self.timing);
         // Nothing is known without the record: positions would go back, and a leaving cluster would publish.
         if self.keeper.stored.is_some() || self.keeper.before.is_some() {
             let begins = |record: &Record| record.signed_since.is_none_or(|since| record.epoch <= since);
@@ -169,7 +184,7 @@ impl Term {
             let genuine = heads.and_then(|heads| self.trust.without_forged(heads, &self.uid, begins));
             let heads = genuine.as_ref().or(heads);
             self.writer.tick(now, heads, &mut self.out);
-            self.reader.tick(now, heads, &mut self.out);
+            self.reader.tick(now, max_step, heads, &mut self.out);
         }
         self.settle(now);
     }
@@ -209,6 +224,12 @@ impl Term {
     /// No connection to this cluster could be made.
     pub fn unreachable(&mut self, now: Now, cluster: &Arc<str>) {
         self.stream.iter_mut().for_each(|stream| stream.failed(now.mono, cluster));
+        self.settle(now);
+    }
+
+    /// Somebody wanted to connect with a key that no live cluster has.
+    pub fn refused(&mut self, now: Now) {
+        self.stream.iter_mut().for_each(|stream| stream.refused(now.mono));
         self.settle(now);
     }
 
@@ -298,9 +319,9 @@ impl Term {
     }
 
     /// Says to others what this leader wants to be known, and takes what they said.
-    fn talk(&mut self, now: Now) {
+    fn talk(&mut self, now: Now, contacts: &BTreeMap<Arc<str>, Contact>) {
         let Some(stream) = &mut self.stream else { return };
-        stream.advance(now.mono, self.writer.term(), self.writer.said(), &self.reader.contacts());
+        stream.advance(now.mono, self.writer.term(), self.writer.said(), contacts);
         for cluster in stream.heard() {
             self.reader.heard(cluster);
         }
@@ -312,7 +333,8 @@ impl Term {
 
     fn settle(&mut self, now: Now) {
         self.depart(now);
-        self.talk(now);
+        let contacts = self.reader.contacts();
+        self.talk(now, &contacts);
         self.keep(now);
         if self.inherited.is_none() {
             self.inherited = self.writer.inherited().map(|inherited| Arc::new(self.with_standalone(inherited)));
@@ -325,6 +347,8 @@ impl Term {
         if !remotes.same_content(&self.remotes) {
             self.remotes = Arc::new(remotes);
         }
+        let read = self.reader.is_at_rest();
+        self.rest.observe(now.mono, &self.timing, &self.writer, read, self.stream.as_ref(), &contacts);
     }
 
     /// Adds what was registered before this cluster was in a ClusterSet, which only the record in Kubernetes contains. Leaves
@@ -394,6 +418,8 @@ impl Term {
             self.keeper.call = Some(RecordCall { id, made: now.mono, storing: Some(wanted) });
         } else if stored_already || now.mono >= self.keeper.next_poll {
             self.load_record(now);
+        } else {
+            self.out.wake_at(self.keeper.next_poll);
         }
     }
 

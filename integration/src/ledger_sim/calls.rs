@@ -272,6 +272,7 @@ impl Sim {
             }
             if let (Service::Clusters, Some(Value::Head(head))) = (&key.0, &value) {
                 self.registry.said.push(head.clone());
+                self.expect_claims_read(head);
             }
             self.registry.put(self.now, &mut self.rng, &key, value);
         }

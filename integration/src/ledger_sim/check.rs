@@ -9,18 +9,23 @@ use cloudmap_mcs::ledger::{
     head::Head,
     page::PageId,
     remote::{Remote, Remotes},
+    term::Term,
     verify::{self, Cache},
     writer::{Stage, WriterIdentity},
 };
 
 use super::{
     Sim,
-    registry::{Service, Value},
-    world::{Cluster, Imported, Proc, timing, version_of},
+    events::Event,
+    registry::{Service, Value, micros},
+    world::{Caller, Cluster, Imported, Proc, timing, version_of},
 };
 
 /// Seconds: the lag of replicas, the wait for a base, and then some.
 const YOUNG: f64 = 30.0;
+/// Seconds: the delay of claims, and the time in which a leader that does not rest begins and ends a read.
+const CLAIM_DELAY: f64 = 10.0;
+const SOON: f64 = 3.0;
 
 impl Sim {
     /// The import side of `proc`'s cluster acts on what its reader says.
@@ -160,6 +165,48 @@ impl Sim {
         if !self.committed.contains(&(id.clone(), hashes.state)) {
             let name = self.name(proc);
             self.violate("I11", format!("{name} judges claims by a state of {id} that the registry never had"));
+        }
+    }
+
+    /// I12: whoever leads should soon have read the claims in this head, and its own cluster once more when their delay is
+    /// over. With faults nobody needs to.
+    pub(super) fn expect_claims_read(&mut self, head: &Arc<Head>) {
+        let claims = head.summary.hashes.claims;
+        if self.claims.insert(head.cluster.clone(), claims) == Some(claims) || !self.scenario.calm || !head.is_live() {
+            return;
+        }
+        let own = |proc: usize| self.clusters[self.procs[proc].cluster].uid == head.uid;
+        // The key of a cluster that is new may not be visible yet.
+        let knows = |term: &Term| term.reader().figures().get(&head.cluster).is_some_and(|it| it.position.is_some());
+        let leads = |proc: &usize| {
+            let term = self.procs[*proc].term.as_ref().filter(|term| own(*proc) || knows(term));
+            term.is_some_and(|term| term.writer().stage() == Stage::Running && self.holds(*proc, 0.0))
+        };
+        for (proc, own) in (0..self.procs.len()).filter(leads).map(|proc| (proc, own(proc))).collect::<Vec<_>>() {
+            let caller = self.caller(proc);
+            for delay in [0.0, CLAIM_DELAY].iter().take(1 + usize::from(own)) {
+                let began = self.now + micros(self.scenario.lag + delay);
+                self.push(began + micros(SOON), Event::Claimed { caller, head: head.clone(), began });
+            }
+        }
+    }
+
+    pub(super) fn check_claims_read(&mut self, caller: Caller, head: &Head, began: u64) {
+        let p = &self.procs[caller.proc];
+        let Some(term) = p.term.as_ref().filter(|_| p.alive && p.term_number == caller.term) else { return };
+        if p.read < began {
+            let (name, read) = (self.name(caller.proc), p.read as f64 / 1e6);
+            let what = format!(
+                "{name} read the heads at {read:.1} s, and not since, with the claims in {} there",
+                head.position
+            );
+            return self.violate("I12", what);
+        }
+        let position = term.reader().figures().get(&head.cluster).and_then(|figures| figures.position);
+        let other = head.uid != self.clusters[p.cluster].uid;
+        if other && position.is_none_or(|position| position < head.position) {
+            let name = self.name(caller.proc);
+            self.violate("I12", format!("{name} has not read {} {}, but {position:?}", head.cluster, head.position));
         }
     }
 

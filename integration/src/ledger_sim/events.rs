@@ -71,6 +71,12 @@ pub(super) enum Event {
     Left {
         cluster: usize,
     },
+    /// The caller should have read this head, by a read that began at this time or later.
+    Claimed {
+        caller: Caller,
+        head: Arc<Head>,
+        began: u64,
+    },
     Connect {
         caller: Caller,
         cluster: Arc<str>,
@@ -157,6 +163,7 @@ impl Sim {
             streams: false,
             committed: std::collections::BTreeSet::new(),
             summaries: BTreeMap::new(),
+            claims: BTreeMap::new(),
             newest: BTreeMap::new(),
             traces,
         }
@@ -180,6 +187,7 @@ impl Sim {
                 }
             }
             Event::Once(fault) => self.happen(fault),
+            Event::Claimed { caller, head, began } => self.check_claims_read(caller, &head, began),
             Event::Connect { caller, cluster, addresses, key } => self.connect(caller, &cluster, &addresses, key),
             Event::Opened { caller, session, key, dialled } => {
                 let again = || Event::Opened { caller, session, key, dialled: dialled.clone() };

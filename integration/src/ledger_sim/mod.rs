@@ -11,7 +11,8 @@
 //! - I8 no leader starts from nothing while its cluster's last state can be read;
 //! - I9 of two clusters with one UID exactly one goes on;
 //! - I10 equal versions are equal states, and no head of a term has an earlier version than the one before;
-//! - I11 claims are judged only by states that the registry had.
+//! - I11 claims are judged only by states that the registry had;
+//! - I12 claims are read soon after all replicas show them, and again when their delay is over, however rarely heads are read.
 //!
 //! A run is determined by its scenario and its seed.
 
@@ -113,6 +114,8 @@ pub(crate) struct Sim {
     /// The hashes in all heads that were committed, by cluster id.
     committed: std::collections::BTreeSet<(Arc<str>, StateHash)>,
     summaries: BTreeMap<(Arc<str>, Version), Hashes>,
+    /// The hashes of the claims in the newest heads, by cluster id.
+    claims: BTreeMap<Arc<str>, StateHash>,
     newest: BTreeMap<(Arc<str>, u64, u64), Version>,
     traces: bool,
 }

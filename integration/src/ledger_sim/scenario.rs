@@ -103,6 +103,18 @@ const BASE: Scenario = Scenario {
 
 const CALM: Scenario = Scenario { name: "calm", calm: true, fail: 0.0, unknown: 0.0, throttle: 0.0, gap: 0.0, ..BASE };
 
+/// Changes are rare, and so are faults: leaders that are connected read the heads rarely for most of the time.
+const REST: Scenario = Scenario {
+    stream: 1.0,
+    change: 60.0,
+    crash: 300.0,
+    pause: 250.0,
+    lease_deleted: 500.0,
+    cut: 150.0,
+    divide: 200.0,
+    ..BASE
+};
+
 pub const SCENARIOS: &[Scenario] = &[
     BASE,
     CALM,
@@ -184,5 +196,17 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "stream-leave", stream: 1.0, leave: true, ..BASE },
     Scenario { name: "stream-id", stream: 1.0, change_id: true, change: 5.0, converge: 200.0, ..BASE },
     Scenario { name: "stream-mallory", stream: 1.0, mallory: Some(6.0), converge: 290.0, ..BASE },
+    Scenario { name: "stream-rest", ..REST },
+    Scenario { name: "stream-rest-calm", stream: 1.0, change: 40.0, lag: 1.0, ..CALM },
+    Scenario { name: "stream-rest-denied", outages: Some(4), ttl: true, ..REST },
+    Scenario { name: "stream-rest-leave", leave: true, ..REST },
+    Scenario { name: "stream-rest-running", leave: true, stays: true, ..REST },
+    Scenario { name: "stream-rest-id", change_id: true, converge: 200.0, ..REST },
+    Scenario { name: "stream-rest-twin", twin: Some("a"), converge: 250.0, ..REST },
+    Scenario { name: "stream-rest-twin-renamed", twin: Some("t"), converge: 250.0, ..REST },
+    Scenario { name: "stream-rest-restore", restore: true, converge: 300.0, ..REST },
+    Scenario { name: "stream-rest-record", record_deleted: Some(250.0), converge: 250.0, ..REST },
+    Scenario { name: "stream-rest-vandal", vandal: true, converge: 300.0, ..REST },
+    Scenario { name: "stream-rest-mallory", mallory: Some(40.0), converge: 290.0, ..REST },
     Scenario { name: "unread", outages: Some(6), crash: 40.0, lease_deleted: 90.0, ..BASE },
 ];

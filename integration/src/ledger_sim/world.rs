@@ -38,6 +38,7 @@ pub(super) fn timing() -> Timing {
         audit_limit: seconds(30),
         forget: seconds(90),
         see: seconds(1),
+        claims_at_rest: seconds(30),
         ..Timing::default()
     }
 }
@@ -134,6 +135,12 @@ pub(super) struct Proc {
     pub(super) started: bool,
     pub(super) wake: u64,
     pub(super) next_tick: u64,
+    /// When the heads are to be read next, and how soon after a read the next one should follow.
+    pub(super) next_read: u64,
+    /// When the last completed read began, and the one that runs.
+    pub(super) read: u64,
+    pub(super) reading: u64,
+    pub(super) pace: Duration,
 }
 
 /// Whose outcome it is: a restarted process knows nothing of its earlier calls.
@@ -209,7 +216,9 @@ impl Sim {
         }
         self.tick_lease(proc);
         self.look(proc);
-        if self.procs[proc].term.is_some() {
+        let p = &self.procs[proc];
+        if p.term.is_some() && self.now >= p.next_read {
+            self.procs[proc].reading = self.now;
             let heads = self.read_heads(proc);
             let latency = self.rng.uniform(0.02, 0.3);
             let caller = self.caller(proc);
@@ -258,7 +267,7 @@ impl Sim {
         p.desired = None;
         p.seen = Arc::default();
         p.started = false;
-        p.wake = 0;
+        (p.wake, p.next_read) = (0, 0);
         self.trace(|s| format!("{} leads", s.name(proc)));
         let now = self.time();
         if let Some(term) = &mut self.procs[proc].term {
@@ -322,7 +331,18 @@ impl Sim {
         if let Some(term) = &mut self.procs[proc].term {
             term.tick(now, heads.as_ref());
         }
+        self.count("reads");
+        let p = &mut self.procs[proc];
+        if heads.is_some() {
+            p.read = p.reading;
+        }
         self.pump(proc);
+        let pace = self.procs[proc].pace;
+        if pace > timing().tick {
+            self.count("rests");
+            let pause = self.rng.uniform(0.9, 1.1) * pace.as_secs_f64();
+            self.procs[proc].next_read = self.now + micros(pause);
+        }
     }
 
     pub(super) fn done(&mut self, caller: Caller, id: CallId, outcome: Outcome) {
@@ -365,6 +385,7 @@ impl Sim {
         let caller = self.caller(proc);
         let Some(term) = &mut self.procs[proc].term else { return };
         let (calls, commands) = (term.take_calls(), term.take_commands());
+        let pace = term.pace();
         let wake = term.wake().map(|at| at.as_micros() as u64);
         let (remotes, stage) = (term.remotes().clone(), term.writer().stage());
         let own = term.own().cloned();
@@ -375,6 +396,11 @@ impl Sim {
             if self.holds(proc, 0.0) {
                 self.check_start(proc, &own);
             }
+        }
+        let p = &mut self.procs[proc];
+        if std::mem::replace(&mut p.pace, pace) > pace {
+            // It ticks within a second.
+            p.next_read = 0;
         }
         if let Some(at) = wake {
             let p = &mut self.procs[proc];

@@ -251,6 +251,7 @@ impl Driver {
     async fn run(mut self, mut desired: watch::Receiver<Option<Arc<Map>>>) {
         let mut heads: Option<BoxFuture<'static, Result<Option<Heads>, Failure>>> = None;
         let mut next_tick = Instant::now();
+        let mut pace = self.term.pace();
         let mut failures = 0u32;
         let mut heads_error = None;
         let mut wanting = true;
@@ -268,6 +269,11 @@ impl Driver {
             }
             self.converse();
             self.report(heads_error.as_ref());
+            // Where it need not be rare any more, not all leaders read in the same moment.
+            let before = std::mem::replace(&mut pace, self.term.pace());
+            if pace < before {
+                next_tick = next_tick.min(Instant::now() + pace.mul_f64(self.fraction()));
+            }
             let wake = self.term.wake().map(|at| self.started + at);
             tokio::select! {
                 biased;
@@ -292,7 +298,9 @@ impl Driver {
                 {
                     heads = None;
                     failures = if read.is_ok() { 0 } else { failures + 1 };
-                    next_tick = next_tick.max(Instant::now() + self.pause(failures) - self.timing.tick);
+                    if failures > 0 {
+                        next_tick = next_tick.max(Instant::now() + self.pause(failures) - self.timing.tick);
+                    }
                     heads_error = read.as_ref().err().map(|failure| failure.message.clone());
                     self.term.tick(self.now(), read.as_ref().ok().and_then(Option::as_ref));
                 }
@@ -341,6 +349,7 @@ impl Driver {
                 }
                 self.term.opened(now, session, key, dialled.as_ref());
             }
+            Event::Refused => self.term.refused(now),
             Event::Unreachable { cluster, why } => {
                 self.term.unreachable(now, &cluster);
                 self.unreachable.insert(cluster, why);
@@ -356,10 +365,16 @@ impl Driver {
         Now { mono: self.started.elapsed(), wall }
     }
 
-    /// A tick, plus or minus a tenth so that clusters do not read in step; up to eight ticks after failures.
+    /// The time between two reads, plus or minus a tenth so that clusters do not read in step; up to eight ticks after
+    /// failures.
     fn pause(&mut self, failures: u32) -> Duration {
-        let fraction = (self.jitter.next() % 2_001) as f64 / 10_000.0;
-        (self.timing.tick * 2u32.pow(failures.min(3))).mul_f64(0.9 + fraction)
+        let pause = if failures > 0 { self.timing.tick * 2u32.pow(failures.min(3)) } else { self.term.pace() };
+        pause.mul_f64(0.9 + self.fraction() / 5.0)
+    }
+
+    /// At random, from 0 to 1.
+    fn fraction(&mut self) -> f64 {
+        (self.jitter.next() % 10_001) as f64 / 10_000.0
     }
 
     /// The live clusters with which there is no session, and why. The other side may have been able to connect.

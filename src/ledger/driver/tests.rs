@@ -438,3 +438,48 @@ async fn services_that_nobody_made_yet_are_empty_and_the_last_one_counts() {
     let read = registry.read_pages("blue", 3, None).await.unwrap();
     assert!(read.pages.is_empty() && !read.truncated);
 }
+
+/// A leader that others can reach.
+fn connect(cloudmap: &Fake, network: &sessions::tests::World, cluster: &str, n: u8) -> LedgerHandle {
+    let keys = Keys { current: sessions::tests::key(n), former: Vec::new() };
+    let settings = LedgerSettings {
+        trust: Trust { mode: trust::Mode::Tofu, ..Trust::default() },
+        keys: Some(Arc::new(keys)),
+        network: Some(network.network(n)),
+        ..LedgerSettings::new(cluster.parse().unwrap(), "prod".parse().unwrap(), format!("uid-{cluster}"))
+    };
+    spawn(settings, Arc::new(cloudmap.clone()), Arc::<Stored>::default(), Always, std::future::pending())
+}
+
+#[tokio::test(start_paused = true)]
+async fn connected_leaders_make_few_calls_at_rest_and_read_at_once_when_one_is_gone() {
+    let (cloudmap, network) = (Fake::new(), sessions::tests::World::default());
+    let (blue, green) = (connect(&cloudmap, &network, "blue", 1), connect(&cloudmap, &network, "green", 2));
+    publish(&blue, &state(400)).await;
+    publish(&green, &state(1)).await;
+    sees(&green, "blue", &state(400)).await;
+    let calls = async |time: Duration| {
+        let before = cloudmap.registry().calls.len();
+        tokio::time::sleep(time).await;
+        let mut by_operation = BTreeMap::<_, usize>::new();
+        for (operation, _) in &cloudmap.registry().calls[before..] {
+            *by_operation.entry(operation.name()).or_default() += 1;
+        }
+        by_operation
+    };
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let time = Duration::from_mins(30);
+    let spent = calls(time).await;
+    let a_second = spent.values().sum::<usize>() as f64 / time.as_secs_f64() / 2.0;
+    assert!(a_second < 0.27, "{a_second} calls a second and cluster: {spent:?}");
+    // What changes is there at once, and not after the next read.
+    let changed = Instant::now();
+    blue.desired().send_replace(Some(state(399)));
+    sees(&green, "blue", &state(399)).await;
+    assert!(changed.elapsed() < Duration::from_millis(100), "{:?}", changed.elapsed());
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    drop(blue);
+    let spent = calls(Duration::from_secs(60)).await;
+    let reads = spent[Operation::DiscoverInstances.name()];
+    assert!((50..70).contains(&reads), "{reads} reads in a minute");
+}

@@ -7,6 +7,7 @@ mod flushing;
 mod inheriting;
 mod leaving;
 mod reading;
+mod resting;
 mod streaming;
 mod summaries;
 mod sustained;

@@ -10,13 +10,13 @@ use crate::{
     model::PublicKey,
 };
 
-const SESSION: SessionId = SessionId(1);
+pub(super) const SESSION: SessionId = SessionId(1);
 
-fn key(n: u8) -> PublicKey {
+pub(super) fn key(n: u8) -> PublicKey {
     PublicKey::from_bytes([n; 32])
 }
 
-fn elect(world: &mut World, cluster: &str, n: u8, ttl: Option<Duration>) -> Process {
+pub(super) fn elect(world: &mut World, cluster: &str, n: u8, ttl: Option<Duration>) -> Process {
     let uid = format!("uid-{cluster}");
     let me = WriterIdentity { clusterset: "prod".into(), cluster: cluster.into(), uid: uid.as_str().into() };
     let trust = Trust { mode: Mode::Tofu, own: vec![key(n)], ..Trust::default() };
@@ -30,7 +30,7 @@ fn elect(world: &mut World, cluster: &str, n: u8, ttl: Option<Duration>) -> Proc
 }
 
 /// Hands on what both say to each other.
-fn talk(world: &mut World, one: &mut Process, other: &mut Process) {
+pub(super) fn talk(world: &mut World, one: &mut Process, other: &mut Process) {
     loop {
         let mut said = 0;
         for turn in 0..2 {
@@ -52,7 +52,7 @@ fn talk(world: &mut World, one: &mut Process, other: &mut Process) {
 }
 
 /// Blue and green, which know each other and are connected.
-fn pair(world: &mut World, ttl: Option<Duration>) -> [Process; 2] {
+pub(super) fn pair(world: &mut World, ttl: Option<Duration>) -> [Process; 2] {
     let mut blue = elect(world, "blue", 1, None);
     let mut green = elect(world, "green", 2, ttl);
     blue.desire(world, &state(0..15, 1));

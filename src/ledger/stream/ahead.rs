@@ -94,7 +94,7 @@ impl Ahead {
                 return true;
             }
             // The first head that is read is later than the record, and shows nothing.
-            let Some(said) = contact.head else { return true };
+            let Some(Summary { version: said, .. }) = contact.head else { return true };
             // Positions go back where R3 does.
             let (since, position, advances) = entry.cut.get_or_insert((now, contact.position, 0));
             if contact.position != *position {

@@ -2,7 +2,7 @@
 //!
 //! The ledger stays what counts: who is a member, keys, claims, and the state that lasts. What comes by stream is shown in
 //! place of the ledger's state while its version is newer, and is gone when the ledger has it, too. docs/stream.md has the
-//! rules S1 to S9.
+//! rules S1 to S10; S10 is in [`super::rest`].
 
 mod ahead;
 mod follow;
@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{Map, call::Ids, hash::Summary, limits::Timing, remote::Remotes, writer::WriterIdentity};
 use crate::{
-    cluster::record::{Position, Streamed, Version},
+    cluster::record::{Position, Streamed},
     model::PublicKey,
 };
 use ahead::Ahead;
@@ -71,8 +71,10 @@ pub struct Contact {
     pub dropped: bool,
     /// Of the newest accepted head.
     pub position: Position,
-    /// The version in that head, once it was read.
-    pub head: Option<Version>,
+    /// What that head says of its state, once it was read.
+    pub head: Option<Summary>,
+    /// Whether it is stale (R7).
+    pub silent: bool,
     /// The state that applies by the ledger, and what it is.
     pub summary: Option<Summary>,
     /// That state.
@@ -85,6 +87,8 @@ pub struct Contact {
 const SYNCS: usize = 8;
 /// The next attempt to connect comes after this, doubled up to five times.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Who was not heard for this long may be gone (S10).
+const HEALTHY: Duration = Duration::from_secs(6);
 /// Who said what is wrong is not listened to for this long.
 const DISTRUST: Duration = Duration::from_mins(5);
 
@@ -108,6 +112,8 @@ pub struct Stream {
     dialling: BTreeMap<Arc<str>, Dialling>,
     following: BTreeMap<Arc<str>, (SessionId, Following)>,
     distrusted: BTreeMap<Arc<str>, Duration>,
+    /// When somebody came last whom the ledger does not show.
+    stranger: Option<Duration>,
     ahead: Ahead,
     commands: Vec<Command>,
     wake: Option<Duration>,
@@ -125,10 +131,16 @@ impl Stream {
             dialling: BTreeMap::new(),
             following: BTreeMap::new(),
             distrusted: BTreeMap::new(),
+            stranger: None,
             ahead: Ahead::default(),
             commands: Vec::new(),
             wake: None,
         }
+    }
+
+    /// Somebody came with a key that no live cluster has.
+    pub(super) fn refused(&mut self, now: Duration) {
+        self.stranger = Some(now);
     }
 
     /// What is to be done now.
@@ -222,6 +234,7 @@ impl Stream {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let meant = session.dialled.as_ref().is_none_or(|dialled| *dialled == hello.cluster);
         if !meant || hello.clusterset != self.me.clusterset || !is_genuine(&hello, session.key, contacts) {
+            self.stranger = Some(now);
             return self.close(now, id, "it is not who it says");
         }
         let dialled = session.dialled.is_some();
@@ -404,6 +417,34 @@ impl Stream {
     /// The clusters that were heard lately, so that they are not silent (S8).
     pub(super) fn heard(&self) -> impl Iterator<Item = &Arc<str>> {
         self.following.keys()
+    }
+
+    /// S10: whether each live cluster that is not silent is heard, and the ledger has what it says of its claims. `false` if
+    /// there is none, or if one comes that the ledger may show soon.
+    pub(super) fn is_at_rest(&self, now: Duration, contacts: &BTreeMap<Arc<str>, Contact>) -> bool {
+        let heard = contacts.iter().filter(|(_, contact)| contact.live && !contact.silent);
+        let mut follows = heard.map(|(cluster, contact)| self.follows(now, cluster, contact)).peekable();
+        let comes = self.stranger.is_some_and(|at| now.saturating_sub(at) <= self.timing.heartbeat);
+        !comes && follows.peek().is_some() && follows.all(|follows| follows)
+    }
+
+    fn follows(&self, now: Duration, cluster: &str, contact: &Contact) -> bool {
+        let Some((id, following)) = self.following.get(cluster) else { return false };
+        let Some(session) = self.sessions.get(id).filter(|session| session.was_heard(now, HEALTHY)) else {
+            return false;
+        };
+        // A new leader's head was read as well.
+        let known = session.peer.as_ref().is_some_and(|peer| peer.epoch == contact.position.epoch);
+        let (Some((said, _)), Some(head), Some(applied)) = (following.latest(), contact.head, contact.summary) else {
+            return false;
+        };
+        let claims = said.hashes.claims;
+        known && !said.version.is_before(head.version) && [head, applied].iter().all(|it| it.hashes.claims == claims)
+    }
+
+    /// What a cluster said by stream last, as a whole.
+    pub(super) fn latest(&self, cluster: &str) -> Option<Summary> {
+        self.following.get(cluster)?.1.latest().map(|(summary, _)| *summary)
     }
 
     /// The newest whole state of each cluster that came by stream.

@@ -46,6 +46,11 @@ impl Session {
         self.heard = now;
     }
 
+    /// Whether something was heard within this time.
+    pub(super) fn was_heard(&self, now: Duration, within: Duration) -> bool {
+        now.saturating_sub(self.heard) <= within
+    }
+
     /// The socket has taken the last message.
     pub(super) fn taken(&mut self) {
         self.busy = None;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    cluster::record::Position,
+    cluster::record::{Position, Version},
     ledger::{Value, hash::Hashed},
 };
 
@@ -16,6 +16,11 @@ fn owner(cluster: &str) -> WriterIdentity {
 
 fn state(keys: std::ops::Range<u32>, value: u8) -> Arc<Map> {
     Arc::new(keys.map(|key| (format!("ns/{key:05}").into(), Value::from([value; 100]))).collect())
+}
+
+/// What a head says that has this version.
+fn said(version: Option<Version>) -> Option<Summary> {
+    version.map(|version| Summary { version, ..Summary::default() })
 }
 
 /// One side: a stream, what it says, and what it knows of the other side.
@@ -35,6 +40,7 @@ fn contact(cluster: &str, n: u8, epoch: u64) -> (Arc<str>, Contact) {
         dropped: false,
         position: Position { epoch, seq: 1 },
         head: None,
+        silent: false,
         summary: None,
         state: None,
         addresses: [SocketAddr::from(([10, 0, 0, n], 7_946))].into(),
@@ -333,7 +339,7 @@ fn where_the_record_of_a_cluster_was_lost_its_lower_epochs_count_in_the_end() {
     let lower = Version { epoch: 1, nonce: 8, n: 1 };
     for seq in 1..40 {
         let contact = green.contacts.get_mut("blue").unwrap();
-        (contact.head, contact.position) = (Some(lower), Position { epoch: 1, seq });
+        (contact.head, contact.position) = (said(Some(lower)), Position { epoch: 1, seq });
         green.wait(Duration::from_secs(1));
     }
     assert!(green.shows("blue").is_some(), "heads of a former leader may come late");
@@ -353,7 +359,7 @@ fn what_a_leader_said_whose_record_was_lost_goes_although_an_earlier_one_is_conn
     green.stream.closed(green.now, SessionId(1));
     // Its only head repeats what the one before said.
     let before = Version { epoch: 2, nonce: 2, n: 4 };
-    green.contacts.get_mut("blue").unwrap().head = Some(before);
+    green.contacts.get_mut("blue").unwrap().head = said(Some(before));
     green.advance();
     green.wait(Duration::from_secs(50));
     green.stream.restore(green.now, None, &BTreeMap::new());
@@ -379,7 +385,7 @@ fn after_a_restart_one_late_head_does_not_show_that_a_record_was_lost() {
     green.stream.restore(green.now, None, &BTreeMap::from([("blue".to_owned(), recorded)]));
     for (head, seq) in [(None, 1), (Some(Version { epoch: 2, nonce: 2, n: 1 }), 3), (Some(Version::default()), 4)] {
         let contact = green.contacts.get_mut("blue").unwrap();
-        (contact.head, contact.position) = (head, Position { epoch: 2, seq });
+        (contact.head, contact.position) = (said(head), Position { epoch: 2, seq });
         for _ in 0..60 {
             green.wait(Duration::from_secs(1));
         }

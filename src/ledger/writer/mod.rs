@@ -17,7 +17,7 @@ use super::{
     Map, Value,
     call::{Call, CallId, Failure, Ids, Outbox, Outcome},
     codec,
-    hash::{Hashed, Hashes, Summary},
+    hash::{Hashed, Hashes, StateHash, Summary},
     head::{Delta, Head, Root},
     limits::{Limits, MAX_SKEW, Timing},
     runs::Layout,
@@ -157,6 +157,10 @@ struct Run {
     visibility: ReadBack,
     /// Since when heads of this epoch are read back.
     read_back: Option<Duration>,
+    /// The newest one that was, and its claims.
+    newest: Option<(u64, StateHash)>,
+    /// Whether it was in the last read of all heads, and no head of this cluster under another id.
+    there: bool,
     flush: Option<Flush>,
     growth: Growth,
     compaction: Option<Compaction>,
@@ -199,6 +203,8 @@ impl Run {
             published: None,
             visibility: ReadBack::default(),
             read_back: None,
+            newest: None,
+            there: false,
             flush: None,
             growth: Growth::default(),
             compaction: None,
@@ -350,6 +356,22 @@ impl Writer {
         self.desired.as_ref().filter(|_| matches!(self.phase, Phase::Run) && self.run.farewell.is_none())?;
         let hashed = &self.hashed;
         Some(Said { hashed, summary: self.summary(self.generation, hashed.hashes()) })
+    }
+
+    /// The hashes of the claims to be published, and of those in the newest own head that was read.
+    pub(super) fn claims(&self) -> [Option<StateHash>; 2] {
+        [self.desired.as_ref().map(|_| self.hashed.hashes().claims), self.run.newest.map(|(_, claims)| claims)]
+    }
+
+    /// S10: whether what is to be published was read back, the own head was there in the last read, and this cluster neither
+    /// leaves nor has a head under another id.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let there = self.desired.as_ref().zip(self.run.visibility.map.as_ref());
+        matches!(self.phase, Phase::Run)
+            && !self.leaving
+            && !self.run.baseless
+            && self.run.there
+            && there.is_some_and(|(desired, there)| Arc::ptr_eq(desired, there))
     }
 
     /// The current stage.
@@ -569,6 +591,7 @@ impl Writer {
                     self.announce(now, out);
                     self.observe_copied(now, own);
                     self.observe_own(now, own, out);
+                    self.observe_rest(heads, own);
                     self.observe_former(now, heads, out);
                     self.audit(now, own, out);
                     self.collect(now, out);
@@ -609,6 +632,17 @@ impl Writer {
         if let Some(farewell) = &mut self.run.farewell {
             farewell.observe(head, epoch);
         }
+    }
+
+    /// What S10 needs to know of a read of all heads.
+    fn observe_rest(&mut self, heads: &Heads, own: Option<&Arc<Head>>) {
+        let elsewhere = |(id, head): (&Arc<str>, &Result<Arc<Head>, _>)| {
+            *id != self.me.cluster && head.as_ref().is_ok_and(|head| head.uid == self.me.uid)
+        };
+        let newest = self.run.newest.map_or(0, |(seq, _)| seq);
+        let own = own.filter(|head| head.position.epoch == self.epoch && head.position.seq >= newest);
+        self.run.newest = own.map(|head| (head.position.seq, head.summary.hashes.claims)).or(self.run.newest);
+        self.run.there = own.is_some() && !heads.iter().any(elsewhere);
     }
 
     /// Whatever is due: called after every input, and when the time asked for has come.

@@ -5,7 +5,7 @@
 
 mod network;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod tls;
 
 use std::{
@@ -59,6 +59,8 @@ pub enum Streaming {
 pub(super) enum Event {
     /// A connection was made, by dialling a cluster or by being dialled, and both keys are verified.
     Opened { session: SessionId, key: PublicKey, dialled: Option<Arc<str>> },
+    /// Somebody wanted to connect with a key that no live cluster has.
+    Refused,
     /// No connection to this cluster could be made.
     Unreachable { cluster: Arc<str>, why: String },
     /// A message came.
@@ -189,7 +191,13 @@ async fn accept_all(network: Arc<dyn Network>, tls: Arc<Tls>, events: mpsc::Send
                     Ok(Ok((stream, key))) => {
                         let _ = events.send(Inner::Secured { stream: Box::new(stream), key, dialled: None }).await;
                     }
-                    Ok(Err(error)) => debug!(%error, "a connection was refused"),
+                    Ok(Err(error)) => {
+                        debug!(%error, "a connection was refused");
+                        if tls::is_unknown(&error) {
+                            // One of many is enough.
+                            let _ = events.try_send(Inner::Event(Event::Refused));
+                        }
+                    }
                     Err(_) => debug!("a connection did not say who it is in time"),
                 }
             }));

@@ -48,14 +48,15 @@ impl Listener for Port {
     }
 }
 
-fn key(n: u8) -> SigningKey {
+pub(in crate::ledger::driver) fn key(n: u8) -> SigningKey {
     SigningKey::from_seed(&[n; 32]).unwrap()
 }
 
-struct World(Ports);
+#[derive(Default)]
+pub(in crate::ledger::driver) struct World(Ports);
 
 impl World {
-    fn network(&self, n: u8) -> Arc<Memory> {
+    pub(in crate::ledger::driver) fn network(&self, n: u8) -> Arc<dyn Network> {
         Arc::new(Memory { ports: self.0.clone(), address: address(n) })
     }
 
@@ -86,7 +87,7 @@ async fn opened(sessions: &mut Sessions) -> (SessionId, PublicKey, Option<Arc<st
 }
 
 fn world() -> World {
-    World(Ports::default())
+    World::default()
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,6 +131,7 @@ async fn who_has_another_key_is_neither_heard_nor_told_anything() {
     dial(&mut blue, &[address(2)], 2);
     let (session, ..) = opened(&mut blue).await;
     assert!(matches!(blue.next().await, Event::Closed { session: closed } if closed == session));
+    assert!(matches!(green.next().await, Event::Refused));
     assert!(timeout(Duration::from_mins(1), green.next()).await.is_err(), "nobody connected");
 }
 
@@ -138,6 +140,9 @@ async fn who_says_nothing_or_something_else_takes_no_place_for_long() {
     let world = world();
     let (mut blue, mut green) = (world.leader(1, &[2]).await, world.leader(2, &[1]).await);
     let network = world.network(9);
+    // A probe that comes and goes is nobody.
+    drop(network.connect(address(2)).await.unwrap());
+    assert!(timeout(Duration::from_mins(1), green.next()).await.is_err());
     let mut silent = Vec::new();
     for _ in 0..HANDSHAKES {
         silent.push(network.connect(address(2)).await.unwrap());

@@ -152,6 +152,11 @@ const fn unknown() -> Error {
     Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)
 }
 
+/// Whether a connection failed because of a key that may not connect, and not before anything was proved.
+pub(super) fn is_unknown(error: &io::Error) -> bool {
+    error.get_ref().and_then(|error| error.downcast_ref::<Error>()) == Some(&unknown())
+}
+
 /// The key of the cluster that is dialled: another member may have its pod's address by now.
 #[derive(Debug)]
 struct Exactly(PublicKey);
