@@ -26,7 +26,7 @@ use crate::{
     api::{events::EventReason, names::ANNOTATION_SHARE},
     cluster::objects::{Ingress, Service, ServiceKind},
     instances::{
-        Adopt, Consent, Custom, InstanceSpec, Rights, Source,
+        Adopt, Consent, Custom, InstanceSpec, Rights, Source, Traffic,
         custom::{self, ByAddress},
         host::is_load_balancer,
         policy::Verdict,
@@ -59,6 +59,8 @@ pub struct Wanted {
     pub keep: bool,
     /// [`TargetDesired::as_is`](crate::instances::sync::TargetDesired::as_is), set if instances would be too large.
     pub as_is: bool,
+    /// Which part of the traffic they should get.
+    pub traffic: Traffic,
 }
 
 /// A request that is not possible: a Warning on the object.
@@ -188,6 +190,7 @@ impl<'a> Planner<'a> {
         let custom = Custom { service, pods };
         let share = annotations.get(ANNOTATION_SHARE).is_some_and(|value| value.trim() == "true");
         let consent = Consent { named: true, share, adopt: None, unclear: request.unclear };
+        let (traffic, _) = Traffic::read(annotations);
         let mut wanted = BTreeMap::new();
         for (target, backends) in found {
             let (found, complaint) = backends.wanted(source, &custom, &consent);
@@ -198,7 +201,7 @@ impl<'a> Planner<'a> {
                 Some(wishes) => wishes.apply(found.creation),
                 None => unknown(found.creation),
             };
-            wanted.insert(target, Wanted { creation, ..found });
+            wanted.insert(target, Wanted { creation, traffic, ..found });
         }
         refusals.sort();
         refusals.dedup();
@@ -442,6 +445,7 @@ impl Backends {
                 ttl: ttl_asked.then_some(ttl),
             },
             consent: Consent { adopt, ..consent.clone() },
+            traffic: Traffic::All,
         };
         (wanted, complaint)
     }

@@ -10,7 +10,7 @@ use crate::{
         ANNOTATION_SHARE, EXTERNAL_DNS_CONTROLLER, EXTERNAL_DNS_ENDPOINTS_TYPE, EXTERNAL_DNS_HOSTNAME,
         EXTERNAL_DNS_INTERNAL_HOSTNAME, EXTERNAL_DNS_SOURCE, EXTERNAL_DNS_TARGET, EXTERNAL_DNS_TTL,
     },
-    instances::{Adopt, records::MAX_TTL},
+    instances::{Adopt, Traffic, records::MAX_TTL},
     model::{Excerpt, Pairs, Target},
 };
 
@@ -115,6 +115,7 @@ impl Request {
         let share = wrong_share(annotations);
         let unclear = matches!(adopt, Some(Err(()))) || share.is_some();
         complaints.extend(share);
+        complaints.extend(Traffic::read(annotations).1);
         Some(Self { named, hosts, adopt: adopt.and_then(Result::ok), unclear, complaints })
     }
 }

@@ -50,6 +50,11 @@ table! {
     ANNOTATION_SHARE = "cloudmap-mcs/share" on "ServiceExport", "Service", "Ingress":
         "`true`, `false`"; "`false`"; "join an existing Cloud Map service that has the default name, or that another \
         ClusterSet or external-dns created (never one of ECS Service Connect)";
+    /// On a ServiceExport or an annotated Service or Ingress: the share of the traffic that its instances get beside
+    /// those of others, from `0%` to `100%`.
+    ANNOTATION_SHARE_OF_TRAFFIC = "cloudmap-mcs/share-of-traffic" on "ServiceExport", "Service", "Ingress":
+        "a percentage from `0%` to `100%`, such as `25%`"; "all ready pods are registered"; "register only as many \
+        ready pods as have this [share of the traffic](../shares.md) beside the instances of others";
     /// On a ServiceExport or an annotated Service: take over the Cloud Map service and the instances of another controller,
     /// `external-dns/<owner id>` or `cloudmap-controller`.
     ANNOTATION_ADOPT = "cloudmap-mcs/adopt" on "ServiceExport", "Service", "Ingress":

@@ -331,6 +331,39 @@ fn of_the_instances() -> prometheus::Result<Vec<Family>> {
             None,
             instances(|figures| figures.drift_period.as_secs_f64()),
         )?,
+        Family::gauge(
+            "cloudmap_mcs_share_targets",
+            "Cloud Map services in which this cluster has a share of the traffic: as near to the requested one as the numbers \
+             allow, or limited because it needs more ready pods or fewer instances of others",
+            Some("state"),
+            |seen| {
+                let Some(shares) = seen.instances.map(|figures| figures.shares) else { return Values::new() };
+                let near = shares.targets - shares.limited;
+                labelled([("near", near as f64), ("limited", shares.limited as f64)])
+            },
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_share_mean_ratio",
+            "Mean share of the traffic in these services: requested, reached, and the most that can be reached with the pods that \
+             are ready",
+            Some("share"),
+            |seen| {
+                let shares = seen.instances.map(|figures| figures.shares).filter(|shares| shares.targets > 0);
+                let Some(shares) = shares else { return Values::new() };
+                let mean = |hundredths: usize| hundredths as f64 / 10_000.0 / shares.targets as f64;
+                labelled([
+                    ("requested", mean(shares.asked)),
+                    ("reached", mean(shares.reached)),
+                    ("reachable", mean(shares.reachable)),
+                ])
+            },
+        )?,
+        Family::gauge(
+            "cloudmap_mcs_share_held_back_pods",
+            "Ready pods that are not registered in these services, because the share of the traffic would be larger",
+            None,
+            instances(|figures| figures.shares.held_back as f64),
+        )?,
     ])
 }
 

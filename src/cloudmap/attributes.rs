@@ -26,6 +26,9 @@ pub const CLUSTER_UID: &str = "CLOUDMAP_MCS_CLUSTER_UID";
 pub const NAMESPACE: &str = "CLOUDMAP_MCS_NAMESPACE";
 /// Name of the Kubernetes Service, for people.
 pub const SERVICE: &str = "CLOUDMAP_MCS_SERVICE";
+/// `true` on the instances of a cluster that registers only a part of its pods, for a share of the traffic. Other
+/// clusters with a share count them apart.
+pub const PARTIAL: &str = "CLOUDMAP_MCS_PARTIAL";
 /// Prefix of the attributes for all ports but the first.
 pub const FURTHER_PORT: &str = "PORT_";
 

@@ -281,7 +281,7 @@ impl Annotated {
             // time.
             return Some(TargetDesired::default());
         }
-        let Wanted { instances, creation, consent, keep, as_is } = wanted?.clone();
+        let Wanted { instances, creation, consent, keep, as_is, traffic } = wanted?.clone();
         let active = match standing {
             Standing::Holds => knowledge.is_on_record(target),
             Standing::HandsOver | Standing::Keeps => true,
@@ -299,6 +299,7 @@ impl Annotated {
             as_is,
             consent,
             creation,
+            traffic,
             instances,
             ..TargetDesired::default()
         })

@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     controller::targets::tests::{key, mk_knowledge, mk_targets, target},
     instances::{
-        Consent,
+        Consent, Traffic,
         sync::{Creation, Reason},
     },
 };
@@ -14,6 +14,7 @@ fn wanting(target: Target) -> Object {
         consent: Consent::default(),
         keep: false,
         as_is: false,
+        traffic: Traffic::All,
     };
     Object { uid: "uid".into(), planned: Planned { wanted: Some([(target, wanted)].into()), refusals: vec![] } }
 }

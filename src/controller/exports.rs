@@ -1,9 +1,10 @@
 //! What this cluster exports, as far as its own objects determine it.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use super::{
     core::{Command, Core, Now},
+    parts::Part,
     pods,
     targets::Asked,
 };
@@ -12,10 +13,11 @@ use crate::{
     cluster::{
         Change,
         events::{self, EventRecord},
-        objects::{Ingress, Pod, Service, ServiceExport, SourceSlice},
+        objects::{Endpoint as EndpointRow, Ingress, Pod, Service, ServiceExport, SourceSlice},
     },
     export::{self, Refusal},
-    model::{ClaimOwner, Exported, ServiceKey},
+    instances::Traffic,
+    model::{ClaimOwner, Endpoint, Exported, ServiceKey, Target},
 };
 
 impl Core {
@@ -93,8 +95,13 @@ impl Core {
             } else if !self.annotated.concerns(&key) {
                 self.pods.forget(&key);
             }
-            let (freed, changed) = self.knowledge.replan(&key, plan, now.seconds());
-            if changed {
+            let part = self.part(&key, export.as_deref());
+            let parted = self.knowledge.set_part(&key, part);
+            let (mut freed, changed) = self.knowledge.replan(&key, plan, now.seconds());
+            if parted && !changed {
+                freed = self.knowledge.export(&key, now.seconds());
+            }
+            if changed || parted {
                 self.publish = true;
                 self.touched.extend(before);
                 self.touched.extend(self.knowledge.targets_of(&owner));
@@ -123,6 +130,48 @@ impl Core {
         let (regarding, reason) = (events::export(key, &export.uid), EventReason::AddressSkipped);
         self.out.push(Command::Emit(EventRecord { regarding, reason, action: "Export", text }));
         self.forbidden.insert(key.clone(), forbidden);
+    }
+
+    /// Which endpoints of an export others see, if it has a share of the traffic: those that are registered as
+    /// instances.
+    fn part(&self, key: &ServiceKey, export: Option<&ServiceExport>) -> Option<Part> {
+        let export = export.filter(|export| Traffic::read(&export.annotations).0.is_part())?;
+        let target = match self.targets.asked(export, self.knowledge.rights()) {
+            Asked::Target(target) => Some(target),
+            // Without instances there is nothing to have a share of.
+            Asked::None => Some(self.targets.for_aws_mcs(key)?),
+            Asked::Invalid(_) | Asked::Unknown => None,
+        };
+        let own = ClaimOwner::export(key);
+        let held = |target: &Target| {
+            let registrations = self.knowledge.exports()?.registrations();
+            registrations.get(target).filter(|held| held.owner.is_same_service(&own))
+        };
+        let share =
+            target.filter(|target| held(target).is_some()).and_then(|target| self.statuses.get(&target)?.share.clone());
+        if let Some(share) = share {
+            return Some(Part::Chosen(share.addresses));
+        }
+        Some(match self.knowledge.part(key) {
+            Some(known @ Part::AsMany(..)) if self.knowledge.exports().is_some() => known.clone(),
+            _ => Part::as_many(&self.knowledge.shown(key).unwrap_or_else(|| self.imported_from_here(key))),
+        })
+    }
+
+    /// The own endpoints that the import of a name in this cluster has.
+    fn imported_from_here(&self, key: &ServiceKey) -> Vec<Endpoint> {
+        let local = self.knowledge.local().as_str();
+        let slices = self.imported.get(key);
+        let own: Vec<_> = slices.iter().filter(|slice| slice.source_cluster.as_deref() == Some(local)).collect();
+        let endpoint = |there: &EndpointRow| {
+            let (ipv4, ipv6) = match there.address? {
+                IpAddr::V4(address) => (Some(address), None),
+                IpAddr::V6(address) => (None, Some(address)),
+            };
+            let (conditions, ports) = (there.conditions, [].into());
+            Some(Endpoint { ipv4, ipv6, ports, conditions, hostname: None, zone: None, node: None })
+        };
+        own.iter().flat_map(|slice| &slice.endpoints).filter_map(endpoint).collect()
     }
 
     /// What a ServiceExport exports now. `None` if its namespace, whose labels and annotations matter, is not known

@@ -9,7 +9,7 @@ use std::{
 
 use tracing::{info, warn};
 
-use super::{Mode, membership::LEAVING};
+use super::{Mode, membership::LEAVING, parts::Part};
 use crate::{
     cluster::objects::Namespace,
     export::{Dates, Exports, Publication, Refusal},
@@ -83,6 +83,8 @@ pub struct Knowledge {
     membership: Membership,
     /// For each ServiceExport, its export, or why there is none.
     planned: BTreeMap<ServiceKey, Result<Arc<Exported>, Refusal>>,
+    /// Which endpoints of an export others see, if not all of them.
+    parts: BTreeMap<ServiceKey, Part>,
     annotated: BTreeMap<ClaimOwner, Asks>,
     /// The exports that want a target: most targets are wanted by one.
     wanting: BTreeSet<(Target, ServiceKey)>,
@@ -127,6 +129,7 @@ impl Knowledge {
             local,
             membership,
             planned: BTreeMap::new(),
+            parts: BTreeMap::new(),
             annotated: BTreeMap::new(),
             wanting: BTreeSet::new(),
             names: BTreeMap::new(),
@@ -231,6 +234,33 @@ impl Knowledge {
         (self.export(key, now), true)
     }
 
+    /// Which endpoints of an export others see; `None` means all of them.
+    pub fn part(&self, key: &ServiceKey) -> Option<&Part> {
+        self.parts.get(key)
+    }
+
+    /// Sets which endpoints of an export others see. Returns whether that is new; [`export`](Self::export) acts on it.
+    pub fn set_part(&mut self, key: &ServiceKey, part: Option<Part>) -> bool {
+        if self.parts.get(key) == part.as_ref() {
+            return false;
+        }
+        match part {
+            Some(part) => self.parts.insert(key.clone(), part),
+            None => self.parts.remove(key),
+        };
+        true
+    }
+
+    /// The endpoints of an export that others see now, of those that the map has.
+    pub fn shown(&self, key: &ServiceKey) -> Option<Vec<Endpoint>> {
+        self.exports.as_ref()?.said(key).map(|said| said.endpoints)
+    }
+
+    /// The planned export, as others see it.
+    fn visible(&self, key: &ServiceKey, local: &Arc<Exported>) -> Arc<Exported> {
+        self.parts.get(key).map_or_else(|| Arc::clone(local), |part| Arc::new(part.of(local)))
+    }
+
     /// Sets what an annotated object wants (`None`: it is gone, or requests nothing). Returns who may now get a target
     /// that it released, and whether anything changed.
     pub fn annotate(&mut self, owner: &ClaimOwner, wanted: Option<Asks>, now: i64) -> (BTreeSet<ClaimOwner>, bool) {
@@ -317,7 +347,7 @@ impl Knowledge {
         let local = match (&self.membership, self.planned.get(key)) {
             (Membership::Leaving, _) | (_, None | Some(Err(_))) => None,
             _ if self.rules.mode == Mode::Standalone => None,
-            (_, Some(Ok(local))) => Some(Arc::clone(local)),
+            (_, Some(Ok(local))) => Some(self.visible(key, local)),
         };
         let targets = local.as_ref().map(|local| self.targets_for(key, local)).unwrap_or_default();
         self.change(&targets, now, |exports, dates| exports.set(key, local, targets.clone(), dates))
@@ -329,6 +359,12 @@ impl Knowledge {
         // The previous leader's clock may have been ahead of this one. A clock that was wrong shows nothing.
         let soon = now.saturating_add(MAX_SKEW.as_secs().cast_signed());
         self.not_before(exports.dates().filter(|date| *date <= soon).max().unwrap_or_default());
+        // What others see of exports whose part is not known yet stays as it is.
+        for (key, part) in &mut self.parts {
+            if let (Part::AsMany(..), Some(said)) = (&*part, exports.said(key)) {
+                *part = Part::as_many(&said.endpoints);
+            }
+        }
         self.exports = Some(exports);
         self.export_all(now);
     }
@@ -450,11 +486,16 @@ impl Knowledge {
             concerned.targets.extend(gone.registrations.into_keys());
         }
         for target in &concerned.targets {
-            let first = (target.clone(), ServiceKey::new("", ""));
-            let wanting = self.wanting.range(first..).take_while(|(wanted, _)| wanted == target);
-            concerned.names.extend(wanting.map(|(_, key)| key.clone()));
+            concerned.names.extend(self.wanted_by(target).cloned());
         }
         concerned
+    }
+
+    /// The exports of this cluster that want a target.
+    pub fn wanted_by(&self, target: &Target) -> impl Iterator<Item = &ServiceKey> {
+        let first = (target.clone(), ServiceKey::new("", ""));
+        let wanting = self.wanting.range(first..).take_while(move |(wanted, _)| wanted == target);
+        wanting.map(|(_, key)| key)
     }
 
     /// The unknown clusters had their time, so new imports no longer wait for them. Returns whether that is new.
@@ -526,7 +567,7 @@ impl Knowledge {
         let planned = self.planned.get(key).and_then(|plan| plan.as_ref().ok());
         let own = match self.exports.as_ref().filter(|exports| exports.refusal(key).is_some()) {
             Some(exports) => exports.said(key).map(Arc::new),
-            None => planned.cloned(),
+            None => planned.map(|local| self.visible(key, local)),
         };
         own.map(|local| (self.local.clone(), local))
             .into_iter()

@@ -15,6 +15,7 @@ mod metrics;
 mod mode;
 mod names;
 mod orphans;
+mod parts;
 mod peers;
 mod pending;
 mod pods;

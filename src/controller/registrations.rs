@@ -7,7 +7,7 @@ use crate::{
     annotations::Known,
     cluster::Caches,
     export,
-    instances::sync::{Statuses, TargetDesired},
+    instances::sync::{Statuses, TargetDesired, TargetStatus},
     model::{ClaimOwner, ServiceKey, Target},
 };
 
@@ -67,7 +67,12 @@ impl Core {
 
     pub(super) fn statuses_changed(&mut self, statuses: &Statuses, now: Now) {
         let before = std::mem::replace(&mut self.statuses, statuses.clone());
+        let mut chosen = BTreeSet::new();
         for (target, before, status) in before.difference(statuses) {
+            let addresses = |status: Option<&TargetStatus>| Some(Arc::clone(&status?.share.as_ref()?.addresses));
+            if addresses(before) != addresses(status) {
+                chosen.extend(self.knowledge.wanted_by(target).cloned());
+            }
             let Some(status) = status else { continue };
             let held = self.knowledge.exports().and_then(|exports| exports.registrations().get(target));
             if let Some(owner) = held.map(|held| held.owner.clone()) {
@@ -82,6 +87,8 @@ impl Core {
                 self.forget(target, now);
             }
         }
+        // Others see the pods that are registered.
+        self.replan(chosen, now);
     }
 
     /// A target that is given up has no instances of this cluster any more, or its instances stay.

@@ -21,7 +21,7 @@ use crate::{
     awsmcs::ExportAttributes,
     cluster::objects::ServiceExport,
     instances::{
-        Adopt, Consent, Custom, InstanceSpec, Naming, Owner, Rights, Selection, Source, custom,
+        Adopt, Consent, Custom, InstanceSpec, Naming, Owner, Rights, Selection, Source, Traffic, custom,
         policy::{Verdict, why_it_wins},
         records::{Wishes, address_records},
         sync::{Creation, Notice, Outcome, Reason, Statuses, TargetDesired},
@@ -173,10 +173,14 @@ impl Targets {
         // Who moved away names this target no more. What was allowed while it did counts until the successor had time.
         let names_it =
             |export: &Arc<ServiceExport>| self.asked(export, knowledge.rights()) == Asked::Target(target.clone());
-        consent.unclear |= hands_over && !object.as_ref().is_some_and(names_it);
+        let moved_away = hands_over && !object.as_ref().is_some_and(names_it);
+        consent.unclear |= moved_away;
         let instances = instances.unwrap_or_default().into();
         let decides = decides(knowledge, target);
         let only_found = (standing == Standing::Keeps).then_some(key);
+        let traffic = annotations.map(|annotations| Traffic::read(annotations).0).unwrap_or_default();
+        // The share is that of the new target. In this one it stays as it was.
+        let traffic = if moved_away && traffic.is_part() { Traffic::Unclear } else { traffic };
         TargetDesired {
             active,
             only_found,
@@ -186,6 +190,7 @@ impl Targets {
             as_is,
             consent,
             creation,
+            traffic,
             instances,
             ..TargetDesired::default()
         }
@@ -284,7 +289,11 @@ impl Targets {
             return (RegisteredReason::Failed, format!("{complaint}."));
         }
         // Without the count: a condition that changes with every pod would be written for each.
-        let done = format!("The ready endpoints are registered in Cloud Map service {target}.");
+        let done = if Traffic::read(&export.annotations).0.is_part() {
+            format!("A share of the ready endpoints is registered in Cloud Map service {target}.")
+        } else {
+            format!("The ready endpoints are registered in Cloud Map service {target}.")
+        };
         let status = statuses.get(target);
         match status.map(|status| &status.outcome) {
             Some(Outcome::Registered { .. }) => {
@@ -317,6 +326,9 @@ impl Targets {
 /// stay, and nothing is created. A takeover that is not allowed counts as invalid.
 fn understood(annotations: &Pairs, namespace: &str, rights: &Rights) -> Result<(), String> {
     if let Some(message) = wrong_share(annotations) {
+        return Err(format!("The annotation {message}."));
+    }
+    if let (_, Some(message)) = Traffic::read(annotations) {
         return Err(format!("The annotation {message}."));
     }
     if let Some(text) = annotation(annotations, ANNOTATION_ADOPT) {

@@ -10,6 +10,7 @@
 //! | `CLOUDMAP_MCS_CLUSTERSET`, `CLOUDMAP_MCS_CLUSTER`, `CLOUDMAP_MCS_CLUSTER_UID` | the owner of the instance |
 //! | `CLOUDMAP_MCS_NAMESPACE`, `CLOUDMAP_MCS_SERVICE` | the Kubernetes Service, for people |
 //! | `AWS_INIT_HEALTH_STATUS` | `HEALTHY`, or `UNHEALTHY` while the pod is not ready; only in services with a custom health check |
+//! | `CLOUDMAP_MCS_PARTIAL` | `true`, if only a part of the pods is registered ([`share`](super::share)) |
 //! | any other name | attributes of users ([`Custom`]) |
 
 use std::{
@@ -18,13 +19,13 @@ use std::{
     sync::Arc,
 };
 
-use super::{custom::Custom, host::is_load_balancer, ownership::Owner};
+use super::{custom::Custom, host::is_load_balancer, ownership::Owner, share::Families};
 use crate::{
     cloudmap::{
         Attributes, Instance, RecordType, Service,
         attributes::{
-            ALIAS, CLUSTER, CLUSTER_UID, CLUSTERSET, CNAME, FURTHER_PORT, INIT_HEALTH, IPV4, IPV6, NAMESPACE, PORT,
-            REGION, SERVICE, ZONE,
+            ALIAS, CLUSTER, CLUSTER_UID, CLUSTERSET, CNAME, FURTHER_PORT, INIT_HEALTH, IPV4, IPV6, NAMESPACE, PARTIAL,
+            PORT, REGION, SERVICE, ZONE,
         },
     },
     model::{Endpoint, EndpointPort, Pairs, ServiceKey, ServicePort, intern},
@@ -69,18 +70,31 @@ pub struct InstanceSpec {
     /// Whether the endpoint is ready. Otherwise the instance is registered only where a health check can mark it, and
     /// only if it was ready before.
     ready: bool,
+    /// Whether it is one of those that are registered for a share of the traffic.
+    partial: bool,
 }
 
 impl InstanceSpec {
     pub(super) fn of_host(id: Arc<str>, common: Arc<Pairs>, host: Arc<str>) -> Self {
-        Self { id, common, ipv4: None, ipv6: None, port: None, zone: None, host: Some(host), ready: true }
+        Self {
+            id,
+            common,
+            ipv4: None,
+            ipv6: None,
+            port: None,
+            zone: None,
+            host: Some(host),
+            ready: true,
+            partial: false,
+        }
     }
 
     /// The instance of one port of an endpoint.
     pub(super) fn of_port(id: Arc<str>, common: Arc<Pairs>, endpoint: &Endpoint, number: u16) -> Self {
         // The rest is the same for all similar instances, or was decided before.
         let Endpoint { ipv4, ipv6, zone, ports: _, conditions: _, hostname: _, node: _ } = endpoint;
-        Self { id, common, ipv4: *ipv4, ipv6: *ipv6, port: Some(number), zone: zone.clone(), host: None, ready: true }
+        let (port, zone) = (Some(number), zone.clone());
+        Self { id, common, ipv4: *ipv4, ipv6: *ipv6, port, zone, host: None, ready: true, partial: false }
     }
 
     /// The id of the instance.
@@ -90,6 +104,18 @@ impl InstanceSpec {
 
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.ipv4.map(IpAddr::V4).into_iter().chain(self.ipv6.map(IpAddr::V6))
+    }
+
+    /// The same instance as one of those that are registered for a share of the traffic, with no families but these.
+    /// `None` if it has none of them.
+    pub(super) fn as_part(&self, families: Families) -> Option<Self> {
+        let (ipv4, ipv6) = (self.ipv4.filter(|_| families.v4), self.ipv6.filter(|_| families.v6));
+        let stays = self.host.is_some() || ipv4.is_some() || ipv6.is_some();
+        stays.then(|| Self { ipv4, ipv6, partial: true, ..self.clone() })
+    }
+
+    pub(super) fn zone(&self) -> Option<&str> {
+        self.zone.as_deref()
     }
 
     /// Whether its endpoint is ready.
@@ -123,7 +149,7 @@ impl InstanceSpec {
     }
 
     fn attributes(&self, service: ServiceTraits) -> Attributes {
-        let Self { id: _, common, ipv4, ipv6, port, zone, host, ready: _ } = self;
+        let Self { id: _, common, ipv4, ipv6, port, zone, host, ready: _, partial } = self;
         let common = common.iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
         let mut attributes: Attributes = common.collect();
         let mut set = |key: &str, value: Option<String>| value.map(|value| attributes.insert(key.to_owned(), value));
@@ -134,6 +160,10 @@ impl InstanceSpec {
         if let Some(host) = host {
             let alias = is_load_balancer(host) && !service.records.cname;
             set(if alias { ALIAS } else { CNAME }, Some((**host).to_owned()));
+        }
+        // An instance that is full of attributes does without: others then count it as one of a whole cluster.
+        if *partial && attributes.len() < MAX_ATTRIBUTES - 1 {
+            attributes.insert(PARTIAL.to_owned(), "true".to_owned());
         }
         attributes
     }
@@ -321,7 +351,7 @@ impl Source<'_> {
             });
             let (ipv4, ipv6, zone) = (endpoint.ipv4, endpoint.ipv6, endpoint.zone.clone());
             let ready = endpoint.conditions.ready;
-            let spec = InstanceSpec { id, common, ipv4, ipv6, port, zone, host: None, ready };
+            let spec = InstanceSpec { id, common, ipv4, ipv6, port, zone, host: None, ready, partial: false };
             self.check(&spec)?;
             specs.push(spec);
         }

@@ -2,8 +2,8 @@
 //!
 //! [`target`] names the Cloud Map service of a Kubernetes Service. [`attributes`], [`custom`], [`host`] and
 //! [`per_port`] write its instances. [`ownership`] determines owners, [`policy`] who may register where, and [`adopt`]
-//! what may be taken over. [`plan`] compares desired and observed instances. All of these are pure. [`sync`] brings
-//! Cloud Map to the desired state.
+//! what may be taken over. [`share`] chooses the pods that get a share of the traffic. [`plan`] compares desired and
+//! observed instances. All of these are pure. [`sync`] brings Cloud Map to the desired state.
 
 pub mod adopt;
 pub mod attributes;
@@ -15,6 +15,7 @@ pub mod plan;
 pub mod policy;
 pub mod records;
 mod selection;
+pub mod share;
 pub mod sync;
 pub mod target;
 
@@ -24,4 +25,5 @@ pub use custom::Custom;
 pub use ownership::{Consent, Owner};
 pub use policy::{RegistrationPolicy, Rights};
 pub use selection::Selection;
+pub use share::{Share, Traffic};
 pub use target::{InvalidTarget, Naming};

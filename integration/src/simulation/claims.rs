@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{
     expect::{Name, slices},
     kubernetes::ApiServer,
-    users::{HOST, PYTHON, TARGET, addresses, annotation, is_terminating},
+    users::{HOST, PYTHON, SHARE, TARGET, addresses, annotation, is_terminating},
     world::{Cluster, World},
 };
 use crate::emulator::CloudMap;
@@ -28,6 +28,8 @@ pub(crate) struct Claim {
     pub(crate) endpoints: BTreeSet<String>,
     /// By an annotation, so that it is registered in the service that is there.
     named: bool,
+    /// What it requests of the traffic, verbatim.
+    pub(crate) share: Option<String>,
     /// The cluster has left instances of another ClusterSet there, which have the ids of some endpoints.
     blocked: bool,
 }
@@ -49,9 +51,11 @@ pub(crate) fn claims(clusters: &[Cluster]) -> Claims {
                 continue;
             }
             let endpoints = endpoints(&cluster.api, &owner, &service);
+            let share = annotation(&service, SHARE).map(str::to_owned);
             for (target, exported) in targets {
                 let named = !exported || names_target(cluster, &owner);
                 let (group, owner, endpoints) = (cluster.group(), owner.clone(), endpoints.clone());
+                let share = share.clone().filter(|_| !exported);
                 all.entry(target).or_default().push(Claim {
                     cluster: index,
                     group,
@@ -59,6 +63,7 @@ pub(crate) fn claims(clusters: &[Cluster]) -> Claims {
                     exported,
                     endpoints,
                     named,
+                    share,
                     blocked: false,
                 });
             }
@@ -152,6 +157,8 @@ pub(crate) struct Place {
     pub(crate) made_for: Option<String>,
     of_external_dns: bool,
     pub(crate) instances: BTreeSet<Instance>,
+    /// Number of instances that no cluster registered.
+    pub(crate) others: usize,
 }
 
 /// All Cloud Map services, by namespace and name.
@@ -174,8 +181,10 @@ pub(crate) fn places(cloudmap: &CloudMap) -> Places {
         let place = Place {
             made_for: service.tags.get("cloudmap-mcs/made-for").cloned(),
             of_external_dns: service.description.as_ref().is_some_and(|text| text.contains("heritage=external-dns")),
+            others: service.instances.len(),
             instances: instances.collect(),
         };
+        let place = Place { others: place.others - place.instances.len(), ..place };
         places.insert((namespace.name.clone(), service.name.clone()), place);
     }
     places
@@ -250,6 +259,42 @@ impl<'a> Registrations<'a> {
         registered
     }
 
+    /// Whether what a group has registered is what is wanted. With shares it is a part of that, as shares.md says.
+    fn is_right(&self, target: &Name, group: &str, wanted: &BTreeSet<&str>, found: &BTreeSet<&str>) -> bool {
+        let claims = self.claims.get(target).into_iter().flatten().filter(|claim| claim.group == group);
+        if !claims.clone().any(|claim| claim.share.is_some()) {
+            return wanted == found;
+        }
+        let Some(place) = self.places.get(target) else { return found.is_empty() };
+        let of = |claim: &Claim| {
+            let uid = &self.world.clusters[claim.cluster].uid;
+            place.instances.iter().filter(|instance| instance.uid == *uid).map(|instance| &*instance.endpoint).collect()
+        };
+        let counted: Vec<(&Claim, BTreeSet<&str>)> = claims.map(|claim| (claim, of(claim))).collect();
+        let whole =
+            counted.iter().filter(|(claim, _)| claim.share.is_none()).map(|(_, ours)| ours.len()).sum::<usize>();
+        let (whole, all) = (whole + place.others, place.others + place.instances.len());
+        found.is_subset(wanted)
+            && counted.iter().all(|(claim, ours)| {
+                let ready = claim.endpoints.len();
+                let asked = claim.share.as_deref().map(|share| share.trim_end_matches('%').parse::<f64>());
+                let right = match asked {
+                    None => ready,
+                    // The last valid one stays, or the number.
+                    Some(Err(_)) => return true,
+                    // Those that are there stay while there is nobody else.
+                    Some(Ok(0.0)) if whole == 0 => return true,
+                    Some(Ok(0.0)) => 0,
+                    Some(Ok(_)) if whole == 0 => ready,
+                    Some(Ok(share)) => {
+                        let fits = |k: &usize| 100.0 * *k as f64 <= share * (k + all - ours.len()) as f64;
+                        (0..=ready).rev().find(fits).unwrap_or_default().max(1).min(ready)
+                    }
+                };
+                ours.len() == right
+            })
+    }
+
     /// What the condition `Registered` of an export may be.
     pub(crate) fn condition(&self, cluster: &Cluster, name: &Name) -> &'static [(&'static str, &'static str)] {
         let Some(target) = exported(cluster, name) else { return &[] };
@@ -300,10 +345,12 @@ impl<'a> Registrations<'a> {
                     // One without ready endpoints may have it, or nobody wants it.
                     (None, _) => {
                         candidates.is_empty()
-                            || candidates.values().any(BTreeSet::is_empty)
+                            || candidates.values().any(|wanted| self.is_right(target, group, wanted, &BTreeSet::new()))
                             || self.refuses(target, group)
                     }
-                    (Some((owner, addresses)), None) => candidates.get(*owner) == Some(addresses),
+                    (Some((owner, addresses)), None) => {
+                        candidates.get(*owner).is_some_and(|wanted| self.is_right(target, group, wanted, addresses))
+                    }
                     (Some(_), Some(_)) => false,
                 };
                 if !right {

@@ -42,7 +42,7 @@ use self::{
     scenario::{Kind, Scenario},
     schedule::{Running, Step},
     trace::Trace,
-    users::{ANNOTATED, EXPORTED, Place, WISHES},
+    users::{ANNOTATED, EXPORTED, JOINING, MOST_TASKS, Place, WISHES},
     world::World,
 };
 use crate::ledger_sim::rng::Rng;
@@ -62,6 +62,8 @@ const DEPARTURE: Duration = Duration::from_mins(15);
 const SETTLING: Duration = Duration::from_mins(3);
 /// After the last of it, the time in which nothing is written.
 const QUIET: Duration = Duration::from_mins(2);
+/// The same where clusters have shares of the traffic: each waits until the others had time to follow.
+const SHARING: Duration = Duration::from_mins(40);
 /// From when a service of others is gone until whoever was refused it has registered there.
 const LOOKS_AGAIN: Duration = REFUSED_AGAIN.saturating_add(Duration::from_mins(1));
 /// A queue is not empty while something that is looked at now and then has its turn.
@@ -169,6 +171,16 @@ impl Driver {
                 }
             }
         }
+        let shares = self.scenario.kinds.contains(&Kind::Shares);
+        if shares {
+            self.world.add_namespaces();
+            self.wait(Duration::from_secs(5)).await?;
+            self.world.run_tasks(rng.below(MOST_TASKS + 1));
+            for cluster in 0..self.world.clusters.len() {
+                self.world.scale(Place { cluster, name: JOINING.0 }, rng.below(5) + 1, false);
+                self.world.share(cluster, Some(*rng.pick(&["0%", "25%", "50%"])));
+            }
+        }
         if claims {
             self.world.add_namespaces();
             for (cluster, name) in
@@ -184,10 +196,11 @@ impl Driver {
             self.wait(Duration::from_secs(5)).await?;
             self.world.add_foreign_services();
         }
-        self.converge(START, "the first exports arrive").await?;
+        self.converge(if shares { SHARING } else { START }, "the first exports arrive").await?;
         self.trouble(steps).await?;
         let calm = Instant::now();
         let within = if self.scenario.kinds.contains(&Kind::Moves) { DEPARTURE } else { CONVERGENCE };
+        let within = if shares { SHARING } else { within };
         self.converge(within, "everything converges").await?;
         self.report.converged = Some(calm.elapsed());
         if let Some(at) = self.world.torn {
@@ -207,6 +220,7 @@ impl Driver {
         let sets: BTreeSet<_> = self.world.clusters.iter().map(|cluster| &cluster.set).collect();
         let several = sets.len() > 1 || self.scenario.kinds.contains(&Kind::Moves);
         let settling = if several { SETTLING + LOOKS_AGAIN } else { SETTLING };
+        let settling = if self.scenario.kinds.contains(&Kind::Shares) { SHARING } else { settling };
         self.checks.take_writes();
         while last.elapsed() < QUIET {
             self.wait(Duration::from_secs(1)).await?;

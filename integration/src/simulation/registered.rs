@@ -71,6 +71,8 @@ pub(crate) struct Registered {
     /// When a cluster, by the ledger's namespace and its UID, was the only one in its ClusterSet last.
     sole: BTreeMap<(String, String), Duration>,
     there: Instances,
+    /// When a target had instances of others last, beside which a share can be 0.
+    others: BTreeMap<Name, Duration>,
     /// When a target's Cloud Map service was there last that was made for a group.
     made_for: BTreeMap<(Name, String), Duration>,
     /// Since when a target has instances of several Kubernetes names.
@@ -95,6 +97,8 @@ impl Registered {
                 let made_for =
                     places.iter().filter_map(|(target, place)| Some((target.clone(), place.made_for.clone()?)));
                 self.made_for.extend(made_for.map(|made_for| (made_for, now)));
+                let others = places.iter().filter(|(_, place)| place.others > 0);
+                self.others.extend(others.map(|(target, _)| (target.clone(), now)));
                 places.into_iter().map(|(target, place)| (target, place.instances)).collect()
             }
             Err(_) if torn => return None,
@@ -303,12 +307,16 @@ impl Registered {
             };
             let living: Vec<_> = former.iter().filter(lives).collect();
             let uncontested = candidates.len() == 1 && living.iter().all(|it| candidates.contains_key(&it.owner));
+            // A reading of the last half minute shows the instances of others.
+            let shared = claims.get(target).into_iter().flatten().any(|claim| claim.share.is_some());
+            let shared = shared && self.others.get(target).is_some_and(|at| now <= *at + READ + DECIDED);
             let meddled = world.meddled.get(target).is_some_and(|at| now <= *at + NEWS);
             // Another cluster may be the first one to look again.
             let of_others = |((of, made_for), at): (&(Name, String), &Duration)| {
                 of == target && *made_for != group && now <= *at + REFUSED_AGAIN + DECIDED
             };
             if !meddled
+                && !shared
                 && !self.made_for.iter().any(of_others)
                 && !living.is_empty()
                 && !candidates.is_empty()

@@ -13,6 +13,8 @@ pub enum Kind {
     Shapes,
     /// Services and exports ask for names in Cloud Map.
     Claims,
+    /// Annotated Services join a service of ECS tasks with a share of its traffic, and ECS scales.
+    Shares,
     /// Namespaces terminate and come back empty.
     Namespaces,
     /// A process dies before or after one of its writes, of either port.
@@ -54,7 +56,7 @@ pub enum Kind {
 impl Kind {
     /// What users do, and nothing that goes wrong.
     pub(crate) fn is_of_users(self) -> bool {
-        [Endpoints, Exports, Services, Namespaces, Shapes, Claims].contains(&self)
+        [Endpoints, Exports, Services, Namespaces, Shapes, Claims, Shares].contains(&self)
     }
 }
 
@@ -104,7 +106,7 @@ pub struct Scenario {
 impl Scenario {
     /// Only users do anything: no process, clock or API fails.
     pub(crate) fn is_gentle(&self) -> bool {
-        self.kinds.iter().all(|kind| [Endpoints, Exports, Services, Shapes, Namespaces, Claims].contains(kind))
+        self.kinds.iter().all(|kind| [Endpoints, Exports, Services, Shapes, Namespaces, Claims, Shares].contains(kind))
     }
 
     /// Clusters see each other's claims within the time that they wait for that.
@@ -115,7 +117,7 @@ impl Scenario {
 
 use Kind::{
     Claims, Clocks, Crashes, Divides, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Meddlers, Moves,
-    Namespaces, Partitions, Pauses, Registry, Renames, Services, Shapes, Stale, Stops, Unobserved, Vandals,
+    Namespaces, Partitions, Pauses, Registry, Renames, Services, Shapes, Shares, Stale, Stops, Unobserved, Vandals,
 };
 
 /// All scenarios.
@@ -160,6 +162,13 @@ pub static SCENARIOS: &[Scenario] = &[
             Kubernetes, Registry,
         ],
         steps: 26,
+    },
+    Scenario {
+        name: "shares",
+        about: "pods get shares of the traffic of ECS tasks, which come and go, while leaders die and Cloud Map fails",
+        clusters: TWO,
+        kinds: &[Endpoints, Shares, Shares, Shares, Shares, Kills, Stops, Registry],
+        steps: 24,
     },
     Scenario {
         name: "crashes",

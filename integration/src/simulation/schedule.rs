@@ -12,7 +12,7 @@ use super::{
     kubernetes::{Fault, FaultId, Moment, Scope, Verb},
     machine::Machine,
     scenario::{Kind, Scenario},
-    users::{ANNOTATED, EXPORTED, Meddling, NAMES, Place, Shape, WISHES, is_terminating},
+    users::{ANNOTATED, EXPORTED, JOINING, MOST_TASKS, Meddling, NAMES, Place, Shape, WISHES, is_terminating},
     world::{Role, World},
 };
 use crate::{
@@ -45,6 +45,13 @@ pub(crate) enum Action {
         host: Option<usize>,
         python: Option<usize>,
     },
+    /// Has the Service of a cluster join ECS tasks, with a share of their traffic.
+    Share {
+        cluster: usize,
+        share: Option<&'static str>,
+    },
+    /// ECS runs so many tasks.
+    Tasks(usize),
     /// Has an export registered under another name.
     NameTarget {
         place: Place,
@@ -207,6 +214,7 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
         }
         Kind::Shapes => (short, Action::Shape { place, shape: Shape::draw(rng, NAMES[place.name].2) }),
         Kind::Claims => (short, claim(rng, place)),
+        Kind::Shares => (short, share(rng, cluster)),
         Kind::Crashes => {
             let (of_registry, nth, after) = (rng.chance(0.5), rng.below(12) as u32 + 1, rng.chance(0.5));
             (short, Action::Crash { cluster, role, of_registry, nth, after })
@@ -338,6 +346,28 @@ fn claim(rng: &mut Rng, place: Place) -> Action {
     }
 }
 
+/// What users do about the share of a cluster, and what ECS does.
+fn share(rng: &mut Rng, cluster: usize) -> Action {
+    const SHARES: [Option<&str>; 10] = [
+        None,
+        Some("0%"),
+        Some("0%"),
+        Some("10%"),
+        Some("25%"),
+        Some("33.3%"),
+        Some("40%"),
+        Some("50%"),
+        Some("100%"),
+        Some("abc"),
+    ];
+    match rng.below(10) {
+        0..5 => Action::Share { cluster, share: *rng.pick(&SHARES) },
+        5..7 => Action::Tasks(rng.below(MOST_TASKS + 1)),
+        7 => Action::RemoveService(Place { cluster, name: JOINING.0 }),
+        _ => Action::Scale { place: Place { cluster, name: JOINING.0 }, to: rng.below(6), rolled: rng.chance(0.3) },
+    }
+}
+
 /// What has been begun and has to be ended.
 #[derive(Debug, Default)]
 pub(crate) struct Running {
@@ -361,6 +391,8 @@ impl Running {
             Action::Shape { place, shape } => world.shape(*place, *shape),
             Action::Label { place, tier } => world.label_export(*place, *tier),
             Action::Annotate { place, host, python } => world.annotate(*place, *host, *python),
+            Action::Share { cluster, share } => world.share(*cluster, *share),
+            Action::Tasks(count) => world.run_tasks(*count),
             Action::NameTarget { place, wish } => world.name_target(*place, *wish),
             Action::Namespace { cluster, namespace } => {
                 let api = &world.clusters[*cluster].api;

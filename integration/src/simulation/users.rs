@@ -123,8 +123,15 @@ pub(crate) struct Place {
 pub(crate) const HOST: &str = "external-dns.alpha.kubernetes.io/hostname";
 /// The Python controller's, for the namespace and the service.
 pub(crate) const PYTHON: [&str; 2] = ["cloudmap.controller/namespace", "cloudmap.controller/hostname"];
+/// On all objects that are registered.
+pub(crate) const SHARE: &str = "cloudmap-mcs/share-of-traffic";
+/// The name of the Service that joins ECS tasks, by index into [`NAMES`], in any cluster, and their Cloud Map service.
+pub(crate) const JOINING: (usize, (&str, &str)) = (4, ("internal", "tasks"));
 /// On a ServiceExport, for the namespace and the service.
 pub(crate) const TARGET: [&str; 2] = ["cloudmap-mcs/namespace", "cloudmap-mcs/service"];
+
+/// So many tasks ECS runs at most.
+pub(crate) const MOST_TASKS: usize = 6;
 
 /// What people do by hand to what is ours in Cloud Map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -327,6 +334,25 @@ impl World {
         let [namespace, service] = pair(python);
         let annotations = json!({HOST: host, PYTHON[0]: namespace, PYTHON[1]: service});
         self.set_annotations("services", place, &annotations);
+    }
+
+    /// Has the Service of a cluster join the ECS tasks, with this share of their traffic, or with all of its pods.
+    pub(crate) fn share(&mut self, cluster: usize, share: Option<&'static str>) {
+        let (name, (namespace, service)) = JOINING;
+        let annotations = json!({PYTHON[0]: namespace, PYTHON[1]: service, SHARE: share});
+        self.set_annotations("services", Place { cluster, name }, &annotations);
+    }
+
+    /// ECS runs so many tasks from now on.
+    pub(crate) fn run_tasks(&self, count: usize) {
+        let Some((id, _)) = self.foreign_service(JOINING.1.0, JOINING.1.1) else { return };
+        for n in 0..MOST_TASKS {
+            let mut body = json!({"ServiceId": id, "InstanceId": format!("task-{n}")});
+            if n < count {
+                body["Attributes"] = json!({"AWS_INSTANCE_IPV4": format!("172.16.2.{}", n + 1)});
+            }
+            self.registry.call("ecs", if n < count { "RegisterInstance" } else { "DeregisterInstance" }, &body);
+        }
     }
 
     /// Has an export registered under another name, or under its own.

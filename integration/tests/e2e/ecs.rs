@@ -3,6 +3,7 @@
 mod aws_mcs;
 mod exports;
 mod imports;
+mod shares;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

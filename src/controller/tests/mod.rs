@@ -10,6 +10,7 @@ mod hindered;
 mod iam;
 mod registered;
 mod replaced;
+mod shares;
 mod sharing;
 mod system;
 mod tenants;

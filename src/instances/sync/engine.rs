@@ -105,6 +105,9 @@ impl Engine {
             if matches!(state.phase, Phase::Gone) && !wanted.retiring {
                 **state = State { counted: state.counted, ..State::default() };
             }
+            if state.share_desired(old.map(Arc::as_ref), wanted, now) {
+                state.read_at = Some(now);
+            }
             let flags = |d: &TargetDesired| {
                 (d.active, d.only_found.clone(), d.retiring, d.keep, d.consent.clone(), d.creation.clone())
             };
@@ -124,6 +127,8 @@ impl Engine {
                     state.phase = Phase::Unresolved;
                 }
             }
+            // Imports have the same pods, whether or not anything can be written now.
+            self.choose(target, wanted, now);
             self.wake_target(target, now);
         }
     }
@@ -203,7 +208,8 @@ impl Engine {
         while let Some(timer) = self.timers.first_entry().filter(|timer| timer.key().0 <= now) {
             let target = timer.remove();
             if let Some(state) = self.targets.get_mut(&target) {
-                state.pending = state.pending.take().filter(|_| state.retry.is_empty());
+                let due = state.part.as_ref().is_some_and(|part| part.is_due(now));
+                state.pending = state.pending.take().filter(|_| state.retry.is_empty() && !due);
             }
             self.wake_target(&target, now);
         }
@@ -547,6 +553,7 @@ impl Engine {
             running: self.running,
             drift_period: self.drift_period(),
             drifted: self.drifted,
+            shares: self.counts.shares,
         }
     }
 }

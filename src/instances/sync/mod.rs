@@ -10,6 +10,7 @@ mod health;
 mod notice;
 mod permit;
 mod places;
+mod share;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ mod ttl;
 mod upkeep;
 mod writes;
 
-use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, future::Future, net::IpAddr, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::{
@@ -28,7 +29,10 @@ use tokio::{
 
 use self::{call::Performer, engine::Engine};
 pub use self::{notice::Notice, permit::Permit};
-use super::{Consent, InstanceSpec, Owner};
+use super::{
+    Consent, InstanceSpec, Owner,
+    share::{Reached, Traffic},
+};
 use crate::{
     api::events::EventReason,
     cloudmap::{CloudMap, DnsConfig},
@@ -94,6 +98,8 @@ pub struct TargetDesired {
     pub consent: Consent,
     /// How to create what is missing.
     pub creation: Creation,
+    /// Which part of the traffic they should get. Then only a part of them is registered.
+    pub traffic: Traffic,
     /// The desired instances, sorted by id as [`Source::instances`](super::Source::instances) returns them.
     pub instances: Arc<[InstanceSpec]>,
 }
@@ -140,6 +146,17 @@ pub struct TargetStatus {
     pub found: Option<Ids>,
     /// The own instances when nothing remained to be written the last time.
     pub reached: Option<Ids>,
+    /// What became of the share of the traffic; `None` if none is requested, or the target was not read yet.
+    pub share: Option<TargetShare>,
+}
+
+/// What became of a target's share of the traffic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetShare {
+    /// The numbers.
+    pub reached: Reached,
+    /// The addresses of the pods that are registered for it.
+    pub addresses: Arc<BTreeSet<IpAddr>>,
 }
 
 /// The result for a target.
@@ -211,6 +228,25 @@ pub struct SyncFigures {
     pub drift_period: Duration,
     /// Number of own instances that were missing, changed or unexpected when a target was read again.
     pub drifted: u64,
+    /// Shares of the traffic.
+    pub shares: ShareFigures,
+}
+
+/// Sums over all targets that have a share of the traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ShareFigures {
+    /// Number of targets.
+    pub targets: usize,
+    /// Number of those whose share needs more pods than are ready, or fewer instances of others.
+    pub limited: usize,
+    /// Number of ready pods that are not registered.
+    pub held_back: usize,
+    /// Requested shares, in hundredths of a percent.
+    pub asked: usize,
+    /// Reached shares, likewise.
+    pub reached: usize,
+    /// The largest shares that can be reached with the pods that are ready, likewise.
+    pub reachable: usize,
 }
 
 /// The running task. Dropping this does not stop the task; `shutdown` does.

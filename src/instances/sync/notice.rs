@@ -1,6 +1,9 @@
 //! What the user of a target should know even if everything is registered.
 
-use crate::{api::events::EventReason, instances::attributes::ServiceTraits};
+use crate::{
+    api::events::EventReason,
+    instances::{attributes::ServiceTraits, share::Reached},
+};
 
 /// Maximum number of instances in a DNS answer (`MULTIVALUE`).
 const DNS_ANSWERS: usize = 8;
@@ -17,6 +20,12 @@ pub struct Notice {
     pub reason: EventReason,
     /// A sentence without its full stop, and without a number that changes with every pod.
     pub message: String,
+}
+
+/// What became of a share of the traffic.
+pub(super) fn of_share(reached: Reached) -> Notice {
+    let reason = if reached.is_limited() { EventReason::ShareLimited } else { EventReason::ShareReached };
+    Notice { reason, message: reached.text() }
 }
 
 /// The limits that the instances of a service have passed.

@@ -14,6 +14,7 @@ use crate::{
     instances::{
         attributes::ServiceTraits,
         ownership::{self, Control, ServiceOwner, control, refusal, service_owner},
+        share::Others,
         target::validate,
     },
     model::Target,
@@ -181,6 +182,9 @@ impl Engine {
                 // It was just created, so it has no instances of ours to read. (An earlier service with this name may
                 // have had instances, but AWS deletes no service that has any.)
                 state.seen = Seen::Once;
+                if let Some(part) = &mut state.part {
+                    part.was_read(now, Others::default());
+                }
                 let known = listed(&service, &self.settings.identity);
                 state.found = state.found.take().or_else(|| Some(Arc::default()));
                 let place = known.place(Control::Ours, now);

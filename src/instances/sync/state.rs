@@ -10,8 +10,9 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Creation, Ids, Outcome, Reason, TargetDesired, TargetStatus,
-    notice::{Crowded, Notice},
+    Creation, Ids, Outcome, Reason, ShareFigures, TargetDesired, TargetStatus,
+    notice::{Crowded, Notice, of_share},
+    share::Part,
 };
 use crate::{
     api::events::EventReason,
@@ -182,21 +183,24 @@ pub(super) struct Counts {
     pub(super) queued: usize,
     /// Listing calls that reading takes, by what was there last. (Health comes from another operation, at a rate of its own.)
     pub(super) pages: usize,
+    pub(super) shares: ShareFigures,
 }
 
 impl AddAssign for Counts {
-    fn add_assign(&mut self, Self { registered, queued, pages }: Self) {
+    fn add_assign(&mut self, Self { registered, queued, pages, shares }: Self) {
         self.registered += registered;
         self.queued += queued;
         self.pages += pages;
+        self.shares = self.shares.combined(shares, |a, b| a + b);
     }
 }
 
 impl SubAssign for Counts {
-    fn sub_assign(&mut self, Self { registered, queued, pages }: Self) {
+    fn sub_assign(&mut self, Self { registered, queued, pages, shares }: Self) {
         self.registered -= registered;
         self.queued -= queued;
         self.pages -= pages;
+        self.shares = self.shares.combined(shares, |a, b| a - b);
     }
 }
 
@@ -236,7 +240,7 @@ pub(super) struct State {
     /// Ids that are still to be written; `None` if they must be planned.
     pub(super) pending: Option<VecDeque<Arc<str>>>,
     /// Whether none of the desired instances is there yet. Then `pending` does not contain those that are no longer
-    /// desired.
+    /// desired. Or whether pods of a share wait that are replaced: the others are registered first.
     pub(super) waits_for_first: bool,
     pub(super) retry: BTreeMap<Arc<str>, Retry>,
     pub(super) failures: u32,
@@ -251,6 +255,8 @@ pub(super) struct State {
     pub(super) unfit: Option<String>,
     /// Whether everything was as desired once, so that later changes are urgent.
     pub(super) settled: bool,
+    /// Its share of the traffic, if it has one.
+    pub(super) part: Option<Box<Part>>,
     pub(super) found: Option<Ids>,
     /// Something is registered for the Service of [`TargetDesired::only_found`].
     pub(super) found_own: bool,
@@ -280,7 +286,10 @@ impl State {
     pub(super) fn count_all(&self) -> Counts {
         let pending = self.pending.as_ref().map_or(0, VecDeque::len);
         let pages = if self.seen == Seen::Never { 0 } else { self.pages() };
-        Counts { registered: self.registered(), queued: pending + self.untold.len() + self.retry.len(), pages }
+        let queued = pending + self.untold.len() + self.retry.len();
+        let share = self.part.as_ref().and_then(|part| part.status());
+        let shares = share.map(|share| ShareFigures::from(share.reached)).unwrap_or_default();
+        Counts { registered: self.registered(), queued, pages, shares }
     }
 
     /// As [`Counts::pages`].
@@ -304,6 +313,9 @@ impl State {
         self.reading = None;
         self.retry.clear();
         self.pending = None;
+        if let Some(part) = &mut self.part {
+            part.lost();
+        }
     }
 
     /// The target as a whole is tried again later. Returns when.
@@ -368,11 +380,13 @@ impl State {
             notices,
             found: self.found.clone(),
             reached: self.reached.clone(),
+            share: self.part.as_ref().filter(|_| desired.active).and_then(|part| part.status()),
         }
     }
 
     fn notices(&self, creation: &Creation, dns: bool) -> Vec<Notice> {
         let mut notices: Vec<_> = self.crowded.notices().collect();
+        notices.extend(self.part.as_ref().and_then(|part| part.status()).map(|share| of_share(share.reached)));
         let place = self.place().filter(|place| place.refused_until.is_none());
         let kinds = |records: &[DnsRecord]| records.iter().map(|record| record.record_type).collect::<BTreeSet<_>>();
         let asked = creation.dns.as_ref().map(|dns| dns.records.as_slice()).unwrap_or_default();

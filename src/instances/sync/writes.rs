@@ -12,6 +12,7 @@ use super::{
     TargetDesired,
     call::{Call, Event, Inventory},
     engine::Engine,
+    share::is_alive,
     state::{Reading, Retry, Running, Seen, State, Told, back_off, reason},
 };
 use crate::{
@@ -34,9 +35,14 @@ const OPERATION_DEADLINE: Duration = Duration::from_mins(2);
 /// Pause after a quota was exhausted.
 const FULL: Duration = Duration::from_mins(1);
 
-/// The desired instances of a target: none if it retires, or if the service is foreign.
-pub(super) fn wanted<'a>(state: &State, desired: &'a TargetDesired) -> &'a [InstanceSpec] {
-    if desired.retiring || is_refused(state, desired) { &[] } else { &desired.instances }
+/// The desired instances of a target: none if it retires, or if the service is foreign, and a part of them for a share
+/// of the traffic.
+pub(super) fn wanted(state: &State, desired: &TargetDesired) -> Arc<[InstanceSpec]> {
+    if desired.retiring || is_refused(state, desired) {
+        return Arc::default();
+    }
+    let chosen = state.part.as_ref().and_then(|part| part.chosen());
+    Arc::clone(chosen.unwrap_or(&desired.instances))
 }
 
 /// Whether the service is foreign. If the annotation for a takeover is invalid, existing own instances show that it was
@@ -70,12 +76,13 @@ impl Engine {
         self.plan_writes(target, desired, now)?;
         let state = self.targets.get_mut(target)?;
         let full = state.full_until.is_some_and(|until| until > now);
+        let instances = wanted(state, desired);
         let blocked = |state: &State, id: &Arc<str>| {
             state.running.contains_key(id)
                 || state.telling.contains(id)
                 || state.unsure.contains(id)
                 || state.retry.get(id).is_some_and(|retry| retry.at > now)
-                || (full && !matches!(state.own.get(id), Some(Some(_))) && find(wanted(state, desired), id).is_some())
+                || (full && !matches!(state.own.get(id), Some(Some(_))) && find(&instances, id).is_some())
         };
         // A blocked instance is planned again when its operation ends or its time comes.
         while let Some(id) = state.pending.as_ref()?.front().cloned() {
@@ -90,7 +97,8 @@ impl Engine {
             state.settle();
         }
         // Only when ours are registered, so that the name loses no address while it changes hands.
-        let going: Vec<_> = if state.adopted.is_empty() || !desired.active || desired.keep || refused {
+        let last = instances.is_empty() && state.part.as_ref().is_some_and(|part| part.is_alone());
+        let going: Vec<_> = if state.adopted.is_empty() || !desired.active || desired.keep || refused || last {
             Vec::new()
         } else if full {
             replaced(&state.adopted, &desired.instances, &state.own)
@@ -117,8 +125,18 @@ impl Engine {
             return Some(());
         }
         let traits = state.place()?.traits;
+        self.choose(target, desired, now);
+        let state = self.targets.get_mut(target)?;
         let instances = wanted(state, desired);
-        let plan = planned(desired, instances, &state.own, &state.taken, traits);
+        let mut plan = planned(desired, &instances, &state.own, &state.taken, traits);
+        let alive: Vec<_> = if let Some(part) = &state.part {
+            plan.refused.extend_from_slice(part.refused());
+            // A pod in the place of another one is registered before attributes change, and before living ones go.
+            plan.register.sort_by_key(|id| state.own.contains_key(id));
+            plan.deregister.extract_if(.., |id| is_alive(desired, id)).collect()
+        } else {
+            Vec::new()
+        };
         let fitted = state.unfit.is_none();
         state.unfit = plan.refused.first().map(|(id, why)| {
             let (refused, all) = (plan.refused.len(), plan.refused.len() + plan.wanted);
@@ -126,7 +144,7 @@ impl Engine {
         });
         state.untold = if traits.has_custom_health_check() {
             let told = |id: &str| state.told.get(id).map(|told| told.healthy);
-            ill_told(instances, &state.own, told).collect()
+            ill_told(&instances, &state.own, told).collect()
         } else {
             VecDeque::new()
         };
@@ -135,7 +153,10 @@ impl Engine {
         let unhindered = state.problem.is_none() && state.full_until.is_none_or(|until| until <= now);
         state.waits_for_first = plan.present == 0 && !plan.register.is_empty() && unhindered;
         let deregister = if state.waits_for_first { Vec::new() } else { plan.deregister };
-        let pending: VecDeque<_> = deregister.into_iter().chain(plan.register).collect();
+        let others_first = !alive.is_empty() && !plan.register.is_empty() && unhindered;
+        state.waits_for_first |= others_first;
+        let alive = if others_first { Vec::new() } else { alive };
+        let pending: VecDeque<_> = deregister.into_iter().chain(plan.register).chain(alive).collect();
         if !state.retry.is_empty() {
             // A failed instance that is no longer desired is forgotten.
             let wanted: BTreeSet<_> = pending.iter().chain(state.untold.iter().map(|(id, _)| id)).collect();
@@ -164,7 +185,8 @@ impl Engine {
             return None;
         }
         let traits = state.place()?.traits;
-        let spec = writable(wanted(state, desired), &id, &state.own, &state.taken, traits);
+        let instances = wanted(state, desired);
+        let spec = writable(&instances, &id, &state.own, &state.taken, traits);
         let running = Running {
             effect: spec.map(|spec| spec.digest(traits)),
             healthy: spec.is_some_and(InstanceSpec::is_ready),
@@ -214,7 +236,7 @@ impl Engine {
                 if registering && matches!(error.kind, ErrorKind::Unknown | ErrorKind::Other) {
                     state.late_until = Some(now + LATEST_EFFECT);
                 }
-                self.ended(target, id);
+                self.ended(target, id, now);
                 let Some(state) = self.targets.get_mut(target) else { return };
                 match error.kind {
                     ErrorKind::NotFound if registering => {
@@ -311,7 +333,7 @@ impl Engine {
         let Some(running) = state.running.get_mut(&id) else { return };
         match result {
             Ok(OperationState::Succeeded { .. } | OperationState::Failed { .. }) if running.in_the_way => {
-                self.ended(&target, &id);
+                self.ended(&target, &id, now);
                 self.registered_as(&target, &id, None);
                 self.doubt(&target, &id, now);
             }
@@ -319,14 +341,14 @@ impl Engine {
                 self.looks.ended(now.duration_since(running.since), running.polls == 0);
                 let effect = running.effect;
                 let told = Told { healthy: running.healthy, settles: now };
-                self.ended(&target, &id);
+                self.ended(&target, &id, now);
                 self.registered_as(&target, &id, effect.map(|_| told));
                 self.succeeded(&target, &id, effect, now);
             }
             Ok(OperationState::Failed { code, message }) => {
                 let operation = if running.effect.is_some() { "RegisterInstance" } else { "DeregisterInstance" };
                 let message = format!("{code}: {message}");
-                self.ended(&target, &id);
+                self.ended(&target, &id, now);
                 self.operation_failed(&target, &id, &Error { operation, kind: ErrorKind::Other, message }, now);
             }
             // AWS forgets operations after a while, and an operation that takes too long is not awaited any more.
@@ -342,7 +364,7 @@ impl Engine {
     }
 
     /// An operation ended. The caller handles its result.
-    fn ended(&mut self, target: &Target, id: &Arc<str>) {
+    fn ended(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         if state.running.remove(id).is_some() {
             self.running -= 1;
@@ -352,7 +374,10 @@ impl Engine {
             state.running = BTreeMap::new();
         }
         state.seen = state.seen.min(Seen::Once);
-        if state.waits_for_first {
+        if let Some(part) = &mut state.part {
+            part.wrote(now);
+        }
+        if state.waits_for_first || state.part.as_ref().is_some_and(|part| part.is_due(now)) {
             state.pending = None;
         }
         touch(state, id);
@@ -394,7 +419,7 @@ impl Engine {
     }
 
     fn given_up(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
-        self.ended(target, id);
+        self.ended(target, id, now);
         self.doubt(target, id, now);
     }
 
@@ -403,7 +428,8 @@ impl Engine {
         let Some(desired) = self.desired.get(target) else { return };
         let Some(state) = self.targets.get_mut(target) else { return };
         let Some(traits) = state.place().map(|place| place.traits) else { return };
-        let spec = find(wanted(state, desired), id).map(std::slice::from_ref).unwrap_or_default();
+        let instances = wanted(state, desired);
+        let spec = find(&instances, id).map(std::slice::from_ref).unwrap_or_default();
         let own = state.own.get_key_value(id).map(|(id, said)| (id.clone(), *said)).into_iter().collect();
         let again = planned(desired, spec, &own, &state.taken, traits);
         if let Some(pending) = &mut state.pending
@@ -432,7 +458,7 @@ impl Engine {
                     self.lost(target, &error, now);
                 } else {
                     let at = state.fail(&error, now);
-                    if !state.unsure.is_empty() {
+                    if !state.unsure.is_empty() || state.part.as_ref().is_some_and(|part| part.awaits_reading()) {
                         state.read_at.get_or_insert(at);
                     }
                     self.wake_at(target, at);
@@ -474,6 +500,7 @@ impl Engine {
                     state.found = Some(Arc::new(state.own.keys().cloned().collect()));
                 }
                 state.foreign = reading.foreign;
+                state.others_were_read(&listing, unhealthy.as_ref(), &self.settings.identity, begun);
                 state.found_own = desired
                     .only_found
                     .as_ref()

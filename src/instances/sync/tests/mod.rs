@@ -8,6 +8,7 @@ mod foreign;
 mod health;
 mod isolation;
 mod lifecycle;
+mod shares;
 mod storm;
 mod trouble;
 mod ttl;

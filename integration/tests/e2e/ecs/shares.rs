@@ -1,0 +1,107 @@
+//! Pods that join the service of ECS tasks get a share of its traffic.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use cloudmap_mcs_integration::ecs::{Definition, Ecs, Records, Service};
+use cloudmap_mcs_integration::scenario::{NAMES, SERVICE_EXPORT, World, condition, eventually, holds, manifests};
+use serde_json::json;
+
+use super::ids;
+
+/// Requests the share, with the target that it is about.
+async fn request(world: &World, namespace: &str, share: &str) -> Result<()> {
+    let annotations = json!({
+        "cloudmap-mcs/namespace": namespace, "cloudmap-mcs/service": "orders", "cloudmap-mcs/share-of-traffic": share,
+    });
+    world.apply(&world.clusters[0], manifests::annotated(manifests::export("orders"), &annotations)).await?;
+    Ok(())
+}
+
+/// Waits until all tasks and so many of the pods, the same in all ways, are registered and found. Gives those pods.
+async fn beside_tasks(world: &World, namespace: &str, orders: &Service, pods: usize) -> Result<BTreeSet<String>> {
+    let (tasks, all) = (addresses(orders), world.pod_ipv4s(&world.clusters[0], "orders").await?);
+    let mut chosen = BTreeSet::new();
+    eventually(&format!("{pods} of the pods {all:?} are registered"), NAMES, async || {
+        let healthy = world.registry()?.discover_healthy(namespace, "orders").await?;
+        let found: BTreeSet<_> =
+            healthy.values().filter_map(|attributes| attributes.get("AWS_INSTANCE_IPV4").cloned()).collect();
+        holds(found.is_superset(&tasks), "the tasks are", &found)?;
+        chosen.clear();
+        chosen.extend(found.difference(&tasks).cloned());
+        holds(chosen.len() == pods && chosen.is_subset(&all), "so are the pods", &found)
+    })
+    .await?;
+    let wanted = tasks.union(&chosen).cloned().collect();
+    world.names()?.have(&format!("orders.{namespace}"), "A", &wanted).await?;
+    Ok(chosen)
+}
+
+fn addresses(orders: &Service) -> BTreeSet<String> {
+    orders.tasks().iter().map(|task| task.ipv4.to_string()).collect()
+}
+
+/// Ends only when the name does not resolve.
+async fn resolves(world: &World, namespace: &str) -> Result<()> {
+    loop {
+        let addresses = world.names()?.resolve(&format!("orders.{namespace}"), "A").await?;
+        holds(!addresses.is_empty(), "the name has addresses", &addresses)?;
+        tokio::time::sleep(std::time::Duration::from_millis(150)).await;
+    }
+}
+
+async fn steps(world: &World, namespace: &str, orders: &Service) -> Result<()> {
+    let here = &world.clusters[0];
+    let mut before = BTreeSet::new();
+    for (share, pods) in [("0%", 0), ("40%", 1), ("50%", 2), ("75%", 2), ("1%", 1), ("120%", 1), ("0%", 0)] {
+        request(world, namespace, share).await?;
+        let chosen = beside_tasks(world, namespace, orders, pods).await?;
+        holds(chosen.is_subset(&before) || before.is_subset(&chosen), "no pod is exchanged", &chosen)?;
+        before = chosen;
+        let (status, said) = match share {
+            "120%" => ("False", "from \"0%\" to \"100%\""),
+            "75%" => ("True", "more ready pods"),
+            "40%" => ("True", "the next share is 50 %"),
+            _ => ("True", "reached"),
+        };
+        eventually(&format!("the export says what became of {share}"), NAMES, async || {
+            let export = here.expect(SERVICE_EXPORT, &world.namespace, "orders").await?;
+            let registered = condition(&export, "Registered");
+            let message = registered["message"].as_str().unwrap_or_default();
+            holds(registered["status"] == status && message.contains(said), said, registered)
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_pods_beside_two_tasks_get_a_third_or_half_of_the_traffic_and_nothing_again() {
+    World::run("ecs-shares", async |world| {
+        let here = &world.clusters[0];
+        let ecs = Ecs::from_env().await?;
+        let namespace = format!("{}-ecs", world.namespace);
+        let registry = ecs.cloud_map().private_service(&namespace, "orders", Records::A).await?;
+        let mut orders = ecs.service(Definition::new(&world.namespace, "orders", &registry)).await?;
+        orders.scale(2).await?;
+        let first = ids(&orders);
+        world.deploy(here, "orders", 2).await?;
+        world.apply(here, manifests::service("orders", &[manifests::http(80)])).await?;
+        request(world, &namespace, "0%").await?;
+        beside_tasks(world, &namespace, &orders, 0).await?;
+        tokio::select! {
+            lost = resolves(world, &namespace) => lost,
+            done = steps(world, &namespace, &orders) => done,
+        }?;
+
+        // Every write of ours was about a pod.
+        let service = world.registry()?.service_id(&namespace, "orders").await?;
+        let writes = world.registry()?.writes().await?.into_iter().filter(|write| write.service_id == service);
+        let theirs: Vec<_> = writes.filter(|write| write.caller != "ecs" && first.contains(&write.instance)).collect();
+        holds(theirs.is_empty(), "the controller wrote no task", &theirs)?;
+        here.delete(SERVICE_EXPORT, &world.namespace, "orders").await?;
+        beside_tasks(world, &namespace, &orders, 0).await?;
+        orders.stop().await
+    })
+    .await;
+}

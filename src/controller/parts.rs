@@ -1,0 +1,83 @@
+//! Which endpoints of an export imports have, if only a part of its pods is registered: the same pods.
+
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+
+use crate::model::{Endpoint, Exported};
+
+/// A part of an export's endpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// Those with one of these addresses, which were chosen for the instances.
+    Chosen(Arc<BTreeSet<IpAddr>>),
+    /// The choice is not known (yet): as many ready ones as there were, those with these addresses first.
+    AsMany(usize, BTreeSet<IpAddr>),
+}
+
+impl Part {
+    /// As many as these, as long as nothing else is known.
+    pub fn as_many(endpoints: &[Endpoint]) -> Self {
+        let ready = endpoints.iter().filter(|endpoint| endpoint.conditions.ready);
+        Self::AsMany(ready.clone().count(), ready.flat_map(addresses).collect())
+    }
+
+    /// The part of an export that others see.
+    pub fn of(&self, local: &Exported) -> Exported {
+        let mut endpoints = local.endpoints.clone();
+        match self {
+            Self::Chosen(chosen) => endpoints.retain(|endpoint| has(endpoint, chosen)),
+            Self::AsMany(number, before) => {
+                let mut stay =
+                    endpoints.iter().filter(|endpoint| endpoint.conditions.ready && has(endpoint, before)).count();
+                endpoints.retain(|endpoint| {
+                    let known = has(endpoint, before);
+                    let comes = !known && endpoint.conditions.ready && stay < *number;
+                    stay += usize::from(comes);
+                    known || comes
+                });
+            }
+        }
+        Exported { export: local.export.clone(), endpoints }
+    }
+}
+
+fn addresses(endpoint: &Endpoint) -> impl Iterator<Item = IpAddr> + use<> {
+    [endpoint.ipv4.map(IpAddr::from), endpoint.ipv6.map(IpAddr::from)].into_iter().flatten()
+}
+
+fn has(endpoint: &Endpoint, known: &BTreeSet<IpAddr>) -> bool {
+    addresses(endpoint).any(|address| known.contains(&address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Conditions, fixtures};
+
+    fn endpoints(pods: &[(u8, bool)]) -> Vec<Endpoint> {
+        let endpoint = |&(last, ready): &(u8, bool)| Endpoint {
+            conditions: Conditions { ready, ..Conditions::READY },
+            ..fixtures::mk_endpoint([10, 0, 0, last])
+        };
+        pods.iter().map(endpoint).collect()
+    }
+
+    fn shown(part: &Part, pods: &[(u8, bool)]) -> Vec<u8> {
+        let local = Exported { export: fixtures::mk_export(1), endpoints: endpoints(pods) };
+        part.of(&local).endpoints.iter().filter_map(|endpoint| Some(endpoint.ipv4?.octets()[3])).collect()
+    }
+
+    #[test]
+    fn the_chosen_pods_are_shown_and_no_others() {
+        let part = Part::Chosen(Arc::new([2, 9].map(|last| IpAddr::from([10, 0, 0, last])).into()));
+        assert_eq!(shown(&part, &[(1, true), (2, true), (3, true)]), [2]);
+    }
+
+    #[test]
+    fn until_the_choice_is_known_a_pod_that_goes_is_replaced() {
+        let part = Part::as_many(&endpoints(&[(2, true), (4, true), (5, false)]));
+        assert_eq!(shown(&part, &[(1, true), (2, true), (3, true), (4, true)]), [2, 4]);
+        assert_eq!(shown(&part, &[(1, true), (3, true), (4, true)]), [1, 4]);
+        assert_eq!(shown(&part, &[(1, true), (2, false), (3, true), (4, true)]), [1, 2, 4]);
+        assert_eq!(shown(&Part::as_many(&[]), &[(1, true)]), [0_u8; 0], "a new export shows none");
+    }
+}

@@ -1,0 +1,281 @@
+//! Which desired instances are registered in a target that has a share of the traffic.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    ShareFigures, TargetDesired, TargetShare,
+    engine::Engine,
+    state::{Seen, State},
+};
+use crate::{
+    cloudmap::Instance,
+    instances::{
+        InstanceSpec, Owner,
+        ownership::is_ours,
+        plan::find,
+        share::{
+            Others, Reached, Share, Traffic,
+            choice::{Candidate, choose},
+            pace::{Observed, PATIENCE, Pace},
+        },
+    },
+    model::Target,
+};
+
+/// The last own instances go only if a reading that is not older shows instances of others.
+const FRESH: Duration = Duration::from_secs(30);
+
+/// The state of a target's share.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    pace: Pace,
+    /// What others have registered, and when the reading that showed it began.
+    others: Option<(Instant, Others)>,
+    /// When another share was requested than the one that counts. It counts as soon as a reading that began later shows
+    /// what others have.
+    asked_at: Option<Instant>,
+    /// When the last write ended.
+    written_at: Option<Instant>,
+    choice: Option<Choice>,
+    /// Whether one instance is kept that should go, until a reading shows that the name is not empty without it.
+    keeps_one: bool,
+    /// Whether that was shown.
+    may_be_empty: bool,
+    /// Until when the engine waits because of this.
+    wakes_at: Option<Instant>,
+}
+
+/// The pods that are registered.
+#[derive(Debug)]
+struct Choice {
+    /// Their instances, sorted by id, and those that are registered already and only marked as unhealthy.
+    instances: Arc<[InstanceSpec]>,
+    /// Instances that have no IP family of the others.
+    refused: Vec<(Arc<str>, &'static str)>,
+    /// The pods, by [`InstanceSpec::address`].
+    pods: BTreeSet<String>,
+    share: TargetShare,
+}
+
+impl Part {
+    /// Takes what others have registered, by a reading that began at that time.
+    pub(super) fn was_read(&mut self, begun: Instant, others: Others) {
+        self.others = Some((begun, others));
+    }
+
+    /// The service is another one, so nothing is known about it.
+    pub(super) fn lost(&mut self) {
+        self.others = None;
+    }
+
+    /// A write ended.
+    pub(super) fn wrote(&mut self, now: Instant) {
+        self.written_at = Some(now);
+    }
+
+    /// Whether a new share counts only after another reading.
+    pub(super) fn awaits_reading(&self) -> bool {
+        self.asked_at.is_some()
+    }
+
+    /// Whether the choice may change because of the time, or of a write that ended.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.keeps_one || self.wakes_at.is_some_and(|at| at <= now)
+    }
+
+    pub(super) fn status(&self) -> Option<TargetShare> {
+        self.choice.as_ref().map(|choice| choice.share.clone())
+    }
+
+    pub(super) fn chosen(&self) -> Option<&Arc<[InstanceSpec]>> {
+        self.choice.as_ref().map(|choice| &choice.instances)
+    }
+
+    pub(super) fn refused(&self) -> &[(Arc<str>, &'static str)] {
+        self.choice.as_ref().map(|choice| choice.refused.as_slice()).unwrap_or_default()
+    }
+
+    /// Whether the name may have no instance but the own ones.
+    pub(super) fn is_alone(&self) -> bool {
+        self.others.is_none_or(|(_, others)| others.whole == 0)
+    }
+}
+
+impl State {
+    /// Another desired state. Returns whether to read the target, because a share is new.
+    pub(super) fn share_desired(
+        &mut self,
+        before: Option<&TargetDesired>,
+        desired: &TargetDesired,
+        now: Instant,
+    ) -> bool {
+        if !desired.traffic.is_part() {
+            self.part = None;
+            return false;
+        }
+        // Before this term's first reading, an earlier leader may have registered a part.
+        let known = self.seen != Seen::Never && before.is_some_and(|before| before.active);
+        match &mut self.part {
+            // The last one that could be read was none.
+            None if known && desired.traffic == Traffic::Unclear => return false,
+            None => {
+                let pace = if known { Pace::of_all() } else { Pace::default() };
+                let asked_at = known.then_some(now);
+                self.part = Some(Box::new(Part { pace, asked_at, ..Part::default() }));
+            }
+            Some(part) if part.pace.is_new(desired.traffic) && before.is_some_and(|b| b.traffic != desired.traffic) => {
+                part.asked_at = Some(now);
+            }
+            Some(_) => return false,
+        }
+        self.seen != Seen::Never
+    }
+
+    /// Takes what others have registered, by a complete listing. If their health could not be read, what was known
+    /// stays.
+    pub(super) fn others_were_read(
+        &mut self,
+        listing: &[Instance],
+        unhealthy: Option<&BTreeSet<Arc<str>>>,
+        identity: &Owner,
+        begun: Instant,
+    ) {
+        let checked = self.place().is_some_and(|place| place.traits.has_custom_health_check());
+        let Self { part: Some(part), own, adopted, .. } = self else { return };
+        if checked && unhealthy.is_none() && part.others.is_some() {
+            return;
+        }
+        let ours = |there: &Instance| {
+            is_ours(there, identity) || own.contains_key(&there.id) || adopted.contains_key(&there.id)
+        };
+        let healthy = |there: &&Instance| !unhealthy.is_some_and(|ill| ill.contains(&there.id));
+        part.was_read(begun, Others::of(listing.iter().filter(|there| !ours(there)).filter(healthy)));
+    }
+
+    /// Chooses anew which instances are registered. Returns when to do so again, and whether to read before.
+    fn choose(&mut self, desired: &TargetDesired, settling: Duration, now: Instant) -> Option<(Option<Instant>, bool)> {
+        let traits = self.place().map(|place| place.traits).unwrap_or_default();
+        let Self { part, own, taken, running, .. } = self;
+        let part = part.as_mut()?;
+        let (begun, others) = part.others?;
+        let traffic = if part.asked_at.is_some_and(|at| begun < at) { Traffic::Unclear } else { desired.traffic };
+        if traffic == desired.traffic {
+            part.asked_at = None;
+        }
+
+        let (mut pods, mut left, mut refused) = (BTreeMap::<String, Vec<InstanceSpec>>::new(), Vec::new(), Vec::new());
+        for spec in &*desired.instances {
+            match spec.as_part(others.families) {
+                None if spec.is_ready() => {
+                    refused.push((spec.id().clone(), "it has no IP family of the instances that others registered"));
+                }
+                None => {}
+                Some(part) if !spec.is_ready() => left.push(part),
+                // They are not registered, and reported as for a Service without a share.
+                Some(part) if taken.contains(spec.id()) || part.lacks(traits).is_some() => left.push(part),
+                Some(part) => pods.entry(spec.address()).or_default().push(part),
+            }
+        }
+        let registered = |specs: &[InstanceSpec]| specs.iter().any(|spec| own.contains_key(spec.id()));
+        let count = pods.values().filter(|specs| registered(specs)).count();
+        let mut number = part.pace.number(Observed { traffic, others, registered: count, settling }, now);
+        let mut reads = false;
+        if number > 0 {
+            (part.keeps_one, part.may_be_empty) = (false, false);
+        } else {
+            // The mark comes first: of two clusters that withdraw their last instances at once, one sees the other's
+            // mark, and does not count on it.
+            let marked = |specs: &Vec<InstanceSpec>| {
+                specs.iter().any(|spec| own.get(spec.id()) == Some(&Some(spec.digest(traits))))
+            };
+            let (idle, fresh) = (running.is_empty(), now.duration_since(begun) <= FRESH);
+            let since = part.written_at.is_none_or(|written| written < begun);
+            let proven =
+                if part.may_be_empty { fresh || !idle } else { fresh && since && idle && pods.values().any(marked) };
+            part.may_be_empty = count == 0 && idle || proven && others.whole > 0;
+            part.keeps_one = !part.may_be_empty;
+            reads = part.keeps_one && others.whole > 0 && idle && !(fresh && since);
+            number = usize::from(part.keeps_one);
+        }
+
+        let before = part.choice.as_ref().map(|choice| &choice.pods);
+        let candidates = pods.iter().map(|(address, specs)| Candidate {
+            id: address,
+            zone: specs.first().and_then(InstanceSpec::zone),
+            registered: before.map_or_else(|| registered(specs), |before| before.contains(address)),
+        });
+        let ready = pods.len();
+        let chosen: BTreeSet<String> = choose(candidates, number).into_iter().map(str::to_owned).collect();
+        pods.retain(|address, _| chosen.contains(address));
+        let reached = Reached { asked: part.pace.asked(), ours: chosen.len(), ready, others: others.count() };
+        // With all of their families: an import has them.
+        let of_chosen = desired.instances.iter().filter(|spec| spec.is_ready() && chosen.contains(&spec.address()));
+        let addresses: BTreeSet<IpAddr> = of_chosen.flat_map(InstanceSpec::addresses).collect();
+        left.retain(|spec| spec.is_ready() || number > 0);
+        let mut instances: Vec<_> = pods.into_values().flatten().chain(left).collect();
+        instances.sort_by(|a, b| a.id().cmp(b.id()));
+        let known = part.choice.take().map(|choice| choice.share.addresses);
+        let addresses = known.filter(|known| **known == addresses).unwrap_or_else(|| Arc::new(addresses));
+        let share = TargetShare { reached, addresses };
+        part.choice = Some(Choice { instances: instances.into(), refused, pods: chosen, share });
+        let wake = part.pace.wake();
+        Some((if std::mem::replace(&mut part.wakes_at, wake) == wake { None } else { wake }, reads))
+    }
+}
+
+impl Engine {
+    /// Chooses anew which instances of a target are registered, if it has a share.
+    pub(super) fn choose(&mut self, target: &Target, desired: &TargetDesired, now: Instant) {
+        // Others read as often as we do, and wait as long before they go down.
+        let settling = 2 * (PATIENCE + self.drift_period());
+        let Some(state) = self.targets.get_mut(target) else { return };
+        let Some((wake, reads)) = state.choose(desired, settling, now) else { return };
+        if reads {
+            let at = state.read_soon(now);
+            self.wake_at(target, at);
+        }
+        if let Some(at) = wake {
+            self.wake_at(target, at);
+        }
+    }
+}
+
+/// Whether an instance is that of a ready pod: it is not dead, and only others are registered in its place.
+pub(super) fn is_alive(desired: &TargetDesired, id: &str) -> bool {
+    find(&desired.instances, id).is_some_and(InstanceSpec::is_ready)
+}
+
+impl From<Reached> for ShareFigures {
+    fn from(reached: Reached) -> Self {
+        let hundredths = |share: Share| usize::from(share.hundredths());
+        Self {
+            targets: 1,
+            limited: reached.is_limited().into(),
+            held_back: reached.ready - reached.ours,
+            asked: reached.asked.map(hundredths).unwrap_or_default(),
+            reached: hundredths(reached.share()),
+            reachable: hundredths(reached.most()),
+        }
+    }
+}
+
+impl ShareFigures {
+    pub(super) fn combined(self, other: Self, with: fn(usize, usize) -> usize) -> Self {
+        let Self { targets, limited, held_back, asked, reached, reachable } = other;
+        Self {
+            targets: with(self.targets, targets),
+            limited: with(self.limited, limited),
+            held_back: with(self.held_back, held_back),
+            asked: with(self.asked, asked),
+            reached: with(self.reached, reached),
+            reachable: with(self.reachable, reachable),
+        }
+    }
+}
