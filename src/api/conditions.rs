@@ -178,8 +178,9 @@ condition! {
     /// Reasons of [`ExportCondition::Registered`].
     RegisteredReason, ExportCondition::Registered;
     Registered => True, "Registered", None, "the ready endpoints are instances", "",
-        "The message also has what the user should know: [limits](../instances.md#limits), attributes that are left out, a TTL \
-         that cannot be changed, records of other types than requested.";
+        "With a [share of the traffic](../shares.md), some of them are, and the message has the requested share, the reached one \
+         and the next. It also has what the user should know: [limits](../instances.md#limits), attributes that are left out, a \
+         TTL that cannot be changed, records of other types than requested.";
     Pending => False, "Pending", None,
         "the registration is under way, or it waits for what the message names",
         "Wait, or look in `ledger show` for the older claim",
@@ -205,7 +206,7 @@ condition! {
     InvalidAnnotation => False, "InvalidAnnotation", Some(EventReason::InvalidAnnotation),
         "an annotation is invalid", "The message says what to write, and where",
         "Or the [Namespace](../operations.md#annotations-on-a-namespace) does not allow it. If the annotation says how to \
-         register (`adopt`, `dns-...`, `health-check`), existing instances stay and are kept up to date. If `instance-port` \
+         register (`adopt`, `dns-...`, `health-check`, `share-of-traffic`), existing instances stay and are kept up to date. If `instance-port` \
          names a port that the Service does not have, existing instances keep their port, and new ones get the first port.";
     AddressFamilyMissing => False, "AddressFamilyMissing", Some(EventReason::AddressFamilyMissing),
         "endpoints lack what the service's DNS records require",

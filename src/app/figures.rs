@@ -344,8 +344,8 @@ fn of_the_instances() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_share_mean_ratio",
-            "Mean share of the traffic in these services: requested, reached, and the most that can be reached with the pods that \
-             are ready",
+            "Mean share of the traffic, of the Cloud Map services in which this cluster has one: requested, reached, and the most \
+             that can be reached with the pods that are ready",
             Some("share"),
             |seen| {
                 let shares = seen.instances.map(|figures| figures.shares).filter(|shares| shares.targets > 0);
@@ -360,7 +360,7 @@ fn of_the_instances() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_share_held_back_pods",
-            "Ready pods that are not registered in these services, because the share of the traffic would be larger",
+            "Ready pods that are not registered, because this cluster would have a larger share of the traffic than requested",
             None,
             instances(|figures| figures.shares.held_back as f64),
         )?,

@@ -42,17 +42,15 @@ impl Traffic {
     /// What an object's annotation requests, and the message about an invalid one, with the remedy.
     pub fn read(annotations: &Pairs) -> (Self, Option<String>) {
         let Some(text) = annotations.get(ANNOTATION_SHARE_OF_TRAFFIC) else { return (Self::All, None) };
-        match text.parse() {
-            Ok(share) => (Self::Share(share), None),
-            Err(NoShare) => {
-                let message = format!(
-                    "{ANNOTATION_SHARE_OF_TRAFFIC} is {}: write a percentage from \"0%\" to \"100%\", such as \"25%\". Until \
-                     then, the last valid share stays",
-                    Excerpt(text)
-                );
-                (Self::Unclear, Some(message))
-            }
+        if let Ok(share) = text.parse() {
+            return (Self::Share(share), None);
         }
+        let message = format!(
+            "{ANNOTATION_SHARE_OF_TRAFFIC} is {}: write a percentage from \"0%\" to \"100%\", such as \"25%\". Until then, the \
+             last valid share stays",
+            Excerpt(text)
+        );
+        (Self::Unclear, Some(message))
     }
 
     /// Whether only some of the ready pods may be registered.

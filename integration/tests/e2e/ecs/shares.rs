@@ -21,15 +21,14 @@ async fn request(world: &World, namespace: &str, share: &str) -> Result<()> {
 /// Waits until all tasks and so many of the pods, the same in all ways, are registered and found. Gives those pods.
 async fn beside_tasks(world: &World, namespace: &str, orders: &Service, pods: usize) -> Result<BTreeSet<String>> {
     let (tasks, all) = (addresses(orders), world.pod_ipv4s(&world.clusters[0], "orders").await?);
-    let mut chosen = BTreeSet::new();
-    eventually(&format!("{pods} of the pods {all:?} are registered"), NAMES, async || {
+    let chosen = eventually(&format!("{pods} of the pods {all:?} are registered"), NAMES, async || {
         let healthy = world.registry()?.discover_healthy(namespace, "orders").await?;
         let found: BTreeSet<_> =
             healthy.values().filter_map(|attributes| attributes.get("AWS_INSTANCE_IPV4").cloned()).collect();
         holds(found.is_superset(&tasks), "the tasks are", &found)?;
-        chosen.clear();
-        chosen.extend(found.difference(&tasks).cloned());
-        holds(chosen.len() == pods && chosen.is_subset(&all), "so are the pods", &found)
+        let chosen: BTreeSet<_> = found.difference(&tasks).cloned().collect();
+        holds(chosen.len() == pods && chosen.is_subset(&all), "so are the pods", &found)?;
+        Ok(chosen)
     })
     .await?;
     let wanted = tasks.union(&chosen).cloned().collect();
