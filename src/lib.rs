@@ -28,6 +28,7 @@ pub mod controller;
 pub mod discovery;
 pub mod env;
 pub mod export;
+pub mod gates;
 pub mod iam;
 pub mod import;
 pub mod instances;

@@ -167,6 +167,7 @@ fn every_flag() -> Value {
         "assumeRoleArn": "arn:aws:iam::111122223333:role/registry", "assumeRoleExternalId": "x1",
         "cloudmapEndpoint": "http://192.0.2.1:8700", "instances": "annotated", "instancesNamespace": "internal",
         "instanceLabels": ["version", "app.kubernetes.io/name"], "driftCallsPerSecond": 2.5,
+        "readinessGates": true, "gateTimeout": "2m",
         "domainFilter": ["example.org", ".internal"], "awsZoneType": "private", "txtOwnerId": "eks",
         "policy": "upsert-only", "dryRun": true, "registrationPolicy": "granted", "claimDelay": "500ms",
         "exportNamespaces": "team in (a, b),!private", "importFrom": ["{namespace}", "internal"],
@@ -194,15 +195,23 @@ fn its_parts_are_the_objects_of_kustomize() {
     objects.retain(|[_, kind, ..], _| kind != "CustomResourceDefinition");
     assert_same(objects, &kustomized("config/controller"));
 
-    let Some(objects) = rendered(&json!({"config": {"instanceLabels": ["version"]}})) else { return };
-    let component = kustomized("config/components/instance-labels");
-    assert_eq!(component.len(), 2);
-    for (key, object) in plain(objects) {
-        if let Some(theirs) = component.get(&key) {
-            assert_eq!(object["rules"], theirs["rules"]);
-            assert_eq!(object["roleRef"], theirs["roleRef"]);
-            assert_eq!(object["subjects"], theirs["subjects"]);
+    for (name, config) in [
+        ("instance-labels", json!({"instanceLabels": ["version"]})),
+        ("readiness-gates", json!({"readinessGates": true})),
+    ] {
+        let Some(objects) = rendered(&json!({"config": config})) else { return };
+        let component = kustomized(&format!("config/components/{name}"));
+        assert_eq!(component.len(), 2);
+        let (objects, mut compared) = (plain(objects), 0);
+        for (key, object) in objects {
+            if let Some(theirs) = component.get(&key) {
+                assert_eq!(object["rules"], theirs["rules"]);
+                assert_eq!(object["roleRef"], theirs["roleRef"]);
+                assert_eq!(object["subjects"], theirs["subjects"]);
+                compared += 1;
+            }
         }
+        assert_eq!(compared, 2, "{name}");
     }
 }
 
@@ -244,7 +253,7 @@ fn every_flag_reaches_the_controller() {
     // These two exclude each other.
     config["awsMcsCompat"] = true.into();
     let without = config.as_object_mut().unwrap().remove("instancesNamespace").unwrap();
-    for (config, count) in [(&config, 31), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
+    for (config, count) in [(&config, 33), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
         let Some(objects) = rendered(&json!({"config": config})) else { return };
         let data = &find(&objects, "ConfigMap", "cloudmap-mcs-config").unwrap()["data"];
         let flags: Vec<_> = data.as_object().unwrap().iter().collect();
@@ -455,15 +464,19 @@ fn the_documented_overlay_needs_no_checkout() {
     std::fs::create_dir(&folder).unwrap();
     let overlay =
         overlay.replace("https://github.com/OWNER/cloudmap-mcs//", &format!("file://{}//", repository.0.display()));
-    let components = format!("components:\n- {}\n", repository.url("config/components/instance-labels"));
+    let components = ["instance-labels", "readiness-gates"]
+        .map(|name| format!("- {}\n", repository.url(&format!("config/components/{name}"))));
+    let components = format!("components:\n{}", components.concat());
     std::fs::write(folder.join("kustomization.yaml"), overlay + &components).unwrap();
     let objects = parse(&output(Command::new("kubectl").arg("kustomize").arg(&folder)).unwrap());
     let image =
         &find(&objects, "Deployment", "cloudmap-mcs").unwrap()["spec"]["template"]["spec"]["containers"][0]["image"];
     assert_eq!(*image, concat!("registry.example/cloudmap-mcs:", env!("CARGO_PKG_VERSION")));
-    for (kind, name) in
-        [("CustomResourceDefinition", "serviceexports.multicluster.x-k8s.io"), ("ClusterRole", "cloudmap-mcs-pods")]
-    {
+    for (kind, name) in [
+        ("CustomResourceDefinition", "serviceexports.multicluster.x-k8s.io"),
+        ("ClusterRole", "cloudmap-mcs-pods"),
+        ("ClusterRole", "cloudmap-mcs-gates"),
+    ] {
         assert!(find(&objects, kind, name).is_some(), "{kind} {name}");
     }
 }

@@ -101,6 +101,11 @@ table! {
     ANNOTATION_IMPORT_FROM = "cloudmap.controller/import-from" on "Namespace":
         "Cloud Map namespaces, by name or id, separated by commas"; "`--import-from`"; "foreign instances there (ECS \
         tasks, ...) are imported into this namespace. An empty value imports nothing. See [ecs.md](../ecs.md)";
+    /// On a Pod, in its template: the pod has the readiness gate [`CONDITION_REGISTERED`](super::names::CONDITION_REGISTERED).
+    /// The controller watches only pods with this label.
+    LABEL_GATE = "cloudmap-mcs/gate" on "Pod":
+        "`registered`"; "the pod's readiness gate never opens"; "with `--readiness-gates`: the controller opens the \
+        [readiness gate](../gates.md) `cloudmap-mcs/registered` of the pod. Set it in the pod template, beside the gate";
     /// On a Service: the Cloud Map namespace of its name, verbatim, as the Python controller reads it.
     ANNOTATION_PYTHON_NAMESPACE = "cloudmap.controller/namespace" on "Service":
         "a Cloud Map namespace"; "nothing"; "with `cloudmap.controller/hostname`: the namespace in which the Service is \

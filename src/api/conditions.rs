@@ -8,7 +8,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use super::events::EventReason;
+use super::{events::EventReason, names::CONDITION_REGISTERED};
 use crate::model::{ConflictReason, intern};
 
 /// Maximum length of a `message` in the CRD, in characters.
@@ -57,6 +57,22 @@ impl ImportCondition {
         match self {
             Self::Ready => "Ready",
             Self::Stale => "Stale",
+        }
+    }
+}
+
+/// Types of conditions on a Pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PodCondition {
+    /// Of this project, and a readiness gate: clients of Cloud Map find the pod, or nothing waits for that any more.
+    Registered,
+}
+
+impl PodCondition {
+    /// The `type` of the condition.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Registered => CONDITION_REGISTERED,
         }
     }
 }
@@ -249,6 +265,24 @@ condition! {
         "Their endpoints stay, unless `--stale-cluster-ttl` is set. The condition is absent while no cluster is silent.";
 }
 
+condition! {
+    /// Reasons of [`PodCondition::Registered`], which is never taken back.
+    GateReason, PodCondition::Registered;
+    Registered => True, "Registered", None,
+        "the pod is registered in Cloud Map, and discovery shows it", "", "";
+    NotRegistered => True, "NotRegistered", Some(EventReason::NotRegistered),
+        "no Service of the pod is registered in Cloud Map by this cluster",
+        "If it should be, create the ServiceExport or the annotation; otherwise remove the gate from the pod template",
+        "Also if the Service is no longer registered. The gate opens 10 s after the pod began to wait for it alone.";
+    Refused => True, "Refused", Some(EventReason::Refused),
+        "the pod cannot be registered; the message says why", "Follow the message, and see the Service or ServiceExport",
+        "The gate opens at once, because waiting would not help.";
+    TimedOut => True, "TimedOut", Some(EventReason::TimedOut),
+        "the pod waited for `--gate-timeout`, and Cloud Map does not show it yet; the message says what it waited for",
+        "Look at the condition `Registered` of the ServiceExport, or at the Events of the annotated Service",
+        "The pod is registered as soon as that is possible.";
+}
+
 /// The rows of a ServiceExport.
 pub fn export_rows() -> Vec<Row> {
     let valid = ValidReason::ALL.iter().map(|reason| reason.row());
@@ -261,6 +295,11 @@ pub fn export_rows() -> Vec<Row> {
 pub fn import_rows() -> Vec<Row> {
     let ready = ImportReadyReason::ALL.iter().map(|reason| reason.row());
     ready.chain(ImportStaleReason::ALL.iter().map(|reason| reason.row())).collect()
+}
+
+/// The rows of a Pod.
+pub fn pod_rows() -> Vec<Row> {
+    GateReason::ALL.iter().map(|reason| reason.row()).collect()
 }
 
 impl Row {

@@ -116,6 +116,11 @@ events! {
     ForeignOwner => "ForeignOwner", Warning, ["ServiceExport", "Service", "Ingress"], "the Cloud Map service belongs to somebody else";
     LimitExceeded => "LimitExceeded", Warning, ["ServiceExport", "Service", "Ingress"], "a Cloud Map quota is exhausted";
     Failed => "Failed", Warning, ["ServiceExport", "Service", "Ingress"], "it cannot be exported or registered; the message says why. On an annotated object, also that the ledger cannot be written, without which nothing is registered";
+    AwaitsRegistration => "AwaitsRegistration", Warning, ["Pod"], "the pod has waited for more than 30 s to be registered in Cloud Map, because of its [readiness gate](../gates.md). The message says for what";
+    NotRegistered => "NotRegistered", Normal, ["Pod"], "the readiness gate of the pod is open, because no Service of it is registered in Cloud Map";
+    Refused => "Refused", Warning, ["Pod"], "the readiness gate of the pod is open, although the pod cannot be registered in Cloud Map";
+    TimedOut => "TimedOut", Warning, ["Pod"], "the readiness gate of the pod is open, because it waited for `--gate-timeout`. Clients of Cloud Map may not find the pod yet";
+    GateNotWritten => "GateNotWritten", Warning, ["Pod"], "the API server refuses the condition that opens the readiness gate of the pod. The controller keeps trying; the message has the remedy";
     StreamUnreachable => "StreamUnreachable", Warning, ["Lease"], "the leader of another cluster cannot be reached, so that changes take seconds and not milliseconds; see [stream.md](../stream.md#network)";
     HeadIgnored => "HeadIgnored", Warning, ["Lease"], "the head of a cluster in the ledger cannot be read, or is not signed by the key that counts; see [trust.md](../trust.md) and [CloudmapMcsHeadsIgnored](../alerts.md#cloudmapmcsheadsignored)";
     DottedClusterId => "DottedClusterId", Warning, ["Lease"], "stock CoreDNS does not answer names of single pods for such a cluster id";

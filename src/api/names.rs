@@ -41,6 +41,9 @@ pub const PROPERTY_CLUSTERSET_ID: &str = "clusterset.k8s.io";
 /// Value of [`LABEL_SLICE_MANAGED_BY`] and [`LABEL_MANAGED_BY`] on the objects of this project.
 pub const MANAGED_BY: &str = "cloudmap-mcs";
 
+/// The condition of a pod, and its readiness gate: clients of Cloud Map find the pod.
+pub const CONDITION_REGISTERED: &str = "cloudmap-mcs/registered";
+
 /// Prefixes of the annotations that caches keep: those of this project and of the controllers that it replaces. Caches
 /// drop all others.
 pub const ANNOTATION_PREFIXES: &[&str] = &[
@@ -69,6 +72,8 @@ pub enum FieldManager {
     ExportStatus,
     /// Writes the condition of a ServiceExport that the merge determines: `Conflict`.
     ConflictStatus,
+    /// Writes the condition of a pod that opens its readiness gate.
+    Gate,
     /// Writes what `cloudmap-mcs coredns` writes.
     CoreDns,
 }
@@ -81,6 +86,7 @@ impl FieldManager {
             Self::ImportStatus => "cloudmap-mcs-import-status",
             Self::ExportStatus => "cloudmap-mcs-export-status",
             Self::ConflictStatus => "cloudmap-mcs-conflict-status",
+            Self::Gate => "cloudmap-mcs-gate",
             Self::CoreDns => "cloudmap-mcs-coredns",
         }
     }

@@ -27,6 +27,7 @@ use crate::{
     },
     controller::{self, ImportRules, Inputs, Membership, Mode, Records, Targets},
     discovery,
+    gates::Lookups,
     instances::{self, Naming},
     ledger::driver::{self, sessions::Network},
     model::{ClusterId, IpFamily, addresses::Range},
@@ -210,6 +211,7 @@ impl Leader {
             export_namespaces: self.args.export_namespaces.clone(),
             families: self.families.clone(),
             derived: self.args.derived_name.clone().unwrap_or_default(),
+            gate_timeout: self.args.gate_timeout,
         };
         let identified = records.mode() != Mode::Unidentified;
         let directory = identified.then(|| Directory::spawn(Arc::clone(&self.cloudmap)));
@@ -220,6 +222,7 @@ impl Leader {
             caches: self.caches.clone(),
             writer: Arc::clone(&self.writer),
             directory,
+            lookups: Lookups::spawn(Arc::clone(&self.cloudmap)),
             records,
             membership,
             instances: desired,

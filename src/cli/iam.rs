@@ -42,7 +42,7 @@ pub struct PolicyArgs {
     /// For `annotated`: `kubectl get namespace kube-system -o jsonpath='{.metadata.uid}'`.
     #[arg(long, value_name = "UID", value_parser = word)]
     pub cluster_uid: Option<String>,
-    /// For `imports` and `aws-mcs`: names of Cloud Map namespaces (their HttpName).
+    /// For `imports`, `aws-mcs` and `gates`: names of Cloud Map namespaces (their HttpName).
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = word)]
     pub cloudmap_namespaces: Vec<String>,
     /// For `aws-mcs`: ids of Cloud Map namespaces (ns-...).

@@ -155,6 +155,15 @@ pub struct RunArgs {
     /// permission to read pods (config/components/instance-labels), and memory for each pod that has one of these labels.
     #[arg(long, env = "CLOUDMAP_MCS_INSTANCE_LABELS", value_name = "KEYS", value_parser = parsed::<LabelKeys>)]
     pub instance_labels: Option<LabelKeys>,
+    /// Open the readiness gate `cloudmap-mcs/registered` of pods when clients of Cloud Map find them. Needs permission to read
+    /// pods and to write their status (config/components/readiness-gates), and memory for each pod that has the label
+    /// `cloudmap-mcs/gate`. See docs/gates.md.
+    #[arg(long, env = "CLOUDMAP_MCS_READINESS_GATES")]
+    pub readiness_gates: bool,
+    /// Open the readiness gate of a pod after this time, even if Cloud Map does not show the pod yet, so that it blocks no
+    /// roll-out for longer.
+    #[arg(long, env = "CLOUDMAP_MCS_GATE_TIMEOUT", value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub gate_timeout: Duration,
     /// How many Cloud Map listings a second the drift checks of instances may use. This determines how often each target is
     /// checked (every 50 s for up to 500 targets); see the metric `cloudmap_mcs_instances_drift_period_seconds`.
     ///

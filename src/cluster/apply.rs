@@ -13,7 +13,8 @@ use std::{
 use async_trait::async_trait;
 use k8s_openapi::{
     api::{core::v1, discovery::v1 as discovery},
-    apimachinery::pkg::apis::meta::v1::Condition,
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::Timestamp,
 };
 use kube::{
     Api, Client, Resource,
@@ -31,7 +32,11 @@ use super::{
     objects::ObjectKey,
 };
 use crate::{
-    api::{ServiceExport, ServiceImport, ServiceImportStatus, names::FieldManager},
+    api::{
+        ServiceExport, ServiceImport, ServiceImportStatus,
+        conditions::{GateReason, Row},
+        names::FieldManager,
+    },
     model::ServiceKey,
 };
 
@@ -95,6 +100,17 @@ pub trait ClusterWriter: Send + Sync + 'static {
         manager: FieldManager,
     ) -> Result<(), Error>;
 
+    /// Opens the readiness gate of the pod with this uid: sets its condition `cloudmap-mcs/registered` to True. Conditions
+    /// of others stay.
+    async fn open_gate(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        reason: GateReason,
+        message: &str,
+        now: Timestamp,
+    ) -> Result<(), Error>;
+
     /// Emits an Event about a user's object. Call it only when something changes. Failures are logged and counted.
     async fn emit(&self, note: EventRecord);
 }
@@ -143,7 +159,9 @@ pub enum Cause {
     #[error("{0}")]
     NamespaceTerminating(String),
     /// RBAC does not allow the write.
-    #[error("{0}; check that the service account has the permissions in config/rbac")]
+    #[error(
+        "{0}; check that the service account has the permissions in config/rbac (for pods: config/components/readiness-gates)"
+    )]
     Forbidden(String),
     /// The object was refused by validation or an admission policy, or has a field that this API server does not know.
     /// Repeating the write does not help.
@@ -242,6 +260,10 @@ impl Written for ServiceExport {
     const KIND: &'static str = "ServiceExport";
 }
 
+impl Written for v1::Pod {
+    const KIND: &'static str = "Pod";
+}
+
 impl Written for v1::Service {
     const KIND: &'static str = "Service";
 }
@@ -270,11 +292,11 @@ impl KubernetesWriter {
     }
 
     /// Server-side apply of the status of an existing object; a status subresource never creates. The API server does
-    /// not compare uids here, so an object that has just taken the name of another can get its status. The caller gets
-    /// an error, and corrects the status when it handles the new object.
+    /// not compare uids of custom resources here, so one that has just taken the name of another can get its status. The
+    /// caller gets an error, and corrects the status when it handles the new object. (It does compare those of pods.)
     async fn apply_status<K: Written>(
         &self,
-        key: &ServiceKey,
+        key: &ObjectKey,
         uid: &str,
         status: impl Serialize,
         manager: FieldManager,
@@ -342,7 +364,7 @@ impl ClusterWriter for KubernetesWriter {
         uid: &str,
         status: &ServiceImportStatus,
     ) -> Result<ServiceImport, Error> {
-        self.apply_status(key, uid, status, FieldManager::ImportStatus).await
+        self.apply_status(&key.clone().into(), uid, status, FieldManager::ImportStatus).await
     }
 
     async fn apply_derived_service(&self, service: &v1::Service) -> Result<v1::Service, Error> {
@@ -384,7 +406,29 @@ impl ClusterWriter for KubernetesWriter {
         conditions: &[Condition],
         manager: FieldManager,
     ) -> Result<(), Error> {
-        self.apply_status::<ServiceExport>(key, uid, json!({ "conditions": conditions }), manager).await.map(drop)
+        let status = json!({ "conditions": conditions });
+        self.apply_status::<ServiceExport>(&key.clone().into(), uid, status, manager).await.map(drop)
+    }
+
+    async fn open_gate(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        reason: GateReason,
+        message: &str,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let Row { condition, status, reason, .. } = reason.row();
+        let condition = v1::PodCondition {
+            type_: condition.to_owned(),
+            status: status.as_str().to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message.to_owned()),
+            last_transition_time: Some(Time(now)),
+            ..v1::PodCondition::default()
+        };
+        let status = json!({ "conditions": [condition] });
+        self.apply_status::<v1::Pod>(key, uid, status, FieldManager::Gate).await.map(drop)
     }
 
     async fn emit(&self, note: EventRecord) {

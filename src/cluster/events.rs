@@ -28,7 +28,7 @@ use tokio::{
 };
 use tracing::warn;
 
-use super::{apply::Cause, metrics::Metrics};
+use super::{apply::Cause, metrics::Metrics, objects::ObjectKey};
 use crate::{
     api::{ServiceExport, ServiceImport, events::EventReason, names},
     env,
@@ -151,6 +151,11 @@ pub fn service(key: &ServiceKey, uid: &str) -> ObjectReference {
 /// A reference to an Ingress.
 pub fn ingress(key: &ServiceKey, uid: &str) -> ObjectReference {
     reference::<k8s_openapi::api::networking::v1::Ingress>(key, uid)
+}
+
+/// A reference to a Pod.
+pub fn pod(key: &ObjectKey, uid: &str) -> ObjectReference {
+    reference::<k8s_openapi::api::core::v1::Pod>(&ServiceKey::new(&*key.namespace, &*key.name), uid)
 }
 
 /// A reference to the controller's Lease in its own namespace, for Events that concern no user's object.

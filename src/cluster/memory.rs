@@ -39,6 +39,8 @@ struct State {
     slices: BTreeMap<ObjectKey, discovery::EndpointSlice>,
     exports: BTreeMap<ServiceKey, ServiceExport>,
     namespaces: BTreeMap<String, bool>,
+    /// Pods with the readiness gate.
+    pods: BTreeMap<ObjectKey, v1::Pod>,
     /// Which types of conditions each manager applied on a ServiceExport.
     owned: HashMap<(ServiceKey, FieldManager), Vec<String>>,
     notes: Vec<EventRecord>,
@@ -60,6 +62,7 @@ impl MemoryCluster {
             slices: BTreeMap::new(),
             exports: BTreeMap::new(),
             namespaces: BTreeMap::new(),
+            pods: BTreeMap::new(),
             owned: HashMap::new(),
             notes: Vec::new(),
             failures: VecDeque::new(),
@@ -228,6 +231,33 @@ impl MemoryCluster {
         };
         let object = PartialObjectMeta { metadata, ..PartialObjectMeta::default() };
         self.state().writers.pods.apply(Event::Apply(Ok(object)));
+    }
+
+    /// Writes a pod that has the label of the readiness gate, with its status. It needs a uid. The conditions of others stay.
+    pub(crate) fn put_gated(&self, mut pod: v1::Pod) {
+        let mut state = self.state();
+        let key = object_key(&pod.metadata);
+        if let Some(old) = state.pods.get(&key).filter(|old| old.metadata.uid == pod.metadata.uid) {
+            let of =
+                |pod: &v1::Pod| pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+            let (mut conditions, given) = (of(old), of(&pod));
+            conditions.retain(|there| given.iter().all(|condition| condition.type_ != there.type_));
+            conditions.extend(given);
+            pod.status.get_or_insert_default().conditions = Some(conditions);
+        }
+        state.pods.insert(key, pod.clone());
+        state.writers.gated.apply(Event::Apply(Ok(pod)));
+    }
+
+    pub(crate) fn remove_gated(&self, key: &ObjectKey) {
+        let mut state = self.state();
+        if let Some(pod) = state.pods.remove(key) {
+            state.writers.gated.apply(Event::Delete(Ok(pod)));
+        }
+    }
+
+    pub(crate) fn gated(&self, key: &ObjectKey) -> Option<v1::Pod> {
+        self.state().pods.get(key).cloned()
     }
 
     pub(crate) fn put_slice(&self, mut slice: discovery::EndpointSlice) {

@@ -21,7 +21,10 @@ use super::{
     watches::Caches,
 };
 use crate::{
-    api::{ServiceImport, ServiceImportSpec, ServiceImportStatus, events::EventReason, names::FieldManager},
+    api::{
+        ServiceImport, ServiceImportSpec, ServiceImportStatus, conditions::GateReason, events::EventReason,
+        names::FieldManager,
+    },
     model::ServiceKey,
 };
 
@@ -178,7 +181,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     service_network::service_ranges(&client, OWN).await.unwrap();
 
     let mut tasks = JoinSet::new();
-    let caches = Caches::start(&client, &metrics, None, &mut tasks);
+    let caches = Caches::start(&client, &metrics, None, false, &mut tasks);
     caches.synced().await;
     let watches = || api.requests().iter().filter(|request| request.query.contains("watch=true")).count();
     while watches() < 8 {
@@ -214,7 +217,7 @@ async fn pods_are_read_only_if_their_labels_are_requested() {
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
     let mut tasks = JoinSet::new();
     let keys = "version".parse().unwrap();
-    let caches = Caches::start(&api.client(), &metrics, Some(&keys), &mut tasks);
+    let caches = Caches::start(&api.client(), &metrics, Some(&keys), false, &mut tasks);
     caches.synced().await;
     let of_pods =
         || -> Vec<Request> { api.requests().into_iter().filter(|request| request.path.ends_with("/pods")).collect() };
@@ -223,5 +226,30 @@ async fn pods_are_read_only_if_their_labels_are_requested() {
     }
     tasks.shutdown().await;
     let role: ClusterRole = manifest("../components/instance-labels/cluster_role.yaml");
+    assert_eq!(needed(&of_pods()), granted(false, role.rules.unwrap()));
+}
+
+/// So are those for `--readiness-gates`.
+#[tokio::test]
+async fn pods_behind_gates_are_read_and_their_status_is_written_only_if_gates_are_requested() {
+    let api = FakeApi::default();
+    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+    let mut tasks = JoinSet::new();
+    let caches = Caches::start(&api.client(), &metrics, None, true, &mut tasks);
+    caches.synced().await;
+    let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_hours(1)));
+    let publisher = Publisher::new(api.client(), "pod", metrics.clone());
+    let writer = KubernetesWriter::new(api.client(), leadership, metrics.clone(), publisher);
+    let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
+    writer.open_gate(&ObjectKey::new("shop", "web-0"), "u", GateReason::Registered, "", now).await.unwrap();
+    let of_pods =
+        || -> Vec<Request> { api.requests().into_iter().filter(|request| request.path.contains("/pods")).collect() };
+    while !of_pods().iter().any(|request| request.query.contains("watch=true")) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tasks.shutdown().await;
+    let selected = |request: &Request| request.query.contains("labelSelector=cloudmap-mcs%2Fgate");
+    assert!(of_pods().iter().all(|request| request.method == "PATCH" || selected(request)), "{:?}", of_pods());
+    let role: ClusterRole = manifest("../components/readiness-gates/cluster_role.yaml");
     assert_eq!(needed(&of_pods()), granted(false, role.rules.unwrap()));
 }

@@ -19,7 +19,10 @@ use super::{
     cache::{Cache, Narrow, REFRESHED_WITHIN},
     follow::{Scope, follow},
     metrics::Metrics,
-    objects::{ClusterProperty, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport, SourceSlice},
+    objects::{
+        ClusterProperty, GatedPod, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport,
+        SourceSlice,
+    },
 };
 use crate::{api::names, cluster::LabelKeys, env};
 
@@ -44,6 +47,8 @@ pub struct Caches {
     pub properties: Cache<ClusterProperty>,
     /// Pods with labels that become attributes of instances; empty without `--instance-labels`.
     pub pods: Cache<Pod>,
+    /// Pods with the readiness gate; empty without `--readiness-gates`.
+    pub gated: Cache<GatedPod>,
 }
 
 impl Caches {
@@ -51,11 +56,13 @@ impl Caches {
     /// and the process should end, too.
     ///
     /// The API server divides the two watches of EndpointSlices, so that this project's slices do not wake exports, and
-    /// all other slices do not wake imports. Pods are watched only with `instance_labels`, and only their metadata.
+    /// all other slices do not wake imports. Pods are watched only with `instance_labels`, and only their metadata, and those
+    /// that have the label of the readiness gate only with `gates`.
     pub fn start(
         client: &Client,
         metrics: &Metrics,
         instance_labels: Option<&LabelKeys>,
+        gates: bool,
         tasks: &mut JoinSet<()>,
     ) -> Self {
         let own = format!("{}={}", names::LABEL_SLICE_MANAGED_BY, names::MANAGED_BY);
@@ -74,6 +81,7 @@ impl Caches {
                 Some(keys) => watches.pods(keys.clone()),
                 None => Cache::without_objects(),
             },
+            gated: if gates { watches.builtin(Some(names::LABEL_GATE.to_owned())) } else { Cache::without_objects() },
         }
     }
 
@@ -88,8 +96,20 @@ impl Caches {
         let (imports, imports_writer) = Cache::new();
         let (properties, properties_writer) = Cache::new();
         let (pods, pods_writer) = Cache::new();
+        let (gated, gated_writer) = Cache::new();
         (
-            Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods },
+            Self {
+                exports,
+                services,
+                ingresses,
+                slices,
+                imported_slices,
+                namespaces,
+                imports,
+                properties,
+                pods,
+                gated,
+            },
             Writers {
                 exports: exports_writer,
                 services: services_writer,
@@ -100,15 +120,26 @@ impl Caches {
                 imports: imports_writer,
                 properties: properties_writer,
                 pods: pods_writer,
+                gated: gated_writer,
             },
         )
     }
 
     /// All caches, with the properties that do not depend on the kind.
-    fn all(&self) -> [&dyn Progress; 9] {
-        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods } =
-            self;
-        [exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods]
+    fn all(&self) -> [&dyn Progress; 10] {
+        let Self {
+            exports,
+            services,
+            ingresses,
+            slices,
+            imported_slices,
+            namespaces,
+            imports,
+            properties,
+            pods,
+            gated,
+        } = self;
+        [exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods, gated]
     }
 
     /// Waits until every cache has seen a complete list. Nothing may act on any cache before that: an empty cache of
@@ -120,14 +151,14 @@ impl Caches {
     /// Waits until every cache has a list that began after this call. A newly elected leader acts on nothing older: the
     /// previous leader may have seen more, and what it wrote would look wrong.
     ///
-    /// Pods determine only attributes of instances, and only if this is requested. So pods are waited for no longer
-    /// than [`REFRESHED_WITHIN`].
+    /// Pods determine only attributes of instances and gates, and only if this is requested. So pods are waited for no
+    /// longer than [`REFRESHED_WITHIN`].
     pub async fn refresh(&self) {
         let needed = self.all().into_iter().filter(|cache| cache.is_needed()).map(Progress::refresh);
-        let pods = tokio::time::timeout(REFRESHED_WITHIN, self.pods.refresh());
+        let pods = tokio::time::timeout(REFRESHED_WITHIN, join(self.pods.refresh(), self.gated.refresh()));
         let (_, pods) = join(join_all(needed), pods).await;
         if pods.is_err() {
-            warn!("no new list of pods; the labels of instances stay as they are");
+            warn!("no new list of pods; the labels of instances stay as they are, and gates follow an old list");
         }
     }
 
@@ -162,7 +193,7 @@ impl<T: Narrow> Progress for Cache<T> {
     }
 
     fn is_needed(&self) -> bool {
-        T::CACHE != Pod::CACHE
+        T::CACHE != Pod::CACHE && T::CACHE != GatedPod::CACHE
     }
 
     fn synced(&self) -> BoxFuture<'_, ()> {
@@ -203,13 +234,25 @@ pub struct Writers {
     pub properties: super::cache::Writer<ClusterProperty>,
     /// Writer of [`Caches::pods`].
     pub pods: super::cache::Writer<Pod>,
+    /// Writer of [`Caches::gated`].
+    pub gated: super::cache::Writer<GatedPod>,
 }
 
 impl Writers {
     /// Ends an empty list of every kind.
     pub fn sync(&mut self) {
-        let Self { exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods } =
-            self;
+        let Self {
+            exports,
+            services,
+            ingresses,
+            slices,
+            imported_slices,
+            namespaces,
+            imports,
+            properties,
+            pods,
+            gated,
+        } = self;
         exports.sync();
         services.sync();
         ingresses.sync();
@@ -219,6 +262,7 @@ impl Writers {
         imports.sync();
         properties.sync();
         pods.sync();
+        gated.sync();
     }
 }
 

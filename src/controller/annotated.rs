@@ -24,6 +24,7 @@ use crate::{
         events::{self, EventRecord},
         objects::{Ingress, Service},
     },
+    gates::Progress,
     instances::{
         InstanceSpec, Rights, Selection,
         custom::ByAddress,
@@ -135,21 +136,21 @@ impl Annotated {
         self.objects.contains_key(&ClaimOwner::service(key))
     }
 
-    /// Plans a Service; `None` if it requests nothing.
+    /// Plans a Service; `None` if it requests nothing. `endpoints` returns the endpoints of a headless one, and the labels
+    /// of their pods.
     pub(super) fn plan_service(
         &self,
         service: &Service,
-        endpoints: impl FnOnce() -> Vec<Endpoint>,
-        pods: impl FnOnce() -> Arc<ByAddress>,
+        endpoints: impl FnOnce() -> (Vec<Endpoint>, Arc<ByAddress>),
         rights: &Rights,
     ) -> Option<Object> {
         if service.deleting || service.managed {
             return None;
         }
         request::Request::read(&service.annotations)?;
-        let endpoints = if service.headless { endpoints() } else { Vec::new() };
+        let (endpoints, pods) = if service.headless { endpoints() } else { Default::default() };
         let source = self.targets.source(&service.key, &service.ports);
-        self.object(&service.uid, |zones| plan(service, &source, &endpoints, &pods(), zones, &self.settings, rights))
+        self.object(&service.uid, |zones| plan(service, &source, &endpoints, &pods, zones, &self.settings, rights))
     }
 
     /// Plans an Ingress; `None` if it requests nothing.
@@ -159,6 +160,20 @@ impl Annotated {
         }
         let source = self.targets.source(&ingress.key, &[]);
         self.object(&ingress.uid, |zones| plan_ingress(ingress, &source, zones, &self.settings, rights))
+    }
+
+    /// Why a Service requests registrations and has no target, if so, for a pod that waits.
+    pub(super) fn obstacle(&self, owner: &ClaimOwner) -> Option<Progress> {
+        let Planned { wanted, refusals } = &self.objects.get(owner)?.planned;
+        match wanted {
+            _ if self.settings.dry_run || self.targets.policy == Selection::None => Some(Progress::Declined),
+            None => Some(Progress::Waits("the Cloud Map namespaces are not listed yet".to_owned())),
+            Some(wanted) if wanted.is_empty() => {
+                let said: Vec<_> = refusals.iter().map(|refusal| format!("{}.", refusal.message)).collect();
+                Some(Progress::Refused(said.join(" ")))
+            }
+            Some(_) => None,
+        }
     }
 
     fn object(&self, uid: &str, plan: impl FnOnce(Option<&Zones>) -> Option<Planned>) -> Option<Object> {

@@ -16,9 +16,9 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Knowledge, Membership, Mode, Targets, annotated::Annotated, claims::Claims, derived::Derived, index::SliceIndex,
-    knowledge::Rules, orphans::Orphans, peers::Peers, pending::Pending, pods::PodLabels, runtime::ControllerSettings,
-    subscriptions::Subscriptions, work::Work,
+    Knowledge, Membership, Mode, Targets, annotated::Annotated, claims::Claims, derived::Derived,
+    gate_writer::Openings, gates::Gates, index::SliceIndex, knowledge::Rules, orphans::Orphans, peers::Peers,
+    pending::Pending, pods::Pods, runtime::ControllerSettings, subscriptions::Subscriptions, work::Work,
 };
 use crate::{
     annotations::Known,
@@ -26,10 +26,11 @@ use crate::{
     cluster::{
         Caches, Change,
         events::EventRecord,
-        objects::{Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport, SourceSlice},
+        objects::{GatedPod, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport, SourceSlice},
         selector::NamespaceSelector,
     },
     discovery::Discovered,
+    gates::{Answers, Asked},
     import::Unknown,
     instances::sync::{Desired, Statuses},
     ledger::{
@@ -72,6 +73,7 @@ pub(super) enum Input {
     Services(Vec<Change<Service>>),
     Ingresses(Vec<Change<Ingress>>),
     Pods(Vec<Change<Pod>>),
+    Gated(Vec<Change<GatedPod>>),
     /// The Namespaces at the start. What they allow determines everything that follows.
     Rights(Arc<Vec<Change<Namespace>>>),
     Namespaces(Arc<Vec<Change<Namespace>>>),
@@ -96,6 +98,8 @@ pub(super) enum Input {
     Statuses(Statuses),
     /// What was discovered.
     Discovered(Arc<Discovered>),
+    /// What the discovery plane shows of instances for which pods wait.
+    Answers(Arc<Answers>),
     /// A worker is free for a name.
     Due(ServiceKey),
     /// Time passed. This comes when [`Core::wake`] asks for it, and about once a second.
@@ -119,6 +123,10 @@ pub(super) enum Command {
     ReconcileIn(ServiceKey, Duration),
     /// Write this; the answer to [`Input::Due`].
     Apply(Box<Work>),
+    /// Open these gates.
+    OpenGates(Arc<Openings>),
+    /// Look for these instances in the discovery plane.
+    LookUp(Arc<Asked>),
     /// Emit an Event.
     Emit(EventRecord),
 }
@@ -130,6 +138,8 @@ pub(super) struct Sizes {
     pub(super) names: usize,
     /// Number of annotated objects, and of their requests that are refused.
     pub(super) annotated: (usize, usize),
+    /// Number of pods that wait for nothing but their readiness gates.
+    pub(super) waiting_pods: usize,
 }
 
 /// Everything that is known.
@@ -153,7 +163,8 @@ pub(super) struct Core {
     pub(super) peers: Peers,
     pub(super) derived: Derived,
     pub(super) orphans: Orphans,
-    pub(super) pods: PodLabels,
+    pub(super) pods: Pods,
+    pub(super) gates: Gates,
     pub(super) pending: Pending,
     pub(super) slices: SliceIndex<SourceSlice>,
     pub(super) imported: SliceIndex<OwnSlice>,
@@ -198,6 +209,7 @@ impl Core {
             families,
             import,
             derived,
+            gate_timeout,
             ..
         } = settings;
         let rules = Rules { mode, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration };
@@ -216,7 +228,8 @@ impl Core {
             orphans: Orphans::default(),
             derived: Derived::new(derived),
             peers: Peers::new(targets.aws_mcs && mode == Mode::Member),
-            pods: PodLabels::default(),
+            pods: Pods::default(),
+            gates: Gates::new(gate_timeout),
             pending: Pending::default(),
             targets,
             slices: SliceIndex::new(|slice| slice.service.as_ref()),
@@ -241,12 +254,16 @@ impl Core {
 
     /// Takes one input and returns its consequences. Equal inputs at equal times have equal consequences.
     pub(super) fn handle(&mut self, input: Input, now: Now) -> Vec<Command> {
+        if !matches!(input, Input::Due(_)) {
+            self.gates.touch();
+        }
         match input {
             Input::Slices(changes) => self.slices_changed(changes, now),
             Input::Exports(changes) => self.exports_changed(&changes, now),
             Input::Services(changes) => self.services_changed(&changes, now),
             Input::Ingresses(changes) => self.ingresses_changed(&changes, now),
             Input::Pods(changes) => self.pods_changed(&changes, now),
+            Input::Gated(changes) => self.gated_changed(&changes, now),
             Input::Rights(changes) => drop(self.rights_changed(&changes)),
             Input::Namespaces(changes) => self.namespaces_changed(&changes, now),
             Input::Imports(changes) => self.reconcile(changes.into_iter().map(|change| change.key)),
@@ -261,6 +278,7 @@ impl Core {
             Input::Remotes(remotes) => self.remotes_changed(&remotes, now),
             Input::Statuses(statuses) => self.statuses_changed(&statuses, now),
             Input::Discovered(found) => self.found_changed(&found, now),
+            Input::Answers(answers) => self.answers_changed(answers),
             Input::Due(key) => {
                 let work = self.work(&key, now);
                 self.out.push(Command::Apply(Box::new(work)));
@@ -273,6 +291,7 @@ impl Core {
     /// The consequences for instances, the registry and the user, once for all inputs of a call.
     fn conclude(&mut self, now: Now) -> Vec<Command> {
         self.update_instances(now);
+        self.judge_gates(now);
         if std::mem::take(&mut self.publish) {
             self.out.extend(self.knowledge.desired().map(Command::Publish));
         }
@@ -300,7 +319,7 @@ impl Core {
 
     pub(super) fn sizes(&self) -> Sizes {
         let (clusters, names) = self.knowledge.sizes();
-        Sizes { clusters, names, annotated: self.annotated.sizes() }
+        Sizes { clusters, names, annotated: self.annotated.sizes(), waiting_pods: self.gates.waiting() }
     }
 
     /// Requests that names be reconciled.

@@ -54,6 +54,7 @@ impl Bench {
             export_namespaces: None,
             families: vec![IpFamily::V4],
             derived: DerivedNaming::Hash,
+            gate_timeout: Duration::from_mins(5),
             import: ImportRules::default(),
         };
         let (exports, services) = (caches.exports.subscribe(), caches.services.subscribe());
@@ -352,7 +353,7 @@ fn names_that_come_and_go_leave_nothing_behind() {
         bench.core.handle(Input::Statuses(Statuses::new()), at(n));
     }
     let core = &bench.core;
-    assert_eq!(core.sizes(), Sizes { clusters: 1, names: 0, annotated: (0, 0) });
+    assert_eq!(core.sizes(), Sizes { clusters: 1, names: 0, annotated: (0, 0), waiting_pods: 0 });
     assert_eq!((core.slices.names().count(), core.cluster_ips.len(), core.desired.len()), (0, 0, 0));
     assert_eq!((core.claims.waiting().count(), core.claims.wake()), (0, None));
 }

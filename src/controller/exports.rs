@@ -13,7 +13,7 @@ use crate::{
     cluster::{
         Change,
         events::{self, EventRecord},
-        objects::{Endpoint as EndpointRow, Ingress, Pod, Service, ServiceExport, SourceSlice},
+        objects::{Endpoint as EndpointRow, Ingress, Pod, Service, ServiceExport, SourceSlice, TargetId},
     },
     export::{self, Refusal},
     instances::Traffic,
@@ -65,14 +65,22 @@ impl Core {
 
     /// Labels of pods changed or were seen for the first time, so attributes of instances may change.
     pub(super) fn pods_changed(&mut self, changes: &[Change<Pod>], now: Now) {
-        let (pods, namespaces) = pods::changed(changes);
-        let within = self.slices.names().filter(|key| namespaces.contains(&key.namespace));
-        let of_them = |key: &&ServiceKey| self.slices.get(key).iter().any(|slice| pods::concerns(slice, &pods));
-        let keys = within.filter(of_them).cloned().collect();
-        self.endpoints_changed(keys, now);
+        let (pods, namespaces) = pods::changed(changes, |pod| &pod.namespace);
+        self.endpoints_changed(self.services_of(&pods, &namespaces), now);
     }
 
-    fn endpoints_changed(&mut self, keys: BTreeSet<ServiceKey>, now: Now) {
+    /// The Services that list one of these pods, which are in these namespaces.
+    pub(super) fn services_of(
+        &self,
+        pods: &BTreeSet<TargetId>,
+        namespaces: &BTreeSet<Arc<str>>,
+    ) -> BTreeSet<ServiceKey> {
+        let within = namespaces.iter().flat_map(|namespace| self.slices.names_in(namespace));
+        let of_them = |key: &&ServiceKey| self.slices.get(key).iter().any(|slice| pods::concerns(slice, pods));
+        within.filter(of_them).cloned().collect()
+    }
+
+    pub(super) fn endpoints_changed(&mut self, keys: BTreeSet<ServiceKey>, now: Now) {
         let annotated: Vec<_> =
             keys.iter().filter(|key| self.annotated.concerns(key)).map(ClaimOwner::service).collect();
         self.annotate(annotated, now);
@@ -89,7 +97,7 @@ impl Core {
             let owner = ClaimOwner::export(&key);
             let before = self.knowledge.targets_of(&owner);
             if export.is_some() {
-                if self.pods.update(&key, &slices, &self.caches.pods) {
+                if self.pods.update(&key, &slices, &self.caches) {
                     self.touched.extend(before.clone());
                 }
             } else if !self.annotated.concerns(&key) {

@@ -40,6 +40,13 @@ impl<T: std::ops::Deref<Target = EndpointSlice>> SliceIndex<T> {
         slices.map(|(_, slice)| Arc::clone(slice)).collect()
     }
 
+    /// The names in a namespace, as [`Self::names`].
+    pub(super) fn names_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &ServiceKey> {
+        let first = (ServiceKey::new(namespace.clone(), ""), Arc::default());
+        let names = self.slices.range(first..).map(|((name, _), _)| name);
+        names.take_while(move |name| name.namespace == *namespace)
+    }
+
     /// Sorted; a name with several slices comes several times.
     pub(super) fn names(&self) -> impl Iterator<Item = &ServiceKey> {
         self.slices.keys().map(|(name, _)| name)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, histogram_opts, opts};
 
-use crate::{ledger::remote::Remotes, metrics::Register};
+use crate::{api::conditions::GateReason, ledger::remote::Remotes, metrics::Register};
 
 /// The metrics of the controller. Clones are cheap.
 #[derive(Debug, Clone)]
@@ -22,6 +22,8 @@ pub struct Metrics {
     annotated_objects: IntGauge,
     annotated_refused: IntGauge,
     dropped_events: IntCounter,
+    waiting_pods: IntGauge,
+    gates_opened: IntCounterVec,
 }
 
 impl Metrics {
@@ -86,7 +88,20 @@ impl Metrics {
                 "cloudmap_mcs_annotated_refused_names",
                 "Names that annotations request and that are not registered, conflicts included"
             ))?,
+            waiting_pods: IntGauge::with_opts(opts!(
+                "cloudmap_mcs_gates_waiting_pods",
+                "Pods that wait for nothing but the readiness gate cloudmap-mcs/registered"
+            ))?,
+            gates_opened: IntCounterVec::new(
+                opts!(
+                    "cloudmap_mcs_gates_opened_total",
+                    "Readiness gates that were opened, by the reason of the condition"
+                ),
+                &["reason"],
+            )?,
         };
+        registry.register(Box::new(metrics.waiting_pods.clone()))?;
+        registry.register(Box::new(metrics.gates_opened.clone()))?;
         registry.register(Box::new(metrics.reconciles.clone()))?;
         registry.register(Box::new(metrics.skipped.clone()))?;
         registry.register(Box::new(metrics.blocked.clone()))?;
@@ -125,6 +140,14 @@ impl Metrics {
         for (gauge, value) in [(&self.annotated_objects, objects), (&self.annotated_refused, refused)] {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         }
+    }
+
+    pub(super) fn waiting_pods(&self, count: usize) {
+        self.waiting_pods.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub(super) fn gate_opened(&self, reason: GateReason) {
+        self.gates_opened.with_label_values(&[reason.as_str()]).inc();
     }
 
     pub(super) fn adopted(&self, remotes: &Remotes) {

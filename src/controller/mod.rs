@@ -7,6 +7,8 @@ mod claims;
 mod core;
 mod derived;
 mod exports;
+mod gate_writer;
+mod gates;
 mod imports;
 mod index;
 mod knowledge;

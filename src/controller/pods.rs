@@ -1,6 +1,8 @@
-//! Pod labels copied onto Cloud Map instances, indexed by pod IP.
+//! What pods add to the instances of their Services, beside their EndpointSlices: labels, and readiness behind a gate.
+//! Indexed by pod IP.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
@@ -8,20 +10,45 @@ use std::{
 
 use crate::{
     cluster::{
-        cache::{Cache, Change},
-        objects::{EndpointSlice, Pod, SourceSlice, TargetId},
+        Caches,
+        cache::{Change, Narrow},
+        objects::{EndpointSlice, SourceSlice, TargetId},
     },
     instances::custom::ByAddress,
-    model::ServiceKey,
+    model::{Endpoint, ServiceKey},
 };
 
-/// For each registered Service. Empty without `--instance-labels`.
+/// For each registered Service. Empty without `--instance-labels` and `--readiness-gates`.
 #[derive(Debug, Default)]
-pub(super) struct PodLabels(BTreeMap<ServiceKey, Arc<ByAddress>>);
+pub(super) struct Pods(BTreeMap<ServiceKey, OfService>);
 
-impl PodLabels {
-    pub(super) fn of(&self, key: &ServiceKey) -> Arc<ByAddress> {
-        self.0.get(key).cloned().unwrap_or_default()
+#[derive(Debug, Default, PartialEq, Eq)]
+struct OfService {
+    labels: Arc<ByAddress>,
+    /// Addresses of pods that are fit, whatever their EndpointSlices say, which wait for the gate.
+    fit: BTreeSet<IpAddr>,
+}
+
+impl Pods {
+    /// The labels that become attributes.
+    pub(super) fn labels(&self, key: &ServiceKey) -> Arc<ByAddress> {
+        self.0.get(key).map(|pods| Arc::clone(&pods.labels)).unwrap_or_default()
+    }
+
+    /// The endpoints of a Service as they are registered: a pod behind a readiness gate is ready when it waits for nothing
+    /// else.
+    pub(super) fn admit<'a>(&self, key: &ServiceKey, endpoints: &'a [Endpoint]) -> Cow<'a, [Endpoint]> {
+        let Some(OfService { fit, .. }) = self.0.get(key).filter(|pods| !pods.fit.is_empty()) else {
+            return Cow::Borrowed(endpoints);
+        };
+        let admitted = endpoints.iter().map(|endpoint| {
+            let mut endpoint = endpoint.clone();
+            let addresses = [endpoint.ipv4.map(IpAddr::from), endpoint.ipv6.map(IpAddr::from)];
+            let is_fit = addresses.into_iter().flatten().any(|address| fit.contains(&address));
+            endpoint.conditions.ready |= is_fit && !endpoint.conditions.terminating;
+            endpoint
+        });
+        Cow::Owned(admitted.collect())
     }
 
     /// The Service is no longer registered.
@@ -29,30 +56,43 @@ impl PodLabels {
         self.0.remove(key);
     }
 
-    /// Looks at the pods behind a Service again. Returns whether their labels changed.
-    pub(super) fn update(&mut self, key: &ServiceKey, slices: &[Arc<SourceSlice>], pods: &Cache<Pod>) -> bool {
-        if pods.is_empty() && self.0.is_empty() {
+    /// Looks at the pods behind a Service again. Returns whether anything about them changed.
+    pub(super) fn update(&mut self, key: &ServiceKey, slices: &[Arc<SourceSlice>], caches: &Caches) -> bool {
+        let Caches { pods, gated, .. } = caches;
+        if pods.is_empty() && gated.is_empty() && self.0.is_empty() {
             return false;
         }
-        let labels = by_address(slices, |pod| pods.get(&pod).map(|pod| Arc::clone(&pod.labels)));
-        let before = if labels.is_empty() { self.0.remove(key) } else { self.0.insert(key.clone(), Arc::new(labels)) };
-        before.unwrap_or_default() != self.of(key)
+        let there = pods_by_address(slices);
+        let labels = by_address(&there, |pod| pods.get(&pod).map(|pod| Arc::clone(&pod.labels)));
+        let is_fit = |pod: &TargetId| gated.get(pod).is_some_and(|pod| pod.fit);
+        let fit = there.iter().filter(|(_, pods)| pods.iter().all(is_fit)).map(|(address, _)| *address).collect();
+        let now = OfService { labels: Arc::new(labels), fit };
+        let before = self.0.remove(key).unwrap_or_default();
+        let changed = before != now;
+        if now != OfService::default() {
+            self.0.insert(key.clone(), now);
+        }
+        changed
     }
 }
 
-/// The labels by pod IP. Pods that share an IP (host network) have there what all of them have.
-fn by_address(
-    slices: &[Arc<SourceSlice>],
-    labels_of: impl Fn(TargetId) -> Option<Arc<BTreeMap<String, String>>>,
-) -> ByAddress {
+fn pods_by_address(slices: &[Arc<SourceSlice>]) -> BTreeMap<IpAddr, BTreeSet<TargetId>> {
     let mut pods: BTreeMap<IpAddr, BTreeSet<TargetId>> = BTreeMap::new();
     for row in slices.iter().flat_map(|slice| &slice.endpoints) {
         if let (Some(address), Some(pod)) = (row.address, row.target) {
             pods.entry(address).or_default().insert(pod);
         }
     }
-    let common = |pods: BTreeSet<TargetId>| {
-        let mut labels = pods.into_iter().map(|pod| labels_of(pod).unwrap_or_default());
+    pods
+}
+
+/// The labels by pod IP. Pods that share an IP (host network) have there what all of them have.
+fn by_address(
+    pods: &BTreeMap<IpAddr, BTreeSet<TargetId>>,
+    labels_of: impl Fn(TargetId) -> Option<Arc<BTreeMap<String, String>>>,
+) -> ByAddress {
+    let common = |pods: &BTreeSet<TargetId>| {
+        let mut labels = pods.iter().map(|pod| labels_of(*pod).unwrap_or_default());
         let first = labels.next()?;
         let shared = labels.fold(first, |shared, other| {
             if shared == other {
@@ -63,7 +103,7 @@ fn by_address(
         });
         (!shared.is_empty()).then_some(shared)
     };
-    pods.into_iter().filter_map(|(address, pods)| Some((address, common(pods)?))).collect()
+    pods.iter().filter_map(|(address, pods)| Some((*address, common(pods)?))).collect()
 }
 
 /// Whether a slice lists one of the changed pods.
@@ -72,25 +112,31 @@ pub(super) fn concerns(slice: &EndpointSlice, changed: &BTreeSet<TargetId>) -> b
 }
 
 /// The changed pods, and their namespaces.
-pub(super) fn changed(changes: &[Change<Pod>]) -> (BTreeSet<TargetId>, BTreeSet<Arc<str>>) {
-    let namespaces = changes.iter().flat_map(|change| change.old.iter().chain(&change.new));
-    (changes.iter().map(|change| change.key).collect(), namespaces.map(|pod| Arc::clone(&pod.namespace)).collect())
+pub(super) fn changed<T: Narrow<Key = TargetId>>(
+    changes: &[Change<T>],
+    namespace: impl Fn(&T) -> &Arc<str>,
+) -> (BTreeSet<TargetId>, BTreeSet<Arc<str>>) {
+    let objects = changes.iter().flat_map(|change| change.old.iter().chain(&change.new));
+    (changes.iter().map(|change| change.key).collect(), objects.map(|pod| Arc::clone(namespace(pod))).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::objects::{AddressType, Endpoint};
+    use crate::{
+        cluster::objects::{AddressType, Endpoint as Row},
+        model::{Conditions, fixtures},
+    };
 
     fn labels(pairs: &[(&str, &str)]) -> Arc<BTreeMap<String, String>> {
         Arc::new(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
     }
 
     fn slice(rows: &[(&str, Option<&str>)]) -> Arc<SourceSlice> {
-        let row = |(address, pod): &(&str, Option<&str>)| Endpoint {
+        let row = |(address, pod): &(&str, Option<&str>)| Row {
             address: address.parse().ok(),
             further_addresses: false,
-            conditions: crate::model::Conditions::READY,
+            conditions: Conditions::READY,
             hostname: None,
             node: None,
             zone: None,
@@ -118,7 +164,7 @@ mod tests {
             slice(&[("fd00::1", Some("a")), ("10.0.0.9", Some("a")), ("10.0.0.9", Some("c")), ("10.0.0.8", Some("d"))]),
         ];
         let [a, c, d] = ["a", "c", "d"].map(|uid| TargetId::new(uid).unwrap());
-        let found = by_address(&slices, |pod| match pod {
+        let found = by_address(&pods_by_address(&slices), |pod| match pod {
             _ if pod == a => Some(labels(&[("version", "2"), ("team", "web")])),
             _ if pod == c => Some(labels(&[("version", "3"), ("team", "web")])),
             _ if pod == d => Some(labels(&[])),
@@ -127,5 +173,21 @@ mod tests {
         let said: Vec<_> = found.iter().map(|(address, labels)| (address.to_string(), labels.len())).collect();
         assert_eq!(said, [("10.0.0.1".to_owned(), 2), ("10.0.0.9".to_owned(), 1), ("fd00::1".to_owned(), 2)]);
         assert_eq!(*found[&"10.0.0.9".parse::<IpAddr>().unwrap()], *labels(&[("team", "web")]));
+    }
+
+    /// The waiting pod of an EndpointSlice that does not know better.
+    #[test]
+    fn a_fit_pod_is_ready_whatever_its_slices_say_unless_it_terminates() {
+        let key = ServiceKey::new("shop", "web");
+        let fit = ["10.0.0.1", "fd00::2", "10.0.0.3"].map(|address| address.parse().unwrap()).into();
+        let pods = Pods([(key.clone(), OfService { fit, ..OfService::default() })].into());
+        let not_ready = Conditions { ready: false, serving: false, terminating: false };
+        let terminating = Conditions { terminating: true, ..not_ready };
+        let of = |last: u32, conditions| Endpoint { conditions, ..fixtures::mk_endpoint(0x0a00_0000 + last) };
+        let six = Endpoint { ipv4: None, ipv6: Some("fd00::2".parse().unwrap()), ..of(0, not_ready) };
+        let endpoints = [of(1, not_ready), six, of(3, terminating), of(4, not_ready), of(5, Conditions::READY)];
+        let ready: Vec<_> = pods.admit(&key, &endpoints).iter().map(|endpoint| endpoint.conditions.ready).collect();
+        assert_eq!(ready, [true, true, false, false, true]);
+        assert!(matches!(pods.admit(&ServiceKey::new("shop", "api"), &endpoints), Cow::Borrowed(_)));
     }
 }

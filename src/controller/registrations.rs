@@ -21,14 +21,12 @@ impl Core {
             } else {
                 let slices = self.slices.get(&key);
                 let pods = &mut self.pods;
-                let labels = || {
-                    pods.update(&key, &slices, &caches.pods);
-                    pods.of(&key)
+                let endpoints = || {
+                    pods.update(&key, &slices, caches);
+                    (pods.admit(&key, &export::join(&slices)).into_owned(), pods.labels(&key))
                 };
-                let endpoints = || export::join(&slices);
                 let service = caches.services.get(&key);
-                let planned =
-                    service.and_then(|service| self.annotated.plan_service(&service, endpoints, labels, rights));
+                let planned = service.and_then(|service| self.annotated.plan_service(&service, endpoints, rights));
                 if planned.is_none() && caches.exports.get(&key).is_none_or(|export| export.deleting) {
                     pods.forget(&key);
                 }
@@ -122,7 +120,7 @@ impl Core {
 
     /// Returns whether the desired instances of a target changed.
     fn update_target(&mut self, target: Target, now: Now) -> bool {
-        let Self { knowledge, claims, annotated, targets, caches, pods, out, .. } = self;
+        let Self { knowledge, claims, annotated, targets, caches, pods, gates, out, .. } = self;
         let before = claims.standing(&target);
         let standing = claims.judge(knowledge, &target, |own| targets.is_implied(own), now.mono);
         let held = knowledge.exports().and_then(|exports| exports.registrations().get(&target));
@@ -144,7 +142,10 @@ impl Core {
             }
         });
         let released = held.is_some_and(|held| held.retiring);
-        let desired = desired.map(|desired| TargetDesired { released: desired.retiring && released, ..desired });
+        let desired = desired.map(|desired| {
+            let awaited = gates.awaited(&desired.instances);
+            TargetDesired { released: desired.retiring && released, awaited, ..desired }
+        });
         match desired {
             Some(desired) if self.desired.get(&target).is_some_and(|before| **before == desired) => false,
             Some(desired) => {

@@ -15,6 +15,7 @@ use tracing::warn;
 use super::{
     Membership, Mode, Targets,
     core::{Command, Core, Input, Now},
+    gate_writer::{self, Openings},
     metrics::Metrics,
     subscriptions::ImportRules,
     work::{Part, Work},
@@ -24,6 +25,7 @@ use crate::{
     cluster::{Caches, ClusterWriter, apply::Error, cache, events::Outbox, objects, selector::NamespaceSelector},
     discovery::Discovered,
     env,
+    gates::{Answers, Lookups},
     import::DerivedNaming,
     instances::{
         RegistrationPolicy,
@@ -65,6 +67,8 @@ pub struct ControllerSettings {
     pub import: ImportRules,
     /// How derived Services are named.
     pub derived: DerivedNaming,
+    /// How long a pod waits for its readiness gate at most.
+    pub gate_timeout: Duration,
 }
 
 /// Where the records of this cluster are stored, which follows from its [`Mode`].
@@ -108,6 +112,8 @@ pub struct Inputs {
     pub records: Records,
     /// The namespaces in which host names of annotations may be; `None` if no annotated object is registered.
     pub directory: Option<Directory>,
+    /// The lookups for pods that wait for their readiness gates.
+    pub lookups: Lookups,
     /// What to report before the first status of the ledger.
     pub membership: Membership,
     /// The desired instances.
@@ -131,6 +137,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         writer,
         records,
         directory,
+        lookups,
         membership,
         instances,
         statuses,
@@ -150,12 +157,15 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         remotes: ledger.map_or_else(never, driver::LedgerHandle::remotes),
         status: ledger.map_or_else(never, driver::LedgerHandle::status),
         kept: local.map_or_else(never, local::LocalHandle::kept),
+        answers: lookups.answers(),
         zones: directory.as_ref().map_or_else(never, Directory::known),
         statuses,
         found,
         service_ranges,
     };
     let objects = Objects::new(&caches);
+    let (gates, openings) = watch::channel(Arc::default());
+    let gates_written = gate_writer::write(openings, Arc::clone(&writer), notes.clone(), metrics.clone());
     let (done, finished) = mpsc::unbounded_channel();
     let now = Now { mono: Duration::ZERO, wall: env::timestamp() };
     let runtime = Runtime {
@@ -167,6 +177,8 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         done,
         records,
         directory,
+        lookups,
+        gates,
         instances,
         subscribed,
         notes,
@@ -177,6 +189,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         biased;
         () = runtime.run(objects, registry, finished) => {}
         // Events are emitted one after the other, and none may delay the loop.
+        () = gates_written => {}
         () = async { loop { writer.emit(said.next().await).await } } => {}
     }
 }
@@ -193,6 +206,7 @@ struct Objects {
     services: cache::Changes<objects::Service>,
     ingresses: cache::Changes<objects::Ingress>,
     pods: cache::Changes<objects::Pod>,
+    gated: cache::Changes<objects::GatedPod>,
     namespaces: cache::Changes<objects::Namespace>,
     imported: cache::Changes<objects::OwnSlice>,
     imports: cache::Changes<objects::ServiceImport>,
@@ -206,6 +220,7 @@ impl Objects {
             services: caches.services.subscribe(),
             ingresses: caches.ingresses.subscribe(),
             pods: caches.pods.subscribe(),
+            gated: caches.gated.subscribe(),
             namespaces: caches.namespaces.subscribe(),
             imported: caches.imported_slices.subscribe(),
             imports: caches.imports.subscribe(),
@@ -215,7 +230,7 @@ impl Objects {
     /// Everything in the caches, before anything else. An index that is only half filled would read as "no endpoints",
     /// and exports that are not planned yet as withdrawn. The registry is not read before this either, so nothing is
     /// deleted because a namespace does not seem to import anything.
-    fn first(&mut self) -> [Input; 7] {
+    fn first(&mut self) -> [Input; 8] {
         let namespaces = Arc::new(self.namespaces.take());
         [
             Input::Rights(Arc::clone(&namespaces)),
@@ -225,6 +240,7 @@ impl Objects {
             Input::Ingresses(self.ingresses.take()),
             Input::Exports(self.exports.take()),
             Input::Namespaces(namespaces),
+            Input::Gated(self.gated.take()),
         ]
     }
 
@@ -233,6 +249,7 @@ impl Objects {
         tokio::select! {
             biased;
             changes = self.slices.next() => Input::Slices(changes),
+            changes = self.gated.next() => Input::Gated(changes),
             changes = self.exports.next() => Input::Exports(changes),
             changes = self.services.next() => Input::Services(changes),
             changes = self.ingresses.next() => Input::Ingresses(changes),
@@ -254,6 +271,7 @@ struct Registry {
     status: watch::Receiver<Arc<Status>>,
     kept: watch::Receiver<local::Kept>,
     zones: watch::Receiver<Known>,
+    answers: watch::Receiver<Arc<Answers>>,
     statuses: watch::Receiver<Statuses>,
     found: watch::Receiver<Arc<Discovered>>,
     service_ranges: watch::Receiver<Arc<[Range]>>,
@@ -276,6 +294,7 @@ impl Registry {
             Ok(()) = self.status.changed() => Input::Ledger(Arc::clone(&self.status.borrow_and_update())),
             Ok(()) = self.kept.changed() => Input::Kept(self.kept.borrow_and_update().clone()),
             Ok(()) = self.zones.changed() => Input::Zones(self.zones.borrow_and_update().clone()),
+            Ok(()) = self.answers.changed() => Input::Answers(Arc::clone(&self.answers.borrow_and_update())),
             Ok(()) = self.statuses.changed() => Input::Statuses(self.statuses.borrow_and_update().clone()),
             Ok(()) = self.found.changed() => Input::Discovered(Arc::clone(&self.found.borrow_and_update())),
             Ok(()) = self.service_ranges.changed() => self.ranges(),
@@ -310,6 +329,8 @@ struct Runtime {
     done: mpsc::UnboundedSender<Done>,
     records: Records,
     directory: Option<Directory>,
+    lookups: Lookups,
+    gates: watch::Sender<Arc<Openings>>,
     instances: watch::Sender<Desired>,
     subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
     notes: Outbox,
@@ -346,6 +367,7 @@ impl Runtime {
                     let sizes = self.core.sizes();
                     self.metrics.measured(self.queue.len(), sizes.clusters, sizes.names);
                     self.metrics.annotated(sizes.annotated);
+                    self.metrics.waiting_pods(sizes.waiting_pods);
                 }
             }
             // The workers must not starve either, however much changes.
@@ -404,6 +426,8 @@ impl Runtime {
                     let _ = done.send(Done { work, part, outcome, begun });
                 }));
             }
+            Command::OpenGates(openings) => drop(self.gates.send_replace(openings)),
+            Command::LookUp(asked) => self.lookups.ask(asked),
             Command::Emit(note) => self.notes.send(note),
         }
     }

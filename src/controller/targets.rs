@@ -7,7 +7,7 @@ use k8s_openapi::jiff::SignedDuration;
 use super::{
     Knowledge,
     claims::{Claims, Standing},
-    pods::PodLabels,
+    pods::Pods,
 };
 use crate::{
     annotations::request::wrong_share,
@@ -136,7 +136,7 @@ impl Targets {
         target: &Target,
         (owner, standing): (&ClaimOwner, Standing),
         export: impl Fn(&ServiceKey) -> Option<Arc<ServiceExport>>,
-        pods: &PodLabels,
+        pods: &Pods,
     ) -> TargetDesired {
         let key = owner.key();
         let object = export(&key);
@@ -203,19 +203,20 @@ impl Targets {
         export: Option<&ServiceExport>,
         key: &ServiceKey,
         local: &Exported,
-        pods: &PodLabels,
+        pods: &Pods,
     ) -> (Option<Vec<InstanceSpec>>, Option<String>) {
         let ports = instance_ports(export, &local.export.ports).unwrap_or_else(|_| local.export.ports.clone());
         let service = export.map(|export| custom::read(&export.annotations).0).unwrap_or_default();
-        let (source, custom) = (self.source(key, &ports), Custom { service, pods: pods.of(key) });
+        let (source, custom) = (self.source(key, &ports), Custom { service, pods: pods.labels(key) });
+        let endpoints = pods.admit(key, &local.endpoints);
         if self.for_aws_mcs(key).as_ref() == Some(target)
             && let Some(clusterset) = &self.identity.clusterset
         {
             let (cluster, Export { created, service_type, .. }) = (&self.identity.cluster, &local.export);
             let exported = ExportAttributes { cluster, clusterset, created: *created, service_type: *service_type };
-            return custom::fit(&custom, |custom| source.instances_per_port(exported, &local.endpoints, custom));
+            return custom::fit(&custom, |custom| source.instances_per_port(exported, &*endpoints, custom));
         }
-        custom::fit(&custom, |custom| source.instances_with(&local.endpoints, custom))
+        custom::fit(&custom, |custom| source.instances_with(&*endpoints, custom))
     }
 
     /// The condition `Registered` of an export: reason and message.
@@ -225,7 +226,7 @@ impl Targets {
         export: &ServiceExport,
         claims: &Claims,
         statuses: &Statuses,
-        pods: &PodLabels,
+        pods: &Pods,
     ) -> Option<(RegisteredReason, String)> {
         let for_aws_mcs = self.for_aws_mcs(&export.key);
         let target = match (self.asked(export, knowledge.rights()), for_aws_mcs) {
@@ -261,7 +262,7 @@ impl Targets {
         export: &ServiceExport,
         claims: &Claims,
         statuses: &Statuses,
-        pods: &PodLabels,
+        pods: &Pods,
     ) -> (RegisteredReason, String) {
         let own = ClaimOwner::export(&export.key);
         if let Some((cluster, owner)) = knowledge.claimant(target)

@@ -140,7 +140,7 @@ fn an_annotation_with_a_wrong_value_is_said_and_what_is_registered_stays() {
     for (name, wrong) in [(ANNOTATION_SHARE, "yes"), (ANNOTATION_SHARE, ""), (ANNOTATION_ADOPT, "somebody")] {
         let export = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www"), (name, wrong)]);
         let (reason, message) =
-            targets.registered(&knowledge, &export, &claims, &Statuses::new(), &PodLabels::default()).unwrap();
+            targets.registered(&knowledge, &export, &claims, &Statuses::new(), &Pods::default()).unwrap();
         assert!(reason == RegisteredReason::InvalidAnnotation && message.contains(name), "{message}");
         assert!(consent(&export.annotations, "shop", &Rights::default()).unclear, "{name}");
     }
@@ -156,7 +156,7 @@ fn the_standing_of_a_claim_decides_what_is_registered() {
     let (targets, owner) = (mk_targets(Selection::All), ClaimOwner::export(&key("web")));
     let knowledge = mk_knowledge(&[]);
     let desired = |standing| {
-        let desired = targets.desired(&knowledge, &target(), (&owner, standing), |_| None, &PodLabels::default());
+        let desired = targets.desired(&knowledge, &target(), (&owner, standing), |_| None, &Pods::default());
         assert_eq!(desired.only_found, (standing == Standing::Keeps).then(|| key("web")));
         (desired.active, desired.retiring, desired.instances.len())
     };
@@ -171,12 +171,10 @@ fn the_standing_of_a_claim_decides_what_is_registered() {
     // The record is written anew, as after a change of leaders: until then nothing is registered.
     let mut knowledge = mk_knowledge(&[]);
     knowledge.adopt_published(None);
-    assert!(!targets.desired(&knowledge, &target(), (&owner, Standing::Holds), |_| None, &PodLabels::default()).active);
+    assert!(!targets.desired(&knowledge, &target(), (&owner, Standing::Holds), |_| None, &Pods::default()).active);
     // An export that is gone hands nothing over.
     knowledge.replan(&key("web"), None, 6);
-    assert!(
-        targets.desired(&knowledge, &target(), (&owner, Standing::HandsOver), |_| None, &PodLabels::default()).retiring
-    );
+    assert!(targets.desired(&knowledge, &target(), (&owner, Standing::HandsOver), |_| None, &Pods::default()).retiring);
 }
 
 #[test]
@@ -187,7 +185,7 @@ fn what_an_export_was_allowed_counts_until_its_hand_over_ends() {
     let consent = |standing, annotations: &[(&str, &str)]| {
         let export = Arc::new(mk_export(annotations));
         let export = |_: &ServiceKey| Some(Arc::clone(&export));
-        targets.desired(&knowledge, &joined, (&owner, standing), export, &PodLabels::default()).consent
+        targets.desired(&knowledge, &joined, (&owner, standing), export, &Pods::default()).consent
     };
     assert_eq!(consent(Standing::HandsOver, &names), consent(Standing::Holds, &names));
     for standing in [Standing::HandsOver, Standing::Keeps] {
@@ -203,7 +201,7 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
     let named = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);
     let mut claims = Claims::new(std::time::Duration::from_secs(10));
     let (reason, message) = targets
-        .registered(&mk_knowledge(&[("older", 3)]), &named, &claims, &Statuses::new(), &PodLabels::default())
+        .registered(&mk_knowledge(&[("older", 3)]), &named, &claims, &Statuses::new(), &Pods::default())
         .unwrap();
     assert!(reason == RegisteredReason::NameConflict && message.contains("shop/older"), "{message}");
 
@@ -213,7 +211,7 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
         claims.set_clusters(false, verified, std::time::Duration::ZERO);
         claims.judge(&knowledge, &target(), |_| false, std::time::Duration::from_mins(5));
         let (reason, message) =
-            targets.registered(&knowledge, &named, &claims, &Statuses::new(), &PodLabels::default()).unwrap();
+            targets.registered(&knowledge, &named, &claims, &Statuses::new(), &Pods::default()).unwrap();
         assert!(reason == RegisteredReason::Pending && message.contains(words), "{message}");
     }
 }
@@ -226,7 +224,7 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     let mut export = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);
     let registered = |export: &ServiceExport, outcome: Outcome| {
         let status = TargetStatus { outcome, ..TargetStatus::default() };
-        targets.registered(&knowledge, export, &claims, &[(target(), status)].into(), &PodLabels::default()).unwrap()
+        targets.registered(&knowledge, export, &claims, &[(target(), status)].into(), &Pods::default()).unwrap()
     };
     assert_eq!(registered(&export, Outcome::Pending).0, RegisteredReason::Pending);
     let (reason, message) = registered(&export, Outcome::Registered { count: 1 });
@@ -238,7 +236,7 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     let refused = Outcome::Refused { reason: Reason::LimitExceeded, message: "full".to_owned() };
     assert_eq!(registered(&export, refused).0, RegisteredReason::LimitExceeded);
     export.annotations = mk_export(&[]).annotations;
-    let elsewhere = targets.registered(&knowledge, &export, &claims, &Statuses::new(), &PodLabels::default()).unwrap();
+    let elsewhere = targets.registered(&knowledge, &export, &claims, &Statuses::new(), &Pods::default()).unwrap();
     assert_eq!(elsewhere.0, RegisteredReason::Pending, "another target is not that one");
 }
 

@@ -31,6 +31,9 @@ pub enum Mode {
     Annotated,
     /// Registering in services that others created, and that annotations name.
     Joining,
+    /// Readiness gates of pods whose Services are in these Cloud Map namespaces (`--readiness-gates`). Beside the mode that
+    /// registers them.
+    Gates,
     /// Services in Cloud Map namespaces with DNS: Cloud Map writes to Route 53 with the permissions of its caller.
     Dns,
     /// Denies the controllers the ledgers of other ClusterSets, and instances in any ledger.
@@ -202,6 +205,14 @@ fn of(mode: Mode, facts: &Facts) -> Result<Vec<Statement>, Needed> {
                 Statement::calls("JoinServices", &[&join[..], &[UpdateService]].concat())
                     .on(ids.iter().map(|id| facts.arn(&format!("service/{id}")))),
             ]
+        }
+        Mode::Gates => {
+            let names = several(&facts.namespaces, "--cloudmap-namespaces")?;
+            vec![Statement::calls("SeeWhatIsRegistered", &[DiscoverInstances]).when(
+                "StringEquals",
+                "servicediscovery:NamespaceName",
+                names,
+            )]
         }
         Mode::Dns => {
             let zones = several(&facts.hosted_zones, "--hosted-zones")?;

@@ -102,7 +102,8 @@ impl InstanceSpec {
         &self.id
     }
 
-    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+    /// The addresses of its endpoint; none if a host name replaces them.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.ipv4.map(IpAddr::V4).into_iter().chain(self.ipv6.map(IpAddr::V6))
     }
 

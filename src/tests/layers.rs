@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs};
 use super::{files, root};
 
 /// The rooms of `src/`, lowest first; `docs/architecture.md` says what is in each.
-const ORDER: [&str; 23] = [
+const ORDER: [&str; 24] = [
     "env",
     "metrics",
     "release",
@@ -20,6 +20,7 @@ const ORDER: [&str; 23] = [
     "iam",
     "annotations",
     "discovery",
+    "gates",
     "export",
     "import",
     "queue",

@@ -50,12 +50,13 @@ pub const NODE: Kind = kind("", "v1", "Node", "nodes");
 pub const CUSTOM_RESOURCE_DEFINITION: Kind =
     kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
 pub const ROLE_BINDING: Kind = kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
+pub const CLUSTER_ROLE: Kind = kind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles");
 pub const CLUSTER_ROLE_BINDING: Kind =
     kind("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings");
 pub const SERVICE_ACCOUNT: Kind = kind("", "v1", "ServiceAccount", "serviceaccounts");
 const SUBJECT_ACCESS_REVIEW: Kind = kind("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews");
 
-const EVERY_KIND: [Kind; 17] = [
+const EVERY_KIND: [Kind; 18] = [
     NAMESPACE,
     POD,
     SERVICE,
@@ -70,6 +71,7 @@ const EVERY_KIND: [Kind; 17] = [
     SERVICE_IMPORT,
     CLUSTER_PROPERTY,
     ROLE_BINDING,
+    CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
     SERVICE_ACCOUNT,
     SUBJECT_ACCESS_REVIEW,

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{
     expect::{Imported, Name, imported, live as addresses_of, merged},
+    gates,
     kubernetes::{Verb, Write},
     merge::Port,
     scenario::Scenario,
@@ -72,6 +73,11 @@ impl Checks {
                 world.trace.line(|| format!("{} {write}", cluster.id));
                 if !cluster.replicas.iter().any(|replica| replica.name == write.by) {
                     continue;
+                }
+                if write.resource == "pods"
+                    && let Some(what) = gates::wrong(&world.registry, &write)
+                {
+                    return Some(("a gate is opened, by success only when discovery shows its pod", what));
                 }
                 if let Some(what) = stranger(&write) {
                     return Some(("nothing foreign is written", format!("{}: {what}", cluster.id)));
@@ -261,7 +267,7 @@ fn stranger(write: &Write) -> Option<String> {
     let ours = match write.resource {
         "events" => write.verb == Verb::Create,
         "leases" | "configmaps" | "secrets" => namespace == OWN,
-        "serviceexports" => write.status,
+        "serviceexports" | "pods" => write.status,
         "serviceimports" => objects().all(|object| label(object, "cloudmap-mcs/managed-by") == "cloudmap-mcs"),
         "services" => {
             (name.starts_with("derived-") || name.ends_with("-global"))

@@ -52,6 +52,8 @@ struct State {
     cloudmap: emulator::CloudMap,
     crashes: Vec<Crash>,
     rows: usize,
+    /// The IPv4 addresses of all instances that discovery has shown to anybody.
+    shown: BTreeSet<String>,
 }
 
 impl std::fmt::Debug for State {
@@ -72,7 +74,12 @@ struct Crash {
 
 impl Registry {
     pub(crate) fn new(began: Instant, trace: Trace, settings: emulator::EmulatorSettings) -> Self {
-        let state = State { cloudmap: emulator::CloudMap::new(settings), crashes: Vec::new(), rows: ROWS };
+        let state = State {
+            cloudmap: emulator::CloudMap::new(settings),
+            crashes: Vec::new(),
+            rows: ROWS,
+            shown: BTreeSet::new(),
+        };
         Self(Arc::new(Shared { began, trace, state: Mutex::new(state) }))
     }
 
@@ -106,6 +113,11 @@ impl Registry {
     /// Lets discovery give no more than so many rows.
     pub(crate) fn set_rows(&self, rows: usize) {
         self.state().rows = rows;
+    }
+
+    /// Whether discovery has shown an instance with this IPv4 address to anybody, as healthy.
+    pub(crate) fn has_shown(&self, address: &str) -> bool {
+        self.state().shown.contains(address)
     }
 
     pub(crate) fn forget_crashes(&self) {
@@ -143,7 +155,14 @@ impl Registry {
         sleep(admission.latency / 2).await;
         match outcome {
             Outcome::Answered(Ok(response)) => {
-                serde_json::from_slice(&response.into_json()).map_err(|_| Failure::Silence)
+                let answer: Value = serde_json::from_slice(&response.into_json()).map_err(|_| Failure::Silence)?;
+                if operation == "DiscoverInstances" {
+                    let found = answer["Instances"].as_array().into_iter().flatten();
+                    let healthy = found.filter(|instance| instance["HealthStatus"] != "UNHEALTHY");
+                    let addresses = healthy.filter_map(|instance| instance["Attributes"]["AWS_INSTANCE_IPV4"].as_str());
+                    self.state().shown.extend(addresses.map(str::to_owned));
+                }
+                Ok(answer)
             }
             Outcome::Answered(Err(error)) => Err(Failure::Refused(error)),
             Outcome::Dropped => Err(Failure::Silence),

@@ -11,6 +11,7 @@ mod check;
 mod claims;
 mod cloudmap;
 mod expect;
+mod gates;
 pub mod kubernetes;
 mod ledger;
 mod machine;
@@ -202,6 +203,7 @@ impl Driver {
         let within = if self.scenario.kinds.contains(&Kind::Moves) { DEPARTURE } else { CONVERGENCE };
         let within = if shares { SHARING } else { within };
         self.converge(within, "everything converges").await?;
+        self.until(within, "every gate opens", gates::closed).await?;
         self.report.converged = Some(calm.elapsed());
         if let Some(at) = self.world.torn {
             self.wait_until(self.world.began + at + REPAIR).await?;
@@ -296,6 +298,7 @@ impl Driver {
                 () = sleep_until(next) => {}
             }
             self.world.restart();
+            gates::follow(&self.world);
             self.look()?;
             if Instant::now() >= end {
                 return Ok(());

@@ -72,6 +72,11 @@ pub(crate) struct Site {
 }
 
 impl Site {
+    /// Whether its pods have readiness gates, which its controllers open.
+    pub(crate) fn has_gates(&self) -> bool {
+        self.flags.contains(&"--readiness-gates")
+    }
+
     /// Whether headless imports have a derived Service as well.
     pub(crate) fn names_derived_services(&self) -> bool {
         self.flags.iter().any(|flag| flag.starts_with("--derived-name"))
@@ -83,6 +88,8 @@ const USUAL: Site = Site { set: "set", families: &["IPv4", "IPv6"], flags: &[] }
 /// Derived Services have names that people can guess, and headless imports have some, too. One worker writes everything, so
 /// that names wait for each other.
 const NAMED: Site = Site { flags: &["--derived-name={name}-global", "--concurrency=1"], ..USUAL };
+/// Pods are ready when discovery shows them.
+const GATED: Site = Site { flags: &["--readiness-gates", "--gate-timeout=90s"], ..USUAL };
 const V4: Site = Site { families: &["IPv4"], ..USUAL };
 const V6: Site = Site { families: &["IPv6"], ..USUAL };
 /// In another ClusterSet of the same account.
@@ -275,6 +282,16 @@ pub static SCENARIOS: &[Scenario] = &[
         kinds: &[
             Endpoints, Endpoints, Exports, Shapes, Claims, Divides, Divides, Divides, Kills, Stops, Pauses, Lag,
             Registry,
+        ],
+        steps: 24,
+    },
+    Scenario {
+        name: "gates",
+        about: "pods wait until discovery shows them, while processes die, see late, and cannot reach either world",
+        clusters: &[GATED, USUAL],
+        kinds: &[
+            Endpoints, Endpoints, Exports, Services, Claims, Namespaces, Crashes, Kills, Stops, Stale, Unobserved,
+            Kubernetes, Registry, Lag,
         ],
         steps: 24,
     },

@@ -13,6 +13,14 @@ fn whole_controllers_converge_when_nothing_goes_wrong() {
     assert_eq!(report.violation, None, "{:#?}", report.steps);
 }
 
+#[test]
+fn gates_open_when_discovery_shows_their_pods_whatever_goes_wrong() {
+    for seed in 1..=2 {
+        let report = run(scenario("gates"), seed, None, false);
+        assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.steps);
+    }
+}
+
 #[cfg(tokio_unstable)]
 #[test]
 fn the_same_seed_gives_the_same_run() {

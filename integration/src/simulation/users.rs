@@ -14,6 +14,7 @@ use cloudmap_mcs::{
 use serde_json::{Value, json};
 
 use super::{
+    gates,
     kubernetes::ApiServer,
     world::{World, must},
 };
@@ -196,6 +197,10 @@ impl World {
         let ports = object["spec"]["ports"].as_array().into_iter().flatten();
         let port = |port: &Value| json!({"name": port["name"].as_str().unwrap_or_default(), "port": port["targetPort"], "protocol": "TCP"});
         let ports: Vec<Value> = ports.map(port).collect();
+        let cluster = &self.clusters[place.cluster];
+        if cluster.site.has_gates() {
+            gates::put_pods(self, cluster, &(namespace.to_owned(), service.to_owned()), pods);
+        }
         let families = object["spec"]["ipFamilies"].as_array().cloned().unwrap_or_default();
         for (family, suffix) in SLICES {
             let name = format!("{service}-{suffix}");
@@ -204,9 +209,10 @@ impl World {
                 continue;
             }
             let endpoint = |pod: &String| {
-                let address = if suffix == "v4" { pod.clone() } else { format!("fd00::{}", pod.replace('.', ":")) };
-                json!({"addresses": [address], "conditions": {"ready": true, "serving": true},
-                    "targetRef": {"kind": "Pod", "namespace": namespace, "name": pod, "uid": uid(pod)}})
+                let address = if suffix == "v4" { pod.clone() } else { ipv6(pod) };
+                let (uid, ready) = gates::pod(api, namespace, pod).unwrap_or_else(|| (uid(pod), true));
+                json!({"addresses": [address], "conditions": {"ready": ready, "serving": ready},
+                    "targetRef": {"kind": "Pod", "namespace": namespace, "name": pod, "uid": uid}})
             };
             must(api.put(
                 "endpointslices",
@@ -375,6 +381,11 @@ fn pods(api: &ApiServer, namespace: &str, service: &str) -> Vec<String> {
     let endpoints = slices.iter().flatten().next().and_then(|slice| slice["endpoints"].as_array().cloned());
     let pods = endpoints.into_iter().flatten();
     pods.filter_map(|endpoint| endpoint["targetRef"]["name"].as_str().map(str::to_owned)).collect()
+}
+
+/// The address of a pod by IPv6.
+pub(super) fn ipv6(pod: &str) -> String {
+    format!("fd00::{}", pod.replace('.', ":"))
 }
 
 /// A UID that is the pod's for ever.

@@ -8,6 +8,7 @@ mod derived_name;
 mod diagnosis;
 mod ecs;
 mod families;
+mod gates;
 mod instances;
 mod load;
 mod operation;

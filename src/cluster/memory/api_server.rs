@@ -8,14 +8,19 @@ use std::{
 use async_trait::async_trait;
 use k8s_openapi::{
     api::{core::v1, discovery::v1 as discovery},
-    apimachinery::pkg::apis::meta::v1::{Condition, FieldsV1, ManagedFieldsEntry, ObjectMeta},
+    apimachinery::pkg::apis::meta::v1::{Condition, FieldsV1, ManagedFieldsEntry, ObjectMeta, Time},
+    jiff::Timestamp,
 };
 use kube::runtime::watcher::Event;
 use serde_json::{Map, Value, json};
 
 use super::{MemoryCluster, State, object_key, service_key};
 use crate::{
-    api::{ServiceImport, ServiceImportStatus, names::FieldManager},
+    api::{
+        ServiceImport, ServiceImportStatus,
+        conditions::GateReason,
+        names::{CONDITION_REGISTERED, FieldManager},
+    },
     cluster::{
         apply::{Cause, ClusterWriter, Error, drop_node_hints},
         events::EventRecord,
@@ -265,6 +270,40 @@ impl ClusterWriter for MemoryCluster {
         present.retain(|condition| !before.contains(&condition.type_) && !types.contains(&condition.type_));
         present.extend(conditions.iter().cloned());
         state.writers.exports.apply(Event::Apply(Ok(export.clone())));
+        Ok(())
+    }
+
+    async fn open_gate(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        reason: GateReason,
+        message: &str,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let failed = failed("apply_status", "Pod", key);
+        let mut state = self.state();
+        let state = &mut *state;
+        if let Err(cause) = state.may_write() {
+            return Err(failed(cause));
+        }
+        let Some(pod) = state.pods.get_mut(key) else {
+            return Err(failed(Cause::NotFound(format!("pods {key} not found"))));
+        };
+        if pod.metadata.uid.as_deref() != Some(uid) {
+            return Err(failed(Cause::Conflict("metadata.uid: field is immutable".to_owned())));
+        }
+        let conditions = pod.status.get_or_insert_default().conditions.get_or_insert_default();
+        conditions.retain(|condition| condition.type_ != CONDITION_REGISTERED);
+        conditions.push(v1::PodCondition {
+            type_: CONDITION_REGISTERED.to_owned(),
+            status: reason.row().status.as_str().to_owned(),
+            reason: Some(reason.as_str().to_owned()),
+            message: Some(message.to_owned()),
+            last_transition_time: Some(Time(now)),
+            ..v1::PodCondition::default()
+        });
+        state.writers.gated.apply(Event::Apply(Ok(pod.clone())));
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 mod cluster_property;
 mod endpoint_slice;
+mod gated_pod;
 mod ingress;
 mod namespace;
 mod pod;
@@ -16,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 pub use self::{
     cluster_property::ClusterProperty,
     endpoint_slice::{AddressType, Endpoint, EndpointSlice, Hints, OwnSlice, SourceSlice, TargetId},
+    gated_pod::GatedPod,
     ingress::Ingress,
     namespace::Namespace,
     pod::Pod,

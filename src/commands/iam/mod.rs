@@ -81,7 +81,7 @@ fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {
     }
     for (given, flag, modes) in [
         (args.cluster_uid.is_some(), "--cluster-uid", &[Mode::Annotated][..]),
-        (!args.cloudmap_namespaces.is_empty(), "--cloudmap-namespaces", &[Mode::Imports, Mode::AwsMcs]),
+        (!args.cloudmap_namespaces.is_empty(), "--cloudmap-namespaces", &[Mode::Imports, Mode::AwsMcs, Mode::Gates]),
         (!args.cloudmap_namespace_ids.is_empty(), "--cloudmap-namespace-ids", &[Mode::AwsMcs]),
         (!args.services.is_empty(), "--services", &[Mode::Joining]),
         (!args.hosted_zones.is_empty(), "--hosted-zones", &[Mode::Dns]),

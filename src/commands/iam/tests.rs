@@ -141,7 +141,7 @@ fn what_does_not_go_together_is_refused() {
         ("--mode instances,people --clusterset prod", "for an administrator"),
         ("--mode dns,assume-role --hosted-zones Z1", "print it alone"),
         ("--clusterset prod --services srv-1", "--services is for --mode joining"),
-        ("--clusterset prod --cloudmap-namespaces a", "--mode imports or aws-mcs"),
+        ("--clusterset prod --cloudmap-namespaces a", "--mode imports or aws-mcs or gates"),
     ] {
         let error = policy(flags).unwrap_err();
         assert!(error.contains(hint), "{flags}: {error}");

@@ -5,6 +5,7 @@ mod aws_mcs;
 mod conformance;
 mod discovered;
 mod faults;
+mod gates;
 mod handover;
 mod hindered;
 mod iam;

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, future::pending, sync::Arc, time::Duration};
 use k8s_openapi::{
     api::{core::v1 as core, discovery::v1 as discovery},
     apimachinery::pkg::apis::meta::v1::Condition,
+    jiff::Timestamp,
 };
 use serde_json::json;
 use tokio::{task::JoinHandle, time::Instant};
@@ -19,6 +20,7 @@ use crate::{
     },
     cluster::{Caches, Leadership, memory::MemoryCluster, record::memory::Stored, selector::NamespaceSelector},
     env,
+    gates::Lookups,
     import::{DerivedNaming, hashed},
     instances::{self, Naming, RegistrationPolicy, Selection},
     ledger::{self, CLUSTERS, driver, head::Head, show},
@@ -77,6 +79,11 @@ impl World {
     /// Whoever leads from now on has a clock that is behind.
     pub(super) fn set_back(cluster: &mut Cluster, behind: Duration) {
         cluster.machine = Arc::new(env::Simulated::behind(behind));
+    }
+
+    /// What the clocks of all machines say.
+    pub(super) fn wall(&self) -> Timestamp {
+        Timestamp::try_from(self.machine.wall_clock()).unwrap()
     }
 
     /// Lets every call fail from now on.
@@ -256,7 +263,8 @@ impl Cluster {
                     "This cluster is in no ClusterSet.".to_owned()
                 }),
                 records,
-                directory: Some(annotations::Directory::spawn(fake)),
+                directory: Some(annotations::Directory::spawn(fake.clone())),
+                lookups: Lookups::spawn(fake),
                 instances: desired,
                 statuses: registered.status(),
                 subscribed,
@@ -275,6 +283,7 @@ impl Cluster {
                 import: ImportRules { own: Some("cloudmap-mcs-system".into()), ..ImportRules::default() },
                 families: vec![IpFamily::V4],
                 derived,
+                gate_timeout: Duration::from_mins(5),
             };
             run(settings, inputs).await;
         })));

@@ -20,7 +20,7 @@ use super::{
     writes::OPERATIONS,
 };
 use crate::{
-    cloudmap::{Error, ErrorKind, LATEST_EFFECT, Looks, Namespace, NamespaceKind},
+    cloudmap::{Error, ErrorKind, LATEST_EFFECT, Looks, Namespace},
     model::Target,
 };
 
@@ -540,8 +540,7 @@ impl Engine {
     pub(super) fn status(&self, target: &Target) -> Option<TargetStatus> {
         let desired = self.desired.get(target)?;
         let namespace = self.namespaces.rows.as_ref().and_then(|(_, rows)| rows.get(&target.namespace));
-        let dns = namespace.is_some_and(|namespace| namespace.kind != NamespaceKind::Http);
-        let status = self.targets.get(target).map(|state| state.status(desired, dns));
+        let status = self.targets.get(target).map(|state| state.status(desired, namespace));
         Some(status.unwrap_or_default())
     }
 

@@ -102,6 +102,8 @@ pub struct TargetDesired {
     pub traffic: Traffic,
     /// The desired instances, sorted by id as [`Source::instances`](super::Source::instances) returns them.
     pub instances: Arc<[InstanceSpec]>,
+    /// Those of them for which somebody waits: [`TargetStatus::awaited`] says what became of each.
+    pub awaited: Ids,
 }
 
 /// How to create what is missing for a target. An existing service is used as it is, except that ours gets the TTL.
@@ -148,6 +150,8 @@ pub struct TargetStatus {
     pub reached: Option<Ids>,
     /// What became of the share of the traffic; `None` if none is requested, or the target was not read yet.
     pub share: Option<TargetShare>,
+    /// What became of [`TargetDesired::awaited`]; `None` if nothing is awaited.
+    pub awaited: Option<Arc<Awaited>>,
 }
 
 /// What became of a target's share of the traffic.
@@ -157,6 +161,17 @@ pub struct TargetShare {
     pub reached: Reached,
     /// The addresses of the pods that are registered for it.
     pub addresses: Arc<BTreeSet<IpAddr>>,
+}
+
+/// What became of the instances for which somebody waits.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Awaited {
+    /// The name by which `DiscoverInstances` knows the namespace; `None` if there is no such namespace yet.
+    pub http_name: Option<Arc<str>>,
+    /// Those for which the operation that registers them has succeeded, also under an earlier leader.
+    pub registered: BTreeSet<Arc<str>>,
+    /// Those that the service cannot take; [`Reason::UnfitEndpoints`].
+    pub unfit: BTreeSet<Arc<str>>,
 }
 
 /// The result for a target.

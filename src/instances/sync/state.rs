@@ -10,13 +10,13 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Creation, Ids, Outcome, Reason, ShareFigures, TargetDesired, TargetStatus,
+    Awaited, Creation, Ids, Outcome, Reason, ShareFigures, TargetDesired, TargetStatus,
     notice::{Crowded, Notice, of_share},
     share::Part,
 };
 use crate::{
     api::events::EventReason,
-    cloudmap::{DnsConfig, DnsRecord, Error, ErrorKind, OperationId, RecordType},
+    cloudmap::{DnsConfig, DnsRecord, Error, ErrorKind, Namespace, NamespaceKind, OperationId, RecordType},
     instances::{
         Adopt,
         attributes::{Digest, ServiceTraits},
@@ -253,6 +253,8 @@ pub(super) struct State {
     pub(super) late_until: Option<Instant>,
     /// Why some endpoints cannot be registered.
     pub(super) unfit: Option<String>,
+    /// Those of them for which somebody waits.
+    pub(super) unfit_awaited: BTreeSet<Arc<str>>,
     /// Whether everything was as desired once, so that later changes are urgent.
     pub(super) settled: bool,
     /// Its share of the traffic, if it has one.
@@ -361,8 +363,9 @@ impl State {
         }
     }
 
-    /// The status. `dns`: the namespace has DNS.
-    pub(super) fn status(&self, desired: &TargetDesired, dns: bool) -> TargetStatus {
+    /// The status. `namespace` is the target's, if it is known.
+    pub(super) fn status(&self, desired: &TargetDesired, namespace: Option<&Namespace>) -> TargetStatus {
+        let dns = namespace.is_some_and(|namespace| namespace.kind != NamespaceKind::Http);
         let registered = self.registered();
         let outcome = match (&self.problem, &self.unfit) {
             (Some((reason, message)), _) => Outcome::Refused { reason: *reason, message: message.clone() },
@@ -381,6 +384,15 @@ impl State {
             found: self.found.clone(),
             reached: self.reached.clone(),
             share: self.part.as_ref().filter(|_| desired.active).and_then(|part| part.status()),
+            awaited: (!desired.awaited.is_empty()).then(|| {
+                let is_there =
+                    |id: &&Arc<str>| matches!(self.own.get(*id), Some(Some(_))) && !self.running.contains_key(*id);
+                Arc::new(Awaited {
+                    http_name: namespace.map(|namespace| namespace.http_name.clone()),
+                    registered: desired.awaited.iter().filter(is_there).cloned().collect(),
+                    unfit: self.unfit_awaited.clone(),
+                })
+            }),
         }
     }
 

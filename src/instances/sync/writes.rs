@@ -142,6 +142,8 @@ impl Engine {
             let (refused, all) = (plan.refused.len(), plan.refused.len() + plan.wanted);
             format!("{refused} of {all} instances cannot be registered; {id}: {why}")
         });
+        let awaited = |(id, _): (Arc<str>, _)| desired.awaited.contains(&id).then_some(id);
+        state.unfit_awaited = plan.refused.into_iter().filter_map(awaited).collect();
         state.untold = if traits.has_custom_health_check() {
             let told = |id: &str| state.told.get(id).map(|told| told.healthy);
             ill_told(&instances, &state.own, told).collect()

@@ -1,6 +1,7 @@
 //! The task against a registry in memory, under simulated time.
 
 mod adopting;
+mod awaited;
 mod cost;
 mod drift;
 mod engine;

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use cloudmap_mcs::{
     api::{
-        ServiceImport, ServiceImportSpec, ServiceImportStatus, ServiceImportType, events::EventReason,
-        names::FieldManager,
+        ServiceImport, ServiceImportSpec, ServiceImportStatus, ServiceImportType, conditions::GateReason,
+        events::EventReason, names::FieldManager,
     },
     cluster::record::{Record, RecordStore as _, StoreError},
     cluster::{
@@ -14,6 +14,7 @@ use cloudmap_mcs::{
         events::{self, EventRecord, Publisher},
         identity,
         lease::{Elector, KubernetesLease, Timing},
+        objects::ObjectKey,
         record::RecordObject,
     },
     model::ServiceKey,
@@ -21,6 +22,7 @@ use cloudmap_mcs::{
 use k8s_openapi::{
     api::{core::v1, discovery::v1 as discovery},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    jiff::Timestamp,
 };
 use serde_json::json;
 use tokio::{
@@ -51,7 +53,7 @@ async fn the_caches_follow_the_cluster() {
     server.put("services", service("web")).unwrap();
     let mut tasks = JoinSet::new();
     let keys = "version".parse().unwrap();
-    let caches = Caches::start(&server.client("a", OWN), &metrics(), Some(&keys), &mut tasks);
+    let caches = Caches::start(&server.client("a", OWN), &metrics(), Some(&keys), true, &mut tasks);
     caches.synced().await;
     assert_eq!((caches.services.len(), caches.namespaces.len()), (1, 3));
     let slice = |name: &str, by: &str| {
@@ -190,4 +192,38 @@ async fn the_cluster_knows_who_it_is() {
     let server = server();
     let uid = identity::kube_system_uid(&server.client("a", OWN)).await.unwrap();
     assert_eq!(server.get("namespaces", "", "kube-system").unwrap()["metadata"]["uid"], *uid);
+}
+
+/// The condition of ours is one of many, and the status of a pod that has taken the name of another is not ours.
+#[tokio::test(start_paused = true)]
+async fn a_gate_is_opened_beside_the_conditions_of_the_kubelet() {
+    let server = server();
+    let writer = writer(&server, "a");
+    let pod = json!({
+        "metadata": {"namespace": "shop", "name": "web-0", "labels": {"cloudmap-mcs/gate": "registered"}},
+        "spec": {"containers": [], "readinessGates": [{"conditionType": "cloudmap-mcs/registered"}]},
+    });
+    server.put("pods", pod).unwrap();
+    let status = json!({
+        "podIPs": [{"ip": "10.1.2.3"}],
+        "conditions": [{"type": "ContainersReady", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+    });
+    server.put_status("pods", "shop", "web-0", &status).unwrap();
+    let mut tasks = JoinSet::new();
+    let caches = Caches::start(&server.client("a", OWN), &metrics(), None, true, &mut tasks);
+    caches.synced().await;
+    let found = caches.gated.snapshot();
+    assert!(found.len() == 1 && found[0].waits(), "{found:?}");
+
+    let (key, now) = (ObjectKey::new("shop", "web-0"), Timestamp::UNIX_EPOCH);
+    writer.open_gate(&key, &found[0].uid, GateReason::Registered, "It is there.", now).await.unwrap();
+    let pod = server.get("pods", "shop", "web-0").unwrap();
+    let conditions: Vec<_> =
+        pod["status"]["conditions"].as_array().unwrap().iter().map(|said| [&said["type"], &said["status"]]).collect();
+    assert_eq!(conditions, [["ContainersReady", "True"], ["cloudmap-mcs/registered", "True"]]);
+    sleep(Duration::from_millis(100)).await;
+    assert!(caches.gated.snapshot()[0].open);
+    let other = writer.open_gate(&key, "another", GateReason::Registered, "", now).await.unwrap_err();
+    assert!(matches!(other.cause, Cause::Conflict(_)), "{other:?}");
+    tasks.shutdown().await;
 }

@@ -1,0 +1,185 @@
+//! Pods behind the readiness gate: a roll-out goes on when clients of Cloud Map find the new pods, and does not hang when
+//! Cloud Map is away.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use cloudmap_mcs_integration::{
+    ecs::Ecs,
+    emulator::{Effect, Fault},
+    scenario::{
+        CLUSTER_ROLE, CLUSTER_ROLE_BINDING, Cluster, POD, World, condition, holds, manifests, name_of, system_namespace,
+    },
+};
+use serde_json::{Value, json};
+
+/// `--gate-timeout` of the controller.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Replicas of the discovery plane show an instance up to this much later than others, and the observer looks at pods and at
+/// the discovery plane one after the other.
+const LAG: Duration = Duration::from_secs(3);
+/// Within this time a roll-out of two pods is over.
+const ROLL_OUT: Duration = Duration::from_mins(3);
+
+const GATE: &str = "cloudmap-mcs/registered";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_roll_out_waits_until_clients_of_cloud_map_find_the_new_pods_and_no_longer_than_the_timeout() {
+    World::run_in(&[0, 1], &[0], "gates", async |world| {
+        let [source, _] = world.pair();
+        Ecs::from_env().await?.cloud_map().private_namespace(&world.namespace, 1).await?;
+        let component = component()?;
+        for object in &component {
+            source.apply("", object.clone()).await?;
+        }
+        let flags = [
+            ("CLOUDMAP_MCS_READINESS_GATES", "true".to_owned()),
+            ("CLOUDMAP_MCS_GATE_TIMEOUT", format!("{}s", TIMEOUT.as_secs())),
+        ];
+        let before = source.controller().set(&flags).await?;
+        let outcome = roll_outs(world, source).await;
+        source.controller().restore(before).await?;
+        source.delete(CLUSTER_ROLE_BINDING, "", name_of(&component[1])).await?;
+        source.delete(CLUSTER_ROLE, "", name_of(&component[0])).await?;
+        outcome
+    })
+    .await;
+}
+
+/// The objects of the component, for the namespace in which the controller is.
+fn component() -> Result<Vec<Value>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/components/readiness-gates");
+    ["cluster_role.yaml", "cluster_role_binding.yaml"]
+        .map(|file| -> Result<Value> {
+            let mut object: Value = serde_yaml_ng::from_str(&fs::read_to_string(folder.join(file))?)?;
+            if let Some(subject) = object.pointer_mut("/subjects/0/namespace") {
+                *subject = system_namespace().into();
+            }
+            Ok(object)
+        })
+        .into_iter()
+        .collect()
+}
+
+/// A Deployment with the gate. Another `version` is another template.
+fn gated(version: &str) -> Value {
+    let mut deployment = manifests::deployment("web", 2);
+    let template = &mut deployment["spec"]["template"];
+    template["metadata"]["labels"]["cloudmap-mcs/gate"] = json!("registered");
+    template["metadata"]["annotations"] = json!({"version": version});
+    template["spec"]["readinessGates"] = json!([{"conditionType": GATE}]);
+    // Old pods serve while resolvers have their addresses.
+    template["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 3}}});
+    template["spec"]["terminationGracePeriodSeconds"] = json!(10);
+    deployment["spec"]["strategy"] = json!({"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}});
+    deployment
+}
+
+async fn roll_outs(world: &World, source: &Cluster) -> Result<()> {
+    world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
+    world.apply(source, manifests::export("web")).await?;
+    world.roll_out(source, gated("1")).await?;
+    let first = ready(world, source).await?;
+    holds(first.values().all(|(_, reason)| reason == "Registered"), "all gates are open because of success", &first)?;
+
+    world.apply(source, gated("2")).await?;
+    let seen = observe(world, source, &first, true).await?;
+    for (pod, (address, at)) in &seen.ready {
+        let found = seen.found.get(address).with_context(|| format!("{pod} at {address} was never discovered"))?;
+        ensure!(*found <= *at + LAG, "{pod} was ready {:?} before it was discovered", found.duration_since(*at));
+    }
+    let second = ready(world, source).await?;
+    holds(second.values().all(|(_, reason)| reason == "Registered"), "all gates are open because of success", &second)?;
+
+    let registry = world.registry()?;
+    let denied = Effect::Error {
+        code: "AccessDeniedException".to_owned(),
+        message: "User is not authorized to perform: servicediscovery".to_owned(),
+        status: Some(400),
+    };
+    let fault = registry.add_fault(&Fault::on_any(denied).for_caller(&registry.caller(&source.id).await?)).await?;
+    let outcome = async {
+        let begun = Instant::now();
+        world.apply(source, gated("3")).await?;
+        observe(world, source, &second, false).await?;
+        ensure!(begun.elapsed() >= TIMEOUT, "the roll-out took only {:?}", begun.elapsed());
+        let third = ready(world, source).await?;
+        holds(third.values().all(|(_, reason)| reason == "TimedOut"), "all gates are open because of time", &third)?;
+        let pod = third.keys().next().context("no pods")?;
+        world.described(source, POD, pod, "TimedOut", "--gate-timeout").await
+    }
+    .await;
+    registry.remove_fault(fault).await.context("the rule stays")?;
+    outcome?;
+    world.names()?.have(&format!("web.{}", world.namespace), "A", &world.pod_ipv4s(source, "web").await?).await
+}
+
+/// The ready pods that are to stay: their IPv4 addresses, and the reasons for which their gates are open.
+async fn ready(world: &World, source: &Cluster) -> Result<BTreeMap<String, (String, String)>> {
+    let mut pods = source.list(POD, &world.namespace, "app=web").await?;
+    pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null() && condition(pod, "Ready")["status"] == "True");
+    let of = |pod: &Value| {
+        let reason = condition(pod, GATE)["reason"].as_str().unwrap_or_default().to_owned();
+        (name_of(pod).to_owned(), (ipv4(pod).unwrap_or_default(), reason))
+    };
+    Ok(pods.iter().map(of).collect())
+}
+
+fn ipv4(pod: &Value) -> Option<String> {
+    let ips = pod["status"]["podIPs"].as_array().into_iter().flatten();
+    ips.filter_map(|ip| ip["ip"].as_str()).find(|ip| !ip.contains(':')).map(str::to_owned)
+}
+
+/// What a client and an operator saw of a roll-out.
+#[derive(Debug, Default)]
+struct Seen {
+    /// When each new pod was first seen to be ready, with its address.
+    ready: BTreeMap<String, (String, Instant)>,
+    /// When each address was first discovered.
+    found: BTreeMap<String, Instant>,
+}
+
+/// Watches a roll-out until two pods other than the `former` ones are ready and these are gone. With `served`, the name
+/// always has the address of a pod that is there, by DNS and by `DiscoverInstances`.
+async fn observe(
+    world: &World,
+    source: &Cluster,
+    former: &BTreeMap<String, (String, String)>,
+    served: bool,
+) -> Result<Seen> {
+    let (registry, names, name) = (world.registry()?, world.names()?, format!("web.{}", world.namespace));
+    let (mut seen, begun) = (Seen::default(), Instant::now());
+    loop {
+        let discovered: BTreeSet<String> = {
+            let instances = registry.discover(&world.namespace, "web").await?;
+            instances.values().filter_map(|attributes| attributes.get("AWS_INSTANCE_IPV4").cloned()).collect()
+        };
+        let resolved: BTreeSet<String> = names.ask(&name, "A").await?.data().into_iter().collect();
+        let pods = source.list(POD, &world.namespace, "app=web").await?;
+        let now = Instant::now();
+        for address in &discovered {
+            seen.found.entry(address.clone()).or_insert(now);
+        }
+        let there: BTreeSet<String> = pods.iter().filter_map(ipv4).collect();
+        if served {
+            for (how, addresses) in [("DiscoverInstances", &discovered), ("DNS", &resolved)] {
+                ensure!(!addresses.is_disjoint(&there), "{how} knows {addresses:?}, and the pods have {there:?}");
+            }
+        }
+        let is_ready = |pod: &&Value| condition(pod, "Ready")["status"] == "True" && !former.contains_key(name_of(pod));
+        for pod in pods.iter().filter(is_ready) {
+            let address = ipv4(pod).context("a ready pod without an address")?;
+            seen.ready.entry(name_of(pod).to_owned()).or_insert((address, now));
+        }
+        if seen.ready.len() >= 2 && pods.iter().all(|pod| !former.contains_key(name_of(pod))) {
+            return Ok(seen);
+        }
+        ensure!(begun.elapsed() < ROLL_OUT, "the roll-out is not over after {ROLL_OUT:?}: {seen:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}

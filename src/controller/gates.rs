@@ -1,0 +1,315 @@
+//! Readiness gates: which pods wait, what became of each in its targets, and which gates open.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{
+    Membership, Mode,
+    claims::Standing,
+    core::{Command, Core, Now},
+    gate_writer::{Opening, Openings},
+    pods,
+    targets::{Asked as Asks, awaits_clusters},
+};
+use crate::{
+    api::events::EventReason,
+    cluster::{
+        Change,
+        events::{self, EventRecord},
+        objects::{GatedPod, TargetId},
+    },
+    export::Refusal,
+    gates::{Answers, Asked, Observed, Progress, Question, Verdict, plan},
+    instances::{
+        InstanceSpec,
+        sync::{Awaited, Ids, Outcome, Reason, TargetDesired},
+    },
+    model::{ClaimOwner, ServiceKey, Target},
+};
+
+/// After this time, an Event on a pod says what it waits for.
+const SAID_AFTER: Duration = Duration::from_secs(30);
+
+/// What is known about the pods that wait for nothing but their gates. Empty without `--readiness-gates`.
+#[derive(Debug, Default)]
+pub(super) struct Gates {
+    /// `--gate-timeout`
+    timeout: Duration,
+    waiting: BTreeMap<TargetId, Waiting>,
+    /// The addresses of these pods.
+    addresses: BTreeSet<IpAddr>,
+    /// Gates that open. They do not close again before the API server shows that they are open.
+    openings: Arc<Openings>,
+    asked: Arc<Asked>,
+    answers: Arc<Answers>,
+    /// Whether anything happened since the gates were last judged.
+    changed: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    /// When this leader first saw it wait.
+    since: Duration,
+    /// Whether an Event has said what it waits for.
+    told: bool,
+}
+
+impl Gates {
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { timeout, ..Self::default() }
+    }
+
+    /// Number of pods that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The instances for which a pod waits.
+    pub(super) fn awaited(&self, instances: &[InstanceSpec]) -> Ids {
+        if self.addresses.is_empty() {
+            return Ids::default();
+        }
+        let awaited =
+            |spec: &&InstanceSpec| spec.is_ready() && spec.addresses().any(|address| self.addresses.contains(&address));
+        Arc::new(instances.iter().filter(awaited).map(|spec| Arc::clone(spec.id())).collect())
+    }
+
+    /// Something happened on which a decision about a gate may depend.
+    pub(super) fn touch(&mut self) {
+        self.changed = true;
+    }
+}
+
+impl Core {
+    pub(super) fn gated_changed(&mut self, changes: &[Change<GatedPod>], now: Now) {
+        for Change { key, new, .. } in changes {
+            if new.as_ref().is_some_and(|pod| pod.waits()) {
+                self.gates.waiting.entry(*key).or_insert(Waiting { since: now.mono, told: false });
+            } else {
+                self.gates.waiting.remove(key);
+            }
+        }
+        let waiting = self.gates.waiting.keys().filter_map(|key| self.caches.gated.get(key));
+        self.gates.addresses = waiting.flat_map(|pod| pod.addresses.to_vec()).collect();
+        let (pods, namespaces) = pods::changed(changes, |pod| &pod.key.namespace);
+        let services = self.services_of(&pods, &namespaces);
+        // Whether an instance is awaited may have changed, and nothing else.
+        for key in &services {
+            for owner in [ClaimOwner::export(key), ClaimOwner::service(key)] {
+                self.touched.extend(self.knowledge.targets_of(&owner));
+            }
+        }
+        self.endpoints_changed(services, now);
+    }
+
+    pub(super) fn answers_changed(&mut self, answers: Arc<Answers>) {
+        self.gates.answers = answers;
+    }
+
+    /// Decides about all gates again, if anything happened.
+    pub(super) fn judge_gates(&mut self, now: Now) {
+        let Gates { waiting, openings, asked, changed, .. } = &mut self.gates;
+        if !std::mem::take(changed) || waiting.is_empty() && openings.is_empty() && asked.is_empty() {
+            return;
+        }
+        let gated = |key: &TargetId| Some((*key, self.caches.gated.get(key).filter(|pod| pod.waits())?));
+        let pods: BTreeMap<_, _> = self.gates.waiting.keys().filter_map(gated).collect();
+        let services = self.services_by_pod(&pods);
+        let (mut asked, mut openings) = (Asked::new(), Openings::new());
+        for (id, pod) in &pods {
+            let services = services.get(id).into_iter().flatten();
+            let progress: Vec<_> = services.flat_map(|key| self.progress(key, *id, pod, &mut asked)).collect();
+            let Some(waiting) = self.gates.waiting.get_mut(id) else { continue };
+            let known_for = now.mono.saturating_sub(waiting.since);
+            // Under earlier leaders, too. The clock of the node may be ahead.
+            let since = pod.since.and_then(|since| u64::try_from(now.seconds().saturating_sub(since)).ok());
+            let waited = since.map_or(Duration::ZERO, Duration::from_secs).max(known_for);
+            match plan(&Observed { progress: &progress, waited, known_for, timeout: self.gates.timeout }) {
+                Verdict::Open(reason, message) => {
+                    let (key, uid) = (pod.key.clone(), pod.uid.clone());
+                    openings.insert(*id, Arc::new(Opening { key, uid, reason, message }));
+                }
+                Verdict::Wait(why) => {
+                    if let Some(opening) = self.gates.openings.get(id) {
+                        openings.insert(*id, Arc::clone(opening));
+                    }
+                    if waited >= SAID_AFTER && !std::mem::replace(&mut waiting.told, true) {
+                        let text = format!(
+                            "The pod is not ready, because its readiness gate waits until clients of Cloud Map find it: {why}."
+                        );
+                        let (regarding, action) = (events::pod(&pod.key, &pod.uid), "Register");
+                        let reason = EventReason::AwaitsRegistration;
+                        self.out.push(Command::Emit(EventRecord { regarding, reason, action, text }));
+                    }
+                }
+            }
+        }
+        if openings != *self.gates.openings {
+            self.gates.openings = Arc::new(openings);
+            self.out.push(Command::OpenGates(Arc::clone(&self.gates.openings)));
+        }
+        if asked != *self.gates.asked {
+            self.gates.asked = Arc::new(asked);
+            self.out.push(Command::LookUp(Arc::clone(&self.gates.asked)));
+        }
+    }
+
+    /// The Services that list each of these pods. One pass over the EndpointSlices of their namespaces, whatever their
+    /// number.
+    fn services_by_pod(&self, pods: &BTreeMap<TargetId, Arc<GatedPod>>) -> BTreeMap<TargetId, BTreeSet<ServiceKey>> {
+        let namespaces: BTreeSet<_> = pods.values().map(|pod| &pod.key.namespace).collect();
+        let mut services = BTreeMap::<_, BTreeSet<_>>::new();
+        let keys: BTreeSet<_> = namespaces.into_iter().flat_map(|namespace| self.slices.names_in(namespace)).collect();
+        for key in keys {
+            for slice in self.slices.get(key) {
+                for pod in slice.endpoints.iter().filter_map(|row| row.target).filter(|pod| pods.contains_key(pod)) {
+                    services.entry(pod).or_default().insert(key.clone());
+                }
+            }
+        }
+        services
+    }
+
+    /// What became of a pod in the targets of one of its Services. Adds what is to be looked up.
+    fn progress(&self, key: &ServiceKey, id: TargetId, pod: &GatedPod, asked: &mut Asked) -> Vec<Progress> {
+        let mut progress = Vec::new();
+        let mut add = |owner: &ClaimOwner, targets: &[Target]| {
+            progress.extend(targets.iter().filter_map(|target| self.progress_in(target, owner, id, pod, asked)));
+        };
+        let (export, service) = (ClaimOwner::export(key), ClaimOwner::service(key));
+        let exported = self.caches.exports.get(key).filter(|export| !export.deleting);
+        let targets = self.knowledge.targets_of(&export);
+        let obstacle = exported.and_then(|object| match self.knowledge.planned(key) {
+            _ if *self.knowledge.membership() == Membership::Leaving => Some(Progress::Declined),
+            _ if self.mode == Mode::Standalone => {
+                Some(Progress::Refused(format!("Service {key} is exported, but this cluster is in no ClusterSet.")))
+            }
+            None => Some(Progress::Waits(format!("the export of Service {key} is not planned yet"))),
+            Some(Err(Refusal::Invalid { message, .. } | Refusal::NotAllowed(message))) => {
+                Some(Progress::Refused(message.clone()))
+            }
+            Some(Ok(_)) if targets.is_empty() => Some(match self.targets.asked(&object, self.knowledge.rights()) {
+                Asks::None => Progress::Declined,
+                Asks::Invalid(message) => Progress::Refused(message),
+                Asks::Target(_) | Asks::Unknown => {
+                    Progress::Waits(format!("the Namespace {} is not known yet", key.namespace))
+                }
+            }),
+            Some(Ok(_)) => None,
+        });
+        if obstacle.is_none() {
+            add(&export, &targets);
+        }
+        add(&service, &self.knowledge.targets_of(&service));
+        progress.extend(obstacle);
+        progress.extend(self.annotated.obstacle(&service));
+        progress
+    }
+
+    /// What became of a pod in one target. `None` if other addresses than those of pods are registered there.
+    fn progress_in(
+        &self,
+        target: &Target,
+        owner: &ClaimOwner,
+        id: TargetId,
+        pod: &GatedPod,
+        asked: &mut Asked,
+    ) -> Option<Progress> {
+        let waits = |why: &str| Some(Progress::Waits(format!("Cloud Map service {target}: {why}")));
+        let refused = |why: &str| Some(Progress::Refused(format!("Cloud Map service {target}: {why}.")));
+        match self.knowledge.claimant(target) {
+            Some((cluster, other)) if !other.is_same_service(owner) => {
+                return refused(&format!("{other} of cluster {cluster} claims it"));
+            }
+            _ => {}
+        }
+        let Some(desired) = self.desired.get(target) else { return waits(&self.standing_in(target)) };
+        if desired.retiring {
+            return refused("the Service is being withdrawn");
+        }
+        let wanted = wanted(desired, pod);
+        let status = self.statuses.get(target);
+        let outcome = status.map(|status| &status.outcome);
+        if wanted.is_empty() {
+            return match outcome {
+                _ if desired.keep => refused("nothing new is registered there; see the Service"),
+                _ if owner.is_annotated() => None,
+                _ => refused("the addresses of the pod cannot be registered"),
+            };
+        }
+        let none = Awaited::default();
+        let awaited = status.and_then(|status| status.awaited.as_deref()).unwrap_or(&none);
+        if wanted.iter().all(|id| awaited.registered.contains(*id)) {
+            return Some(self.shown_in(target, &wanted, id, awaited, asked));
+        }
+        let unfit = wanted.iter().any(|id| awaited.unfit.contains(*id));
+        match outcome {
+            Some(Outcome::Refused { reason: Reason::UnfitEndpoints, message }) if unfit => refused(message),
+            // It needs somebody who changes something, in AWS or in an annotation.
+            Some(Outcome::Refused {
+                reason: Reason::ForeignOwner | Reason::NoNamespace | Reason::LimitExceeded,
+                message,
+            }) => refused(message),
+            // These may pass.
+            Some(Outcome::Refused {
+                reason: Reason::AccessDenied | Reason::Throttled | Reason::Failed | Reason::UnfitEndpoints,
+                message,
+            }) => waits(message),
+            Some(Outcome::Pending | Outcome::Registered { .. }) | None => waits(&self.standing_in(target)),
+        }
+    }
+
+    /// What became of instances whose registration succeeded.
+    fn shown_in(
+        &self,
+        target: &Target,
+        wanted: &[&Arc<str>],
+        pod: TargetId,
+        awaited: &Awaited,
+        asked: &mut Asked,
+    ) -> Progress {
+        let about = |id: &Arc<str>| (target.clone(), (pod, Arc::clone(id)));
+        let answers = &self.gates.answers;
+        if let Some(http_name) = &awaited.http_name {
+            let question = asked.entry(target.clone());
+            let question =
+                question.or_insert_with(|| Question { http_name: Arc::clone(http_name), sought: BTreeSet::new() });
+            question.sought.extend(wanted.iter().map(|id| about(id).1));
+        }
+        if wanted.iter().all(|id| answers.shown.contains(&about(id))) {
+            return Progress::Shown(target.clone());
+        }
+        let why = if let Some(error) = answers.failures.get(target) {
+            format!(
+                "registered, but discovery fails: {error}; `cloudmap-mcs iam --mode gates` prints what the role needs"
+            )
+        } else if wanted.iter().any(|id| answers.unhealthy.contains(&about(id))) {
+            "registered, but it fails the health check of the Cloud Map service".to_owned()
+        } else {
+            "registered, but discovery does not show it yet".to_owned()
+        };
+        Progress::Waits(format!("Cloud Map service {target}: {why}"))
+    }
+
+    /// What a target waits for before anything is registered there.
+    fn standing_in(&self, target: &Target) -> String {
+        match (self.knowledge.membership(), self.claims.standing(target)) {
+            (Membership::Refused(why) | Membership::Failing(why), _) => why.trim_end_matches('.').to_owned(),
+            (_, Some(Standing::AwaitsClusters)) => awaits_clusters(target).trim_end_matches('.').to_owned(),
+            (_, Some(Standing::AwaitsDelay)) => "its claim must be visible for the --claim-delay first".to_owned(),
+            (_, Some(Standing::AwaitsRecord) | None) => "its claim is on its way to the ledger".to_owned(),
+            _ => "its registration is on its way".to_owned(),
+        }
+    }
+}
+
+/// The ids of the instances of a pod in a target.
+fn wanted<'a>(desired: &'a TargetDesired, pod: &GatedPod) -> Vec<&'a Arc<str>> {
+    let of_pod =
+        |spec: &&InstanceSpec| spec.is_ready() && spec.addresses().any(|address| pod.addresses.contains(&address));
+    desired.instances.iter().filter(of_pod).map(InstanceSpec::id).collect()
+}
