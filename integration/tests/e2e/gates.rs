@@ -13,7 +13,8 @@ use cloudmap_mcs_integration::{
     ecs::Ecs,
     emulator::{Effect, Fault},
     scenario::{
-        CLUSTER_ROLE, CLUSTER_ROLE_BINDING, Cluster, POD, World, condition, holds, manifests, name_of, system_namespace,
+        CLUSTER_ROLE, CLUSTER_ROLE_BINDING, Cluster, POD, World, condition, eventually, holds, manifests, name_of,
+        system_namespace,
     },
 };
 use serde_json::{Value, json};
@@ -116,7 +117,14 @@ async fn roll_outs(world: &World, source: &Cluster) -> Result<()> {
     .await;
     registry.remove_fault(fault).await.context("the rule stays")?;
     outcome?;
-    world.names()?.have(&format!("web.{}", world.namespace), "A", &world.pod_ipv4s(source, "web").await?).await
+    // What was denied is tried again after a minute.
+    let addresses = world.pod_ipv4s(source, "web").await?;
+    eventually("the pods are registered later", Duration::from_mins(2), async || {
+        let found = discovered(world).await?;
+        holds(found == addresses, "they are discovered, and no others", &found)
+    })
+    .await?;
+    world.names()?.have(&format!("web.{}", world.namespace), "A", &addresses).await
 }
 
 /// The ready pods that are to stay: their IPv4 addresses, and the reasons for which their gates are open.
@@ -128,6 +136,12 @@ async fn ready(world: &World, source: &Cluster) -> Result<BTreeMap<String, (Stri
         (name_of(pod).to_owned(), (ipv4(pod).unwrap_or_default(), reason))
     };
     Ok(pods.iter().map(of).collect())
+}
+
+/// The IPv4 addresses that `DiscoverInstances` returns.
+async fn discovered(world: &World) -> Result<BTreeSet<String>> {
+    let instances = world.registry()?.discover(&world.namespace, "web").await?;
+    Ok(instances.values().filter_map(|attributes| attributes.get("AWS_INSTANCE_IPV4").cloned()).collect())
 }
 
 fn ipv4(pod: &Value) -> Option<String> {
@@ -152,13 +166,10 @@ async fn observe(
     former: &BTreeMap<String, (String, String)>,
     served: bool,
 ) -> Result<Seen> {
-    let (registry, names, name) = (world.registry()?, world.names()?, format!("web.{}", world.namespace));
+    let (names, name) = (world.names()?, format!("web.{}", world.namespace));
     let (mut seen, begun) = (Seen::default(), Instant::now());
     loop {
-        let discovered: BTreeSet<String> = {
-            let instances = registry.discover(&world.namespace, "web").await?;
-            instances.values().filter_map(|attributes| attributes.get("AWS_INSTANCE_IPV4").cloned()).collect()
-        };
+        let discovered = discovered(world).await?;
         let resolved: BTreeSet<String> = names.ask(&name, "A").await?.data().into_iter().collect();
         let pods = source.list(POD, &world.namespace, "app=web").await?;
         let now = Instant::now();
