@@ -2,12 +2,16 @@
 # Starts two API servers and the Cloud Map emulator, runs one controller per API server as a process on this machine, and
 # prints the figures of docs/benchmarks.md on standard output, one line of JSON per figure.
 #
-# Usage: integration/bench.sh [--figures image,small,large,idle,memory,change,sustained] [--services 1000]
-#                             [--endpoints 10] [--changes 300] [--idle 120] [--rate 100] [--sustained 120]
+# Usage: integration/bench.sh [--figures image,small,large,instances,idle,memory,change,direct,instance,cut,sustained,rollout,failover]
+#                             [--services 1000] [--endpoints 10] [--changes 300] [--idle 120] [--rate 100]
+#                             [--sustained 120] [--failovers 2] [--seed 1]
+#        integration/bench.sh --figures clusters [--clusters 2,10,100] [--clusters-for 60] [--imported 0]
 #
 #   PROFILE=aws       the times of AWS: operations of one to three seconds, discovery that lags up to five
 #   STREAM=off        leaders do not tell each other their endpoints: the registry alone
 #   CONTROLLER=FILE   measure this binary instead of building one
+#   PEER=aws-mcs-controller
+#                     measure the AWS Cloud Map MCS Controller for K8s instead, with small, large, instances, change or direct
 #   LOGS=FOLDER       keep the logs of the controllers there
 #   LOG=FILTER        what the controllers log [default: warn]
 #
@@ -18,6 +22,8 @@ set -euo pipefail
 # shellcheck source=integration/stages.sh
 . "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
 arguments_check "$@"
+
+readonly HOST_SCRIPT=$ROOT/integration/bench-host.sh
 
 testbed() { "$TESTBED" "$1" --apiservers-only "${@:2}" >&2; }
 
@@ -31,6 +37,7 @@ finish() {
 		tail -n 20 "${TESTBED_STATE:-/nonexistent}"/host/*.log >&2 || true
 	fi
 	[ -z "${WORK:-}" ] || rm -rf "$WORK"
+	[ -z "${TESTBED_SLOT:-}" ] || "$HOST_SCRIPT" heal || true
 	testbed down
 	exit "$status"
 }
@@ -41,35 +48,49 @@ wait_for() {
 		{ echo "$2 does not answer at $1" >&2; return 1; }
 }
 
-# start_controller NUMBER: starts the controller of that cluster. The allocator is set as in config/manager. The access
-# key id equals the cluster id, so that the emulator can tell callers apart.
-start_controller() {
-	local id=bench-$1 context
+# prepare CLUSTER: what a cluster has before its controller starts.
+prepare() {
+	local context
 	context=$(cut -d, -f"$1" <<<"$CONTEXTS")
 	kubectl --context "$context" create namespace cloudmap-mcs-system >&2
-	"$CONTROLLER" crds | kubectl --context "$context" apply --server-side -f - >&2
+	"$CRDS" crds | kubectl --context "$context" apply --server-side -f - >&2
 	kubectl --context "$context" wait --for condition=Established --timeout 60s crd --all >&2
-	testbed run-host "controller-$1" -- env AWS_ACCESS_KEY_ID="$id" AWS_SECRET_ACCESS_KEY=emulator AWS_REGION=us-east-1 \
-		AWS_EC2_METADATA_DISABLED=true AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null NO_PROXY='*' \
-		MALLOC_ARENA_MAX=1 \
-		"$CONTROLLER" run --log "${LOG:-warn}" --kubeconfig "$KUBECONFIG" --context "$context" \
-		--cluster-id "$id" --clusterset-id bench --cloudmap-endpoint "$EMULATOR" --listen "$TESTBED_HOST_IP:871$1" \
-		--stream "${STREAM:-auto}" --stream-addresses "$TESTBED_HOST_IP" --stream-port "794$1"
+	[ -n "${PEER:-}" ] || return 0
+	kubectl --context "$context" apply -f - >&2 <<-EOF
+		{apiVersion: about.k8s.io/v1alpha1, kind: ClusterProperty, metadata: {name: cluster.clusterset.k8s.io}, spec: {value: bench-$1}}
+		---
+		{apiVersion: about.k8s.io/v1alpha1, kind: ClusterProperty, metadata: {name: clusterset.k8s.io}, spec: {value: bench}}
+	EOF
 }
 
-# member NUMBER: prints the cluster and its controller in the format that the benchmark expects.
-member() {
-	echo "id=bench-$1,context=$(cut -d, -f"$1" <<<"$CONTEXTS"),pid=$(cat "$TESTBED_STATE/host/controller-$1.pid"),admin=http://$TESTBED_HOST_IP:871$1"
+# start CLUSTER: starts its controller and prints the line for the benchmark.
+start() {
+	if [ -n "${PEER:-}" ]; then "$HOST_SCRIPT" peer "$1"; else "$HOST_SCRIPT" replica "$1" 1; fi
 }
 
 main() {
-	local built
+	local built exporter importer setting=()
+	case ${PEER:-} in
+	'' | aws-mcs-controller) ;;
+	*) misused "PEER is '$PEER'; there is aws-mcs-controller" ;;
+	esac
+	case ${PROFILE:-} in
+	'') local times=(--call-latency 20ms --operation-latency 100ms) ;;
+	aws) local times=(--aws-times); setting+=(--aws-times) ;;
+	*) misused "PROFILE is '$PROFILE'; there is aws, and without it 20 ms a call and 100 ms an operation" ;;
+	esac
 	use_target
 	built=$CARGO_TARGET_DIR/release
 	build_release >&2
-	# The binary that users get.
-	[ -n "${CONTROLLER:-}" ] || build_dist >&2
-	CONTROLLER=${CONTROLLER:-$CARGO_TARGET_DIR/dist/cloudmap-mcs}
+	CRDS=$built/cloudmap-mcs
+	if [ -n "${PEER:-}" ]; then
+		CONTROLLER=$("$TESTBED" peer "$PEER")
+		setting+=(--peer)
+	elif [ -z "${CONTROLLER:-}" ]; then
+		# The binary that users get.
+		build_dist >&2
+		CONTROLLER=$CARGO_TARGET_DIR/dist/cloudmap-mcs
+	fi
 	WORK=$(mktemp -d)
 	trap finish EXIT
 	trap 'exit 130' INT
@@ -77,24 +98,27 @@ main() {
 	testbed down
 	testbed up --clusters 2
 	eval "$("$TESTBED" env --apiservers-only)"
-	testbed image cloudmap-mcs:bench "$WORK/image.tar" "$CONTROLLER"
-	gzip --keep "$WORK/image.tar"
-	case ${PROFILE:-} in
-	'') local times=(--call-latency 20ms --operation-latency 100ms) ;;
-	aws) local times=(--aws-times) ;;
-	*) fail "PROFILE is '$PROFILE'; there is aws, and without it 20 ms a call and 100 ms an operation" ;;
-	esac
+	if [ -z "${PEER:-}" ]; then
+		testbed image cloudmap-mcs:bench "$WORK/image.tar" "$CONTROLLER"
+		gzip --keep "$WORK/image.tar"
+		setting+=(--image "$WORK/image.tar" --compressed-image "$WORK/image.tar.gz" --binary "$CONTROLLER")
+	fi
 	EMULATOR=http://$TESTBED_HOST_IP:8700
+	export CONTROLLER EMULATOR
 	testbed run-host emulator -- "$built/cloudmap-emulator" --listen "$TESTBED_HOST_IP:8700" \
-		"${times[@]}" --max-instances-per-namespace 100000
+		"${times[@]}" --max-instances-per-namespace 1000000
 	wait_for "$EMULATOR/_emulator/health" "the emulator"
-	start_controller 1
-	start_controller 2
-	wait_for "http://$TESTBED_HOST_IP:8711/readyz" "the controller of cluster 1"
-	wait_for "http://$TESTBED_HOST_IP:8712/readyz" "the controller of cluster 2"
+	prepare 1
+	prepare 2
+	exporter=$(start 1)
+	importer=$(start 2)
+	if [ -z "${PEER:-}" ]; then
+		wait_for "${exporter##*admin=}/readyz" "the controller of cluster 1"
+		wait_for "${importer##*admin=}/readyz" "the controller of cluster 2"
+	fi
 	MEASURED=yes
-	"$built/bench" --emulator "$EMULATOR" --exporter "$(member 1)" --importer "$(member 2)" \
-		--stream "${STREAM:-auto}" --image "$WORK/image.tar" --compressed-image "$WORK/image.tar.gz" --binary "$CONTROLLER" "$@"
+	"$built/bench" --emulator "$EMULATOR" --exporter "$exporter" --importer "$importer" --host "$HOST_SCRIPT" "${setting[@]}" \
+		--stream "${STREAM:-auto}" "$@"
 }
 
 main "$@"

@@ -19,8 +19,8 @@ use tokio::{
     task::JoinHandle,
 };
 
-const LABEL_SERVICE_NAME: &str = "multicluster.kubernetes.io/service-name";
-const LABEL_SOURCE_CLUSTER: &str = "multicluster.kubernetes.io/source-cluster";
+pub(super) const LABEL_SERVICE_NAME: &str = "multicluster.kubernetes.io/service-name";
+pub(super) const LABEL_SOURCE_CLUSTER: &str = "multicluster.kubernetes.io/source-cluster";
 
 /// The addresses that a service is to have, by service name.
 pub(super) type Addresses = BTreeMap<String, BTreeSet<String>>;

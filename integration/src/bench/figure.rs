@@ -1,7 +1,8 @@
 //! What a benchmark prints: one JSON line a figure.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
+use anyhow::Context as _;
 use serde::Serialize;
 
 /// A measured value and what it should be at most. A figure without a target is there for the reader.
@@ -22,6 +23,19 @@ impl Figure {
         Self { figure: figure.into(), value, unit, target: Some(target), met: Some(value <= target) }
     }
 
+    /// One with a target, if there is a target.
+    pub(super) fn new(figure: impl Into<String>, value: f64, unit: &'static str, target: Option<f64>) -> Self {
+        match target {
+            Some(target) => Self::at_most(figure, value, unit, target),
+            None => Self::for_scale(figure, value, unit),
+        }
+    }
+
+    /// As a figure of controllers that are not ours, for which our targets do not count.
+    pub(super) fn of_peer(self) -> Self {
+        Self { figure: format!("peer_{}", self.figure), target: None, met: None, ..self }
+    }
+
     pub(super) fn for_scale(figure: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self { figure: figure.into(), value: rounded(value), unit, target: None, met: None }
     }
@@ -39,8 +53,40 @@ fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0 + 0.0
 }
 
+/// Latencies in seconds, sorted.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Latencies(Vec<f64>);
+
+impl Latencies {
+    /// The nearest-rank percentile.
+    ///
+    /// # Errors
+    /// There are no latencies.
+    pub(super) fn percentile(&self, percent: f64) -> anyhow::Result<f64> {
+        percentile(&self.0, percent).context("nothing was measured")
+    }
+
+    /// `<name>_p50`, `<name>_p99` and `<name>_max`. The first two have targets, if there are any.
+    pub(super) fn figures(&self, name: &str, targets: Option<(f64, f64)>) -> anyhow::Result<Vec<Figure>> {
+        let (half, most) = targets.unzip();
+        Ok(vec![
+            Figure::new(format!("{name}_p50"), self.percentile(50.0)?, "s", half),
+            Figure::new(format!("{name}_p99"), self.percentile(99.0)?, "s", most),
+            Figure::for_scale(format!("{name}_max"), self.percentile(100.0)?, "s"),
+        ])
+    }
+}
+
+impl FromIterator<Duration> for Latencies {
+    fn from_iter<I: IntoIterator<Item = Duration>>(latencies: I) -> Self {
+        let mut sorted: Vec<f64> = latencies.into_iter().map(|latency| latency.as_secs_f64()).collect();
+        sorted.sort_by(f64::total_cmp);
+        Self(sorted)
+    }
+}
+
 /// The nearest-rank percentile: the least of `sorted` that `percent` of them are not above. `None` without values.
-pub(super) fn percentile(sorted: &[f64], percent: f64) -> Option<f64> {
+fn percentile(sorted: &[f64], percent: f64) -> Option<f64> {
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()
 }
@@ -57,6 +103,26 @@ mod tests {
         }
         assert_eq!(percentile(&[7.0], 50.0), Some(7.0));
         assert_eq!(percentile(&[], 50.0), None);
+    }
+
+    #[test]
+    fn latencies_are_sorted_and_have_two_targets() {
+        let latencies: Latencies = (1..=100).rev().map(|n| Duration::from_millis(n * 10)).collect();
+        assert_eq!(
+            latencies.figures("change", Some((0.6, 0.9))).unwrap(),
+            [
+                Figure::at_most("change_p50", 0.5, "s", 0.6),
+                Figure::at_most("change_p99", 0.99, "s", 0.9),
+                Figure::for_scale("change_max", 1.0, "s"),
+            ]
+        );
+        assert!(Latencies::default().figures("change", None).is_err());
+    }
+
+    #[test]
+    fn our_targets_do_not_count_for_a_peer() {
+        let figure = Figure::at_most("change_p50", 5.0, "s", 0.04).of_peer();
+        assert_eq!(figure, Figure::for_scale("peer_change_p50", 5.0, "s"));
     }
 
     #[test]

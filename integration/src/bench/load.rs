@@ -1,8 +1,7 @@
 //! What is put into the exporting cluster: Services without selectors, EndpointSlices written by hand, ServiceExports.
 
 use std::{
-    collections::BTreeMap,
-    net::Ipv4Addr,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -20,54 +19,133 @@ use kube::{
     Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use rand::RngExt as _;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::arrivals::Addresses;
+use super::{arrivals::Addresses, pods::Pods};
+use crate::ledger_sim::rng::Rng;
 
 /// Requests in flight where no rate is asked for.
 const CONCURRENCY: usize = 16;
-/// Nodes that the endpoints are spread over.
-const NODES: usize = 30;
-const ZONES: [&str; 3] = ["eu-central-1a", "eu-central-1b", "eu-central-1c"];
+
+/// A pod as an EndpointSlice lists it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pod {
+    pub(super) number: u32,
+    /// It ends: it is not ready any more, and still answers.
+    pub(super) terminating: bool,
+}
+
+impl Pod {
+    pub(super) fn ready(number: u32) -> Self {
+        Self { number, terminating: false }
+    }
+}
+
+/// Writes the EndpointSlices of one namespace. Clones are cheap.
+#[derive(Clone)]
+pub(super) struct Slices {
+    slices: Api<EndpointSlice>,
+    pods: Pods,
+}
+
+impl Slices {
+    /// Writes a replacement into the EndpointSlice.
+    pub(super) async fn replace(&self, replacement: &Replacement) -> anyhow::Result<()> {
+        let Replacement { service, endpoint, pods } = replacement;
+        let pod = mk_endpoint(self.pods, *service, Pod::ready(pods[*endpoint]));
+        self.patch(*service, &format!("/endpoints/{endpoint}"), &pod).await
+    }
+
+    /// Writes all endpoints of a service.
+    pub(super) async fn put(&self, service: usize, pods: &[Pod]) -> anyhow::Result<()> {
+        let endpoints: Vec<Endpoint> = pods.iter().map(|&pod| mk_endpoint(self.pods, service, pod)).collect();
+        self.patch(service, "/endpoints", &endpoints).await
+    }
+
+    pub(super) fn address(&self, pod: u32) -> String {
+        self.pods.address(pod).to_string()
+    }
+
+    async fn patch(&self, service: usize, path: &str, value: &impl serde::Serialize) -> anyhow::Result<()> {
+        let patch = json!([{ "op": "replace", "path": path, "value": value }]);
+        let patch = Patch::Json::<()>(serde_json::from_value(patch)?);
+        let written = self.slices.patch(&slice_name(service), &PatchParams::default(), &patch).await;
+        written.context("failed to change an EndpointSlice").map(drop)
+    }
+}
 
 /// Services in one namespace of the exporting cluster, each with the same number of endpoints.
-#[derive(Clone)]
 pub(super) struct Load {
     client: Client,
     namespace: String,
+    slices: Slices,
     /// The pods of each service.
     pods: Vec<Vec<u32>>,
     /// Numbers all pods there ever were, so that none comes back.
     next_pod: u32,
+    rng: Rng,
 }
 
 impl Load {
-    pub(super) fn new(client: Client, namespace: &str, services: usize, endpoints: usize) -> Self {
+    pub(super) fn new(client: Client, namespace: &str, services: usize, endpoints: usize, seed: u64) -> Self {
         let pods = (0..services).map(|service| (0..endpoints).map(|pod| (service * endpoints + pod) as u32).collect());
-        Self { client, namespace: namespace.to_owned(), pods: pods.collect(), next_pod: (services * endpoints) as u32 }
+        Self {
+            slices: Slices { slices: Api::namespaced(client.clone(), namespace), pods: Pods::new(seed) },
+            client,
+            namespace: namespace.to_owned(),
+            pods: pods.collect(),
+            next_pod: (services * endpoints) as u32,
+            rng: Rng::new(namespace, seed),
+        }
     }
 
-    /// Whether a pod has this address.
-    pub(super) fn has(&self, wanted: &str) -> bool {
-        self.pods.iter().flatten().any(|&pod| address(pod) == wanted)
+    pub(super) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    pub(super) fn slices(&self) -> Slices {
+        self.slices.clone()
+    }
+
+    /// Seconds, drawn from this range.
+    pub(super) fn draw_pause(&mut self, range: &std::ops::Range<f64>) -> Duration {
+        Duration::from_secs_f64(self.rng.uniform(range.start, range.end))
+    }
+
+    /// The addresses of all pods.
+    pub(super) fn present(&self) -> BTreeSet<String> {
+        self.pods.iter().flatten().map(|&pod| self.slices.address(pod)).collect()
     }
 
     /// What the importing cluster should have when everything is exported.
     pub(super) fn addresses(&self) -> Addresses {
+        let address = |pod: &u32| self.slices.address(*pod);
         let services = self.pods.iter().enumerate();
-        services.map(|(service, pods)| (name(service), pods.iter().map(|&pod| address(pod)).collect())).collect()
+        services.map(|(service, pods)| (name(service), pods.iter().map(address).collect())).collect()
+    }
+
+    /// The pods of the first services, and others for their places, which the load has from now on.
+    pub(super) fn draw_rollout(&mut self, services: usize) -> Vec<(Vec<u32>, Vec<u32>)> {
+        let mut next = self.next_pod;
+        let replaced = self.pods.iter_mut().take(services).map(|pods| {
+            let new: Vec<u32> = (next..).take(pods.len()).collect();
+            next += pods.len() as u32;
+            (std::mem::replace(pods, new.clone()), new)
+        });
+        let replaced = replaced.collect();
+        self.next_pod = next;
+        replaced
     }
 
     /// Creates the Services and their EndpointSlices.
     pub(super) async fn create_services(&self) -> anyhow::Result<()> {
         let services: Api<Service> = Api::namespaced(self.client.clone(), &self.namespace);
-        let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &self.namespace);
         futures::stream::iter(self.pods.iter().enumerate())
             .map(async |(service, pods)| {
                 services.create(&PostParams::default(), &mk_service(service)).await?;
-                slices.create(&PostParams::default(), &mk_slice(service, pods)).await
+                let slice = mk_slice(self.slices.pods, service, pods);
+                self.slices.slices.create(&PostParams::default(), &slice).await
             })
             .buffer_unordered(CONCURRENCY)
             .try_for_each(async |_| Ok(()))
@@ -94,25 +172,34 @@ impl Load {
 
     /// Draws a pod and another one for its place.
     pub(super) fn draw_replacement(&mut self) -> Replacement {
-        let service = rand::rng().random_range(0..self.pods.len());
-        let endpoint = rand::rng().random_range(0..self.pods[service].len());
+        let service = self.rng.below(self.pods.len());
+        self.draw_replacement_in(service)
+    }
+
+    /// The same in a service that is not `busy`; `None` if all are.
+    pub(super) fn draw_replacement_unless(&mut self, busy: impl Fn(usize) -> bool) -> Option<Replacement> {
+        let services = self.pods.len();
+        let first = self.rng.below(services);
+        let service = (first..services).chain(0..first).find(|&service| !busy(service))?;
+        Some(self.draw_replacement_in(service))
+    }
+
+    fn draw_replacement_in(&mut self, service: usize) -> Replacement {
+        let endpoint = self.rng.below(self.pods[service].len());
         self.pods[service][endpoint] = self.next_pod;
         self.next_pod += 1;
         Replacement { service, endpoint, pods: self.pods[service].clone() }
     }
 
-    /// Writes a replacement into the EndpointSlice.
-    pub(super) async fn replace(&self, replacement: &Replacement) -> anyhow::Result<()> {
-        let Replacement { service, endpoint, pods } = replacement;
-        let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &self.namespace);
-        let pod = mk_endpoint(*service, pods[*endpoint]);
-        let patch = json!([{ "op": "replace", "path": format!("/endpoints/{endpoint}"), "value": pod }]);
-        let patch = Patch::Json::<()>(serde_json::from_value(patch)?);
-        slices
-            .patch(&slice_name(*service), &PatchParams::default(), &patch)
-            .await
-            .context("failed to change an EndpointSlice")?;
-        Ok(())
+    /// The address of the new pod.
+    pub(super) fn new_address(&self, replacement: &Replacement) -> String {
+        self.slices.address(replacement.pods[replacement.endpoint])
+    }
+
+    /// What the service should have afterwards.
+    pub(super) fn addresses_after(&self, replacement: &Replacement) -> Addresses {
+        let addresses = replacement.pods.iter().map(|&pod| self.slices.address(pod)).collect();
+        [(name(replacement.service), addresses)].into()
     }
 
     /// Deletes the ServiceExports.
@@ -146,21 +233,16 @@ impl Load {
 /// One pod of a service in the place of another.
 #[derive(Debug)]
 pub(super) struct Replacement {
-    service: usize,
+    pub(super) service: usize,
     endpoint: usize,
     /// The service's pods afterwards.
     pods: Vec<u32>,
 }
 
 impl Replacement {
-    /// The address of the new pod.
-    pub(super) fn address(&self) -> String {
-        address(self.pods[self.endpoint])
-    }
-
-    /// What the service should have afterwards.
-    pub(super) fn addresses(&self) -> Addresses {
-        [(name(self.service), self.pods.iter().map(|&pod| address(pod)).collect())].into()
+    /// Name of the service.
+    pub(super) fn service_name(&self) -> String {
+        name(self.service)
     }
 }
 
@@ -179,17 +261,13 @@ fn metadata(name: impl Into<String>) -> ObjectMeta {
     ObjectMeta { name: Some(name.into()), ..Default::default() }
 }
 
-fn name(service: usize) -> String {
+/// Name of a service and of its ServiceExport.
+pub(super) fn name(service: usize) -> String {
     format!("service-{service:04}")
 }
 
 fn slice_name(service: usize) -> String {
     format!("service-{service:04}-slice")
-}
-
-/// A pod's address: outside the ranges of the testbed, and never the same for two pods.
-fn address(pod: u32) -> String {
-    Ipv4Addr::from_bits(Ipv4Addr::new(10, 16, 0, 0).to_bits() + pod).to_string()
 }
 
 fn mk_service(service: usize) -> Service {
@@ -202,7 +280,7 @@ fn mk_service(service: usize) -> Service {
 }
 
 /// As the EndpointSlice controller writes one, so that the figures hold for real clusters.
-fn mk_slice(service: usize, pods: &[u32]) -> EndpointSlice {
+fn mk_slice(pods: Pods, service: usize, numbers: &[u32]) -> EndpointSlice {
     let port = EndpointPort {
         name: Some("http".into()),
         port: Some(8080),
@@ -218,22 +296,26 @@ fn mk_slice(service: usize, pods: &[u32]) -> EndpointSlice {
             ..metadata(slice_name(service))
         },
         address_type: "IPv4".into(),
-        endpoints: pods.iter().map(|&pod| mk_endpoint(service, pod)).collect(),
+        endpoints: numbers.iter().map(|&pod| mk_endpoint(pods, service, Pod::ready(pod))).collect(),
         ports: Some(vec![port]),
     }
 }
 
-fn mk_endpoint(service: usize, pod: u32) -> Endpoint {
-    let node = pod as usize % NODES;
+fn mk_endpoint(pods: Pods, service: usize, pod: Pod) -> Endpoint {
+    let Pod { number, terminating } = pod;
     Endpoint {
-        addresses: vec![address(pod)],
-        conditions: Some(EndpointConditions { ready: Some(true), serving: Some(true), terminating: Some(false) }),
-        node_name: Some(format!("ip-10-0-{}-{}.eu-central-1.compute.internal", node % 3, 10 + node)),
-        zone: Some(ZONES[node % ZONES.len()].into()),
+        addresses: vec![pods.address(number).to_string()],
+        conditions: Some(EndpointConditions {
+            ready: Some(!terminating),
+            serving: Some(true),
+            terminating: Some(terminating),
+        }),
+        node_name: Some(pods.node(number)),
+        zone: Some(pods.zone(number).into()),
         target_ref: Some(ObjectReference {
             kind: Some("Pod".into()),
-            name: Some(format!("{}-7d4b9c6f5d-{pod:05x}", name(service))),
-            uid: Some(format!("00000000-0000-4000-8000-{pod:012x}")),
+            name: Some(pods.name(&name(service), number)),
+            uid: Some(pods.uid(number)),
             ..Default::default()
         }),
         ..Default::default()
@@ -249,17 +331,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_pods_share_an_address() {
-        let addresses: std::collections::BTreeSet<String> = (0..70_000).map(address).collect();
-        assert_eq!(addresses.len(), 70_000);
-        assert_eq!((address(0), address(65_536)), ("10.16.0.0".into(), "10.17.0.0".into()));
+    fn a_slice_has_the_pods_of_its_service() {
+        let pods = Pods::new(1);
+        let slice = mk_slice(pods, 3, &[30, 31]);
+        assert_eq!(slice.metadata.labels.unwrap()["kubernetes.io/service-name"], mk_service(3).metadata.name.unwrap());
+        let addresses: Vec<String> = slice.endpoints.into_iter().flat_map(|endpoint| endpoint.addresses).collect();
+        assert_eq!(addresses, [pods.address(30).to_string(), pods.address(31).to_string()]);
     }
 
     #[test]
-    fn a_slice_has_the_pods_of_its_service() {
-        let slice = mk_slice(3, &[30, 31]);
-        assert_eq!(slice.metadata.labels.unwrap()["kubernetes.io/service-name"], mk_service(3).metadata.name.unwrap());
-        let addresses: Vec<String> = slice.endpoints.into_iter().flat_map(|endpoint| endpoint.addresses).collect();
-        assert_eq!(addresses, [address(30), address(31)]);
+    fn a_pod_that_ends_is_not_ready_and_still_serves() {
+        let endpoint = mk_endpoint(Pods::new(1), 0, Pod { number: 1, terminating: true });
+        let expected = EndpointConditions { ready: Some(false), serving: Some(true), terminating: Some(true) };
+        assert_eq!(endpoint.conditions, Some(expected));
     }
 }

@@ -5,14 +5,30 @@
 //! counted, memory that the kernel reports. docs/benchmarks.md explains the method.
 
 mod arrivals;
+mod change;
+mod clusters;
+mod conditions;
+mod cut;
+mod direct;
 mod exposition;
+mod failover;
 mod figure;
+mod fleet;
+mod host;
 mod http;
+mod instance;
 mod load;
+mod plan;
+mod pods;
 mod process;
 mod registry;
+mod rollout;
+mod side;
+mod sockets;
 mod stages;
 mod sustained;
+mod targets;
 
 pub use figure::Figure;
-pub use stages::{Bench, Member, Plan, Stage};
+pub use plan::{Member, Plan, Stage};
+pub use stages::Bench;

@@ -4,15 +4,31 @@ use anyhow::Context as _;
 
 /// Resident memory of a process in bytes.
 pub(super) fn resident_memory(pid: u32) -> anyhow::Result<u64> {
-    let path = format!("/proc/{pid}/status");
-    let status = std::fs::read_to_string(&path).with_context(|| format!("failed to read {path}: has it ended?"))?;
-    vm_rss(&status).with_context(|| format!("{path} has no VmRSS: is it a zombie?"))
+    memory(pid, "VmRSS")
 }
 
-fn vm_rss(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+/// The most resident memory that a process ever had, in bytes.
+pub(super) fn peak_memory(pid: u32) -> anyhow::Result<u64> {
+    memory(pid, "VmHWM")
+}
+
+fn memory(pid: u32, which: &str) -> anyhow::Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = std::fs::read_to_string(&path).with_context(|| format!("failed to read {path}: has it ended?"))?;
+    bytes(&status, which).with_context(|| format!("{path} has no {which}: is it a zombie?"))
+}
+
+fn bytes(status: &str, which: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(which)?.strip_prefix(':'))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024)
+}
+
+/// Sends a signal to a process, such as `KILL`.
+pub(super) async fn signal(pid: u32, signal: &str) -> anyhow::Result<()> {
+    let status = tokio::process::Command::new("kill").args(["-s", signal, &pid.to_string()]).status().await?;
+    anyhow::ensure!(status.success(), "failed to send SIG{signal} to process {pid}: has it ended?");
+    Ok(())
 }
 
 /// Processor time that a process has used so far, in seconds.
@@ -35,8 +51,10 @@ mod tests {
 
     #[test]
     fn the_kernel_counts_in_kibibytes() {
-        assert_eq!(vm_rss("Name:\tx\nVmHWM:\t   99 kB\nVmRSS:\t   34512 kB\nThreads:\t3\n"), Some(34512 * 1024));
-        assert_eq!(vm_rss("Name:\tx\nState:\tZ (zombie)\n"), None);
+        let status = "Name:\tx\nVmHWM:\t   99 kB\nVmRSS:\t   34512 kB\nThreads:\t3\n";
+        assert_eq!(bytes(status, "VmRSS"), Some(34512 * 1024));
+        assert_eq!(bytes(status, "VmHWM"), Some(99 * 1024));
+        assert_eq!(bytes("Name:\tx\nState:\tZ (zombie)\n", "VmRSS"), None);
     }
 
     #[test]
@@ -47,7 +65,8 @@ mod tests {
 
     #[test]
     fn this_process_can_be_looked_at() {
-        assert!(resident_memory(std::process::id()).unwrap() > 100_000);
+        let now = resident_memory(std::process::id()).unwrap();
+        assert!(now > 100_000 && peak_memory(std::process::id()).unwrap() >= now);
         assert!(processor_time(std::process::id()).unwrap() >= 0.0);
     }
 }

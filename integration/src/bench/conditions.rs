@@ -1,0 +1,163 @@
+//! When the conditions say that everything is exported and imported.
+//!
+//! `Registered` is not among them: how long instances take depends on the rates of AWS alone.
+
+use std::{
+    collections::BTreeSet,
+    fmt::Debug,
+    pin::pin,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+use cloudmap_mcs::api::{ServiceExport, ServiceImport};
+use futures::StreamExt as _;
+use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::Condition};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde::de::DeserializeOwned;
+use tokio::{sync::watch, task::JoinSet};
+
+/// How many objects are ready, and since when there are so many.
+#[derive(Debug, Clone, Copy)]
+struct Ready {
+    count: usize,
+    since: Instant,
+}
+
+/// A watch of the ServiceExports of one cluster and the ServiceImports of the other. It ends when this is dropped.
+pub(super) struct Conditions {
+    exports: watch::Receiver<Ready>,
+    imports: watch::Receiver<Ready>,
+    _watches: JoinSet<()>,
+}
+
+impl Conditions {
+    pub(super) fn watch(exporter: &Client, importer: &Client, namespace: &str) -> Self {
+        let mut watches = JoinSet::new();
+        let exports: Api<ServiceExport> = Api::namespaced(exporter.clone(), namespace);
+        let imports: Api<ServiceImport> = Api::namespaced(importer.clone(), namespace);
+        let of_export =
+            |export: &ServiceExport| export.status.as_ref().is_some_and(|status| is_ready(&status.conditions));
+        let of_import =
+            |import: &ServiceImport| import.status.as_ref().is_some_and(|status| is_ready(&status.conditions));
+        Self {
+            exports: follow(exports, of_export, &mut watches),
+            imports: follow(imports, of_import, &mut watches),
+            _watches: watches,
+        }
+    }
+
+    /// When so many exports and imports were ready.
+    ///
+    /// # Errors
+    /// If that takes longer than `limit`.
+    pub(super) async fn ready(&self, count: usize, limit: Duration) -> anyhow::Result<Instant> {
+        let mut last = None;
+        for mut ready in [self.exports.clone(), self.imports.clone()] {
+            let complete = ready.wait_for(|ready| ready.count == count);
+            if let Ok(ended) = tokio::time::timeout(limit, complete).await {
+                ended.context("a watch of conditions has ended")?;
+            }
+            let ready = *ready.borrow();
+            ensure!(ready.count == count, "after {limit:?} {} of {count} objects are ready", ready.count);
+            last = last.max(Some(ready.since));
+        }
+        last.context("nothing was watched")
+    }
+}
+
+fn is_ready(conditions: &[Condition]) -> bool {
+    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+fn follow<K>(
+    objects: Api<K>,
+    is_ready: impl Fn(&K) -> bool + Send + 'static,
+    watches: &mut JoinSet<()>,
+) -> watch::Receiver<Ready>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+{
+    let (publish, ready) = watch::channel(Ready { count: 0, since: Instant::now() });
+    watches.spawn(async move {
+        let mut names = BTreeSet::new();
+        let mut events = pin!(watcher(objects, watcher::Config::default()).default_backoff());
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => note(&mut names, &event, &is_ready),
+                Err(error) => tracing::warn!(%error, "a watch of conditions failed and starts again"),
+            }
+            publish.send_if_modified(|ready| {
+                let changed = ready.count != names.len();
+                if changed {
+                    *ready = Ready { count: names.len(), since: Instant::now() };
+                }
+                changed
+            });
+        }
+    });
+    ready
+}
+
+/// Keeps the names of the objects that are ready.
+fn note<K: Resource>(names: &mut BTreeSet<String>, event: &watcher::Event<K>, is_ready: impl Fn(&K) -> bool) {
+    match event {
+        watcher::Event::Init => names.clear(),
+        watcher::Event::InitDone => {}
+        watcher::Event::Apply(object) | watcher::Event::InitApply(object) if is_ready(object) => {
+            names.insert(object.name_any());
+        }
+        watcher::Event::Apply(object) | watcher::Event::InitApply(object) | watcher::Event::Delete(object) => {
+            names.remove(&object.name_any());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cloudmap_mcs::api::ServiceExportStatus;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn export(name: &str, conditions: &[(&str, &str)]) -> ServiceExport {
+        let condition = |&(type_, status): &(&str, &str)| Condition {
+            type_: type_.into(),
+            status: status.into(),
+            last_transition_time: Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH),
+            message: String::new(),
+            observed_generation: None,
+            reason: "Any".into(),
+        };
+        let mut export = ServiceExport::default();
+        export.metadata.name = Some(name.into());
+        export.status = Some(ServiceExportStatus { conditions: conditions.iter().map(condition).collect() });
+        export
+    }
+
+    #[test]
+    fn objects_count_while_their_condition_ready_is_true() {
+        let ready = |export: &ServiceExport| is_ready(&export.status.as_ref().unwrap().conditions);
+        let mut names = BTreeSet::new();
+        let mut note = |event| {
+            note(&mut names, &event, ready);
+            names.len()
+        };
+        assert_eq!(note(watcher::Event::Apply(export("a", &[("Valid", "True")]))), 0);
+        assert_eq!(note(watcher::Event::Apply(export("a", &[("Valid", "True"), ("Ready", "True")]))), 1);
+        assert_eq!(note(watcher::Event::Apply(export("b", &[("Ready", "True")]))), 2);
+        assert_eq!(note(watcher::Event::Apply(export("b", &[("Ready", "False")]))), 1);
+        assert_eq!(note(watcher::Event::Delete(export("a", &[("Ready", "True")]))), 0);
+        assert_eq!(note(watcher::Event::Apply(export("a", &[("Ready", "True")]))), 1);
+        assert_eq!(note(watcher::Event::Init), 0);
+    }
+}
