@@ -98,6 +98,7 @@ main() {
 	testbed down
 	testbed up --clusters 2
 	eval "$("$TESTBED" env --apiservers-only)"
+	"$HOST_SCRIPT" heal
 	if [ -z "${PEER:-}" ]; then
 		testbed image cloudmap-mcs:bench "$WORK/image.tar" "$CONTROLLER"
 		gzip --keep "$WORK/image.tar"

@@ -12,17 +12,15 @@ use super::{
 const CHANGES: usize = 50;
 /// Longer than the longest pause between two attempts to connect.
 const RECONNECTED: Duration = Duration::from_mins(1);
-const CONNECTED: &str = "cloudmap_mcs_stream_connected";
+/// Whether the leader of another cluster is connected.
+pub(super) const CONNECTED: &str = "cloudmap_mcs_stream_connected";
 
 impl Bench {
     /// The first changes after the cut are among those that count: nobody has noticed yet.
     pub(super) async fn cut(&self, load: &mut Load, arrivals: &Arrivals) -> anyhow::Result<Vec<Figure>> {
         let host = Host::new(self.plan.host.as_deref())?;
         let changes = CHANGES.min(self.plan.changes);
-        let connected = |samples: &[Sample<'_>]| {
-            let mut streams = samples.iter().filter(|sample| sample.name == CONNECTED);
-            streams.any(|sample| sample.value == 1.0)
-        };
+        let connected = |samples: &[Sample<'_>]| samples.iter().any(|sample| sample.says(CONNECTED));
         self.exporter.until("a stream", RECONNECTED, connected).await?;
         tracing::info!("cutting the connections between the leaders, and replacing {changes} endpoints");
         host.cut().await?;

@@ -11,6 +11,11 @@ pub(super) struct Sample<'a> {
 }
 
 impl<'a> Sample<'a> {
+    /// Whether this is a gauge of that name that is 1: yes, not no.
+    pub(super) fn says(&self, name: &str) -> bool {
+        self.name == name && self.value > 0.5
+    }
+
     /// The value of a label. Quotes in it are not expected and end it early.
     pub(super) fn label(&self, name: &str) -> Option<&'a str> {
         let mut rest = self.labels;

@@ -52,7 +52,7 @@ impl Bench {
         let standby = Side::new(&host.replica(replica).await?).await?;
         let synced = |samples: &[super::exposition::Sample<'_>]| {
             let mut caches = samples.iter().filter(|sample| sample.name == SYNCED).peekable();
-            caches.peek().is_some() && caches.all(|sample| sample.value == 1.0)
+            caches.peek().is_some() && caches.all(|sample| sample.says(SYNCED))
         };
         standby.until("complete caches", TAKEOVER, synced).await?;
         tokio::time::sleep(REST).await;

@@ -294,6 +294,9 @@ mod tests {
         let mut seen = HashMap::from([("1".to_owned(), start + Duration::from_secs(1))]);
         assert!(delays(&written, &seen).unwrap_err().to_string().contains('2'));
         seen.insert("2".to_owned(), start + Duration::from_secs(3));
-        assert_eq!(delays(&written, &seen).unwrap().percentile(100.0).unwrap(), 3.0);
+        assert_eq!(
+            delays(&written, &seen).unwrap(),
+            [1, 3].map(Duration::from_secs).into_iter().collect::<Latencies>()
+        );
     }
 }

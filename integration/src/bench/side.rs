@@ -71,7 +71,7 @@ impl Side {
 
     /// Waits until its replica leads.
     pub(super) async fn leads(&self, limit: Duration) -> anyhow::Result<()> {
-        let leads = |samples: &[Sample<'_>]| samples.iter().any(|sample| sample.name == LEADER && sample.value == 1.0);
+        let leads = |samples: &[Sample<'_>]| samples.iter().any(|sample| sample.says(LEADER));
         self.until("a leader", limit, leads).await
     }
 

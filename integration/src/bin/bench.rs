@@ -124,14 +124,14 @@ async fn main() -> anyhow::Result<std::process::ExitCode> {
     let bench = Bench::new(plan).await?;
     println!("{}", bench.setting().await?);
     let mut missed = Vec::new();
-    bench
-        .run(|figure| {
-            println!("{figure}");
-            if figure.met == Some(false) {
-                missed.push(figure.figure);
-            }
-        })
-        .await?;
+    let run = bench.run(|figure| {
+        println!("{figure}");
+        if figure.met == Some(false) {
+            missed.push(figure.figure);
+        }
+    });
+    // It holds all stages.
+    Box::pin(run).await?;
     if missed.is_empty() {
         return Ok(std::process::ExitCode::SUCCESS);
     }

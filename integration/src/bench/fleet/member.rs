@@ -1,7 +1,7 @@
 //! One cluster of the fleet: its exports, and the ledger that publishes them.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::SocketAddr,
     sync::{Arc, PoisonError},
@@ -82,7 +82,7 @@ impl Member {
             next_pod: (shape.services * shape.endpoints) as u32,
             pods: Pods::new(rng.next()),
             ports: [port].into(),
-            created: SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() as i64,
+            created: SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs().cast_signed(),
             id,
             rng,
             ledger,
@@ -143,8 +143,8 @@ impl Member {
             internal_traffic_policy: TrafficPolicy::Cluster,
             traffic_distribution: None,
             ip_families: vec![IpFamily::V4],
-            labels: Default::default(),
-            annotations: Default::default(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
             publish_not_ready_addresses: false,
             target: Some(target),
         }
