@@ -9,7 +9,8 @@ use super::{
     figure::Figure,
     host::Host,
     load::Load,
-    side::Side,
+    process,
+    side::{LEADER, Side},
     stages::{Bench, PATIENCE},
 };
 
@@ -21,7 +22,6 @@ const CHANGE_AFTER: Duration = Duration::from_millis(100);
 const TAKEOVER: Duration = Duration::from_mins(1);
 /// How long both replicas and the registry come to rest before a leader ends.
 const REST: Duration = Duration::from_secs(5);
-const SYNCED: &str = "cloudmap_mcs_kubernetes_cache_synced";
 
 impl Bench {
     /// Ends the leader as often as planned by each signal. The exporting side is the last replica afterwards.
@@ -50,17 +50,13 @@ impl Bench {
         arrivals: &Arrivals,
     ) -> anyhow::Result<Duration> {
         let standby = Side::new(&host.replica(replica).await?).await?;
-        let synced = |samples: &[super::exposition::Sample<'_>]| {
-            let mut caches = samples.iter().filter(|sample| sample.name == SYNCED).peekable();
-            caches.peek().is_some() && caches.all(|sample| sample.says(SYNCED))
-        };
-        standby.until("complete caches", TAKEOVER, synced).await?;
+        standby.ready(TAKEOVER).await?;
         tokio::time::sleep(REST).await;
         self.exporter.leads(TAKEOVER).await?;
-        ensure!(standby.gauge("cloudmap_mcs_leader").await? == Some(0.0), "the standby leads already");
+        ensure!(standby.gauge(LEADER).await? == Some(0.0), "the standby leads already");
         tracing::info!("sending SIG{signal} to the leader of {}", self.exporter.member.id);
         let signalled = Instant::now();
-        super::process::signal(self.exporter.member.pid, signal).await?;
+        process::signal(self.exporter.member.pid, signal).await?;
         tokio::time::sleep(CHANGE_AFTER).await;
         let replacement = load.draw_replacement();
         arrivals.expect(load.addresses_after(&replacement)).await?;

@@ -19,7 +19,7 @@ use super::{
 use crate::emulator::Counters;
 
 /// Whether a replica holds the Lease.
-const LEADER: &str = "cloudmap_mcs_leader";
+pub(super) const LEADER: &str = "cloudmap_mcs_leader";
 
 /// A cluster and the replica that leads it.
 #[derive(Clone)]
@@ -67,6 +67,17 @@ impl Side {
             ensure!(started.elapsed() < limit, "after {limit:?} {} still has not {what}", self.member.id);
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
+    }
+
+    /// Waits until its replica could lead: all its caches are complete.
+    pub(super) async fn ready(&self, limit: Duration) -> anyhow::Result<()> {
+        let started = Instant::now();
+        while http::text(&self.admin, "/readyz").await.is_err() {
+            process::resident_memory(self.member.pid)?;
+            ensure!(started.elapsed() < limit, "after {limit:?} a replica of {} is not ready", self.member.id);
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+        Ok(())
     }
 
     /// Waits until its replica leads.
