@@ -270,6 +270,10 @@ condition! {
     GateReason, PodCondition::Registered;
     Registered => True, "Registered", None,
         "the pod is registered in Cloud Map, and discovery shows it", "", "";
+    HeldBack => True, "HeldBack", None,
+        "the pod is not registered, because the Service requests a share of the traffic that fewer pods reach",
+        "If it should be registered, raise `cloudmap-mcs/share-of-traffic`",
+        "It is registered when another pod goes, or a larger share is requested.";
     NotRegistered => True, "NotRegistered", Some(EventReason::NotRegistered),
         "no Service of the pod is registered in Cloud Map by this cluster",
         "If it should be, create the ServiceExport or the annotation; otherwise remove the gate from the pod template",

@@ -246,6 +246,9 @@ impl Core {
         if wanted.iter().all(|id| awaited.registered.contains(*id)) {
             return Some(self.shown_in(target, &wanted, id, awaited, asked));
         }
+        if wanted.iter().all(|id| awaited.held_back.contains(*id)) {
+            return Some(Progress::HeldBack(target.clone()));
+        }
         let unfit = wanted.iter().any(|id| awaited.unfit.contains(*id));
         match outcome {
             Some(Outcome::Refused { reason: Reason::UnfitEndpoints, message }) if unfit => refused(message),

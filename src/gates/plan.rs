@@ -13,6 +13,8 @@ const GRACE: Duration = Duration::from_secs(10);
 pub enum Progress {
     /// Discovery shows all of them.
     Shown(Target),
+    /// A share of the traffic leaves them out.
+    HeldBack(Target),
     /// They are on their way. The text completes "waiting: ".
     Waits(String),
     /// The Service is not to be registered, because its user or the operator said so.
@@ -46,12 +48,12 @@ pub enum Verdict {
 /// Whether the gate of a pod opens.
 ///
 /// - As long as anything is on its way, the pod waits, but not longer than the timeout.
-/// - Otherwise it opens: nothing is to be waited for. Where the pod is in several targets, what is refused in one does not
-///   matter as long as another shows it.
+/// - Otherwise it opens: nothing is to be waited for. Where the pod is in several targets, what is refused or left out in
+///   one does not matter as long as another shows it.
 /// - If the pod has no target, and nobody said that it should have none, it waits for a short time, because its Service may not be known yet.
 pub fn plan(observed: &Observed<'_>) -> Verdict {
     let Observed { progress, waited, known_for, timeout } = *observed;
-    let (mut shown, mut refused, mut declined) = (Vec::new(), Vec::new(), false);
+    let (mut shown, mut held_back, mut refused, mut declined) = (Vec::new(), Vec::new(), Vec::new(), false);
     for progress in progress {
         match progress {
             Progress::Waits(why) if waited < timeout => return Verdict::Wait(why.clone()),
@@ -61,12 +63,16 @@ pub fn plan(observed: &Observed<'_>) -> Verdict {
             }
             Progress::Declined => declined = true,
             Progress::Shown(target) => shown.push(target.to_string()),
+            Progress::HeldBack(target) => held_back.push(target.to_string()),
             Progress::Refused(why) => refused.push(why.as_str()),
         }
     }
     if !shown.is_empty() {
         let text = format!("Registered in Cloud Map, where discovery shows it: {}.", shown.join(", "));
         Verdict::Open(GateReason::Registered, text)
+    } else if !held_back.is_empty() {
+        let text = format!("Other pods reach the share of the traffic that is requested: {}.", held_back.join(", "));
+        Verdict::Open(GateReason::HeldBack, text)
     } else if !refused.is_empty() {
         Verdict::Open(GateReason::Refused, format!("It cannot be registered: {}", refused.join(" ")))
     } else if !declined && known_for < GRACE.min(timeout) {
@@ -93,6 +99,10 @@ mod tests {
         Progress::Shown(Target { namespace: "shop".into(), service: "web".into() })
     }
 
+    fn held_back() -> Progress {
+        Progress::HeldBack(Target { namespace: "shop".into(), service: "api".into() })
+    }
+
     fn waits() -> Progress {
         Progress::Waits("AWS throttles".to_owned())
     }
@@ -111,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_gate_opens_when_nothing_is_to_be_waited_for_any_more() {
-        use GateReason::{NotRegistered, Refused, Registered, TimedOut};
+        use GateReason::{HeldBack, NotRegistered, Refused, Registered, TimedOut};
         for (progress, waited, known_for, expected) in [
             (&[waits()][..], 0, 0, None),
             (&[waits()], 299, 299, None),
@@ -119,6 +129,10 @@ mod tests {
             (&[shown()], 0, 0, Some(Registered)),
             (&[shown(), waits()], 299, 299, None),
             (&[shown(), waits()], 300, 300, Some(TimedOut)),
+            (&[held_back()], 0, 0, Some(HeldBack)),
+            (&[held_back(), waits()], 0, 0, None),
+            (&[held_back(), shown()], 0, 0, Some(Registered)),
+            (&[held_back(), refused()], 0, 0, Some(HeldBack)),
             (&[refused()], 0, 0, Some(Refused)),
             (&[refused(), waits()], 0, 0, None),
             (&[refused(), shown()], 0, 0, Some(Registered)),
@@ -140,6 +154,7 @@ mod tests {
         let (_, text) = judge(&[waits()], 300, 300).unwrap();
         assert_eq!(text, "Opened after 5m, the --gate-timeout, still waiting: AWS throttles.");
         assert!(judge(&[shown()], 1, 1).unwrap().1.contains("shop/web"));
+        assert!(judge(&[held_back()], 1, 1).unwrap().1.contains("shop/api"));
         assert!(judge(&[refused()], 1, 1).unwrap().1.contains("The service is foreign."));
     }
 
@@ -147,10 +162,10 @@ mod tests {
         /// Roll-outs and PodDisruptionBudgets never hang on Cloud Map.
         #[test]
         fn no_gate_is_closed_after_the_timeout(
-            kinds in proptest::collection::vec(0..3u8, 0..5), waited in 0..1000u64, known_for in 0..1000u64,
+            kinds in proptest::collection::vec(0..4u8, 0..5), waited in 0..1000u64, known_for in 0..1000u64,
         ) {
             let progress: Vec<_> =
-                kinds.iter().map(|kind| [shown(), waits(), refused()][usize::from(*kind)].clone()).collect();
+                kinds.iter().map(|kind| [shown(), waits(), refused(), held_back()][usize::from(*kind)].clone()).collect();
             let said = judge(&progress, waited, known_for);
             if waited >= 300 && known_for >= 10 {
                 prop_assert!(said.is_ok());

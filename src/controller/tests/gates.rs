@@ -10,7 +10,7 @@ use super::{
     world::{Cluster, World, always, key, until},
 };
 use crate::{
-    api::names::{self, CONDITION_REGISTERED},
+    api::names::{self, ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC, CONDITION_REGISTERED},
     cloudmap::{ErrorKind, NamespaceKind, Operation},
     cluster::{apply::Cause, objects::ObjectKey},
     iam::Mode,
@@ -182,6 +182,24 @@ async fn a_pod_is_registered_before_it_is_ready_and_ready_when_discovery_shows_i
     until("it is withdrawn", || world.instances("web").len() == 1).await;
     assert_eq!(blue.gate("web-new").as_deref(), Some("Registered"));
     super::iam::check(&world, &[Mode::Instances, Mode::Gates]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_a_share_of_the_traffic_leaves_out_does_not_wait() {
+    let world = World::new();
+    super::shares::ecs(&world);
+    let blue = world.cluster("blue");
+    let both: [Pod; 2] = [("web-a", 1), ("web-b", 2)];
+    for pod in both {
+        blue.run(pod, true);
+    }
+    blue.list("web", &both);
+    blue.put_service("web", 80);
+    blue.put_export("web", &[(ANNOTATION_SHARE, "true"), (ANNOTATION_SHARE_OF_TRAFFIC, "40%")]);
+    until("both gates open", || both.iter().all(|(name, _)| blue.gate(name).is_some())).await;
+    let reasons: std::collections::BTreeSet<_> = both.iter().filter_map(|(name, _)| blue.gate(name)).collect();
+    assert_eq!(reasons, ["HeldBack", "Registered"].map(str::to_owned).into());
+    assert_eq!(world.instances("web").len(), 3, "one pod beside two tasks");
 }
 
 #[tokio::test(start_paused = true)]

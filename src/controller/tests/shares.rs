@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// An ECS service `shop/web` with two tasks.
-fn ecs(world: &World) -> Arc<str> {
+pub(super) fn ecs(world: &World) -> Arc<str> {
     let shop = world.add_namespace("shop", NamespaceKind::DnsPrivate);
     let web = world.fake.registry().add_service(&shop, "web", "ecs", "");
     for n in 1..=2 {

@@ -170,6 +170,8 @@ pub struct Awaited {
     pub http_name: Option<Arc<str>>,
     /// Those for which the operation that registers them has succeeded, also under an earlier leader.
     pub registered: BTreeSet<Arc<str>>,
+    /// Those that a share of the traffic leaves out.
+    pub held_back: BTreeSet<Arc<str>>,
     /// Those that the service cannot take; [`Reason::UnfitEndpoints`].
     pub unfit: BTreeSet<Arc<str>>,
 }

@@ -102,6 +102,14 @@ impl Part {
         self.choice.as_ref().map(|choice| choice.refused.as_slice()).unwrap_or_default()
     }
 
+    /// Whether the pod of an instance could be registered, and others are.
+    pub(super) fn leaves_out(&self, spec: &InstanceSpec) -> bool {
+        self.choice.as_ref().is_some_and(|choice| {
+            let refused = choice.refused.iter().any(|(id, _)| id == spec.id());
+            spec.is_ready() && !refused && !choice.pods.contains(&spec.address())
+        })
+    }
+
     /// Whether the name may have no instance but the own ones.
     pub(super) fn is_alone(&self) -> bool {
         self.others.is_none_or(|(_, others)| others.whole == 0)

@@ -21,7 +21,7 @@ use crate::{
         Adopt,
         attributes::{Digest, ServiceTraits},
         ownership::Control,
-        plan::{Adopted, Own},
+        plan::{Adopted, Own, find},
     },
 };
 
@@ -385,11 +385,17 @@ impl State {
             reached: self.reached.clone(),
             share: self.part.as_ref().filter(|_| desired.active).and_then(|part| part.status()),
             awaited: (!desired.awaited.is_empty()).then(|| {
+                let part = self.part.as_ref().filter(|_| desired.active);
+                let is_held_back = |id: &&Arc<str>| {
+                    let spec = part.and_then(|part| Some((part, find(&desired.instances, id)?)));
+                    spec.is_some_and(|(part, spec)| part.leaves_out(spec))
+                };
                 let is_there =
                     |id: &&Arc<str>| matches!(self.own.get(*id), Some(Some(_))) && !self.running.contains_key(*id);
                 Arc::new(Awaited {
                     http_name: namespace.map(|namespace| namespace.http_name.clone()),
                     registered: desired.awaited.iter().filter(is_there).cloned().collect(),
+                    held_back: desired.awaited.iter().filter(is_held_back).cloned().collect(),
                     unfit: self.unfit_awaited.clone(),
                 })
             }),

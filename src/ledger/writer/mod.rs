@@ -157,10 +157,7 @@ struct Run {
     visibility: ReadBack,
     /// Since when heads of this epoch are read back.
     read_back: Option<Duration>,
-    /// The newest one that was, and its claims.
-    newest: Option<(u64, StateHash)>,
-    /// Whether it was in the last read of all heads, and no head of this cluster under another id.
-    there: bool,
+    own: OwnHeads,
     flush: Option<Flush>,
     growth: Growth,
     compaction: Option<Compaction>,
@@ -179,6 +176,15 @@ struct Run {
     announcing: Option<CallId>,
     copy: Copy,
     figures: WriterFigures,
+}
+
+/// What S10 needs to know of the own heads of this epoch, as they are read back.
+#[derive(Debug, Default)]
+struct OwnHeads {
+    /// The newest one, and its claims.
+    newest: Option<(u64, StateHash)>,
+    /// Whether it was in the last read of all heads, and no head of this cluster under another id.
+    there: bool,
 }
 
 impl Run {
@@ -203,8 +209,7 @@ impl Run {
             published: None,
             visibility: ReadBack::default(),
             read_back: None,
-            newest: None,
-            there: false,
+            own: OwnHeads::default(),
             flush: None,
             growth: Growth::default(),
             compaction: None,
@@ -360,7 +365,7 @@ impl Writer {
 
     /// The hashes of the claims to be published, and of those in the newest own head that was read.
     pub(super) fn claims(&self) -> [Option<StateHash>; 2] {
-        [self.desired.as_ref().map(|_| self.hashed.hashes().claims), self.run.newest.map(|(_, claims)| claims)]
+        [self.desired.as_ref().map(|_| self.hashed.hashes().claims), self.run.own.newest.map(|(_, claims)| claims)]
     }
 
     /// S10: whether what is to be published was read back, the own head was there in the last read, and this cluster neither
@@ -370,7 +375,7 @@ impl Writer {
         matches!(self.phase, Phase::Run)
             && !self.leaving
             && !self.run.baseless
-            && self.run.there
+            && self.run.own.there
             && there.is_some_and(|(desired, there)| Arc::ptr_eq(desired, there))
     }
 
@@ -639,10 +644,12 @@ impl Writer {
         let elsewhere = |(id, head): (&Arc<str>, &Result<Arc<Head>, _>)| {
             *id != self.me.cluster && head.as_ref().is_ok_and(|head| head.uid == self.me.uid)
         };
-        let newest = self.run.newest.map_or(0, |(seq, _)| seq);
+        let newest = self.run.own.newest.map_or(0, |(seq, _)| seq);
         let own = own.filter(|head| head.position.epoch == self.epoch && head.position.seq >= newest);
-        self.run.newest = own.map(|head| (head.position.seq, head.summary.hashes.claims)).or(self.run.newest);
-        self.run.there = own.is_some() && !heads.iter().any(elsewhere);
+        self.run.own = OwnHeads {
+            newest: own.map(|head| (head.position.seq, head.summary.hashes.claims)).or(self.run.own.newest),
+            there: own.is_some() && !heads.iter().any(elsewhere),
+        };
     }
 
     /// Whatever is due: called after every input, and when the time asked for has come.
