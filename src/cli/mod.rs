@@ -8,6 +8,7 @@ mod iam;
 mod keys;
 mod page;
 mod status;
+mod users;
 
 use std::{
     ffi::OsString,
@@ -41,6 +42,7 @@ pub use self::{
     keys::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRotateArgs},
     page::PageArgs,
     status::StatusArgs,
+    users::{TaskAddress, UsersArgs},
 };
 
 /// The name of the program.
@@ -94,6 +96,9 @@ pub enum Command {
     Probe(ProbeCommand),
     /// Say what is wrong, where, and what to do: in the ClusterSet as this cluster sees it, or with one name.
     Status(StatusArgs),
+    /// Say who still uses a name of Cloud Map, from logs of DNS, of the API and of connections: before its ECS tasks are
+    /// switched off.
+    Users(Box<UsersArgs>),
     /// Serve a page that shows what `status` says, for a browser on this machine.
     Page(PageArgs),
     /// Write a bundle for a bug report, without secrets: the controller, its logs, its objects, its status.

@@ -10,6 +10,12 @@ pub const PORT: &str = "AWS_INSTANCE_PORT";
 pub const ALIAS: &str = "AWS_ALIAS_DNS_NAME";
 /// Any other host name, instead of addresses.
 pub const CNAME: &str = "AWS_INSTANCE_CNAME";
+/// Attribute that is set instead of an address. In an API-only namespace AWS itself adds the IPv4 address.
+pub const EC2_INSTANCE: &str = "AWS_EC2_INSTANCE_ID";
+/// The ECS cluster of a task (ECS service discovery).
+pub const ECS_CLUSTER: &str = "ECS_CLUSTER_NAME";
+/// The ECS service of a task.
+pub const ECS_SERVICE: &str = "ECS_SERVICE_NAME";
 /// `HEALTHY` or `UNHEALTHY`: the initial health status, if the service has a custom health check.
 pub const INIT_HEALTH: &str = "AWS_INIT_HEALTH_STATUS";
 /// The availability zone, as ECS writes it.

@@ -13,6 +13,7 @@ mod purge;
 mod status;
 mod table;
 mod trust;
+mod users;
 
 use std::{io::Write as _, process::ExitCode};
 
@@ -32,6 +33,7 @@ pub async fn execute(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Status(args) => return status::status(args).await,
         Command::Doctor(args) => return Box::pin(doctor::doctor(*args)).await,
+        Command::Users(args) => return Box::pin(users::users(*args)).await,
         Command::Probe(command) => doctor::probe(command).await,
         Command::Gather(args) => Box::pin(gather::gather(args)).await,
         Command::Run(args) => Box::pin(run(*args)).await,

@@ -14,10 +14,6 @@ use crate::{
     model::{ClusterId, labels::is_label_value},
 };
 
-/// Attribute of ECS tasks: the ECS cluster (ECS service discovery).
-const ECS_CLUSTER: &str = "ECS_CLUSTER_NAME";
-/// Attribute that is set instead of an address. In an API-only namespace AWS itself adds `AWS_INSTANCE_IPV4`.
-const EC2_INSTANCE: &str = "AWS_EC2_INSTANCE_ID";
 /// The first port that Linux, and therefore Docker, assigns dynamically.
 const FIRST_DYNAMIC_PORT: u16 = 32_768;
 
@@ -129,7 +125,7 @@ impl Backend {
                 NoEndpoint::Alias
             } else if attribute(attributes::CNAME).is_some() {
                 NoEndpoint::Cname
-            } else if attribute(EC2_INSTANCE).is_some() {
+            } else if attribute(attributes::EC2_INSTANCE).is_some() {
                 NoEndpoint::Ec2WithoutAddress
             } else {
                 NoEndpoint::NoAddress
@@ -140,7 +136,7 @@ impl Backend {
         if port == Some(0) {
             return Err(NoEndpoint::InvalidPort);
         }
-        let source = name::source(attribute(ECS_CLUSTER), namespace).ok_or(NoEndpoint::NoAddress)?;
+        let source = name::source(attribute(attributes::ECS_CLUSTER), namespace).ok_or(NoEndpoint::NoAddress)?;
         Ok(Self {
             source,
             ipv4,

@@ -1,0 +1,229 @@
+//! Cuts a log into records, whatever its kind: lines, JSON objects in lines or over several lines, and the elements of a
+//! list of objects, as CloudTrail's files in S3 are one. One record is in memory at a time, and a record that is broken
+//! takes no other with it.
+
+use std::{
+    fmt,
+    io::{self, BufRead},
+};
+
+/// The longest record. CloudTrail's have at most 1 MB, lines of all other kinds some kilobytes.
+pub(super) const LONGEST: usize = 1 << 20;
+
+/// The fields whose lists are lists of records: CloudTrail's files, `aws logs filter-log-events`, subscriptions of
+/// CloudWatch Logs.
+const LISTS: [&str; 3] = ["Records", "events", "logEvents"];
+
+/// Where a record begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    /// The first line is 1.
+    pub(super) line: u64,
+    /// Which record of a list it is; the first one is 1.
+    pub(super) record: Option<u64>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}", self.line)?;
+        self.record.map_or(Ok(()), |record| write!(f, ", record {record}"))
+    }
+}
+
+/// What a record is made of; its bytes are in [`Frames::bytes`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// A JSON object, as far as its brackets say.
+    Json,
+    /// A line that is none.
+    Line,
+    /// Not a record.
+    Broken(&'static str),
+}
+
+/// The records of a log.
+#[derive(Debug)]
+pub(super) struct Frames<R> {
+    input: R,
+    bytes: Vec<u8>,
+    line: u64,
+    /// In a list: how many of its records were read, and whether it is a field of an object.
+    list: Option<(u64, bool)>,
+}
+
+/// How an object ended.
+enum End {
+    Whole,
+    /// It is the beginning of an object whose field is a list of records.
+    List,
+    Broken(&'static str),
+}
+
+impl<R: BufRead> Frames<R> {
+    pub(super) fn new(input: R) -> Self {
+        Self { input, bytes: Vec::new(), line: 1, list: None }
+    }
+
+    /// The bytes of the last record.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The next record, and where it begins; `None` at the end.
+    ///
+    /// # Errors
+    /// The input cannot be read further.
+    pub(super) fn next(&mut self) -> io::Result<Option<(Place, Frame)>> {
+        loop {
+            self.bytes.clear();
+            let Some(byte) = self.peek()? else { return Ok(None) };
+            let place = Place { line: self.line, record: self.list.map(|(read, _)| read + 1) };
+            match byte {
+                b'\n' => {
+                    self.input.consume(1);
+                    self.line += 1;
+                }
+                b' ' | b'\t' | b'\r' | b',' => self.input.consume(1),
+                b'{' => match self.object(0)? {
+                    End::Whole => {
+                        self.count();
+                        return Ok(Some((place, Frame::Json)));
+                    }
+                    End::List => self.list = Some((0, true)),
+                    End::Broken(why) => {
+                        self.count();
+                        return Ok(Some((place, Frame::Broken(why))));
+                    }
+                },
+                b']' if self.list.is_some() => {
+                    self.input.consume(1);
+                    // What follows the list in its object is nobody's record.
+                    if let Some((_, true)) = self.list.take()
+                        && let End::Broken(why) = self.object(1)?
+                    {
+                        return Ok(Some((place, Frame::Broken(why))));
+                    }
+                }
+                b'[' if self.list.is_none() => {
+                    self.input.consume(1);
+                    match self.peek()? {
+                        Some(b'{' | b']' | b'\n' | b'\r' | b' ') => self.list = Some((0, false)),
+                        _ => {
+                            self.bytes.push(b'[');
+                            return Ok(Some((place, self.rest_of_line()?)));
+                        }
+                    }
+                }
+                _ => {
+                    self.list = None;
+                    return Ok(Some((place, self.rest_of_line()?)));
+                }
+            }
+        }
+    }
+
+    fn peek(&mut self) -> io::Result<Option<u8>> {
+        Ok(self.input.fill_buf()?.first().copied())
+    }
+
+    fn count(&mut self) {
+        if let Some((read, _)) = &mut self.list {
+            *read += 1;
+        }
+    }
+
+    fn rest_of_line(&mut self) -> io::Result<Frame> {
+        let mut longer = false;
+        loop {
+            let chunk = self.input.fill_buf()?;
+            let end = chunk.iter().position(|byte| *byte == b'\n');
+            let part = chunk.get(..end.unwrap_or(chunk.len())).unwrap_or_default();
+            longer |= !keep(&mut self.bytes, part);
+            let used = part.len() + usize::from(end.is_some());
+            let over = chunk.is_empty() || end.is_some();
+            self.input.consume(used);
+            if end.is_some() {
+                self.line += 1;
+            }
+            if over {
+                return Ok(if longer { Frame::Broken("it is longer than 1 MiB") } else { Frame::Line });
+            }
+        }
+    }
+
+    /// Reads an object to its end, from `depth` open brackets. A line that begins with `{` begins another record, and texts
+    /// have no line breaks, so that a record that was cut off ends where the next line begins.
+    fn object(&mut self, mut depth: usize) -> io::Result<End> {
+        let (mut in_text, mut escaped, mut begins, mut longer) = (false, false, false, false);
+        loop {
+            let chunk = self.input.fill_buf()?;
+            if chunk.is_empty() {
+                return Ok(End::Broken("it does not end"));
+            }
+            let mut end = None;
+            let mut used = chunk.len();
+            for (at, byte) in chunk.iter().enumerate() {
+                if begins && *byte == b'{' {
+                    (end, used) = (Some(End::Broken("it ends in the middle")), at);
+                    break;
+                }
+                begins = *byte == b'\n';
+                self.line += u64::from(begins);
+                if in_text {
+                    if begins {
+                        (end, used) = (Some(End::Broken("it ends in the middle of a text")), at + 1);
+                        break;
+                    }
+                    in_text = escaped || *byte != b'"';
+                    escaped = !escaped && *byte == b'\\';
+                    continue;
+                }
+                match byte {
+                    b'"' => in_text = true,
+                    b'{' => depth += 1,
+                    b'[' => {
+                        depth += 1;
+                        let before = chunk.get(..at).unwrap_or_default();
+                        if depth == 2 && self.list.is_none() && !longer && is_list(&self.bytes, before) {
+                            (end, used) = (Some(End::List), at + 1);
+                            break;
+                        }
+                    }
+                    b'}' | b']' => {
+                        depth = depth.saturating_sub(1);
+                        if depth == 0 {
+                            (end, used) = (Some(End::Whole), at + 1);
+                            break;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            longer |= !keep(&mut self.bytes, chunk.get(..used).unwrap_or_default());
+            self.input.consume(used);
+            match end {
+                Some(End::Whole) if longer => return Ok(End::Broken("it is longer than 1 MiB")),
+                Some(end) => return Ok(end),
+                None => {}
+            }
+        }
+    }
+}
+
+/// Whether there was room for it.
+fn keep(bytes: &mut Vec<u8>, part: &[u8]) -> bool {
+    let fits = bytes.len() + part.len() <= LONGEST;
+    if fits {
+        bytes.extend_from_slice(part);
+    }
+    fits
+}
+
+/// Whether an object begins with one of [`LISTS`]: `{"Records": ` of `{"Records": [`.
+fn is_list(bytes: &[u8], rest: &[u8]) -> bool {
+    if bytes.len() + rest.len() > 256 {
+        return false;
+    }
+    let begin: Vec<u8> = bytes.iter().chain(rest).copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    LISTS.iter().any(|name| begin == format!("{{\"{name}\":").as_bytes())
+}

@@ -1,0 +1,168 @@
+//! What `users` reads besides the logs: who has which address in the clusters and in Cloud Map. Each part may fail by
+//! itself; the report says what was left out.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, Client, api::ListParams};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::{
+    holders::{Holders, addresses},
+    subject::Subject,
+};
+use crate::{
+    app::connect,
+    cli::{ClusterArgs, TaskAddress, UsersArgs},
+    cloudmap::{self, CloudMap, Lane, Namespace, attributes},
+    cluster::reader::{Unread, read},
+};
+
+/// How long a call of AWS may take, its repetitions included.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How many objects come in one answer, and how many services are asked at once.
+const PAGE: u32 = 500;
+const AT_ONCE: usize = 8;
+
+/// What was read.
+#[derive(Debug, Default)]
+pub(super) struct Surroundings {
+    pub(super) holders: Holders,
+    /// What could not be read, or was not to be, with the reason.
+    pub(super) left_out: Vec<String>,
+}
+
+/// Reads what can be reached, and adds to the subject what Cloud Map has under its name.
+pub(super) async fn observe(args: &UsersArgs, subject: &mut Subject) -> Surroundings {
+    let mut seen = Surroundings::default();
+    if args.offline {
+        seen.left_out.push("the cluster and Cloud Map, because of --offline: addresses have no names".to_owned());
+        return seen;
+    }
+    let several = args.contexts.len() > 1;
+    let contexts: Vec<_> = if args.contexts.is_empty() { vec![None] } else { args.contexts.iter().map(Some).collect() };
+    for context in contexts {
+        let place = ClusterArgs { kubeconfig: args.kubeconfig.clone(), context: context.cloned() };
+        let name = context.filter(|_| several).map(String::as_str);
+        match connect::cluster(&place).await {
+            Ok(client) => cluster(&client, name, &mut seen).await,
+            Err(error) => seen.left_out.push(format!("{}: {error:#}", titled("the cluster", name))),
+        }
+    }
+    match connect::registry_for_command(&args.aws).await {
+        Ok(cloudmap) => registry(&*cloudmap, subject, &mut seen).await,
+        Err(error) => seen.left_out.push(format!("Cloud Map: {error:#}")),
+    }
+    seen
+}
+
+fn titled(what: &str, cluster: Option<&str>) -> String {
+    cluster.map_or_else(|| what.to_owned(), |name| format!("{what} {name}"))
+}
+
+/// Adds the addresses of pods and Nodes.
+pub(super) async fn cluster(client: &Client, name: Option<&str>, seen: &mut Surroundings) {
+    let Surroundings { holders, left_out } = seen;
+    let mut unread = |what: &str, why: Unread| {
+        left_out.push(format!("{}: {why}", name.map_or_else(|| what.to_owned(), |name| format!("{what} of {name}"))));
+    };
+    if let Err(why) = each(&Api::<Pod>::all(client.clone()), |pod| holders.add_pod(name, &pod)).await {
+        unread("pods", why);
+    }
+    if let Err(why) = each(&Api::<Node>::all(client.clone()), |node| holders.add_node(name, &node)).await {
+        unread("Nodes", why);
+    }
+}
+
+/// All objects, page by page: only what is needed of them stays.
+async fn each<K>(api: &Api<K>, mut keep: impl FnMut(K)) -> Result<(), Unread>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = read(api.list(&params)).await?;
+        page.items.into_iter().for_each(&mut keep);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
+async fn in_time<T>(call: impl Future<Output = Result<T, cloudmap::Error>>) -> Result<T, String> {
+    match timeout(PATIENCE, call).await {
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+    }
+}
+
+/// Adds the instances of the name's Cloud Map namespace: the tasks behind the name, and others that may use it.
+pub(super) async fn registry(cloudmap: &dyn CloudMap, subject: &mut Subject, seen: &mut Surroundings) {
+    let namespaces = match in_time(cloudmap.list_namespaces(Lane::Instances)).await {
+        Ok(namespaces) => namespaces,
+        Err(why) => return seen.left_out.push(format!("Cloud Map: {why}")),
+    };
+    for namespace in &namespaces {
+        if !subject.may_be_in(&namespace.name) {
+            continue;
+        }
+        match in_time(cloudmap.list_services(&namespace.id)).await {
+            Ok(services) => {
+                let services = services.into_iter().map(|service| service.name).collect();
+                instances(cloudmap, namespace, services, subject, seen).await;
+            }
+            Err(why) => seen.left_out.push(format!("the Cloud Map namespace {}: {why}", namespace.name)),
+        }
+    }
+    if subject.found.is_empty() {
+        seen.left_out.push(format!(
+            "the tasks behind {}: Cloud Map shows no such service in this account and region",
+            subject.dns
+        ));
+    }
+}
+
+async fn instances(
+    cloudmap: &dyn CloudMap,
+    namespace: &Namespace,
+    services: Vec<Arc<str>>,
+    subject: &mut Subject,
+    seen: &mut Surroundings,
+) {
+    let none = BTreeMap::new();
+    let none = &none;
+    let mut answers = stream::iter(services)
+        .map(async |service| {
+            let call = cloudmap.discover_instances(&namespace.http_name, &service, none, Lane::Instances);
+            let found = in_time(call).await;
+            (service, found)
+        })
+        .buffered(AT_ONCE);
+    while let Some((service, found)) = answers.next().await {
+        let wanted = subject.is(&namespace.name, &service);
+        if wanted {
+            subject.found.insert((namespace.http_name.to_string(), service.to_string()));
+        }
+        let discovery = match found {
+            Ok(discovery) => discovery,
+            Err(why) => {
+                seen.left_out.push(format!("the instances of {}/{service}: {why}", namespace.name));
+                continue;
+            }
+        };
+        if discovery.truncated {
+            seen.left_out.push(format!("instances of {}/{service} beyond the first 1,000", namespace.name));
+        }
+        for instance in &discovery.instances {
+            seen.holders.add_instance(&namespace.name, &service, instance);
+            // Pods that were registered beside the tasks are no tasks.
+            if wanted && !instance.attributes.contains_key(attributes::CLUSTER_UID) {
+                let port = instance.attributes.get(attributes::PORT).and_then(|port| port.parse().ok());
+                addresses(instance).for_each(|address| subject.add(TaskAddress { address, port }));
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The name whose users are wanted, in its two forms, and what else stands for it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use crate::cli::TaskAddress;
+
+/// How a DNS name relates to the one that is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Relation {
+    /// It is the name.
+    Same,
+    /// It is the name with a suffix, as a search path makes them: `orders.internal.cluster.local`.
+    Suffixed,
+    /// It is below the name: one instance of a service with SRV records.
+    Below,
+    /// It is another name.
+    Other,
+}
+
+/// The name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Subject {
+    /// In lower case, without the last dot.
+    pub(super) dns: String,
+    /// Cloud Map's namespace and service, if they were given.
+    given: Option<(String, String)>,
+    /// Namespaces (by the name that `DiscoverInstances` takes) and services that Cloud Map has for it.
+    pub(super) found: BTreeSet<(String, String)>,
+    /// The addresses of its tasks, with the ports on which they listen, as far as they are known.
+    pub(super) tasks: BTreeMap<IpAddr, BTreeSet<u16>>,
+}
+
+impl Subject {
+    /// From a DNS name, or `NAMESPACE/SERVICE`.
+    pub(super) fn new(name: &str) -> Self {
+        let given = name.split_once('/').map(|(namespace, service)| (namespace.to_owned(), service.to_owned()));
+        let dns = given.as_ref().map_or_else(|| normal(name), |(namespace, service)| joined(namespace, service));
+        Self { dns, given, ..Self::default() }
+    }
+
+    /// Whether this Cloud Map service has the name. A DNS name can be split at each of its dots, because both parts may
+    /// have some.
+    pub(super) fn is(&self, namespace: &str, service: &str) -> bool {
+        let same =
+            |(of, name): &(String, String)| of.eq_ignore_ascii_case(namespace) && name.eq_ignore_ascii_case(service);
+        match &self.given {
+            Some(given) => same(given) || self.found.iter().any(same),
+            None => joined(namespace, service) == self.dns || self.found.iter().any(same),
+        }
+    }
+
+    /// Whether a Cloud Map namespace may have the service.
+    pub(super) fn may_be_in(&self, namespace: &str) -> bool {
+        match &self.given {
+            Some((given, _)) => given.eq_ignore_ascii_case(namespace),
+            None => self.dns.ends_with(&format!(".{}", normal(namespace))),
+        }
+    }
+
+    pub(super) fn relation(&self, query: &str) -> Relation {
+        let query = normal(query);
+        let cut = |whole: &str, end: bool| {
+            let rest = if end { whole.strip_suffix(&*self.dns) } else { whole.strip_prefix(&*self.dns) };
+            rest.is_some_and(|rest| if end { rest.ends_with('.') } else { rest.starts_with('.') })
+        };
+        if query == self.dns {
+            Relation::Same
+        } else if cut(&query, false) {
+            Relation::Suffixed
+        } else if cut(&query, true) {
+            Relation::Below
+        } else {
+            Relation::Other
+        }
+    }
+
+    pub(super) fn add(&mut self, task: TaskAddress) {
+        self.tasks.entry(task.address.to_canonical()).or_default().extend(task.port);
+    }
+
+    /// Whether a flow to this port of an address goes to a task. If its port is not known, the side with the lower port is
+    /// the one that listens.
+    pub(super) fn listens(&self, address: IpAddr, port: u16, other_port: u16) -> bool {
+        self.tasks
+            .get(&address)
+            .is_some_and(|ports| if ports.is_empty() { port < other_port } else { ports.contains(&port) })
+    }
+}
+
+/// A DNS name as it is compared.
+pub(super) fn normal(name: &str) -> String {
+    name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+fn joined(namespace: &str, service: &str) -> String {
+    normal(&format!("{service}.{namespace}"))
+}
