@@ -19,7 +19,7 @@ pub struct UsersArgs {
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Read only the logs: neither a cluster nor AWS. Users then remain addresses, unless a log says who they are.
-    #[arg(long, conflicts_with_all = ["contexts", "kubeconfig"])]
+    #[arg(long, conflicts_with = "contexts")]
     pub offline: bool,
     /// Kubeconfig file. Without it: the pod's own service account, or $KUBECONFIG, or ~/.kube/config.
     #[arg(long, env = "CLOUDMAP_MCS_KUBECONFIG", value_name = "FILE")]
