@@ -32,8 +32,8 @@ const REGISTRY_PORT: u16 = 8700;
 const STREAM_PORTS: std::ops::Range<u16> = 7940..8000;
 
 impl Bench {
-    /// The clusters are the exporting one, the importing one, and as many as are needed in this process. In each but the importing
-    /// one an endpoint is replaced every second.
+    /// The clusters are the exporting one, the importing one, and as many as are needed in this process. In each but
+    /// the importing one an endpoint is replaced every second.
     pub(super) async fn clusters(&self, load: &mut Load, arrivals: &Arrivals) -> anyhow::Result<Vec<Figure>> {
         self.rest(load, arrivals).await?;
         let fleet = Fleet::new(Shape {

@@ -1,5 +1,5 @@
-//! The reference: EndpointSlices of one namespace are copied from the API server of one cluster to that of the other, by a watch and
-//! a write with the credentials of both. Designs with a broker or a mesh do this at best.
+//! The reference: EndpointSlices of one namespace are copied from the API server of one cluster to that of the other,
+//! by a watch and a write with the credentials of both. Designs with a broker or a mesh do this at best.
 
 use std::{collections::HashMap, pin::pin, time::Duration};
 

@@ -15,7 +15,8 @@ pub enum Stage {
     Idle,
     /// The time that one changed endpoint takes, and what it costs.
     Change,
-    /// The same change copied by a watch of one cluster and writes to the other, with no registry in between. Implies `change`.
+    /// The same change copied by a watch of one cluster and writes to the other, with no registry in between. Implies
+    /// `change`.
     Direct,
     /// The time from a changed endpoint to its instance.
     Instance,

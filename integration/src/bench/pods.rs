@@ -1,5 +1,5 @@
-//! The pods of the load: addresses, nodes and zones as in a real cluster, where neighbours in a list have nothing in common. They
-//! follow from the pod's number and a seed, so that a measurement can be repeated.
+//! The pods of the load: addresses, nodes and zones as in a real cluster, where neighbours in a list have nothing in
+//! common. They follow from the pod's number and a seed, so that a measurement can be repeated.
 
 use std::net::Ipv4Addr;
 

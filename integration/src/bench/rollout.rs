@@ -1,5 +1,5 @@
-//! All pods of 100 services are replaced, one after the other in each service, as Deployments with `maxUnavailable: 0` do it: the new
-//! pod is ready before the old one ends, and the old one answers while it ends.
+//! All pods of 100 services are replaced, one after the other in each service, as Deployments with `maxUnavailable: 0`
+//! do it: the new pod is ready before the old one ends, and the old one answers while it ends.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -44,8 +44,8 @@ struct Write {
     news: Option<Pod>,
 }
 
-/// What is written for the service `number` of `services`, whose pods are replaced by others. Services begin one after the other
-/// within the first step, so that the load is even.
+/// What is written for the service `number` of `services`, whose pods are replaced by others. Services begin one after
+/// the other within the first step, so that the load is even.
 fn plan(number: usize, services: usize, old: &[u32], new: &[u32]) -> Vec<Write> {
     let begin = STEP * number as u32 / services.max(1) as u32;
     let mut endpoints: Vec<Pod> = old.iter().copied().map(Pod::ready).collect();

@@ -1,8 +1,9 @@
-//! Many other clusters in this process: the real ledger of each, with its keys, its record and its sessions, without Kubernetes.
+//! Many other clusters in this process: the real ledger of each, with its keys, its record and its sessions, without
+//! Kubernetes.
 //!
-//! They are neighbours of the clusters that are measured, not of each other: each sees its own head and those of the measured
-//! clusters, and says no address, so that only the measured ones are dialled. Otherwise a hundred clusters that read a hundred
-//! clusters would be measured as well.
+//! They are neighbours of the clusters that are measured, not of each other: each sees its own head and those of the
+//! measured clusters, and says no address, so that only the measured ones are dialled. Otherwise a hundred clusters
+//! that read a hundred clusters would be measured as well.
 
 mod member;
 mod narrow;
