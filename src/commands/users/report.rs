@@ -281,7 +281,7 @@ fn plain_title(who: &Who) -> String {
         Who::Role { arn } => format!("role {}", short(arn)),
         Who::Principal { arn } => short(arn).to_owned(),
         Who::AwsService { name } => name.clone(),
-        Who::Ours { role } => format!("cloudmap-mcs {}", short(role)),
+        Who::Ours { role } => format!("a controller {}", short(role)),
         Who::ResolverEndpoint { id } => format!("endpoint {id}"),
         Who::Address { address } => address.to_string(),
     }
