@@ -88,16 +88,18 @@ struct Parameters {
 pub(super) fn read(bytes: &[u8], subject: &Subject) -> Result<Read, String> {
     // Parameters of other calls have other types.
     #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
     struct Call {
-        event_source: Option<String>,
-        event_name: Option<String>,
-        event_time: Option<String>,
+        #[serde(rename = "eventSource")]
+        source: Option<String>,
+        #[serde(rename = "eventName")]
+        name: Option<String>,
+        #[serde(rename = "eventTime")]
+        time: Option<String>,
     }
     let call: Call = serde_json::from_slice(bytes).map_err(|error| invalid(&error))?;
-    let at: Option<Timestamp> = call.event_time.and_then(|time| time.parse().ok());
+    let at: Option<Timestamp> = call.time.and_then(|time| time.parse().ok());
     let of = |said| Ok(Read { kind: Kind::CloudTrail, at, said });
-    let (Some(source), Some(name)) = (call.event_source, call.event_name) else {
+    let (Some(source), Some(name)) = (call.source, call.name) else {
         return Err("it has no eventSource or eventName".to_owned());
     };
     if source != SOURCE || !CALLS.contains(&&*name) {

@@ -106,13 +106,11 @@ impl<R: BufRead> Frames<R> {
                 }
                 b'[' if self.list.is_none() => {
                     self.input.consume(1);
-                    match self.peek()? {
-                        Some(b'{' | b']' | b'\n' | b'\r' | b' ') => self.list = Some((0, false)),
-                        _ => {
-                            self.bytes.push(b'[');
-                            return Ok(Some((place, self.rest_of_line()?)));
-                        }
-                    }
+                    let Some(b'{' | b']' | b'\n' | b'\r' | b' ') = self.peek()? else {
+                        self.bytes.push(b'[');
+                        return Ok(Some((place, self.rest_of_line()?)));
+                    };
+                    self.list = Some((0, false));
                 }
                 _ => {
                     self.list = None;

@@ -160,8 +160,12 @@ impl Seen {
         user.seen_by.insert(how);
         user.span.add(first, last);
         user.certain |= certain;
-        address.into_iter().for_each(|address| user.addresses.add(address));
-        alias.into_iter().for_each(|alias| user.aliases.add(alias));
+        if let Some(address) = address {
+            user.addresses.add(address);
+        }
+        if let Some(alias) = alias {
+            user.aliases.add(alias);
+        }
         user.later = user.later.take().or(later);
     }
 }

@@ -68,7 +68,7 @@ impl Report<'_> {
         text += &logs.to_string();
         text += "\n";
         for note in self.notes() {
-            text += &format!("- {note}\n");
+            text.extend(["- ", note.as_str(), "\n"]);
         }
         text
     }

@@ -12,8 +12,10 @@ use super::{
 
 #[derive(Debug, Deserialize)]
 struct Query {
-    query_name: String,
-    query_timestamp: Option<String>,
+    #[serde(rename = "query_name")]
+    name: String,
+    #[serde(rename = "query_timestamp")]
+    timestamp: Option<String>,
     srcaddr: Option<String>,
     #[serde(default)]
     srcids: Sources,
@@ -43,16 +45,16 @@ struct Answer {
 /// Why it is none.
 pub(super) fn read(bytes: &[u8], subject: &Subject) -> Result<Read, String> {
     let query: Query = serde_json::from_slice(bytes).map_err(|error| invalid(&error))?;
-    let at = query.query_timestamp.and_then(|time| time.parse().ok());
+    let at = query.timestamp.and_then(|time| time.parse().ok());
     let leads_to_it = |answer: &Answer| {
         answer.record_type.as_deref() == Some("CNAME")
             && answer.data.as_deref().is_some_and(|data| subject.relation(data) == Relation::Same)
     };
-    let alias = match subject.relation(&query.query_name) {
+    let alias = match subject.relation(&query.name) {
         Relation::Same => None,
-        _ if query.answers.iter().any(leads_to_it) => Some(normal(&query.query_name)),
-        Relation::Suffixed => return Ok(of(at, Said::Suffixed(normal(&query.query_name)))),
-        Relation::Below => return Ok(of(at, Said::Below(normal(&query.query_name)))),
+        _ if query.answers.iter().any(leads_to_it) => Some(normal(&query.name)),
+        Relation::Suffixed => return Ok(of(at, Said::Suffixed(normal(&query.name)))),
+        Relation::Below => return Ok(of(at, Said::Below(normal(&query.name)))),
         Relation::Other => return Ok(of(at, Said::Other)),
     };
     let address = query.srcaddr.and_then(|address| address.parse::<IpAddr>().ok());

@@ -68,17 +68,12 @@ fn gzip_is_unpacked_in_all_its_parts_and_what_was_cut_off_is_said() {
     let read = |bytes: &[u8]| read_with(&orders(), &Holders::default(), None, &[("a.gz", bytes)]);
     assert_eq!(read(&packed), read(COREDNS.as_bytes()));
     // Random bytes, so that a half of the archive holds about a half of the lines.
-    let lines: String = (0..4000_u32)
-        .map(|n| {
-            let hash = n.wrapping_mul(2_654_435_761);
-            format!(
-                "[INFO] 192.0.2.{}:{} - {hash} \"A IN orders.internal. udp 33 false 512\" NOERROR qr 64 0.1s\n",
-                n % 200,
-                1 + hash % 60_000
-            )
-        })
-        .collect();
-    let packed = pack(&lines);
+    let lines = (0..4000_u32).map(|n| {
+        let (hash, host) = (n.wrapping_mul(2_654_435_761), n % 200);
+        let port = 1 + hash % 60_000;
+        format!("[INFO] 192.0.2.{host}:{port} - {hash} \"A IN orders.internal. udp 33 false 512\" NOERROR qr 64 0.1s")
+    });
+    let packed = pack(&lines.collect::<Vec<_>>().join("\n"));
     let half = read(&packed[..packed.len() / 2]);
     assert!(!half.users.is_empty());
     assert_eq!(half.broken.unread_files, 1, "{:?}", half.broken);

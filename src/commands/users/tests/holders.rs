@@ -18,7 +18,7 @@ fn named(held: &Held<'_>) -> String {
 #[test]
 fn an_address_belongs_to_who_held_it_then() {
     let mut holders = Holders::default();
-    let mut done = pod("done", &["192.0.2.30"], "2026-11-23T06:00:00Z", json!({}));
+    let mut done = pod("done", &["192.0.2.30"], "2026-11-23T06:00:00Z", &json!({}));
     let status = done.status.as_mut().unwrap();
     status.phase = Some("Succeeded".to_owned());
     status.container_statuses = serde_json::from_value(json!([{
@@ -27,7 +27,7 @@ fn an_address_belongs_to_who_held_it_then() {
     }]))
     .unwrap();
     holders.add_pod(None, &done);
-    holders.add_pod(None, &pod("now", &["192.0.2.30", "2001:db8::30"], "2026-11-23T08:00:00Z", json!({})));
+    holders.add_pod(None, &pod("now", &["192.0.2.30", "2001:db8::30"], "2026-11-23T08:00:00Z", &json!({})));
     holders.add_instance(
         "internal",
         "orders",
@@ -57,7 +57,7 @@ fn an_address_belongs_to_who_held_it_then() {
 #[test]
 fn pods_in_the_network_of_a_node_are_the_node_and_dns_pods_are_dns() {
     let mut holders = Holders::default();
-    let mut host = pod("host", &["192.0.2.1"], "2026-11-23T06:00:00Z", json!({}));
+    let mut host = pod("host", &["192.0.2.1"], "2026-11-23T06:00:00Z", &json!({}));
     host.spec.as_mut().unwrap().host_network = Some(true);
     holders.add_pod(None, &host);
     let node = json!({
@@ -65,7 +65,7 @@ fn pods_in_the_network_of_a_node_are_the_node_and_dns_pods_are_dns() {
         "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": "node-1"}]},
     });
     holders.add_node(None, &serde_json::from_value(node).unwrap());
-    holders.add_pod(None, &pod("coredns-1", &["192.0.2.53"], "2026-11-23T06:00:00Z", json!({"k8s-app": "kube-dns"})));
+    holders.add_pod(None, &pod("coredns-1", &["192.0.2.53"], "2026-11-23T06:00:00Z", &json!({"k8s-app": "kube-dns"})));
     let then = Some(at("2026-11-23T08:00:00Z"));
     assert_eq!(named(&holders.at("192.0.2.1".parse().unwrap(), then)), "node-1");
     assert_eq!(named(&holders.at("192.0.2.53".parse().unwrap(), then)), "CoreDNS");
@@ -79,7 +79,7 @@ fn a_pod_says_its_workload() {
         (json!({}), "ReplicaSet", "web-7d9c5b8f4", "ReplicaSet web-7d9c5b8f4"),
         (json!({"pod-template-hash": "x"}), "StatefulSet", "db", "StatefulSet db"),
     ] {
-        let mut pod = pod("a", &["192.0.2.30"], "2026-11-23T06:00:00Z", labels);
+        let mut pod = pod("a", &["192.0.2.30"], "2026-11-23T06:00:00Z", &labels);
         let owners = pod.metadata.owner_references.as_mut().unwrap();
         (owners[0].kind, owners[0].name) = (kind.to_owned(), owner.to_owned());
         let mut holders = Holders::default();

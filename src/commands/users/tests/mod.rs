@@ -68,7 +68,7 @@ fn address(address: &str) -> Value {
     json!({"kind": "address", "address": address})
 }
 
-fn pod(name: &str, addresses: &[&str], started: &str, labels: Value) -> k8s_openapi::api::core::v1::Pod {
+fn pod(name: &str, addresses: &[&str], started: &str, labels: &Value) -> k8s_openapi::api::core::v1::Pod {
     let ips: Vec<_> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
     serde_json::from_value(json!({
         "metadata": {

@@ -12,9 +12,9 @@ fn world() -> Holders {
     let mut holders = Holders::default();
     let hash = || json!({"pod-template-hash": "7d9c5b8f4"});
     let addresses = ["192.0.2.30", "2001:db8::30"];
-    holders.add_pod(None, &pod("checkout-7d9c5b8f4-x2x7k", &addresses, "2026-11-22T06:00:00Z", hash()));
-    holders.add_pod(None, &pod("checkout-7d9c5b8f4-late1", &["192.0.2.31"], "2026-11-23T12:00:00Z", hash()));
-    holders.add_pod(None, &pod("coredns-1", &["192.0.2.53"], "2026-11-01T06:00:00Z", json!({"k8s-app": "kube-dns"})));
+    holders.add_pod(None, &pod("checkout-7d9c5b8f4-x2x7k", &addresses, "2026-11-22T06:00:00Z", &hash()));
+    holders.add_pod(None, &pod("checkout-7d9c5b8f4-late1", &["192.0.2.31"], "2026-11-23T12:00:00Z", &hash()));
+    holders.add_pod(None, &pod("coredns-1", &["192.0.2.53"], "2026-11-01T06:00:00Z", &json!({"k8s-app": "kube-dns"})));
     let attributes =
         [("AWS_INSTANCE_IPV4", "192.0.2.90"), ("ECS_CLUSTER_NAME", "prod"), ("ECS_SERVICE_NAME", "billing")];
     holders.add_instance("internal", "billing", &instance("4f1c0d2b9e7a4c36", &attributes));

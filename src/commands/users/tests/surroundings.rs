@@ -11,8 +11,8 @@ use crate::{
 async fn pods_and_nodes_are_listed_page_by_page_and_a_refusal_is_said() {
     let api = FakeApi::default();
     let list = |pod: Value, token: &str| json!({"kind": "List", "apiVersion": "v1", "metadata": {"continue": token}, "items": [pod]});
-    api.prepare(200, list(json!(pod("a", &["192.0.2.30"], "2026-11-23T06:00:00Z", json!({}))), "next"));
-    api.prepare(200, list(json!(pod("b", &["192.0.2.31"], "2026-11-23T06:00:00Z", json!({}))), ""));
+    api.prepare(200, list(json!(pod("a", &["192.0.2.30"], "2026-11-23T06:00:00Z", &json!({}))), "next"));
+    api.prepare(200, list(json!(pod("b", &["192.0.2.31"], "2026-11-23T06:00:00Z", &json!({}))), ""));
     api.refuse(403, "Forbidden", "you may not list nodes");
     let mut seen = Surroundings::default();
     observe::cluster(&api.client(), Some("prod"), &mut seen).await;
