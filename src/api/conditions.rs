@@ -280,7 +280,7 @@ condition! {
         "Also if the Service is no longer registered. The gate opens 10 s after the pod began to wait for it alone.";
     Refused => True, "Refused", Some(EventReason::Refused),
         "the pod cannot be registered; the message says why", "Follow the message, and see the Service or ServiceExport",
-        "The gate opens at once, because waiting would not help.";
+        "The gate opens 10 s after the pod began to wait for it alone, because more waiting would not help.";
     TimedOut => True, "TimedOut", Some(EventReason::TimedOut),
         "the pod waited for `--gate-timeout`, and Cloud Map does not show it yet; the message says what it waited for",
         "Look at the condition `Registered` of the ServiceExport, or at the Events of the annotated Service",

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::{api::conditions::GateReason, model::Target};
 
-/// How long a pod waits for a Service that is registered. Its EndpointSlice may not list it yet, and whoever applies a
-/// folder of manifests may create the ServiceExport last.
+/// How long a pod waits at least if nothing is on its way. Its EndpointSlices, one for each IP family, may not all list it yet,
+/// so that it lacks a record of its Cloud Map service; and whoever applies a folder of manifests may create the ServiceExport
+/// last.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// What became of a pod's instances in one target, or of one Service of it that has no target (yet).
@@ -50,7 +51,8 @@ pub enum Verdict {
 /// - As long as anything is on its way, the pod waits, but not longer than the timeout.
 /// - Otherwise it opens: nothing is to be waited for. Where the pod is in several targets, what is refused or left out in
 ///   one does not matter as long as another shows it.
-/// - If the pod has no target, and nobody said that it should have none, it waits for a short time, because its Service may not be known yet.
+/// - If it is refused, or has no target though nobody said that it should have none, it waits for a short time, because not
+///   everything may be known yet.
 pub fn plan(observed: &Observed<'_>) -> Verdict {
     let Observed { progress, waited, known_for, timeout } = *observed;
     let (mut shown, mut held_back, mut refused, mut declined) = (Vec::new(), Vec::new(), Vec::new(), false);
@@ -74,7 +76,8 @@ pub fn plan(observed: &Observed<'_>) -> Verdict {
         let text = format!("Other pods reach the share of the traffic that is requested: {}.", held_back.join(", "));
         Verdict::Open(GateReason::HeldBack, text)
     } else if !refused.is_empty() {
-        Verdict::Open(GateReason::Refused, format!("It cannot be registered: {}", refused.join(" ")))
+        let text = format!("It cannot be registered: {}", refused.join(" "));
+        if known_for < GRACE.min(timeout) { Verdict::Wait(text) } else { Verdict::Open(GateReason::Refused, text) }
     } else if !declined && known_for < GRACE.min(timeout) {
         Verdict::Wait("no Service that lists the pod is registered in Cloud Map yet".to_owned())
     } else {
@@ -133,8 +136,10 @@ mod tests {
             (&[held_back(), waits()], 0, 0, None),
             (&[held_back(), shown()], 0, 0, Some(Registered)),
             (&[held_back(), refused()], 0, 0, Some(HeldBack)),
-            (&[refused()], 0, 0, Some(Refused)),
-            (&[refused(), waits()], 0, 0, None),
+            // Its EndpointSlices come one by one.
+            (&[refused()], 9, 9, None),
+            (&[refused()], 10, 10, Some(Refused)),
+            (&[refused(), waits()], 10, 10, None),
             (&[refused(), shown()], 0, 0, Some(Registered)),
             (&[], 9, 9, None),
             // A new leader may not know the Service yet, however long the pod has waited.
@@ -155,7 +160,7 @@ mod tests {
         assert_eq!(text, "Opened after 5m, the --gate-timeout, still waiting: AWS throttles.");
         assert!(judge(&[shown()], 1, 1).unwrap().1.contains("shop/web"));
         assert!(judge(&[held_back()], 1, 1).unwrap().1.contains("shop/api"));
-        assert!(judge(&[refused()], 1, 1).unwrap().1.contains("The service is foreign."));
+        assert!(judge(&[refused()], 10, 10).unwrap().1.contains("The service is foreign."));
     }
 
     proptest! {
