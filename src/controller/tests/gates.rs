@@ -222,7 +222,7 @@ async fn a_cloud_map_that_is_away_blocks_nobody_for_longer_than_the_timeout() {
     until("it is registered later", || world.instances("web").len() == 2).await;
 }
 
-/// Where nothing will be registered, the roll-out goes on at once, and the pod says why.
+/// Where nothing will be registered, the roll-out goes on after seconds, and the pod says why.
 #[tokio::test(start_paused = true)]
 async fn who_will_not_be_registered_does_not_wait_for_the_timeout() {
     let world = World::new();
