@@ -3,7 +3,10 @@
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::parsed;
-use crate::{iam::Mode, model::ClusterSetId};
+use crate::{
+    iam::Mode,
+    model::{ClusterId, ClusterSetId},
+};
 
 /// Flags of `iam`. Those of the policies do not go with the subcommand.
 #[derive(Debug, Args)]
@@ -39,6 +42,9 @@ pub struct PolicyArgs {
     /// Id of the ClusterSet.
     #[arg(long, value_name = "ID", value_parser = parsed::<ClusterSetId>)]
     pub clusterset: Option<ClusterSetId>,
+    /// If one cluster alone has the role: its id. The role may then not write what the ledger keeps of other clusters.
+    #[arg(long, value_name = "ID", value_parser = parsed::<ClusterId>)]
+    pub cluster_id: Option<ClusterId>,
     /// For `annotated`: `kubectl get namespace kube-system -o jsonpath='{.metadata.uid}'`.
     #[arg(long, value_name = "UID", value_parser = word)]
     pub cluster_uid: Option<String>,

@@ -13,7 +13,8 @@ use crate::{
         UpdateInstanceCustomHealthStatus, UpdateService,
     },
     instances::ownership::OWNER_TAG,
-    ledger::{self, CLUSTERSET_TAG},
+    ledger::{self, CLUSTER_TAG, CLUSTERSET_TAG},
+    model::ClusterId,
 };
 
 /// What runs with a role. The statements of several add up.
@@ -106,19 +107,17 @@ fn of(mode: Mode, facts: &Facts) -> Result<Vec<Statement>, Needed> {
     let look = |sid| Statement::calls(sid, LOOK);
     Ok(match mode {
         Mode::Ledger => {
-            let id = clusterset()?.as_str();
+            let (id, cluster) = (clusterset()?.as_str(), facts.cluster.as_ref().map(ClusterId::as_str));
             vec![
                 look("Look"),
-                Statement::calls("CreateTheLedger", &[CreateHttpNamespace, CreateService, TagResource]).when(
-                    "StringEquals",
-                    &requested(CLUSTERSET_TAG),
-                    [id],
-                ),
-                Statement::calls("WriteTheLedger", &[RegisterInstance, DeregisterInstance]).on([&services]).when(
-                    "StringEquals",
-                    &tagged(CLUSTERSET_TAG),
-                    [id],
-                ),
+                Statement::calls("CreateTheLedger", &[CreateHttpNamespace, CreateService, TagResource])
+                    .when("StringEquals", &requested(CLUSTERSET_TAG), [id])
+                    .only_with_tag(&requested(CLUSTER_TAG), cluster),
+                // The service of all heads has no tag of a cluster.
+                Statement::calls("WriteTheLedger", &[RegisterInstance, DeregisterInstance])
+                    .on([&services])
+                    .when("StringEquals", &tagged(CLUSTERSET_TAG), [id])
+                    .only_with_tag(&tagged(CLUSTER_TAG), cluster),
                 // AWS may append a hash to the name by which a namespace is discovered.
                 Statement::calls("ReadTheLedger", &[DiscoverInstances]).when(
                     "StringLike",

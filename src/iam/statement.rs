@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Serialize, Serializer};
 
-use crate::{cloudmap::Operation, model::ClusterSetId};
+use crate::{
+    cloudmap::Operation,
+    model::{ClusterId, ClusterSetId},
+};
 
 /// Where the registry is, and what is in it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -15,6 +18,8 @@ pub struct Facts {
     pub account: String,
     /// Id of the ClusterSet.
     pub clusterset: Option<ClusterSetId>,
+    /// Id of the only cluster that has the role; `None` if several have it.
+    pub cluster: Option<ClusterId>,
     /// UID of the namespace kube-system of a cluster that is in no ClusterSet.
     pub cluster_uid: Option<String>,
     /// Names of Cloud Map namespaces that are read.
@@ -131,6 +136,14 @@ impl Statement {
     /// Whom it trusts.
     pub fn by(self, kind: &str, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { principal: [(kind.to_owned(), texts(names))].into(), resource: Values::default(), ..self }
+    }
+
+    /// Lets it write only what is tagged with this value or has no such tag, in addition to the conditions that it has.
+    pub(super) fn only_with_tag(self, key: &str, value: Option<&str>) -> Self {
+        match value {
+            Some(value) => self.when("StringEqualsIfExists", key, [value]),
+            None => self,
+        }
     }
 
     /// Limits it by a condition, in addition to those that it has.

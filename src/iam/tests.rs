@@ -12,6 +12,7 @@ fn facts() -> Facts {
         region: "us-gov-northwest-1".to_owned(),
         account: "111122223333".to_owned(),
         clusterset: Some("x".repeat(63).parse().unwrap()),
+        cluster: Some("y".repeat(63).parse().unwrap()),
         cluster_uid: Some("0b7a6c3e-0000-4000-8000-000000000000".to_owned()),
         namespaces: some("namespace-", 5),
         namespace_ids: some("ns-", 5),
@@ -67,6 +68,20 @@ fn a_statement_that_fits_nowhere_is_named() {
     let services = (0..200).map(|n| format!("srv-{n:016}")).collect();
     let many = Facts { services, ..facts() };
     assert_eq!(Policy::fitting(statements(&[Mode::Joining], &many).unwrap()), Err("JoinServices".to_owned()));
+}
+
+#[test]
+fn a_role_of_one_cluster_may_write_its_own_part_of_the_ledger_and_the_heads_of_all() {
+    let condition = |cluster: Option<&str>, sid: &str| {
+        let facts = Facts { cluster: cluster.map(|id| id.parse().unwrap()), ..facts() };
+        let all = statements(&[Mode::Ledger], &facts).unwrap();
+        let statement = all.into_iter().find(|statement| statement.sid == sid).unwrap();
+        serde_json::to_value(statement.condition).unwrap().get("StringEqualsIfExists").cloned()
+    };
+    let [request, resource] = ["Request", "Resource"].map(|of| format!("aws:{of}Tag/cloudmap-mcs/cluster"));
+    assert_eq!(condition(Some("blue"), "CreateTheLedger"), Some(serde_json::json!({request: "blue"})));
+    assert_eq!(condition(Some("blue"), "WriteTheLedger"), Some(serde_json::json!({resource: "blue"})));
+    assert_eq!(condition(None, "WriteTheLedger"), None);
 }
 
 #[test]

@@ -84,6 +84,14 @@ const NAMESPACE_PREFIX: &str = "clusterset-";
 /// Tag of everything that a ledger creates. Its value is the id of the ClusterSet.
 pub const CLUSTERSET_TAG: &str = "cloudmap-mcs/clusterset";
 
+/// Tag of the services that belong to one cluster ([`service_name`]): the cluster's id.
+pub const CLUSTER_TAG: &str = "cloudmap-mcs/cluster";
+
+/// The cluster to which a service of the ledger belongs, by its name; `None` for the service of all heads.
+pub fn cluster_of(service: &str) -> Option<&str> {
+    service.strip_prefix("exports-")?.split_once('.').map(|(_, cluster)| cluster)
+}
+
 /// The Cloud Map namespace of a ClusterSet's ledger.
 pub fn namespace_name(clusterset: &str) -> String {
     format!("{NAMESPACE_PREFIX}{clusterset}")
@@ -106,6 +114,13 @@ const OWNER: &str = "cloudmap-mcs";
 fn tags(clusterset: &ClusterSetId) -> BTreeMap<String, String> {
     let pairs = [("managed-by", OWNER), (CLUSTERSET_TAG, clusterset.as_str())];
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// Tags of a service of the ledger. One that belongs to a cluster says so, for IAM policies.
+fn service_tags(clusterset: &ClusterSetId, service: &str) -> BTreeMap<String, String> {
+    let mut tags = tags(clusterset);
+    tags.extend(cluster_of(service).map(|cluster| (CLUSTER_TAG.to_owned(), cluster.to_owned())));
+    tags
 }
 
 /// Whether the tags of a Cloud Map namespace prove that it was created for the ledger of this ClusterSet.

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{
     Map,
     call::{Call, Failure, Outbox, Outcome},
+    cluster_of,
     driver::Registry,
     fetch::{Fetch, Progress, UNEXPECTED},
     hash::Summary,
@@ -189,7 +190,7 @@ async fn belongings_in(
 ) -> Result<Vec<Belonging>, Failure> {
     let mut belongings = Vec::new();
     for service in registry.list_services().await? {
-        let owner = service.name.strip_prefix("exports-").and_then(|rest| rest.split_once('.')).map(|(_, id)| id);
+        let owner = cluster_of(&service.name);
         let heads = &*service.name == super::CLUSTERS;
         if cluster.is_some_and(|cluster| owner != Some(cluster.as_str()) && !heads) {
             continue;

@@ -17,7 +17,7 @@ use crate::{
     },
     instances::ownership::OWNER_TAG,
     ledger::{
-        self, CLUSTERSET_TAG,
+        self, CLUSTERSET_TAG, cluster_of,
         show::{self, ClusterView},
     },
     model::{ClusterSetId, Target},
@@ -201,11 +201,12 @@ async fn tagged(
     views: &[ClusterView],
 ) -> BTreeMap<String, Arc<str>> {
     let mut tagged = BTreeMap::new();
-    let first = async |id: &str| cloudmap.list_services(id).await.ok()?.into_iter().next();
-    if let Some(service) = match ledger {
-        Some(id) => first(id).await,
-        None => None,
-    } {
+    let in_ledger = match ledger {
+        Some(id) => cloudmap.list_services(id).await.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    // That of all heads, if it is there: a role may have no access to services of other clusters.
+    if let Some(service) = in_ledger.into_iter().min_by_key(|service| cluster_of(&service.name).is_some()) {
         tagged.insert(CLUSTERSET_TAG.to_owned(), service.id);
     }
     let targets: BTreeSet<_> = views.iter().flat_map(|view| view.catalog.registrations.keys()).collect();

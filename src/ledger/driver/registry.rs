@@ -26,7 +26,7 @@ use crate::{
         head::{Head, MAX_SHARDS},
         namespace_name,
         page::StoredPage,
-        service_name, tags,
+        service_name, service_tags, tags,
         trust::{self, Announced, COPY_INSTANCE, KEY_INSTANCE, Keys, Scope},
         writer::Heads,
     },
@@ -192,7 +192,7 @@ impl Registry {
             description: None,
             dns: None,
             custom_health_check: false,
-            tags: tags(&self.clusterset),
+            tags: service_tags(&self.clusterset, &name),
         };
         let created = match self.cloudmap.create_service(&new).await {
             Ok(created) => created,

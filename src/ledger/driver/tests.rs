@@ -266,6 +266,21 @@ async fn a_restart_creates_nothing_that_is_there() {
     assert_eq!(registry.count(Operation::TagResource), 0);
 }
 
+/// By this tag a policy can keep the clusters' roles out of each other's services.
+#[tokio::test(start_paused = true)]
+async fn services_of_one_cluster_have_its_id_as_a_tag() {
+    let cloudmap = Fake::new();
+    let blue = start(&cloudmap, "blue", "uid-blue");
+    publish(&blue, &state(1)).await;
+    let registry = cloudmap.registry();
+    let tags: BTreeMap<_, _> = registry
+        .services
+        .values()
+        .map(|service| (&*service.name, registry.tags[&service.arn].get("cloudmap-mcs/cluster").map(|id| &**id)))
+        .collect();
+    assert_eq!(tags, BTreeMap::from([("clusters", None), ("exports-0.blue", Some("blue"))]));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_ledger_that_is_not_made_yet_is_no_error() {
     let cloudmap = Fake::new();
