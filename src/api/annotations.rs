@@ -132,6 +132,10 @@ table! {
     /// On the Lease: who would lead instead.
     ANNOTATION_BID = "cloudmap-mcs/bid" on "Lease":
         "name of a replica"; ""; "the replica with fresh caches that answers";
+    /// On the Lease: the clusters with whose leaders the leader is connected.
+    ANNOTATION_STREAMS = "cloudmap-mcs/streams" on "Lease":
+        "cluster ids, separated by spaces"; ""; "the clusters with whose leaders the leader is connected by \
+        [stream](../stream.md), as of the last renewal. Without the annotation, leaders do not talk to each other";
     /// On ServiceImports and derived Services that this project created. The label is in this project's domain, because a
     /// ServiceImport also has the labels that users export, and `app.kubernetes.io/managed-by` may be one of them.
     LABEL_MANAGED_BY = "cloudmap-mcs/managed-by" on "ServiceImport", "Service":

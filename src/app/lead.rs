@@ -87,6 +87,7 @@ impl Leader {
                 part = self.term(known, &credentials) => return part,
             }
             self.figures.clear();
+            self.leadership.set_streams(None);
         }
     }
 
@@ -126,6 +127,7 @@ impl Leader {
                 tokio::select! {
                     biased;
                     part = self.control(identity, Records::Ledger(ledger), membership) => part,
+                    () = self.say_streams(status.clone()) => "the ledger",
                     () = self.tell(status) => "the ledger",
                 }
             }
@@ -143,6 +145,16 @@ impl Leader {
                     instances::Owner { clusterset: None, cluster: placeholder, cluster_uid: self.uid.clone() };
                 let refused = membership.unwrap_or(Membership::Refused(String::new()));
                 self.control(identity, Records::Nowhere, refused).await
+            }
+        }
+    }
+
+    /// Lets the renewals of the Lease say with whose leaders this one is connected.
+    async fn say_streams(&self, mut status: watch::Receiver<Arc<driver::Status>>) {
+        loop {
+            self.leadership.set_streams(streams(&status.borrow_and_update()));
+            if status.changed().await.is_err() {
+                return;
             }
         }
     }
@@ -252,6 +264,11 @@ async fn ended<T>(channel: Option<watch::Receiver<T>>) {
     }
 }
 
+/// The clusters that are connected, for the Lease; `None` where leaders do not talk to each other.
+fn streams(status: &driver::Status) -> Option<String> {
+    status.connected.as_ref().map(|clusters| clusters.iter().map(|id| &**id).collect::<Vec<_>>().join(" "))
+}
+
 /// What is to be said of other clusters, if it lasts.
 fn news(status: &driver::Status, stream_port: u16) -> BTreeMap<(EventReason, Arc<str>), String> {
     let unreachable = status.unreachable.iter().map(|(cluster, why)| {
@@ -288,6 +305,14 @@ mod tests {
         assert!(news[&(EventReason::StreamUnreachable, "b".into())].contains("(10.2.2.9:7946 timed out)"), "{news:?}");
         assert!(news[&(EventReason::HeadIgnored, "c".into())].contains("stays: it has no signature."), "{news:?}");
         assert_eq!(news.len(), 2);
+    }
+
+    #[test]
+    fn the_lease_lists_connected_clusters_only_where_leaders_talk() {
+        let of = |connected| streams(&driver::Status { connected, ..driver::Status::default() });
+        assert_eq!(of(None), None);
+        assert_eq!(of(Some(BTreeSet::new())), Some(String::new()));
+        assert_eq!(of(Some(["b".into(), "a".into()].into())), Some("a b".to_owned()));
     }
 
     #[tokio::test]

@@ -91,6 +91,8 @@ pub struct Record {
     pub yields: Option<String>,
     /// A replica with better caches.
     pub bid: Option<String>,
+    /// The clusters with whose leaders the leader is connected, for people; `None` where leaders do not talk to each other.
+    pub streams: Option<String>,
 }
 
 /// Where the Lease is stored. Reads are fresh, writes compare and swap.
@@ -111,6 +113,8 @@ pub trait LeaseStore: Send + Sync + 'static {
 #[derive(Clone)]
 pub struct Leadership {
     claim: Arc<watch::Sender<Claim>>,
+    /// What the renewals say of connections with other leaders.
+    streams: Arc<watch::Sender<Option<String>>>,
     confirm: Option<Arc<Confirm>>,
 }
 
@@ -136,12 +140,17 @@ impl std::fmt::Debug for Leadership {
 impl Leadership {
     /// A leadership that is set by hand: for tests, simulations, and commands without an election.
     pub fn manual(until: Option<Instant>) -> Self {
-        Self { claim: Arc::new(watch::Sender::new(Claim { term: 0, until })), confirm: None }
+        Self { claim: Arc::new(watch::Sender::new(Claim { term: 0, until })), streams: Arc::default(), confirm: None }
     }
 
     /// Sets a [`Self::manual`] leadership; `None` ends the term.
     pub fn set(&self, until: Option<Instant>) {
         self.claim.send_modify(|claim| claim.until = until);
+    }
+
+    /// Sets what the next renewals say in [`Record::streams`]. Nothing is written for it alone.
+    pub fn set_streams(&self, streams: Option<String>) {
+        self.streams.send_replace(streams);
     }
 
     /// Until when this replica may write; `None` if it may not write now. Call this immediately before each write.
@@ -218,7 +227,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
     pub fn new(store: S, identity: String, timing: Timing, trouble: Trouble, metrics: Metrics) -> (Self, Leadership) {
         let confirm = Confirm { store: Box::new(store.clone()), identity: identity.clone() };
         let claim = Arc::new(watch::Sender::new(Claim::default()));
-        let leadership = Leadership { claim, confirm: Some(Arc::new(confirm)) };
+        let leadership = Leadership { claim, streams: Arc::default(), confirm: Some(Arc::new(confirm)) };
         let elector = Self {
             store,
             identity,
@@ -352,11 +361,13 @@ impl<S: LeaseStore + Clone> Elector<S> {
             acquired: env::timestamp(),
             yields: None,
             bid: None,
+            streams: None,
         }
     }
 
     async fn claim(&mut self, record: Record, version: Option<String>) -> Result<(), Error> {
-        let record = Record { yields: (self.trouble)(), bid: None, ..record };
+        let streams = self.leadership.streams.borrow().clone();
+        let record = Record { yields: (self.trouble)(), bid: None, streams, ..record };
         // The time counts from before the call: others see the write later than this.
         let begun = Instant::now();
         let version = call(self.store.write(&record, version.as_deref())).await?;
@@ -393,6 +404,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
             warn!(identity = self.identity, why, "this replica no longer leads");
         }
         self.leadership.set(None);
+        self.leadership.set_streams(None);
         self.tell();
     }
 
@@ -423,7 +435,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
 
 impl Record {
     fn released(&self) -> Self {
-        Self { holder: None, yields: None, bid: None, ..self.clone() }
+        Self { holder: None, yields: None, bid: None, streams: None, ..self.clone() }
     }
 }
 

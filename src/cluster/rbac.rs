@@ -165,6 +165,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
         acquired: k8s_openapi::jiff::Timestamp::UNIX_EPOCH,
         yields: None,
         bid: None,
+        streams: None,
     };
     store.write(&record, None).await.unwrap();
     store.write(&record, Some("1")).await.unwrap();

@@ -12,7 +12,7 @@ use kube::{Api, Client, api::PostParams};
 
 use super::{Error, LEASE, LeaseStore, Record, Timing};
 use crate::{
-    api::names::{ANNOTATION_BID, ANNOTATION_YIELDS},
+    api::names::{ANNOTATION_BID, ANNOTATION_STREAMS, ANNOTATION_YIELDS},
     env,
 };
 
@@ -46,13 +46,15 @@ impl LeaseStore for KubernetesLease {
                 acquired: spec.acquire_time.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
                 yields: annotations.remove(ANNOTATION_YIELDS),
                 bid: annotations.remove(ANNOTATION_BID),
+                streams: annotations.remove(ANNOTATION_STREAMS),
             };
             (record, lease.metadata.resource_version.unwrap_or_default())
         }))
     }
 
     async fn write(&self, record: &Record, version: Option<&str>) -> Result<String, Error> {
-        let annotations = [(ANNOTATION_YIELDS, &record.yields), (ANNOTATION_BID, &record.bid)];
+        let annotations =
+            [(ANNOTATION_YIELDS, &record.yields), (ANNOTATION_BID, &record.bid), (ANNOTATION_STREAMS, &record.streams)];
         let annotations: BTreeMap<_, _> =
             annotations.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))).collect();
         let lease = Lease {

@@ -131,6 +131,19 @@ async fn one_of_two_leads_and_keeps_leading() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn renewals_say_with_whom_the_leader_is_connected_until_it_no_longer_leads() {
+    let shared = Shared::default();
+    let streams = || shared.lease.lock().unwrap().as_ref().and_then(|(record, _)| record.streams.clone());
+    let first = Replica::start(&shared, "a");
+    first.leadership.acquired().await;
+    first.leadership.set_streams(Some("two".to_owned()));
+    seconds(4).await;
+    assert_eq!(streams().as_deref(), Some("two"));
+    first.stop().await;
+    assert_eq!(streams(), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_released_lease_is_taken_by_the_next_replica_that_looks() {
     let shared = Shared::default();
     let first = Replica::start(&shared, "a");
@@ -496,6 +509,7 @@ async fn a_record_survives_the_round_trip_through_the_lease_object() {
         acquired: Timestamp::from_second(7).unwrap(),
         yields: Some("a frozen cache".to_owned()),
         bid: Some("b".to_owned()),
+        streams: Some("two three".to_owned()),
     };
     for record in [record.clone(), record.released()] {
         store.write(&record, Some("5")).await.unwrap();

@@ -20,6 +20,8 @@ function el(name, attributes, ...children) {
 
 const CLASS = { "ok": "ok", "WRONG": "wrong", "not seen": "unseen", "-": "none" };
 const MARK = { "ok": "✓", "WRONG": "✗", "not seen": "?", "-": "–" };
+// Whether the leaders are connected; null for this cluster, and where nobody says it.
+const STREAM = { "true": "connected", "false": "not connected", "null": "–" };
 const WORD = { "ok": "ok", "WRONG": "wrong", "not seen": "not seen", "-": "none" };
 
 const state = (of) => el("span", { class: `state ${CLASS[of]}` }, `${MARK[of]} ${WORD[of]}`);
@@ -51,7 +53,7 @@ function showAll() {
   fill("clusters", clusters.map((cluster) => {
     const finding = report.findings.find((one) => one.about === `cluster ${cluster.id}`) || { state: "-", text: "" };
     return el("tr", null, el("th", { scope: "row" }, cluster.id), cell(state(finding.state)),
-      cell(human(cluster.ageSeconds), { class: "number" }), cell(`${cluster.exports}`, { class: "number" }),
+      cell(human(cluster.ageSeconds), { class: "number" }), cell(STREAM[cluster.stream]), cell(`${cluster.exports}`, { class: "number" }),
       cell(`${cluster.ready} of ${cluster.endpoints}`, { class: "number" }), cell(`${cluster.claims}`, { class: "number" }), cell(finding.text));
   }));
   const usd = (value) => value.toFixed(2);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     api::ServiceImport,
     cloudmap::{Estimate, quotas::USD_PER_INSTANCE},
-    commands::status::{Cluster, Objects, Report},
+    commands::status::{Cluster, Objects, Report, stream},
     ledger::show::ClusterView,
     model::{Exported, ServiceKey},
 };
@@ -19,17 +19,19 @@ pub(super) fn overview(seen: &Cluster, objects: &Objects, report: &Report) -> Va
     json!({
         "observed": seen.now.as_second(),
         "report": report.json(),
-        "clusters": views.iter().map(of_cluster).collect::<Vec<_>>(),
+        "clusters": views.iter().map(|view| of_cluster(view, stream(seen, view))).collect::<Vec<_>>(),
         "names": names(objects, views),
         "cost": cost(views),
     })
 }
 
-fn of_cluster(view: &ClusterView) -> Value {
+/// `stream`: whether the leaders are connected, if that is known.
+fn of_cluster(view: &ClusterView, stream: Option<bool>) -> Value {
     let exports = || view.catalog.exports.values();
     json!({
         "id": &*view.id,
         "ageSeconds": view.age.map(|age| age.as_secs()),
+        "stream": stream,
         "exports": exports().count(),
         "ready": exports().map(Exported::ready).sum::<usize>(),
         "endpoints": exports().map(|exported| exported.endpoints.len()).sum::<usize>(),

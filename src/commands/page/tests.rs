@@ -32,7 +32,7 @@ fn the_overview_has_clusters_names_what_is_wrong_and_what_it_costs() {
     let said = plan::overview(&cluster, &objects, &report(&cluster, &objects));
     assert_eq!(
         said["clusters"][1],
-        json!({"id": "two", "ageSeconds": 2, "exports": 1, "ready": 1, "endpoints": 2, "claims": 1})
+        json!({"id": "two", "ageSeconds": 2, "stream": true, "exports": 1, "ready": 1, "endpoints": 2, "claims": 1})
     );
     let name = &said["names"][0];
     assert_eq!((&name["namespace"], &name["name"]), (&json!("shop"), &json!("web")));

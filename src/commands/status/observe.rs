@@ -1,6 +1,11 @@
 //! What `status` reads. Each part may fail by itself, and the rest goes on.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::{
     api::{
@@ -60,6 +65,8 @@ pub(in crate::commands) struct Leader {
     pub(in crate::commands) transitions: i32,
     /// Why it would rather not lead.
     pub(in crate::commands) yields: Option<String>,
+    /// The clusters with whose leaders it is connected; `None` where leaders do not talk to each other.
+    pub(in crate::commands) streams: Option<BTreeSet<String>>,
 }
 
 /// The registry was not read.
@@ -316,6 +323,9 @@ impl From<Lease> for Leader {
             renewed: spec.renew_time.map(|time| time.0),
             transitions: spec.lease_transitions.unwrap_or(0),
             yields: annotations.remove(names::ANNOTATION_YIELDS),
+            streams: annotations
+                .get(names::ANNOTATION_STREAMS)
+                .map(|streams| streams.split_whitespace().map(str::to_owned).collect()),
         }
     }
 }

@@ -137,7 +137,7 @@ fn leader(seen: &Cluster) -> Finding {
         Ok(Some(Leader { holder: None, renewed, .. })) => {
             wrong("nobody leads: the Lease was released".to_owned()).aged(renewed.map(|then| since(seen.now, then)))
         }
-        Ok(Some(Leader { holder: Some(holder), acquired, renewed, transitions, yields })) => {
+        Ok(Some(Leader { holder: Some(holder), acquired, renewed, transitions, yields, .. })) => {
             let age = renewed.map(|then| since(seen.now, then));
             let finding = match (age, yields) {
                 (None, _) => wrong(format!("{holder} has never renewed the Lease")),
@@ -175,7 +175,7 @@ pub(super) fn ledger(seen: &Cluster) -> Vec<Finding> {
     };
     let own = known(seen);
     let mut findings = vec![Finding::well(ABOUT, format!("clusters in the ledger: {}", views.len()))];
-    findings.extend(views.iter().map(|view| of_cluster(view, own)));
+    findings.extend(views.iter().map(|view| of_cluster(view, own, stream(seen, view))));
     if let Some(own) = own
         && !views.iter().any(|view| *view.id == *own.cluster.as_str())
     {
@@ -195,7 +195,18 @@ pub(super) fn is_silent(view: &ClusterView) -> bool {
     view.head.as_ref().zip(view.age).is_some_and(|(head, age)| head.is_live() && age > head.lease)
 }
 
-fn of_cluster(view: &ClusterView, own: Option<&Identity>) -> Finding {
+/// Whether the leader here is connected with the one of that cluster; `None` if nobody says it, or if that one does not
+/// say where it is.
+pub(in crate::commands) fn stream(seen: &Cluster, view: &ClusterView) -> Option<bool> {
+    let leader = seen.lease.as_ref().ok()?.as_ref().filter(|leader| leader.holder.is_some())?;
+    let fresh = leader.renewed.is_some_and(|then| since(seen.now, then) <= RENEWED);
+    let is_own = known(seen).is_some_and(|own| *view.id == *own.cluster.as_str());
+    let listens = view.head.as_ref().is_some_and(|head| head.is_live() && !head.addresses.is_empty());
+    let streams = leader.streams.as_ref().filter(|_| fresh && listens && !is_own)?;
+    Some(streams.contains(&*view.id))
+}
+
+fn of_cluster(view: &ClusterView, own: Option<&Identity>, stream: Option<bool>) -> Finding {
     let about = format!("cluster {}", view.id);
     let Some(head) = &view.head else {
         let remedy = "Look at the controller there: another version wrote its head, or somebody changed it";
@@ -225,11 +236,16 @@ fn of_cluster(view: &ClusterView, own: Option<&Identity>) -> Finding {
         Finding::well(
             about,
             format!(
-                "{} at position {}; exports: {}, endpoints ready: {ready} of {total}, claims: {}",
+                "{} at position {}; exports: {}, endpoints ready: {ready} of {total}, claims: {}{}",
                 ledger_show::state(view),
                 head.position,
                 view.catalog.exports.len(),
                 view.catalog.registrations.len(),
+                match stream {
+                    Some(true) => ", stream: connected",
+                    Some(false) => ", stream: not connected",
+                    None => "",
+                },
             ),
         )
     };

@@ -105,6 +105,7 @@ pub(in crate::commands) fn cluster() -> Cluster {
         renewed: Some(ago(2)),
         transitions: 3,
         yields: None,
+        streams: Some(["two".to_owned()].into()),
     };
     Cluster {
         now: now(),
@@ -430,6 +431,30 @@ fn a_name_that_nobody_exports_is_said_to_be_so() {
 }
 
 #[test]
+fn who_is_connected_is_what_the_leader_said_lately() {
+    let with = |change: &dyn Fn(&mut Leader)| {
+        let mut seen = cluster();
+        change(seen.lease.as_mut().unwrap().as_mut().unwrap());
+        seen
+    };
+    let (seen, mut deaf) = (cluster(), view("two"));
+    assert_eq!(overview::stream(&seen, &view("two")), Some(true));
+    assert_eq!(overview::stream(&seen, &view("three")), Some(false));
+    assert_eq!(overview::stream(&seen, &view("one")), None, "this cluster");
+    Arc::make_mut(deaf.head.as_mut().unwrap()).addresses = Arc::default();
+    assert_eq!(overview::stream(&seen, &deaf), None, "its leader does not listen");
+    let silent = [
+        with(&|leader| leader.streams = None),
+        with(&|leader| leader.holder = None),
+        with(&|leader| leader.renewed = Some(ago(31))),
+        Cluster { lease: Ok(None), ..cluster() },
+    ];
+    for seen in silent {
+        assert_eq!(overview::stream(&seen, &view("two")), None, "{:?}", seen.lease);
+    }
+}
+
+#[test]
 fn the_overview_has_each_cluster_and_each_object_that_is_not_well() {
     let mut seen = cluster();
     let objects = |exports: Vec<Value>, imports: Vec<Value>| Objects {
@@ -440,7 +465,7 @@ fn the_overview_has_each_cluster_and_each_object_that_is_not_well() {
     let report = overview::plan(&seen, &well);
     assert_eq!(report.first_wrong(), None, "{}", report.table());
     let two = report.findings.iter().find(|finding| finding.about == "cluster two").unwrap();
-    assert_eq!(two.text, "live at position 3.17; exports: 1, endpoints ready: 1 of 2, claims: 1");
+    assert_eq!(two.text, "live at position 3.17; exports: 1, endpoints ready: 1 of 2, claims: 1, stream: connected");
 
     let stale = json!([condition("Ready", "True", "Ready"), condition("Stale", "True", "ClusterSilent")]);
     let refused = export(&json!([condition("Ready", "False", "Failed"), condition("Valid", "False", "NoService")]));
