@@ -64,12 +64,9 @@ impl Ledgers {
             }
             for (id, instance) in &service.instances {
                 let key = (namespace.name.clone(), id.clone());
-                if !is_genuine(&service.namespace_id, set_of(&namespace.name), id, &instance.attributes) {
-                    there.insert(key);
-                    continue;
-                }
                 let known = self.0.get(&key);
-                if known.is_none_or(|known| !Arc::ptr_eq(&known.attributes, &instance.attributes)) {
+                let is_new = known.is_none_or(|known| !Arc::ptr_eq(&known.attributes, &instance.attributes));
+                if is_new && is_genuine(&service.namespace_id, set_of(&namespace.name), id, &instance.attributes) {
                     let ledger = read(cloudmap, &service.namespace_id, id, &instance.attributes);
                     let ledger = ledger.map_err(|why| format!("{id} in {}: {why}", namespace.name))?;
                     if known.is_none_or(|known| known.uid != ledger.uid || known.position < ledger.position) {
