@@ -2,6 +2,8 @@
 //! documentation of [`super`].
 
 mod keys;
+mod states;
+mod views;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,14 +13,12 @@ use std::{
 
 use super::{
     Map,
-    call::{Call, CallId, Outbox, Outcome},
-    fetch::{Fetch, Progress, UNEXPECTED},
+    call::{Call, CallId, Outbox},
+    fetch::Fetch,
     forgotten,
     hash::{Hashed, Hashes, Summary},
     head::{Delta, Head, Root},
     limits::{MAX_CLUSTERS, Timing},
-    remote::{Remote, RemoteFigures, Remotes, successor},
-    stream::Contact,
     trust::{Mode, Trust},
     verify::Cache,
     writer::{Heads, Now, WriterIdentity},
@@ -486,179 +486,6 @@ impl Reader {
         }
     }
 
-    /// R4 to R6: from the accepted head to a state.
-    fn read(&mut self, now: Now, id: &Arc<str>, out: &mut Outbox) {
-        let Some(peer) = self.peers.get(id) else { return };
-        let Some(head) = peer.head.clone() else { return };
-        if !head.is_live() {
-            // After a restart nothing is applied, but objects that an earlier process created from this cluster still
-            // exist.
-            let dropped = peer.applied.as_ref().is_some_and(|applied| applied.accepted.gone.is_some_and(Gone::is_left));
-            let waits =
-                successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(successor, &head));
-            if waits {
-                return;
-            }
-            return self.propose_read(id, &head, None);
-        }
-        let same = |applied: &&Applied| {
-            (&applied.root, &applied.delta, &*applied.accepted.uid) == (&head.root, &head.delta, &*head.uid)
-        };
-        let last = peer.candidate.as_ref().or(peer.applied.as_ref()).filter(|last| *last.accepted.uid == *head.uid);
-        let older = last.filter(|last| {
-            last.state.is_some() && !peer.escaped && head.summary.version.is_before(last.summary.version)
-        });
-        if let Some(newer) = older.cloned() {
-            // R5: a new leader that did not see the last heads of the one before repeats an older state.
-            return self.propose(id, newer);
-        }
-        let known = last.filter(same);
-        let base = || peer.verified.as_ref().filter(|base| base.root == head.root);
-        let on = |base: &Base| {
-            if head.delta.is_empty() { base.map.clone() } else { Arc::new(head.delta.apply(&base.map)) }
-        };
-        // What came by stream needs no pages.
-        let streamed =
-            || peer.held.as_ref().filter(|(hashes, _)| *hashes == head.summary.hashes).map(|(_, map)| map.clone());
-        let said = known.and_then(|known| known.state.clone()).or_else(|| base().map(on)).or_else(streamed);
-        let certain = said.is_some();
-        // What was appended to the pages came in deltas before, mostly: only the hash can tell.
-        let untried = peer.tried.as_ref().is_none_or(|tried| !Arc::ptr_eq(tried, &head));
-        let told = || last.filter(|_| untried)?.state.as_ref().map(|held| Arc::new(head.delta.apply(held)));
-        let state = said.or_else(told);
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        if let Some(state) = state {
-            if peer.hashes(&self.me, &head, &state) == head.summary.hashes {
-                return self.propose_read(id, &head, Some(state));
-            }
-            if certain {
-                if now.mono >= peer.retry_at {
-                    self.fetched(now, id, Progress::Failed(UNEXPECTED), out);
-                }
-                return;
-            }
-            peer.tried = Some(head.clone());
-        }
-        if peer.fetch.is_some() || now.mono < peer.retry_at {
-            return;
-        }
-        let cache = peer.verified.as_ref().map(|base| base.cache.clone()).unwrap_or_default();
-        let mut fetch = Fetch::new(id.clone(), head.root.clone(), cache);
-        peer.fetches += 1;
-        let progress = fetch.advance(out);
-        peer.fetch = Some(fetch);
-        self.fetched(now, id, progress, out);
-    }
-
-    /// Whether the successor of a left id was applied, or has left itself.
-    fn took_over(&self, successor: &Arc<str>, head: &Head) -> bool {
-        let applied = self.peers.get(successor).and_then(|peer| peer.applied.as_ref());
-        applied.is_some_and(|applied| *applied.accepted.uid == *head.uid)
-    }
-
-    fn fetched(&mut self, now: Now, id: &Arc<str>, progress: Progress, out: &mut Outbox) {
-        let timing = self.timing;
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        match progress {
-            Progress::Waiting => return,
-            Progress::Failed(why) | Progress::Unread(why) => {
-                peer.fetch = None;
-                peer.failed_fetches += 1;
-                peer.problem = Some(why.to_owned());
-                let back_off = peer.back_off.unwrap_or(timing.backoff_min);
-                peer.retry_at = now.mono + back_off;
-                peer.back_off = Some((back_off * 2).min(timing.backoff_max));
-                return;
-            }
-            Progress::Complete(verified) => {
-                let verified = *verified;
-                peer.fetch = None;
-                peer.problem = None;
-                peer.back_off = None;
-                peer.retry_at = now.mono;
-                peer.verified =
-                    Some(Base { root: verified.layout.root(), map: Arc::new(verified.map), cache: verified.cache });
-            }
-        }
-        self.read(now, id, out);
-    }
-
-    /// Proposes the state of a head.
-    fn propose_read(&mut self, id: &Arc<str>, head: &Head, state: Option<Arc<Map>>) {
-        let Some(accepted) = self.peers.get(id).and_then(|peer| peer.accepted.clone()) else { return };
-        let (root, delta, summary) = (head.root.clone(), head.delta.clone(), head.summary);
-        self.propose(id, Applied { accepted, state, root, delta, summary, written: head.written });
-    }
-
-    /// Proposes a state for the accepted position. The record must contain the position before it applies, unless the state
-    /// changes nothing.
-    fn propose(&mut self, id: &Arc<str>, state: Applied) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let Some(accepted) = peer.accepted.clone() else { return };
-        (peer.problem, peer.back_off) = (None, None);
-        if peer.applied.as_ref().is_some_and(|applied| applied.accepted == accepted && peer.candidate.is_none()) {
-            return;
-        }
-        let candidate = Applied { accepted, ..state };
-        match &mut peer.applied {
-            Some(applied) if applied.same_state(&candidate) && !peer.escaped => {
-                // The same map stays the same `Arc`, so nobody needs to compare contents to see that nothing changed.
-                let state = applied.state.take();
-                *applied = Applied { state, ..candidate };
-                peer.candidate = None;
-            }
-            _ => peer.candidate = Some(candidate),
-        }
-    }
-
-    pub(super) fn done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
-        if let Some(creator) = self.creators.values_mut().find(|creator| creator.call == Some(id)) {
-            creator.call = None;
-            if let Outcome::Creator(uid) = outcome {
-                creator.uid.clone_from(uid);
-            } else {
-                creator.next = now.mono + self.timing.backoff_max;
-            }
-            return true;
-        }
-        if self.heard_key(id, outcome) || self.read_copy(now, id, outcome, out) {
-            return true;
-        }
-        let waiting = |(_, peer): &(&Arc<str>, &mut Peer)| peer.fetch.as_ref().is_some_and(|f| f.waits_for(id));
-        let Some((cluster, peer)) = self.peers.iter_mut().find(waiting) else { return false };
-        let cluster = cluster.clone();
-        let Some(fetch) = &mut peer.fetch else { return true };
-        let newest = peer.head.as_ref().map(|head| head.root.clone());
-        let progress = match (newest.filter(|newest| *newest != fetch.root), outcome) {
-            // The head moved on. Where it does so all the time, starting anew would never end.
-            (Some(newest), Outcome::Pages(read)) => fetch.move_on(newest, read, out),
-            _ => fetch.on_outcome(outcome, out),
-        };
-        self.fetched(now, &cluster, progress, out);
-        true
-    }
-
-    /// The positions that the record must contain before their states apply.
-    pub(super) fn proposal(&self) -> BTreeMap<String, Accepted> {
-        let peers = self.peers.iter();
-        peers.filter_map(|(id, peer)| Some((id.to_string(), peer.candidate.as_ref()?.accepted.clone()))).collect()
-    }
-
-    /// The record contains these positions, so their states apply.
-    pub(super) fn commit(&mut self, now: Now, stored: &BTreeMap<String, Accepted>) {
-        for (id, peer) in &mut self.peers {
-            let Some(candidate) = peer.candidate.take_if(|candidate| stored.get(&**id) == Some(&candidate.accepted))
-            else {
-                continue;
-            };
-            peer.escaped = false;
-            if candidate.accepted.gone.is_none() {
-                peer.lag = Some(Duration::from_millis(now.wall.saturating_sub(candidate.written)));
-            }
-            peer.applied = Some(candidate);
-        }
-    }
-
     /// R7: which clusters are stale or expired.
     fn judge(&mut self, now: Now) {
         let settled = self.read_clock.saturating_sub(self.recovered) > self.timing.lease;
@@ -702,119 +529,5 @@ impl Reader {
             (peer.head, peer.fetch, peer.stale) = (None, None, None);
             peer.candidate = Some(Applied::without_state(accepted));
         }
-    }
-
-    /// The state of the other clusters.
-    pub fn remotes(&self) -> Remotes {
-        let mut clusters = BTreeMap::new();
-        for (id, peer) in &self.peers {
-            let Ok(cluster) = id.parse() else { continue };
-            let Some(accepted) = &peer.accepted else { continue };
-            let applied = peer.applied.as_ref().filter(|_| !peer.returns());
-            let gone = applied.and_then(|applied| applied.accepted.gone);
-            let ignored = self.ignored.get(id).cloned();
-            let remote = Remote {
-                uid: applied.map_or(&accepted.uid, |applied| &applied.accepted.uid).as_str().into(),
-                state: applied.and_then(|applied| applied.state.clone()).filter(|_| gone.is_none()),
-                committed: applied.and_then(|applied| applied.state.clone()).filter(|_| gone.is_none()),
-                version: applied.filter(|applied| applied.state.is_some()).map(|applied| applied.summary.version),
-                position: applied.map_or(accepted.position, |applied| applied.accepted.position),
-                left: gone.is_some_and(Gone::is_left),
-                stale: peer.stale,
-                expired: gone == Some(Gone::Expired),
-                problem: ignored.or_else(|| peer.problem.clone()),
-            };
-            clusters.insert(cluster, remote);
-        }
-        Remotes {
-            clusters,
-            heads_read: self.reads > 0,
-            unaccepted: self.unaccepted.iter().filter_map(|id| id.parse().ok()).collect(),
-            all_live_verified: self.reads > 0 && self.all_live_verified,
-        }
-    }
-
-    /// What the stream needs to know of the other clusters.
-    pub(super) fn contacts(&self) -> BTreeMap<Arc<str>, Contact> {
-        let contact = |(id, peer): (&Arc<str>, &Peer)| {
-            let accepted = peer.accepted.as_ref()?;
-            let applied = peer.applied.as_ref().filter(|applied| applied.accepted.uid == accepted.uid);
-            let whole = applied.filter(|applied| applied.state.is_some());
-            let head = peer.head.as_ref();
-            let contact = Contact {
-                uid: accepted.uid.as_str().into(),
-                key: accepted.key.filter(|_| self.trust.mode != Mode::Open),
-                live: !accepted.gone.is_some_and(Gone::is_left),
-                dropped: applied.is_some_and(|applied| applied.accepted.gone.is_some()),
-                position: accepted.position,
-                head: head.map(|head| head.summary),
-                silent: peer.stale.is_some(),
-                summary: whole.map(|applied| applied.summary),
-                state: whole.and_then(|applied| applied.state.clone()),
-                addresses: head.map(|head| head.addresses.clone()).unwrap_or_default(),
-            };
-            Some((id.clone(), contact))
-        };
-        self.peers.iter().filter_map(contact).collect()
-    }
-
-    /// R7: the cluster spoke by stream, so it is not silent.
-    pub(super) fn heard(&mut self, id: &Arc<str>) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        (peer.advanced, peer.stale) = (self.own_clock, None);
-        if let Some(accepted) = &mut peer.accepted {
-            accepted.gone = accepted.gone.filter(|gone| *gone != Gone::Expired);
-        }
-    }
-
-    /// Takes the newest state of a cluster that came by stream: a head with its hashes needs no pages.
-    pub(super) fn hold(&mut self, id: &Arc<str>, hashes: Hashes, map: &Arc<Map>) {
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.held = Some((hashes, map.clone()));
-        }
-    }
-
-    /// Whether something does not apply yet that another cluster said, and that can be read.
-    pub(super) fn is_behind(&self) -> bool {
-        self.peers.values().any(|peer| {
-            let applied = peer.applied.as_ref().map(|applied| (&applied.accepted.uid, applied.accepted.position));
-            let accepted = peer.accepted.as_ref().map(|accepted| (&accepted.uid, accepted.position));
-            let live = peer.head.as_ref().is_some_and(|head| head.is_live());
-            live && peer.problem.is_none() && applied != accepted
-        })
-    }
-
-    /// S10: whether the last read was completed, everything in it counts, and all that it said applies.
-    pub(super) fn is_at_rest(&self) -> bool {
-        self.complete
-            && self.all_live_verified
-            && self.ignored.is_empty()
-            && self.unaccepted.is_empty()
-            && self.peers.values().all(|peer| peer.is_at_rest(self.read_clock))
-    }
-
-    /// How often the heads were read in this term.
-    pub fn reads(&self) -> u64 {
-        self.reads
-    }
-
-    /// Ids whose heads are ignored, and why (R2), including ids that were never accepted.
-    pub fn ignored(&self) -> &BTreeMap<Arc<str>, String> {
-        &self.ignored
-    }
-
-    /// Statistics of the other clusters.
-    pub fn figures(&self) -> BTreeMap<Arc<str>, RemoteFigures> {
-        let figures = self.peers.iter().map(|(id, peer)| {
-            let figures = RemoteFigures {
-                position: peer.accepted.as_ref().map(|accepted| accepted.position),
-                silent: self.own_clock.saturating_sub(peer.advanced),
-                lag: peer.lag,
-                fetches: peer.fetches,
-                failed_fetches: peer.failed_fetches,
-            };
-            (id.clone(), figures)
-        });
-        figures.collect()
     }
 }

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use super::{CallId, Mode, Now, Outbox, Outcome, Peer, Reader};
+use super::{CallId, Mode, Now, Outbox, Peer, Reader};
 use crate::{
     cluster::record::Gone,
-    ledger::{call::Call, head::Head, trust::Announced},
+    ledger::{
+        call::{Call, Outcome},
+        head::Head,
+        trust::Announced,
+    },
     model::PublicKey,
 };
 

@@ -1,0 +1,131 @@
+//! What the reader knows, for others.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{Peer, Reader};
+use crate::{
+    cluster::record::Gone,
+    ledger::{
+        Map,
+        hash::Hashes,
+        remote::{Remote, RemoteFigures, Remotes},
+        stream::Contact,
+        trust::Mode,
+    },
+};
+
+impl Reader {
+    /// The state of the other clusters.
+    pub fn remotes(&self) -> Remotes {
+        let mut clusters = BTreeMap::new();
+        for (id, peer) in &self.peers {
+            let Ok(cluster) = id.parse() else { continue };
+            let Some(accepted) = &peer.accepted else { continue };
+            let applied = peer.applied.as_ref().filter(|_| !peer.returns());
+            let gone = applied.and_then(|applied| applied.accepted.gone);
+            let ignored = self.ignored.get(id).cloned();
+            let remote = Remote {
+                uid: applied.map_or(&accepted.uid, |applied| &applied.accepted.uid).as_str().into(),
+                state: applied.and_then(|applied| applied.state.clone()).filter(|_| gone.is_none()),
+                committed: applied.and_then(|applied| applied.state.clone()).filter(|_| gone.is_none()),
+                version: applied.filter(|applied| applied.state.is_some()).map(|applied| applied.summary.version),
+                position: applied.map_or(accepted.position, |applied| applied.accepted.position),
+                left: gone.is_some_and(Gone::is_left),
+                stale: peer.stale,
+                expired: gone == Some(Gone::Expired),
+                problem: ignored.or_else(|| peer.problem.clone()),
+            };
+            clusters.insert(cluster, remote);
+        }
+        Remotes {
+            clusters,
+            heads_read: self.reads > 0,
+            unaccepted: self.unaccepted.iter().filter_map(|id| id.parse().ok()).collect(),
+            all_live_verified: self.reads > 0 && self.all_live_verified,
+        }
+    }
+
+    /// What the stream needs to know of the other clusters.
+    pub(in crate::ledger) fn contacts(&self) -> BTreeMap<Arc<str>, Contact> {
+        let contact = |(id, peer): (&Arc<str>, &Peer)| {
+            let accepted = peer.accepted.as_ref()?;
+            let applied = peer.applied.as_ref().filter(|applied| applied.accepted.uid == accepted.uid);
+            let whole = applied.filter(|applied| applied.state.is_some());
+            let head = peer.head.as_ref();
+            let contact = Contact {
+                uid: accepted.uid.as_str().into(),
+                key: accepted.key.filter(|_| self.trust.mode != Mode::Open),
+                live: !accepted.gone.is_some_and(Gone::is_left),
+                dropped: applied.is_some_and(|applied| applied.accepted.gone.is_some()),
+                position: accepted.position,
+                head: head.map(|head| head.summary),
+                silent: peer.stale.is_some(),
+                summary: whole.map(|applied| applied.summary),
+                state: whole.and_then(|applied| applied.state.clone()),
+                addresses: head.map(|head| head.addresses.clone()).unwrap_or_default(),
+            };
+            Some((id.clone(), contact))
+        };
+        self.peers.iter().filter_map(contact).collect()
+    }
+
+    /// R7: the cluster spoke by stream, so it is not silent.
+    pub(in crate::ledger) fn heard(&mut self, id: &Arc<str>) {
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        (peer.advanced, peer.stale) = (self.own_clock, None);
+        if let Some(accepted) = &mut peer.accepted {
+            accepted.gone = accepted.gone.filter(|gone| *gone != Gone::Expired);
+        }
+    }
+
+    /// Takes the newest state of a cluster that came by stream: a head with its hashes needs no pages.
+    pub(in crate::ledger) fn hold(&mut self, id: &Arc<str>, hashes: Hashes, map: &Arc<Map>) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.held = Some((hashes, map.clone()));
+        }
+    }
+
+    /// Whether something does not apply yet that another cluster said, and that can be read.
+    pub(in crate::ledger) fn is_behind(&self) -> bool {
+        self.peers.values().any(|peer| {
+            let applied = peer.applied.as_ref().map(|applied| (&applied.accepted.uid, applied.accepted.position));
+            let accepted = peer.accepted.as_ref().map(|accepted| (&accepted.uid, accepted.position));
+            let live = peer.head.as_ref().is_some_and(|head| head.is_live());
+            live && peer.problem.is_none() && applied != accepted
+        })
+    }
+
+    /// S10: whether the last read was completed, everything in it counts, and all that it said applies.
+    pub(in crate::ledger) fn is_at_rest(&self) -> bool {
+        self.complete
+            && self.all_live_verified
+            && self.ignored.is_empty()
+            && self.unaccepted.is_empty()
+            && self.peers.values().all(|peer| peer.is_at_rest(self.read_clock))
+    }
+
+    /// How often the heads were read in this term.
+    pub fn reads(&self) -> u64 {
+        self.reads
+    }
+
+    /// Ids whose heads are ignored, and why (R2), including ids that were never accepted.
+    pub fn ignored(&self) -> &BTreeMap<Arc<str>, String> {
+        &self.ignored
+    }
+
+    /// Statistics of the other clusters.
+    pub fn figures(&self) -> BTreeMap<Arc<str>, RemoteFigures> {
+        let figures = self.peers.iter().map(|(id, peer)| {
+            let figures = RemoteFigures {
+                position: peer.accepted.as_ref().map(|accepted| accepted.position),
+                silent: self.own_clock.saturating_sub(peer.advanced),
+                lag: peer.lag,
+                fetches: peer.fetches,
+                failed_fetches: peer.failed_fetches,
+            };
+            (id.clone(), figures)
+        });
+        figures.collect()
+    }
+}
