@@ -289,11 +289,10 @@ impl Registered {
         for (target, group, former) in before.filter(|(target, group, _)| is_empty(*target, group)) {
             let of_group = claims.get(target).into_iter().flatten().filter(|claim| claim.group == group);
             let candidates = candidates(target, of_group);
-            let ready = |owner: &Name| {
+            let wants = |owner: &Name| {
+                let owner = owner.clone();
                 let wants = self.wants.iter();
-                let wants = wants.filter(|((_, of, at, who, _), _)| of == group && at == target && who == owner);
-                let mut ready = wants.filter_map(|(_, since)| Some(since.wanted.max(since.ready?)));
-                ready.any(|since| now.saturating_sub(since) > long)
+                wants.filter(move |((_, of, at, who, _), _)| of == group && at == target && *who == owner)
             };
             let lives = |instance: &&Instance| {
                 let Some(index) = clusters.iter().position(|cluster| cluster.uid == instance.uid) else { return false };
@@ -306,6 +305,15 @@ impl Registered {
                     && (!was_exported || exported(&clusters[index], owner).is_some())
             };
             let living: Vec<_> = former.iter().filter(lives).collect();
+            // Where users gave the name up, whoever else has its Kubernetes name takes it as soon as that one is the first.
+            let given_up =
+                living.iter().all(|it| wants(&it.owner).all(|((index, ..), _)| clusters[*index].uid != it.uid));
+            let first = namespace(group).and_then(|namespace| self.first.get(&(namespace, target.clone())));
+            let first = |owner: &Name| first.filter(|_| given_up)?.get(owner).map(|first| first.since);
+            let ready = |owner: &Name| {
+                let mut ready = wants(owner).filter_map(|(_, since)| Some(since.wanted.max(since.ready?)));
+                ready.any(|since| now.saturating_sub(since.max(first(owner).unwrap_or_default())) > long)
+            };
             let uncontested = candidates.len() == 1 && living.iter().all(|it| candidates.contains_key(&it.owner));
             // A reading of the last half minute shows the instances of others.
             let shared = claims.get(target).into_iter().flatten().any(|claim| claim.share.is_some());
