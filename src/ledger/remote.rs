@@ -52,26 +52,17 @@ pub struct Remote {
 impl Remotes {
     /// Whether both are equal except for their positions, so that there is nothing to do.
     pub(super) fn same_content(&self, other: &Self) -> bool {
-        self.same(other, |a, b| Arc::ptr_eq(a, b) || a == b)
-    }
-
-    /// The same without a look into the states: two that are equal, but were read one after the other, count as different.
-    pub(super) fn same_objects(&self, other: &Self) -> bool {
-        self.same(other, Arc::ptr_eq)
-    }
-
-    fn same(&self, other: &Self, same_state: fn(&Arc<Map>, &Arc<Map>) -> bool) -> bool {
         (self.all_live_verified, self.heads_read, &self.unaccepted)
             == (other.all_live_verified, other.heads_read, &other.unaccepted)
             && self.clusters.len() == other.clusters.len()
-            && self.clusters.iter().zip(&other.clusters).all(|((a, x), (b, y))| a == b && x.same(y, same_state))
+            && self.clusters.iter().zip(&other.clusters).all(|((a, x), (b, y))| a == b && x.same_content(y))
     }
 }
 
 impl Remote {
-    fn same(&self, other: &Self, same_state: fn(&Arc<Map>, &Arc<Map>) -> bool) -> bool {
+    fn same_content(&self, other: &Self) -> bool {
         let same = |one: &Option<Arc<Map>>, other: &Option<Arc<Map>>| match (one, other) {
-            (Some(a), Some(b)) => same_state(a, b),
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
             (None, None) => true,
             _ => false,
         };

@@ -43,8 +43,6 @@ pub struct Term {
     out: Outbox,
     inherited: Option<Arc<Inherited>>,
     remotes: Arc<Remotes>,
-    /// What [`Self::remotes`] was compared with last: comparing states costs as much as what is not shared between them.
-    compared: Remotes,
     /// [`Self::read_back`]
     read_back: Option<Arc<Map>>,
 }
@@ -103,7 +101,6 @@ impl Term {
             out: Outbox::default(),
             inherited: None,
             remotes: Arc::default(),
-            compared: Remotes::default(),
             read_back: None,
         }
     }
@@ -347,11 +344,8 @@ impl Term {
         }
         let mut remotes = self.reader.remotes();
         self.stream.iter().for_each(|stream| stream.overlay(&mut remotes));
-        if !remotes.same_objects(&self.compared) {
-            if !remotes.same_content(&self.remotes) {
-                self.remotes = Arc::new(remotes.clone());
-            }
-            self.compared = remotes;
+        if !remotes.same_content(&self.remotes) {
+            self.remotes = Arc::new(remotes);
         }
         let read = self.reader.is_at_rest();
         self.rest.observe(now.mono, &self.timing, &self.writer, read, self.stream.as_ref(), &contacts);
