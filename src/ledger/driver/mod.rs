@@ -49,6 +49,11 @@ pub use status::Status;
 /// answered (the adapter's deadline).
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
 
+/// At the beginning of a term a leader reads the heads this often, for this long: it may say nothing before it has elected
+/// itself and found its base (W1, W2), each of which waits for a read.
+const PACE_AT_FIRST: Duration = Duration::from_millis(200);
+const BEGINNING: Duration = Duration::from_secs(3);
+
 /// Whether this process leads its cluster.
 #[async_trait]
 pub trait Leadership: Send + Sync + 'static {
@@ -366,9 +371,13 @@ impl Driver {
     }
 
     /// The time between two reads, plus or minus a tenth so that clusters do not read in step; up to eight ticks after
-    /// failures.
+    /// failures, and short at the beginning of a term.
     fn pause(&mut self, failures: u32) -> Duration {
-        let pause = if failures > 0 { self.timing.tick * 2u32.pow(failures.min(3)) } else { self.term.pace() };
+        let pause = match failures {
+            0 if self.started.elapsed() < BEGINNING => self.timing.tick.min(PACE_AT_FIRST),
+            0 => self.term.pace(),
+            failures => self.timing.tick * 2u32.pow(failures.min(3)),
+        };
         pause.mul_f64(0.9 + self.fraction() / 5.0)
     }
 

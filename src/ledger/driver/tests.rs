@@ -266,6 +266,21 @@ async fn a_restart_creates_nothing_that_is_there() {
     assert_eq!(registry.count(Operation::TagResource), 0);
 }
 
+/// Others wait for it: W1 and W2 each need a read of the heads.
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_has_its_base_within_a_second() {
+    let cloudmap = Fake::new();
+    let record = Arc::<Stored>::default();
+    let blue = start_with(&cloudmap, "blue", "uid-blue", Arc::clone(&record));
+    publish(&blue, &state(1)).await;
+    drop(blue);
+    let began = Instant::now();
+    let blue = start_with(&cloudmap, "blue", "uid-blue", record);
+    let mut status = blue.status();
+    status.wait_for(|status| status.stage == Stage::Running).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
 /// By this tag a policy can keep the clusters' roles out of each other's services.
 #[tokio::test(start_paused = true)]
 async fn services_of_one_cluster_have_its_id_as_a_tag() {
