@@ -41,7 +41,8 @@ in_cluster() { run kubectl --context "$CONTEXT" "$@"; }
 
 in_cluster apply --server-side -k config/crd
 in_cluster wait --timeout 60s --for condition=Established crd/clusterproperties.about.k8s.io \
-	crd/serviceexports.multicluster.x-k8s.io crd/serviceimports.multicluster.x-k8s.io
+	crd/serviceexports.multicluster.x-k8s.io crd/serviceimports.multicluster.x-k8s.io \
+	crd/cutovers.cloudmap-mcs.io
 
 # property NAME VALUE
 property() {

@@ -25,6 +25,7 @@ pub mod cloudmap;
 pub mod cluster;
 pub mod commands;
 pub mod controller;
+pub mod cutover;
 pub mod discovery;
 pub mod env;
 pub mod export;

@@ -167,7 +167,7 @@ fn every_flag() -> Value {
         "assumeRoleArn": "arn:aws:iam::111122223333:role/registry", "assumeRoleExternalId": "x1",
         "cloudmapEndpoint": "http://192.0.2.1:8700", "instances": "annotated", "instancesNamespace": "internal",
         "instanceLabels": ["version", "app.kubernetes.io/name"], "driftCallsPerSecond": 2.5,
-        "readinessGates": true, "gateTimeout": "2m",
+        "readinessGates": true, "gateTimeout": "2m", "cutovers": true,
         "domainFilter": ["example.org", ".internal"], "awsZoneType": "private", "txtOwnerId": "eks",
         "policy": "upsert-only", "dryRun": true, "registrationPolicy": "granted", "claimDelay": "500ms",
         "exportNamespaces": "team in (a, b),!private", "importFrom": ["{namespace}", "internal"],
@@ -198,6 +198,7 @@ fn its_parts_are_the_objects_of_kustomize() {
     for (name, config) in [
         ("instance-labels", json!({"instanceLabels": ["version"]})),
         ("readiness-gates", json!({"readinessGates": true})),
+        ("cutovers", json!({"cutovers": true})),
     ] {
         let Some(objects) = rendered(&json!({"config": config})) else { return };
         let component = kustomized(&format!("config/components/{name}"));
@@ -253,7 +254,7 @@ fn every_flag_reaches_the_controller() {
     // These two exclude each other.
     config["awsMcsCompat"] = true.into();
     let without = config.as_object_mut().unwrap().remove("instancesNamespace").unwrap();
-    for (config, count) in [(&config, 33), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
+    for (config, count) in [(&config, 34), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
         let Some(objects) = rendered(&json!({"config": config})) else { return };
         let data = &find(&objects, "ConfigMap", "cloudmap-mcs-config").unwrap()["data"];
         let flags: Vec<_> = data.as_object().unwrap().iter().collect();
@@ -306,7 +307,9 @@ fn ids_become_the_properties_of_the_sample() {
 #[test]
 fn what_it_leaves_when_it_goes_is_marked() {
     let Some(objects) = rendered(&json!({})) else { return };
-    for name in ["serviceexports.multicluster.x-k8s.io", "serviceimports.multicluster.x-k8s.io"] {
+    for name in
+        ["serviceexports.multicluster.x-k8s.io", "serviceimports.multicluster.x-k8s.io", "cutovers.cloudmap-mcs.io"]
+    {
         let definition = find(&objects, "CustomResourceDefinition", name).unwrap();
         assert_eq!(definition["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
     }
@@ -464,7 +467,7 @@ fn the_documented_overlay_needs_no_checkout() {
     std::fs::create_dir(&folder).unwrap();
     let overlay =
         overlay.replace("https://github.com/OWNER/cloudmap-mcs//", &format!("file://{}//", repository.0.display()));
-    let components = ["instance-labels", "readiness-gates"]
+    let components = ["instance-labels", "readiness-gates", "cutovers"]
         .map(|name| format!("- {}\n", repository.url(&format!("config/components/{name}"))));
     let components = format!("components:\n{}", components.concat());
     std::fs::write(folder.join("kustomization.yaml"), overlay + &components).unwrap();
@@ -476,6 +479,7 @@ fn the_documented_overlay_needs_no_checkout() {
         ("CustomResourceDefinition", "serviceexports.multicluster.x-k8s.io"),
         ("ClusterRole", "cloudmap-mcs-pods"),
         ("ClusterRole", "cloudmap-mcs-gates"),
+        ("ClusterRole", "cloudmap-mcs-cutovers"),
     ] {
         assert!(find(&objects, kind, name).is_some(), "{kind} {name}");
     }

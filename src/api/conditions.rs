@@ -77,6 +77,22 @@ impl PodCondition {
     }
 }
 
+/// Types of conditions on a Cutover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CutoverCondition {
+    /// Of this project: the traffic moves, or is where it should be in the end.
+    Progressing,
+}
+
+impl CutoverCondition {
+    /// The `type` of the condition.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Progressing => "Progressing",
+        }
+    }
+}
+
 /// A row in the table of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
@@ -285,6 +301,51 @@ condition! {
         "the pod waited for `--gate-timeout`, and Cloud Map does not show it yet; the message says what it waited for",
         "Look at the condition `Registered` of the ServiceExport, or at the Events of the annotated Service",
         "The pod is registered as soon as that is possible.";
+}
+
+condition! {
+    /// Reasons of [`CutoverCondition::Progressing`].
+    CutoverReason, CutoverCondition::Progressing;
+    Shifting => True, "Shifting", None,
+        "the share of the step is reached, or as near as possible, and lasts for its interval", "",
+        "The message has the requested share, the reached one and the next, and the interval if it was raised.";
+    Registering => True, "Registering", None,
+        "the pods of the step are not all registered yet", "If it lasts, look at the ServiceExport or the annotated object",
+        "The interval begins when they are. Time in which they are not does not count.";
+    AwaitsWave => True, "AwaitsWave", None,
+        "a Cutover of a lower wave is not finished",
+        "Finish the Cutover that the message names, or delete it, or give it a higher wave", "";
+    LastStep => True, "LastStep", Some(EventReason::LastStep),
+        "the last step is reached, and is less than 100 %", "Add steps if more traffic should move", "";
+    OthersServe => True, "OthersServe", Some(EventReason::Finished),
+        "all ready pods are registered, and instances of others still have the rest of the traffic",
+        "Stop the tasks when no client needs them: `cloudmap-mcs cutover finish` prints how", "";
+    Finished => True, "Finished", Some(EventReason::Finished),
+        "all ready pods are registered, and nobody else has instances", "",
+        "The Cutover may be deleted: all pods stay registered.";
+    RollingBack => True, "RollingBack", None, "the pods are being deregistered", "", "";
+    RolledBack => True, "RolledBack", Some(EventReason::RolledBack), "no pod is registered any more", "", "";
+    LastInstance => False, "LastInstance", Some(EventReason::LastInstance),
+        "one pod stays registered, because the name would be empty without it",
+        "Start the tasks again; the pod goes when one of them is healthy", "";
+    Paused => False, "Paused", None, "`spec.paused` is set", "Take it away: `cloudmap-mcs cutover resume`", "";
+    Held => False, "Held", None, "`spec.shareOfTraffic` is set, which holds", "Take it away: `cloudmap-mcs cutover resume`", "";
+    PodsNotReady => False, "PodsNotReady", None,
+        "pods of the Service are not ready, or there are none",
+        "Repair them; the steps go on by themselves", "More pods do not get traffic while some of them fail.";
+    InvalidSpec => False, "InvalidSpec", Some(EventReason::CutoverBlocked),
+        "the spec is invalid", "The message says what to write", "The share stays as it is.";
+    NoObject => False, "NoObject", Some(EventReason::CutoverBlocked),
+        "there is no ServiceExport, and no annotated Service or Ingress, of this name",
+        "Create it, or give the Cutover its name", "The share stays as it is.";
+    NotRegistered => False, "NotRegistered", Some(EventReason::CutoverBlocked),
+        "the object of this name joins no Cloud Map service; the message says why",
+        "Follow the message, and see the object", "The share stays as it is.";
+}
+
+/// The rows of a Cutover.
+pub fn cutover_rows() -> Vec<Row> {
+    CutoverReason::ALL.iter().map(|reason| reason.row()).collect()
 }
 
 /// The rows of a ServiceExport.

@@ -13,10 +13,10 @@ use kube::CustomResourceExt;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer};
 
-use super::{ClusterProperty, ServiceExport, ServiceImport, names};
+use super::{ClusterProperty, Cutover, ServiceExport, ServiceImport, names};
 
-/// The CRDs of ServiceExport, ServiceImport and ClusterProperty. v1beta1 is stored and served. v1alpha1 is served with
-/// the same schema, so no conversion webhook is needed; CoreDNS and older controllers read it.
+/// The CRDs of ServiceExport, ServiceImport, ClusterProperty and Cutover. Of the first three, v1beta1 is stored and served,
+/// and v1alpha1 is served with the same schema, so no conversion webhook is needed; CoreDNS and older controllers read it.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     let release = BTreeMap::from([
         (names::LABEL_RELEASE_VERSION.to_owned(), names::MCS_RELEASE_VERSION.to_owned()),
@@ -27,10 +27,17 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         crd.metadata.labels = Some(release.clone());
     }
     crds.push(ClusterProperty::crd());
-    crds.into_iter().map(with_both_versions).collect()
+    let mut crds: Vec<_> = crds.into_iter().map(conforming).map(with_both_versions).collect();
+    crds.push(conforming(Cutover::crd()));
+    crds
 }
 
-fn with_both_versions(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+/// Those without which the controller does nothing: all but that of Cutover, which only `--cutovers` needs.
+pub fn needed_crds() -> Vec<CustomResourceDefinition> {
+    crds().into_iter().filter(|crd| crd.spec.group != names::CUTOVER_GROUP).collect()
+}
+
+fn conforming(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     crd.spec.names.list_kind = Some(format!("{}List", crd.spec.names.kind));
     for version in &mut crd.spec.versions {
         if let Some(schema) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) {
@@ -38,6 +45,10 @@ fn with_both_versions(mut crd: CustomResourceDefinition) -> CustomResourceDefini
             complete_root(schema);
         }
     }
+    crd
+}
+
+fn with_both_versions(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     let alpha = crd.spec.versions.iter().map(|stored| CustomResourceDefinitionVersion {
         name: "v1alpha1".to_owned(),
         storage: false,

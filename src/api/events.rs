@@ -121,6 +121,13 @@ events! {
     Refused => "Refused", Warning, ["Pod"], "the readiness gate of the pod is open, although the pod cannot be registered in Cloud Map";
     TimedOut => "TimedOut", Warning, ["Pod"], "the readiness gate of the pod is open, because it waited for `--gate-timeout`. Clients of Cloud Map may not find the pod yet";
     GateNotWritten => "GateNotWritten", Warning, ["Pod"], "the API server refuses the condition that opens the readiness gate of the pod. The controller keeps trying; the message has the remedy";
+    StepBegun => "StepBegun", Normal, ["Cutover"], "another share of the traffic came in force: a step of the [cutover](../cutover.md), or what its spec says";
+    LastStep => "LastStep", Normal, ["Cutover"], "the last step is reached, and is less than 100 %";
+    Finished => "Finished", Normal, ["Cutover"], "all ready pods are registered. The message says whether others still have instances";
+    RolledBack => "RolledBack", Normal, ["Cutover"], "no pod is registered any more";
+    LastInstance => "LastInstance", Warning, ["Cutover"], "one pod stays registered while it is rolled back, because nobody else has a healthy instance. Start the tasks";
+    CutoverBlocked => "CutoverBlocked", Warning, ["Cutover"], "the Cutover cannot go on. The message has the remedy; the share stays as it is";
+    CutoverNotWritten => "CutoverNotWritten", Warning, ["Cutover"], "the API server refuses the status of the Cutover, and so no step is made. The controller keeps trying; the message has the remedy";
     StreamUnreachable => "StreamUnreachable", Warning, ["Lease"], "the leader of another cluster cannot be reached, so that changes take seconds and not milliseconds; see [stream.md](../stream.md#network)";
     HeadIgnored => "HeadIgnored", Warning, ["Lease"], "the head of a cluster in the ledger cannot be read, or is not signed by the key that counts; see [trust.md](../trust.md) and [CloudmapMcsHeadsIgnored](../alerts.md#cloudmapmcsheadsignored)";
     DottedClusterId => "DottedClusterId", Warning, ["Lease"], "stock CoreDNS does not answer names of single pods for such a cluster id";

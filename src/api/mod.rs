@@ -7,13 +7,15 @@ pub(crate) mod annotations;
 mod cluster_property;
 pub mod conditions;
 mod crds;
+mod cutover;
 pub mod events;
 pub mod names;
 mod service_export;
 mod service_import;
 
 pub use cluster_property::{ClusterProperty, ClusterPropertySpec};
-pub use crds::crds;
+pub use crds::{crds, needed_crds};
+pub use cutover::{Cutover, CutoverPhase, CutoverSpec, CutoverStatus};
 pub use service_export::{ServiceExport, ServiceExportSpec, ServiceExportStatus};
 pub use service_import::{
     ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,

@@ -18,6 +18,9 @@ pub const MCS_GROUP: &str = "multicluster.x-k8s.io";
 /// API group of ClusterProperty (KEP-2149).
 pub const ABOUT_GROUP: &str = "about.k8s.io";
 
+/// API group of Cutover, which is of this project.
+pub const CUTOVER_GROUP: &str = "cloudmap-mcs.io";
+
 /// Release of sigs.k8s.io/mcs-api whose schemas [`mod@crate::api::crds`] reproduces.
 pub const MCS_RELEASE_VERSION: &str = "v0.5.2";
 
@@ -74,6 +77,10 @@ pub enum FieldManager {
     ConflictStatus,
     /// Writes the condition of a pod that opens its readiness gate.
     Gate,
+    /// Writes the status of Cutovers.
+    CutoverStatus,
+    /// Writes the Cutovers of `cloudmap-mcs cutover`.
+    CutoverCommand,
     /// Writes what `cloudmap-mcs coredns` writes.
     CoreDns,
 }
@@ -87,6 +94,8 @@ impl FieldManager {
             Self::ExportStatus => "cloudmap-mcs-export-status",
             Self::ConflictStatus => "cloudmap-mcs-conflict-status",
             Self::Gate => "cloudmap-mcs-gate",
+            Self::CutoverStatus => "cloudmap-mcs-cutover-status",
+            Self::CutoverCommand => "cloudmap-mcs-cutover",
             Self::CoreDns => "cloudmap-mcs-coredns",
         }
     }

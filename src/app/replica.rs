@@ -99,8 +99,8 @@ impl Replica {
         };
 
         let mut watches = JoinSet::new();
-        let (labels, gates) = (args.instance_labels.as_ref(), args.readiness_gates);
-        let caches = Caches::start(&client, &metrics.cluster, labels, gates, &mut watches);
+        let (labels, gates, cutovers) = (args.instance_labels.as_ref(), args.readiness_gates, args.cutovers);
+        let caches = Caches::start(&client, &metrics.cluster, labels, gates, cutovers, &mut watches);
         admin.watch(caches.clone(), metrics.cluster.clone());
         let (known, identity) = watch::channel(None);
         watches.spawn(env::task(identity::follow(

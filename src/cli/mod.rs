@@ -143,6 +143,7 @@ pub enum LedgerCommand {
 
 /// Flags of `run`.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct RunArgs {
     /// Where to run.
     #[command(flatten)]
@@ -169,6 +170,11 @@ pub struct RunArgs {
     /// roll-out for longer.
     #[arg(long, env = "CLOUDMAP_MCS_GATE_TIMEOUT", value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub gate_timeout: Duration,
+    /// Follow Cutovers, which move the traffic of a Cloud Map service to pods step by step. Needs the
+    /// CustomResourceDefinition of Cutover (config/crd), and permission to read Cutovers and to write their status
+    /// (config/components/cutovers). See docs/cutover.md.
+    #[arg(long, env = "CLOUDMAP_MCS_CUTOVERS")]
+    pub cutovers: bool,
     /// How many Cloud Map listings a second the drift checks of instances may use. This determines how often each target is
     /// checked (every 50 s for up to 500 targets); see the metric `cloudmap_mcs_instances_drift_period_seconds`.
     ///

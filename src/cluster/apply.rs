@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     api::{
-        ServiceExport, ServiceImport, ServiceImportStatus,
+        Cutover, CutoverStatus, ServiceExport, ServiceImport, ServiceImportStatus,
         conditions::{GateReason, Row},
         names::FieldManager,
     },
@@ -111,6 +111,15 @@ pub trait ClusterWriter: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<(), Error>;
 
+    /// Replaces the status of the Cutover with this uid, if it still is the one of this version.
+    async fn apply_cutover_status(
+        &self,
+        key: &ServiceKey,
+        uid: &str,
+        version: &str,
+        status: &CutoverStatus,
+    ) -> Result<(), Error>;
+
     /// Emits an Event about a user's object. Call it only when something changes. Failures are logged and counted.
     async fn emit(&self, note: EventRecord);
 }
@@ -160,7 +169,7 @@ pub enum Cause {
     NamespaceTerminating(String),
     /// RBAC does not allow the write.
     #[error(
-        "{0}; check that the service account has the permissions in config/rbac (for pods: config/components/readiness-gates)"
+        "{0}; check that the service account has the permissions in config/rbac (for pods: config/components/readiness-gates, for Cutovers: config/components/cutovers)"
     )]
     Forbidden(String),
     /// The object was refused by validation or an admission policy, or has a field that this API server does not know.
@@ -260,6 +269,10 @@ impl Written for ServiceExport {
     const KIND: &'static str = "ServiceExport";
 }
 
+impl Written for Cutover {
+    const KIND: &'static str = "Cutover";
+}
+
 impl Written for v1::Pod {
     const KIND: &'static str = "Pod";
 }
@@ -293,18 +306,23 @@ impl KubernetesWriter {
 
     /// Server-side apply of the status of an existing object; a status subresource never creates. The API server does
     /// not compare uids of custom resources here, so one that has just taken the name of another can get its status. The
-    /// caller gets an error, and corrects the status when it handles the new object. (It does compare those of pods.)
+    /// caller gets an error, and corrects the status when it handles the new object. (It does compare those of pods.) With
+    /// a version, only the object of that version gets it.
     async fn apply_status<K: Written>(
         &self,
         key: &ObjectKey,
-        uid: &str,
+        (uid, version): (&str, Option<&str>),
         status: impl Serialize,
         manager: FieldManager,
     ) -> Result<K, Error> {
+        let mut metadata = json!({"namespace": &*key.namespace, "name": &*key.name, "uid": uid});
+        if let Some(version) = version {
+            metadata["resourceVersion"] = version.into();
+        }
         let patch = Patch::Apply(json!({
             "apiVersion": K::api_version(&()),
             "kind": K::kind(&()),
-            "metadata": {"namespace": &*key.namespace, "name": &*key.name, "uid": uid},
+            "metadata": metadata,
             "status": status,
         }));
         let params = PatchParams::apply(manager.as_str()).force();
@@ -364,7 +382,7 @@ impl ClusterWriter for KubernetesWriter {
         uid: &str,
         status: &ServiceImportStatus,
     ) -> Result<ServiceImport, Error> {
-        self.apply_status(&key.clone().into(), uid, status, FieldManager::ImportStatus).await
+        self.apply_status(&key.clone().into(), (uid, None), status, FieldManager::ImportStatus).await
     }
 
     async fn apply_derived_service(&self, service: &v1::Service) -> Result<v1::Service, Error> {
@@ -407,7 +425,7 @@ impl ClusterWriter for KubernetesWriter {
         manager: FieldManager,
     ) -> Result<(), Error> {
         let status = json!({ "conditions": conditions });
-        self.apply_status::<ServiceExport>(&key.clone().into(), uid, status, manager).await.map(drop)
+        self.apply_status::<ServiceExport>(&key.clone().into(), (uid, None), status, manager).await.map(drop)
     }
 
     async fn open_gate(
@@ -428,7 +446,18 @@ impl ClusterWriter for KubernetesWriter {
             ..v1::PodCondition::default()
         };
         let status = json!({ "conditions": [condition] });
-        self.apply_status::<v1::Pod>(key, uid, status, FieldManager::Gate).await.map(drop)
+        self.apply_status::<v1::Pod>(key, (uid, None), status, FieldManager::Gate).await.map(drop)
+    }
+
+    async fn apply_cutover_status(
+        &self,
+        key: &ServiceKey,
+        uid: &str,
+        version: &str,
+        status: &CutoverStatus,
+    ) -> Result<(), Error> {
+        let (key, which) = (key.clone().into(), (uid, Some(version)));
+        self.apply_status::<Cutover>(&key, which, status, FieldManager::CutoverStatus).await.map(drop)
     }
 
     async fn emit(&self, note: EventRecord) {

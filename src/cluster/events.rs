@@ -30,7 +30,7 @@ use tracing::warn;
 
 use super::{apply::Cause, metrics::Metrics, objects::ObjectKey};
 use crate::{
-    api::{ServiceExport, ServiceImport, events::EventReason, names},
+    api::{Cutover, ServiceExport, ServiceImport, events::EventReason, names},
     env,
     model::ServiceKey,
 };
@@ -156,6 +156,11 @@ pub fn ingress(key: &ServiceKey, uid: &str) -> ObjectReference {
 /// A reference to a Pod.
 pub fn pod(key: &ObjectKey, uid: &str) -> ObjectReference {
     reference::<k8s_openapi::api::core::v1::Pod>(&ServiceKey::new(&*key.namespace, &*key.name), uid)
+}
+
+/// A reference to a Cutover.
+pub fn cutover(key: &ServiceKey, uid: &str) -> ObjectReference {
+    reference::<Cutover>(key, uid)
 }
 
 /// A reference to the controller's Lease in its own namespace, for Events that concern no user's object.

@@ -148,7 +148,7 @@ impl Failure {
             }
             403 => (
                 "forbidden",
-                "; check that the service account has the permissions in config/rbac (for pods: config/components/instance-labels and readiness-gates)",
+                "; check that the service account has the permissions in config/rbac (for pods: config/components/instance-labels and readiness-gates; for Cutovers: config/components/cutovers)",
             ),
             401 => ("unauthorized", ""),
             410 => ("expired", ""),

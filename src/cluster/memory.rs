@@ -21,7 +21,7 @@ use super::{
     watches::{Caches, Writers},
 };
 use crate::{
-    api::{ClusterProperty, ServiceExport, ServiceImport, names::FieldManager},
+    api::{ClusterProperty, Cutover, CutoverSpec, ServiceExport, ServiceImport, names::FieldManager},
     model::ServiceKey,
 };
 
@@ -41,6 +41,7 @@ struct State {
     namespaces: BTreeMap<String, bool>,
     /// Pods with the readiness gate.
     pods: BTreeMap<ObjectKey, v1::Pod>,
+    cutovers: BTreeMap<ServiceKey, Cutover>,
     /// Which types of conditions each manager applied on a ServiceExport.
     owned: HashMap<(ServiceKey, FieldManager), Vec<String>>,
     notes: Vec<EventRecord>,
@@ -63,6 +64,7 @@ impl MemoryCluster {
             exports: BTreeMap::new(),
             namespaces: BTreeMap::new(),
             pods: BTreeMap::new(),
+            cutovers: BTreeMap::new(),
             owned: HashMap::new(),
             notes: Vec::new(),
             failures: VecDeque::new(),
@@ -258,6 +260,31 @@ impl MemoryCluster {
 
     pub(crate) fn gated(&self, key: &ObjectKey) -> Option<v1::Pod> {
         self.state().pods.get(key).cloned()
+    }
+
+    /// Creates a Cutover, or replaces its spec.
+    pub(crate) fn put_cutover(&self, key: &ServiceKey, spec: CutoverSpec) {
+        let mut state = self.state();
+        let old = state.cutovers.get(key).cloned();
+        let mut cutover = Cutover::new(&key.name, spec);
+        cutover.metadata.namespace = Some(key.namespace.to_string());
+        state.identify(&mut cutover.metadata, old.as_ref().map(|old| &old.metadata));
+        let before = old.as_ref().and_then(|old| old.metadata.generation).unwrap_or_default();
+        cutover.metadata.generation = Some(before + 1);
+        cutover.status = old.and_then(|old| old.status);
+        state.cutovers.insert(key.clone(), cutover.clone());
+        state.writers.cutovers.apply(Event::Apply(Ok(cutover)));
+    }
+
+    pub(crate) fn remove_cutover(&self, key: &ServiceKey) {
+        let mut state = self.state();
+        if let Some(cutover) = state.cutovers.remove(key) {
+            state.writers.cutovers.apply(Event::Delete(Ok(cutover)));
+        }
+    }
+
+    pub(crate) fn cutover(&self, key: &ServiceKey) -> Option<Cutover> {
+        self.state().cutovers.get(key).cloned()
     }
 
     pub(crate) fn put_slice(&self, mut slice: discovery::EndpointSlice) {

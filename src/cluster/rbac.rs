@@ -22,8 +22,8 @@ use super::{
 };
 use crate::{
     api::{
-        ServiceImport, ServiceImportSpec, ServiceImportStatus, conditions::GateReason, events::EventReason,
-        names::FieldManager,
+        CutoverStatus, ServiceImport, ServiceImportSpec, ServiceImportStatus, conditions::GateReason,
+        events::EventReason, names::FieldManager,
     },
     model::ServiceKey,
 };
@@ -182,7 +182,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     service_network::service_ranges(&client, OWN).await.unwrap();
 
     let mut tasks = JoinSet::new();
-    let caches = Caches::start(&client, &metrics, None, false, &mut tasks);
+    let caches = Caches::start(&client, &metrics, None, false, false, &mut tasks);
     caches.synced().await;
     let watches = || api.requests().iter().filter(|request| request.query.contains("watch=true")).count();
     while watches() < 8 {
@@ -218,7 +218,7 @@ async fn pods_are_read_only_if_their_labels_are_requested() {
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
     let mut tasks = JoinSet::new();
     let keys = "version".parse().unwrap();
-    let caches = Caches::start(&api.client(), &metrics, Some(&keys), false, &mut tasks);
+    let caches = Caches::start(&api.client(), &metrics, Some(&keys), false, false, &mut tasks);
     caches.synced().await;
     let of_pods =
         || -> Vec<Request> { api.requests().into_iter().filter(|request| request.path.ends_with("/pods")).collect() };
@@ -236,7 +236,7 @@ async fn pods_behind_gates_are_read_and_their_status_is_written_only_if_gates_ar
     let api = FakeApi::default();
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
     let mut tasks = JoinSet::new();
-    let caches = Caches::start(&api.client(), &metrics, None, true, &mut tasks);
+    let caches = Caches::start(&api.client(), &metrics, None, true, false, &mut tasks);
     caches.synced().await;
     let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_hours(1)));
     let publisher = Publisher::new(api.client(), "pod", metrics.clone());
@@ -253,4 +253,27 @@ async fn pods_behind_gates_are_read_and_their_status_is_written_only_if_gates_ar
     assert!(of_pods().iter().all(|request| request.method == "PATCH" || selected(request)), "{:?}", of_pods());
     let role: ClusterRole = manifest("../components/readiness-gates/cluster_role.yaml");
     assert_eq!(needed(&of_pods()), granted(false, role.rules.unwrap()));
+}
+
+/// So are those for `--cutovers`.
+#[tokio::test]
+async fn cutovers_are_followed_only_if_that_is_requested() {
+    let api = FakeApi::default();
+    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+    let mut tasks = JoinSet::new();
+    let caches = Caches::start(&api.client(), &metrics, None, false, true, &mut tasks);
+    caches.synced().await;
+    let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_hours(1)));
+    let publisher = Publisher::new(api.client(), "pod", metrics.clone());
+    let writer = KubernetesWriter::new(api.client(), leadership, metrics.clone(), publisher);
+    writer.apply_cutover_status(&ServiceKey::new("shop", "web"), "u", "1", &CutoverStatus::default()).await.unwrap();
+    let of_cutovers = || -> Vec<Request> {
+        api.requests().into_iter().filter(|request| request.path.contains("/cutovers")).collect()
+    };
+    while !of_cutovers().iter().any(|request| request.query.contains("watch=true")) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tasks.shutdown().await;
+    let role: ClusterRole = manifest("../components/cutovers/cluster_role.yaml");
+    assert_eq!(needed(&of_cutovers()), granted(false, role.rules.unwrap()));
 }

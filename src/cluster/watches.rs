@@ -20,7 +20,7 @@ use super::{
     follow::{Scope, follow},
     metrics::Metrics,
     objects::{
-        ClusterProperty, GatedPod, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport,
+        ClusterProperty, Cutover, GatedPod, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport,
         SourceSlice,
     },
 };
@@ -49,6 +49,8 @@ pub struct Caches {
     pub pods: Cache<Pod>,
     /// Pods with the readiness gate; empty without `--readiness-gates`.
     pub gated: Cache<GatedPod>,
+    /// All Cutovers; empty without `--cutovers`.
+    pub cutovers: Cache<Cutover>,
 }
 
 impl Caches {
@@ -57,12 +59,14 @@ impl Caches {
     ///
     /// The API server divides the two watches of EndpointSlices, so that this project's slices do not wake exports, and
     /// all other slices do not wake imports. Pods are watched only with `instance_labels`, and only their metadata, and those
-    /// that have the label of the readiness gate only with `gates`.
+    /// that have the label of the readiness gate only with `gates`. Cutovers are watched only with `cutovers`, because
+    /// their CRD may not be there.
     pub fn start(
         client: &Client,
         metrics: &Metrics,
         instance_labels: Option<&LabelKeys>,
         gates: bool,
+        cutovers: bool,
         tasks: &mut JoinSet<()>,
     ) -> Self {
         let own = format!("{}={}", names::LABEL_SLICE_MANAGED_BY, names::MANAGED_BY);
@@ -82,6 +86,7 @@ impl Caches {
                 None => Cache::without_objects(),
             },
             gated: if gates { watches.builtin(Some(names::LABEL_GATE.to_owned())) } else { Cache::without_objects() },
+            cutovers: if cutovers { watches.custom() } else { Cache::without_objects() },
         }
     }
 
@@ -97,6 +102,7 @@ impl Caches {
         let (properties, properties_writer) = Cache::new();
         let (pods, pods_writer) = Cache::new();
         let (gated, gated_writer) = Cache::new();
+        let (cutovers, cutovers_writer) = Cache::new();
         (
             Self {
                 exports,
@@ -109,6 +115,7 @@ impl Caches {
                 properties,
                 pods,
                 gated,
+                cutovers,
             },
             Writers {
                 exports: exports_writer,
@@ -121,12 +128,13 @@ impl Caches {
                 properties: properties_writer,
                 pods: pods_writer,
                 gated: gated_writer,
+                cutovers: cutovers_writer,
             },
         )
     }
 
     /// All caches, with the properties that do not depend on the kind.
-    fn all(&self) -> [&dyn Progress; 10] {
+    fn all(&self) -> [&dyn Progress; 11] {
         let Self {
             exports,
             services,
@@ -138,8 +146,9 @@ impl Caches {
             properties,
             pods,
             gated,
+            cutovers,
         } = self;
-        [exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods, gated]
+        [exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods, gated, cutovers]
     }
 
     /// Waits until every cache has seen a complete list. Nothing may act on any cache before that: an empty cache of
@@ -236,6 +245,8 @@ pub struct Writers {
     pub pods: super::cache::Writer<Pod>,
     /// Writer of [`Caches::gated`].
     pub gated: super::cache::Writer<GatedPod>,
+    /// Writer of [`Caches::cutovers`].
+    pub cutovers: super::cache::Writer<Cutover>,
 }
 
 impl Writers {
@@ -252,6 +263,7 @@ impl Writers {
             properties,
             pods,
             gated,
+            cutovers,
         } = self;
         exports.sync();
         services.sync();
@@ -263,6 +275,7 @@ impl Writers {
         properties.sync();
         pods.sync();
         gated.sync();
+        cutovers.sync();
     }
 }
 

@@ -26,7 +26,7 @@ use crate::{
     },
     gates::Progress,
     instances::{
-        InstanceSpec, Rights, Selection,
+        InstanceSpec, Rights, Selection, Traffic,
         custom::ByAddress,
         policy::why_it_wins,
         sync::{Ids, Notice, Outcome, TargetDesired, TargetStatus},
@@ -134,6 +134,12 @@ impl Annotated {
     /// Whether a Service requests anything, so that its endpoints matter.
     pub(super) fn concerns(&self, key: &ServiceKey) -> bool {
         self.objects.contains_key(&ClaimOwner::service(key))
+    }
+
+    /// The share of the traffic that an object's annotation requests; `None` if it requests nothing at all.
+    pub(super) fn asked(&self, owner: &ClaimOwner) -> Option<Traffic> {
+        let wanted = self.objects.get(owner)?.planned.wanted.as_ref();
+        Some(wanted.and_then(|wanted| wanted.values().next()).map(|wanted| wanted.traffic).unwrap_or_default())
     }
 
     /// Plans a Service; `None` if it requests nothing. `endpoints` returns the endpoints of a headless one, and the labels
@@ -264,13 +270,15 @@ impl Annotated {
     }
 
     /// The desired instances of a target that an annotated object of this cluster, `owner`, holds or hands over. `None`
-    /// if nothing is to be done there. `presence` returns whether an object exists, annotated or not.
+    /// if nothing is to be done there. `presence` returns whether an object exists, annotated or not, and `in_force` the share
+    /// that is in force where the annotation requests another one.
     pub(super) fn desired(
         &self,
         knowledge: &Knowledge,
         target: &Target,
         (owner, standing): (&ClaimOwner, Standing),
         presence: impl Fn(&ClaimOwner) -> bool,
+        in_force: impl Fn(&ServiceKey, Traffic) -> Traffic,
     ) -> Option<TargetDesired> {
         // A cluster that leaves its ClusterSet takes everything along, even what was registered before these flags were
         // set.
@@ -314,7 +322,7 @@ impl Annotated {
             as_is,
             consent,
             creation,
-            traffic,
+            traffic: in_force(&owner.key(), traffic),
             instances,
             ..TargetDesired::default()
         })

@@ -16,9 +16,10 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Knowledge, Membership, Mode, Targets, annotated::Annotated, claims::Claims, derived::Derived,
-    gate_writer::Openings, gates::Gates, index::SliceIndex, knowledge::Rules, orphans::Orphans, peers::Peers,
-    pending::Pending, pods::Pods, runtime::ControllerSettings, subscriptions::Subscriptions, work::Work,
+    Knowledge, Membership, Mode, Targets, annotated::Annotated, claims::Claims, cutover_writer::Written,
+    cutovers::Cutovers, derived::Derived, gate_writer::Openings, gates::Gates, index::SliceIndex, knowledge::Rules,
+    orphans::Orphans, peers::Peers, pending::Pending, pods::Pods, runtime::ControllerSettings,
+    subscriptions::Subscriptions, work::Work,
 };
 use crate::{
     annotations::Known,
@@ -26,7 +27,9 @@ use crate::{
     cluster::{
         Caches, Change,
         events::EventRecord,
-        objects::{GatedPod, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport, SourceSlice},
+        objects::{
+            Cutover, GatedPod, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport, SourceSlice,
+        },
         selector::NamespaceSelector,
     },
     discovery::Discovered,
@@ -74,6 +77,7 @@ pub(super) enum Input {
     Ingresses(Vec<Change<Ingress>>),
     Pods(Vec<Change<Pod>>),
     Gated(Vec<Change<GatedPod>>),
+    Cutovers(Vec<Change<Cutover>>),
     /// The Namespaces at the start. What they allow determines everything that follows.
     Rights(Arc<Vec<Change<Namespace>>>),
     Namespaces(Arc<Vec<Change<Namespace>>>),
@@ -125,6 +129,8 @@ pub(super) enum Command {
     Apply(Box<Work>),
     /// Open these gates.
     OpenGates(Arc<Openings>),
+    /// Write these statuses of Cutovers.
+    WriteCutovers(Arc<Written>),
     /// Look for these instances in the discovery plane.
     LookUp(Arc<Asked>),
     /// Emit an Event.
@@ -165,6 +171,7 @@ pub(super) struct Core {
     pub(super) orphans: Orphans,
     pub(super) pods: Pods,
     pub(super) gates: Gates,
+    pub(super) cutovers: Cutovers,
     pub(super) pending: Pending,
     pub(super) slices: SliceIndex<SourceSlice>,
     pub(super) imported: SliceIndex<OwnSlice>,
@@ -230,6 +237,7 @@ impl Core {
             peers: Peers::new(targets.aws_mcs && mode == Mode::Member),
             pods: Pods::default(),
             gates: Gates::new(gate_timeout),
+            cutovers: Cutovers::default(),
             pending: Pending::default(),
             targets,
             slices: SliceIndex::new(|slice| slice.service.as_ref()),
@@ -264,6 +272,7 @@ impl Core {
             Input::Ingresses(changes) => self.ingresses_changed(&changes, now),
             Input::Pods(changes) => self.pods_changed(&changes, now),
             Input::Gated(changes) => self.gated_changed(&changes, now),
+            Input::Cutovers(changes) => self.cutovers_changed(&changes, now),
             Input::Rights(changes) => drop(self.rights_changed(&changes)),
             Input::Namespaces(changes) => self.namespaces_changed(&changes, now),
             Input::Imports(changes) => self.reconcile(changes.into_iter().map(|change| change.key)),
@@ -292,6 +301,7 @@ impl Core {
     fn conclude(&mut self, now: Now) -> Vec<Command> {
         self.update_instances(now);
         self.judge_gates(now);
+        self.judge_cutovers(now);
         if std::mem::take(&mut self.publish) {
             self.out.extend(self.knowledge.desired().map(Command::Publish));
         }
@@ -309,6 +319,7 @@ impl Core {
     }
 
     fn time_passed(&mut self, now: Now) {
+        self.touch_cutovers();
         self.touched.extend(self.claims.due(now.mono).cloned());
         if self.settles.is_some_and(|at| at <= now.mono) {
             self.settle(now);

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use super::{
     core::{Command, Core, Now},
+    cutovers,
     parts::Part,
     pods,
     targets::Asked,
@@ -143,7 +144,7 @@ impl Core {
     /// Which endpoints of an export others see, if it has a share of the traffic: those that are registered as
     /// instances.
     fn part(&self, key: &ServiceKey, export: Option<&ServiceExport>) -> Option<Part> {
-        let export = export.filter(|export| Traffic::read(&export.annotations).0.is_part())?;
+        let export = export.filter(|export| self.traffic(export).is_part())?;
         let target = match self.targets.asked(export, self.knowledge.rights()) {
             Asked::Target(target) => Some(target),
             // Without instances there is nothing to have a share of.
@@ -164,6 +165,11 @@ impl Core {
             Some(known @ Part::AsMany(..)) if self.knowledge.exports().is_some() => known.clone(),
             _ => Part::as_many(&self.knowledge.shown(key).unwrap_or_else(|| self.imported_from_here(key))),
         })
+    }
+
+    /// The share of the traffic that is in force for an export.
+    pub(super) fn traffic(&self, export: &ServiceExport) -> Traffic {
+        cutovers::in_force(&self.caches.cutovers, &export.key, Traffic::read(&export.annotations).0)
     }
 
     /// The own endpoints that the import of a name in this cluster has.

@@ -181,9 +181,21 @@ impl Core {
             progress.extend(targets.iter().filter_map(|target| self.progress_in(target, owner, id, pod, asked)));
         };
         let (export, service) = (ClaimOwner::export(key), ClaimOwner::service(key));
-        let exported = self.caches.exports.get(key).filter(|export| !export.deleting);
-        let targets = self.knowledge.targets_of(&export);
-        let obstacle = exported.and_then(|object| match self.knowledge.planned(key) {
+        let obstacle = self.export_obstacle(key);
+        if obstacle.is_none() {
+            add(&export, &self.knowledge.targets_of(&export));
+        }
+        add(&service, &self.knowledge.targets_of(&service));
+        progress.extend(obstacle);
+        progress.extend(self.annotated.obstacle(&service));
+        progress
+    }
+
+    /// Why a ServiceExport has no target, if so.
+    pub(super) fn export_obstacle(&self, key: &ServiceKey) -> Option<Progress> {
+        let object = self.caches.exports.get(key).filter(|export| !export.deleting)?;
+        let targets = self.knowledge.targets_of(&ClaimOwner::export(key));
+        match self.knowledge.planned(key) {
             _ if *self.knowledge.membership() == Membership::Leaving => Some(Progress::Declined),
             _ if self.mode == Mode::Standalone => {
                 Some(Progress::Refused(format!("Service {key} is exported, but this cluster is in no ClusterSet.")))
@@ -200,14 +212,7 @@ impl Core {
                 }
             }),
             Some(Ok(_)) => None,
-        });
-        if obstacle.is_none() {
-            add(&export, &targets);
         }
-        add(&service, &self.knowledge.targets_of(&service));
-        progress.extend(obstacle);
-        progress.extend(self.annotated.obstacle(&service));
-        progress
     }
 
     /// What became of a pod in one target. `None` if other addresses than those of pods are registered there.
@@ -299,7 +304,7 @@ impl Core {
     }
 
     /// What a target waits for before anything is registered there.
-    fn standing_in(&self, target: &Target) -> String {
+    pub(super) fn standing_in(&self, target: &Target) -> String {
         match (self.knowledge.membership(), self.claims.standing(target)) {
             (Membership::Refused(why) | Membership::Failing(why), _) => why.trim_end_matches('.').to_owned(),
             (_, Some(Standing::AwaitsClusters)) => awaits_clusters(target).trim_end_matches('.').to_owned(),

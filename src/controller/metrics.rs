@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, histogram_opts, opts};
 
-use crate::{api::conditions::GateReason, ledger::remote::Remotes, metrics::Register};
+use crate::{
+    api::{CutoverPhase, conditions::GateReason},
+    ledger::remote::Remotes,
+    metrics::Register,
+};
 
 /// The metrics of the controller. Clones are cheap.
 #[derive(Debug, Clone)]
@@ -24,6 +28,7 @@ pub struct Metrics {
     dropped_events: IntCounter,
     waiting_pods: IntGauge,
     gates_opened: IntCounterVec,
+    cutovers: IntGaugeVec,
 }
 
 impl Metrics {
@@ -99,7 +104,9 @@ impl Metrics {
                 ),
                 &["reason"],
             )?,
+            cutovers: IntGaugeVec::new(opts!("cloudmap_mcs_cutovers", "Cutovers, by phase"), &["phase"])?,
         };
+        registry.register(Box::new(metrics.cutovers.clone()))?;
         registry.register(Box::new(metrics.waiting_pods.clone()))?;
         registry.register(Box::new(metrics.gates_opened.clone()))?;
         registry.register(Box::new(metrics.reconciles.clone()))?;
@@ -144,6 +151,12 @@ impl Metrics {
 
     pub(super) fn waiting_pods(&self, count: usize) {
         self.waiting_pods.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub(super) fn cutovers(&self, phases: impl IntoIterator<Item = (CutoverPhase, usize)>) {
+        for (phase, count) in phases {
+            self.cutovers.with_label_values(&[phase.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
     }
 
     pub(super) fn gate_opened(&self, reason: GateReason) {

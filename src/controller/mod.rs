@@ -5,6 +5,8 @@
 mod annotated;
 mod claims;
 mod core;
+mod cutover_writer;
+mod cutovers;
 mod derived;
 mod exports;
 mod gate_writer;

@@ -148,7 +148,13 @@ impl Core {
                 publication => publication,
             },
             conflicts: conflicts.as_deref(),
-            registered: self.targets.registered(&self.knowledge, &export, &self.claims, &self.statuses, &self.pods),
+            registered: self.targets.registered(
+                &self.knowledge,
+                (&export, self.traffic(&export)),
+                &self.claims,
+                &self.statuses,
+                &self.pods,
+            ),
         });
         let conflict = ExportCondition::Conflict.as_str();
         let unsaid = export.conditions.iter().filter(|there| {

@@ -2,12 +2,18 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::core::{Command, Core, Now};
+use super::{
+    core::{Command, Core, Now},
+    cutovers,
+};
 use crate::{
     annotations::Known,
     cluster::Caches,
     export,
-    instances::sync::{Statuses, TargetDesired, TargetStatus},
+    instances::{
+        Traffic,
+        sync::{Statuses, TargetDesired, TargetStatus},
+    },
     model::{ClaimOwner, ServiceKey, Target},
 };
 
@@ -64,6 +70,7 @@ impl Core {
     }
 
     pub(super) fn statuses_changed(&mut self, statuses: &Statuses, now: Now) {
+        self.touch_cutovers();
         let before = std::mem::replace(&mut self.statuses, statuses.clone());
         let mut chosen = BTreeSet::new();
         for (target, before, status) in before.difference(statuses) {
@@ -132,12 +139,17 @@ impl Core {
             None => annotated.forget(&target),
         }
         annotated.tell_waiting(knowledge, &target, claims.awaits_clusters_long(&target, now.mono));
+        let in_force = |key: &ServiceKey, asked| cutovers::in_force(&caches.cutovers, key, asked);
         let desired = claims.acts_for(&target).zip(standing).and_then(|(owner, standing)| {
             if owner.is_annotated() {
                 let presence = |owner: &ClaimOwner| present(caches, owner).is_some();
-                annotated.desired(knowledge, &target, (owner, standing), presence)
+                annotated.desired(knowledge, &target, (owner, standing), presence, in_force)
             } else {
-                let export = |key: &_| caches.exports.get(key);
+                let export = |key: &ServiceKey| {
+                    let export = caches.exports.get(key)?;
+                    let traffic = in_force(key, Traffic::read(&export.annotations).0);
+                    Some((export, traffic))
+                };
                 Some(targets.desired(knowledge, &target, (owner, standing), export, pods))
             }
         });

@@ -15,6 +15,8 @@ use tracing::warn;
 use super::{
     Membership, Mode, Targets,
     core::{Command, Core, Input, Now},
+    cutover_writer::{self, Written},
+    cutovers,
     gate_writer::{self, Openings},
     metrics::Metrics,
     subscriptions::ImportRules,
@@ -166,6 +168,8 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
     let objects = Objects::new(&caches);
     let (gates, openings) = watch::channel(Arc::default());
     let gates_written = gate_writer::write(openings, Arc::clone(&writer), notes.clone(), metrics.clone());
+    let (cutovers, planned) = watch::channel(Arc::default());
+    let cutovers_written = cutover_writer::write(planned, Arc::clone(&writer), notes.clone());
     let (done, finished) = mpsc::unbounded_channel();
     let now = Now { mono: Duration::ZERO, wall: env::timestamp() };
     let runtime = Runtime {
@@ -179,6 +183,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         directory,
         lookups,
         gates,
+        cutovers,
         instances,
         subscribed,
         notes,
@@ -190,6 +195,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         () = runtime.run(objects, registry, finished) => {}
         // Events are emitted one after the other, and none may delay the loop.
         () = gates_written => {}
+        () = cutovers_written => {}
         () = async { loop { writer.emit(said.next().await).await } } => {}
     }
 }
@@ -207,6 +213,7 @@ struct Objects {
     ingresses: cache::Changes<objects::Ingress>,
     pods: cache::Changes<objects::Pod>,
     gated: cache::Changes<objects::GatedPod>,
+    cutovers: cache::Changes<objects::Cutover>,
     namespaces: cache::Changes<objects::Namespace>,
     imported: cache::Changes<objects::OwnSlice>,
     imports: cache::Changes<objects::ServiceImport>,
@@ -221,6 +228,7 @@ impl Objects {
             ingresses: caches.ingresses.subscribe(),
             pods: caches.pods.subscribe(),
             gated: caches.gated.subscribe(),
+            cutovers: caches.cutovers.subscribe(),
             namespaces: caches.namespaces.subscribe(),
             imported: caches.imported_slices.subscribe(),
             imports: caches.imports.subscribe(),
@@ -230,7 +238,7 @@ impl Objects {
     /// Everything in the caches, before anything else. An index that is only half filled would read as "no endpoints",
     /// and exports that are not planned yet as withdrawn. The registry is not read before this either, so nothing is
     /// deleted because a namespace does not seem to import anything.
-    fn first(&mut self) -> [Input; 8] {
+    fn first(&mut self) -> [Input; 9] {
         let namespaces = Arc::new(self.namespaces.take());
         [
             Input::Rights(Arc::clone(&namespaces)),
@@ -241,6 +249,7 @@ impl Objects {
             Input::Exports(self.exports.take()),
             Input::Namespaces(namespaces),
             Input::Gated(self.gated.take()),
+            Input::Cutovers(self.cutovers.take()),
         ]
     }
 
@@ -251,6 +260,7 @@ impl Objects {
             changes = self.slices.next() => Input::Slices(changes),
             changes = self.gated.next() => Input::Gated(changes),
             changes = self.exports.next() => Input::Exports(changes),
+            changes = self.cutovers.next() => Input::Cutovers(changes),
             changes = self.services.next() => Input::Services(changes),
             changes = self.ingresses.next() => Input::Ingresses(changes),
             changes = self.pods.next() => Input::Pods(changes),
@@ -331,6 +341,7 @@ struct Runtime {
     directory: Option<Directory>,
     lookups: Lookups,
     gates: watch::Sender<Arc<Openings>>,
+    cutovers: watch::Sender<Arc<Written>>,
     instances: watch::Sender<Desired>,
     subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
     notes: Outbox,
@@ -368,6 +379,7 @@ impl Runtime {
                     self.metrics.measured(self.queue.len(), sizes.clusters, sizes.names);
                     self.metrics.annotated(sizes.annotated);
                     self.metrics.waiting_pods(sizes.waiting_pods);
+                    self.metrics.cutovers(cutovers::phases(&self.core.caches.cutovers));
                 }
             }
             // The workers must not starve either, however much changes.
@@ -427,6 +439,7 @@ impl Runtime {
                 }));
             }
             Command::OpenGates(openings) => drop(self.gates.send_replace(openings)),
+            Command::WriteCutovers(written) => drop(self.cutovers.send_replace(written)),
             Command::LookUp(asked) => self.lookups.ask(asked),
             Command::Emit(note) => self.notes.send(note),
         }

@@ -129,17 +129,18 @@ impl Targets {
         !registration.owner.is_annotated() && self.naming.implied(&registration.owner.key()) == registration.target
     }
 
-    /// The desired instances of a target, according to what is known now. `owner` is the export to which they belong.
+    /// The desired instances of a target, according to what is known now. `owner` is the export to which they belong, and
+    /// `export` returns it with the share of the traffic that is in force.
     pub(super) fn desired(
         &self,
         knowledge: &Knowledge,
         target: &Target,
         (owner, standing): (&ClaimOwner, Standing),
-        export: impl Fn(&ServiceKey) -> Option<Arc<ServiceExport>>,
+        export: impl Fn(&ServiceKey) -> Option<(Arc<ServiceExport>, Traffic)>,
         pods: &Pods,
     ) -> TargetDesired {
         let key = owner.key();
-        let object = export(&key);
+        let (object, traffic) = export(&key).unzip();
         let annotations = object.as_ref().map(|export| &export.annotations);
         let planned = knowledge.planned(&key).and_then(|plan| plan.as_ref().ok());
         // A deleted export hands nothing over. An export with the younger claim keeps its instances while it withdraws.
@@ -178,7 +179,7 @@ impl Targets {
         let instances = instances.unwrap_or_default().into();
         let decides = decides(knowledge, target);
         let only_found = (standing == Standing::Keeps).then_some(key);
-        let traffic = annotations.map(|annotations| Traffic::read(annotations).0).unwrap_or_default();
+        let traffic = traffic.unwrap_or_default();
         // The share is that of the new target. In this one it stays as it was.
         let traffic = if moved_away && traffic.is_part() { Traffic::Unclear } else { traffic };
         TargetDesired {
@@ -219,11 +220,11 @@ impl Targets {
         custom::fit(&custom, |custom| source.instances_with(&*endpoints, custom))
     }
 
-    /// The condition `Registered` of an export: reason and message.
+    /// The condition `Registered` of an export, with the share of the traffic that is in force: reason and message.
     pub(super) fn registered(
         &self,
         knowledge: &Knowledge,
-        export: &ServiceExport,
+        (export, traffic): (&ServiceExport, Traffic),
         claims: &Claims,
         statuses: &Statuses,
         pods: &Pods,
@@ -232,8 +233,8 @@ impl Targets {
         let target = match (self.asked(export, knowledge.rights()), for_aws_mcs) {
             // Of two targets, the one that needs attention.
             (Asked::Target(target), Some(other)) if other != target => {
-                let standings =
-                    [target, other].map(|at| self.registered_in(&at, knowledge, export, claims, statuses, pods));
+                let standings = [target, other]
+                    .map(|at| self.registered_in(&at, knowledge, (export, traffic), claims, statuses, pods));
                 let [first, second] = standings;
                 return Some(if first.0 == RegisteredReason::Registered { second } else { first });
             }
@@ -252,14 +253,14 @@ impl Targets {
                 return Some((RegisteredReason::Pending, message));
             }
         };
-        Some(self.registered_in(&target, knowledge, export, claims, statuses, pods))
+        Some(self.registered_in(&target, knowledge, (export, traffic), claims, statuses, pods))
     }
 
     fn registered_in(
         &self,
         target: &Target,
         knowledge: &Knowledge,
-        export: &ServiceExport,
+        (export, traffic): (&ServiceExport, Traffic),
         claims: &Claims,
         statuses: &Statuses,
         pods: &Pods,
@@ -290,7 +291,7 @@ impl Targets {
             return (RegisteredReason::Failed, format!("{complaint}."));
         }
         // Without the count: a condition that changes with every pod would be written for each.
-        let done = if Traffic::read(&export.annotations).0.is_part() {
+        let done = if traffic.is_part() {
             format!("A share of the ready endpoints is registered in Cloud Map service {target}.")
         } else {
             format!("The ready endpoints are registered in Cloud Map service {target}.")

@@ -139,8 +139,9 @@ fn an_annotation_with_a_wrong_value_is_said_and_what_is_registered_stays() {
     let claims = Claims::new(std::time::Duration::from_secs(10));
     for (name, wrong) in [(ANNOTATION_SHARE, "yes"), (ANNOTATION_SHARE, ""), (ANNOTATION_ADOPT, "somebody")] {
         let export = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www"), (name, wrong)]);
-        let (reason, message) =
-            targets.registered(&knowledge, &export, &claims, &Statuses::new(), &Pods::default()).unwrap();
+        let (reason, message) = targets
+            .registered(&knowledge, (&export, Traffic::All), &claims, &Statuses::new(), &Pods::default())
+            .unwrap();
         assert!(reason == RegisteredReason::InvalidAnnotation && message.contains(name), "{message}");
         assert!(consent(&export.annotations, "shop", &Rights::default()).unclear, "{name}");
     }
@@ -184,7 +185,7 @@ fn what_an_export_was_allowed_counts_until_its_hand_over_ends() {
     let names = [(ANNOTATION_TARGET_NAMESPACE, "ecs"), (ANNOTATION_TARGET_SERVICE, "www")];
     let consent = |standing, annotations: &[(&str, &str)]| {
         let export = Arc::new(mk_export(annotations));
-        let export = |_: &ServiceKey| Some(Arc::clone(&export));
+        let export = |_: &ServiceKey| Some((Arc::clone(&export), Traffic::All));
         targets.desired(&knowledge, &joined, (&owner, standing), export, &Pods::default()).consent
     };
     assert_eq!(consent(Standing::HandsOver, &names), consent(Standing::Holds, &names));
@@ -201,7 +202,7 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
     let named = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);
     let mut claims = Claims::new(std::time::Duration::from_secs(10));
     let (reason, message) = targets
-        .registered(&mk_knowledge(&[("older", 3)]), &named, &claims, &Statuses::new(), &Pods::default())
+        .registered(&mk_knowledge(&[("older", 3)]), (&named, Traffic::All), &claims, &Statuses::new(), &Pods::default())
         .unwrap();
     assert!(reason == RegisteredReason::NameConflict && message.contains("shop/older"), "{message}");
 
@@ -210,8 +211,9 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
     for (verified, words) in [(false, "every cluster"), (true, "after 10s")] {
         claims.set_clusters(false, verified, std::time::Duration::ZERO);
         claims.judge(&knowledge, &target(), |_| false, std::time::Duration::from_mins(5));
-        let (reason, message) =
-            targets.registered(&knowledge, &named, &claims, &Statuses::new(), &Pods::default()).unwrap();
+        let (reason, message) = targets
+            .registered(&knowledge, (&named, Traffic::All), &claims, &Statuses::new(), &Pods::default())
+            .unwrap();
         assert!(reason == RegisteredReason::Pending && message.contains(words), "{message}");
     }
 }
@@ -224,7 +226,9 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     let mut export = mk_export(&[(ANNOTATION_TARGET_SERVICE, "www")]);
     let registered = |export: &ServiceExport, outcome: Outcome| {
         let status = TargetStatus { outcome, ..TargetStatus::default() };
-        targets.registered(&knowledge, export, &claims, &[(target(), status)].into(), &Pods::default()).unwrap()
+        targets
+            .registered(&knowledge, (export, Traffic::All), &claims, &[(target(), status)].into(), &Pods::default())
+            .unwrap()
     };
     assert_eq!(registered(&export, Outcome::Pending).0, RegisteredReason::Pending);
     let (reason, message) = registered(&export, Outcome::Registered { count: 1 });
@@ -236,7 +240,8 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     let refused = Outcome::Refused { reason: Reason::LimitExceeded, message: "full".to_owned() };
     assert_eq!(registered(&export, refused).0, RegisteredReason::LimitExceeded);
     export.annotations = mk_export(&[]).annotations;
-    let elsewhere = targets.registered(&knowledge, &export, &claims, &Statuses::new(), &Pods::default()).unwrap();
+    let elsewhere =
+        targets.registered(&knowledge, (&export, Traffic::All), &claims, &Statuses::new(), &Pods::default()).unwrap();
     assert_eq!(elsewhere.0, RegisteredReason::Pending, "another target is not that one");
 }
 

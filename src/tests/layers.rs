@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs};
 use super::{files, root};
 
 /// The rooms of `src/`, lowest first; `docs/architecture.md` says what is in each.
-const ORDER: [&str; 24] = [
+const ORDER: [&str; 25] = [
     "env",
     "metrics",
     "release",
@@ -21,6 +21,7 @@ const ORDER: [&str; 24] = [
     "annotations",
     "discovery",
     "gates",
+    "cutover",
     "export",
     "import",
     "queue",

@@ -12,7 +12,7 @@ use super::root;
 use crate::{
     api::{
         annotations,
-        conditions::{ConflictState, Row, export_rows, import_rows, pod_rows},
+        conditions::{ConflictState, Row, cutover_rows, export_rows, import_rows, pod_rows},
         crds,
         events::EventReason,
     },
@@ -162,7 +162,12 @@ fn conditions() -> String {
         "# Conditions and Events\n\n{GENERATED}\n\n`cloudmap-mcs status` says the same of your objects. \
          [mcs-api.md](../mcs-api.md) says what this implementation does where KEP-1645\nleaves a choice.\n"
     );
-    for (object, rows) in [("ServiceExport", export_rows()), ("ServiceImport", import_rows()), ("Pod", pod_rows())] {
+    for (object, rows) in [
+        ("ServiceExport", export_rows()),
+        ("ServiceImport", import_rows()),
+        ("Pod", pod_rows()),
+        ("Cutover", cutover_rows()),
+    ] {
         write!(page, "\n## On a {object}\n\n| condition | reason | meaning | remedy |\n|---|---|---|---|\n").unwrap();
         for row in rows {
             let Row { condition, status, reason, text, remedy, more, event: _ } = row;

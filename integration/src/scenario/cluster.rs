@@ -49,6 +49,7 @@ pub const CLUSTER_PROPERTY: Kind = kind("about.k8s.io", "v1beta1", "ClusterPrope
 pub const NODE: Kind = kind("", "v1", "Node", "nodes");
 pub const CUSTOM_RESOURCE_DEFINITION: Kind =
     kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
+pub const CUTOVER: Kind = kind("cloudmap-mcs.io", "v1alpha1", "Cutover", "cutovers");
 pub const ROLE_BINDING: Kind = kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
 pub const CLUSTER_ROLE: Kind = kind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles");
 pub const CLUSTER_ROLE_BINDING: Kind =
@@ -56,7 +57,7 @@ pub const CLUSTER_ROLE_BINDING: Kind =
 pub const SERVICE_ACCOUNT: Kind = kind("", "v1", "ServiceAccount", "serviceaccounts");
 const SUBJECT_ACCESS_REVIEW: Kind = kind("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews");
 
-const EVERY_KIND: [Kind; 18] = [
+const EVERY_KIND: [Kind; 19] = [
     NAMESPACE,
     POD,
     SERVICE,
@@ -70,6 +71,7 @@ const EVERY_KIND: [Kind; 18] = [
     SERVICE_EXPORT,
     SERVICE_IMPORT,
     CLUSTER_PROPERTY,
+    CUTOVER,
     ROLE_BINDING,
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,

@@ -8,6 +8,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
+    cutovers::Course,
     expect::{Imported, Name, imported, live as addresses_of, merged},
     gates,
     kubernetes::{Verb, Write},
@@ -61,6 +62,8 @@ pub(crate) struct Checks {
     services: BTreeMap<String, String>,
     /// The UIDs of the clusters that registered the instances, by service and id.
     instances: BTreeMap<(String, String), String>,
+    /// The Cutover of each cluster, by UID.
+    courses: BTreeMap<String, Course>,
     /// Writes since [`Self::take_writes`], but for heartbeats and Leases.
     writes: Vec<String>,
 }
@@ -71,7 +74,13 @@ impl Checks {
         for cluster in &world.clusters {
             for write in cluster.api.take_writes() {
                 world.trace.line(|| format!("{} {write}", cluster.id));
-                if !cluster.replicas.iter().any(|replica| replica.name == write.by) {
+                let by_replica = cluster.replicas.iter().any(|replica| replica.name == write.by);
+                if write.resource == "cutovers"
+                    && let Some(what) = self.courses.entry(cluster.uid.clone()).or_default().look(&write, by_replica)
+                {
+                    return Some(("no step of a Cutover is left out or too short", format!("{}: {what}", cluster.id)));
+                }
+                if !by_replica {
                     continue;
                 }
                 if write.resource == "pods"
@@ -267,7 +276,7 @@ fn stranger(write: &Write) -> Option<String> {
     let ours = match write.resource {
         "events" => write.verb == Verb::Create,
         "leases" | "configmaps" | "secrets" => namespace == OWN,
-        "serviceexports" | "pods" => write.status,
+        "serviceexports" | "pods" | "cutovers" => write.status,
         "serviceimports" => objects().all(|object| label(object, "cloudmap-mcs/managed-by") == "cloudmap-mcs"),
         "services" => {
             (name.starts_with("derived-") || name.ends_with("-global"))

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{
+    cutovers::in_force,
     expect::{Name, slices},
     kubernetes::ApiServer,
     users::{HOST, PYTHON, SHARE, TARGET, addresses, annotation, is_terminating},
@@ -51,7 +52,7 @@ pub(crate) fn claims(clusters: &[Cluster]) -> Claims {
                 continue;
             }
             let endpoints = endpoints(&cluster.api, &owner, &service);
-            let share = annotation(&service, SHARE).map(str::to_owned);
+            let share = in_force(cluster, &owner).or_else(|| annotation(&service, SHARE).map(str::to_owned));
             for (target, exported) in targets {
                 let named = !exported || names_target(cluster, &owner);
                 let (group, owner, endpoints) = (cluster.group(), owner.clone(), endpoints.clone());

@@ -10,6 +10,7 @@ pub mod campaign;
 mod check;
 mod claims;
 mod cloudmap;
+mod cutovers;
 mod expect;
 mod gates;
 pub mod kubernetes;
@@ -39,6 +40,7 @@ use tokio::{
 
 use self::{
     check::Checks,
+    cutovers::Saying,
     registered::{REFUSED_AGAIN, REPAIR, Registered},
     scenario::{Kind, Scenario},
     schedule::{Running, Step},
@@ -182,6 +184,17 @@ impl Driver {
                 self.world.share(cluster, Some(*rng.pick(&["0%", "25%", "50%"])));
             }
         }
+        let cutovers = self.scenario.kinds.contains(&Kind::Cutovers);
+        if cutovers {
+            self.world.add_namespaces();
+            self.wait(Duration::from_secs(5)).await?;
+            self.world.run_tasks(rng.below(MOST_TASKS) + 1);
+            self.world.scale(Place { cluster: 0, name: JOINING.0 }, rng.below(5) + 1, false);
+            self.world.say(0, Saying::Begin);
+            self.wait(Duration::from_secs(1)).await?;
+            self.world.join_tasks(0);
+        }
+        let shares = shares || cutovers;
         if claims {
             self.world.add_namespaces();
             for (cluster, name) in
@@ -204,6 +217,12 @@ impl Driver {
         let within = if shares { SHARING } else { within };
         self.converge(within, "everything converges").await?;
         self.until(within, "every gate opens", gates::closed).await?;
+        self.until(within, "every Cutover is where its spec sends it", cutovers::under_way).await?;
+        if cutovers {
+            self.world.let_go(0);
+            self.until(within, "a Cutover that nobody holds comes to its end", cutovers::under_way).await?;
+            self.converge(within, "its share is right").await?;
+        }
         self.report.converged = Some(calm.elapsed());
         if let Some(at) = self.world.torn {
             self.wait_until(self.world.began + at + REPAIR).await?;
@@ -222,7 +241,8 @@ impl Driver {
         let sets: BTreeSet<_> = self.world.clusters.iter().map(|cluster| &cluster.set).collect();
         let several = sets.len() > 1 || self.scenario.kinds.contains(&Kind::Moves);
         let settling = if several { SETTLING + LOOKS_AGAIN } else { SETTLING };
-        let settling = if self.scenario.kinds.contains(&Kind::Shares) { SHARING } else { settling };
+        let shares = [Kind::Shares, Kind::Cutovers].iter().any(|kind| self.scenario.kinds.contains(kind));
+        let settling = if shares { SHARING } else { settling };
         self.checks.take_writes();
         while last.elapsed() < QUIET {
             self.wait(Duration::from_secs(1)).await?;

@@ -15,6 +15,8 @@ pub enum Kind {
     Claims,
     /// Annotated Services join a service of ECS tasks with a share of its traffic, and ECS scales.
     Shares,
+    /// The Service that joins ECS tasks has a Cutover, of which users say this and that, and ECS scales.
+    Cutovers,
     /// Namespaces terminate and come back empty.
     Namespaces,
     /// A process dies before or after one of its writes, of either port.
@@ -56,7 +58,7 @@ pub enum Kind {
 impl Kind {
     /// What users do, and nothing that goes wrong.
     pub(crate) fn is_of_users(self) -> bool {
-        [Endpoints, Exports, Services, Namespaces, Shapes, Claims, Shares].contains(&self)
+        [Endpoints, Exports, Services, Namespaces, Shapes, Claims, Shares, Cutovers].contains(&self)
     }
 }
 
@@ -77,6 +79,11 @@ impl Site {
         self.flags.contains(&"--readiness-gates")
     }
 
+    /// Whether its controllers follow Cutovers.
+    pub(crate) fn has_cutovers(&self) -> bool {
+        self.flags.contains(&"--cutovers")
+    }
+
     /// Whether headless imports have a derived Service as well.
     pub(crate) fn names_derived_services(&self) -> bool {
         self.flags.iter().any(|flag| flag.starts_with("--derived-name"))
@@ -90,6 +97,8 @@ const USUAL: Site = Site { set: "set", families: &["IPv4", "IPv6"], flags: &[] }
 const NAMED: Site = Site { flags: &["--derived-name={name}-global", "--concurrency=1"], ..USUAL };
 /// Pods are ready when discovery shows them.
 const GATED: Site = Site { flags: &["--readiness-gates", "--gate-timeout=90s"], ..USUAL };
+/// Cutovers are followed.
+const MOVING: Site = Site { flags: &["--cutovers"], ..USUAL };
 const V4: Site = Site { families: &["IPv4"], ..USUAL };
 const V6: Site = Site { families: &["IPv6"], ..USUAL };
 /// In another ClusterSet of the same account.
@@ -113,7 +122,7 @@ pub struct Scenario {
 impl Scenario {
     /// Only users do anything: no process, clock or API fails.
     pub(crate) fn is_gentle(&self) -> bool {
-        self.kinds.iter().all(|kind| [Endpoints, Exports, Services, Shapes, Namespaces, Claims, Shares].contains(kind))
+        self.kinds.iter().all(|kind| kind.is_of_users())
     }
 
     /// Clusters see each other's claims within the time that they wait for that.
@@ -123,8 +132,9 @@ impl Scenario {
 }
 
 use Kind::{
-    Claims, Clocks, Crashes, Divides, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Meddlers, Moves,
-    Namespaces, Partitions, Pauses, Registry, Renames, Services, Shapes, Shares, Stale, Stops, Unobserved, Vandals,
+    Claims, Clocks, Crashes, Cutovers, Divides, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Meddlers,
+    Moves, Namespaces, Partitions, Pauses, Registry, Renames, Services, Shapes, Shares, Stale, Stops, Unobserved,
+    Vandals,
 };
 
 /// All scenarios.
@@ -176,6 +186,16 @@ pub static SCENARIOS: &[Scenario] = &[
         clusters: TWO,
         kinds: &[Endpoints, Shares, Shares, Shares, Shares, Kills, Stops, Registry],
         steps: 24,
+    },
+    Scenario {
+        name: "cutovers",
+        about: "the traffic of ECS tasks moves to pods step by step and back, while leaders die, clocks jump and both worlds fail",
+        clusters: &[MOVING, USUAL],
+        kinds: &[
+            Endpoints, Cutovers, Cutovers, Cutovers, Cutovers, Kills, Stops, Crashes, Pauses, Clocks, Kubernetes,
+            Registry, Unobserved,
+        ],
+        steps: 26,
     },
     Scenario {
         name: "crashes",

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::{
     cloudmap::ROWS,
+    cutovers::Saying,
     kubernetes::{Fault, FaultId, Moment, Scope, Verb},
     machine::Machine,
     scenario::{Kind, Scenario},
@@ -49,6 +50,11 @@ pub(crate) enum Action {
     Share {
         cluster: usize,
         share: Option<&'static str>,
+    },
+    /// Says something to the Cutover of a cluster.
+    Say {
+        cluster: usize,
+        saying: Saying,
     },
     /// ECS runs so many tasks.
     Tasks(usize),
@@ -215,6 +221,7 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
         Kind::Shapes => (short, Action::Shape { place, shape: Shape::draw(rng, NAMES[place.name].2) }),
         Kind::Claims => (short, claim(rng, place)),
         Kind::Shares => (short, share(rng, cluster)),
+        Kind::Cutovers => (short, cutover(rng)),
         Kind::Crashes => {
             let (of_registry, nth, after) = (rng.chance(0.5), rng.below(12) as u32 + 1, rng.chance(0.5));
             (short, Action::Crash { cluster, role, of_registry, nth, after })
@@ -368,6 +375,17 @@ fn share(rng: &mut Rng, cluster: usize) -> Action {
     }
 }
 
+/// What users say to the Cutover, and what ECS does.
+fn cutover(rng: &mut Rng) -> Action {
+    let place = Place { cluster: 0, name: JOINING.0 };
+    match rng.below(10) {
+        0..5 => Action::Say { cluster: 0, saying: Saying::draw(rng) },
+        5..7 => Action::Tasks(rng.below(MOST_TASKS + 1)),
+        7 => Action::RemoveService(place),
+        _ => Action::Scale { place, to: rng.below(6), rolled: rng.chance(0.3) },
+    }
+}
+
 /// What has been begun and has to be ended.
 #[derive(Debug, Default)]
 pub(crate) struct Running {
@@ -392,6 +410,7 @@ impl Running {
             Action::Label { place, tier } => world.label_export(*place, *tier),
             Action::Annotate { place, host, python } => world.annotate(*place, *host, *python),
             Action::Share { cluster, share } => world.share(*cluster, *share),
+            Action::Say { cluster, saying } => world.say(*cluster, *saying),
             Action::Tasks(count) => world.run_tasks(*count),
             Action::NameTarget { place, wish } => world.name_target(*place, *wish),
             Action::Namespace { cluster, namespace } => {

@@ -21,6 +21,14 @@ fn gates_open_when_discovery_shows_their_pods_whatever_goes_wrong() {
     }
 }
 
+#[test]
+fn the_traffic_moves_step_by_step_whatever_goes_wrong() {
+    for seed in 1..=2 {
+        let report = run(scenario("cutovers"), seed, None, false);
+        assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.steps);
+    }
+}
+
 #[cfg(tokio_unstable)]
 #[test]
 fn the_same_seed_gives_the_same_run() {

@@ -1,6 +1,7 @@
 //! ECS itself, without a controller: if this fails, so does every scenario that has tasks.
 
 mod aws_mcs;
+mod cutover;
 mod exports;
 mod imports;
 mod shares;

@@ -34,7 +34,7 @@ async fn a_roll_out_waits_until_clients_of_cloud_map_find_the_new_pods_and_no_lo
     World::run_in(&[0, 1], &[0], "gates", async |world| {
         let [source, _] = world.pair();
         Ecs::from_env().await?.cloud_map().private_namespace(&world.namespace, 1).await?;
-        let component = component()?;
+        let component = component("readiness-gates")?;
         for object in &component {
             source.apply("", object.clone()).await?;
         }
@@ -52,9 +52,9 @@ async fn a_roll_out_waits_until_clients_of_cloud_map_find_the_new_pods_and_no_lo
     .await;
 }
 
-/// The objects of the component, for the namespace in which the controller is.
-fn component() -> Result<Vec<Value>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/components/readiness-gates");
+/// The objects of a component of `config/components`, for the namespace in which the controller is.
+pub(crate) fn component(name: &str) -> Result<Vec<Value>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/components").join(name);
     ["cluster_role.yaml", "cluster_role_binding.yaml"]
         .map(|file| -> Result<Value> {
             let mut object: Value = serde_yaml_ng::from_str(&fs::read_to_string(folder.join(file))?)?;

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::{MemoryCluster, State, object_key, service_key};
 use crate::{
     api::{
-        ServiceImport, ServiceImportStatus,
+        CutoverStatus, ServiceImport, ServiceImportStatus,
         conditions::GateReason,
         names::{CONDITION_REGISTERED, FieldManager},
     },
@@ -304,6 +304,33 @@ impl ClusterWriter for MemoryCluster {
             ..v1::PodCondition::default()
         });
         state.writers.gated.apply(Event::Apply(Ok(pod.clone())));
+        Ok(())
+    }
+
+    async fn apply_cutover_status(
+        &self,
+        key: &ServiceKey,
+        uid: &str,
+        version: &str,
+        status: &CutoverStatus,
+    ) -> Result<(), Error> {
+        let failed = failed("apply_status", "Cutover", key);
+        let mut state = self.state();
+        let state = &mut *state;
+        if let Err(cause) = state.may_write() {
+            return Err(failed(cause));
+        }
+        let Some(mut cutover) = state.cutovers.get(key).cloned() else {
+            return Err(failed(Cause::NotFound(format!("cutovers {key} not found"))));
+        };
+        let metadata = cutover.metadata.clone();
+        if metadata.uid.as_deref() != Some(uid) || metadata.resource_version.as_deref() != Some(version) {
+            return Err(failed(Cause::Conflict("the object has been modified".to_owned())));
+        }
+        cutover.status = Some(status.clone());
+        state.identify(&mut cutover.metadata, Some(&metadata));
+        state.cutovers.insert(key.clone(), cutover.clone());
+        state.writers.cutovers.apply(Event::Apply(Ok(cutover)));
         Ok(())
     }
 

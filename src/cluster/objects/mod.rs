@@ -1,6 +1,7 @@
 //! What the caches keep of each kind: only the fields that exporting and importing need.
 
 mod cluster_property;
+mod cutover;
 mod endpoint_slice;
 mod gated_pod;
 mod ingress;
@@ -16,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use self::{
     cluster_property::ClusterProperty,
+    cutover::Cutover,
     endpoint_slice::{AddressType, Endpoint, EndpointSlice, Hints, OwnSlice, SourceSlice, TargetId},
     gated_pod::GatedPod,
     ingress::Ingress,

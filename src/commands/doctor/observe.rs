@@ -216,7 +216,7 @@ async fn version(client: &Client) -> Read<(String, Option<SignedDuration>)> {
 async fn crds(client: &Client) -> Vec<(String, Read<Option<Crd>>)> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut found = Vec::new();
-    for crd in api::crds() {
+    for crd in api::needed_crds() {
         let name = crd.name_any();
         let crd = read(api.get_opt(&name)).await.map(|crd| crd.map(narrow));
         found.push((name, crd));

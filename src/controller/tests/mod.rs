@@ -3,6 +3,7 @@
 mod annotated;
 mod aws_mcs;
 mod conformance;
+mod cutovers;
 mod discovered;
 mod faults;
 mod gates;

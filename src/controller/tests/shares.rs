@@ -22,7 +22,7 @@ pub(super) fn ecs(world: &World) -> Arc<str> {
 }
 
 /// The addresses of the pods that are registered in `shop/web`.
-fn pods(world: &World) -> Vec<String> {
+pub(super) fn pods(world: &World) -> Vec<String> {
     world.holds("shop", "web").into_iter().filter(|there| !there.contains('=')).collect()
 }
 

@@ -100,6 +100,16 @@ impl Share {
         Self(u16::try_from(hundredths).unwrap_or(WHOLE))
     }
 
+    /// This percentage, or 100 % if it is more.
+    pub fn percent(percent: u8) -> Self {
+        Self((u16::from(percent) * 100).min(WHOLE))
+    }
+
+    /// In percent, rounded down.
+    pub fn whole_percent(self) -> u8 {
+        u8::try_from(self.0 / 100).unwrap_or(100)
+    }
+
     /// Whether it requests no traffic at all.
     pub const fn is_none(self) -> bool {
         self.0 == 0

@@ -161,6 +161,12 @@ pub struct TargetShare {
     pub reached: Reached,
     /// The addresses of the pods that are registered for it.
     pub addresses: Arc<BTreeSet<IpAddr>>,
+    /// Number of pods that are not ready, and are not being deleted.
+    pub unready: usize,
+    /// Whether nothing remains to be written, read or tried again for it.
+    pub settled: bool,
+    /// The TTL of the service's records in seconds, or the largest; 0 without records.
+    pub ttl: u32,
 }
 
 /// What became of the instances for which somebody waits.

@@ -231,7 +231,9 @@ impl State {
         instances.sort_by(|a, b| a.id().cmp(b.id()));
         let known = part.choice.take().map(|choice| choice.share.addresses);
         let addresses = known.filter(|known| **known == addresses).unwrap_or_else(|| Arc::new(addresses));
-        let share = TargetShare { reached, addresses };
+        let unready: BTreeSet<_> =
+            desired.instances.iter().filter(|spec| !spec.is_ready()).map(InstanceSpec::address).collect();
+        let share = TargetShare { reached, addresses, unready: unready.len(), settled: false, ttl: 0 };
         part.choice = Some(Choice { instances: instances.into(), refused, pods: chosen, share });
         let wake = part.pace.wake();
         Some((if std::mem::replace(&mut part.wakes_at, wake) == wake { None } else { wake }, reads))

@@ -10,7 +10,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Awaited, Creation, Ids, Outcome, Reason, ShareFigures, TargetDesired, TargetStatus,
+    Awaited, Creation, Ids, Outcome, Reason, ShareFigures, TargetDesired, TargetShare, TargetStatus,
     notice::{Crowded, Notice, of_share},
     share::Part,
 };
@@ -383,7 +383,11 @@ impl State {
             notices,
             found: self.found.clone(),
             reached: self.reached.clone(),
-            share: self.part.as_ref().filter(|_| desired.active).and_then(|part| part.status()),
+            share: self.part.as_ref().filter(|_| desired.active).and_then(|part| {
+                let settled = self.at_rest() && self.problem.is_none() && !part.awaits_reading();
+                let ttl = self.place().and_then(|place| place.records.iter().map(|record| record.ttl).max());
+                Some(TargetShare { settled, ttl: ttl.unwrap_or_default(), ..part.status()? })
+            }),
             awaited: (!desired.awaited.is_empty()).then(|| {
                 let part = self.part.as_ref().filter(|_| desired.active);
                 let is_held_back = |id: &&Arc<str>| {

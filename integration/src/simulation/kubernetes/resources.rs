@@ -86,6 +86,17 @@ pub static RESOURCES: &[Resource] = &[
         counted: true,
         ..PLAIN
     },
+    Resource {
+        group: "cloudmap-mcs.io",
+        version: "v1alpha1",
+        plural: "cutovers",
+        kind: "Cutover",
+        custom: true,
+        status: true,
+        counted: true,
+        keyed: &[CONDITIONS],
+        ..PLAIN
+    },
     Resource { plural: "namespaces", kind: "Namespace", namespaced: false, status: true, ..PLAIN },
 ];
 

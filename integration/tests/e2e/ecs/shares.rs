@@ -19,7 +19,12 @@ async fn request(world: &World, namespace: &str, share: &str) -> Result<()> {
 }
 
 /// Waits until all tasks and so many of the pods, the same in all ways, are registered and found. Gives those pods.
-async fn beside_tasks(world: &World, namespace: &str, orders: &Service, pods: usize) -> Result<BTreeSet<String>> {
+pub(super) async fn beside_tasks(
+    world: &World,
+    namespace: &str,
+    orders: &Service,
+    pods: usize,
+) -> Result<BTreeSet<String>> {
     let (tasks, all) = (addresses(orders), world.pod_ipv4s(&world.clusters[0], "orders").await?);
     let chosen = eventually(&format!("{pods} of the pods {all:?} are registered"), NAMES, async || {
         let healthy = world.registry()?.discover_healthy(namespace, "orders").await?;
@@ -41,7 +46,7 @@ fn addresses(orders: &Service) -> BTreeSet<String> {
 }
 
 /// Ends only when the name does not resolve.
-async fn resolves(world: &World, namespace: &str) -> Result<()> {
+pub(super) async fn resolves(world: &World, namespace: &str) -> Result<()> {
     loop {
         let addresses = world.names()?.resolve(&format!("orders.{namespace}"), "A").await?;
         holds(!addresses.is_empty(), "the name has addresses", &addresses)?;

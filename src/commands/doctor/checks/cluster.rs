@@ -82,7 +82,7 @@ fn clock(place: &str, seen: &Seen) -> Option<Finding> {
 fn crds(place: &str, seen: &Seen) -> Vec<Finding> {
     let remedy = "cloudmap-mcs crds | kubectl apply --server-side -f -";
     let mut needed = Vec::new();
-    for crd in api::crds() {
+    for crd in api::needed_crds() {
         let version = crd.spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
         needed.push(version.unwrap_or_default());
     }

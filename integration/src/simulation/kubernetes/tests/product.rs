@@ -53,7 +53,7 @@ async fn the_caches_follow_the_cluster() {
     server.put("services", service("web")).unwrap();
     let mut tasks = JoinSet::new();
     let keys = "version".parse().unwrap();
-    let caches = Caches::start(&server.client("a", OWN), &metrics(), Some(&keys), true, &mut tasks);
+    let caches = Caches::start(&server.client("a", OWN), &metrics(), Some(&keys), true, false, &mut tasks);
     caches.synced().await;
     assert_eq!((caches.services.len(), caches.namespaces.len()), (1, 3));
     let slice = |name: &str, by: &str| {
@@ -210,7 +210,7 @@ async fn a_gate_is_opened_beside_the_conditions_of_the_kubelet() {
     });
     server.put_status("pods", "shop", "web-0", &status).unwrap();
     let mut tasks = JoinSet::new();
-    let caches = Caches::start(&server.client("a", OWN), &metrics(), None, true, &mut tasks);
+    let caches = Caches::start(&server.client("a", OWN), &metrics(), None, true, false, &mut tasks);
     caches.synced().await;
     let found = caches.gated.snapshot();
     assert!(found.len() == 1 && found[0].waits(), "{found:?}");

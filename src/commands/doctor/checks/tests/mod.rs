@@ -66,7 +66,7 @@ fn seen(number: u8) -> Seen {
     Seen {
         version: "v1.34.4".to_owned(),
         ahead: Some(SignedDuration::from_millis(400)),
-        crds: api::crds().iter().map(|it| (it.metadata.name.clone().unwrap(), Ok(Some(crd())))).collect(),
+        crds: api::needed_crds().iter().map(|it| (it.metadata.name.clone().unwrap(), Ok(Some(crd())))).collect(),
         controller: Ok(Some(controller)),
         lease: Ok(Some(Leader { holder: Some("pod-a".to_owned()), renewed, ..Leader::default() })),
         read,

@@ -1,0 +1,160 @@
+//! A Cutover of the Service that joins ECS tasks: what users say, and what must hold of its steps, written from
+//! `docs/cutover.md`.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{
+    check::NEWS,
+    expect::Name,
+    kubernetes::Write,
+    users::{JOINING, NAMES, PYTHON, Place, annotation, is_terminating},
+    world::{Cluster, World, must},
+};
+use crate::ledger_sim::rng::Rng;
+
+/// The steps of every Cutover, in percent, and how long each lasts at least. The service has no records, so that nobody
+/// raises it.
+const STEPS: [i64; 4] = [10, 30, 60, 100];
+const INTERVAL: Duration = Duration::from_secs(40);
+/// What a hold asks for.
+const HELD: [i64; 4] = [0, 20, 50, 100];
+
+/// What a user says to a Cutover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Saying {
+    /// There is one, or there is one again.
+    Begin,
+    Pause(bool),
+    Hold(Option<i64>),
+    Back(bool),
+    Delete,
+}
+
+impl Saying {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        match rng.below(12) {
+            0..3 => Self::Begin,
+            3 | 4 => Self::Pause(rng.chance(0.5)),
+            5 | 6 => Self::Hold(rng.chance(0.5).then(|| *rng.pick(&HELD))),
+            7..11 => Self::Back(rng.chance(0.4)),
+            _ => Self::Delete,
+        }
+    }
+}
+
+fn key() -> (&'static str, &'static str) {
+    let (namespace, name, _) = NAMES[JOINING.0];
+    (namespace, name)
+}
+
+impl World {
+    /// Has the Service of a cluster join the ECS tasks.
+    pub(crate) fn join_tasks(&mut self, cluster: usize) {
+        self.share(cluster, None);
+        debug_assert!(self.clusters[cluster].site.has_cutovers(), "nobody would follow its Cutover");
+    }
+
+    pub(crate) fn say(&mut self, cluster: usize, saying: Saying) {
+        let (namespace, name) = key();
+        let api = &self.clusters[cluster].api;
+        let spec = |spec: Value| drop(api.patch("cutovers", namespace, name, &json!({ "spec": spec })));
+        match saying {
+            Saying::Begin if api.get("cutovers", namespace, name).is_some() => {
+                spec(json!({"paused": null, "shareOfTraffic": null, "rollBack": null}));
+            }
+            Saying::Begin => {
+                let interval = format!("{}s", INTERVAL.as_secs());
+                must(api.put(
+                    "cutovers",
+                    json!({"metadata": {"namespace": namespace, "name": name}, "spec": {"steps": STEPS, "interval": interval}}),
+                ));
+            }
+            Saying::Pause(paused) => spec(json!({ "paused": paused })),
+            Saying::Hold(share) => spec(json!({ "shareOfTraffic": share })),
+            Saying::Back(back) => spec(json!({ "rollBack": back })),
+            Saying::Delete => drop(api.delete("cutovers", namespace, name)),
+        }
+    }
+
+    /// A Cutover that has its own way: nobody holds or pauses it, and its Service is there.
+    pub(crate) fn let_go(&mut self, cluster: usize) {
+        self.scale(Place { cluster, name: JOINING.0 }, 3, false);
+        self.join_tasks(cluster);
+        self.say(cluster, Saying::Begin);
+    }
+}
+
+/// The share of a Service that its Cutover has put in force, as an annotation would say it. What is not a share: none is in
+/// force yet.
+pub(crate) fn in_force(cluster: &Cluster, name: &Name) -> Option<String> {
+    let cutover = cluster.api.get("cutovers", &name.0, &name.1).filter(|cutover| !is_terminating(cutover))?;
+    Some(
+        cutover["status"]["shareOfTraffic"].as_i64().map_or_else(|| "none yet".to_owned(), |share| format!("{share}%")),
+    )
+}
+
+/// A Cutover that is not where its spec sends it.
+pub(crate) fn under_way(world: &World) -> Option<String> {
+    world.clusters.iter().find_map(|cluster| {
+        let (name, cutover) = cluster.api.list("cutovers").into_iter().next()?;
+        let (spec, status) = (&cutover["spec"], &cutover["status"]);
+        let phase = status["phase"].as_str().unwrap_or_default();
+        let reason = status["conditions"][0]["reason"].as_str().unwrap_or_default();
+        let joins = |service: &Value| !is_terminating(service) && annotation(service, PYTHON[0]).is_some();
+        let there = cluster.api.get("services", &name.0, &name.1).is_some_and(|service| joins(&service));
+        let right = match spec["shareOfTraffic"].as_i64() {
+            _ if status["observedGeneration"] != cutover["metadata"]["generation"] => false,
+            _ if !there => phase == "Blocked",
+            _ if spec["rollBack"] == true => phase == "RolledBack" || reason == "LastInstance",
+            Some(held) => {
+                status["shareOfTraffic"] == held && (phase == "Holding" || held == 100 && phase == "Finished")
+            }
+            None => phase == "Finished" || spec["paused"] == true && phase == "Paused" || reason == "PodsNotReady",
+        };
+        (!right).then(|| format!("{} {}/{}: {spec} has {status}", cluster.id, name.0, name.1))
+    })
+}
+
+/// What the checks remember of a cluster's Cutover.
+#[derive(Debug, Default)]
+pub(super) struct Course {
+    /// The specs that it had, and until when; the last one is in force.
+    specs: Vec<(Duration, Value)>,
+    /// When its share changed.
+    moved: Duration,
+}
+
+impl Course {
+    /// Why a write of a Cutover by anybody must not have been, if it must not.
+    pub(super) fn look(&mut self, write: &Write, by_replica: bool) -> Option<String> {
+        let Some(after) = write.after.as_deref() else {
+            *self = Self::default();
+            return by_replica.then(|| "deleted".to_owned());
+        };
+        let before = write.before.as_deref().unwrap_or(&Value::Null);
+        if !by_replica {
+            if let Some((until, _)) = self.specs.last_mut() {
+                *until = write.at;
+            }
+            self.specs.push((Duration::MAX, after["spec"].clone()));
+            return None;
+        }
+        if !write.status || before["spec"] != after["spec"] {
+            return Some(format!("more than the status of {before} became {after}"));
+        }
+        let [from, to] = [before, after].map(|cutover| cutover["status"]["shareOfTraffic"].as_i64());
+        if from == to {
+            return None;
+        }
+        let since = write.at.saturating_sub(std::mem::replace(&mut self.moved, write.at));
+        let known = self.specs.iter().filter(|(until, _)| *until == Duration::MAX || *until + NEWS >= write.at);
+        let said = known.clone().any(|(_, spec)| {
+            to == Some(0) && spec["rollBack"] == true || to.is_some() && to == spec["shareOfTraffic"].as_i64()
+        });
+        let next = STEPS.into_iter().find(|step| *step > from.unwrap_or_default());
+        let waited = from.is_none_or(|from| from == 0) || since >= INTERVAL;
+        (!said && (to != next || !waited)).then(|| format!("{from:?} became {to:?} after {since:?}: {after}"))
+    }
+}

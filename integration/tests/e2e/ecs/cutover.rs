@@ -1,0 +1,114 @@
+//! The traffic of ECS tasks moves to pods step by step, and back.
+
+use anyhow::{Context as _, Result};
+use cloudmap_mcs_integration::ecs::{Definition, Ecs, Records, Service};
+use cloudmap_mcs_integration::scenario::{
+    CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CUTOVER, Cluster, NAMES, World, condition, eventually, holds, manifests,
+    name_of,
+};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+use super::ids;
+use super::shares::{beside_tasks, resolves};
+use crate::gates::component;
+
+/// A step lasts for the TTL of the records and half a minute at least, and a new leader may begin it again.
+const STEP: Duration = Duration::from_mins(4);
+
+fn cutover(spec: &Value) -> Value {
+    json!({"apiVersion": "cloudmap-mcs.io/v1alpha1", "kind": "Cutover", "metadata": {"name": "orders"}, "spec": spec})
+}
+
+/// Waits until the Cutover says this, and gives it.
+async fn says(world: &World, phase: &str, share: i64, reason: &str) -> Result<Value> {
+    let here = &world.clusters[0];
+    eventually(&format!("the Cutover is {phase} at {share} %"), STEP, async || {
+        let found = here.expect(CUTOVER, &world.namespace, "orders").await?;
+        let status = &found["status"];
+        let right = status["phase"] == phase && status["shareOfTraffic"] == share;
+        holds(right && condition(&found, "Progressing")["reason"] == reason, reason, status)
+    })
+    .await?;
+    here.expect(CUTOVER, &world.namespace, "orders").await
+}
+
+async fn steps(world: &World, namespace: &str, orders: &Service) -> Result<()> {
+    let spec = json!({"steps": [40, 50], "interval": "1s"});
+    says(world, "Shifting", 40, "Shifting").await?;
+    beside_tasks(world, namespace, orders, 1).await?;
+    let cutover_now = says(world, "Shifting", 40, "Shifting").await?;
+    let said = condition(&cutover_now, "Progressing")["message"].as_str().context("a message")?.to_owned();
+    holds(said.contains("is too short"), "the interval is raised, and that is said", &said)?;
+    says(world, "Holding", 50, "LastStep").await?;
+    beside_tasks(world, namespace, orders, 2).await?;
+
+    // What the schema refuses never gets to the controller.
+    let here = &world.clusters[0];
+    let falling = here.apply(&world.namespace, cutover(&json!({"steps": [50, 40]}))).await;
+    let refused = falling.err().map(|error| format!("{error:#}")).unwrap_or_default();
+    holds(refused.contains("steps must rise"), "steps that fall are refused", &refused)?;
+
+    let mut held = spec.clone();
+    held["shareOfTraffic"] = json!(10);
+    world.apply(here, cutover(&held)).await?;
+    says(world, "Holding", 10, "Held").await?;
+    beside_tasks(world, namespace, orders, 1).await?;
+    let mut back = spec;
+    back["rollBack"] = json!(true);
+    world.apply(here, cutover(&back)).await?;
+    says(world, "RolledBack", 0, "RolledBack").await?;
+    beside_tasks(world, namespace, orders, 0).await.map(drop)
+}
+
+async fn moves(world: &World, here: &Cluster) -> Result<()> {
+    let ecs = Ecs::from_env().await?;
+    let namespace = format!("{}-ecs", world.namespace);
+    let registry = ecs.cloud_map().private_service(&namespace, "orders", Records::A).await?;
+    let mut orders = ecs.service(Definition::new(&world.namespace, "orders", &registry)).await?;
+    orders.scale(2).await?;
+    let first = ids(&orders);
+    world.deploy(here, "orders", 2).await?;
+    world.apply(here, manifests::service("orders", &[manifests::http(80)])).await?;
+    world.apply(here, cutover(&json!({"steps": [40, 50], "interval": "1s"}))).await?;
+    // Without its counterpart it says what is missing.
+    eventually("the Cutover says what is missing", NAMES, async || {
+        let cutover = here.expect(CUTOVER, &world.namespace, "orders").await?;
+        holds(condition(&cutover, "Progressing")["reason"] == "NoObject", "NoObject", &cutover["status"])
+    })
+    .await?;
+    let target = json!({"cloudmap-mcs/namespace": namespace, "cloudmap-mcs/service": "orders"});
+    world.apply(here, manifests::annotated(manifests::export("orders"), &target)).await?;
+    tokio::select! {
+        lost = resolves(world, &namespace) => lost,
+        done = steps(world, &namespace, &orders) => done,
+    }?;
+
+    // Every write of ours was about a pod.
+    let service = world.registry()?.service_id(&namespace, "orders").await?;
+    let writes = world.registry()?.writes().await?.into_iter().filter(|write| write.service_id == service);
+    let theirs: Vec<_> = writes.filter(|write| write.caller != "ecs" && first.contains(&write.instance)).collect();
+    holds(theirs.is_empty(), "the controller wrote no task", &theirs)?;
+    // Without the Cutover all pods are registered.
+    here.delete(CUTOVER, &world.namespace, "orders").await?;
+    beside_tasks(world, &namespace, &orders, 2).await?;
+    orders.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_traffic_of_two_tasks_moves_to_two_pods_step_by_step_and_back() {
+    World::run_in(&[0, 1], &[0], "ecs-cutover", async |world| {
+        let here = &world.clusters[0];
+        let component = component("cutovers")?;
+        for object in &component {
+            here.apply("", object.clone()).await?;
+        }
+        let before = here.controller().set(&[("CLOUDMAP_MCS_CUTOVERS", "true".to_owned())]).await?;
+        let outcome = moves(world, here).await;
+        here.controller().restore(before).await?;
+        here.delete(CLUSTER_ROLE_BINDING, "", name_of(&component[1])).await?;
+        here.delete(CLUSTER_ROLE, "", name_of(&component[0])).await?;
+        outcome
+    })
+    .await;
+}

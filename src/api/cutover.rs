@@ -1,0 +1,217 @@
+//! Cutover: how the traffic of a Cloud Map service moves to the pods of a Service, step by step.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use super::{crds, spec_may_be_absent};
+
+/// spec says how the traffic moves.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "cloudmap-mcs.io",
+    version = "v1alpha1",
+    kind = "Cutover",
+    plural = "cutovers",
+    namespaced,
+    status = "CutoverStatus",
+    category = "mcs",
+    printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase"}"#,
+    printcolumn = r#"{"name": "Share", "type": "integer", "description": "The share of the traffic that is in force, in percent", "jsonPath": ".status.shareOfTraffic"}"#,
+    printcolumn = r#"{"name": "Reached", "type": "string", "description": "The share that the registered pods have", "jsonPath": ".status.reached"}"#,
+    printcolumn = r#"{"name": "Step", "type": "integer", "description": "The number of steps that are reached or begun", "jsonPath": ".status.step"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
+    doc = "Cutover moves the traffic of a Cloud Map service to the pods of the Service with the same namespace and name, step by step and back. A ServiceExport or an annotated Service or Ingress of that name says which Cloud Map service it is.",
+    derive = "Default",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase", default, remote = "Self")]
+#[schemars(extend("required" = ["steps"]))]
+pub struct CutoverSpec {
+    /// steps are the shares of the traffic that the pods get one after the other, in percent. They rise.
+    #[schemars(schema_with = "steps_schema")]
+    #[serde(deserialize_with = "crds::null_as_default")]
+    pub steps: Vec<i64>,
+
+    /// interval is the time that a step lasts at least after it was reached in Cloud Map, such as 5m. The default is 5m. It is
+    /// raised to the TTL of the DNS records and 30 s if it is shorter.
+    #[schemars(schema_with = "interval_schema")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<String>,
+
+    /// paused keeps the share as it is.
+    #[schemars(with = "bool")]
+    #[serde(skip_serializing_if = "is_false", deserialize_with = "crds::null_as_default")]
+    pub paused: bool,
+
+    /// shareOfTraffic is in force at once while it is set, in percent, whatever the steps are. Without it, the steps go on from
+    /// there.
+    #[schemars(schema_with = "percent_schema")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_of_traffic: Option<i64>,
+
+    /// rollBack takes the traffic back from the pods, which keep one instance until somebody else has a healthy one.
+    #[schemars(with = "bool")]
+    #[serde(skip_serializing_if = "is_false", deserialize_with = "crds::null_as_default")]
+    pub roll_back: bool,
+
+    /// wave is a number: the steps of Cutovers wait until all those with a lower number in the namespace are Finished. The
+    /// default is 0.
+    #[schemars(schema_with = "wave_schema")]
+    #[serde(skip_serializing_if = "is_zero", deserialize_with = "crds::null_as_default")]
+    pub wave: i64,
+}
+
+spec_may_be_absent!(CutoverSpec, "CutoverSpec");
+
+/// Where a Cutover is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum CutoverPhase {
+    /// Cutovers of lower waves are not finished.
+    Waiting,
+    /// A step was begun; it lasts for its interval.
+    Shifting,
+    /// `spec.paused` is set.
+    Paused,
+    /// `spec.shareOfTraffic` is set, or the last step is less than 100 % and is reached.
+    Holding,
+    /// 100 % is requested, and all pods are registered.
+    Finished,
+    /// `spec.rollBack` is set, and pods are still registered.
+    RollingBack,
+    /// `spec.rollBack` is set, and no pod is registered.
+    RolledBack,
+    /// Somebody has to change something. The condition says what.
+    Blocked,
+}
+
+impl CutoverPhase {
+    /// All phases.
+    pub const ALL: [Self; 8] = [
+        Self::Waiting,
+        Self::Shifting,
+        Self::Paused,
+        Self::Holding,
+        Self::Finished,
+        Self::RollingBack,
+        Self::RolledBack,
+        Self::Blocked,
+    ];
+
+    /// The spelling of the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "Waiting",
+            Self::Shifting => "Shifting",
+            Self::Paused => "Paused",
+            Self::Holding => "Holding",
+            Self::Finished => "Finished",
+            Self::RollingBack => "RollingBack",
+            Self::RolledBack => "RolledBack",
+            Self::Blocked => "Blocked",
+        }
+    }
+}
+
+impl std::fmt::Display for CutoverPhase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// status says how far it is. The controller goes on from it, whichever replica leads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CutoverStatus {
+    /// observedGeneration is the generation of the spec that this status follows.
+    #[schemars(with = "i64")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+
+    /// phase is where the Cutover is.
+    #[schemars(schema_with = "phase_schema")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<CutoverPhase>,
+
+    /// step is the number of steps that are reached or begun.
+    #[schemars(with = "i64")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<i64>,
+
+    /// shareOfTraffic is the share of the traffic that is in force, in percent. It takes precedence over the annotation
+    /// cloudmap-mcs/share-of-traffic.
+    #[schemars(schema_with = "percent_schema")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_of_traffic: Option<i64>,
+
+    /// stepSince is the time at which that share came in force.
+    #[schemars(schema_with = "time_schema")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_since: Option<Time>,
+
+    /// waitedSeconds is for how long the share has been reached, of the interval that it lasts. It is written now and then, so
+    /// that another leader goes on with it.
+    #[schemars(with = "i64")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_seconds: Option<i64>,
+
+    /// reached is the share of the traffic that the registered pods have.
+    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reached: Option<String>,
+
+    /// reachable is the largest share that the pods that are ready can have beside the instances of others.
+    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reachable: Option<String>,
+
+    /// conditions has one condition, Progressing, which says why the Cutover is where it is.
+    #[schemars(schema_with = "crds::conditions_schema")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crds::null_as_default")]
+    pub conditions: Vec<Condition>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(value: &i64) -> bool {
+    *value == 0
+}
+
+fn steps_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 20,
+        "items": {"type": "integer", "minimum": 1, "maximum": 100},
+        "x-kubernetes-list-type": "atomic",
+        "x-kubernetes-validations": [{
+            "rule": "self.isSorted() && self.all(step, self.exists_one(other, other == step))",
+            "message": "steps must rise, such as 5, 25, 50, 100"
+        }]
+    })
+}
+
+fn interval_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "maxLength": 32, "pattern": "^([0-9]+(s|m|h))+$"})
+}
+
+fn percent_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "integer", "minimum": 0, "maximum": 100})
+}
+
+fn wave_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "integer", "minimum": 0, "maximum": 1_000_000})
+}
+
+fn time_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "format": "date-time"})
+}
+
+fn phase_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": CutoverPhase::ALL.map(CutoverPhase::as_str)})
+}

@@ -1,0 +1,215 @@
+//! Cutovers: what each is about, how far it is, and which share is in force.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    core::{Command, Core, Now},
+    cutover_writer::{Progress as Writing, Written},
+};
+use crate::{
+    api::CutoverPhase,
+    cluster::{
+        Change,
+        cache::Cache,
+        objects::{Cutover, ObjectKey},
+    },
+    cutover::{Facing, Observed, Place, Planned, Stopwatch, plan},
+    gates::Progress,
+    instances::{
+        Share, Traffic,
+        sync::{Outcome, Reason},
+    },
+    model::{ClaimOwner, ServiceKey, Target},
+};
+
+/// What is known about Cutovers. Empty without `--cutovers`.
+#[derive(Debug, Default)]
+pub(super) struct Cutovers {
+    stopwatches: BTreeMap<ServiceKey, Stopwatch>,
+    /// The statuses that were planned and that the API server does not show yet.
+    planned: BTreeMap<ServiceKey, Arc<Writing>>,
+    written: Arc<Written>,
+    /// Whether anything happened since they were last judged.
+    changed: bool,
+}
+
+/// The share that is in force for an object whose annotation requests `asked`: that of its Cutover, as the API server shows
+/// it. One that has none yet changes nothing.
+pub(super) fn in_force(cutovers: &Cache<Cutover>, key: &ServiceKey, asked: Traffic) -> Traffic {
+    let Some(cutover) = cutovers.get(key) else { return asked };
+    let share = cutover.status.share_of_traffic.and_then(|share| u8::try_from(share).ok());
+    match (share, asked) {
+        (Some(share), _) => Traffic::Share(Share::percent(share)),
+        (None, Traffic::All) => Traffic::Unclear,
+        (None, asked) => asked,
+    }
+}
+
+/// How many Cutovers there are, by phase.
+pub(super) fn phases(cutovers: &Cache<Cutover>) -> [(CutoverPhase, usize); CutoverPhase::ALL.len()] {
+    cutovers.read(|cutovers| {
+        CutoverPhase::ALL
+            .map(|phase| (phase, cutovers.values().filter(|cutover| cutover.status.phase == Some(phase)).count()))
+    })
+}
+
+impl Core {
+    pub(super) fn cutovers_changed(&mut self, changes: &[Change<Cutover>], now: Now) {
+        for Change { key, .. } in changes {
+            for owner in owners(key) {
+                self.touched.extend(self.knowledge.targets_of(&owner));
+            }
+        }
+        let keys = || changes.iter().map(|change| change.key.clone());
+        self.replan(keys(), now);
+        self.reconcile(keys());
+        self.cutovers.changed = true;
+    }
+
+    /// Something happened on which a Cutover may depend.
+    pub(super) fn touch_cutovers(&mut self) {
+        self.cutovers.changed = true;
+    }
+
+    /// Decides about all Cutovers again, if anything happened.
+    pub(super) fn judge_cutovers(&mut self, now: Now) {
+        if !std::mem::take(&mut self.cutovers.changed) {
+            return;
+        }
+        let all = self.caches.cutovers.snapshot();
+        if all.is_empty() && self.cutovers.planned.is_empty() {
+            return;
+        }
+        let exists = |key: &ServiceKey| self.caches.cutovers.get(key).is_some();
+        self.cutovers.stopwatches.retain(|key, _| exists(key));
+        self.cutovers.planned.retain(|key, _| exists(key));
+        let unfinished = unfinished(&all);
+        for cutover in &all {
+            self.judge_cutover(cutover, &unfinished, now);
+        }
+        if self.cutovers.planned != *self.cutovers.written {
+            self.cutovers.written = Arc::new(self.cutovers.planned.clone());
+            self.out.push(Command::WriteCutovers(Arc::clone(&self.cutovers.written)));
+        }
+    }
+
+    fn judge_cutover(&mut self, cutover: &Cutover, unfinished: &BTreeMap<ObjectKey, i64>, now: Now) {
+        let Cutover { key, uid, version, generation, spec, status: shown } = cutover;
+        let (facing, annotation) = self.facing(key);
+        // A new leader has to read everything first.
+        if self.young && !facing.is_known() {
+            return;
+        }
+        // What was planned counts until the API server shows it, or something else.
+        let follows = |writing: &&Arc<Writing>| writing.version == *version && writing.status != *shown;
+        let planned = self.cutovers.planned.get(key).filter(follows).map(|writing| writing.status.clone());
+        if planned.is_none() {
+            self.cutovers.planned.remove(key);
+        }
+        let status = planned.unwrap_or_else(|| shown.clone());
+        let share = status.share_of_traffic.and_then(|share| u8::try_from(share).ok());
+        let is_reached = share.is_some_and(|share| facing.stands_at(share).is_ok());
+        let stopwatch = self.cutovers.stopwatches.entry(key.clone()).or_default();
+        let waited = stopwatch.look(&status, is_reached, now.mono);
+        let lower = unfinished.iter().find(|(other, wave)| other.namespace == key.namespace && **wave < spec.wave);
+        let observed = Observed {
+            generation: *generation,
+            annotation,
+            facing: &facing,
+            awaits: lower.map(|(other, _)| &*other.name),
+            waited,
+            now: now.wall,
+        };
+        let Some(Planned { status, news }) = plan(spec, &status, &observed) else { return };
+        let writing = Writing { key: key.clone(), uid: uid.clone(), version: version.clone(), status, news };
+        self.cutovers.planned.insert(key.clone(), Arc::new(writing));
+    }
+
+    /// What a Cutover is about, and what the annotation there requests.
+    fn facing(&self, key: &ServiceKey) -> (Facing, Traffic) {
+        let exported = self.caches.exports.get(key).filter(|export| !export.deleting);
+        let [export, service, ingress] = owners(key);
+        let mut annotation = exported.as_ref().map(|export| Traffic::read(&export.annotations).0);
+        let (mut found, mut obstacle, mut places) = (exported.is_some(), self.export_obstacle(key), Vec::new());
+        let mut add = |owner: &ClaimOwner, targets: Vec<Target>| {
+            for target in targets {
+                if !places.iter().any(|place: &Result<Place, _>| place.as_ref().is_ok_and(|it| it.target == target)) {
+                    places.extend(self.place(target, owner));
+                }
+            }
+        };
+        if exported.is_some() && obstacle.is_none() {
+            add(&export, self.knowledge.targets_of(&export));
+        }
+        for owner in [service, ingress] {
+            let Some(asked) = self.annotated.asked(&owner) else { continue };
+            found = true;
+            annotation = annotation.or(Some(asked));
+            add(&owner, self.knowledge.targets_of(&owner));
+            obstacle = obstacle.or_else(|| self.annotated.obstacle(&owner));
+        }
+        let annotation = annotation.unwrap_or_default();
+        if !found {
+            return (Facing::NoObject, annotation);
+        }
+        let places: Result<Vec<Place>, String> = places.into_iter().collect();
+        let facing = match (places, obstacle) {
+            (Err(why), _) => Facing::NotRegistered(why),
+            (Ok(places), _) if !places.is_empty() => Facing::Places(places),
+            (_, Some(Progress::Waits(why))) => Facing::Waits(why),
+            (_, Some(Progress::Refused(why))) => Facing::NotRegistered(why),
+            (_, Some(Progress::Declined)) => Facing::NotRegistered(
+                "Its registration is turned off by an annotation or a flag of the controller: see the annotation \
+                 cloudmap-mcs/instances and the flag --instances."
+                    .to_owned(),
+            ),
+            _ => Facing::Waits("it is not planned yet where it is registered".to_owned()),
+        };
+        (facing, annotation)
+    }
+
+    /// What became of an object in one of its targets. `None` if it gives that up.
+    ///
+    /// # Errors
+    /// It will not be registered there before somebody changes something.
+    fn place(&self, target: Target, owner: &ClaimOwner) -> Option<Result<Place, String>> {
+        match self.knowledge.claimant(&target) {
+            Some((cluster, other)) if !other.is_same_service(owner) => {
+                return Some(Err(format!("Cloud Map service {target}: {other} of cluster {cluster} claims it.")));
+            }
+            _ => {}
+        }
+        let desired = self.desired.get(&target);
+        if desired.is_some_and(|desired| desired.retiring) {
+            return None;
+        }
+        let status = self.statuses.get(&target);
+        let (share, mut trouble) = (status.and_then(|status| status.share.clone()), None);
+        match status.map(|status| &status.outcome) {
+            Some(Outcome::Refused {
+                reason: Reason::ForeignOwner | Reason::NoNamespace | Reason::AccessDenied | Reason::LimitExceeded,
+                message,
+            }) => return Some(Err(format!("Cloud Map service {target}: {message}."))),
+            Some(Outcome::Refused { message, .. }) => trouble = Some(format!("Cloud Map service {target}: {message}")),
+            Some(Outcome::Pending | Outcome::Registered { .. }) | None if desired.is_none() => {
+                trouble = Some(format!("Cloud Map service {target}: {}", self.standing_in(&target)));
+            }
+            Some(Outcome::Pending | Outcome::Registered { .. }) | None => {}
+        }
+        Some(Ok(Place { target, share, trouble }))
+    }
+}
+
+/// The objects that a Cutover of this name may be about.
+fn owners(key: &ServiceKey) -> [ClaimOwner; 3] {
+    [ClaimOwner::export(key), ClaimOwner::service(key), ClaimOwner::ingress(key)]
+}
+
+/// The waves of all Cutovers that are not finished.
+fn unfinished(all: &[Arc<Cutover>]) -> BTreeMap<ObjectKey, i64> {
+    let is_finished = |cutover: &Cutover| {
+        cutover.status.phase == Some(CutoverPhase::Finished) && cutover.status.observed_generation == cutover.generation
+    };
+    let unfinished = all.iter().filter(|cutover| !is_finished(cutover));
+    unfinished.map(|cutover| (cutover.key.clone().into(), cutover.spec.wave)).collect()
+}

@@ -1,0 +1,207 @@
+//! Cutovers, from the spec to instances, and from these to the next step.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    annotated::PYTHON,
+    shares::{ecs, pods},
+    world::{Cluster, World, always, key, until},
+};
+use crate::{
+    api::{
+        CutoverPhase, CutoverSpec, CutoverStatus,
+        names::{ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC},
+    },
+    cluster::apply::Cause,
+};
+
+const PODS: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
+const MINUTE: Duration = Duration::from_mins(1);
+
+fn spec(steps: &[i64]) -> CutoverSpec {
+    CutoverSpec { steps: steps.to_vec(), interval: Some("1m".to_owned()), ..CutoverSpec::default() }
+}
+
+fn status(cluster: &Cluster, name: &str) -> CutoverStatus {
+    cluster.objects.cutover(&key(name)).and_then(|cutover| cutover.status).unwrap_or_default()
+}
+
+/// Phase, share and reason.
+fn says(cluster: &Cluster, name: &str) -> (Option<CutoverPhase>, Option<i64>, String) {
+    let CutoverStatus { phase, share_of_traffic, conditions, .. } = status(cluster, name);
+    (phase, share_of_traffic, conditions.first().map(|condition| condition.reason.clone()).unwrap_or_default())
+}
+
+async fn until_says(cluster: &Cluster, name: &str, phase: CutoverPhase, share: Option<i64>, reason: &str) {
+    for _ in 0..12_000 {
+        if says(cluster, name) == (Some(phase), share, reason.to_owned()) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{phase} {share:?} {reason}, but it is {:?}", status(cluster, name));
+}
+
+/// The Service `web` with three pods joins two tasks.
+fn joins(cluster: &Cluster) {
+    cluster.put_service("web", 80);
+    cluster.put_endpoints("web", &PODS);
+    cluster.put_export("web", &[(ANNOTATION_SHARE, "true")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_traffic_moves_step_by_step_and_back_whoever_leads() {
+    let world = World::new();
+    ecs(&world);
+    let mut blue = world.cluster("blue");
+    blue.objects.put_cutover(&key("web"), spec(&[40, 50, 100]));
+    joins(&blue);
+    // Every share lasts for a minute at least, after its pods are registered, and no pod is registered before.
+    let mut reached = Instant::now();
+    for (share, count, next) in [(40, 1, Some(50)), (50, 2, Some(100)), (100, 3, None)] {
+        until(&format!("{share} % is reached"), || {
+            assert!(status(&blue, "web").share_of_traffic <= Some(share) && pods(&world).len() <= count);
+            status(&blue, "web").share_of_traffic == Some(share) && pods(&world).len() == count
+        })
+        .await;
+        assert!(share == 40 || reached.elapsed() >= MINUTE, "{share} % came after {:?}", reached.elapsed());
+        reached = Instant::now();
+        if next.is_some() {
+            // A leader that goes loses nothing but what it has counted since it wrote it.
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            blue.kill();
+            blue.lead();
+        }
+    }
+    until_says(&blue, "web", CutoverPhase::Finished, Some(100), "OthersServe").await;
+    let notes = blue.objects.take_notes();
+    let begun: Vec<_> = notes.iter().filter(|note| note.reason == "StepBegun").map(|note| &*note.text).collect();
+    assert_eq!(begun.len(), 3, "{begun:?}");
+    assert!(begun[2].contains("100 % of the traffic is requested, after 50 %"), "{begun:?}");
+    assert!(notes.iter().any(|note| note.reason == "Finished" && note.text.contains("cutover finish")), "{notes:?}");
+    assert_eq!(status(&blue, "web").reached.as_deref(), Some("60%"));
+
+    // The status wins over the annotation, under another leader as well.
+    blue.put_export("web", &[(ANNOTATION_SHARE, "true"), (ANNOTATION_SHARE_OF_TRAFFIC, "0%")]);
+    blue.kill();
+    blue.lead();
+    always("all stay", 2 * MINUTE, || pods(&world).len() == 3).await;
+    blue.put_export("web", &[(ANNOTATION_SHARE, "true")]);
+
+    blue.objects.put_cutover(&key("web"), CutoverSpec { roll_back: true, ..spec(&[40, 50, 100]) });
+    until_says(&blue, "web", CutoverPhase::RolledBack, Some(0), "RolledBack").await;
+    assert!(pods(&world).is_empty());
+    // Without the Cutover all pods are there again.
+    blue.objects.remove_cutover(&key("web"));
+    until("all are registered", || pods(&world).len() == 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_annotated_service_moves_likewise_and_goes_on_from_its_annotation() {
+    let world = World::new();
+    ecs(&world);
+    let blue = world.cluster("blue");
+    let annotations = [(PYTHON[0], "shop"), (PYTHON[1], "web"), (ANNOTATION_SHARE_OF_TRAFFIC, "45%")];
+    blue.headless("web", &annotations, &PODS);
+    until("one is registered", || pods(&world).len() == 1).await;
+    blue.objects.put_cutover(&key("web"), CutoverSpec { share_of_traffic: None, ..spec(&[10, 50]) });
+    until_says(&blue, "web", CutoverPhase::Shifting, Some(45), "Shifting").await;
+    until_says(&blue, "web", CutoverPhase::Holding, Some(50), "LastStep").await;
+    assert_eq!(pods(&world).len(), 2);
+    blue.objects.put_cutover(&key("web"), CutoverSpec { share_of_traffic: Some(10), ..spec(&[10, 50]) });
+    until_says(&blue, "web", CutoverPhase::Holding, Some(10), "Held").await;
+    until("one is registered", || pods(&world).len() == 1).await;
+    always("it holds", 5 * MINUTE, || pods(&world).len() == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_ready_paused_or_blocked_holds_the_step_and_says_why() {
+    let world = World::new();
+    ecs(&world);
+    let blue = world.cluster("blue");
+    let steps = spec(&[40, 100]);
+    blue.objects.put_cutover(&key("web"), steps.clone());
+    until_says(&blue, "web", CutoverPhase::Blocked, None, "NoObject").await;
+    let is_blocked = |note: &crate::cluster::events::EventRecord| note.reason == "CutoverBlocked";
+    until("an Event says so", || blue.objects.take_note(is_blocked).is_some()).await;
+    joins(&blue);
+    until_says(&blue, "web", CutoverPhase::Shifting, Some(40), "Shifting").await;
+
+    // One pod fails: no more traffic, for however long.
+    blue.put_readiness("web", &[(PODS[0], true), (PODS[1], true), (PODS[2], false)]);
+    until_says(&blue, "web", CutoverPhase::Shifting, Some(40), "PodsNotReady").await;
+    always("it holds", 5 * MINUTE, || pods(&world).len() == 1).await;
+    assert!(status(&blue, "web").conditions[0].message.contains("1 pod is not ready"));
+    blue.objects.put_cutover(&key("web"), CutoverSpec { paused: true, ..steps.clone() });
+    until_says(&blue, "web", CutoverPhase::Paused, Some(40), "Paused").await;
+    blue.put_endpoints("web", &PODS);
+    always("it holds", 5 * MINUTE, || pods(&world).len() == 1).await;
+
+    // Without its object it keeps the share, which then counts again.
+    blue.objects.remove_export(&key("web"));
+    until_says(&blue, "web", CutoverPhase::Blocked, Some(40), "NoObject").await;
+    until("all pods are withdrawn", || pods(&world).is_empty()).await;
+    blue.put_export("web", &[(ANNOTATION_SHARE, "true")]);
+    until_says(&blue, "web", CutoverPhase::Paused, Some(40), "Paused").await;
+    until("one is registered", || pods(&world).len() == 1).await;
+    blue.objects.put_cutover(&key("web"), CutoverSpec { steps: vec![40, 30], ..steps.clone() });
+    until_says(&blue, "web", CutoverPhase::Blocked, Some(40), "InvalidSpec").await;
+    always("it holds", 2 * MINUTE, || pods(&world).len() == 1).await;
+    blue.objects.put_cutover(&key("web"), steps);
+    until_says(&blue, "web", CutoverPhase::Finished, Some(100), "OthersServe").await;
+
+    // The last pod stays where nobody else is.
+    for n in 1..=2 {
+        world.fake.registry().instances.retain(|(_, id), _| **id != *format!("{n:032x}"));
+    }
+    until_says(&blue, "web", CutoverPhase::Finished, Some(100), "Finished").await;
+    blue.objects.put_cutover(&key("web"), CutoverSpec { roll_back: true, ..spec(&[40, 100]) });
+    until_says(&blue, "web", CutoverPhase::RollingBack, Some(0), "LastInstance").await;
+    always("the name is not empty", 5 * MINUTE, || !pods(&world).is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_counts_when_its_status_is_written_and_not_before() {
+    let world = World::new();
+    ecs(&world);
+    let blue = world.cluster("blue");
+    joins(&blue);
+    until("all are registered", || pods(&world).len() == 3).await;
+    always("and stay", MINUTE, || pods(&world).len() == 3).await;
+    for _ in 0..5 {
+        blue.objects.fail_next(Cause::Forbidden("cutovers/status is forbidden".to_owned()));
+    }
+    blue.objects.put_cutover(&key("web"), spec(&[40]));
+    let refused = |note: &crate::cluster::events::EventRecord| note.reason == "CutoverNotWritten";
+    until("an Event says so", || {
+        assert!(status(&blue, "web").phase.is_some() || pods(&world).len() == 3);
+        blue.objects.take_note(refused).is_some()
+    })
+    .await;
+    until_says(&blue, "web", CutoverPhase::Holding, Some(40), "LastStep").await;
+    assert_eq!(pods(&world).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wave_waits_until_the_lower_one_is_finished_and_a_clock_that_jumps_changes_nothing() {
+    let world = World::new();
+    ecs(&world);
+    let mut blue = world.cluster("blue");
+    blue.objects.put_cutover(&key("web"), CutoverSpec { wave: 2, ..spec(&[40, 100]) });
+    blue.objects.put_cutover(&key("api"), CutoverSpec { wave: 1, ..spec(&[100]) });
+    joins(&blue);
+    until_says(&blue, "web", CutoverPhase::Waiting, None, "AwaitsWave").await;
+    always("no pod is registered", 3 * MINUTE, || pods(&world).is_empty()).await;
+    assert!(status(&blue, "web").conditions[0].message.contains("Cutover api"));
+    blue.objects.remove_cutover(&key("api"));
+    until_says(&blue, "web", CutoverPhase::Shifting, Some(40), "Shifting").await;
+    let begun = Instant::now();
+    // Another leader, whose clock is an hour behind.
+    blue.kill();
+    World::set_back(&mut blue, Duration::from_hours(1));
+    blue.lead();
+    until_says(&blue, "web", CutoverPhase::Finished, Some(100), "OthersServe").await;
+    assert!((MINUTE..4 * MINUTE).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+}

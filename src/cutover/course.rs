@@ -1,0 +1,62 @@
+//! The steps of a Cutover, as its spec has them.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::SignedDuration;
+
+use crate::{api::CutoverSpec, model::Excerpt};
+
+/// How long a step lasts if the spec does not say it.
+pub const INTERVAL: Duration = Duration::from_mins(5);
+/// After the TTL, for this time longer, clients use an answer: resolvers and connections take it over late.
+pub const SETTLE: Duration = Duration::from_secs(30);
+
+/// A valid spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Course {
+    /// Rising percentages, from 1 to 100; at least one.
+    pub steps: Vec<u8>,
+    /// How long a step lasts at least.
+    pub interval: Duration,
+    /// The share that holds, whatever the steps are.
+    pub held: Option<u8>,
+}
+
+impl Course {
+    /// What a spec says.
+    ///
+    /// # Errors
+    /// The schema admits it, or the CRD is another one, and it is invalid. The text names the field and the remedy.
+    pub fn read(spec: &CutoverSpec) -> Result<Self, String> {
+        let steps: Option<Vec<u8>> =
+            spec.steps.iter().map(|step| u8::try_from(*step).ok().filter(|step| (1..=100).contains(step))).collect();
+        let rising = |steps: &Vec<u8>| !steps.is_empty() && steps.is_sorted_by(|one, next| one < next);
+        let steps = steps.filter(rising).ok_or_else(|| {
+            format!("spec.steps is {:?}: write rising percentages from 1 to 100, such as [5, 25, 50, 100]", spec.steps)
+        })?;
+        let interval = spec.interval.as_deref().map_or(Ok(INTERVAL), |text| {
+            let parsed = text.parse::<SignedDuration>().ok().and_then(|interval| Duration::try_from(interval).ok());
+            parsed.ok_or_else(|| format!("spec.interval is {}: write a duration such as 5m or 90s", Excerpt(text)))
+        })?;
+        let held = spec.share_of_traffic.map(|share| {
+            let held = u8::try_from(share).ok().filter(|share| *share <= 100);
+            held.ok_or_else(|| format!("spec.shareOfTraffic is {share}: write a percentage from 0 to 100, such as 25"))
+        });
+        Ok(Self { steps, interval, held: held.transpose()? })
+    }
+
+    /// The first step above a share.
+    pub fn next(&self, share: u8) -> Option<u8> {
+        self.steps.iter().copied().find(|step| *step > share)
+    }
+
+    /// How many steps a share has reached.
+    pub fn count(&self, share: u8) -> usize {
+        self.steps.iter().filter(|step| **step <= share).count()
+    }
+
+    /// How long a step lasts beside DNS records with this TTL in seconds.
+    pub fn interval(&self, ttl: u32) -> Duration {
+        self.interval.max(Duration::from_secs(ttl.into()) + SETTLE)
+    }
+}

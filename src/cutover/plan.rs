@@ -1,0 +1,284 @@
+//! The state machine of a Cutover.
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::{SignedDuration, Timestamp},
+};
+
+use super::{
+    course::Course,
+    standing::{Facing, spelled},
+};
+use crate::{
+    api::{
+        CutoverPhase, CutoverSpec, CutoverStatus,
+        conditions::{CutoverReason, Said, Verdict, conditions},
+        events::EventReason,
+    },
+    instances::Traffic,
+};
+
+/// The time that is counted is written this often at least, in parts of the interval.
+const PARTS: u32 = 4;
+
+/// What is known beside the spec and the status.
+#[derive(Debug, Clone, Copy)]
+pub struct Observed<'a> {
+    /// The generation of the spec.
+    pub generation: Option<i64>,
+    /// What the annotation requests, from which the Cutover goes on if it has no share yet.
+    pub annotation: Traffic,
+    /// What it is about.
+    pub facing: &'a Facing,
+    /// The name of a Cutover of a lower wave that is not finished.
+    pub awaits: Option<&'a str>,
+    /// For how long the share of the status has been reached, by the leader's own clock.
+    pub waited: Duration,
+    /// The wall clock.
+    pub now: Timestamp,
+}
+
+/// The next status, and the Events to emit when it is written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    /// The status.
+    pub status: CutoverStatus,
+    /// Reasons and texts.
+    pub news: Vec<(EventReason, String)>,
+}
+
+/// Where a Cutover goes.
+struct Next {
+    share: Option<u8>,
+    phase: CutoverPhase,
+    reason: CutoverReason,
+    message: String,
+}
+
+/// The next status. `None` if the present one is right, or if too little is known for another one.
+///
+/// - A step begins only when the share of the one before has been reached for its interval, in all targets, with pods that
+///   are all ready. Only the status counts as begun, so no step is left out, whoever leads.
+/// - What is invalid or missing changes no share.
+/// - The share falls only because the user said so.
+pub fn plan(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>) -> Option<Planned> {
+    let share = status.share_of_traffic.map(|share| u8::try_from(share.clamp(0, 100)).unwrap_or_default());
+    let course = Course::read(spec);
+    let Next { share: next, phase, reason, message } = next(spec, status, observed, share, course.as_ref());
+    let moved = next != share;
+    if !moved && !observed.facing.is_known() && status.observed_generation == observed.generation {
+        return None;
+    }
+    let verdict = Verdict::new(reason, message);
+    let before: Vec<_> = status.conditions.iter().map(Said::from).collect();
+    let mut news: Vec<_> = verdict.news(&before).map(|event| (event, verdict.message.clone())).into_iter().collect();
+    if let Some(next) = next.filter(|_| moved) {
+        let before = share.map_or_else(String::new, |share| format!(", after {share} %"));
+        news.insert(0, (EventReason::StepBegun, format!("{next} % of the traffic is requested{before}.")));
+    }
+    let shares = observed.facing.reached();
+    let (reached, reachable) = (shares.map(|(reached, _)| spelled(reached)), shares.map(|(_, most)| spelled(most)));
+    let known = |said: Option<String>, before: &Option<String>| said.or_else(|| before.clone());
+    let planned = CutoverStatus {
+        observed_generation: observed.generation,
+        phase: Some(phase),
+        step: next.and_then(|share| i64::try_from(course.as_ref().ok()?.count(share)).ok()).or(status.step),
+        share_of_traffic: next.map(i64::from),
+        step_since: if moved {
+            Timestamp::from_second(observed.now.as_second()).ok().map(Time)
+        } else {
+            status.step_since.clone()
+        },
+        waited_seconds: if moved { None } else { counted(status, observed, course.as_ref().ok()) },
+        reached: known(reached, &status.reached),
+        reachable: known(reachable, &status.reachable),
+        conditions: written(&before, verdict, observed),
+    };
+    (planned != *status).then_some(Planned { status: planned, news })
+}
+
+fn written(before: &[Said], verdict: Verdict, observed: &Observed<'_>) -> Vec<Condition> {
+    conditions(before, [verdict], observed.generation, observed.now)
+}
+
+/// The counted time that the status has: it is written now and then, and not each second.
+fn counted(status: &CutoverStatus, observed: &Observed<'_>, course: Option<&Course>) -> Option<i64> {
+    let interval = course?.interval(observed.facing.ttl());
+    let before = Duration::from_secs(u64::try_from(status.waited_seconds.unwrap_or_default()).unwrap_or_default());
+    let waited = observed.waited.min(interval);
+    let due = waited >= before + interval / PARTS || waited == interval && before < interval;
+    if due { i64::try_from(waited.as_secs()).ok() } else { status.waited_seconds }
+}
+
+fn next(
+    spec: &CutoverSpec,
+    status: &CutoverStatus,
+    observed: &Observed<'_>,
+    share: Option<u8>,
+    course: Result<&Course, &String>,
+) -> Next {
+    let facing = observed.facing;
+    // Back is possible whatever else is wrong.
+    let blocked = |share, reason, message| Next { share, phase: CutoverPhase::Blocked, reason, message };
+    let share = if spec.roll_back { Some(0) } else { share };
+    match (facing, course) {
+        (Facing::NoObject, _) => {
+            let message = "There is no ServiceExport, and no annotated Service or Ingress, of this name in the namespace: create \
+                           one that names the Cloud Map service. The share stays as it is."
+                .to_owned();
+            return blocked(share, CutoverReason::NoObject, message);
+        }
+        (Facing::NotRegistered(why), _) => {
+            let message = format!("{} The share stays as it is.", sentence(why));
+            return blocked(share, CutoverReason::NotRegistered, message);
+        }
+        (_, Err(why)) if !spec.roll_back => {
+            let message = format!("{}. The share stays as it is.", capitalized(why));
+            return blocked(share, CutoverReason::InvalidSpec, message);
+        }
+        _ => {}
+    }
+    if spec.roll_back {
+        return back(facing);
+    }
+    let Ok(course) = course else { return back(facing) };
+    let stays = |phase, reason, message| Next { share, phase, reason, message };
+    if let Some(held) = course.held {
+        let said = format!("{held} % holds, because spec.shareOfTraffic is set. {}", sentence(&facing.text()));
+        return match facing.stands_at(held) {
+            Ok(()) if held == 100 => finished(facing, 100),
+            _ => Next { share: Some(held), phase: CutoverPhase::Holding, reason: CutoverReason::Held, message: said },
+        };
+    }
+    // What is finished stays so, whatever pods come and go.
+    if status.phase == Some(CutoverPhase::Finished) && share == Some(100) {
+        return finished(facing, 100);
+    }
+    if spec.paused {
+        let message = format!("Paused, because spec.paused is set. {}", sentence(&facing.text()));
+        return stays(CutoverPhase::Paused, CutoverReason::Paused, message);
+    }
+    let more = course.next(share.unwrap_or_default()).is_some();
+    if let Some(name) = observed.awaits.filter(|_| more) {
+        let message = format!(
+            "Waiting until Cutover {name} is Finished, which has a lower wave. Finish it, delete it, or change one of the waves."
+        );
+        return stays(CutoverPhase::Waiting, CutoverReason::AwaitsWave, message);
+    }
+    step(course, observed, share)
+}
+
+/// Towards 0 %.
+fn back(facing: &Facing) -> Next {
+    let at = |phase, reason, message| Next { share: Some(0), phase, reason, message };
+    match facing.stands_at(0) {
+        Ok(()) => {
+            let message =
+                "No pod of this Service is registered any more. Without spec.rollBack, the first step begins."
+                    .to_owned();
+            at(CutoverPhase::RolledBack, CutoverReason::RolledBack, message)
+        }
+        Err(_) if facing.is_known() && !facing.places().is_empty() && facing.others() == 0 => {
+            let message =
+                "Nobody else has a healthy instance, and the name must not be empty: one pod stays registered. Start \
+                           the tasks again."
+                    .to_owned();
+            at(CutoverPhase::RollingBack, CutoverReason::LastInstance, message)
+        }
+        Err((_, why)) => at(CutoverPhase::RollingBack, CutoverReason::RollingBack, why),
+    }
+}
+
+/// All that is left is what others have.
+fn finished(facing: &Facing, share: u8) -> Next {
+    let (reason, message) = match facing.others() {
+        0 => (
+            CutoverReason::Finished,
+            "All ready pods are registered, and nobody else has a healthy instance. The Cutover may be deleted."
+                .to_owned(),
+        ),
+        _ => (
+            CutoverReason::OthersServe,
+            format!(
+                "All ready pods are registered. {} Stop the tasks when no client needs them: `cloudmap-mcs cutover finish` \
+                 prints how.",
+                sentence(&facing.text())
+            ),
+        ),
+    };
+    Next { share: Some(share), phase: CutoverPhase::Finished, reason, message }
+}
+
+/// From step to step.
+fn step(course: &Course, observed: &Observed<'_>, share: Option<u8>) -> Next {
+    let facing = observed.facing;
+    let at = |share, phase, reason, message| Next { share: Some(share), phase, reason, message };
+    let begin = |share: u8| {
+        let message = format!("{share} % of the traffic is requested, {}.", numbered(course, share));
+        at(share, CutoverPhase::Shifting, CutoverReason::Registering, message)
+    };
+    let share = match (share, observed.annotation) {
+        (Some(share), _) => share,
+        // What the annotation requested stays, and the steps go on from there.
+        (None, Traffic::Share(asked)) if asked.whole_percent() > 0 => return begin(asked.whole_percent()),
+        (None, _) => 0,
+    };
+    let next = course.next(share);
+    if let (0, Some(first)) = (share, next) {
+        return begin(first);
+    }
+    if let Err((reason, why)) = facing.stands_at(share) {
+        let message = format!("{}: {why}", capitalized(&numbered(course, share)));
+        return at(share, CutoverPhase::Shifting, reason, message);
+    }
+    let interval = course.interval(facing.ttl());
+    match next {
+        None if share == 100 => finished(facing, share),
+        None => {
+            let message = format!("The last step is reached. {}", sentence(&facing.text()));
+            at(share, CutoverPhase::Holding, CutoverReason::LastStep, message)
+        }
+        Some(next) if observed.waited >= interval => begin(next),
+        Some(next) => {
+            let raised = if interval > course.interval {
+                format!(
+                    " The interval of {} is too short: it is the TTL of {} s and {} s.",
+                    words(course.interval),
+                    facing.ttl(),
+                    super::course::SETTLE.as_secs()
+                )
+            } else {
+                String::new()
+            };
+            let message = format!(
+                "{}: {} The next step, {next} %, begins {} after this one is reached.{raised}",
+                capitalized(&numbered(course, share)),
+                sentence(&facing.text()),
+                words(interval)
+            );
+            at(share, CutoverPhase::Shifting, CutoverReason::Shifting, message)
+        }
+    }
+}
+
+fn numbered(course: &Course, share: u8) -> String {
+    match course.count(share) {
+        0 => "before the first step".to_owned(),
+        number => format!("step {number} of {}", course.steps.len()),
+    }
+}
+
+fn sentence(text: &str) -> String {
+    if text.is_empty() || text.ends_with('.') { text.to_owned() } else { format!("{text}.") }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+fn words(time: Duration) -> String {
+    SignedDuration::try_from(time).map_or_else(|_| String::new(), |time| format!("{time:#}"))
+}

@@ -1,0 +1,127 @@
+//! Whether the share that is in force is reached in Cloud Map.
+
+use crate::{
+    api::conditions::CutoverReason,
+    instances::{Share, sync::TargetShare},
+    model::Target,
+};
+
+/// What the object is that a Cutover is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Facing {
+    /// There is none.
+    NoObject,
+    /// It is registered nowhere. The text says why, and what to do.
+    NotRegistered(String),
+    /// It is not known yet where it is registered. The text completes "waiting: ".
+    Waits(String),
+    /// It is registered there; at least one.
+    Places(Vec<Place>),
+}
+
+/// A target of the object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The Cloud Map service.
+    pub target: Target,
+    /// What became of its share; `None` if it has none yet, or was not read yet.
+    pub share: Option<TargetShare>,
+    /// What keeps it from being registered. It may pass. The text completes "waiting: ".
+    pub trouble: Option<String>,
+}
+
+impl Facing {
+    /// Its targets.
+    pub fn places(&self) -> &[Place] {
+        match self {
+            Self::Places(places) => places,
+            Self::NoObject | Self::NotRegistered(_) | Self::Waits(_) => &[],
+        }
+    }
+
+    /// Whether everything about it was read. A new leader has to read it first.
+    pub fn is_known(&self) -> bool {
+        match self {
+            Self::NoObject | Self::NotRegistered(_) => true,
+            Self::Waits(_) => false,
+            Self::Places(places) => places.iter().all(|place| place.share.is_some()),
+        }
+    }
+
+    /// The largest TTL of the records, in seconds.
+    pub fn ttl(&self) -> u32 {
+        self.shares().map(|share| share.ttl).max().unwrap_or_default()
+    }
+
+    fn shares(&self) -> impl Iterator<Item = &TargetShare> {
+        self.places().iter().filter_map(|place| place.share.as_ref())
+    }
+
+    /// The smallest share that is reached, and that can be reached, of all targets.
+    pub fn reached(&self) -> Option<(Share, Share)> {
+        let reached = self.shares().map(|share| share.reached.share()).min()?;
+        let reachable = self.shares().map(|share| share.reached.most()).min()?;
+        Some((reached, reachable))
+    }
+
+    /// Number of instances of others, in all targets.
+    pub fn others(&self) -> usize {
+        self.shares().map(|share| share.reached.others).sum()
+    }
+
+    /// What is reached, for people.
+    pub fn text(&self) -> String {
+        let places = self.places();
+        let said = places.iter().filter_map(|place| {
+            let text = place.share.as_ref()?.reached.text();
+            Some(if places.len() > 1 { format!("Cloud Map service {}: {text}", place.target) } else { text })
+        });
+        said.collect::<Vec<_>>().join(". ")
+    }
+
+    /// Whether a share in percent is reached everywhere, or as near as it can be with pods that are all ready.
+    ///
+    /// # Errors
+    /// Why not. The text is for the user.
+    pub fn stands_at(&self, percent: u8) -> Result<(), (CutoverReason, String)> {
+        let asked = Share::percent(percent);
+        let waits = |why: &str| Err((CutoverReason::Registering, format!("Waiting: {why}.")));
+        let places = match self {
+            Self::Places(places) => places,
+            Self::Waits(why) | Self::NotRegistered(why) => return waits(why),
+            Self::NoObject => return waits("there is no object of this name"),
+        };
+        let unready: usize = self.shares().map(|share| share.unready).max().unwrap_or_default();
+        if unready > 0 && !asked.is_none() {
+            let text = format!(
+                "{} not ready. The steps go on when all are: repair them, or take them away.",
+                if unready == 1 { "1 pod is".to_owned() } else { format!("{unready} pods are") }
+            );
+            return Err((CutoverReason::PodsNotReady, text));
+        }
+        for Place { target, share, trouble } in places {
+            if let Some(trouble) = trouble {
+                return waits(trouble);
+            }
+            let Some(TargetShare { reached, settled, .. }) = share else {
+                return waits(&format!("Cloud Map service {target} is not read yet"));
+            };
+            if !asked.is_none() && reached.ready == 0 {
+                let text =
+                    "The Service has no ready pod that can be registered. The steps go on when it has.".to_owned();
+                return Err((CutoverReason::PodsNotReady, text));
+            }
+            let wanted = asked.number(reached.others).min(reached.ready);
+            let near = if asked.is_none() { reached.ours == 0 } else { reached.ours >= wanted };
+            if reached.asked != Some(asked) || !near || !settled {
+                return waits(&format!("{}, and Cloud Map service {target} does not have it yet", reached.text()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A share as the API spells it.
+pub fn spelled(share: Share) -> String {
+    share.to_string().replace(' ', "")
+}

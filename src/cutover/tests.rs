@@ -1,0 +1,395 @@
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::{course::SETTLE, *};
+use crate::{
+    api::{
+        CutoverPhase::{self, Blocked, Finished, Holding, Paused, RolledBack, RollingBack, Shifting, Waiting},
+        CutoverSpec, CutoverStatus,
+        events::EventReason,
+    },
+    instances::{Share, Traffic, share::Reached, sync::TargetShare},
+    model::Target,
+};
+
+fn spec() -> CutoverSpec {
+    CutoverSpec { steps: vec![5, 25, 50, 100], interval: Some("2m".to_owned()), ..CutoverSpec::default() }
+}
+
+/// A target in which `ours` of `ready` pods are registered beside `others`, for a share of `asked` percent.
+fn place(asked: u8, ours: usize, ready: usize, others: usize) -> Place {
+    let reached = Reached { asked: Some(Share::percent(asked)), ours, ready, others };
+    let share = TargetShare { reached, addresses: Arc::default(), unready: 0, settled: true, ttl: 60 };
+    let target = Target { namespace: "internal".into(), service: "orders".into() };
+    Place { target, share: Some(share), trouble: None }
+}
+
+/// The same where the number is the nearest from below.
+fn near(asked: u8, ready: usize, others: usize) -> Place {
+    place(asked, Share::percent(asked).number(others).min(ready), ready, others)
+}
+
+fn at(share: impl Into<Option<i64>>) -> CutoverStatus {
+    CutoverStatus { share_of_traffic: share.into(), observed_generation: Some(1), ..CutoverStatus::default() }
+}
+
+struct Case {
+    spec: CutoverSpec,
+    status: CutoverStatus,
+    facing: Facing,
+    annotation: Traffic,
+    awaits: Option<&'static str>,
+    waited: u64,
+}
+
+impl Case {
+    fn new(status: CutoverStatus, place: Place) -> Self {
+        let facing = Facing::Places(vec![place]);
+        Self { spec: spec(), status, facing, annotation: Traffic::All, awaits: None, waited: 0 }
+    }
+
+    fn planned(&self) -> Option<Planned> {
+        let observed = Observed {
+            generation: Some(1),
+            annotation: self.annotation,
+            facing: &self.facing,
+            awaits: self.awaits,
+            waited: Duration::from_secs(self.waited),
+            now: Timestamp::UNIX_EPOCH,
+        };
+        plan(&self.spec, &self.status, &observed)
+    }
+
+    /// Phase, share, reason and message.
+    fn next(&self) -> (CutoverPhase, Option<i64>, String, String) {
+        let status = self.planned().map_or_else(|| self.status.clone(), |planned| planned.status);
+        let condition = &status.conditions[0];
+        let said = (condition.reason.clone(), condition.message.clone());
+        (status.phase.unwrap(), status.share_of_traffic, said.0, said.1)
+    }
+}
+
+#[test]
+fn a_step_follows_when_the_one_before_was_reached_for_its_interval() {
+    for (status, place, waited, expected) in [
+        // The first one begins at once.
+        (at(None), near(5, 10, 12), 0, (Shifting, Some(5), "Registering")),
+        (at(5), near(5, 10, 12), 119, (Shifting, Some(5), "Shifting")),
+        (at(5), near(5, 10, 12), 120, (Shifting, Some(25), "Registering")),
+        // The share is not that of the target yet, or not all pods are there.
+        (at(25), near(5, 10, 12), 999, (Shifting, Some(25), "Registering")),
+        (at(25), place(25, 3, 10, 12), 999, (Shifting, Some(25), "Registering")),
+        (at(25), place(25, 4, 10, 12), 999, (Shifting, Some(50), "Registering")),
+        // It needs more pods than there are: that is as near as possible.
+        (at(50), place(50, 2, 2, 12), 120, (Shifting, Some(100), "Registering")),
+        // There are none.
+        (at(50), place(50, 0, 0, 12), 999, (Shifting, Some(50), "PodsNotReady")),
+        // All pods are registered, because nobody else is.
+        (at(25), place(25, 10, 10, 0), 120, (Shifting, Some(50), "Registering")),
+        (at(100), place(100, 10, 10, 12), 0, (Finished, Some(100), "OthersServe")),
+        (at(100), place(100, 10, 10, 0), 0, (Finished, Some(100), "Finished")),
+        (at(100), place(100, 9, 10, 12), 0, (Shifting, Some(100), "Registering")),
+    ] {
+        let case = Case { waited, ..Case::new(status, place) };
+        let (phase, share, reason, message) = case.next();
+        assert_eq!((phase, share, &*reason), expected, "{message}");
+    }
+}
+
+#[test]
+fn pods_that_fail_hold_the_step() {
+    let mut place = place(25, 2, 2, 2);
+    place.share.as_mut().unwrap().unready = 8;
+    let (phase, share, reason, message) = Case { waited: 999, ..Case::new(at(25), place) }.next();
+    assert_eq!((phase, share, &*reason), (Shifting, Some(25), "PodsNotReady"));
+    assert!(message.contains("8 pods are not ready") && message.contains("Step 2 of 4"), "{message}");
+}
+
+#[test]
+fn all_targets_of_an_object_must_have_the_share() {
+    let case = |other: Place| Case {
+        waited: 999,
+        facing: Facing::Places(vec![near(25, 10, 12), other]),
+        ..Case::new(at(25), near(25, 10, 12))
+    };
+    assert_eq!(case(near(25, 4, 4)).next().1, Some(50));
+    assert_eq!(case(near(5, 4, 4)).next().1, Some(25));
+    let trouble = Place { trouble: Some("AWS throttles".to_owned()), ..near(25, 4, 4) };
+    let (_, share, reason, message) = case(trouble).next();
+    assert_eq!((share, &*reason), (Some(25), "Registering"));
+    assert!(message.contains("AWS throttles"), "{message}");
+}
+
+#[test]
+fn what_the_user_says_counts_at_once() {
+    let of = |change: fn(&mut CutoverSpec), status: CutoverStatus, place: Place| {
+        let mut case = Case { waited: 999, ..Case::new(status, place) };
+        change(&mut case.spec);
+        let (phase, share, reason, _) = case.next();
+        (phase, share, reason)
+    };
+    let paused = |spec: &mut CutoverSpec| spec.paused = true;
+    assert_eq!(of(paused, at(25), near(25, 10, 12)), (Paused, Some(25), "Paused".to_owned()));
+    assert_eq!(of(paused, at(None), near(25, 10, 12)), (Paused, None, "Paused".to_owned()), "nothing begins");
+    let held = |spec: &mut CutoverSpec| (spec.share_of_traffic, spec.paused) = (Some(60), true);
+    assert_eq!(of(held, at(25), near(25, 10, 12)), (Holding, Some(60), "Held".to_owned()));
+    let down = |spec: &mut CutoverSpec| spec.share_of_traffic = Some(10);
+    assert_eq!(of(down, at(50), near(50, 10, 12)), (Holding, Some(10), "Held".to_owned()));
+    let all = |spec: &mut CutoverSpec| spec.share_of_traffic = Some(100);
+    assert_eq!(of(all, at(25), near(25, 10, 12)), (Holding, Some(100), "Held".to_owned()));
+    assert_eq!(of(all, at(100), place(100, 10, 10, 2)), (Finished, Some(100), "OthersServe".to_owned()));
+    // Without it, the steps go on from there.
+    assert_eq!(of(|_| {}, at(60), near(60, 99, 12)), (Shifting, Some(100), "Registering".to_owned()));
+    let fewer = |spec: &mut CutoverSpec| spec.steps = vec![5, 25];
+    assert_eq!(of(fewer, at(60), near(60, 99, 12)), (Holding, Some(60), "LastStep".to_owned()));
+}
+
+#[test]
+fn back_is_possible_from_anywhere_and_leaves_an_instance_where_nobody_else_is() {
+    let of = |status: CutoverStatus, facing: Facing, invalid: bool| {
+        let mut case = Case { facing, ..Case::new(status, near(5, 1, 1)) };
+        case.spec.roll_back = true;
+        case.spec.paused = true;
+        if invalid {
+            case.spec.steps.clear();
+        }
+        let (phase, share, reason, _) = case.next();
+        (phase, share, reason)
+    };
+    let in_place = |place: Place| Facing::Places(vec![place]);
+    let finished = CutoverStatus { phase: Some(Finished), ..at(100) };
+    assert_eq!(of(finished, in_place(near(100, 10, 12)), false), (RollingBack, Some(0), "RollingBack".to_owned()));
+    assert_eq!(of(at(0), in_place(place(0, 1, 10, 0)), true), (RollingBack, Some(0), "LastInstance".to_owned()));
+    assert_eq!(of(at(0), in_place(place(0, 1, 10, 2)), false), (RollingBack, Some(0), "RollingBack".to_owned()));
+    assert_eq!(of(at(0), in_place(place(0, 0, 10, 2)), true), (RolledBack, Some(0), "RolledBack".to_owned()));
+    assert_eq!(of(at(50), Facing::NoObject, false), (Blocked, Some(0), "NoObject".to_owned()));
+    // Afterwards it begins anew.
+    assert_eq!(Case::new(at(0), place(0, 0, 10, 2)).next().1, Some(5));
+}
+
+#[test]
+fn what_is_missing_or_invalid_changes_no_share_and_says_what_to_do() {
+    let facing = Case { facing: Facing::NoObject, ..Case::new(at(25), near(25, 1, 1)) };
+    let (phase, share, reason, message) = facing.next();
+    assert_eq!((phase, share, &*reason), (Blocked, Some(25), "NoObject"));
+    assert!(message.contains("create one") && message.contains("stays as it is"), "{message}");
+    let why = "Cloud Map service internal/orders: it belongs to somebody else".to_owned();
+    let refused = Case { facing: Facing::NotRegistered(why.clone()), ..Case::new(at(25), near(25, 1, 1)) };
+    let (phase, share, reason, message) = refused.next();
+    assert_eq!((phase, share, &*reason), (Blocked, Some(25), "NotRegistered"));
+    assert!(message.starts_with(&why), "{message}");
+    for (change, field) in [
+        ((|spec| spec.steps.clear()) as fn(&mut CutoverSpec), "spec.steps is []"),
+        (|spec| spec.steps = vec![5, 5], "spec.steps is [5, 5]"),
+        (|spec| spec.steps = vec![50, 25], "rising percentages"),
+        (|spec| spec.steps = vec![5, 101], "from 1 to 100"),
+        (|spec| spec.interval = Some("soon".to_owned()), "spec.interval is \"soon\""),
+        (|spec| spec.share_of_traffic = Some(120), "spec.shareOfTraffic is 120"),
+    ] {
+        let mut case = Case { waited: 999, ..Case::new(at(25), near(25, 10, 12)) };
+        change(&mut case.spec);
+        let (phase, share, reason, message) = case.next();
+        assert_eq!((phase, share, &*reason), (Blocked, Some(25), "InvalidSpec"));
+        assert!(message.to_lowercase().contains(&field.to_lowercase()), "{message}");
+    }
+}
+
+#[test]
+fn a_wave_waits_for_lower_ones_wherever_it_is() {
+    for (status, expected) in [(at(None), None), (at(25), Some(25))] {
+        let case = Case { awaits: Some("carts"), waited: 999, ..Case::new(status, near(25, 10, 12)) };
+        let (phase, share, reason, message) = case.next();
+        assert_eq!((phase, share, &*reason), (Waiting, expected, "AwaitsWave"));
+        assert!(message.contains("carts"), "{message}");
+    }
+    let last = Case { awaits: Some("carts"), ..Case::new(at(100), near(100, 10, 12)) };
+    assert_eq!(last.next().0, Finished, "no step is left that could wait");
+}
+
+#[test]
+fn what_the_annotation_requested_stays_until_the_next_step() {
+    let of = |annotation, waited| {
+        let case = Case { annotation, waited, ..Case::new(at(None), near(30, 10, 12)) };
+        case.next().1
+    };
+    assert_eq!(of(Traffic::Share("30.5%".parse().unwrap()), 0), Some(30));
+    assert_eq!(of(Traffic::Share(Share::percent(0)), 0), Some(5));
+    assert_eq!(of(Traffic::Unclear, 0), Some(5));
+    assert_eq!(Case { waited: 120, ..Case::new(at(30), near(30, 10, 12)) }.next().1, Some(50));
+}
+
+#[test]
+fn an_interval_is_not_shorter_than_clients_use_an_answer_and_that_is_said() {
+    let with = |waited, ttl: u32| {
+        let mut place = near(5, 10, 12);
+        place.share.as_mut().unwrap().ttl = ttl;
+        let mut case = Case { waited, ..Case::new(at(5), place) };
+        case.spec.interval = Some("10s".to_owned());
+        case.next()
+    };
+    let (_, share, _, message) = with(89, 60);
+    assert_eq!(share, Some(5));
+    assert!(message.contains("10s is too short: it is the TTL of 60 s and 30 s"), "{message}");
+    assert_eq!(with(90, 60).1, Some(25));
+    assert_eq!(with(SETTLE.as_secs(), 0).1, Some(25));
+    let default = CutoverSpec { interval: None, ..spec() };
+    assert_eq!(Course::read(&default).unwrap().interval(60), Duration::from_mins(5));
+}
+
+#[test]
+fn what_is_finished_stays_so_while_pods_come_and_go() {
+    let status = CutoverStatus { phase: Some(Finished), ..at(100) };
+    let mut place = place(100, 1, 2, 2);
+    place.share.as_mut().unwrap().unready = 3;
+    assert_eq!(Case::new(status, place).next().0, Finished);
+}
+
+#[test]
+fn a_status_is_written_only_when_something_changes_and_says_it_once() {
+    let first = Case::new(at(None), near(5, 10, 12)).planned().unwrap();
+    assert_eq!(first.news.iter().map(|(reason, _)| *reason).collect::<Vec<_>>(), [EventReason::StepBegun]);
+    assert_eq!((first.status.step, first.status.waited_seconds), (Some(1), None));
+    let mut status = first.status;
+    // The reasons change with what is reached; after that, time alone is written four times in an interval.
+    let mut writes = Vec::new();
+    for waited in 0..120 {
+        let case = Case { waited, ..Case::new(status.clone(), near(5, 10, 12)) };
+        if let Some(planned) = case.planned() {
+            assert!(planned.news.is_empty(), "{:?}", planned.news);
+            writes.push(waited);
+            status = planned.status;
+        }
+    }
+    assert_eq!(writes, [0, 30, 60, 90]);
+    assert_eq!((status.reached.as_deref(), status.reachable.as_deref()), (Some("7.69%"), Some("45.45%")));
+    let case = Case { waited: 120, ..Case::new(status, near(5, 10, 12)) };
+    assert_eq!(case.planned().unwrap().news[0].1, "25 % of the traffic is requested, after 5 %.");
+    // While a new leader has not read the target, everything stays.
+    let unread = Place { share: None, ..near(5, 10, 12) };
+    let status = CutoverStatus { phase: Some(Shifting), ..at(5) };
+    assert_eq!(Case::new(status, unread).planned(), None);
+}
+
+#[test]
+fn only_time_in_which_a_share_is_reached_counts_and_another_leader_goes_on() {
+    let s = Duration::from_secs;
+    let mut watch = Stopwatch::default();
+    let status = at(5);
+    for (mono, reached, expected) in
+        [(100, false, 0), (110, true, 0), (130, true, 20), (140, false, 20), (200, true, 20), (210, true, 30)]
+    {
+        assert_eq!(watch.look(&status, reached, s(mono)), s(expected), "{mono}");
+    }
+    assert_eq!(watch.look(&at(25), true, s(220)), s(0), "another share");
+    let inherited = CutoverStatus { waited_seconds: Some(90), ..at(5) };
+    let mut other = Stopwatch::default();
+    assert_eq!(other.look(&inherited, true, s(3)), s(90));
+    assert_eq!(other.look(&inherited, true, s(5)), s(92));
+}
+
+/// Something that happens between two looks.
+#[derive(Debug, Clone)]
+enum Happening {
+    /// Seconds pass, on a wall clock that jumps.
+    Time(u64, i64),
+    /// Pods that are ready, and that are not.
+    Pods(usize, usize),
+    Tasks(usize),
+    /// Cloud Map has what was requested, or stands still.
+    CloudMap(bool),
+    Pause(bool),
+    Hold(Option<u8>),
+    Back(bool),
+    Wave(bool),
+    Leader,
+    /// The status is written late.
+    Lost,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        6 => (1..200_u64, -5000..5000_i64).prop_map(|(time, jump)| Happening::Time(time, jump)),
+        2 => (0..12_usize, 0..2_usize).prop_map(|(ready, unready)| Happening::Pods(ready, unready)),
+        2 => (0..12_usize).prop_map(Happening::Tasks),
+        3 => any::<bool>().prop_map(Happening::CloudMap),
+        1 => any::<bool>().prop_map(Happening::Pause),
+        1 => prop::option::of(0..=100_u8).prop_map(Happening::Hold),
+        1 => prop::bool::weighted(0.3).prop_map(Happening::Back),
+        1 => prop::bool::weighted(0.3).prop_map(Happening::Wave),
+        1 => Just(Happening::Leader),
+        1 => Just(Happening::Lost),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+    /// Whatever happens: no step is left out or too short, the share falls only because the user said so, and pods get no
+    /// more traffic while some fail.
+    #[test]
+    fn no_step_is_left_out_and_none_is_too_short(all in prop::collection::vec(happening(), 1..80)) {
+        let (mut spec, mut status, mut watch) = (spec(), CutoverStatus::default(), Stopwatch::default());
+        let (mut ready, mut unready, mut tasks, mut follows, mut awaits) = (5_usize, 0, 5_usize, true, false);
+        let (mut mono, mut wall, mut lost) = (0_u64, 1_000_000_i64, false);
+        let (mut asked, mut reached_for) = (None::<u8>, 0_u64);
+        for what in all {
+            let mut time = 1;
+            match what {
+                Happening::Time(seconds, jump) => (time, wall) = (seconds, wall + jump),
+                Happening::Pods(some, others) => (ready, unready) = (some, others),
+                Happening::Tasks(count) => tasks = count,
+                Happening::CloudMap(works) => follows = works,
+                Happening::Pause(paused) => spec.paused = paused,
+                Happening::Hold(share) => spec.share_of_traffic = share.map(i64::from),
+                Happening::Back(back) => spec.roll_back = back,
+                Happening::Wave(waits) => awaits = waits,
+                Happening::Leader => (watch, mono) = (Stopwatch::default(), 0),
+                Happening::Lost => lost = true,
+            }
+            for _ in 0..time {
+                (mono, wall) = (mono + 1, wall + 1);
+                let share = status.share_of_traffic.and_then(|share| u8::try_from(share).ok());
+                if follows {
+                    asked = share;
+                }
+                let mut place = near(asked.unwrap_or_default(), ready, tasks);
+                let there = place.share.as_mut().unwrap();
+                (there.unready, there.settled) = (unready, follows);
+                if asked.is_none() {
+                    there.reached.asked = None;
+                }
+                let facing = Facing::Places(vec![place]);
+                let is_reached = share.is_some_and(|share| facing.stands_at(share).is_ok());
+                reached_for += u64::from(is_reached);
+                let observed = Observed {
+                    generation: Some(1),
+                    annotation: Traffic::All,
+                    facing: &facing,
+                    awaits: awaits.then_some("other"),
+                    waited: watch.look(&status, is_reached, Duration::from_secs(mono)),
+                    now: Timestamp::from_second(wall).unwrap(),
+                };
+                let Some(Planned { status: next, .. }) = plan(&spec, &status, &observed) else { continue };
+                let after = next.share_of_traffic.map(|share| u8::try_from(share).unwrap());
+                if std::mem::take(&mut lost) {
+                    continue;
+                }
+                if after != share {
+                    let said = spec.roll_back || spec.share_of_traffic.is_some();
+                    let before = share.unwrap_or_default();
+                    let course = Course::read(&spec).unwrap();
+                    prop_assert!(said || after == course.next(before), "{share:?} -> {after:?}");
+                    prop_assert!(said || before == 0 || reached_for >= 120, "{share:?} after {reached_for} s");
+                    prop_assert!(said || before == 0 || unready == 0 && ready > 0);
+                    prop_assert!(said || !spec.paused && !awaits);
+                    reached_for = 0;
+                }
+                if next.phase == Some(RolledBack) {
+                    prop_assert!(facing.stands_at(0).is_ok());
+                }
+                status = next;
+            }
+        }
+    }
+}
