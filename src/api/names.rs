@@ -79,8 +79,10 @@ pub enum FieldManager {
     Gate,
     /// Writes the status of Cutovers.
     CutoverStatus,
-    /// Writes the Cutovers of `cloudmap-mcs cutover`.
-    CutoverCommand,
+    /// Writes the course of a Cutover for `cloudmap-mcs cutover`: steps, interval, wave.
+    CutoverCourse,
+    /// Writes what holds a Cutover for `cloudmap-mcs cutover`: a pause, a share, the way back.
+    CutoverHold,
     /// Writes what `cloudmap-mcs coredns` writes.
     CoreDns,
 }
@@ -95,7 +97,8 @@ impl FieldManager {
             Self::ConflictStatus => "cloudmap-mcs-conflict-status",
             Self::Gate => "cloudmap-mcs-gate",
             Self::CutoverStatus => "cloudmap-mcs-cutover-status",
-            Self::CutoverCommand => "cloudmap-mcs-cutover",
+            Self::CutoverCourse => "cloudmap-mcs-cutover",
+            Self::CutoverHold => "cloudmap-mcs-cutover-hold",
             Self::CoreDns => "cloudmap-mcs-coredns",
         }
     }

@@ -2,6 +2,7 @@
 //! ConfigMap can configure the Deployment.
 
 mod coredns;
+mod cutover;
 mod doctor;
 mod gather;
 mod iam;
@@ -36,6 +37,10 @@ use crate::{
 
 pub use self::{
     coredns::{CorednsCommand, CorednsPlace, CorednsWriteArgs},
+    cutover::{
+        CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs, CutoverPlanArgs, CutoverShiftArgs,
+        CutoverStartArgs, CutoverStatusArgs,
+    },
     doctor::{DoctorArgs, ProbeArgs, ProbeCommand},
     gather::GatherArgs,
     iam::{IamArgs, IamCommand, IamFormat, PolicyArgs, TrustArgs, Trusted},
@@ -99,6 +104,9 @@ pub enum Command {
     /// Say who still uses a name of Cloud Map, from logs of DNS, of the API and of connections: before its ECS tasks are
     /// switched off.
     Users(Box<UsersArgs>),
+    /// Move the traffic of a Cloud Map service from ECS tasks to pods, step by step and back.
+    #[command(subcommand)]
+    Cutover(Box<CutoverCommand>),
     /// Serve a page that shows what `status` says, for a browser on this machine.
     Page(PageArgs),
     /// Write a bundle for a bug report, without secrets: the controller, its logs, its objects, its status.

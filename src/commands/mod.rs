@@ -1,6 +1,7 @@
 //! What people type: one file or folder for each subcommand.
 
 mod coredns;
+mod cutover;
 mod doctor;
 mod forget;
 mod gather;
@@ -33,6 +34,7 @@ pub async fn execute(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Status(args) => return status::status(args).await,
         Command::Doctor(args) => return Box::pin(doctor::doctor(*args)).await,
+        Command::Cutover(command) => return Box::pin(cutover::cutover(*command)).await,
         Command::Users(args) => return Box::pin(users::users(*args)).await,
         Command::Probe(command) => doctor::probe(command).await,
         Command::Gather(args) => Box::pin(gather::gather(args)).await,

@@ -1,0 +1,189 @@
+//! Flags of `cutover`.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Subcommand};
+
+use super::{AwsArgs, ClusterArgs, OutputFormat, duration};
+use crate::cutover::Course;
+
+/// The commands for Cutovers.
+#[derive(Debug, Subcommand)]
+pub enum CutoverCommand {
+    /// Say whether a name is ready to be moved, what is missing, and which shares its steps really reach. Changes nothing.
+    #[command(after_help = "Exit status: 0 if it is ready, 1 if there are warnings, 2 if something blocks it.")]
+    Plan(CutoverPlanArgs),
+    /// Begin a cutover, or go on with one under other steps. A pause, a hold or a way back ends.
+    Start(CutoverStartArgs),
+    /// Put a share of the traffic in force at once, and hold it.
+    Shift(CutoverShiftArgs),
+    /// Keep the share as it is.
+    Pause(CutoverEditArgs),
+    /// End a pause, a hold or a way back: the steps go on.
+    Resume(CutoverEditArgs),
+    /// Say how far Cutovers are.
+    #[command(after_help = "Exit status: 0 if all go on by themselves or are at their end, 1 if one needs somebody.")]
+    Status(CutoverStatusArgs),
+    /// Register all pods, if there are as many as tasks, and print the commands that stop the tasks.
+    Finish(CutoverFinishArgs),
+    /// Take all traffic back from the pods.
+    Back(CutoverEditArgs),
+}
+
+/// Which Cutovers.
+#[derive(Debug, Clone, Args)]
+pub struct CutoverChoice {
+    /// How to reach the cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// Names of Services, or `namespace/name`.
+    #[arg(value_name = "NAME", required_unless_present_any = ["from_file", "all"])]
+    pub names: Vec<String>,
+    /// Namespace of the names; without it, that of the kubeconfig's context.
+    #[arg(long, short, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// A file with a name on each line, or `-` for the standard input. Lines that begin with `#` are ignored.
+    #[arg(long, value_name = "FILE")]
+    pub from_file: Option<PathBuf>,
+    /// All Cutovers of the namespace. With `plan` and `start`: all ServiceExports that name a Cloud Map service.
+    #[arg(long, conflicts_with_all = ["names", "from_file"])]
+    pub all: bool,
+}
+
+/// Flags of `cutover plan`.
+#[derive(Debug, Args)]
+pub struct CutoverPlanArgs {
+    /// Which ones.
+    #[command(flatten)]
+    pub choice: CutoverChoice,
+    /// How to reach the registry.
+    #[command(flatten)]
+    pub aws: AwsArgs,
+    /// The steps, in percent; without them, those of the Cutover that is there.
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent)]
+    pub steps: Vec<u8>,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Table)]
+    pub output: OutputFormat,
+}
+
+/// Flags of `cutover start`.
+#[derive(Debug, Args)]
+pub struct CutoverStartArgs {
+    /// What all changes have.
+    #[command(flatten)]
+    pub edit: CutoverEditArgs,
+    /// The steps, in percent. They rise.
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent, default_value = "5,25,50,100")]
+    pub steps: Vec<u8>,
+    /// How long a step lasts at least, in whole seconds.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub every: Option<Duration>,
+    /// The wave: it waits until lower waves in its namespace are finished.
+    #[arg(long, value_name = "NUMBER")]
+    pub wave: Option<u32>,
+}
+
+/// Flags of `cutover shift`.
+#[derive(Debug, Args)]
+pub struct CutoverShiftArgs {
+    /// What all changes have.
+    #[command(flatten)]
+    pub edit: CutoverEditArgs,
+    /// The share of the traffic, in percent.
+    #[arg(long, value_name = "PERCENT", value_parser = share)]
+    pub to: u8,
+}
+
+/// What all commands have that change Cutovers.
+#[derive(Debug, Clone, Args)]
+pub struct CutoverEditArgs {
+    /// Which ones.
+    #[command(flatten)]
+    pub choice: CutoverChoice,
+    /// Print what would be written, and write nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Flags of `cutover status`.
+#[derive(Debug, Args)]
+pub struct CutoverStatusArgs {
+    /// How to reach the cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// Names of Services; without them, all Cutovers of the namespace.
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// The namespace; without it, that of the kubeconfig's context.
+    #[arg(long, short, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// All namespaces.
+    #[arg(long, short = 'A', conflicts_with_all = ["names", "namespace"])]
+    pub all_namespaces: bool,
+    /// Print again whenever something changes, until all are at their end.
+    #[arg(long, short)]
+    pub watch: bool,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Table)]
+    pub output: OutputFormat,
+}
+
+/// Flags of `cutover finish`.
+#[derive(Debug, Args)]
+pub struct CutoverFinishArgs {
+    /// What all changes have.
+    #[command(flatten)]
+    pub edit: CutoverEditArgs,
+    /// How to reach the registry.
+    #[command(flatten)]
+    pub aws: AwsArgs,
+    /// Also with fewer ready pods than tasks, or if these cannot be counted.
+    #[arg(long)]
+    pub force: bool,
+}
+
+fn percent(text: &str) -> Result<u8, String> {
+    let digits = text.trim().trim_end_matches('%');
+    digits.parse().ok().filter(|percent| (1..=100).contains(percent)).ok_or_else(|| {
+        format!("{text:?} is not a percentage from 1 to 100; write steps that rise, such as 5,25,50,100")
+    })
+}
+
+fn share(text: &str) -> Result<u8, String> {
+    if text.trim().trim_end_matches('%') == "0" { Ok(0) } else { percent(text) }
+}
+
+impl CutoverStartArgs {
+    /// The course that these flags describe.
+    ///
+    /// # Errors
+    /// Why it is none; the text names the field.
+    pub fn course(&self) -> Result<Course, String> {
+        Course::read(&self.spec())
+    }
+
+    /// The spec that these flags describe.
+    pub fn spec(&self) -> crate::api::CutoverSpec {
+        crate::api::CutoverSpec {
+            steps: self.steps.iter().copied().map(i64::from).collect(),
+            interval: self.every.map(|every| format!("{}s", every.as_secs().max(1))),
+            wave: self.wave.map(i64::from).unwrap_or_default(),
+            ..crate::api::CutoverSpec::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_are_read_with_and_without_their_sign() {
+        assert_eq!((percent("5"), percent("100%"), share("0%")), (Ok(5), Ok(100), Ok(0)));
+        for wrong in ["0", "101", "-1", "x", ""] {
+            assert!(percent(wrong).unwrap_err().contains("5,25,50,100"), "{wrong}");
+        }
+        assert!(share("101").is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! What a command writes, as a pure function of what is there.
+//!
+//! Two field managers write: one the course (steps, interval, wave), and one what holds it (a pause, a share, the way back).
+//! So a hold ends without touching the course, which may be somebody else's, such as Git's.
+
+use serde_json::{Value, json};
+
+use crate::{
+    api::{Cutover, CutoverSpec, names::FieldManager},
+    model::ServiceKey,
+};
+
+/// What a user wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wish {
+    Start(CutoverSpec),
+    Shift(u8),
+    Pause,
+    Resume,
+    Back,
+}
+
+/// One write.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Write {
+    pub(super) manager: FieldManager,
+    pub(super) object: Value,
+}
+
+/// The writes that fulfil a wish, given the Cutover that is there.
+///
+/// # Errors
+/// There is nothing to change; the text says what to do.
+pub(super) fn writes(key: &ServiceKey, there: Option<&Cutover>, wish: &Wish) -> Result<Vec<Write>, String> {
+    let write = |manager, spec: &Value| Write { manager, object: object(key, spec) };
+    let hold = |spec: &Value| write(FieldManager::CutoverHold, spec);
+    if there.is_none() && !matches!(wish, Wish::Start(_)) {
+        return Err(format!("there is no Cutover {key}: begin with `cloudmap-mcs cutover start`"));
+    }
+    Ok(match wish {
+        Wish::Start(spec) => {
+            let course = serde_json::to_value(spec).map_err(|error| error.to_string())?;
+            let mut writes = vec![write(FieldManager::CutoverCourse, &course)];
+            writes.extend(there.is_some_and(|there| is_held(&there.spec)).then(|| hold(&json!({}))));
+            writes
+        }
+        Wish::Shift(share) => vec![hold(&json!({ "shareOfTraffic": share }))],
+        Wish::Pause => vec![hold(&json!({ "paused": true }))],
+        Wish::Resume => vec![hold(&json!({}))],
+        Wish::Back => vec![hold(&json!({ "rollBack": true }))],
+    })
+}
+
+/// What still keeps a Cutover from going on although a command ended that: a field that somebody else owns.
+pub(super) fn still_held(wish: &Wish, after: &Cutover) -> Option<String> {
+    let ends = matches!(wish, Wish::Start(_) | Wish::Resume);
+    (ends && is_held(&after.spec)).then(|| {
+        let CutoverSpec { paused, share_of_traffic, roll_back, .. } = &after.spec;
+        let fields = [("paused", *paused), ("shareOfTraffic", share_of_traffic.is_some()), ("rollBack", *roll_back)];
+        let held: Vec<_> = fields.into_iter().filter(|(_, set)| *set).map(|(name, _)| format!("spec.{name}")).collect();
+        format!("{} stays, because somebody else set it: take it away there", held.join(" and "))
+    })
+}
+
+const fn is_held(spec: &CutoverSpec) -> bool {
+    spec.paused || spec.roll_back || spec.share_of_traffic.is_some()
+}
+
+fn object(key: &ServiceKey, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "cloudmap-mcs.io/v1alpha1",
+        "kind": "Cutover",
+        "metadata": {"namespace": &*key.namespace, "name": &*key.name},
+        "spec": spec,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cutover(spec: Value) -> Cutover {
+        Cutover::new("orders", serde_json::from_value(spec).unwrap())
+    }
+
+    fn written(there: Option<&Cutover>, wish: &Wish) -> Vec<(FieldManager, Value)> {
+        let writes = writes(&ServiceKey::new("shop", "orders"), there, wish).unwrap();
+        writes.into_iter().map(|write| (write.manager, write.object["spec"].clone())).collect()
+    }
+
+    #[test]
+    fn each_wish_writes_its_own_fields_and_ends_the_one_before() {
+        let there = cutover(json!({"steps": [5, 100], "paused": true}));
+        let hold = |spec: Value| vec![(FieldManager::CutoverHold, spec)];
+        assert_eq!(written(Some(&there), &Wish::Shift(30)), hold(json!({"shareOfTraffic": 30})));
+        assert_eq!(written(Some(&there), &Wish::Pause), hold(json!({"paused": true})));
+        assert_eq!(written(Some(&there), &Wish::Back), hold(json!({"rollBack": true})));
+        assert_eq!(written(Some(&there), &Wish::Resume), hold(json!({})));
+        let spec: CutoverSpec = serde_json::from_value(json!({"steps": [5, 50], "interval": "60s"})).unwrap();
+        let course = (FieldManager::CutoverCourse, json!({"steps": [5, 50], "interval": "60s"}));
+        assert_eq!(written(None, &Wish::Start(spec.clone())), std::slice::from_ref(&course));
+        let both = [course, (FieldManager::CutoverHold, json!({}))];
+        assert_eq!(written(Some(&there), &Wish::Start(spec)), both);
+    }
+
+    #[test]
+    fn what_is_not_there_is_begun_first() {
+        for wish in [Wish::Shift(30), Wish::Pause, Wish::Resume, Wish::Back] {
+            let error = writes(&ServiceKey::new("shop", "orders"), None, &wish).unwrap_err();
+            assert!(error.contains("shop/orders") && error.contains("cutover start"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_pause_of_somebody_else_is_said() {
+        let paused = cutover(json!({"steps": [5], "paused": true, "rollBack": true}));
+        let said = still_held(&Wish::Resume, &paused).unwrap();
+        assert!(said.contains("spec.paused and spec.rollBack"), "{said}");
+        assert_eq!(still_held(&Wish::Pause, &paused), None);
+    }
+}

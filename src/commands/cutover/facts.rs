@@ -1,0 +1,86 @@
+//! What is known about a name before it is moved.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    api::Cutover,
+    cloudmap::{RecordType, Service},
+    instances::share::{Families, Others},
+    model::{ServiceKey, Target},
+};
+
+/// What was read. A part that could not be read is an error, as a text for people.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    pub(super) key: ServiceKey,
+    /// `None`: there is none. The CRD may be missing, which is an error.
+    pub(super) cutover: Result<Option<Cutover>, String>,
+    pub(super) counterpart: Result<Counterpart, String>,
+    pub(super) pods: Result<Pods, String>,
+    pub(super) registry: Result<Registry, String>,
+    /// PodDisruptionBudgets that select the pods.
+    pub(super) budgets: Result<usize, String>,
+    /// Names of HorizontalPodAutoscalers of the pods' workload, and their minimum.
+    pub(super) autoscalers: Result<Vec<(String, i32)>, String>,
+}
+
+/// The object that names the Cloud Map service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Counterpart {
+    /// `ServiceExport`, `Service` or `Ingress`; `None`: there is none.
+    pub(super) kind: Option<&'static str>,
+    /// What its annotations name; `None`: they name nothing.
+    pub(super) target: Option<Target>,
+    /// What its condition `Registered` says if that is not True: reason and message.
+    pub(super) refused: Option<(String, String)>,
+    /// The first port of the Service, as its pods have it.
+    pub(super) port: Option<u16>,
+}
+
+/// The pods of the Service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Pods {
+    pub(super) ready: usize,
+    pub(super) unready: usize,
+    pub(super) v4: bool,
+    pub(super) v6: bool,
+    /// How many have the readiness gate.
+    pub(super) gated: usize,
+    /// The shortest `preStop` of all, in seconds, as far as it is a sleep; 0 where there is none.
+    pub(super) stops_after: u64,
+    /// The shortest `terminationGracePeriodSeconds`.
+    pub(super) grace: u64,
+    /// A name of a container, for the patch.
+    pub(super) container: String,
+    /// What owns them, such as `deployment/orders`.
+    pub(super) workload: Option<String>,
+}
+
+/// The Cloud Map service.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Registry {
+    /// `None`: there is no such service.
+    pub(super) service: Option<Service>,
+    /// What others have there that is healthy.
+    pub(super) others: Others,
+    /// Families that any of them has.
+    pub(super) families: Option<Families>,
+    /// Ports of others.
+    pub(super) ports: BTreeSet<u16>,
+    /// ECS cluster and service of the tasks.
+    pub(super) ecs: BTreeSet<(String, String)>,
+}
+
+impl Registry {
+    /// The TTL of the records; 0 without records.
+    pub(super) fn ttl(&self) -> u32 {
+        let dns = self.service.as_ref().and_then(|service| service.dns.as_ref());
+        dns.and_then(|dns| dns.records.iter().map(|record| record.ttl).max()).unwrap_or_default()
+    }
+
+    /// The types of the records.
+    pub(super) fn records(&self) -> BTreeSet<RecordType> {
+        let dns = self.service.as_ref().and_then(|service| service.dns.as_ref());
+        dns.into_iter().flat_map(|dns| &dns.records).map(|record| record.record_type).collect()
+    }
+}

@@ -1,0 +1,65 @@
+//! The end of a cutover: whether the pods can take all traffic, and how to stop the tasks.
+
+use super::facts::Facts;
+use crate::api::CutoverPhase;
+
+/// Whether all pods may be registered.
+///
+/// # Errors
+/// Why not, and what to do.
+pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
+    let key = &facts.key;
+    if force {
+        return Ok(());
+    }
+    let unknown = |why: &String| format!("{key}: {why}; look yourself, and use --force");
+    let pods = facts.pods.as_ref().map_err(unknown)?;
+    let registry = facts.registry.as_ref().map_err(unknown)?;
+    let tasks = registry.others.whole;
+    if pods.ready < tasks {
+        let ready = pods.ready;
+        return Err(format!(
+            "{key}: {ready} pods are ready, and {tasks} tasks have the traffic now: scale the pods to {tasks}, or use --force"
+        ));
+    }
+    if pods.unready > 0 {
+        return Err(format!("{key}: {} pods are not ready: repair them, or use --force", pods.unready));
+    }
+    Ok(())
+}
+
+/// Whether all pods are registered already.
+pub(super) fn is_finished(facts: &Facts) -> bool {
+    let cutover = facts.cutover.as_ref().ok().and_then(Option::as_ref);
+    let status = cutover.and_then(|cutover| cutover.status.as_ref());
+    status.is_some_and(|status| status.phase == Some(CutoverPhase::Finished))
+}
+
+/// The commands that stop the tasks, and what to know before.
+pub(super) fn commands(facts: &Facts, region: Option<&str>) -> String {
+    let key = &facts.key;
+    let Ok(registry) = &facts.registry else {
+        return format!("# {key}: Cloud Map could not be read, so the ECS service is not known\n");
+    };
+    if registry.others.whole == 0 {
+        return format!("# {key}: nobody else has a healthy instance: there is nothing to stop\n");
+    }
+    let ttl = registry.ttl();
+    let mut text = format!(
+        "# {key}: ECS deregisters a task and stops it at once, so clients that have just resolved fail for up to {} s.\n\
+         # Stop a few at a time; a sidecar delays the SIGTERM (docs/moving-from-ecs.md). Autoscaling must not bring tasks back.\n",
+        ttl + 30
+    );
+    let region = region.map_or_else(String::new, |region| format!(" --region {region}"));
+    for (cluster, service) in &registry.ecs {
+        text.extend([format!(
+            "aws ecs update-service{region} --cluster {cluster} --service {service} --desired-count 0\n"
+        )]);
+    }
+    if registry.ecs.is_empty() {
+        text.extend([format!(
+            "# The instances do not say which ECS service they are of:\naws ecs update-service{region} --cluster CLUSTER --service SERVICE --desired-count 0\n"
+        )]);
+    }
+    text
+}

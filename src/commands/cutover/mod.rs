@@ -1,0 +1,231 @@
+//! `cutover`: says whether a name is ready to be moved, writes Cutovers, and says how far they are. It observes, plans
+//! (pure: [`mod@plan`], [`edit`], [`finish`], [`status`]), and applies.
+
+mod choice;
+mod edit;
+mod facts;
+mod finish;
+mod observe;
+mod plan;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    io::{Read as _, Write as _},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams},
+};
+
+use self::{
+    edit::{Wish, Write},
+    facts::Facts,
+    observe::Observer,
+    plan::Grade,
+};
+use crate::{
+    api::{
+        Cutover, ServiceExport,
+        names::{ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE},
+    },
+    app::connect,
+    cli::{
+        AwsArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs, CutoverPlanArgs, CutoverStatusArgs,
+        OutputFormat,
+    },
+    cluster::{client::Connection, reader::read},
+    commands::table,
+    env,
+    model::ServiceKey,
+};
+
+/// How often `status --watch` looks.
+const LOOK: Duration = Duration::from_secs(2);
+
+pub(super) async fn cutover(command: CutoverCommand) -> anyhow::Result<ExitCode> {
+    let (edit, wish) = match command {
+        CutoverCommand::Plan(args) => return plan(args).await,
+        CutoverCommand::Status(args) => return status(args).await,
+        CutoverCommand::Finish(args) => return finish(args).await,
+        CutoverCommand::Start(args) => {
+            args.course().map_err(anyhow::Error::msg).context("--steps")?;
+            let spec = args.spec();
+            (args.edit, Wish::Start(spec))
+        }
+        CutoverCommand::Shift(args) => (args.edit, Wish::Shift(args.to)),
+        CutoverCommand::Pause(edit) => (edit, Wish::Pause),
+        CutoverCommand::Resume(edit) => (edit, Wish::Resume),
+        CutoverCommand::Back(edit) => (edit, Wish::Back),
+    };
+    let Connection { client, namespace } = connect::connection(&edit.choice.cluster).await?;
+    let keys = chosen(&client, &edit.choice, &namespace, matches!(wish, Wish::Start(_))).await?;
+    each(&client, &keys, &wish, &edit).await
+}
+
+/// The names that a command is about. `before`: those that have no Cutover yet count, too.
+async fn chosen(
+    client: &Client,
+    choice: &CutoverChoice,
+    namespace: &str,
+    before: bool,
+) -> anyhow::Result<Vec<ServiceKey>> {
+    let namespace = choice.namespace.as_deref().unwrap_or(namespace);
+    let keys = if choice.all {
+        let names = if before { exported(client, namespace).await? } else { listed(client, namespace).await? };
+        choice::names(names.iter().map(String::as_str), namespace)
+    } else {
+        let text = choice.from_file.as_deref().map(file).transpose()?.unwrap_or_default();
+        choice::names(choice.names.iter().map(String::as_str).chain(choice::lines(&text)), namespace)
+    };
+    let keys = keys.map_err(anyhow::Error::msg)?;
+    anyhow::ensure!(!keys.is_empty(), "there is nothing of that kind in the namespace {namespace}");
+    Ok(keys)
+}
+
+fn file(path: &std::path::Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    if path.as_os_str() == "-" {
+        std::io::stdin().read_to_string(&mut text).context("failed to read standard input")?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))
+}
+
+/// The ServiceExports that name a Cloud Map service.
+async fn exported(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
+    let exports: Api<ServiceExport> = Api::namespaced(client.clone(), namespace);
+    let list = read(exports.list(&ListParams::default())).await.context("failed to list ServiceExports")?;
+    let names = |export: &ServiceExport| {
+        let annotations = export.metadata.annotations.as_ref();
+        [ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE]
+            .into_iter()
+            .all(|name| annotations.is_some_and(|annotations| annotations.contains_key(name)))
+    };
+    Ok(list.items.into_iter().filter(names).filter_map(|export| export.metadata.name).collect())
+}
+
+async fn listed(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
+    let cutovers: Api<Cutover> = Api::namespaced(client.clone(), namespace);
+    let list = read(cutovers.list(&ListParams::default())).await.context("failed to list Cutovers")?;
+    Ok(list.items.into_iter().filter_map(|cutover| cutover.metadata.name).collect())
+}
+
+/// Fulfils a wish for each name. One that fails stops no other.
+async fn each(client: &Client, keys: &[ServiceKey], wish: &Wish, args: &CutoverEditArgs) -> anyhow::Result<ExitCode> {
+    let mut failed = 0;
+    for key in keys {
+        if let Err(error) = fulfil(client, key, wish, args.dry_run).await {
+            failed += 1;
+            writeln!(std::io::stderr(), "{key}: {error:#}")?;
+        }
+    }
+    anyhow::ensure!(failed == 0, "{failed} of {} were not written", keys.len());
+    if args.dry_run {
+        writeln!(std::io::stdout(), "Nothing is written, because of --dry-run.")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn fulfil(client: &Client, key: &ServiceKey, wish: &Wish, dry_run: bool) -> anyhow::Result<()> {
+    let api: Api<Cutover> = Api::namespaced(client.clone(), &key.namespace);
+    let there = read(api.get_opt(&key.name)).await.context("failed to read the Cutover")?;
+    let mut last = None;
+    for Write { manager, object } in edit::writes(key, there.as_ref(), wish).map_err(anyhow::Error::msg)? {
+        writeln!(std::io::stdout(), "---\n{}", serde_yaml_ng::to_string(&object)?.trim_end())?;
+        if !dry_run {
+            // Without force: what Git or somebody else wrote otherwise is a conflict, and said.
+            let params = PatchParams::apply(manager.as_str());
+            let written = read(api.patch(&key.name, &params, &Patch::Apply(&object))).await;
+            last = Some(written.context("failed to write the Cutover")?);
+        }
+    }
+    if let Some(said) = last.as_ref().and_then(|after| edit::still_held(wish, after)) {
+        writeln!(std::io::stderr(), "{key}: {said}")?;
+    }
+    Ok(())
+}
+
+async fn registry(aws: &AwsArgs) -> Result<std::sync::Arc<dyn crate::cloudmap::CloudMap>, String> {
+    connect::registry_for_command(aws).await.map_err(|error| format!("Cloud Map: {error:#}"))
+}
+
+async fn plan(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
+    let Connection { client, namespace } = connect::connection(&args.choice.cluster).await?;
+    let keys = chosen(&client, &args.choice, &namespace, true).await?;
+    let mut observer = Observer::new(client, registry(&args.aws).await);
+    let mut plans = Vec::new();
+    for key in keys {
+        let facts = observer.observe(&key).await;
+        plans.push((key.to_string(), plan::plan(&facts, &args.steps)));
+    }
+    table::print(args.output, || plan::text(&plans), || plan::json(&plans))?;
+    let worst = plans.iter().map(|(_, plan)| plan.grade()).max().unwrap_or(Grade::Ok);
+    Ok(ExitCode::from(worst.status()))
+}
+
+async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
+    let CutoverFinishArgs { edit, aws, force } = args;
+    let Connection { client, namespace } = connect::connection(&edit.choice.cluster).await?;
+    let keys = chosen(&client, &edit.choice, &namespace, false).await?;
+    let mut observer = Observer::new(client.clone(), registry(&aws).await);
+    let (mut facts, mut refused) = (Vec::<Facts>::new(), 0);
+    for key in keys {
+        let seen = observer.observe(&key).await;
+        match finish::check(&seen, force) {
+            Ok(()) => facts.push(seen),
+            Err(why) => {
+                refused += 1;
+                writeln!(std::io::stderr(), "{why}")?;
+            }
+        }
+    }
+    // What is finished stays so.
+    let open = facts.iter().filter(|facts| !finish::is_finished(facts));
+    let ready: Vec<_> = open.map(|facts| facts.key.clone()).collect();
+    let status = each(&client, &ready, &Wish::Shift(100), &edit).await?;
+    for facts in &facts {
+        write!(std::io::stdout(), "{}", finish::commands(facts, aws.region.as_deref()))?;
+    }
+    anyhow::ensure!(refused == 0, "{refused} are not finished");
+    Ok(status)
+}
+
+async fn status(args: CutoverStatusArgs) -> anyhow::Result<ExitCode> {
+    let Connection { client, namespace } = connect::connection(&args.cluster).await?;
+    let namespace = args.namespace.clone().unwrap_or(namespace);
+    let api: Api<Cutover> = if args.all_namespaces { Api::all(client) } else { Api::namespaced(client, &namespace) };
+    let mut shown = String::new();
+    loop {
+        let list = read(api.list(&ListParams::default())).await.context("failed to list Cutovers")?;
+        let mut cutovers = list.items;
+        if !args.names.is_empty() {
+            let name = |cutover: &Cutover| cutover.metadata.name.clone().unwrap_or_default();
+            if let Some(missing) = args.names.iter().find(|wanted| !cutovers.iter().any(|it| name(it) == **wanted)) {
+                anyhow::bail!("there is no Cutover {namespace}/{missing}");
+            }
+            cutovers.retain(|cutover| args.names.contains(&name(cutover)));
+        }
+        let text = match args.output {
+            OutputFormat::Table => status::table(&cutovers, env::timestamp()),
+            OutputFormat::Json => serde_json::to_string_pretty(&status::json(&cutovers))? + "\n",
+        };
+        // Ages alone are no news.
+        let news: Vec<_> = cutovers.iter().map(|cutover| (&cutover.spec, &cutover.status)).collect();
+        let news = serde_json::to_string(&news)?;
+        if news != shown {
+            std::io::stdout().write_all(text.as_bytes())?;
+            shown = news;
+        }
+        if !args.watch || cutovers.iter().all(status::is_at_its_end) {
+            let bad = cutovers.iter().any(status::needs_somebody);
+            return Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}

@@ -1,0 +1,285 @@
+//! What `cutover plan` and `cutover finish` read. Each part may fail by itself.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::{
+    api::{
+        autoscaling::v2::HorizontalPodAutoscaler,
+        core::v1::{Pod, Service},
+        policy::v1::PodDisruptionBudget,
+    },
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
+};
+use kube::{Api, Client, api::ListParams};
+use tokio::time::timeout;
+
+use super::facts::{Counterpart, Facts, Pods, Registry};
+use crate::{
+    api::{
+        Cutover, ServiceExport,
+        names::{
+            ANNOTATION_PYTHON_HOSTNAME, ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_TARGET_NAMESPACE,
+            ANNOTATION_TARGET_SERVICE, CONDITION_REGISTERED,
+        },
+    },
+    cloudmap::{CloudMap, Error, Lane, Namespace, attributes},
+    cluster::reader::read,
+    instances::share::{Families, Others},
+    model::{ServiceKey, Target},
+};
+
+/// How long a call of AWS may take, its repetitions included.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The clusters and the registry that are asked.
+pub(super) struct Observer {
+    pub(super) client: Client,
+    /// Why it cannot be asked, if so.
+    pub(super) cloudmap: Result<Arc<dyn CloudMap>, String>,
+    /// The Cloud Map namespaces, once they are known.
+    namespaces: Option<Result<Vec<Namespace>, String>>,
+}
+
+impl Observer {
+    pub(super) fn new(client: Client, cloudmap: Result<Arc<dyn CloudMap>, String>) -> Self {
+        Self { client, cloudmap, namespaces: None }
+    }
+
+    /// Everything about a name.
+    pub(super) async fn observe(&mut self, key: &ServiceKey) -> Facts {
+        let api = |client: &Client| Api::<Cutover>::namespaced(client.clone(), &key.namespace);
+        let cutover = read(api(&self.client).get_opt(&key.name)).await.map_err(|why| why.to_string());
+        let service = Api::<Service>::namespaced(self.client.clone(), &key.namespace);
+        let service = read(service.get_opt(&key.name)).await.map_err(|why| why.to_string());
+        let counterpart = self.counterpart(key, service.as_ref()).await;
+        let labels = service.as_ref().ok().and_then(|service| service.as_ref()?.spec.as_ref()?.selector.clone());
+        let pods = match service {
+            Ok(_) => self.pods(key, labels.unwrap_or_default()).await,
+            Err(why) => Err(why),
+        };
+        let target = counterpart.as_ref().ok().and_then(|counterpart| counterpart.target.clone());
+        let registry = match target {
+            Some(target) => self.registry(&target).await,
+            None => Ok(Registry::default()),
+        };
+        let template = pods.as_ref().ok().map(|(_, labels)| labels.clone()).unwrap_or_default();
+        let workload = pods.as_ref().ok().and_then(|(pods, _)| pods.workload.clone());
+        Facts {
+            key: key.clone(),
+            cutover,
+            counterpart,
+            pods: pods.map(|(pods, _)| pods),
+            registry,
+            budgets: self.budgets(key, &template).await,
+            autoscalers: self.autoscalers(key, workload.as_deref()).await,
+        }
+    }
+
+    async fn counterpart(
+        &self,
+        key: &ServiceKey,
+        service: Result<&Option<Service>, &String>,
+    ) -> Result<Counterpart, String> {
+        let exports = Api::<ServiceExport>::namespaced(self.client.clone(), &key.namespace);
+        let export = read(exports.get_opt(&key.name)).await.map_err(|why| why.to_string())?;
+        let service = service.map_err(Clone::clone)?.as_ref();
+        Ok(counterpart(export.as_ref(), service))
+    }
+
+    /// The pods of a Service, and the labels of one of them.
+    async fn pods(
+        &self,
+        key: &ServiceKey,
+        selector: BTreeMap<String, String>,
+    ) -> Result<(Pods, BTreeMap<String, String>), String> {
+        if selector.is_empty() {
+            return Ok((Pods::default(), BTreeMap::new()));
+        }
+        let selector: Vec<_> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let pods = Api::<Pod>::namespaced(self.client.clone(), &key.namespace);
+        let list = read(pods.list(&ListParams::default().labels(&selector.join(",")))).await;
+        Ok(summed(&list.map_err(|why| why.to_string())?.items))
+    }
+
+    async fn budgets(&self, key: &ServiceKey, labels: &BTreeMap<String, String>) -> Result<usize, String> {
+        let budgets = Api::<PodDisruptionBudget>::namespaced(self.client.clone(), &key.namespace);
+        let list = read(budgets.list(&ListParams::default())).await.map_err(|why| why.to_string())?;
+        let selects = |budget: &&PodDisruptionBudget| {
+            let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+            selector.is_some_and(|selector| selects(selector, labels))
+        };
+        Ok(list.items.iter().filter(selects).count())
+    }
+
+    async fn autoscalers(&self, key: &ServiceKey, workload: Option<&str>) -> Result<Vec<(String, i32)>, String> {
+        let Some((kind, name)) = workload.and_then(|workload| workload.split_once('/')) else { return Ok(Vec::new()) };
+        let autoscalers = Api::<HorizontalPodAutoscaler>::namespaced(self.client.clone(), &key.namespace);
+        let list = read(autoscalers.list(&ListParams::default())).await.map_err(|why| why.to_string())?;
+        let of = |autoscaler: HorizontalPodAutoscaler| {
+            let spec = autoscaler.spec?;
+            let target = spec.scale_target_ref;
+            let is_it = target.name == name && target.kind.eq_ignore_ascii_case(kind);
+            is_it.then(|| (autoscaler.metadata.name.unwrap_or_default(), spec.min_replicas.unwrap_or(1)))
+        };
+        Ok(list.items.into_iter().filter_map(of).collect())
+    }
+
+    async fn registry(&mut self, target: &Target) -> Result<Registry, String> {
+        let cloudmap = self.cloudmap.clone()?;
+        if self.namespaces.is_none() {
+            self.namespaces = Some(in_time(cloudmap.list_namespaces(Lane::Instances)).await);
+        }
+        let namespaces = self.namespaces.clone().unwrap_or_else(|| Ok(Vec::new()))?;
+        let Some(namespace) = Namespace::named(&namespaces, &target.namespace) else { return Ok(Registry::default()) };
+        let services = in_time(cloudmap.list_services(&namespace.id)).await?;
+        let Some(service) = services.into_iter().find(|service| service.name == target.service) else {
+            return Ok(Registry::default());
+        };
+        let none = BTreeMap::new();
+        let call = cloudmap.discover_instances(&namespace.http_name, &target.service, &none, Lane::Instances);
+        let found = in_time(call).await?;
+        Ok(there(service, &found))
+    }
+}
+
+async fn in_time<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, String> {
+    match timeout(PATIENCE, call).await {
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+    }
+}
+
+/// What others have in a service.
+pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::Discovery) -> Registry {
+    let healthy = found.instances.iter().filter(|there| !found.unhealthy.contains(&there.id));
+    // Pods of any cluster that has no share count as others of theirs; those with a share are not tasks.
+    let others: Vec<_> = healthy.filter(|there| !there.attributes.contains_key(attributes::CLUSTER_UID)).collect();
+    let attribute =
+        |name: &str| -> Vec<String> { others.iter().filter_map(|there| there.attributes.get(name).cloned()).collect() };
+    let has = |name: &str| !attribute(name).is_empty();
+    let ecs = others.iter().filter_map(|there| {
+        let [cluster, service] =
+            [attributes::ECS_CLUSTER, attributes::ECS_SERVICE].map(|name| there.attributes.get(name));
+        Some((cluster?.clone(), service?.clone()))
+    });
+    Registry {
+        service: Some(service),
+        others: Others::of(others.iter().copied()),
+        families: Some(Families { v4: has(attributes::IPV4), v6: has(attributes::IPV6) }),
+        ports: attribute(attributes::PORT).iter().filter_map(|port| port.parse().ok()).collect(),
+        ecs: ecs.collect::<BTreeSet<_>>(),
+    }
+}
+
+/// The object that names the Cloud Map service.
+pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Service>) -> Counterpart {
+    let pair = |annotations: Option<&BTreeMap<String, String>>, names: [&str; 2]| {
+        let [namespace, service] = names.map(|name| annotations?.get(name).map(String::as_str));
+        Some(Target { namespace: namespace?.into(), service: service?.into() })
+    };
+    let ports = service.and_then(|service| service.spec.as_ref()?.ports.as_ref());
+    let port = ports.and_then(|ports| {
+        let port = ports.first()?;
+        let number = match &port.target_port {
+            Some(k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(number)) => *number,
+            // The name of a container's port, which only pods have.
+            Some(_) => return None,
+            None => port.port,
+        };
+        u16::try_from(number).ok()
+    });
+    if let Some(export) = export {
+        let target =
+            pair(export.metadata.annotations.as_ref(), [ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE]);
+        let conditions = export.status.iter().flat_map(|status| &status.conditions);
+        let registered = conditions.clone().find(|condition| condition.type_ == "Registered");
+        let refused = registered.filter(|condition| condition.status != "True");
+        let refused = refused.map(|condition| (condition.reason.clone(), condition.message.clone()));
+        let refused = refused.or_else(|| {
+            registered.is_none().then(|| ("Pending".to_owned(), "no controller has said what became of it".to_owned()))
+        });
+        return Counterpart { kind: Some("ServiceExport"), target, refused, port };
+    }
+    let annotations = service.and_then(|service| service.metadata.annotations.as_ref());
+    match pair(annotations, [ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_PYTHON_HOSTNAME]) {
+        Some(target) => Counterpart { kind: Some("Service"), target: Some(target), refused: None, port },
+        None => Counterpart { port, ..Counterpart::default() },
+    }
+}
+
+/// The sums of pods, and the labels of one of them.
+pub(super) fn summed(pods: &[Pod]) -> (Pods, BTreeMap<String, String>) {
+    let mut sums = Pods { stops_after: u64::MAX, grace: u64::MAX, ..Pods::default() };
+    let mut labels = BTreeMap::new();
+    for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        let (spec, status) = (pod.spec.clone().unwrap_or_default(), pod.status.clone().unwrap_or_default());
+        let ready = status.conditions.iter().flatten().any(|it| it.type_ == "Ready" && it.status == "True");
+        if ready {
+            sums.ready += 1;
+        } else {
+            sums.unready += 1;
+        }
+        for ip in status.pod_ips.iter().flatten() {
+            if ip.ip.contains(':') { sums.v6 = true } else { sums.v4 = true }
+        }
+        let gated = spec.readiness_gates.iter().flatten().any(|gate| gate.condition_type == CONDITION_REGISTERED);
+        sums.gated += usize::from(gated);
+        sums.grace =
+            sums.grace.min(spec.termination_grace_period_seconds.and_then(|it| it.try_into().ok()).unwrap_or(30));
+        // Containers stop side by side: the one that serves may be any of them, so the shortest counts.
+        let sleeps = spec.containers.iter().map(|container| slept(container).unwrap_or_default()).min();
+        sums.stops_after = sums.stops_after.min(sleeps.unwrap_or_default());
+        sums.container = spec.containers.first().map(|container| container.name.clone()).unwrap_or_default();
+        sums.workload = sums.workload.or_else(|| workload(pod));
+        labels = pod.metadata.labels.clone().unwrap_or_default();
+    }
+    if sums.ready + sums.unready == 0 {
+        (sums.stops_after, sums.grace) = (0, 0);
+    }
+    (sums, labels)
+}
+
+/// How long a container sleeps before it stops, as far as that can be seen.
+fn slept(container: &k8s_openapi::api::core::v1::Container) -> Option<u64> {
+    let hook = container.lifecycle.as_ref()?.pre_stop.as_ref()?;
+    if let Some(sleep) = &hook.sleep {
+        return u64::try_from(sleep.seconds).ok();
+    }
+    let command = hook.exec.as_ref()?.command.as_ref()?.join(" ");
+    let after = command.split_once("sleep ")?.1;
+    after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// What owns a pod. The name of a ReplicaSet is that of its Deployment and a hash.
+fn workload(pod: &Pod) -> Option<String> {
+    let owner = pod.metadata.owner_references.as_ref()?.iter().find(|owner| owner.controller == Some(true))?;
+    let hash = pod.metadata.labels.as_ref().and_then(|labels| labels.get("pod-template-hash"));
+    let deployment = hash.and_then(|hash| owner.name.strip_suffix(&format!("-{hash}")));
+    Some(
+        deployment.map_or_else(
+            || format!("{}/{}", owner.kind.to_lowercase(), owner.name),
+            |name| format!("deployment/{name}"),
+        ),
+    )
+}
+
+/// Whether a selector selects these labels.
+fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
+    equal
+        && selector.match_expressions.iter().flatten().all(|expression| {
+            let value = labels.get(&expression.key);
+            let listed = || value.is_some_and(|value| expression.values.iter().flatten().any(|it| it == value));
+            match expression.operator.as_str() {
+                "In" => listed(),
+                "NotIn" => !listed(),
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
+                _ => false,
+            }
+        })
+}

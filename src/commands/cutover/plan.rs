@@ -1,0 +1,424 @@
+//! Whether a name is ready to be moved: a pure judgement over what is known.
+
+use serde_json::{Value, json};
+
+use super::facts::{Counterpart, Facts, Pods, Registry};
+use crate::{
+    cloudmap::RecordType,
+    commands::table::Table,
+    cutover::{Course, course::SETTLE},
+    instances::Share,
+};
+
+/// Until another leader withdraws a pod: the Lease, and a look at everything.
+const FAILOVER: u64 = 15;
+/// Until an instance that is withdrawn is gone from the answers.
+const WITHDRAWAL: u64 = 5;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Grade {
+    Ok,
+    Warning,
+    Blocked,
+}
+
+impl Grade {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::Warning => "WARNING",
+            Self::Blocked => "BLOCKED",
+        }
+    }
+
+    /// The exit status of the command.
+    pub(super) const fn status(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::Warning => 1,
+            Self::Blocked => 2,
+        }
+    }
+}
+
+/// Something that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) grade: Grade,
+    pub(super) about: &'static str,
+    pub(super) text: String,
+    pub(super) remedy: Option<String>,
+}
+
+/// A step, and what it really reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reachable {
+    pub(super) asked: u8,
+    pub(super) pods: usize,
+    pub(super) share: Share,
+}
+
+/// The judgement about one name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) findings: Vec<Finding>,
+    pub(super) steps: Vec<Reachable>,
+    /// A patch for the pods' workload, if they stop too early or have no gate.
+    pub(super) patch: Option<String>,
+}
+
+impl Plan {
+    /// The worst of all.
+    pub(super) fn grade(&self) -> Grade {
+        self.findings.iter().map(|finding| finding.grade).max().unwrap_or(Grade::Ok)
+    }
+}
+
+/// Collects findings.
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn ok(&mut self, about: &'static str, text: impl Into<String>) {
+        self.0.push(Finding { grade: Grade::Ok, about, text: text.into(), remedy: None });
+    }
+
+    fn add(&mut self, grade: Grade, about: &'static str, text: impl Into<String>, remedy: impl Into<String>) {
+        self.0.push(Finding { grade, about, text: text.into(), remedy: Some(remedy.into()) });
+    }
+
+    /// A part that could not be read.
+    fn unread(&mut self, about: &'static str, why: &str) {
+        let remedy = "look yourself, or run this as somebody who may read it";
+        self.add(Grade::Warning, about, format!("not known: {why}"), remedy);
+    }
+}
+
+/// Judges one name. `steps` are those of the command line; without any, those of the Cutover that is there, or the usual.
+pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
+    let mut found = Findings::default();
+    let steps = cutover(facts, steps, &mut found);
+    match &facts.counterpart {
+        Ok(counterpart) => the_counterpart(facts, counterpart, &mut found),
+        Err(why) => found.unread("counterpart", why),
+    }
+    match (&facts.registry, &facts.counterpart) {
+        (Ok(registry), Ok(counterpart)) => the_registry(registry, counterpart, &mut found),
+        (Ok(_), Err(_)) => {}
+        (Err(why), _) => found.unread("cloud map", why),
+    }
+    match (&facts.pods, &facts.registry) {
+        (Ok(pods), Ok(registry)) => capacity(pods, registry, &mut found),
+        (Err(why), _) => found.unread("pods", why),
+        (Ok(_), Err(_)) => {}
+    }
+    let patch = facts.pods.as_ref().ok().and_then(|pods| stopping(pods, facts.registry.as_ref().ok(), &mut found));
+    surroundings(facts, &mut found);
+    let steps = match (&facts.pods, &facts.registry) {
+        (Ok(pods), Ok(registry)) => steps.iter().map(|step| reachable(*step, pods, registry)).collect(),
+        _ => Vec::new(),
+    };
+    told_apart(&steps, &mut found);
+    Plan { findings: found.0, steps, patch }
+}
+
+/// What a step reaches with the pods that are ready now.
+fn reachable(asked: u8, pods: &Pods, registry: &Registry) -> Reachable {
+    let others = registry.others.count();
+    let number = if registry.others.whole == 0 { usize::MAX } else { Share::percent(asked).number(others) };
+    let number = number.min(pods.ready);
+    Reachable { asked, pods: number, share: Share::reached(number, others) }
+}
+
+fn cutover(facts: &Facts, steps: &[u8], found: &mut Findings) -> Vec<u8> {
+    let about = "cutover";
+    let there = match &facts.cutover {
+        Err(why) => {
+            let remedy =
+                "install the CRD (kubectl apply --server-side -k config/crd), and start the controller with --cutovers";
+            found.add(Grade::Blocked, about, format!("Cutovers cannot be read: {why}"), remedy);
+            None
+        }
+        Ok(there) => there.as_ref(),
+    };
+    if let Some(there) = there {
+        let status = there.status.clone().unwrap_or_default();
+        match status.phase {
+            Some(phase) => found.ok(about, format!("there is one: {phase}")),
+            None => found.add(
+                Grade::Warning,
+                about,
+                "there is one, and no controller has seen it",
+                "start the controller with --cutovers (config/components/cutovers, or config.cutovers of the chart)",
+            ),
+        }
+    } else if facts.cutover.is_ok() {
+        found.ok(about, "there is none yet");
+    }
+    let wanted = match there {
+        Some(there) if steps.is_empty() => there.spec.clone(),
+        _ if steps.is_empty() => return vec![5, 25, 50, 100],
+        _ => crate::api::CutoverSpec { steps: steps.iter().copied().map(i64::from).collect(), ..Default::default() },
+    };
+    match Course::read(&wanted) {
+        Ok(course) => course.steps,
+        Err(why) => {
+            found.add(Grade::Blocked, about, why, "correct it");
+            Vec::new()
+        }
+    }
+}
+
+fn the_counterpart(facts: &Facts, counterpart: &Counterpart, found: &mut Findings) {
+    let (about, key) = ("counterpart", &facts.key);
+    let Some(kind) = counterpart.kind else {
+        return found.add(
+            Grade::Blocked,
+            about,
+            format!("there is no ServiceExport {key}, and no Service of that name is annotated"),
+            "create a ServiceExport with the annotations cloudmap-mcs/namespace and cloudmap-mcs/service (and a Cutover before)",
+        );
+    };
+    let Some(target) = &counterpart.target else {
+        return found.add(
+            Grade::Blocked,
+            about,
+            format!("the {kind} names no Cloud Map service"),
+            "annotate it with cloudmap-mcs/namespace and cloudmap-mcs/service",
+        );
+    };
+    match &counterpart.refused {
+        None => found.ok(about, format!("the {kind} names {target}")),
+        Some((reason, message)) if reason == "Pending" => {
+            found.add(Grade::Warning, about, format!("the {kind}: {message}"), "wait, and look again");
+        }
+        Some((reason, message)) => {
+            let text = format!("the {kind} is not accepted ({reason}): {message}");
+            found.add(Grade::Blocked, about, text, "follow the message");
+        }
+    }
+}
+
+fn the_registry(registry: &Registry, counterpart: &Counterpart, found: &mut Findings) {
+    let about = "cloud map";
+    let Some(service) = &registry.service else {
+        let name = counterpart.target.as_ref().map_or_else(|| "the service".to_owned(), ToString::to_string);
+        return found.add(
+            Grade::Blocked,
+            about,
+            format!("{name} does not exist in this account and region"),
+            "name the service in which ECS registers its tasks, and look at region and account",
+        );
+    };
+    let (records, ttl) = (registry.records(), registry.ttl());
+    if records.contains(&RecordType::Cname) {
+        let text = "the service has a CNAME record: no pod can be registered beside it";
+        found.add(Grade::Blocked, about, text, "use another service");
+    } else if records.is_empty() {
+        found.ok(about, "found by DiscoverInstances only");
+    } else {
+        let list: Vec<_> = records.iter().map(|record| record.as_str()).collect();
+        found.ok(about, format!("records {} with TTL {ttl}", list.join(" and ")));
+    }
+    if ttl > 60 {
+        found.add(
+            Grade::Warning,
+            "ttl",
+            format!(
+                "answers are used for {ttl} s, so each step lasts at least {} s",
+                u64::from(ttl) + SETTLE.as_secs()
+            ),
+            "lower the TTL of the records to 60 or less some time before",
+        );
+    }
+    if !service.custom_health_check {
+        let text = "the service has no custom health check: a pod that is not ready is deregistered, not marked";
+        found.add(Grade::Warning, "health", text, "nothing, if ECS did not make the service; those of ECS have one");
+    }
+    if let Some(port) = counterpart.port
+        && !registry.ports.is_empty()
+        && !registry.ports.contains(&port)
+        && !records.contains(&RecordType::Srv)
+    {
+        let theirs: Vec<_> = registry.ports.iter().map(ToString::to_string).collect();
+        found.add(
+            Grade::Warning,
+            "port",
+            format!("pods listen on {port}, tasks on {}: an address record says no port", theirs.join(", ")),
+            "give the pods the port that callers use",
+        );
+    }
+}
+
+fn capacity(pods: &Pods, registry: &Registry, found: &mut Findings) {
+    let (about, Pods { ready, unready, .. }, tasks) = ("capacity", pods, registry.others.whole);
+    if *ready == 0 {
+        return found.add(Grade::Blocked, about, "no pod is ready", "deploy the pods first");
+    }
+    if tasks == 0 {
+        let text = "nobody else has a healthy instance: all pods are registered at the first step";
+        found.add(Grade::Warning, about, text, "look whether the tasks run, and register there");
+    } else if *ready < tasks {
+        let text = format!(
+            "{ready} ready pods beside {tasks} tasks: more than {} is not reached while all of these run",
+            most(pods, registry)
+        );
+        found.add(Grade::Warning, about, text, format!("scale the pods to {tasks}"));
+    } else {
+        found.ok(about, format!("{ready} ready pods beside {tasks} tasks"));
+    }
+    if *unready > 0 {
+        let text = format!("{unready} pods are not ready: no step begins before they are");
+        found.add(Grade::Warning, about, text, "repair them, or take them away");
+    }
+    let lacks = registry
+        .families
+        .is_some_and(|families| registry.others.whole > 0 && !(families.v4 && pods.v4 || families.v6 && pods.v6));
+    if lacks {
+        let text = "the pods have no IP family that the tasks have, so none is registered";
+        found.add(Grade::Blocked, "families", text, "give the Service that IP family");
+    }
+}
+
+fn most(pods: &Pods, registry: &Registry) -> Share {
+    Share::reached(pods.ready, registry.others.count())
+}
+
+/// How pods stop, and whether roll-outs wait for Cloud Map. Gives a patch for what is missing.
+fn stopping(pods: &Pods, registry: Option<&Registry>, found: &mut Findings) -> Option<String> {
+    if pods.ready + pods.unready == 0 {
+        return None;
+    }
+    let ttl = registry.map_or(60, |registry| u64::from(registry.ttl()));
+    let needed = WITHDRAWAL + FAILOVER + ttl + SETTLE.as_secs();
+    let early = pods.stops_after < needed;
+    if early {
+        let text = format!(
+            "a pod that is deleted stops after {} s, and clients use its address for up to {needed} s: withdrawal {WITHDRAWAL} s, another \
+             leader {FAILOVER} s, TTL {ttl} s, and {} s",
+            pods.stops_after,
+            SETTLE.as_secs()
+        );
+        found.add(Grade::Warning, "preStop", text, "apply the patch below");
+    } else {
+        found.ok("preStop", format!("pods stop {} s after they are deleted", pods.stops_after));
+    }
+    let short = pods.stops_after.max(needed) >= pods.grace;
+    let ungated = pods.gated < pods.ready + pods.unready;
+    if ungated {
+        let text =
+            "pods are ready before clients of Cloud Map find them, so a roll-out may stop the last pod that is known";
+        found.add(
+            Grade::Warning,
+            "gate",
+            text,
+            "apply the patch below, and start the controller with --readiness-gates",
+        );
+    } else {
+        found.ok("gate", "pods are ready when clients of Cloud Map find them");
+    }
+    if !early && !short && !ungated {
+        return None;
+    }
+    let workload = pods.workload.as_deref().unwrap_or("deployment/NAME");
+    let patch = patch(&pods.container, needed.max(pods.stops_after), ungated);
+    Some(format!("kubectl patch {workload} --patch '{patch}'"))
+}
+
+/// What the pod template lacks.
+fn patch(container: &str, seconds: u64, gate: bool) -> Value {
+    let mut template = json!({"spec": {
+        "terminationGracePeriodSeconds": seconds + SETTLE.as_secs(),
+        "containers": [{"name": container, "lifecycle": {"preStop": {"sleep": {"seconds": seconds}}}}],
+    }});
+    if gate {
+        template["metadata"] = json!({"labels": {"cloudmap-mcs/gate": "registered"}});
+        template["spec"]["readinessGates"] = json!([{"conditionType": "cloudmap-mcs/registered"}]);
+    }
+    json!({"spec": {"template": template}})
+}
+
+fn surroundings(facts: &Facts, found: &mut Findings) {
+    match &facts.budgets {
+        Ok(0) => found.add(
+            Grade::Warning,
+            "budget",
+            "no PodDisruptionBudget selects the pods: a drain may stop all at once",
+            "create one",
+        ),
+        Ok(_) => found.ok("budget", "a PodDisruptionBudget selects the pods"),
+        Err(why) => found.unread("budget", why),
+    }
+    match &facts.autoscalers {
+        Err(why) => found.unread("autoscaler", why),
+        Ok(autoscalers) => {
+            for (name, least) in autoscalers {
+                let text = format!(
+                    "HorizontalPodAutoscaler {name} may go down to {least}: pods that have no traffic yet lower its average"
+                );
+                found.add(
+                    Grade::Warning,
+                    "autoscaler",
+                    text,
+                    "set minReplicas to what all traffic needs, until it is finished",
+                );
+            }
+        }
+    }
+}
+
+/// Steps that reach the same number of pods are one step. 100 % also holds when the tasks go.
+fn told_apart(steps: &[Reachable], found: &mut Findings) {
+    let pairs = steps.iter().zip(steps.iter().skip(1)).filter(|(_, other)| other.asked < 100);
+    let same = pairs.filter(|(one, other)| one.pods == other.pods).map(|(_, other)| format!("{} %", other.asked));
+    let same: Vec<_> = same.collect();
+    if !same.is_empty() {
+        let text = format!("as many pods are registered at {} as at the step before", same.join(", "));
+        found.add(
+            Grade::Warning,
+            "steps",
+            text,
+            "leave out what changes nothing, or run more tasks and pods meanwhile",
+        );
+    }
+}
+
+/// The report about several names.
+pub(super) fn text(plans: &[(String, Plan)]) -> String {
+    let mut text = String::new();
+    for (name, plan) in plans {
+        text.extend([format!("{name}: {}\n\n", plan.grade().as_str())]);
+        let mut table = Table::new(["", "ABOUT", "FINDING"]);
+        for Finding { grade, about, text, remedy } in &plan.findings {
+            let cells = [grade.as_str().to_owned(), (*about).to_owned(), text.clone()];
+            table.finding(cells, remedy.as_ref());
+        }
+        text.extend([format!("{table}\n")]);
+        if !plan.steps.is_empty() {
+            let mut table = Table::new(["STEP", "PODS", "REACHED"]);
+            for Reachable { asked, pods, share } in &plan.steps {
+                table.row([format!("{asked} %"), pods.to_string(), share.to_string()]);
+            }
+            text.extend([format!("{table}\n")]);
+        }
+        if let Some(patch) = &plan.patch {
+            text.extend([format!("{patch}\n\n")]);
+        }
+    }
+    text
+}
+
+/// All fields.
+pub(super) fn json(plans: &[(String, Plan)]) -> Value {
+    let finding = |Finding { grade, about, text, remedy }: &Finding| json!({"grade": grade.as_str(), "about": about, "text": text, "remedy": remedy});
+    let step = |Reachable { asked, pods, share }: &Reachable| json!({"asked": asked, "pods": pods, "reachedHundredths": share.hundredths()});
+    let row = |(name, plan): &(String, Plan)| {
+        json!({
+            "name": name, "grade": plan.grade().as_str(), "patch": plan.patch,
+            "findings": plan.findings.iter().map(finding).collect::<Vec<_>>(),
+            "steps": plan.steps.iter().map(step).collect::<Vec<_>>(),
+        })
+    };
+    json!({"plans": plans.iter().map(row).collect::<Vec<_>>()})
+}

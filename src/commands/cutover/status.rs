@@ -1,0 +1,134 @@
+//! How far Cutovers are.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::{
+    api::{Cutover, CutoverPhase},
+    commands::table::{Table, human},
+};
+
+/// Whether nothing more happens by itself.
+pub(super) fn is_at_its_end(cutover: &Cutover) -> bool {
+    use CutoverPhase::{Finished, Holding, Paused, RolledBack};
+    let status = cutover.status.clone().unwrap_or_default();
+    status.observed_generation == cutover.metadata.generation
+        && status.phase.is_some_and(|phase| [Finished, Holding, Paused, RolledBack].contains(&phase))
+}
+
+/// Whether somebody has to do something before it goes on, other than to end what somebody asked for.
+pub(super) fn needs_somebody(cutover: &Cutover) -> bool {
+    let condition = cutover.status.iter().flat_map(|status| &status.conditions).next();
+    condition
+        .is_none_or(|condition| condition.status != "True" && !["Paused", "Held"].contains(&condition.reason.as_str()))
+}
+
+fn text(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// A row for each, and below the table what each says.
+pub(super) fn table(cutovers: &[Cutover], now: Timestamp) -> String {
+    if cutovers.is_empty() {
+        return "There is no Cutover.\n".to_owned();
+    }
+    let mut table = Table::new(["NAMESPACE", "NAME", "PHASE", "STEP", "SHARE", "REACHED", "SINCE", "WHY"]);
+    let mut said = String::new();
+    for cutover in cutovers {
+        let status = cutover.status.clone().unwrap_or_default();
+        let metadata = &cutover.metadata;
+        let (namespace, name) = (text(metadata.namespace.as_ref()), text(metadata.name.as_ref()));
+        let since = status.step_since.as_ref().map(|since| {
+            human(Duration::from_secs(u64::try_from(now.as_second() - since.0.as_second()).unwrap_or_default()))
+        });
+        let condition = status.conditions.first();
+        let why = condition.map_or_else(|| "not seen by a controller with --cutovers yet", |it| &*it.reason);
+        let step = status.step.map(|step| format!("{step}/{}", cutover.spec.steps.len()));
+        let share = status.share_of_traffic.map(|share| format!("{share}%"));
+        table.row([
+            namespace.clone(),
+            name.clone(),
+            text(status.phase),
+            text(step),
+            text(share),
+            text(status.reached.as_ref()),
+            text(since),
+            why.to_owned(),
+        ]);
+        if let Some(condition) = condition {
+            said.extend([format!("{namespace}/{name}: {}\n", condition.message)]);
+        }
+    }
+    format!("{table}\n{said}")
+}
+
+/// All fields.
+pub(super) fn json(cutovers: &[Cutover]) -> Value {
+    let row = |cutover: &Cutover| {
+        json!({
+            "namespace": cutover.metadata.namespace, "name": cutover.metadata.name, "spec": cutover.spec,
+            "status": cutover.status, "needsSomebody": needs_somebody(cutover), "atItsEnd": is_at_its_end(cutover),
+        })
+    };
+    json!({"cutovers": cutovers.iter().map(row).collect::<Vec<_>>()})
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::commands::cutover) fn sample(name: &str, phase: &str, share: i64, reason: &str, ok: bool) -> Cutover {
+        serde_json::from_value(json!({
+            "apiVersion": "cloudmap-mcs.io/v1alpha1", "kind": "Cutover",
+            "metadata": {"namespace": "shop", "name": name, "generation": 2},
+            "spec": {"steps": [5, 25, 50, 100], "interval": "5m"},
+            "status": {
+                "observedGeneration": 2, "phase": phase, "step": 2, "shareOfTraffic": share,
+                "stepSince": "2026-11-24T10:00:00Z", "reached": "21.42%", "reachable": "47.61%",
+                "conditions": [{
+                    "type": "Progressing", "status": if ok { "True" } else { "False" }, "reason": reason,
+                    "message": format!("{reason} is said."), "lastTransitionTime": "2026-11-24T10:00:00Z",
+                }],
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_row_says_where_each_is_and_a_line_why() {
+        let now = "2026-11-24T10:04:00Z".parse().unwrap();
+        let cutovers = [
+            sample("carts", "Shifting", 25, "PodsNotReady", false),
+            sample("orders", "Finished", 100, "OthersServe", true),
+        ];
+        assert_eq!(
+            table(&cutovers, now),
+            "NAMESPACE   NAME     PHASE      STEP   SHARE   REACHED   SINCE   WHY\n\
+             shop        carts    Shifting   2/4    25%     21.42%    4m      PodsNotReady\n\
+             shop        orders   Finished   2/4    100%    21.42%    4m      OthersServe\n\n\
+             shop/carts: PodsNotReady is said.\nshop/orders: OthersServe is said.\n"
+        );
+        assert_eq!(json(&cutovers)["cutovers"][0]["needsSomebody"], true);
+        assert_eq!(table(&[], now), "There is no Cutover.\n");
+    }
+
+    #[test]
+    fn what_needs_somebody_is_told_from_what_somebody_asked_for() {
+        for (phase, reason, ok, needs, ended) in [
+            ("Shifting", "Shifting", true, false, false),
+            ("Shifting", "PodsNotReady", false, true, false),
+            ("Blocked", "NoObject", false, true, false),
+            ("Paused", "Paused", false, false, true),
+            ("Holding", "Held", false, false, true),
+            ("Finished", "OthersServe", true, false, true),
+            ("RollingBack", "LastInstance", false, true, false),
+            ("RolledBack", "RolledBack", true, false, true),
+        ] {
+            let cutover = sample("orders", phase, 25, reason, ok);
+            assert_eq!((needs_somebody(&cutover), is_at_its_end(&cutover)), (needs, ended), "{reason}");
+        }
+        assert!(needs_somebody(&Cutover::new("orders", crate::api::CutoverSpec::default())), "nobody follows it");
+    }
+}

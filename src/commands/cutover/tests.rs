@@ -1,0 +1,253 @@
+use std::{collections::BTreeMap, fs, path::Path};
+
+use serde_json::{Value, json};
+
+use super::{
+    facts::{Counterpart, Facts, Pods, Registry},
+    finish::{check, commands},
+    observe::{counterpart, summed, there},
+    plan::{Grade, plan, text},
+    *,
+};
+use crate::{
+    cloudmap::{Discovery, DnsConfig, DnsRecord, Instance, RecordType, fake::mk_service},
+    cluster::fake_api::FakeApi,
+    model::Target,
+};
+
+fn instance(id: &str, attributes: &[(&str, &str)]) -> Instance {
+    let attributes = attributes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    Instance { id: id.into(), attributes }
+}
+
+/// Cloud Map with so many tasks of ECS, and a pod of ours.
+fn registry(tasks: u8, ttl: u32) -> Registry {
+    let task = |n: u8| {
+        let address = format!("192.0.2.{n}");
+        let attributes = [
+            ("AWS_INSTANCE_IPV4", &*address),
+            ("AWS_INSTANCE_PORT", "8080"),
+            ("ECS_CLUSTER_NAME", "prod"),
+            ("ECS_SERVICE_NAME", "orders"),
+        ];
+        instance(&format!("task-{n}"), &attributes)
+    };
+    let mut instances: Vec<_> = (0..tasks).map(task).collect();
+    instances.push(instance("pod", &[("AWS_INSTANCE_IPV4", "192.0.2.99"), ("CLOUDMAP_MCS_CLUSTER_UID", "u")]));
+    instances.push(instance("ill", &[("AWS_INSTANCE_IPV4", "192.0.2.98"), ("ECS_SERVICE_NAME", "other")]));
+    let discovery = Discovery { instances, unhealthy: ["ill".into()].into(), truncated: false };
+    let records = vec![DnsRecord { record_type: RecordType::A, ttl }];
+    let dns = Some(DnsConfig { weighted: false, records });
+    there(crate::cloudmap::Service { dns, custom_health_check: true, ..mk_service() }, &discovery)
+}
+
+fn pods(ready: usize) -> Pods {
+    Pods {
+        ready,
+        v4: true,
+        gated: ready,
+        stops_after: 120,
+        grace: 150,
+        container: "orders".to_owned(),
+        workload: Some("deployment/orders".to_owned()),
+        ..Pods::default()
+    }
+}
+
+fn facts() -> Facts {
+    let target = Target { namespace: "internal".into(), service: "orders".into() };
+    let counterpart =
+        Counterpart { kind: Some("ServiceExport"), target: Some(target), refused: None, port: Some(8080) };
+    Facts {
+        key: ServiceKey::new("shop", "orders"),
+        cutover: Ok(None),
+        counterpart: Ok(counterpart),
+        pods: Ok(pods(12)),
+        registry: Ok(registry(12, 60)),
+        budgets: Ok(1),
+        autoscalers: Ok(Vec::new()),
+    }
+}
+
+/// What is wrong, by what it is about.
+fn wrong(facts: &Facts) -> Vec<(&'static str, Grade)> {
+    let plan = plan(facts, &[]);
+    let bad = plan.findings.iter().filter(|finding| finding.grade != Grade::Ok);
+    bad.map(|finding| {
+        assert!(finding.remedy.as_ref().is_some_and(|remedy| !remedy.is_empty()), "{finding:?}");
+        (finding.about, finding.grade)
+    })
+    .collect()
+}
+
+#[test]
+fn what_lacks_nothing_is_ready_and_shows_what_its_steps_reach() {
+    let plan = plan(&facts(), &[5, 25, 50, 100]);
+    assert_eq!((plan.grade(), plan.grade().status(), &plan.patch), (Grade::Ok, 0, &None), "{:?}", plan.findings);
+    let reached: Vec<_> = plan.steps.iter().map(|step| (step.asked, step.pods, step.share.to_string())).collect();
+    let expected = [(5, 1, "7.69 %"), (25, 4, "25 %"), (50, 12, "50 %"), (100, 12, "50 %")];
+    assert_eq!(reached, expected.map(|(asked, pods, share)| (asked, pods, share.to_owned())));
+}
+
+#[test]
+fn each_thing_that_is_missing_is_found_with_its_remedy() {
+    use Grade::{Blocked, Warning};
+    let with = |change: fn(&mut Facts)| {
+        let mut facts = facts();
+        change(&mut facts);
+        wrong(&facts)
+    };
+    assert_eq!(with(|_| {}), []);
+    let kind = |facts: &mut Facts, kind| facts.counterpart.as_mut().unwrap().kind = kind;
+    for (change, expected) in [
+        ((|facts| facts.cutover = Err("no such kind".to_owned())) as fn(&mut Facts), ("cutover", Blocked)),
+        (|facts| facts.counterpart = Err("forbidden".to_owned()), ("counterpart", Warning)),
+        (|facts| facts.counterpart.as_mut().unwrap().target = None, ("counterpart", Blocked)),
+        (
+            |facts| {
+                facts.counterpart.as_mut().unwrap().refused = Some(("ForeignOwner".to_owned(), "whose?".to_owned()));
+            },
+            ("counterpart", Blocked),
+        ),
+        (|facts| facts.registry = Err("no credentials".to_owned()), ("cloud map", Warning)),
+        (|facts| facts.registry.as_mut().unwrap().service = None, ("cloud map", Blocked)),
+        (|facts| facts.registry = Ok(registry(12, 300)), ("ttl", Warning)),
+        (|facts| facts.counterpart.as_mut().unwrap().port = Some(80), ("port", Warning)),
+        (|facts| facts.pods = Ok(pods(0)), ("capacity", Blocked)),
+        (|facts| facts.pods = Ok(pods(11)), ("capacity", Warning)),
+        (|facts| facts.pods.as_mut().unwrap().unready = 1, ("capacity", Warning)),
+        (|facts| facts.pods.as_mut().unwrap().v4 = false, ("families", Blocked)),
+        (|facts| facts.pods.as_mut().unwrap().stops_after = 5, ("preStop", Warning)),
+        (|facts| facts.pods.as_mut().unwrap().gated = 0, ("gate", Warning)),
+        (|facts| facts.budgets = Ok(0), ("budget", Warning)),
+        (|facts| facts.budgets = Err("forbidden".to_owned()), ("budget", Warning)),
+        (|facts| facts.autoscalers = Ok(vec![("orders".to_owned(), 2)]), ("autoscaler", Warning)),
+    ] {
+        let found = with(change);
+        assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
+    }
+    let mut nothing = facts();
+    kind(&mut nothing, None);
+    assert!(wrong(&nothing).contains(&("counterpart", Blocked)));
+    assert_eq!(plan(&nothing, &[]).grade().status(), 2);
+    assert_eq!(plan(&facts(), &[50, 25]).grade(), Blocked, "steps that fall");
+}
+
+#[test]
+fn the_patch_has_what_the_pods_lack_and_no_more() {
+    let mut facts = facts();
+    facts.pods.as_mut().unwrap().stops_after = 0;
+    let patch = plan(&facts, &[]).patch.unwrap();
+    let patch = patch.strip_prefix("kubectl patch deployment/orders --patch '").unwrap().trim_end_matches('\'');
+    let spec = &serde_json::from_str::<Value>(patch).unwrap()["spec"]["template"]["spec"];
+    // 5 s + 15 s + a TTL of 60 s + 30 s
+    let container = json!({"name": "orders", "lifecycle": {"preStop": {"sleep": {"seconds": 110}}}});
+    assert_eq!(*spec, json!({"terminationGracePeriodSeconds": 140, "containers": [container]}));
+    facts.pods.as_mut().unwrap().gated = 0;
+    assert!(plan(&facts, &[]).patch.unwrap().contains("readinessGates"));
+}
+
+#[test]
+fn the_document_shows_a_plan() {
+    let mut facts = facts();
+    let scarce = Pods { ready: 2, gated: 0, stops_after: 0, grace: 30, ..pods(2) };
+    (facts.pods, facts.registry) = (Ok(scarce), Ok(registry(2, 60)));
+    let plans = [("shop/orders".to_owned(), plan(&facts, &[5, 25, 50, 100]))];
+    let shown = text(&plans);
+    let shown: String = shown
+        .trim_end()
+        .lines()
+        .map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") })
+        .collect();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/moving-from-ecs.md");
+    let document = fs::read_to_string(path).unwrap_or_default();
+    assert!(document.contains(&shown), "docs/moving-from-ecs.md lacks:\n\n{shown}");
+}
+
+#[test]
+fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
+    let mut facts = facts();
+    assert_eq!(check(&facts, false), Ok(()));
+    let said = commands(&facts, Some("eu-central-1"));
+    let command = "aws ecs update-service --region eu-central-1 --cluster prod --service orders --desired-count 0\n";
+    assert!(said.ends_with(command) && said.contains("up to 90 s"), "{said}");
+    facts.pods = Ok(pods(11));
+    let why = check(&facts, false).unwrap_err();
+    assert!(why.contains("11 pods are ready, and 12 tasks") && why.contains("--force"), "{why}");
+    assert_eq!(check(&facts, true), Ok(()));
+    facts.registry = Err("no credentials".to_owned());
+    assert!(check(&facts, false).unwrap_err().contains("no credentials"));
+    facts.registry = Ok(registry(0, 60));
+    assert!(commands(&facts, None).contains("nothing to stop"));
+}
+
+#[test]
+fn pods_are_summed_up_by_the_one_that_is_worst() {
+    let pod = |ready: &str, seconds: u64, gate: bool, going: bool| {
+        let gates = if gate { json!([{"conditionType": "cloudmap-mcs/registered"}]) } else { json!([]) };
+        let mut pod = json!({
+            "metadata": {
+                "name": "orders-5d4-x", "labels": {"app": "orders", "pod-template-hash": "5d4"},
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "orders-5d4", "uid": "u", "controller": true}],
+            },
+            "spec": {
+                "readinessGates": gates, "terminationGracePeriodSeconds": 60,
+                "containers": [{"name": "orders", "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", format!("sleep {seconds}; true")]}}}}],
+            },
+            "status": {"podIPs": [{"ip": "192.0.2.1"}], "conditions": [{"type": "Ready", "status": ready}]},
+        });
+        if going {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-11-24T10:00:00Z");
+        }
+        serde_json::from_value(pod).unwrap()
+    };
+    let all = [pod("True", 90, true, false), pod("False", 20, false, false), pod("True", 0, false, true)];
+    let (pods, labels) = summed(&all);
+    assert_eq!((pods.ready, pods.unready, pods.gated, pods.stops_after, pods.grace), (1, 1, 1, 20, 60));
+    assert_eq!((pods.v4, pods.v6, pods.workload.as_deref()), (true, false, Some("deployment/orders")));
+    assert_eq!(labels["app"], "orders");
+    assert_eq!(summed(&[]).0.stops_after, 0);
+}
+
+#[test]
+fn the_counterpart_is_the_export_or_an_annotated_service() {
+    let service = |annotations: Value| {
+        serde_json::from_value(json!({
+            "metadata": {"name": "orders", "annotations": annotations},
+            "spec": {"ports": [{"port": 80, "targetPort": 8080}]},
+        }))
+        .unwrap()
+    };
+    let plain = service(json!({}));
+    assert_eq!(counterpart(None, Some(&plain)), Counterpart { port: Some(8080), ..Counterpart::default() });
+    let annotated =
+        service(json!({"cloudmap.controller/namespace": "internal", "cloudmap.controller/hostname": "orders"}));
+    assert_eq!(counterpart(None, Some(&annotated)).target.unwrap().to_string(), "internal/orders");
+    let export: ServiceExport = serde_json::from_value(json!({
+        "metadata": {"name": "orders", "annotations": {"cloudmap-mcs/namespace": "internal", "cloudmap-mcs/service": "orders"}},
+    }))
+    .unwrap();
+    let found = counterpart(Some(&export), Some(&plain));
+    assert_eq!((found.kind, found.refused.unwrap().0.as_str()), (Some("ServiceExport"), "Pending"));
+}
+
+#[tokio::test]
+async fn what_is_written_is_printed_and_nothing_of_others_is_overwritten() {
+    let api = FakeApi::default();
+    let key = ServiceKey::new("shop", "orders");
+    let spec = serde_json::from_value(json!({"steps": [5, 100]})).unwrap();
+    api.refuse(404, "NotFound", "there is none");
+    fulfil(&api.client(), &key, &Wish::Start(spec), true).await.unwrap();
+    assert!(api.requests().iter().all(|request| request.method == "GET"), "a dry run");
+    api.prepare(200, serde_json::to_value(status::tests::sample("orders", "Shifting", 25, "Shifting", true)).unwrap());
+    fulfil(&api.client(), &key, &Wish::Pause, false).await.unwrap();
+    let patches: BTreeMap<_, _> = api
+        .requests()
+        .into_iter()
+        .filter(|request| request.method == "PATCH")
+        .map(|request| (request.path.clone(), request.query.clone()))
+        .collect();
+    let (path, query) = patches.first_key_value().unwrap();
+    assert!(path.ends_with("/apis/cloudmap-mcs.io/v1alpha1/namespaces/shop/cutovers/orders"), "{path}");
+    assert!(query.contains("fieldManager=cloudmap-mcs-cutover-hold") && !query.contains("force=true"), "{query}");
+}
