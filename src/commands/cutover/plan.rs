@@ -104,8 +104,10 @@ pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
         Err(why) => found.unread("counterpart", why),
     }
     match (&facts.registry, &facts.counterpart) {
-        (Ok(registry), Ok(counterpart)) => the_registry(registry, counterpart, &mut found),
-        (Ok(_), Err(_)) => {}
+        (Ok(registry), Ok(counterpart)) if counterpart.target.is_some() => {
+            the_registry(registry, counterpart, &mut found);
+        }
+        (Ok(_), _) => {}
         (Err(why), _) => found.unread("cloud map", why),
     }
     match (&facts.pods, &facts.registry) {
@@ -116,7 +118,9 @@ pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
     let patch = facts.pods.as_ref().ok().and_then(|pods| stopping(pods, facts.registry.as_ref().ok(), &mut found));
     surroundings(facts, &mut found);
     let steps = match (&facts.pods, &facts.registry) {
-        (Ok(pods), Ok(registry)) => steps.iter().map(|step| reachable(*step, pods, registry)).collect(),
+        (Ok(pods), Ok(registry)) if pods.ready > 0 => {
+            steps.iter().map(|step| reachable(*step, pods, registry)).collect()
+        }
         _ => Vec::new(),
     };
     told_apart(&steps, &mut found);

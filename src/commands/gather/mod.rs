@@ -27,7 +27,7 @@ use super::{
     status::{self, Observer},
 };
 use crate::{
-    api::{ClusterProperty, ServiceExport, ServiceImport, names},
+    api::{ClusterProperty, Cutover, ServiceExport, ServiceImport, names},
     app::connect,
     cli::GatherArgs,
     cluster::{
@@ -173,6 +173,7 @@ async fn objects(bundle: &mut Bundle, client: &Client, namespaces: &[String]) {
         for (path, found) in [
             gather!(ServiceExport, "serviceexports", &all),
             gather!(ServiceImport, "serviceimports", &all),
+            gather!(Cutover, "cutovers", &all),
             gather!(Service, "services", &managed(names::LABEL_MANAGED_BY)),
             gather!(EndpointSlice, "endpointslices", &managed(names::LABEL_SLICE_MANAGED_BY)),
         ] {

@@ -35,16 +35,20 @@ async fn says(world: &World, phase: &str, share: i64, reason: &str) -> Result<Va
 
 async fn steps(world: &World, namespace: &str, orders: &Service) -> Result<()> {
     let spec = json!({"steps": [40, 50], "interval": "1s"});
-    says(world, "Shifting", 40, "Shifting").await?;
-    beside_tasks(world, namespace, orders, 1).await?;
-    let cutover_now = says(world, "Shifting", 40, "Shifting").await?;
-    let said = condition(&cutover_now, "Progressing")["message"].as_str().context("a message")?.to_owned();
+    let here = &world.clusters[0];
+    let shifting = says(world, "Shifting", 40, "Shifting").await?;
+    let said = condition(&shifting, "Progressing")["message"].as_str().context("a message")?.to_owned();
     holds(said.contains("is too short"), "the interval is raised, and that is said", &said)?;
+    let mut paused = spec.clone();
+    paused["paused"] = json!(true);
+    world.apply(here, cutover(&paused)).await?;
+    says(world, "Paused", 40, "Paused").await?;
+    beside_tasks(world, namespace, orders, 1).await?;
+    world.apply(here, cutover(&spec)).await?;
     says(world, "Holding", 50, "LastStep").await?;
     beside_tasks(world, namespace, orders, 2).await?;
 
     // What the schema refuses never gets to the controller.
-    let here = &world.clusters[0];
     let falling = here.apply(&world.namespace, cutover(&json!({"steps": [50, 40]}))).await;
     let refused = falling.err().map(|error| format!("{error:#}")).unwrap_or_default();
     holds(refused.contains("steps must rise"), "steps that fall are refused", &refused)?;
