@@ -1,5 +1,5 @@
 //! `cutover`: says whether a name is ready to be moved, writes Cutovers, and says how far they are. It observes, plans
-//! (pure: [`mod@plan`], [`edit`], [`finish`], [`status`]), and applies.
+//! (pure: [`mod@plan`], [`edit`], [`mod@finish`], [`mod@status`]), and applies.
 
 mod choice;
 mod edit;
