@@ -106,8 +106,9 @@ provide() {
 	clusters_up "$1"
 	stage "Cloud Map emulator and controller"
 	# Slow enough that what happens at once in memory does not hide what does not in AWS; quotas for a namespace a scenario.
+	# external-dns lists the namespaces every 3 s here and not every minute, several of them at the same time.
 	registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --max-namespaces 1000 --call-latency 5ms-20ms \
-		--operation-latency 100ms-300ms --replicas 2 --discovery-lag 0s-500ms
+		--operation-latency 100ms-300ms --replicas 2 --discovery-lag 0s-500ms --rate ListNamespaces=3/20
 	image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
 	export PROGRAM=$CARGO_TARGET_DIR/release/cloudmap-mcs
 	controllers_install
