@@ -53,7 +53,7 @@ function showAll() {
   fill("clusters", clusters.map((cluster) => {
     const finding = report.findings.find((one) => one.about === `cluster ${cluster.id}`) || { state: "-", text: "" };
     return el("tr", null, el("th", { scope: "row" }, cluster.id), cell(state(finding.state)),
-      cell(human(cluster.ageSeconds), { class: "number" }), cell(STREAM[cluster.stream]), cell(`${cluster.exports}`, { class: "number" }),
+      cell(human(cluster.ageSeconds), { class: "number" }), cell(STREAM[cluster.stream], { class: "word" }), cell(`${cluster.exports}`, { class: "number" }),
       cell(`${cluster.ready} of ${cluster.endpoints}`, { class: "number" }), cell(`${cluster.claims}`, { class: "number" }), cell(finding.text));
   }));
   const usd = (value) => value.toFixed(2);
