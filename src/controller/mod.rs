@@ -25,6 +25,7 @@ mod pending;
 mod pods;
 mod registrations;
 mod runtime;
+mod status_writer;
 mod subscriptions;
 mod targets;
 #[cfg(test)]

@@ -15,10 +15,11 @@ use tracing::warn;
 use super::{
     Membership, Mode, Targets,
     core::{Command, Core, Input, Now},
-    cutover_writer::{self, Written},
+    cutover_writer::Written,
     cutovers,
-    gate_writer::{self, Openings},
+    gate_writer::Openings,
     metrics::Metrics,
+    status_writer,
     subscriptions::ImportRules,
     work::{Part, Work},
 };
@@ -167,9 +168,9 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
     };
     let objects = Objects::new(&caches);
     let (gates, openings) = watch::channel(Arc::default());
-    let gates_written = gate_writer::write(openings, Arc::clone(&writer), notes.clone(), metrics.clone());
+    let gates_written = status_writer::write(openings, Arc::clone(&writer), notes.clone(), metrics.clone());
     let (cutovers, planned) = watch::channel(Arc::default());
-    let cutovers_written = cutover_writer::write(planned, Arc::clone(&writer), notes.clone());
+    let cutovers_written = status_writer::write(planned, Arc::clone(&writer), notes.clone(), metrics.clone());
     let (done, finished) = mpsc::unbounded_channel();
     let now = Now { mono: Duration::ZERO, wall: env::timestamp() };
     let runtime = Runtime {

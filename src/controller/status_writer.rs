@@ -1,0 +1,101 @@
+//! Writes what the core planned for objects that no worker has, and tries again until that succeeds or another thing is
+//! planned.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use futures::{StreamExt, stream::FuturesUnordered};
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use super::Metrics;
+use crate::{
+    cluster::{
+        ClusterWriter,
+        apply::{Cause, Error},
+        events::{EventRecord, Outbox},
+    },
+    queue::Queue,
+};
+
+/// How many writes run at the same time.
+const CONCURRENCY: usize = 8;
+/// After this many failures in a row, an Event on the object says so.
+const SAID_AFTER: u32 = 3;
+
+/// What is to be written to an object.
+pub(super) trait Planned: PartialEq + fmt::Debug {
+    /// What a write does, for the log: it completes "failed to ".
+    const DOES: &'static str;
+
+    /// The object, for the log.
+    fn object(&self) -> String;
+
+    /// Writes it.
+    async fn write(&self, writer: &dyn ClusterWriter) -> Result<(), Error>;
+
+    /// It was written. Returns the Events to emit.
+    fn written(&self, metrics: &Metrics) -> Vec<EventRecord>;
+
+    /// The Event that says that it cannot be written.
+    fn refused(&self, cause: &Cause) -> EventRecord;
+}
+
+/// All that is to be written, by key.
+pub(super) type All<K, P> = BTreeMap<K, Arc<P>>;
+
+/// Writes each thing that appears or changes, until `planned` is closed.
+pub(super) async fn write<K: Ord + Clone, P: Planned>(
+    mut planned: watch::Receiver<Arc<All<K, P>>>,
+    writer: Arc<dyn ClusterWriter>,
+    notes: Outbox,
+    metrics: Metrics,
+) {
+    let queue = Queue::default();
+    let mut held = Arc::<All<K, P>>::default();
+    let mut running = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some((key, thing, result)) = running.next() => {
+                let (key, thing): (K, Arc<P>) = (key, thing);
+                match result {
+                    Ok(()) => {
+                        queue.done(&key);
+                        debug!(written = ?thing, "{}", P::DOES);
+                        thing.written(&metrics).into_iter().for_each(|note| notes.send(note));
+                    }
+                    // The cache shows that the object is gone, or is another one, or has changed. Then this is planned anew.
+                    Err(Cause::NotFound(_) | Cause::Conflict(_)) => queue.done(&key),
+                    Err(cause) => {
+                        let (retry_in, failures) = queue.failed(&key);
+                        warn!(object = thing.object(), %cause, ?retry_in, failures, "failed to {}", P::DOES);
+                        if failures == SAID_AFTER && !matches!(cause, Cause::NotLeader) {
+                            notes.send(thing.refused(&cause));
+                        }
+                    }
+                }
+            }
+            changed = planned.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let now = Arc::clone(&planned.borrow_and_update());
+                for (key, _) in now.iter().filter(|(key, thing)| held.get(*key) != Some(*thing)) {
+                    queue.add(key.clone());
+                }
+                held = now;
+            }
+            (key, _) = queue.take(), if running.len() < CONCURRENCY => {
+                let Some(thing) = held.get(&key).cloned() else {
+                    queue.done(&key);
+                    continue;
+                };
+                let writer = Arc::clone(&writer);
+                running.push(async move {
+                    let result = thing.write(&*writer).await;
+                    (key, thing, result.map_err(|error| error.cause))
+                });
+            }
+        }
+    }
+}
