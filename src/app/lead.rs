@@ -151,11 +151,13 @@ impl Leader {
 
     /// Lets the renewals of the Lease say with whose leaders this one is connected.
     async fn say_streams(&self, mut status: watch::Receiver<Arc<driver::Status>>) {
+        let mut said = None;
+        // A status comes with every message, and another text only when somebody is connected or cut off.
         loop {
-            self.leadership.set_streams(streams(&status.borrow_and_update()));
-            if status.changed().await.is_err() {
-                return;
-            }
+            let news = status.wait_for(|status| said.as_ref() != Some(&status.connected)).await;
+            let Ok(connected) = news.map(|status| status.connected.clone()) else { return };
+            self.leadership.set_streams(streams(connected.as_ref()));
+            said = Some(connected);
         }
     }
 
@@ -265,8 +267,8 @@ async fn ended<T>(channel: Option<watch::Receiver<T>>) {
 }
 
 /// The clusters that are connected, for the Lease; `None` where leaders do not talk to each other.
-fn streams(status: &driver::Status) -> Option<String> {
-    status.connected.as_ref().map(|clusters| clusters.iter().map(|id| &**id).collect::<Vec<_>>().join(" "))
+fn streams(connected: Option<&BTreeSet<Arc<str>>>) -> Option<String> {
+    Some(connected?.iter().map(|id| &**id).collect::<Vec<_>>().join(" "))
 }
 
 /// What is to be said of other clusters, if it lasts.
@@ -309,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_lease_lists_connected_clusters_only_where_leaders_talk() {
-        let of = |connected| streams(&driver::Status { connected, ..driver::Status::default() });
+        let of = |connected: Option<BTreeSet<Arc<str>>>| streams(connected.as_ref());
         assert_eq!(of(None), None);
         assert_eq!(of(Some(BTreeSet::new())), Some(String::new()));
         assert_eq!(of(Some(["b".into(), "a".into()].into())), Some("a b".to_owned()));

@@ -23,6 +23,7 @@ use crate::{
     ledger::{
         CLUSTERS, OWNER,
         call::{Failure, Outcome, Pages},
+        cluster_of,
         head::{Head, MAX_SHARDS},
         namespace_name,
         page::StoredPage,
@@ -448,8 +449,7 @@ impl Registry {
     pub(super) async fn remove_former(&self, cluster: &str) -> Result<Outcome, Failure> {
         let Some((_, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
         for service in self.list_services().await? {
-            let id = service.name.strip_prefix("exports-").and_then(|rest| rest.split_once('.')).map(|(_, id)| id);
-            if id != Some(cluster) {
+            if cluster_of(&service.name) != Some(cluster) {
                 continue;
             }
             match self.cloudmap.get_service(&service.id).await {
