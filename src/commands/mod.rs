@@ -1,5 +1,6 @@
 //! What people type: one file or folder for each subcommand.
 
+mod asking;
 mod coredns;
 mod cutover;
 mod doctor;

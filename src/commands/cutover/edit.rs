@@ -3,6 +3,7 @@
 //! Two field managers write: one the course (steps, interval, wave), and one what holds it (a pause, a share, the way back).
 //! So a hold ends without touching the course, which may be somebody else's, such as Git's.
 
+use kube::Resource as _;
 use serde_json::{Value, json};
 
 use crate::{
@@ -68,8 +69,8 @@ const fn is_held(spec: &CutoverSpec) -> bool {
 
 fn object(key: &ServiceKey, spec: &Value) -> Value {
     json!({
-        "apiVersion": "cloudmap-mcs.io/v1alpha1",
-        "kind": "Cutover",
+        "apiVersion": Cutover::api_version(&()),
+        "kind": Cutover::kind(&()),
         "metadata": {"namespace": &*key.namespace, "name": &*key.name},
         "spec": spec,
     })

@@ -1,7 +1,7 @@
 //! The end of a cutover: whether the pods can take all traffic, and how to stop the tasks.
 
 use super::facts::Facts;
-use crate::api::CutoverPhase;
+use crate::{api::CutoverPhase, cutover::course::SETTLE};
 
 /// Whether all pods may be registered.
 ///
@@ -48,7 +48,7 @@ pub(super) fn commands(facts: &Facts, region: Option<&str>) -> String {
     let mut text = format!(
         "# {key}: ECS deregisters a task and stops it at once, so clients that have just resolved fail for up to {} s.\n\
          # Stop a few at a time; a sidecar delays the SIGTERM (docs/moving-from-ecs.md). Autoscaling must not bring tasks back.\n",
-        ttl + 30
+        u64::from(ttl) + SETTLE.as_secs()
     );
     let region = region.map_or_else(String::new, |region| format!(" --region {region}"));
     for (cluster, service) in &registry.ecs {

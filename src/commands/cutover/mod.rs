@@ -37,7 +37,6 @@ use crate::{
     app::connect,
     cli::{
         AwsArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs, CutoverPlanArgs, CutoverStatusArgs,
-        OutputFormat,
     },
     cluster::{client::Connection, reader::read},
     commands::table,
@@ -211,15 +210,11 @@ async fn status(args: CutoverStatusArgs) -> anyhow::Result<ExitCode> {
             }
             cutovers.retain(|cutover| args.names.contains(&name(cutover)));
         }
-        let text = match args.output {
-            OutputFormat::Table => status::table(&cutovers, env::timestamp()),
-            OutputFormat::Json => serde_json::to_string_pretty(&status::json(&cutovers))? + "\n",
-        };
         // Ages alone are no news.
         let news: Vec<_> = cutovers.iter().map(|cutover| (&cutover.spec, &cutover.status)).collect();
         let news = serde_json::to_string(&news)?;
         if news != shown {
-            std::io::stdout().write_all(text.as_bytes())?;
+            table::print(args.output, || status::table(&cutovers, env::timestamp()), || status::json(&cutovers))?;
             shown = news;
         }
         if !args.watch || cutovers.iter().all(status::is_at_its_end) {

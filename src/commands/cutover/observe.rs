@@ -3,37 +3,35 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
-use k8s_openapi::{
-    api::{
-        autoscaling::v2::HorizontalPodAutoscaler,
-        core::v1::{Pod, Service},
-        policy::v1::PodDisruptionBudget,
-    },
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
+use k8s_openapi::api::{
+    autoscaling::v2::HorizontalPodAutoscaler,
+    core::v1::{Pod, Service},
+    policy::v1::PodDisruptionBudget,
 };
-use kube::{Api, Client, api::ListParams};
-use tokio::time::timeout;
+use kube::{
+    Api, Client,
+    api::ListParams,
+    core::{Selector, SelectorExt as _},
+};
 
 use super::facts::{Counterpart, Facts, Pods, Registry};
 use crate::{
     api::{
         Cutover, ServiceExport,
+        conditions::{ExportCondition, RegisteredReason},
         names::{
             ANNOTATION_PYTHON_HOSTNAME, ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_TARGET_NAMESPACE,
             ANNOTATION_TARGET_SERVICE, CONDITION_REGISTERED,
         },
     },
-    cloudmap::{CloudMap, Error, Lane, Namespace, attributes},
+    cloudmap::{CloudMap, Lane, Namespace, attributes},
     cluster::reader::read,
+    commands::asking::{in_time, workload},
     instances::share::{Families, Others},
     model::{ServiceKey, Target},
 };
-
-/// How long a call of AWS may take, its repetitions included.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The clusters and the registry that are asked.
 pub(super) struct Observer {
@@ -110,7 +108,8 @@ impl Observer {
         let list = read(budgets.list(&ListParams::default())).await.map_err(|why| why.to_string())?;
         let selects = |budget: &&PodDisruptionBudget| {
             let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-            selector.is_some_and(|selector| selects(selector, labels))
+            let selector = selector.and_then(|selector| Selector::try_from(selector.clone()).ok());
+            selector.is_some_and(|selector| selector.matches(labels))
         };
         Ok(list.items.iter().filter(selects).count())
     }
@@ -143,13 +142,6 @@ impl Observer {
         let call = cloudmap.discover_instances(&namespace.http_name, &target.service, &none, Lane::Instances);
         let found = in_time(call).await?;
         Ok(there(service, &found))
-    }
-}
-
-async fn in_time<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, String> {
-    match timeout(PATIENCE, call).await {
-        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
-        Ok(answer) => answer.map_err(|error| error.to_string()),
     }
 }
 
@@ -196,11 +188,13 @@ pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Servi
         let target =
             pair(export.metadata.annotations.as_ref(), [ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE]);
         let conditions = export.status.iter().flat_map(|status| &status.conditions);
-        let registered = conditions.clone().find(|condition| condition.type_ == "Registered");
+        let registered = conditions.clone().find(|condition| condition.type_ == ExportCondition::Registered.as_str());
         let refused = registered.filter(|condition| condition.status != "True");
         let refused = refused.map(|condition| (condition.reason.clone(), condition.message.clone()));
         let refused = refused.or_else(|| {
-            registered.is_none().then(|| ("Pending".to_owned(), "no controller has said what became of it".to_owned()))
+            registered.is_none().then(|| {
+                (RegisteredReason::Pending.as_str().to_owned(), "no controller has said what became of it".to_owned())
+            })
         });
         return Counterpart { kind: Some("ServiceExport"), target, refused, port };
     }
@@ -234,7 +228,8 @@ pub(super) fn summed(pods: &[Pod]) -> (Pods, BTreeMap<String, String>) {
         let sleeps = spec.containers.iter().map(|container| slept(container).unwrap_or_default()).min();
         sums.stops_after = sums.stops_after.min(sleeps.unwrap_or_default());
         sums.container = spec.containers.first().map(|container| container.name.clone()).unwrap_or_default();
-        sums.workload = sums.workload.or_else(|| workload(pod));
+        sums.workload =
+            sums.workload.or_else(|| workload(pod).map(|(kind, name)| format!("{}/{name}", kind.to_lowercase())));
         labels = pod.metadata.labels.clone().unwrap_or_default();
     }
     if sums.ready + sums.unready == 0 {
@@ -252,34 +247,4 @@ fn slept(container: &k8s_openapi::api::core::v1::Container) -> Option<u64> {
     let command = hook.exec.as_ref()?.command.as_ref()?.join(" ");
     let after = command.split_once("sleep ")?.1;
     after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-}
-
-/// What owns a pod. The name of a ReplicaSet is that of its Deployment and a hash.
-fn workload(pod: &Pod) -> Option<String> {
-    let owner = pod.metadata.owner_references.as_ref()?.iter().find(|owner| owner.controller == Some(true))?;
-    let hash = pod.metadata.labels.as_ref().and_then(|labels| labels.get("pod-template-hash"));
-    let deployment = hash.and_then(|hash| owner.name.strip_suffix(&format!("-{hash}")));
-    Some(
-        deployment.map_or_else(
-            || format!("{}/{}", owner.kind.to_lowercase(), owner.name),
-            |name| format!("deployment/{name}"),
-        ),
-    )
-}
-
-/// Whether a selector selects these labels.
-fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
-    equal
-        && selector.match_expressions.iter().flatten().all(|expression| {
-            let value = labels.get(&expression.key);
-            let listed = || value.is_some_and(|value| expression.values.iter().flatten().any(|it| it == value));
-            match expression.operator.as_str() {
-                "In" => listed(),
-                "NotIn" => !listed(),
-                "Exists" => value.is_some(),
-                "DoesNotExist" => value.is_none(),
-                _ => false,
-            }
-        })
 }

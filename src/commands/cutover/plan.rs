@@ -4,6 +4,10 @@ use serde_json::{Value, json};
 
 use super::facts::{Counterpart, Facts, Pods, Registry};
 use crate::{
+    api::{
+        conditions::RegisteredReason,
+        names::{CONDITION_REGISTERED, LABEL_GATE},
+    },
     cloudmap::RecordType,
     commands::table::Table,
     cutover::{Course, course::SETTLE},
@@ -194,7 +198,7 @@ fn the_counterpart(facts: &Facts, counterpart: &Counterpart, found: &mut Finding
     };
     match &counterpart.refused {
         None => found.ok(about, format!("the {kind} names {target}")),
-        Some((reason, message)) if reason == "Pending" => {
+        Some((reason, message)) if reason == RegisteredReason::Pending.as_str() => {
             found.add(Grade::Warning, about, format!("the {kind}: {message}"), "wait, and look again");
         }
         Some((reason, message)) => {
@@ -337,8 +341,8 @@ fn patch(container: &str, seconds: u64, gate: bool) -> Value {
         "containers": [{"name": container, "lifecycle": {"preStop": {"sleep": {"seconds": seconds}}}}],
     }});
     if gate {
-        template["metadata"] = json!({"labels": {"cloudmap-mcs/gate": "registered"}});
-        template["spec"]["readinessGates"] = json!([{"conditionType": "cloudmap-mcs/registered"}]);
+        template["metadata"] = json!({"labels": {LABEL_GATE: "registered"}});
+        template["spec"]["readinessGates"] = json!([{"conditionType": CONDITION_REGISTERED}]);
     }
     json!({"spec": {"template": template}})
 }

@@ -1,13 +1,14 @@
 //! How far Cutovers are.
 
-use std::time::Duration;
-
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::{
-    api::{Cutover, CutoverPhase},
-    commands::table::{Table, human},
+    api::{Cutover, CutoverPhase, conditions::CutoverReason},
+    commands::{
+        status::since,
+        table::{Table, human},
+    },
 };
 
 /// Whether nothing more happens by itself.
@@ -21,8 +22,8 @@ pub(super) fn is_at_its_end(cutover: &Cutover) -> bool {
 /// Whether somebody has to do something before it goes on, other than to end what somebody asked for.
 pub(super) fn needs_somebody(cutover: &Cutover) -> bool {
     let condition = cutover.status.iter().flat_map(|status| &status.conditions).next();
-    condition
-        .is_none_or(|condition| condition.status != "True" && !["Paused", "Held"].contains(&condition.reason.as_str()))
+    let asked_for = [CutoverReason::Paused, CutoverReason::Held].map(CutoverReason::as_str);
+    condition.is_none_or(|condition| condition.status != "True" && !asked_for.contains(&&*condition.reason))
 }
 
 fn text(value: Option<impl ToString>) -> String {
@@ -40,9 +41,7 @@ pub(super) fn table(cutovers: &[Cutover], now: Timestamp) -> String {
         let status = cutover.status.clone().unwrap_or_default();
         let metadata = &cutover.metadata;
         let (namespace, name) = (text(metadata.namespace.as_ref()), text(metadata.name.as_ref()));
-        let since = status.step_since.as_ref().map(|since| {
-            human(Duration::from_secs(u64::try_from(now.as_second() - since.0.as_second()).unwrap_or_default()))
-        });
+        let since = status.step_since.as_ref().map(|then| human(since(now, then.0)));
         let condition = status.conditions.first();
         let why = condition.map_or_else(|| "not seen by a controller with --cutovers yet", |it| &*it.reason);
         let step = status.step.map(|step| format!("{step}/{}", cutover.spec.steps.len()));

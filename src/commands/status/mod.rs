@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 pub(super) use self::{
     observe::{Cluster, Leader, Objects, Observer},
-    overview::stream,
+    overview::{since, stream},
     report::Report,
 };
 use crate::{app::connect, cli::StatusArgs, commands::table, model::ServiceKey};

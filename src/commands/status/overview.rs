@@ -83,7 +83,7 @@ pub(super) fn subject(seen: &Cluster) -> String {
 }
 
 /// Time since then, which is none if the clock here is behind.
-pub(super) fn since(now: Timestamp, then: Timestamp) -> Duration {
+pub(in crate::commands) fn since(now: Timestamp, then: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(then)).unwrap_or_default()
 }
 

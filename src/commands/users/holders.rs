@@ -14,7 +14,10 @@ use k8s_openapi::{
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use crate::cloudmap::{Instance, attributes};
+use crate::{
+    cloudmap::{Instance, attributes},
+    commands::asking::workload,
+};
 
 /// Labels of the pods of the cluster's DNS, and what they run.
 const DNS_LABEL: &str = "k8s-app";
@@ -120,7 +123,7 @@ impl Holders {
                 cluster,
                 namespace: pod.namespace().unwrap_or_default(),
                 name: pod.name_any(),
-                workload: workload(pod),
+                workload: workload(pod).map(|(kind, name)| format!("{kind} {name}")),
                 service_account: spec.service_account_name.clone(),
             },
         };
@@ -216,19 +219,4 @@ fn is_specific(who: &Who) -> u8 {
 pub(super) fn addresses(instance: &Instance) -> impl Iterator<Item = IpAddr> {
     let of = |key: &str| instance.attributes.get(key).and_then(|text| text.trim().parse::<IpAddr>().ok());
     [attributes::IPV4, attributes::IPV6].into_iter().filter_map(of)
-}
-
-/// What made a pod: the Deployment of its ReplicaSet, or its other owner.
-fn workload(pod: &Pod) -> Option<String> {
-    let owners = pod.metadata.owner_references.as_ref()?;
-    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
-    let of_deployment = pod
-        .labels()
-        .get("pod-template-hash")
-        .filter(|_| owner.kind == "ReplicaSet")
-        .and_then(|hash| owner.name.strip_suffix(hash.as_str())?.strip_suffix('-'));
-    Some(match of_deployment {
-        Some(name) => format!("Deployment {name}"),
-        None => format!("{} {}", owner.kind, owner.name),
-    })
 }

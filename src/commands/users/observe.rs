@@ -1,13 +1,12 @@
 //! What `users` reads besides the logs: who has which address in the clusters and in Cloud Map. Each part may fail by
 //! itself; the report says what was left out.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Client, api::ListParams};
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
 use super::{
     holders::{Holders, addresses},
@@ -16,12 +15,11 @@ use super::{
 use crate::{
     app::connect,
     cli::{ClusterArgs, TaskAddress, UsersArgs},
-    cloudmap::{self, CloudMap, Lane, Namespace, attributes},
+    cloudmap::{CloudMap, Lane, Namespace, attributes},
     cluster::reader::{Unread, read},
+    commands::asking::in_time,
 };
 
-/// How long a call of AWS may take, its repetitions included.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// How many objects come in one answer, and how many services are asked at once.
 const PAGE: u32 = 500;
 const AT_ONCE: usize = 8;
@@ -89,13 +87,6 @@ where
             Some(token) => params = params.continue_token(&token),
             None => return Ok(()),
         }
-    }
-}
-
-async fn in_time<T>(call: impl Future<Output = Result<T, cloudmap::Error>>) -> Result<T, String> {
-    match timeout(PATIENCE, call).await {
-        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
-        Ok(answer) => answer.map_err(|error| error.to_string()),
     }
 }
 

@@ -1,0 +1,35 @@
+//! What several commands ask of Cloud Map and of pods.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use tokio::time::timeout;
+
+use crate::cloudmap::Error;
+
+/// How long a call of AWS may take, its repetitions included.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Makes one call of Cloud Map, with a deadline.
+///
+/// # Errors
+/// Why there is no answer, as a text.
+pub(super) async fn in_time<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, String> {
+    match timeout(PATIENCE, call).await {
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+    }
+}
+
+/// What made a pod, by kind and name: the Deployment of its ReplicaSet, or its other owner.
+pub(super) fn workload(pod: &Pod) -> Option<(&str, &str)> {
+    let owners = pod.metadata.owner_references.as_ref()?;
+    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+    let of_deployment = pod
+        .labels()
+        .get("pod-template-hash")
+        .filter(|_| owner.kind == "ReplicaSet")
+        .and_then(|hash| owner.name.strip_suffix(hash.as_str())?.strip_suffix('-'));
+    Some(of_deployment.map_or((&*owner.kind, &*owner.name), |name| ("Deployment", name)))
+}
