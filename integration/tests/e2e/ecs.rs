@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::ecs::{Agent, Definition, Ecs, Records, Service};
-use cloudmap_mcs_integration::scenario::{PROPAGATION, eventually, holds};
+use cloudmap_mcs_integration::scenario::{PROPAGATION, World, eventually, holds};
 
 /// Cloud Map takes 30 s over a change of a custom health status.
 const HEALTH: Duration = Duration::from_secs(90);
@@ -47,6 +47,24 @@ async fn tasks_of_a_process_that_was_killed_are_found_and_ended() -> Result<()> 
 /// The ids of the tasks.
 fn ids(service: &Service) -> BTreeSet<String> {
     service.tasks().iter().map(|task| task.id.clone()).collect()
+}
+
+/// A service `orders` of two tasks, in a Cloud Map namespace of this scenario: the namespace, and the service.
+async fn two_tasks(world: &World) -> Result<(String, Service)> {
+    let ecs = Ecs::from_env().await?;
+    let namespace = format!("{}-ecs", world.namespace);
+    let registry = ecs.cloud_map().private_service(&namespace, "orders", Records::A).await?;
+    let mut orders = ecs.service(Definition::new(&world.namespace, "orders", &registry)).await?;
+    orders.scale(2).await?;
+    Ok((namespace, orders))
+}
+
+/// Every write of ours in `orders` was about a pod: none was about these tasks.
+async fn wrote_no_task(world: &World, namespace: &str, tasks: &BTreeSet<String>) -> Result<()> {
+    let service = world.registry()?.service_id(namespace, "orders").await?;
+    let writes = world.registry()?.writes().await?.into_iter().filter(|write| write.service_id == service);
+    let theirs: Vec<_> = writes.filter(|write| write.caller != "ecs" && tasks.contains(&write.instance)).collect();
+    holds(theirs.is_empty(), "the controller wrote no task", &theirs)
 }
 
 /// Whether one of the tasks answers by the name of all, and each by its addresses.

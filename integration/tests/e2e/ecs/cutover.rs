@@ -1,7 +1,7 @@
 //! The traffic of ECS tasks moves to pods step by step, and back.
 
 use anyhow::{Context as _, Result};
-use cloudmap_mcs_integration::ecs::{Definition, Ecs, Records, Service};
+use cloudmap_mcs_integration::ecs::Service;
 use cloudmap_mcs_integration::scenario::{
     CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CUTOVER, Cluster, NAMES, World, condition, eventually, holds, manifests,
     name_of,
@@ -9,8 +9,8 @@ use cloudmap_mcs_integration::scenario::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-use super::ids;
 use super::shares::{beside_tasks, resolves};
+use super::{ids, two_tasks, wrote_no_task};
 use crate::gates::component;
 
 /// A step lasts for the TTL of the records and half a minute at least, and a new leader may begin it again.
@@ -66,11 +66,7 @@ async fn steps(world: &World, namespace: &str, orders: &Service) -> Result<()> {
 }
 
 async fn moves(world: &World, here: &Cluster) -> Result<()> {
-    let ecs = Ecs::from_env().await?;
-    let namespace = format!("{}-ecs", world.namespace);
-    let registry = ecs.cloud_map().private_service(&namespace, "orders", Records::A).await?;
-    let mut orders = ecs.service(Definition::new(&world.namespace, "orders", &registry)).await?;
-    orders.scale(2).await?;
+    let (namespace, orders) = two_tasks(world).await?;
     let first = ids(&orders);
     world.deploy(here, "orders", 2).await?;
     world.apply(here, manifests::service("orders", &[manifests::http(80)])).await?;
@@ -88,11 +84,7 @@ async fn moves(world: &World, here: &Cluster) -> Result<()> {
         done = steps(world, &namespace, &orders) => done,
     }?;
 
-    // Every write of ours was about a pod.
-    let service = world.registry()?.service_id(&namespace, "orders").await?;
-    let writes = world.registry()?.writes().await?.into_iter().filter(|write| write.service_id == service);
-    let theirs: Vec<_> = writes.filter(|write| write.caller != "ecs" && first.contains(&write.instance)).collect();
-    holds(theirs.is_empty(), "the controller wrote no task", &theirs)?;
+    wrote_no_task(world, &namespace, &first).await?;
     // Without the Cutover all pods are registered.
     here.delete(CUTOVER, &world.namespace, "orders").await?;
     beside_tasks(world, &namespace, &orders, 2).await?;

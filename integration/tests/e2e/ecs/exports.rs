@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use cloudmap_mcs_integration::ecs::{Definition, Ecs, Records, Service, Task};
+use cloudmap_mcs_integration::ecs::{Ecs, Service, Task};
 use cloudmap_mcs_integration::scenario::{NAMES, SERVICE_EXPORT, World, eventually, holds, manifests};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::ids;
+use super::{ids, two_tasks};
 
 /// For a client that has other addresses to try.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -156,11 +156,7 @@ async fn both(world: &World, namespace: &str, orders: &Service, tasks: usize) ->
 async fn a_service_half_tasks_half_pods_is_scaled_both_ways_and_never_without_a_healthy_instance() {
     World::run("ecs-halves", async |world| {
         let here = &world.clusters[0];
-        let ecs = Ecs::from_env().await?;
-        let namespace = format!("{}-ecs", world.namespace);
-        let registry = ecs.cloud_map().private_service(&namespace, "orders", Records::A).await?;
-        let mut orders = ecs.service(Definition::new(&world.namespace, "orders", &registry)).await?;
-        orders.scale(2).await?;
+        let (namespace, mut orders) = two_tasks(world).await?;
         let first = ids(&orders);
         both(world, &namespace, &orders, 2).await?;
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use cloudmap_mcs_integration::ecs::{Definition, Ecs, Records, Service};
+use cloudmap_mcs_integration::ecs::Service;
 use cloudmap_mcs_integration::scenario::{NAMES, SERVICE_EXPORT, World, condition, eventually, holds, manifests};
 use serde_json::json;
 
-use super::ids;
+use super::{ids, two_tasks, wrote_no_task};
 
 /// Requests the share, with the target that it is about.
 async fn request(world: &World, namespace: &str, share: &str) -> Result<()> {
@@ -83,11 +83,7 @@ async fn steps(world: &World, namespace: &str, orders: &Service) -> Result<()> {
 async fn two_pods_beside_two_tasks_get_a_third_or_half_of_the_traffic_and_nothing_again() {
     World::run("ecs-shares", async |world| {
         let here = &world.clusters[0];
-        let ecs = Ecs::from_env().await?;
-        let namespace = format!("{}-ecs", world.namespace);
-        let registry = ecs.cloud_map().private_service(&namespace, "orders", Records::A).await?;
-        let mut orders = ecs.service(Definition::new(&world.namespace, "orders", &registry)).await?;
-        orders.scale(2).await?;
+        let (namespace, orders) = two_tasks(world).await?;
         let first = ids(&orders);
         world.deploy(here, "orders", 2).await?;
         world.apply(here, manifests::service("orders", &[manifests::http(80)])).await?;
@@ -98,11 +94,7 @@ async fn two_pods_beside_two_tasks_get_a_third_or_half_of_the_traffic_and_nothin
             done = steps(world, &namespace, &orders) => done,
         }?;
 
-        // Every write of ours was about a pod.
-        let service = world.registry()?.service_id(&namespace, "orders").await?;
-        let writes = world.registry()?.writes().await?.into_iter().filter(|write| write.service_id == service);
-        let theirs: Vec<_> = writes.filter(|write| write.caller != "ecs" && first.contains(&write.instance)).collect();
-        holds(theirs.is_empty(), "the controller wrote no task", &theirs)?;
+        wrote_no_task(world, &namespace, &first).await?;
         here.delete(SERVICE_EXPORT, &world.namespace, "orders").await?;
         beside_tasks(world, &namespace, &orders, 0).await?;
         orders.stop().await
