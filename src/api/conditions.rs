@@ -333,6 +333,12 @@ condition! {
     PodsNotReady => False, "PodsNotReady", None,
         "pods of the Service are not ready, or there are none",
         "Repair them; the steps go on by themselves", "More pods do not get traffic while some of them fail.";
+    GuardUnclear => False, "GuardUnclear", None,
+        "the guard has not found that all is well; the message says what is missing",
+        "If it lasts, follow the message", "The steps go on when it has. The time until then does not count.";
+    GuardFailed => False, "GuardFailed", Some(EventReason::GuardFailed),
+        "the guard found something wrong, and took the traffic back",
+        "Repair what the message says, then `cloudmap-mcs cutover resume`, or change the spec", "The share is 0 % until then.";
     InvalidSpec => False, "InvalidSpec", Some(EventReason::CutoverBlocked),
         "the spec is invalid", "The message says what to write", "The share stays as it is.";
     NoObject => False, "NoObject", Some(EventReason::CutoverBlocked),

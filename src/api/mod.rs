@@ -15,7 +15,7 @@ mod service_import;
 
 pub use cluster_property::{ClusterProperty, ClusterPropertySpec};
 pub use crds::{crds, needed_crds};
-pub use cutover::{Cutover, CutoverPhase, CutoverSpec, CutoverStatus};
+pub use cutover::{Cutover, CutoverGuard, CutoverPhase, CutoverSpec, CutoverStatus, GuardFailure};
 pub use service_export::{ServiceExport, ServiceExportSpec, ServiceExportStatus};
 pub use service_import::{
     ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,

@@ -22,7 +22,9 @@ use crate::{
         record::RecordObject,
         service_network,
     },
-    controller, env,
+    controller,
+    cutover::guard::Outside,
+    env,
     ledger::driver::sessions::Network,
     metrics::Register,
 };
@@ -69,6 +71,8 @@ pub struct Replica {
     pub registry: Connected,
     /// How it reaches the leaders of other clusters, if it does.
     pub network: Option<Arc<dyn Network>>,
+    /// What the guards of Cutovers look at.
+    pub outside: Arc<dyn Outside>,
     /// Its probes and metrics page.
     pub admin: Admin,
     /// Its metrics.
@@ -81,7 +85,7 @@ impl Replica {
     /// # Errors
     /// A part of the replica ended that never should.
     pub async fn run(self, stop: watch::Receiver<bool>) -> anyhow::Result<()> {
-        let Self { args, pod, client, registry, network, admin, metrics } = self;
+        let Self { args, pod, client, registry, network, outside, admin, metrics } = self;
         let Connected { cloudmap, region, endpoint: _ } = registry;
         let namespace = args.place.kube.controller_namespace.clone();
         let mut stopping = stop.clone();
@@ -141,6 +145,7 @@ impl Replica {
             caches,
             cloudmap,
             network,
+            outside,
             region,
             leadership,
             identity,

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     admin::Admin,
     cli::RunArgs,
+    cutover::guard::Net,
     ledger::{
         driver::sessions::{Network, Streaming, Tcp},
         head::MAX_ADDRESSES,
@@ -36,7 +37,9 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let client = connect::kubernetes(&args.place.kube).await?;
     let registry = connect::registry(&args.place.aws, metrics.cloudmap.clone()).await?;
     let pod = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "local".to_owned());
-    let mut replica = Box::pin(Replica { args, pod, client, registry, network, admin, metrics }.run(stop.clone()));
+    let outside = Arc::new(Net::new(args.guard_prometheus.clone()));
+    let mut replica =
+        Box::pin(Replica { args, pod, client, registry, network, outside, admin, metrics }.run(stop.clone()));
     tokio::select! {
         result = &mut replica => result,
         ended = server.join_next() => {

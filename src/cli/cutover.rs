@@ -5,7 +5,10 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Subcommand};
 
 use super::{AwsArgs, ClusterArgs, OutputFormat, duration};
-use crate::cutover::Course;
+use crate::{
+    api::{CutoverGuard, CutoverSpec},
+    cutover::Course,
+};
 
 /// The commands for Cutovers.
 #[derive(Debug, Subcommand)]
@@ -82,6 +85,22 @@ pub struct CutoverStartArgs {
     /// The wave: it waits until lower waves in its namespace are finished.
     #[arg(long, value_name = "NUMBER")]
     pub wave: Option<u32>,
+    /// Have a guard look at each step, and take the traffic back if something is wrong: DNS, DiscoverInstances, and TCP
+    /// connections to the pods. The other flags of the guard imply this one.
+    #[arg(long)]
+    pub guard: bool,
+    /// Send the pods a GET for this path instead: they have to answer with a status from 200 to 399.
+    #[arg(long, value_name = "PATH")]
+    pub guard_path: Option<String>,
+    /// The port of the pods. The default is the one with which they are registered.
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub guard_port: Option<u16>,
+    /// A query for the Prometheus of the controller's flag --guard-prometheus. It has one value.
+    #[arg(long, value_name = "QUERY", requires = "guard_max")]
+    pub guard_query: Option<String>,
+    /// The highest good value of the query.
+    #[arg(long, value_name = "NUMBER", requires = "guard_query", allow_negative_numbers = true)]
+    pub guard_max: Option<String>,
 }
 
 /// Flags of `cutover shift`.
@@ -164,12 +183,19 @@ impl CutoverStartArgs {
     }
 
     /// The spec that these flags describe.
-    pub fn spec(&self) -> crate::api::CutoverSpec {
-        crate::api::CutoverSpec {
+    pub fn spec(&self) -> CutoverSpec {
+        let guard = CutoverGuard {
+            path: self.guard_path.clone(),
+            port: self.guard_port.map(i64::from),
+            query: self.guard_query.clone(),
+            max: self.guard_max.clone(),
+        };
+        CutoverSpec {
             steps: self.steps.iter().copied().map(i64::from).collect(),
             interval: self.every.map(|every| format!("{}s", every.as_secs().max(1))),
             wave: self.wave.map(i64::from).unwrap_or_default(),
-            ..crate::api::CutoverSpec::default()
+            guard: (self.guard || guard != CutoverGuard::default()).then_some(guard),
+            ..CutoverSpec::default()
         }
     }
 }

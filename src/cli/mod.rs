@@ -183,6 +183,10 @@ pub struct RunArgs {
     /// (config/components/cutovers). See docs/cutover.md.
     #[arg(long, env = "CLOUDMAP_MCS_CUTOVERS")]
     pub cutovers: bool,
+    /// URL of the Prometheus that the guards of Cutovers ask, such as http://prometheus.monitoring:9090. What it answers
+    /// decides about the steps of whoever may write Cutovers, and no more of it is shown.
+    #[arg(long, env = "CLOUDMAP_MCS_GUARD_PROMETHEUS", value_name = "URL", value_parser = prometheus_url)]
+    pub guard_prometheus: Option<String>,
     /// How many Cloud Map listings a second the drift checks of instances may use. This determines how often each target is
     /// checked (every 50 s for up to 500 targets); see the metric `cloudmap_mcs_instances_drift_period_seconds`.
     ///
@@ -475,6 +479,16 @@ fn rate(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|rate| (0.1..=1000.0).contains(rate))
         .ok_or_else(|| format!("{text:?} is not a number from 0.1 to 1000"))
+}
+
+fn prometheus_url(text: &str) -> Result<String, String> {
+    let url = http_url(text)?;
+    if url.starts_with("https://") {
+        return Err(
+            "only http:// is spoken with Prometheus: name a proxy in the cluster, which also signs for AMP".to_owned()
+        );
+    }
+    Ok(url)
 }
 
 fn http_url(text: &str) -> Result<String, String> {

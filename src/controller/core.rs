@@ -32,6 +32,7 @@ use crate::{
         },
         selector::NamespaceSelector,
     },
+    cutover::guard::{self, Judgements},
     discovery::Discovered,
     gates::{Answers, Asked},
     import::Unknown,
@@ -104,6 +105,8 @@ pub(super) enum Input {
     Discovered(Arc<Discovered>),
     /// What the discovery plane shows of instances for which pods wait.
     Answers(Arc<Answers>),
+    /// What the guards of Cutovers found.
+    Judged(Arc<Judgements>),
     /// A worker is free for a name.
     Due(ServiceKey),
     /// Time passed. This comes when [`Core::wake`] asks for it, and about once a second.
@@ -133,6 +136,8 @@ pub(super) enum Command {
     WriteCutovers(Arc<Written>),
     /// Look for these instances in the discovery plane.
     LookUp(Arc<Asked>),
+    /// Let these guards look.
+    Guard(Arc<guard::Asked>),
     /// Emit an Event.
     Emit(EventRecord),
 }
@@ -288,6 +293,7 @@ impl Core {
             Input::Statuses(statuses) => self.statuses_changed(&statuses, now),
             Input::Discovered(found) => self.found_changed(&found, now),
             Input::Answers(answers) => self.answers_changed(answers),
+            Input::Judged(judgements) => self.judged(judgements),
             Input::Due(key) => {
                 let work = self.work(&key, now);
                 self.out.push(Command::Apply(Box::new(work)));

@@ -1,6 +1,10 @@
 //! Cutovers: what each is about, how far it is, and which share is in force.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use super::{
     core::{Command, Core, Now},
@@ -13,7 +17,11 @@ use crate::{
         cache::Cache,
         objects::{Cutover, ObjectKey},
     },
-    cutover::{Facing, Observed, Place, Planned, Stopwatch, plan},
+    cutover::{
+        Facing, Observed, Place, Planned, Stopwatch,
+        guard::{self, Guard, Judgement, Judgements, MOST_PODS, Question, Registered},
+        plan::{looks, plan},
+    },
     gates::Progress,
     instances::{
         Share, Traffic,
@@ -29,6 +37,9 @@ pub(super) struct Cutovers {
     /// The statuses that were planned and that the API server does not show yet.
     planned: BTreeMap<ServiceKey, Arc<Writing>>,
     written: Arc<Written>,
+    /// What the guards are asked, and what they found.
+    asked: Arc<guard::Asked>,
+    judgements: Arc<Judgements>,
     /// Whether anything happened since they were last judged.
     changed: bool,
 }
@@ -66,6 +77,11 @@ impl Core {
         self.cutovers.changed = true;
     }
 
+    pub(super) fn judged(&mut self, judgements: Arc<Judgements>) {
+        self.cutovers.judgements = judgements;
+        self.cutovers.changed = true;
+    }
+
     /// Something happened on which a Cutover may depend.
     pub(super) fn touch_cutovers(&mut self) {
         self.cutovers.changed = true;
@@ -77,15 +93,21 @@ impl Core {
             return;
         }
         let all = self.caches.cutovers.snapshot();
-        if all.is_empty() && self.cutovers.planned.is_empty() {
+        if all.is_empty() && self.cutovers.planned.is_empty() && self.cutovers.asked.is_empty() {
             return;
         }
         let exists = |key: &ServiceKey| self.caches.cutovers.get(key).is_some();
         self.cutovers.stopwatches.retain(|key, _| exists(key));
         self.cutovers.planned.retain(|key, _| exists(key));
         let unfinished = unfinished(&all);
+        let mut asked = guard::Asked::new();
         for cutover in &all {
-            self.judge_cutover(cutover, &unfinished, now);
+            let question = self.judge_cutover(cutover, &unfinished, now);
+            asked.extend(question.map(|question| (cutover.key.clone(), Arc::new(question))));
+        }
+        if asked != *self.cutovers.asked {
+            self.cutovers.asked = Arc::new(asked);
+            self.out.push(Command::Guard(Arc::clone(&self.cutovers.asked)));
         }
         if self.cutovers.planned != *self.cutovers.written {
             self.cutovers.written = Arc::new(self.cutovers.planned.clone());
@@ -93,12 +115,18 @@ impl Core {
         }
     }
 
-    fn judge_cutover(&mut self, cutover: &Cutover, unfinished: &BTreeMap<ObjectKey, i64>, now: Now) {
+    /// Decides about a Cutover, and returns what its guard is asked.
+    fn judge_cutover(
+        &mut self,
+        cutover: &Cutover,
+        unfinished: &BTreeMap<ObjectKey, i64>,
+        now: Now,
+    ) -> Option<Question> {
         let Cutover { key, uid, version, generation, spec, status: shown } = cutover;
         let (facing, annotation) = self.facing(key);
         // A new leader has to read everything first.
         if self.young && !facing.is_known() {
-            return;
+            return None;
         }
         // What was planned counts until the API server shows it, or something else.
         let follows = |writing: &&Arc<Writing>| writing.version == *version && writing.status != *shown;
@@ -108,7 +136,11 @@ impl Core {
         }
         let status = planned.unwrap_or_else(|| shown.clone());
         let share = status.share_of_traffic.and_then(|share| u8::try_from(share).ok());
-        let is_reached = share.is_some_and(|share| facing.stands_at(share).is_ok());
+        let question = looks(spec, &status, *generation).map(|guard| self.question(guard, share, &facing));
+        let judgement = question.as_ref().map(|question| guard::judgement(&self.cutovers.judgements, key, question));
+        // Time in which nobody looks does not count either.
+        let is_good = judgement.as_ref().map_or(spec.guard.is_none(), |judgement| *judgement == Judgement::Passed);
+        let is_reached = is_good && share.is_some_and(|share| facing.stands_at(share).is_ok());
         let stopwatch = self.cutovers.stopwatches.entry(key.clone()).or_default();
         let waited = stopwatch.look(&status, is_reached, now.mono);
         let lower = unfinished.iter().find(|(other, wave)| other.namespace == key.namespace && **wave < spec.wave);
@@ -117,12 +149,43 @@ impl Core {
             annotation,
             facing: &facing,
             awaits: lower.map(|(other, _)| &*other.name),
+            guard: judgement.as_ref(),
             waited,
             now: now.wall,
         };
-        let Some(Planned { status, news }) = plan(spec, &status, &observed) else { return };
-        let writing = Writing { key: key.clone(), uid: uid.clone(), version: version.clone(), status, news };
-        self.cutovers.planned.insert(key.clone(), Arc::new(writing));
+        if let Some(Planned { status, news }) = plan(spec, &status, &observed) {
+            let writing = Writing { key: key.clone(), uid: uid.clone(), version: version.clone(), status, news };
+            self.cutovers.planned.insert(key.clone(), Arc::new(writing));
+        }
+        question
+    }
+
+    /// What a guard is asked while a share is in force.
+    fn question(&self, guard: Guard, share: Option<u8>, facing: &Facing) -> Question {
+        let (mut services, mut first, mut others) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        for Place { target, share, trouble: _ } in facing.places() {
+            let Some(desired) = self.desired.get(target) else { continue };
+            let registered = |address: &IpAddr| share.as_ref().is_some_and(|share| share.addresses.contains(address));
+            let mut instances = BTreeSet::new();
+            for spec in desired.instances.iter().filter(|spec| spec.is_ready()) {
+                let is_registered = spec.addresses().any(|address| registered(&address));
+                let pods = if is_registered { &mut first } else { &mut others };
+                let port = guard.port.or(spec.port());
+                pods.extend(spec.addresses().next().zip(port).map(|(address, port)| SocketAddr::new(address, port)));
+                if is_registered {
+                    instances.insert(Arc::clone(spec.id()));
+                }
+            }
+            let Some(share) = share else { continue };
+            services.extend(share.http_name.as_ref().map(|http_name| Registered {
+                http_name: Arc::clone(http_name),
+                service: target.service.clone(),
+                domain: (share.ttl > 0).then(|| format!("{}.{}.", target.service, target.namespace)),
+                instances,
+            }));
+        }
+        let pods = first.into_iter().chain(others).take(MOST_PODS).collect();
+        Question { share, guard, services, pods }
     }
 
     /// What a Cutover is about, and what the annotation there requests.

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     annotations::{self, Directory, Known},
     cluster::{Caches, ClusterWriter, apply::Error, cache, events::Outbox, objects, selector::NamespaceSelector},
+    cutover::guard::{Judgements, Watcher},
     discovery::Discovered,
     env,
     gates::{Answers, Lookups},
@@ -117,6 +118,8 @@ pub struct Inputs {
     pub directory: Option<Directory>,
     /// The lookups for pods that wait for their readiness gates.
     pub lookups: Lookups,
+    /// What looks for the guards of Cutovers.
+    pub guards: Watcher,
     /// What to report before the first status of the ledger.
     pub membership: Membership,
     /// The desired instances.
@@ -141,6 +144,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         records,
         directory,
         lookups,
+        guards,
         membership,
         instances,
         statuses,
@@ -161,6 +165,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         status: ledger.map_or_else(never, driver::LedgerHandle::status),
         kept: local.map_or_else(never, local::LocalHandle::kept),
         answers: lookups.answers(),
+        judged: guards.judged(),
         zones: directory.as_ref().map_or_else(never, Directory::known),
         statuses,
         found,
@@ -183,6 +188,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         records,
         directory,
         lookups,
+        guards,
         gates,
         cutovers,
         instances,
@@ -283,6 +289,7 @@ struct Registry {
     kept: watch::Receiver<local::Kept>,
     zones: watch::Receiver<Known>,
     answers: watch::Receiver<Arc<Answers>>,
+    judged: watch::Receiver<Arc<Judgements>>,
     statuses: watch::Receiver<Statuses>,
     found: watch::Receiver<Arc<Discovered>>,
     service_ranges: watch::Receiver<Arc<[Range]>>,
@@ -306,6 +313,7 @@ impl Registry {
             Ok(()) = self.kept.changed() => Input::Kept(self.kept.borrow_and_update().clone()),
             Ok(()) = self.zones.changed() => Input::Zones(self.zones.borrow_and_update().clone()),
             Ok(()) = self.answers.changed() => Input::Answers(Arc::clone(&self.answers.borrow_and_update())),
+            Ok(()) = self.judged.changed() => Input::Judged(Arc::clone(&self.judged.borrow_and_update())),
             Ok(()) = self.statuses.changed() => Input::Statuses(self.statuses.borrow_and_update().clone()),
             Ok(()) = self.found.changed() => Input::Discovered(Arc::clone(&self.found.borrow_and_update())),
             Ok(()) = self.service_ranges.changed() => self.ranges(),
@@ -341,6 +349,7 @@ struct Runtime {
     records: Records,
     directory: Option<Directory>,
     lookups: Lookups,
+    guards: Watcher,
     gates: watch::Sender<Arc<Openings>>,
     cutovers: watch::Sender<Arc<Written>>,
     instances: watch::Sender<Desired>,
@@ -442,6 +451,7 @@ impl Runtime {
             Command::OpenGates(openings) => drop(self.gates.send_replace(openings)),
             Command::WriteCutovers(written) => drop(self.cutovers.send_replace(written)),
             Command::LookUp(asked) => self.lookups.ask(asked),
+            Command::Guard(asked) => self.guards.ask(asked),
             Command::Emit(note) => self.notes.send(note),
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::SignedDuration;
 
+use super::guard::Guard;
 use crate::{api::CutoverSpec, model::Excerpt};
 
 /// How long a step lasts if the spec does not say it.
@@ -12,7 +13,7 @@ pub const INTERVAL: Duration = Duration::from_mins(5);
 pub const SETTLE: Duration = Duration::from_secs(30);
 
 /// A valid spec.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Course {
     /// Rising percentages, from 1 to 100; at least one.
     pub steps: Vec<u8>,
@@ -20,6 +21,8 @@ pub struct Course {
     pub interval: Duration,
     /// The share that holds, whatever the steps are.
     pub held: Option<u8>,
+    /// What looks at the steps.
+    pub guard: Option<Guard>,
 }
 
 impl Course {
@@ -42,7 +45,8 @@ impl Course {
             let held = u8::try_from(share).ok().filter(|share| *share <= 100);
             held.ok_or_else(|| format!("spec.shareOfTraffic is {share}: write a percentage from 0 to 100, such as 25"))
         });
-        Ok(Self { steps, interval, held: held.transpose()? })
+        let guard = spec.guard.as_ref().map(Guard::read).transpose()?;
+        Ok(Self { steps, interval, held: held.transpose()?, guard })
     }
 
     /// The first step above a share.

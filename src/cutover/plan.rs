@@ -9,11 +9,12 @@ use k8s_openapi::{
 
 use super::{
     course::Course,
+    guard::{Guard, Judgement},
     standing::{Facing, spelled},
 };
 use crate::{
     api::{
-        CutoverPhase, CutoverSpec, CutoverStatus,
+        CutoverPhase, CutoverSpec, CutoverStatus, GuardFailure,
         conditions::{CutoverReason, Said, Verdict, conditions},
         events::EventReason,
     },
@@ -34,7 +35,9 @@ pub struct Observed<'a> {
     pub facing: &'a Facing,
     /// The name of a Cutover of a lower wave that is not finished.
     pub awaits: Option<&'a str>,
-    /// For how long the share of the status has been reached, by the leader's own clock.
+    /// What the guard says of the share of the status; `None` where it does not look ([`looks`]).
+    pub guard: Option<&'a Judgement>,
+    /// For how long the share of the status has been reached, and the guard found nothing wrong, by the leader's own clock.
     pub waited: Duration,
     /// The wall clock.
     pub now: Timestamp,
@@ -62,11 +65,13 @@ struct Next {
 /// - A step begins only when the share of the one before has been reached for its interval, in all targets, with pods that
 ///   are all ready. Only the status counts as begun, so no step is left out, whoever leads.
 /// - What is invalid or missing changes no share.
-/// - The share falls only because the user said so.
+/// - The share falls only because the user said so, or because the guard found something wrong.
 pub fn plan(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>) -> Option<Planned> {
     let share = status.share_of_traffic.map(|share| u8::try_from(share.clamp(0, 100)).unwrap_or_default());
     let course = Course::read(spec);
-    let Next { share: next, phase, reason, message } = next(spec, status, observed, share, course.as_ref());
+    let failure = failure(spec, status, observed);
+    let why = failure.as_ref().map(|failure| &*failure.message);
+    let Next { share: next, phase, reason, message } = next(spec, status, observed, (share, why), course.as_ref());
     let moved = next != share;
     if !moved && !observed.facing.is_known() && status.observed_generation == observed.generation {
         return None;
@@ -94,9 +99,40 @@ pub fn plan(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>)
         waited_seconds: if moved { None } else { counted(status, observed, course.as_ref().ok()) },
         reached: known(reached, &status.reached),
         reachable: known(reachable, &status.reachable),
+        guard_failure: failure,
         conditions: written(&before, verdict, observed),
     };
     (planned != *status).then_some(Planned { status: planned, news })
+}
+
+/// The guard of a Cutover, if it looks now: while the steps go on by themselves.
+pub fn looks(spec: &CutoverSpec, status: &CutoverStatus, generation: Option<i64>) -> Option<Guard> {
+    let by_user = spec.roll_back || spec.paused || spec.share_of_traffic.is_some();
+    let ended = status.phase == Some(CutoverPhase::Finished) && status.share_of_traffic == Some(100);
+    let goes_on = !by_user && !ended && known_failure(spec, status, generation).is_none();
+    Course::read(spec).ok().filter(|_| goes_on)?.guard
+}
+
+/// What the guard found earlier. It counts until the spec changes.
+fn known_failure<'a>(
+    spec: &CutoverSpec,
+    status: &'a CutoverStatus,
+    generation: Option<i64>,
+) -> Option<&'a GuardFailure> {
+    let failure = status.guard_failure.as_ref().filter(|_| !spec.roll_back && spec.guard.is_some())?;
+    (failure.generation == generation.unwrap_or_default()).then_some(failure)
+}
+
+/// What the guard found earlier, or finds now.
+fn failure(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>) -> Option<GuardFailure> {
+    let generation = observed.generation;
+    let found = match observed.guard {
+        Some(Judgement::Failed(why)) => {
+            Some(GuardFailure { generation: generation.unwrap_or_default(), message: why.clone() })
+        }
+        Some(Judgement::Passed | Judgement::Unknown(_)) | None => None,
+    };
+    known_failure(spec, status, generation).cloned().or(found)
 }
 
 fn written(before: &[Said], verdict: Verdict, observed: &Observed<'_>) -> Vec<Condition> {
@@ -116,7 +152,7 @@ fn next(
     spec: &CutoverSpec,
     status: &CutoverStatus,
     observed: &Observed<'_>,
-    share: Option<u8>,
+    (share, failure): (Option<u8>, Option<&str>),
     course: Result<&Course, &String>,
 ) -> Next {
     let facing = observed.facing;
@@ -151,6 +187,15 @@ fn next(
             Ok(()) if held == 100 => finished(facing, 100),
             _ => Next { share: Some(held), phase: CutoverPhase::Holding, reason: CutoverReason::Held, message: said },
         };
+    }
+    if let Some(why) = failure {
+        let Next { share, phase, message, .. } = back(facing);
+        let message = format!(
+            "The guard took the traffic back: {} {message} The steps begin again when the spec changes: repair what is wrong, \
+             then `cloudmap-mcs cutover resume`.",
+            sentence(why)
+        );
+        return Next { share, phase, reason: CutoverReason::GuardFailed, message };
     }
     // What is finished stays so, whatever pods come and go.
     if status.phase == Some(CutoverPhase::Finished) && share == Some(100) {
@@ -219,6 +264,7 @@ fn step(course: &Course, observed: &Observed<'_>, share: Option<u8>) -> Next {
         let message = format!("{share} % of the traffic is requested, {}.", numbered(course, share));
         at(share, CutoverPhase::Shifting, CutoverReason::Registering, message)
     };
+    let before = share;
     let share = match (share, observed.annotation) {
         (Some(share), _) => share,
         // What the annotation requested stays, and the steps go on from there.
@@ -226,16 +272,37 @@ fn step(course: &Course, observed: &Observed<'_>, share: Option<u8>) -> Next {
         (None, _) => 0,
     };
     let next = course.next(share);
+    let unclear = |why: &str| {
+        let message = format!("The guard has not found that all is well: {} The share stays as it is.", sentence(why));
+        let reason = CutoverReason::GuardUnclear;
+        Next { share: before, phase: CutoverPhase::Shifting, reason, message }
+    };
     if let (0, Some(first)) = (share, next) {
-        return begin(first);
+        // No pod gets traffic before it was looked at.
+        return match observed.guard {
+            Some(Judgement::Unknown(why)) => unclear(why),
+            _ => begin(first),
+        };
     }
     if let Err((reason, why)) = facing.stands_at(share) {
         let message = format!("{}: {why}", capitalized(&numbered(course, share)));
         return at(share, CutoverPhase::Shifting, reason, message);
     }
+    if let Some(Judgement::Unknown(why)) = observed.guard {
+        return unclear(why);
+    }
     let interval = course.interval(facing.ttl());
     match next {
-        None if share == 100 => finished(facing, share),
+        None if share == 100 && (observed.guard.is_none() || observed.waited >= interval) => finished(facing, share),
+        None if share == 100 => {
+            let message = format!(
+                "{}: {} It is finished {} after this one is reached, if the guard finds nothing wrong.",
+                capitalized(&numbered(course, share)),
+                sentence(&facing.text()),
+                words(interval)
+            );
+            at(share, CutoverPhase::Shifting, CutoverReason::Shifting, message)
+        }
         None => {
             let message = format!("The last step is reached. {}", sentence(&facing.text()));
             at(share, CutoverPhase::Holding, CutoverReason::LastStep, message)

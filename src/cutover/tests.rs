@@ -3,11 +3,16 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 use proptest::prelude::*;
 
-use super::{course::SETTLE, *};
+use super::{
+    course::SETTLE,
+    guard::{Guard, Judgement},
+    *,
+};
 use crate::{
     api::{
+        CutoverGuard,
         CutoverPhase::{self, Blocked, Finished, Holding, Paused, RolledBack, RollingBack, Shifting, Waiting},
-        CutoverSpec, CutoverStatus,
+        CutoverSpec, CutoverStatus, GuardFailure,
         events::EventReason,
     },
     instances::{Share, Traffic, share::Reached, sync::TargetShare},
@@ -21,7 +26,7 @@ fn spec() -> CutoverSpec {
 /// A target in which `ours` of `ready` pods are registered beside `others`, for a share of `asked` percent.
 fn place(asked: u8, ours: usize, ready: usize, others: usize) -> Place {
     let reached = Reached { asked: Some(Share::percent(asked)), ours, ready, others };
-    let share = TargetShare { reached, addresses: Arc::default(), unready: 0, settled: true, ttl: 60 };
+    let share = TargetShare { reached, addresses: Arc::default(), unready: 0, settled: true, ttl: 60, http_name: None };
     let target = Target { namespace: "internal".into(), service: "orders".into() };
     Place { target, share: Some(share), trouble: None }
 }
@@ -41,13 +46,14 @@ struct Case {
     facing: Facing,
     annotation: Traffic,
     awaits: Option<&'static str>,
+    guard: Option<Judgement>,
     waited: u64,
 }
 
 impl Case {
     fn new(status: CutoverStatus, place: Place) -> Self {
         let facing = Facing::Places(vec![place]);
-        Self { spec: spec(), status, facing, annotation: Traffic::All, awaits: None, waited: 0 }
+        Self { spec: spec(), status, facing, annotation: Traffic::All, awaits: None, guard: None, waited: 0 }
     }
 
     fn planned(&self) -> Option<Planned> {
@@ -56,6 +62,7 @@ impl Case {
             annotation: self.annotation,
             facing: &self.facing,
             awaits: self.awaits,
+            guard: self.guard.as_ref(),
             waited: Duration::from_secs(self.waited),
             now: Timestamp::UNIX_EPOCH,
         };
@@ -197,6 +204,90 @@ fn what_is_missing_or_invalid_changes_no_share_and_says_what_to_do() {
 }
 
 #[test]
+fn a_guard_holds_what_it_does_not_know_and_takes_back_what_is_wrong() {
+    let of = |status: CutoverStatus, place: Place, judgement, waited| {
+        let mut case = Case { guard: Some(judgement), waited, ..Case::new(status, place) };
+        case.spec.guard = Some(CutoverGuard::default());
+        let (phase, share, reason, message) = case.next();
+        ((phase, share, &*reason.leak()), message)
+    };
+    let unknown = || Judgement::Unknown("DNS is silent".to_owned());
+    let failed = || Judgement::Failed("the pod is ill".to_owned());
+    for (status, place, judgement, waited, expected) in [
+        (at(None), near(5, 10, 12), unknown(), 0, (Shifting, None, "GuardUnclear")),
+        (at(None), near(5, 10, 12), Judgement::Passed, 0, (Shifting, Some(5), "Registering")),
+        (at(5), near(5, 10, 12), unknown(), 999, (Shifting, Some(5), "GuardUnclear")),
+        (at(5), near(5, 10, 12), Judgement::Passed, 120, (Shifting, Some(25), "Registering")),
+        (at(25), near(25, 10, 12), failed(), 0, (RollingBack, Some(0), "GuardFailed")),
+        (at(25), place(25, 0, 10, 12), failed(), 0, (RollingBack, Some(0), "GuardFailed")),
+        // The last step lasts as well.
+        (at(100), place(100, 10, 10, 12), Judgement::Passed, 119, (Shifting, Some(100), "Shifting")),
+        (at(100), place(100, 10, 10, 12), Judgement::Passed, 120, (Finished, Some(100), "OthersServe")),
+    ] {
+        let (said, message) = of(status, place, judgement, waited);
+        assert_eq!(said, expected, "{message}");
+    }
+    let (_, message) = of(at(5), near(5, 10, 12), unknown(), 0);
+    assert!(message.contains("DNS is silent. The share stays"), "{message}");
+}
+
+#[test]
+fn what_the_guard_found_counts_until_the_spec_changes() {
+    let guard_failure = Some(GuardFailure { generation: 1, message: "the pod is ill".to_owned() });
+    let status = CutoverStatus { guard_failure, ..at(0) };
+    let guarded = CutoverSpec { guard: Some(CutoverGuard::default()), ..spec() };
+    let mut case = Case { spec: guarded.clone(), ..Case::new(status.clone(), place(0, 0, 10, 2)) };
+    let (phase, share, reason, message) = case.next();
+    assert_eq!((phase, share, &*reason), (RolledBack, Some(0), "GuardFailed"));
+    assert!(message.contains("the pod is ill. ") && message.contains("cutover resume"), "{message}");
+    assert_eq!(plan::looks(&guarded, &status, Some(1)), None, "nothing is left to look at");
+    let other = GuardFailure { generation: 0, ..status.guard_failure.clone().unwrap() };
+    case.status.guard_failure = Some(other);
+    assert_eq!(case.next().1, Some(5), "the spec changed");
+    assert_eq!(case.planned().unwrap().status.guard_failure, None);
+    case.status = status.clone();
+    case.spec.roll_back = true;
+    assert_eq!((case.next().2, case.planned().unwrap().status.guard_failure), ("RolledBack".to_owned(), None));
+
+    // It looks only while the steps go on by themselves.
+    let looks = |change: fn(&mut CutoverSpec), status: CutoverStatus| {
+        let mut spec = guarded.clone();
+        change(&mut spec);
+        plan::looks(&spec, &status, Some(1)).is_some()
+    };
+    assert!(looks(|_| {}, at(None)) && looks(|_| {}, at(100)));
+    assert!(!looks(|_| {}, CutoverStatus { phase: Some(Finished), ..at(100) }));
+    for change in [
+        (|spec| spec.paused = true) as fn(&mut CutoverSpec),
+        |spec| spec.roll_back = true,
+        |spec| spec.share_of_traffic = Some(20),
+        |spec| spec.guard = None,
+    ] {
+        assert!(!looks(change, at(25)));
+    }
+}
+
+#[test]
+fn a_guard_is_read_or_says_what_is_wrong() {
+    let of = |path: Option<&str>, port, query: Option<&str>, max: Option<&str>| {
+        let text = |text: Option<&str>| text.map(str::to_owned);
+        Guard::read(&CutoverGuard { path: text(path), port, query: text(query), max: text(max) })
+    };
+    assert_eq!(of(None, None, None, None), Ok(Guard::default()));
+    let read = of(Some("/healthz"), Some(8080), Some("up"), Some("-0.5")).unwrap();
+    assert_eq!((read.port, read.query.unwrap().max), (Some(8080), -0.5));
+    for (guard, said) in [
+        (of(Some("healthz"), None, None, None), "spec.guard.path is \"healthz\""),
+        (of(None, Some(0), None, None), "spec.guard.port"),
+        (of(None, None, Some("up"), None), "only one of query and max"),
+        (of(None, None, Some("up"), Some("much")), "spec.guard.max is \"much\""),
+    ] {
+        let error = guard.unwrap_err();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
 fn a_wave_waits_for_lower_ones_wherever_it_is() {
     for (status, expected) in [(at(None), None), (at(25), Some(25))] {
         let case = Case { awaits: Some("carts"), waited: 999, ..Case::new(status, near(25, 10, 12)) };
@@ -303,6 +394,7 @@ enum Happening {
     Hold(Option<u8>),
     Back(bool),
     Wave(bool),
+    Guard(u8),
     Leader,
     /// The status is written late.
     Lost,
@@ -318,6 +410,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => prop::option::of(0..=100_u8).prop_map(Happening::Hold),
         1 => prop::bool::weighted(0.3).prop_map(Happening::Back),
         1 => prop::bool::weighted(0.3).prop_map(Happening::Wave),
+        1 => (0..4_u8).prop_map(Happening::Guard),
         1 => Just(Happening::Leader),
         1 => Just(Happening::Lost),
     ]
@@ -333,6 +426,8 @@ proptest! {
         let (mut ready, mut unready, mut tasks, mut follows, mut awaits) = (5_usize, 0, 5_usize, true, false);
         let (mut mono, mut wall, mut lost) = (0_u64, 1_000_000_i64, false);
         let (mut asked, mut reached_for) = (None::<u8>, 0_u64);
+        let (mut finding, mut generation) = (Judgement::Passed, 1);
+        let [unknown, failed] = [Judgement::Unknown(String::new()), Judgement::Failed("ill".to_owned())];
         for what in all {
             let mut time = 1;
             match what {
@@ -344,6 +439,11 @@ proptest! {
                 Happening::Hold(share) => spec.share_of_traffic = share.map(i64::from),
                 Happening::Back(back) => spec.roll_back = back,
                 Happening::Wave(waits) => awaits = waits,
+                Happening::Guard(finds) => {
+                    spec.guard = (finds > 0).then(CutoverGuard::default);
+                    finding = [Judgement::Passed, Judgement::Passed, unknown.clone(), failed.clone()][usize::from(finds)].clone();
+                    generation += 1;
+                }
                 Happening::Leader => (watch, mono) = (Stopwatch::default(), 0),
                 Happening::Lost => lost = true,
             }
@@ -360,13 +460,16 @@ proptest! {
                     there.reached.asked = None;
                 }
                 let facing = Facing::Places(vec![place]);
-                let is_reached = share.is_some_and(|share| facing.stands_at(share).is_ok());
+                let guard = plan::looks(&spec, &status, Some(generation)).map(|_| &finding);
+                let is_good = guard.map_or(spec.guard.is_none(), |finding| *finding == Judgement::Passed);
+                let is_reached = is_good && share.is_some_and(|share| facing.stands_at(share).is_ok());
                 reached_for += u64::from(is_reached);
                 let observed = Observed {
-                    generation: Some(1),
+                    generation: Some(generation),
                     annotation: Traffic::All,
                     facing: &facing,
                     awaits: awaits.then_some("other"),
+                    guard,
                     waited: watch.look(&status, is_reached, Duration::from_secs(mono)),
                     now: Timestamp::from_second(wall).unwrap(),
                 };
@@ -376,7 +479,10 @@ proptest! {
                     continue;
                 }
                 if after != share {
-                    let said = spec.roll_back || spec.share_of_traffic.is_some();
+                    let found = next.guard_failure.is_some() && after == Some(0);
+                    prop_assert!(!found || spec.guard.is_some(), "the share fell without a guard");
+                    prop_assert!(found || guard != Some(&unknown), "a step began although the guard does not know");
+                    let said = found || spec.roll_back || spec.share_of_traffic.is_some();
                     let before = share.unwrap_or_default();
                     let course = Course::read(&spec).unwrap();
                     prop_assert!(said || after == course.next(before), "{share:?} -> {after:?}");

@@ -107,6 +107,11 @@ impl InstanceSpec {
         self.ipv4.map(IpAddr::V4).into_iter().chain(self.ipv6.map(IpAddr::V6))
     }
 
+    /// The port with which it is registered, if it has one.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
     /// The same instance as one of those that are registered for a share of the traffic, with no families but these.
     /// `None` if it has none of them.
     pub(super) fn as_part(&self, families: Families) -> Option<Self> {

@@ -76,7 +76,8 @@ impl Checks {
                 world.trace.line(|| format!("{} {write}", cluster.id));
                 let by_replica = cluster.replicas.iter().any(|replica| replica.name == write.by);
                 if write.resource == "cutovers"
-                    && let Some(what) = self.courses.entry(cluster.uid.clone()).or_default().look(&write, by_replica)
+                    && let Some(what) =
+                        self.courses.entry(cluster.uid.clone()).or_default().look(&write, &world.callers, by_replica)
                 {
                     return Some(("no step of a Cutover is left out or too short", format!("{}: {what}", cluster.id)));
                 }

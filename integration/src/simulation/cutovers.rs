@@ -1,9 +1,16 @@
 //! A Cutover of the Service that joins ECS tasks: what users say, and what must hold of its steps, written from
 //! `docs/cutover.md`.
 
-use std::time::Duration;
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
+use async_trait::async_trait;
+use cloudmap_mcs::cutover::guard::Outside;
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
 use super::{
     check::NEWS,
@@ -20,6 +27,11 @@ const STEPS: [i64; 4] = [10, 30, 60, 100];
 const INTERVAL: Duration = Duration::from_secs(40);
 /// What a hold asks for.
 const HELD: [i64; 4] = [0, 20, 50, 100];
+/// Within this time a guard has noticed whether pods answer: three looks, and a process that stood still for less than the
+/// Lease lasts.
+const NOTICED: Duration = Duration::from_secs(45);
+/// How long a call takes.
+const LATENCY: Duration = Duration::from_millis(20);
 
 /// What a user says to a Cutover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +42,21 @@ pub(crate) enum Saying {
     Hold(Option<i64>),
     Back(bool),
     Delete,
+    /// A guard looks at the steps.
+    Guard(bool),
+    /// The pods do not answer any more, or again.
+    Ill(bool),
 }
 
 impl Saying {
     pub(super) fn draw(rng: &mut Rng) -> Self {
-        match rng.below(12) {
+        match rng.below(17) {
             0..3 => Self::Begin,
             3 | 4 => Self::Pause(rng.chance(0.5)),
             5 | 6 => Self::Hold(rng.chance(0.5).then(|| *rng.pick(&HELD))),
             7..11 => Self::Back(rng.chance(0.4)),
+            11..13 => Self::Guard(rng.chance(0.7)),
+            13..16 => Self::Ill(rng.chance(0.4)),
             _ => Self::Delete,
         }
     }
@@ -62,6 +80,8 @@ impl World {
         let spec = |spec: Value| drop(api.patch("cutovers", namespace, name, &json!({ "spec": spec })));
         match saying {
             Saying::Begin if api.get("cutovers", namespace, name).is_some() => {
+                // Another spec, so that what a guard found is forgotten.
+                spec(json!({ "rollBack": true }));
                 spec(json!({"paused": null, "shareOfTraffic": null, "rollBack": null}));
             }
             Saying::Begin => {
@@ -75,6 +95,8 @@ impl World {
             Saying::Hold(share) => spec(json!({ "shareOfTraffic": share })),
             Saying::Back(back) => spec(json!({ "rollBack": back })),
             Saying::Delete => drop(api.delete("cutovers", namespace, name)),
+            Saying::Guard(guard) => spec(json!({ "guard": guard.then(|| json!({})) })),
+            Saying::Ill(ill) => self.callers.say(self.began.elapsed(), ill),
         }
     }
 
@@ -83,6 +105,65 @@ impl World {
         self.scale(Place { cluster, name: JOINING.0 }, 3, false);
         self.join_tasks(cluster);
         self.say(cluster, Saying::Begin);
+    }
+}
+
+/// Who calls pods: everybody reaches them, or nobody.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Callers(Arc<Mutex<Vec<(Duration, bool)>>>);
+
+impl Callers {
+    fn say(&self, at: Duration, ill: bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((at, ill));
+    }
+
+    /// All pods answer.
+    pub(crate) fn heal(&self, at: Duration) {
+        self.say(at, false);
+    }
+
+    /// Whether no pod answered, or whether one did, at some time of an interval.
+    fn had(&self, from: Duration, to: Duration, ill: bool) -> bool {
+        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = false;
+        for (at, now) in said.iter().copied().chain([(Duration::MAX, false)]) {
+            if before == ill && at > from {
+                return true;
+            }
+            if at > to {
+                return false;
+            }
+            before = now;
+        }
+        false
+    }
+
+    pub(super) fn place(&self, began: Instant) -> Arc<dyn Outside> {
+        Arc::new(Caller { callers: self.clone(), began })
+    }
+}
+
+/// One replica, as it calls.
+struct Caller {
+    callers: Callers,
+    began: Instant,
+}
+
+#[async_trait]
+impl Outside for Caller {
+    async fn resolve(&self, _: &str) -> Result<Vec<IpAddr>, String> {
+        sleep(LATENCY).await;
+        Ok(vec![[10, 0, 0, 1].into()])
+    }
+
+    async fn probe(&self, _: SocketAddr, _: Option<&str>) -> Result<(), String> {
+        sleep(LATENCY).await;
+        let now = self.began.elapsed();
+        if self.callers.had(now, now, true) { Err("connection refused".to_owned()) } else { Ok(()) }
+    }
+
+    async fn query(&self, _: &str) -> Result<f64, String> {
+        Err("there is no Prometheus".to_owned())
     }
 }
 
@@ -107,6 +188,9 @@ pub(crate) fn under_way(world: &World) -> Option<String> {
         let right = match spec["shareOfTraffic"].as_i64() {
             _ if status["observedGeneration"] != cutover["metadata"]["generation"] => false,
             _ if !there => phase == "Blocked",
+            _ if status["guardFailure"]["generation"] == cutover["metadata"]["generation"] => {
+                reason == "GuardFailed" && status["shareOfTraffic"] == 0
+            }
             _ if spec["rollBack"] == true => phase == "RolledBack" || reason == "LastInstance",
             Some(held) => {
                 status["shareOfTraffic"] == held && (phase == "Holding" || held == 100 && phase == "Finished")
@@ -128,7 +212,7 @@ pub(super) struct Course {
 
 impl Course {
     /// Why a write of a Cutover by anybody must not have been, if it must not.
-    pub(super) fn look(&mut self, write: &Write, by_replica: bool) -> Option<String> {
+    pub(super) fn look(&mut self, write: &Write, callers: &Callers, by_replica: bool) -> Option<String> {
         let Some(after) = write.after.as_deref() else {
             *self = Self::default();
             return by_replica.then(|| "deleted".to_owned());
@@ -149,10 +233,18 @@ impl Course {
             return None;
         }
         let since = write.at.saturating_sub(std::mem::replace(&mut self.moved, write.at));
-        let known = self.specs.iter().filter(|(until, _)| *until == Duration::MAX || *until + NEWS >= write.at);
+        let (now, long) = (write.at, write.at.saturating_sub(NOTICED));
+        let known = self.specs.iter().filter(|(until, _)| *until == Duration::MAX || *until + NEWS >= now);
+        let guards = |(_, spec): &(Duration, Value)| spec["guard"].is_object();
+        if to == Some(0) && known.clone().any(guards) && callers.had(now.saturating_sub(NEWS), now, true) {
+            return None;
+        }
         let said = known.clone().any(|(_, spec)| {
             to == Some(0) && spec["rollBack"] == true || to.is_some() && to == spec["shareOfTraffic"].as_i64()
         });
+        if !said && to > from && known.clone().all(guards) && !callers.had(long, now, false) {
+            return Some(format!("{from:?} became {to:?} while no pod answers: {after}"));
+        }
         let next = STEPS.into_iter().find(|step| *step > from.unwrap_or_default());
         let waited = from.is_none_or(|from| from == 0) || since >= INTERVAL;
         (!said && (to != next || !waited)).then(|| format!("{from:?} became {to:?} after {since:?}: {after}"))

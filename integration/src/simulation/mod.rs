@@ -191,6 +191,7 @@ impl Driver {
             self.world.run_tasks(rng.below(MOST_TASKS) + 1);
             self.world.scale(Place { cluster: 0, name: JOINING.0 }, rng.below(5) + 1, false);
             self.world.say(0, Saying::Begin);
+            self.world.say(0, Saying::Guard(rng.chance(0.6)));
             self.wait(Duration::from_secs(1)).await?;
             self.world.join_tasks(0);
         }
@@ -278,6 +279,7 @@ impl Driver {
             self.look()?;
         }
         self.wait_until(begun + TROUBLE).await?;
+        self.world.callers.heal(self.world.began.elapsed());
         self.world.registry.forget_crashes();
         self.world.clusters.iter().for_each(|cluster| cluster.api.clear_all());
         Ok(())

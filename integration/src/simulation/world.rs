@@ -23,6 +23,7 @@ use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 use super::{
     cloudmap::Registry,
+    cutovers::Callers,
     expect::Name,
     kubernetes::{ApiServer, ApiServerSettings},
     ledger::has_left,
@@ -55,6 +56,8 @@ pub(crate) struct World {
     pub(crate) registry: Registry,
     /// Between the leaders of clusters, in half of the runs.
     pub(crate) network: Option<Network>,
+    /// Who calls the pods of the Service that joins ECS tasks.
+    pub(crate) callers: Callers,
     pub(crate) clusters: Vec<Cluster>,
     /// Last address that was given to an endpoint: none is given twice.
     pub(super) addresses: u32,
@@ -122,10 +125,22 @@ impl World {
             ..emulator::EmulatorSettings::default()
         };
         let registry = Registry::new(began, trace.clone(), settings);
-        let (clusters, addresses, abandoned, joined, meddled, torn) = Default::default();
+        let (callers, clusters, addresses, abandoned, joined, meddled, torn) = Default::default();
         let network = Rng::new("network", seed).chance(0.5).then(Network::default);
-        let mut world =
-            Self { began, seed, trace, registry, network, clusters, addresses, abandoned, joined, meddled, torn };
+        let mut world = Self {
+            began,
+            seed,
+            trace,
+            registry,
+            network,
+            callers,
+            clusters,
+            addresses,
+            abandoned,
+            joined,
+            meddled,
+            torn,
+        };
         for (index, site) in sites.iter().enumerate() {
             world.add_cluster(index, site);
         }
@@ -231,6 +246,7 @@ impl World {
         let client = api.client(name, OWN);
         let (port, trace, named) = (self.registry.port(name), self.trace.clone(), name.to_owned());
         let network = self.network.as_ref().map(|network| network.place(cluster, replica));
+        let outside = self.callers.place(self.began);
         let exposed = Exposition::new();
         let metrics = exposed.clone();
         let process = async move {
@@ -240,7 +256,8 @@ impl World {
             let (region, endpoint) = (Some("us-east-1".to_owned()), Endpoint::default());
             let registry = Connected { cloudmap, region, endpoint };
             let admin = Admin::new(exposed);
-            let replica = Replica { args: args(site), pod: named.clone(), client, registry, network, admin, metrics };
+            let replica =
+                Replica { args: args(site), pod: named.clone(), client, registry, network, outside, admin, metrics };
             let ended = Box::pin(replica.run(stopped)).await;
             trace.line(|| format!("{named} ended: {ended:?}"));
         };

@@ -35,6 +35,8 @@ pub(super) struct Write {
 pub(super) fn writes(key: &ServiceKey, there: Option<&Cutover>, wish: &Wish) -> Result<Vec<Write>, String> {
     let write = |manager, spec: &Value| Write { manager, object: object(key, spec) };
     let hold = |spec: &Value| write(FieldManager::CutoverHold, spec);
+    // What the guard found counts until the spec changes.
+    let again = || [hold(&json!({ "rollBack": true })), hold(&json!({}))];
     if there.is_none() && !matches!(wish, Wish::Start(_)) {
         return Err(format!("there is no Cutover {key}: begin with `cloudmap-mcs cutover start`"));
     }
@@ -42,11 +44,16 @@ pub(super) fn writes(key: &ServiceKey, there: Option<&Cutover>, wish: &Wish) -> 
         Wish::Start(spec) => {
             let course = serde_json::to_value(spec).map_err(|error| error.to_string())?;
             let mut writes = vec![write(FieldManager::CutoverCourse, &course)];
-            writes.extend(there.is_some_and(|there| is_held(&there.spec)).then(|| hold(&json!({}))));
+            match there {
+                Some(there) if was_taken_back(there) => writes.extend(again()),
+                Some(there) if is_held(&there.spec) => writes.push(hold(&json!({}))),
+                _ => {}
+            }
             writes
         }
         Wish::Shift(share) => vec![hold(&json!({ "shareOfTraffic": share }))],
         Wish::Pause => vec![hold(&json!({ "paused": true }))],
+        Wish::Resume if there.is_some_and(was_taken_back) => again().into(),
         Wish::Resume => vec![hold(&json!({}))],
         Wish::Back => vec![hold(&json!({ "rollBack": true }))],
     })
@@ -61,6 +68,12 @@ pub(super) fn still_held(wish: &Wish, after: &Cutover) -> Option<String> {
         let held: Vec<_> = fields.into_iter().filter(|(_, set)| *set).map(|(name, _)| format!("spec.{name}")).collect();
         format!("{} stays, because somebody else set it: take it away there", held.join(" and "))
     })
+}
+
+/// Whether the guard took the traffic back, and nobody has changed the spec since.
+fn was_taken_back(there: &Cutover) -> bool {
+    let failure = there.status.as_ref().and_then(|status| status.guard_failure.as_ref());
+    failure.is_some_and(|failure| Some(failure.generation) == there.metadata.generation)
 }
 
 const fn is_held(spec: &CutoverSpec) -> bool {
@@ -100,8 +113,17 @@ mod tests {
         let spec: CutoverSpec = serde_json::from_value(json!({"steps": [5, 50], "interval": "60s"})).unwrap();
         let course = (FieldManager::CutoverCourse, json!({"steps": [5, 50], "interval": "60s"}));
         assert_eq!(written(None, &Wish::Start(spec.clone())), std::slice::from_ref(&course));
-        let both = [course, (FieldManager::CutoverHold, json!({}))];
-        assert_eq!(written(Some(&there), &Wish::Start(spec)), both);
+        let both = [course.clone(), (FieldManager::CutoverHold, json!({}))];
+        assert_eq!(written(Some(&there), &Wish::Start(spec.clone())), both);
+        // What the guard took back begins again with another spec, even if it is the same in the end.
+        let mut failed = cutover(json!({"steps": [5, 100]}));
+        failed.metadata.generation = Some(3);
+        failed.status = serde_json::from_value(json!({"guardFailure": {"generation": 3, "message": "500"}})).unwrap();
+        let again = [hold(json!({"rollBack": true})), hold(json!({}))].concat();
+        assert_eq!(written(Some(&failed), &Wish::Resume), again);
+        assert_eq!(written(Some(&failed), &Wish::Start(spec)), [vec![course], again].concat());
+        failed.metadata.generation = Some(4);
+        assert_eq!(written(Some(&failed), &Wish::Resume), hold(json!({})));
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub(super) async fn cutover(command: CutoverCommand) -> anyhow::Result<ExitCode>
         CutoverCommand::Status(args) => return status(args).await,
         CutoverCommand::Finish(args) => return finish(args).await,
         CutoverCommand::Start(args) => {
-            args.course().map_err(anyhow::Error::msg).context("--steps")?;
+            args.course().map_err(anyhow::Error::msg)?;
             let spec = args.spec();
             (args.edit, Wish::Start(spec))
         }

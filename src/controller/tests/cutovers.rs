@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     api::{
-        CutoverPhase, CutoverSpec, CutoverStatus,
+        CutoverGuard, CutoverPhase, CutoverSpec, CutoverStatus,
         names::{ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC},
     },
     cluster::apply::Cause,
@@ -204,4 +204,63 @@ async fn a_wave_waits_until_the_lower_one_is_finished_and_a_clock_that_jumps_cha
     blue.lead();
     until_says(&blue, "web", CutoverPhase::Finished, Some(100), "OthersServe").await;
     assert!((MINUTE..4 * MINUTE).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_finds_something_wrong_takes_the_traffic_back_until_the_spec_changes() {
+    let world = World::new();
+    ecs(&world);
+    let mut blue = world.cluster("blue");
+    let guarded = |steps: &[i64]| CutoverSpec { guard: Some(CutoverGuard::default()), ..spec(steps) };
+    joins(&blue);
+    until("all are registered", || pods(&world).len() == 3).await;
+    blue.objects.put_cutover(&key("web"), guarded(&[40, 100]));
+    until_says(&blue, "web", CutoverPhase::Shifting, Some(40), "Shifting").await;
+    // Also a pod that gets no traffic yet.
+    world.callers.ill.lock().unwrap().insert(PODS[2].parse().unwrap());
+    until_says(&blue, "web", CutoverPhase::RolledBack, Some(0), "GuardFailed").await;
+    assert!(pods(&world).is_empty());
+    let failed = |note: &crate::cluster::events::EventRecord| note.reason == "GuardFailed";
+    until("an Event says so", || blue.objects.take_note(failed).is_some()).await;
+    let said = status(&blue, "web").guard_failure.unwrap().message;
+    assert_eq!(said, "the pod at 10.0.0.3:8080 failed 3 probes in a row: connection refused");
+
+    // Also under the next leader, and when all is well again.
+    world.callers.ill.lock().unwrap().clear();
+    blue.kill();
+    blue.lead();
+    always("it stays back", 5 * MINUTE, || pods(&world).is_empty()).await;
+    assert_eq!(says(&blue, "web"), (Some(CutoverPhase::RolledBack), Some(0), "GuardFailed".to_owned()));
+
+    blue.objects.put_cutover(&key("web"), guarded(&[50, 100]));
+    until_says(&blue, "web", CutoverPhase::Shifting, Some(50), "Shifting").await;
+    until("it is at the last step", || status(&blue, "web").share_of_traffic == Some(100)).await;
+    let begun = Instant::now();
+    until_says(&blue, "web", CutoverPhase::Finished, Some(100), "OthersServe").await;
+    assert!(begun.elapsed() >= MINUTE, "the last step lasts as well: {:?}", begun.elapsed());
+    // Then the tasks may be gone.
+    world.callers.ill.lock().unwrap().insert(PODS[0].parse().unwrap());
+    always("it stays", 5 * MINUTE, || pods(&world).len() == 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_without_data_holds_the_step_for_however_long() {
+    let world = World::new();
+    ecs(&world);
+    let blue = world.cluster("blue");
+    let (query, max) = (Some("errors".to_owned()), Some("0.05".to_owned()));
+    let guard = Some(CutoverGuard { query, max, ..CutoverGuard::default() });
+    blue.objects.put_cutover(&key("web"), CutoverSpec { guard, ..spec(&[40, 100]) });
+    joins(&blue);
+    until_says(&blue, "web", CutoverPhase::Shifting, None, "GuardUnclear").await;
+    always("no pod gets traffic", 5 * MINUTE, || pods(&world).is_empty()).await;
+    assert!(status(&blue, "web").conditions[0].message.contains("Prometheus: the query has no value"));
+    *world.callers.value.lock().unwrap() = Some(0.05);
+    until_says(&blue, "web", CutoverPhase::Shifting, Some(40), "Shifting").await;
+    *world.callers.value.lock().unwrap() = None;
+    until_says(&blue, "web", CutoverPhase::Shifting, Some(40), "GuardUnclear").await;
+    always("it holds", 5 * MINUTE, || pods(&world).len() == 1).await;
+    *world.callers.value.lock().unwrap() = Some(0.06);
+    until_says(&blue, "web", CutoverPhase::RolledBack, Some(0), "GuardFailed").await;
+    assert!(status(&blue, "web").guard_failure.unwrap().message.contains("above its maximum"));
 }

@@ -1,7 +1,14 @@
 //! Clusters in memory, each with a whole controller, around one Cloud Map in memory, under simulated time.
 
-use std::{collections::BTreeSet, future::pending, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    future::pending,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use async_trait::async_trait;
 use k8s_openapi::{
     api::{core::v1 as core, discovery::v1 as discovery},
     apimachinery::pkg::apis::meta::v1::Condition,
@@ -19,6 +26,7 @@ use crate::{
         fake::{Fake, Fault},
     },
     cluster::{Caches, Leadership, memory::MemoryCluster, record::memory::Stored, selector::NamespaceSelector},
+    cutover::guard::{Outside, Watcher},
     env,
     gates::Lookups,
     import::{DerivedNaming, hashed},
@@ -34,15 +42,40 @@ pub(super) fn key(name: &str) -> ServiceKey {
     ServiceKey::new("shop", name)
 }
 
+/// What guards find.
+#[derive(Debug, Default)]
+pub(super) struct Callers {
+    /// The pods that do not answer.
+    pub(super) ill: Mutex<BTreeSet<IpAddr>>,
+    /// The value of every query.
+    pub(super) value: Mutex<Option<f64>>,
+}
+
+#[async_trait]
+impl Outside for Callers {
+    async fn resolve(&self, _: &str) -> Result<Vec<IpAddr>, String> {
+        Ok(vec![[10, 0, 0, 1].into()])
+    }
+
+    async fn probe(&self, at: SocketAddr, _: Option<&str>) -> Result<(), String> {
+        if self.ill.lock().unwrap().contains(&at.ip()) { Err("connection refused".to_owned()) } else { Ok(()) }
+    }
+
+    async fn query(&self, _: &str) -> Result<f64, String> {
+        self.value.lock().unwrap().ok_or_else(|| "the query has no value".to_owned())
+    }
+}
+
 /// The registry that all clusters share, and the clock that all of them see.
 pub(super) struct World {
     pub(super) fake: Fake,
+    pub(super) callers: Arc<Callers>,
     machine: Arc<dyn env::Machine>,
 }
 
 impl World {
     pub(super) fn new() -> Self {
-        Self { fake: Fake::new(), machine: Arc::new(env::Simulated::new()) }
+        Self { fake: Fake::new(), callers: Arc::default(), machine: Arc::new(env::Simulated::new()) }
     }
 
     /// A cluster that leads at once.
@@ -60,6 +93,7 @@ impl World {
             objects,
             caches,
             fake: self.fake.clone(),
+            callers: Arc::clone(&self.callers),
             machine: Arc::clone(&self.machine),
             record: Arc::default(),
             leader: None,
@@ -184,6 +218,7 @@ pub(super) struct Cluster {
     pub(super) objects: Arc<MemoryCluster>,
     caches: Caches,
     fake: Fake,
+    callers: Arc<Callers>,
     machine: Arc<dyn env::Machine>,
     record: Arc<Stored>,
     leader: Option<JoinHandle<()>>,
@@ -223,6 +258,7 @@ impl Cluster {
         let (objects, caches, fake, record) =
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
+        let callers = Arc::clone(&self.callers);
         let (aws_mcs, registration, derived) = (self.aws_mcs, self.registration, self.naming.clone());
         self.leader = Some(tokio::spawn(env::on(&self.machine, async move {
             let leadership = Leadership::manual(Some(Instant::now() + Duration::from_hours(10_000)));
@@ -264,6 +300,7 @@ impl Cluster {
                 }),
                 records,
                 directory: Some(annotations::Directory::spawn(fake.clone())),
+                guards: Watcher::spawn(fake.clone(), callers),
                 lookups: Lookups::spawn(fake),
                 instances: desired,
                 statuses: registered.status(),

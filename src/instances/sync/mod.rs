@@ -167,6 +167,8 @@ pub struct TargetShare {
     pub settled: bool,
     /// The TTL of the service's records in seconds, or the largest; 0 without records.
     pub ttl: u32,
+    /// The name by which `DiscoverInstances` knows the namespace; `None` if there is no such namespace yet.
+    pub http_name: Option<Arc<str>>,
 }
 
 /// What became of the instances for which somebody waits.

@@ -233,7 +233,7 @@ impl State {
         let addresses = known.filter(|known| **known == addresses).unwrap_or_else(|| Arc::new(addresses));
         let unready: BTreeSet<_> =
             desired.instances.iter().filter(|spec| !spec.is_ready()).map(InstanceSpec::address).collect();
-        let share = TargetShare { reached, addresses, unready: unready.len(), settled: false, ttl: 0 };
+        let share = TargetShare { reached, addresses, unready: unready.len(), settled: false, ttl: 0, http_name: None };
         part.choice = Some(Choice { instances: instances.into(), refused, pods: chosen, share });
         let wake = part.pace.wake();
         Some((if std::mem::replace(&mut part.wakes_at, wake) == wake { None } else { wake }, reads))

@@ -386,7 +386,8 @@ impl State {
             share: self.part.as_ref().filter(|_| desired.active).and_then(|part| {
                 let settled = self.at_rest() && self.problem.is_none() && !part.awaits_reading();
                 let ttl = self.place().and_then(|place| place.records.iter().map(|record| record.ttl).max());
-                Some(TargetShare { settled, ttl: ttl.unwrap_or_default(), ..part.status()? })
+                let http_name = namespace.map(|namespace| namespace.http_name.clone());
+                Some(TargetShare { settled, ttl: ttl.unwrap_or_default(), http_name, ..part.status()? })
             }),
             awaited: (!desired.awaited.is_empty()).then(|| {
                 let part = self.part.as_ref().filter(|_| desired.active);

@@ -62,7 +62,17 @@ async fn steps(world: &World, namespace: &str, orders: &Service) -> Result<()> {
     back["rollBack"] = json!(true);
     world.apply(here, cutover(&back)).await?;
     says(world, "RolledBack", 0, "RolledBack").await?;
-    beside_tasks(world, namespace, orders, 0).await.map(drop)
+    beside_tasks(world, namespace, orders, 0).await?;
+
+    // A guard reaches the pods and DNS from the controller's pod. Where nobody listens, no pod gets traffic.
+    world.apply(here, cutover(&json!({"steps": [50], "guard": {"port": 81}}))).await?;
+    let failed = says(world, "RolledBack", 0, "GuardFailed").await?;
+    let said = failed["status"]["guardFailure"]["message"].as_str().unwrap_or_default().to_owned();
+    holds(said.contains(":81 failed 3 probes in a row: "), "the pod and the port are named", &said)?;
+    beside_tasks(world, namespace, orders, 0).await?;
+    world.apply(here, cutover(&json!({"steps": [50], "guard": {"path": "/"}}))).await?;
+    says(world, "Holding", 50, "LastStep").await?;
+    beside_tasks(world, namespace, orders, 2).await.map(drop)
 }
 
 async fn moves(world: &World, here: &Cluster) -> Result<()> {

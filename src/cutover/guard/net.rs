@@ -1,0 +1,159 @@
+//! DNS, pods and Prometheus as a process reaches them.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use axum::{
+    body::{Body, to_bytes},
+    http::{Request, StatusCode, Uri, header::CONTENT_TYPE},
+};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use tokio::{
+    net::{TcpStream, lookup_host},
+    time::timeout,
+};
+
+use super::{outside::Outside, prometheus};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// An answer of Prometheus may have so many bytes.
+const LARGEST: usize = 64 * 1024;
+
+/// The network of this process.
+#[derive(Debug)]
+pub struct Net {
+    http: Client<HttpConnector, Body>,
+    /// Where Prometheus is (`--guard-prometheus`).
+    prometheus: Option<String>,
+}
+
+impl Net {
+    /// `prometheus`: its URL, without a slash at the end.
+    pub fn new(prometheus: Option<String>) -> Self {
+        let http = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(HttpConnector::new());
+        Self { http, prometheus }
+    }
+
+    /// The status of an answer, and as much of its body as may be.
+    async fn ask(&self, request: Request<Body>) -> Result<(StatusCode, Vec<u8>), String> {
+        let asked = async {
+            let answer = self.http.request(request).await.map_err(|error| last(&error))?;
+            let status = answer.status();
+            let body = to_bytes(Body::new(answer.into_body()), LARGEST).await;
+            Ok((status, body.map_err(|_| "the answer is too long".to_owned())?.to_vec()))
+        };
+        timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(silence()))
+    }
+}
+
+#[async_trait]
+impl Outside for Net {
+    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, String> {
+        match timeout(PATIENCE, lookup_host((name, 0))).await {
+            Err(_) => Err(silence()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Ok(Ok(found)) => Ok(found.map(|found| found.ip()).collect()),
+        }
+    }
+
+    async fn probe(&self, at: SocketAddr, path: Option<&str>) -> Result<(), String> {
+        let Some(path) = path else {
+            return match timeout(PATIENCE, TcpStream::connect(at)).await {
+                Err(_) => Err(silence()),
+                Ok(Err(error)) => Err(error.to_string()),
+                Ok(Ok(_)) => Ok(()),
+            };
+        };
+        let uri: Uri = format!("http://{at}{path}").parse().map_err(|error| format!("{path} is no path: {error}"))?;
+        let request = Request::get(uri).body(Body::empty()).map_err(|error| error.to_string())?;
+        // What it says does not matter, only its status.
+        let status = timeout(PATIENCE, self.http.request(request)).await.map_err(|_| silence())?;
+        let status = status.map_err(|error| last(&error))?.status();
+        if status.is_success() || status.is_redirection() { Ok(()) } else { Err(format!("the status is {status}")) }
+    }
+
+    async fn query(&self, expression: &str) -> Result<f64, String> {
+        let Some(prometheus) = &self.prometheus else {
+            return Err("the controller knows no Prometheus: set its flag --guard-prometheus".to_owned());
+        };
+        let body = form_urlencoded::Serializer::new(String::new()).append_pair("query", expression).finish();
+        let request = Request::post(format!("{prometheus}/api/v1/query"))
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(Body::from(body))
+            .map_err(|error| error.to_string())?;
+        let (status, body) = self.ask(request).await?;
+        // An error has the same form, with another status.
+        prometheus::value(&body).map_err(|why| if status.is_success() { why } else { format!("{why} ({status})") })
+    }
+}
+
+fn silence() -> String {
+    format!("no answer within {} s", PATIENCE.as_secs())
+}
+
+/// What was wrong in the end: the client says "connection error" first.
+fn last(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), last)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{Router, extract::RawForm, http::StatusCode, routing};
+
+    use super::*;
+
+    async fn serve() -> SocketAddr {
+        let answer = |RawForm(form): RawForm| async move {
+            let asked = String::from_utf8_lossy(&form).into_owned();
+            let value = if asked == "query=sum%28up%29+%2F+2" { "0.5" } else { "NaN" };
+            format!(r#"{{"status": "success", "data": {{"resultType": "scalar", "result": [1, "{value}"]}}}}"#)
+        };
+        let app = Router::new()
+            .route("/good", routing::get(|| async { "ok" }))
+            .route("/moved", routing::get(|| async { StatusCode::FOUND }))
+            .route("/bad", routing::get(|| async { StatusCode::INTERNAL_SERVER_ERROR }))
+            .route("/prom/api/v1/query", routing::post(answer));
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let at = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        at
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_good_if_it_accepts_a_connection_or_answers_well() {
+        let at = serve().await;
+        let net = Net::new(None);
+        for path in [None, Some("/good"), Some("/moved?x=1")] {
+            assert_eq!(net.probe(at, path).await, Ok(()), "{path:?}");
+        }
+        assert!(net.probe(at, Some("/bad")).await.unwrap_err().contains("500"));
+        assert!(net.probe(at, Some("/none")).await.unwrap_err().contains("404"));
+        let nobody = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap().local_addr().unwrap();
+        for path in [None, Some("/good")] {
+            let error = net.probe(nobody, path).await.unwrap_err();
+            assert!(error.contains("refused"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn prometheus_is_asked_where_the_flag_says() {
+        let at = serve().await;
+        let net = Net::new(Some(format!("http://{at}/prom")));
+        assert_eq!(net.query("sum(up) / 2").await, Ok(0.5));
+        assert!(net.query("up").await.unwrap_err().contains("NaN"));
+        assert!(Net::new(None).query("up").await.unwrap_err().contains("--guard-prometheus"));
+        assert!(Net::new(Some(format!("http://{at}"))).query("up").await.unwrap_err().contains("404"));
+    }
+
+    #[tokio::test]
+    async fn names_are_resolved() {
+        assert!(!Net::new(None).resolve("localhost").await.unwrap().is_empty());
+    }
+}
