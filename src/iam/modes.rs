@@ -32,8 +32,8 @@ pub enum Mode {
     Annotated,
     /// Registering in services that others created, and that annotations name.
     Joining,
-    /// Readiness gates of pods whose Services are in these Cloud Map namespaces (`--readiness-gates`). Beside the mode that
-    /// registers them.
+    /// Readiness gates of pods whose Services are in these Cloud Map namespaces (`--readiness-gates`), and guards of Cutovers
+    /// there. Beside the mode that registers them.
     Gates,
     /// Services in Cloud Map namespaces with DNS: Cloud Map writes to Route 53 with the permissions of its caller.
     Dns,
