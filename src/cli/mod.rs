@@ -183,7 +183,7 @@ pub struct RunArgs {
     /// (config/components/cutovers). See docs/cutover.md.
     #[arg(long, env = "CLOUDMAP_MCS_CUTOVERS")]
     pub cutovers: bool,
-    /// URL of the Prometheus that the guards of Cutovers ask, such as http://prometheus.monitoring:9090. What it answers
+    /// URL of the Prometheus that the guards of Cutovers ask, such as `http://prometheus.monitoring:9090`. What it answers
     /// decides about the steps of whoever may write Cutovers, and no more of it is shown.
     #[arg(long, env = "CLOUDMAP_MCS_GUARD_PROMETHEUS", value_name = "URL", value_parser = prometheus_url)]
     pub guard_prometheus: Option<String>,
