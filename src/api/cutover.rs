@@ -65,25 +65,38 @@ pub struct CutoverSpec {
     /// guard looks at each step: a step begins only while it finds that all is well, and the traffic goes back by itself when
     /// it finds that something is wrong. Without a field it asks DNS and DiscoverInstances for the registered pods, and
     /// connects to the ready pods.
-    #[schemars(schema_with = "guard_schema")]
+    #[schemars(with = "CutoverGuard")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guard: Option<CutoverGuard>,
 }
 
 /// What the guard of a Cutover looks at.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "has(self.query) == has(self.max)",
+    "message": "query and max belong together"
+}]))]
 pub struct CutoverGuard {
-    /// An HTTP path: ready pods have to answer a GET with a status from 200 to 399.
+    /// path is an HTTP path: ready pods have to answer a GET with a status from 200 to 399. Without it, they have to accept a
+    /// TCP connection.
+    #[schemars(with = "String", extend("maxLength" = 1024, "pattern" = "^/"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// The port of the pods; without it, the one with which they are registered.
+
+    /// port is the port of the pods. The default is the one with which they are registered.
+    #[schemars(with = "i64", extend("minimum" = 1, "maximum" = 65535))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i64>,
-    /// A query for Prometheus that has one value.
+
+    /// query is a query for the Prometheus of the controller's flag --guard-prometheus. It has one value; none, or NaN, holds
+    /// the step.
+    #[schemars(with = "String", extend("minLength" = 1, "maxLength" = 4096))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
-    /// The highest good value of the query.
+
+    /// max is the highest good value of the query, such as "0.01".
+    #[schemars(with = "String", extend("maxLength" = 32, "pattern" = "^-?[0-9]+([.][0-9]+)?$"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<String>,
 }
@@ -192,7 +205,7 @@ pub struct CutoverStatus {
     pub reachable: Option<String>,
 
     /// guardFailure says that the guard found something wrong, so that the share is 0 % until the spec changes.
-    #[schemars(schema_with = "guard_failure_schema")]
+    #[schemars(with = "GuardFailure")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guard_failure: Option<GuardFailure>,
 
@@ -203,12 +216,13 @@ pub struct CutoverStatus {
 }
 
 /// What the guard of a Cutover found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GuardFailure {
-    /// The generation of the spec under which it was found. It counts until there is another one.
+    /// generation is that of the spec under which it was found. It counts until there is another one.
     pub generation: i64,
-    /// What was wrong.
+
+    /// message says what was wrong.
     pub message: String,
 }
 
@@ -246,47 +260,6 @@ fn percent_schema(_: &mut SchemaGenerator) -> Schema {
 
 fn wave_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "minimum": 0, "maximum": 1_000_000})
-}
-
-fn guard_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": "object",
-        "properties": {
-            "path": {
-                "type": "string", "maxLength": 1024, "pattern": "^/",
-                "description": "path is an HTTP path: ready pods have to answer a GET with a status from 200 to 399. Without it, they have to accept a TCP connection."
-            },
-            "port": {
-                "type": "integer", "minimum": 1, "maximum": 65535,
-                "description": "port is the port of the pods. The default is the one with which they are registered."
-            },
-            "query": {
-                "type": "string", "minLength": 1, "maxLength": 4096,
-                "description": "query is a query for the Prometheus of the controller's flag --guard-prometheus. It has one value; none, or NaN, holds the step."
-            },
-            "max": {
-                "type": "string", "maxLength": 32, "pattern": "^-?[0-9]+([.][0-9]+)?$",
-                "description": "max is the highest good value of the query, such as \"0.01\"."
-            }
-        },
-        "x-kubernetes-validations": [{
-            "rule": "has(self.query) == has(self.max)",
-            "message": "query and max belong together"
-        }]
-    })
-}
-
-fn guard_failure_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": "object",
-        "properties": {
-            "generation": {
-                "type": "integer",
-                "description": "generation is that of the spec under which it was found. It counts until there is another one."
-            },
-            "message": {"type": "string", "description": "message says what was wrong."}
-        }
-    })
 }
 
 fn time_schema(_: &mut SchemaGenerator) -> Schema {

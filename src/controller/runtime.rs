@@ -165,7 +165,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         status: ledger.map_or_else(never, driver::LedgerHandle::status),
         kept: local.map_or_else(never, local::LocalHandle::kept),
         answers: lookups.answers(),
-        judged: guards.judged(),
+        judged: guards.answers(),
         zones: directory.as_ref().map_or_else(never, Directory::known),
         statuses,
         found,

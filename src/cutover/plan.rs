@@ -109,8 +109,8 @@ pub fn plan(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>)
 pub fn looks(spec: &CutoverSpec, status: &CutoverStatus, generation: Option<i64>) -> Option<Guard> {
     let by_user = spec.roll_back || spec.paused || spec.share_of_traffic.is_some();
     let ended = status.phase == Some(CutoverPhase::Finished) && status.share_of_traffic == Some(100);
-    let goes_on = !by_user && !ended && known_failure(spec, status, generation).is_none();
-    Course::read(spec).ok().filter(|_| goes_on)?.guard
+    let goes_on = spec.guard.is_some() && !by_user && !ended && known_failure(spec, status, generation).is_none();
+    goes_on.then(|| Course::read(spec).ok()?.guard).flatten()
 }
 
 /// What the guard found earlier. It counts until the spec changes.
@@ -292,22 +292,16 @@ fn step(course: &Course, observed: &Observed<'_>, share: Option<u8>) -> Next {
         return unclear(why);
     }
     let interval = course.interval(facing.ttl());
-    match next {
-        None if share == 100 && (observed.guard.is_none() || observed.waited >= interval) => finished(facing, share),
-        None if share == 100 => {
-            let message = format!(
-                "{}: {} It is finished {} after this one is reached, if the guard finds nothing wrong.",
-                capitalized(&numbered(course, share)),
-                sentence(&facing.text()),
-                words(interval)
-            );
-            at(share, CutoverPhase::Shifting, CutoverReason::Shifting, message)
-        }
-        None => {
+    let then = match next {
+        None if share < 100 => {
             let message = format!("The last step is reached. {}", sentence(&facing.text()));
-            at(share, CutoverPhase::Holding, CutoverReason::LastStep, message)
+            return at(share, CutoverPhase::Holding, CutoverReason::LastStep, message);
         }
-        Some(next) if observed.waited >= interval => begin(next),
+        None if observed.guard.is_none() || observed.waited >= interval => return finished(facing, share),
+        None => {
+            format!("It is finished {} after this one is reached, if the guard finds nothing wrong.", words(interval))
+        }
+        Some(next) if observed.waited >= interval => return begin(next),
         Some(next) => {
             let raised = if interval > course.interval {
                 format!(
@@ -319,15 +313,11 @@ fn step(course: &Course, observed: &Observed<'_>, share: Option<u8>) -> Next {
             } else {
                 String::new()
             };
-            let message = format!(
-                "{}: {} The next step, {next} %, begins {} after this one is reached.{raised}",
-                capitalized(&numbered(course, share)),
-                sentence(&facing.text()),
-                words(interval)
-            );
-            at(share, CutoverPhase::Shifting, CutoverReason::Shifting, message)
+            format!("The next step, {next} %, begins {} after this one is reached.{raised}", words(interval))
         }
-    }
+    };
+    let message = format!("{}: {} {then}", capitalized(&numbered(course, share)), sentence(&facing.text()));
+    at(share, CutoverPhase::Shifting, CutoverReason::Shifting, message)
 }
 
 fn numbered(course: &Course, share: u8) -> String {

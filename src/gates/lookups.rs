@@ -7,17 +7,12 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, stream::FuturesUnordered};
-use tokio::{
-    sync::watch,
-    task::JoinHandle,
-    time::{Instant, sleep_until},
-};
+use tokio::time::Instant;
 
 use crate::{
     cloudmap::{CloudMap, Discovery, Error, Lane},
     cluster::objects::TargetId,
-    env,
+    inquiry::{Inquiry, Planner},
     model::Target,
 };
 
@@ -31,8 +26,6 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 /// Shortest time between two lookups: 10 a second, of the 300 a second that the ledger leaves
 /// ([`Operation::DiscoverInstances`](crate::cloudmap::Operation)).
 const GAP: Duration = Duration::from_millis(100);
-/// Lookups in flight.
-const IN_FLIGHT: usize = 8;
 
 /// An instance that a pod waits for. The pod is a part of it, because the next pod with the same address has the same
 /// instance id, and discovery may still show the former one.
@@ -61,83 +54,26 @@ pub struct Answers {
     pub failures: BTreeMap<Target, String>,
 }
 
-/// The task that looks up. It ends when this is dropped.
-#[derive(Debug)]
-pub struct Lookups {
-    asked: watch::Sender<Arc<Asked>>,
-    answers: watch::Receiver<Arc<Answers>>,
-    task: JoinHandle<()>,
-}
+/// The task that looks up.
+pub type Lookups = Inquiry<Agenda>;
 
 impl Lookups {
     /// Starts the task.
     pub fn spawn(cloudmap: Arc<dyn CloudMap>) -> Self {
-        let (asked, questions) = watch::channel(Arc::default());
-        let (sender, answers) = watch::channel(Arc::default());
-        Self { asked, answers, task: env::spawn(follow(cloudmap, questions, sender)) }
-    }
-
-    /// Sets all that is asked.
-    pub fn ask(&self, asked: Arc<Asked>) {
-        self.asked.send_replace(asked);
-    }
-
-    /// The answers, and their changes.
-    pub fn answers(&self) -> watch::Receiver<Arc<Answers>> {
-        self.answers.clone()
-    }
-}
-
-impl Drop for Lookups {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-async fn follow(
-    cloudmap: Arc<dyn CloudMap>,
-    mut asked: watch::Receiver<Arc<Asked>>,
-    answers: watch::Sender<Arc<Answers>>,
-) {
-    let mut agenda = Agenda::default();
-    let mut calls = FuturesUnordered::new();
-    loop {
-        while calls.len() < IN_FLIGHT
-            && let Some((target, question)) = agenda.next(Instant::now())
-        {
-            let cloudmap = &cloudmap;
-            calls.push(async move {
-                let service = &target.service;
-                let none = BTreeMap::new();
+        Self::start(move |target: Target, question: Question| {
+            let cloudmap = Arc::clone(&cloudmap);
+            async move {
+                let (service, none) = (&target.service, BTreeMap::new());
                 let result = cloudmap.discover_instances(&question.http_name, service, &none, Lane::Instances).await;
                 (target, question, result)
-            });
-        }
-        let wake = agenda.wake().filter(|_| calls.len() < IN_FLIGHT);
-        tokio::select! {
-            biased;
-            changed = asked.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-                agenda.ask(&asked.borrow_and_update(), Instant::now());
             }
-            Some((target, question, result)) = calls.next() => agenda.answered(&target, &question, result, Instant::now()),
-            () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => continue,
-        }
-        answers.send_if_modified(|held| {
-            let changed = **held != agenda.answers;
-            if changed {
-                *held = Arc::new(agenda.answers.clone());
-            }
-            changed
-        });
+        })
     }
 }
 
 /// When to look up which target, and what was found. Makes no calls and reads no clock.
 #[derive(Debug, Default)]
-struct Agenda {
+pub struct Agenda {
     entries: BTreeMap<Target, Entry>,
     answers: Answers,
     /// No lookup begins earlier.
@@ -155,7 +91,15 @@ struct Entry {
     failures: u32,
 }
 
-impl Agenda {
+impl Planner for Agenda {
+    type Key = Target;
+    type Question = Question;
+    type Found = Result<Discovery, Error>;
+    type Asked = Asked;
+    type Answers = Answers;
+
+    const IN_FLIGHT: usize = 8;
+
     /// Takes new questions, and forgets the answers to those that are no longer asked.
     fn ask(&mut self, asked: &Asked, now: Instant) {
         let asks = |target: &Target, sought: &Sought| asked.get(target).is_some_and(|q| q.sought.contains(sought));
@@ -238,6 +182,10 @@ impl Agenda {
             failures => PERIOD.saturating_mul(1 << failures.min(5)).min(LAST_RETRY),
         };
         entry.due = entry.question.sought.iter().any(|one| !shown(one)).then_some(now + period);
+    }
+
+    fn answers(&self) -> &Answers {
+        &self.answers
     }
 }
 

@@ -5,8 +5,10 @@ use std::{collections::BTreeSet, fs};
 use super::{files, root};
 
 /// The rooms of `src/`, lowest first; `docs/architecture.md` says what is in each.
-const ORDER: [&str; 25] = [
+const ORDER: [&str; 27] = [
     "env",
+    "dns",
+    "inquiry",
     "metrics",
     "release",
     "shared_map",

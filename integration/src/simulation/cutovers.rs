@@ -2,6 +2,7 @@
 //! `docs/cutover.md`.
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -151,9 +152,9 @@ struct Caller {
 
 #[async_trait]
 impl Outside for Caller {
-    async fn resolve(&self, _: &str) -> Result<Vec<IpAddr>, String> {
+    async fn resolve(&self, _: &str) -> Result<BTreeSet<IpAddr>, String> {
         sleep(LATENCY).await;
-        Ok(vec![[10, 0, 0, 1].into()])
+        Ok([[10, 0, 0, 1].into()].into())
     }
 
     async fn probe(&self, _: SocketAddr, _: Option<&str>) -> Result<(), String> {

@@ -29,7 +29,7 @@ use crate::{
         reader::{Unread, read},
         record::{Record, RecordObject, RecordStore as _},
     },
-    env,
+    dns, env,
     import::hashed,
     ledger::show::{self, ClusterView},
     model::{ClusterSetId, ServiceKey, Target},
@@ -263,17 +263,9 @@ impl<'a> Observer<'a> {
             return Dns::NotAsked;
         }
         // With the last dot, so that no search domain is tried.
-        let question = format!("{}.:0", names::dns_name(key));
-        Dns::Asked(match timeout(DNS_PATIENCE, tokio::net::lookup_host(question)).await {
-            Err(_) => Err(format!("no answer within {} s", DNS_PATIENCE.as_secs())),
-            Ok(Err(error)) => Err(error.to_string()),
-            Ok(Ok(answers)) => {
-                let mut answers: Vec<_> = answers.map(|address| address.ip()).collect();
-                answers.sort_unstable();
-                answers.dedup();
-                Ok(answers)
-            }
-        })
+        let question = format!("{}.", names::dns_name(key));
+        let answers = dns::resolve(&question, DNS_PATIENCE).await;
+        Dns::Asked(answers.map(|answers| answers.into_iter().collect()))
     }
 }
 

@@ -53,8 +53,8 @@ pub(super) struct Callers {
 
 #[async_trait]
 impl Outside for Callers {
-    async fn resolve(&self, _: &str) -> Result<Vec<IpAddr>, String> {
-        Ok(vec![[10, 0, 0, 1].into()])
+    async fn resolve(&self, _: &str) -> Result<BTreeSet<IpAddr>, String> {
+        Ok([[10, 0, 0, 1].into()].into())
     }
 
     async fn probe(&self, at: SocketAddr, _: Option<&str>) -> Result<(), String> {

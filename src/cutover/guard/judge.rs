@@ -9,7 +9,7 @@ pub(super) const ROW: u32 = 3;
 
 /// What one look found.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Reading {
+pub struct Reading {
     /// What DNS or the discovery plane do not show. They may lag, so this is never a failure.
     pub(super) unseen: Option<String>,
     /// How each pod answered.

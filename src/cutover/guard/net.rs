@@ -1,6 +1,7 @@
 //! DNS, pods and Prometheus as a process reaches them.
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -8,18 +9,16 @@ use std::{
 use async_trait::async_trait;
 use axum::{
     body::{Body, to_bytes},
-    http::{Request, StatusCode, Uri, header::CONTENT_TYPE},
+    http::{Request, Response, Uri, header::CONTENT_TYPE},
 };
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use tokio::{
-    net::{TcpStream, lookup_host},
-    time::timeout,
-};
+use tokio::{net::TcpStream, time::timeout};
 
 use super::{outside::Outside, prometheus};
+use crate::dns;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -41,42 +40,31 @@ impl Net {
         Self { http, prometheus }
     }
 
-    /// The status of an answer, and as much of its body as may be.
-    async fn ask(&self, request: Request<Body>) -> Result<(StatusCode, Vec<u8>), String> {
-        let asked = async {
-            let answer = self.http.request(request).await.map_err(|error| last(&error))?;
-            let status = answer.status();
-            let body = to_bytes(Body::new(answer.into_body()), LARGEST).await;
-            Ok((status, body.map_err(|_| "the answer is too long".to_owned())?.to_vec()))
-        };
-        timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(silence()))
+    async fn send(&self, request: Request<Body>) -> Result<Response<Body>, String> {
+        let answer = self.http.request(request).await;
+        answer.map(|answer| answer.map(Body::new)).map_err(|error| last(&error))
     }
 }
 
 #[async_trait]
 impl Outside for Net {
-    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, String> {
-        match timeout(PATIENCE, lookup_host((name, 0))).await {
-            Err(_) => Err(silence()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Ok(Ok(found)) => Ok(found.map(|found| found.ip()).collect()),
-        }
+    async fn resolve(&self, name: &str) -> Result<BTreeSet<IpAddr>, String> {
+        dns::resolve(name, PATIENCE).await
     }
 
     async fn probe(&self, at: SocketAddr, path: Option<&str>) -> Result<(), String> {
-        let Some(path) = path else {
-            return match timeout(PATIENCE, TcpStream::connect(at)).await {
-                Err(_) => Err(silence()),
-                Ok(Err(error)) => Err(error.to_string()),
-                Ok(Ok(_)) => Ok(()),
+        in_time(async {
+            let Some(path) = path else {
+                return TcpStream::connect(at).await.map(drop).map_err(|error| error.to_string());
             };
-        };
-        let uri: Uri = format!("http://{at}{path}").parse().map_err(|error| format!("{path} is no path: {error}"))?;
-        let request = Request::get(uri).body(Body::empty()).map_err(|error| error.to_string())?;
-        // What it says does not matter, only its status.
-        let status = timeout(PATIENCE, self.http.request(request)).await.map_err(|_| silence())?;
-        let status = status.map_err(|error| last(&error))?.status();
-        if status.is_success() || status.is_redirection() { Ok(()) } else { Err(format!("the status is {status}")) }
+            let uri: Uri =
+                format!("http://{at}{path}").parse().map_err(|error| format!("{path} is no path: {error}"))?;
+            let request = Request::get(uri).body(Body::empty()).map_err(|error| error.to_string())?;
+            // What it says does not matter, only its status.
+            let status = self.send(request).await?.status();
+            if status.is_success() || status.is_redirection() { Ok(()) } else { Err(format!("the status is {status}")) }
+        })
+        .await
     }
 
     async fn query(&self, expression: &str) -> Result<f64, String> {
@@ -88,14 +76,19 @@ impl Outside for Net {
             .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
             .body(Body::from(body))
             .map_err(|error| error.to_string())?;
-        let (status, body) = self.ask(request).await?;
-        // An error has the same form, with another status.
-        prometheus::value(&body).map_err(|why| if status.is_success() { why } else { format!("{why} ({status})") })
+        in_time(async {
+            let answer = self.send(request).await?;
+            let status = answer.status();
+            let body = to_bytes(answer.into_body(), LARGEST).await.map_err(|_| "the answer is too long".to_owned())?;
+            // An error has the same form, with another status.
+            prometheus::value(&body).map_err(|why| if status.is_success() { why } else { format!("{why} ({status})") })
+        })
+        .await
     }
 }
 
-fn silence() -> String {
-    format!("no answer within {} s", PATIENCE.as_secs())
+async fn in_time<T>(call: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    timeout(PATIENCE, call).await.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
 }
 
 /// What was wrong in the end: the client says "connection error" first.

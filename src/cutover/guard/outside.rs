@@ -1,6 +1,9 @@
 //! What reaches beyond Kubernetes and Cloud Map.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
 
 use async_trait::async_trait;
 
@@ -11,7 +14,7 @@ pub trait Outside: Send + Sync + 'static {
     ///
     /// # Errors
     /// There are none, or no answer. The text is for the user.
-    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, String>;
+    async fn resolve(&self, name: &str) -> Result<BTreeSet<IpAddr>, String>;
 
     /// Connects to a pod by TCP, or sends it a GET for `path`.
     ///

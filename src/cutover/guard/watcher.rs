@@ -1,65 +1,38 @@
 //! The task that looks for the guards of all Cutovers, as long as they are asked.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures::{
-    StreamExt,
-    future::{join, join_all},
-    stream::FuturesUnordered,
-};
-use tokio::{
-    sync::watch,
-    task::JoinHandle,
-    time::{Instant, sleep_until},
-};
+use futures::future::{join, join_all};
+use tokio::time::Instant;
 
 use super::{
-    Asked, Judgement, Judgements, Question, Registered,
+    Asked, Judgements, Question, Registered,
     judge::{Reading, Rows},
     outside::Outside,
 };
 use crate::{
     cloudmap::{CloudMap, Lane},
-    env,
+    inquiry::{Inquiry, Planner},
     model::ServiceKey,
 };
 
 /// Time from one look to the next.
 const PERIOD: Duration = Duration::from_secs(5);
-/// So many Cutovers are looked at at the same time.
-const IN_FLIGHT: usize = 16;
 
-/// The task. It ends when this is dropped.
-#[derive(Debug)]
-pub struct Watcher {
-    asked: watch::Sender<Arc<Asked>>,
-    judged: watch::Receiver<Arc<Judgements>>,
-    task: JoinHandle<()>,
-}
+/// The task.
+pub type Watcher = Inquiry<Agenda>;
 
 impl Watcher {
     /// Starts the task.
     pub fn spawn(cloudmap: Arc<dyn CloudMap>, outside: Arc<dyn Outside>) -> Self {
-        let (asked, questions) = watch::channel(Arc::default());
-        let (sender, judged) = watch::channel(Arc::default());
-        let sight = Sight { cloudmap, outside };
-        Self { asked, judged, task: env::spawn(follow(sight, questions, sender)) }
-    }
-
-    /// Sets all that is asked.
-    pub fn ask(&self, asked: Arc<Asked>) {
-        self.asked.send_replace(asked);
-    }
-
-    /// The judgements, and their changes.
-    pub fn judged(&self) -> watch::Receiver<Arc<Judgements>> {
-        self.judged.clone()
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.task.abort();
+        let sight = Arc::new(Sight { cloudmap, outside });
+        Self::start(move |key: ServiceKey, question: Arc<Question>| {
+            let sight = Arc::clone(&sight);
+            async move {
+                let reading = sight.look(&question).await;
+                (key, question, reading)
+            }
+        })
     }
 }
 
@@ -67,42 +40,6 @@ impl Drop for Watcher {
 struct Sight {
     cloudmap: Arc<dyn CloudMap>,
     outside: Arc<dyn Outside>,
-}
-
-async fn follow(sight: Sight, mut asked: watch::Receiver<Arc<Asked>>, judged: watch::Sender<Arc<Judgements>>) {
-    let mut agenda = Agenda::default();
-    let mut looks = FuturesUnordered::new();
-    loop {
-        while looks.len() < IN_FLIGHT
-            && let Some((key, question)) = agenda.next(Instant::now())
-        {
-            let sight = &sight;
-            looks.push(async move {
-                let reading = sight.look(&question).await;
-                (key, question, reading)
-            });
-        }
-        let wake = agenda.wake().filter(|_| looks.len() < IN_FLIGHT);
-        tokio::select! {
-            biased;
-            changed = asked.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-                agenda.ask(&asked.borrow_and_update(), Instant::now());
-            }
-            Some((key, question, reading)) = looks.next() => agenda.saw(&key, &question, &reading, Instant::now()),
-            () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => continue,
-        }
-        judged.send_if_modified(|held| {
-            let now = agenda.judgements();
-            let changed = **held != now;
-            if changed {
-                *held = Arc::new(now);
-            }
-            changed
-        });
-    }
 }
 
 impl Sight {
@@ -155,16 +92,11 @@ impl Sight {
     }
 }
 
-impl fmt::Debug for Sight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Sight")
-    }
-}
-
 /// When to look for which Cutover, and what was judged. Makes no calls and reads no clock.
 #[derive(Debug, Default)]
-struct Agenda {
+pub struct Agenda {
     entries: BTreeMap<ServiceKey, Entry>,
+    judgements: Judgements,
 }
 
 #[derive(Debug)]
@@ -173,15 +105,23 @@ struct Entry {
     rows: Rows,
     /// When to look next; `None` while a look is in flight.
     due: Option<Instant>,
-    judged: Option<(Arc<Question>, Judgement)>,
 }
 
-impl Agenda {
+impl Planner for Agenda {
+    type Key = ServiceKey;
+    type Question = Arc<Question>;
+    type Found = Reading;
+    type Asked = Asked;
+    type Answers = Judgements;
+
+    const IN_FLIGHT: usize = 16;
+
     /// Takes new questions, and forgets what is no longer asked. Another share, or another guard, is looked at at once.
     fn ask(&mut self, asked: &Asked, now: Instant) {
         self.entries.retain(|key, _| asked.contains_key(key));
+        self.judgements.retain(|key, _| asked.contains_key(key));
         for (key, question) in asked {
-            let new = || Entry { question: Arc::clone(question), rows: Rows::default(), due: Some(now), judged: None };
+            let new = || Entry { question: Arc::clone(question), rows: Rows::default(), due: Some(now) };
             let entry = self.entries.entry(key.clone()).or_insert_with(new);
             if !entry.question.is_about(question) {
                 entry.due = entry.due.map(|_| now);
@@ -208,32 +148,35 @@ impl Agenda {
     }
 
     /// Takes what a look saw. If something else is asked by now, it is looked at again at once.
-    fn saw(&mut self, key: &ServiceKey, asked: &Arc<Question>, reading: &Reading, now: Instant) {
+    fn answered(&mut self, key: &ServiceKey, asked: &Arc<Question>, reading: Reading, now: Instant) {
         // Nobody asks any more.
         let Some(entry) = self.entries.get_mut(key) else { return };
         if entry.question.is_about(asked) {
-            entry.judged = Some((Arc::clone(asked), entry.rows.judge(reading)));
+            self.judgements.insert(key.clone(), (Arc::clone(asked), entry.rows.judge(&reading)));
             entry.due = Some(now + PERIOD);
         } else {
             entry.due = Some(now);
         }
     }
 
-    fn judgements(&self) -> Judgements {
-        self.entries.iter().filter_map(|(key, entry)| Some((key.clone(), entry.judged.clone()?))).collect()
+    fn answers(&self) -> &Judgements {
+        &self.judgements
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, SocketAddr};
+    use std::{
+        collections::BTreeSet,
+        net::{IpAddr, SocketAddr},
+    };
 
     use async_trait::async_trait;
 
     use super::*;
     use crate::{
         cloudmap::fake::Fake,
-        cutover::guard::{Guard, Query, judgement},
+        cutover::guard::{Guard, Judgement, Query, judgement},
     };
 
     struct World {
@@ -243,8 +186,8 @@ mod tests {
 
     #[async_trait]
     impl Outside for World {
-        async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, String> {
-            if name.starts_with("orders.") { Ok(vec![[10, 0, 0, 1].into()]) } else { Err("no such name".to_owned()) }
+        async fn resolve(&self, name: &str) -> Result<BTreeSet<IpAddr>, String> {
+            if name.starts_with("orders.") { Ok([[10, 0, 0, 1].into()].into()) } else { Err("no such name".to_owned()) }
         }
 
         async fn probe(&self, at: SocketAddr, path: Option<&str>) -> Result<(), String> {
@@ -276,7 +219,7 @@ mod tests {
         let mut judgements = Vec::new();
         for _ in 0..4 {
             tokio::time::sleep(PERIOD).await;
-            judgements.push(judgement(&watcher.judged().borrow(), &key(), &question));
+            judgements.push(judgement(&watcher.answers().borrow(), &key(), &question));
         }
         judgements
     }
@@ -317,17 +260,17 @@ mod tests {
         for _ in 0..2 {
             let (at, question) = agenda.next(now + PERIOD).unwrap();
             assert_eq!(agenda.next(now + PERIOD), None, "not while it is in flight");
-            agenda.saw(&at, &question, &bad, now);
+            agenda.answered(&at, &question, bad.clone(), now);
         }
         let (at, before) = agenda.next(now + PERIOD).unwrap();
         agenda.ask(&asked(25), now);
-        agenda.saw(&at, &before, &bad, now);
-        let unknown = judgement(&agenda.judgements(), &key(), &question(25));
+        agenda.answered(&at, &before, bad.clone(), now);
+        let unknown = judgement(agenda.answers(), &key(), &question(25));
         assert!(matches!(unknown, Judgement::Unknown(why) if why.contains("not looked at this share")));
         let (at, question) = agenda.next(now).unwrap();
-        agenda.saw(&at, &question, &bad, now);
-        assert!(matches!(judgement(&agenda.judgements(), &key(), &question), Judgement::Failed(_)));
+        agenda.answered(&at, &question, bad.clone(), now);
+        assert!(matches!(judgement(agenda.answers(), &key(), &question), Judgement::Failed(_)));
         agenda.ask(&Asked::new(), now);
-        assert_eq!((agenda.judgements(), agenda.wake()), (Judgements::new(), None));
+        assert_eq!((agenda.answers(), agenda.wake()), (&Judgements::new(), None));
     }
 }

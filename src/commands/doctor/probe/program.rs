@@ -12,11 +12,11 @@ use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream, lookup_host},
+    net::{TcpListener, TcpStream},
     time::{sleep, timeout},
 };
 
-use crate::{admin, cli::ProbeCommand};
+use crate::{admin, cli::ProbeCommand, dns};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pod that listens may need a moment after its container runs.
@@ -90,7 +90,7 @@ pub(super) async fn attempt(targets: Vec<(SocketAddr, String)>, name: Option<&st
     );
     let resolved = async {
         match name {
-            Some(name) => Some(resolve(name).await),
+            Some(name) => Some(dns::resolve(name, PATIENCE * 3).await),
             None => None,
         }
     };
@@ -121,12 +121,4 @@ async fn hear(address: SocketAddr, length: usize) -> std::io::Result<String> {
         stream.take(length as u64 + 1).read_to_end(&mut heard).await?;
     }
     Ok(String::from_utf8_lossy(&heard).chars().filter(|c| !c.is_control()).collect())
-}
-
-async fn resolve(name: &str) -> Result<BTreeSet<IpAddr>, String> {
-    match timeout(PATIENCE * 3, lookup_host((name, 0))).await {
-        Err(_) => Err(format!("no answer within {} s", (PATIENCE * 3).as_secs())),
-        Ok(Err(error)) => Err(error.to_string()),
-        Ok(Ok(answers)) => Ok(answers.map(|address| address.ip()).collect()),
-    }
 }
