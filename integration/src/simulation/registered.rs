@@ -308,8 +308,13 @@ impl Registered {
             // Where users gave the name up, whoever else has its Kubernetes name takes it as soon as that one is the first.
             let given_up =
                 living.iter().all(|it| wants(&it.owner).all(|((index, ..), _)| clusters[*index].uid != it.uid));
-            let first = namespace(group).and_then(|namespace| self.first.get(&(namespace, target.clone())));
-            let first = |owner: &Name| first.filter(|_| given_up)?.get(owner).map(|first| first.since);
+            let firsts = namespace(group).and_then(|namespace| self.first.get(&(namespace, target.clone())));
+            let first = |owner: &Name| firsts.filter(|_| given_up)?.get(owner).map(|first| first.since);
+            // Who gave the name up may have been the first for so long that the others had withdrawn just before.
+            let handed_over = firsts.into_iter().flatten().any(|(owner, First { since, until, .. })| {
+                let until = until.unwrap_or(now);
+                until >= *since + HANDOVER && now <= until + DECIDED && living.iter().all(|it| it.owner != *owner)
+            });
             let ready = |owner: &Name| {
                 let mut ready = wants(owner).filter_map(|(_, since)| Some(since.wanted.max(since.ready?)));
                 ready.any(|since| now.saturating_sub(since.max(first(owner).unwrap_or_default())) > long)
@@ -325,6 +330,7 @@ impl Registered {
             };
             if !meddled
                 && !shared
+                && !handed_over
                 && !self.made_for.iter().any(of_others)
                 && !living.is_empty()
                 && !candidates.is_empty()

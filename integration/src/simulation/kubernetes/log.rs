@@ -72,6 +72,11 @@ impl fmt::Display for Write {
             self.by,
             self.verb,
             self.resource
-        )
+        )?;
+        // What an Event says is often the only sign of a decision.
+        match self.after.as_deref().filter(|_| self.resource == "events").map(|event| event["note"].as_str()) {
+            Some(Some(note)) => write!(f, ": {note}"),
+            _ => Ok(()),
+        }
     }
 }
