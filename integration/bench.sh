@@ -81,7 +81,7 @@ main() {
 	esac
 	use_target
 	built=$CARGO_TARGET_DIR/release
-	build_release >&2
+	build_release --bin bench --bin cloudmap-emulator --bin cloudmap-mcs >&2
 	CRDS=$built/cloudmap-mcs
 	if [ -n "${PEER:-}" ]; then
 		CONTROLLER=$("$TESTBED" peer "$PEER")

@@ -171,7 +171,9 @@ tell "${BOLD}cloudmap-mcs: a Service of one Kubernetes cluster, used from anothe
 
 stage "Building the controller and the emulator (the first time, some minutes)"
 use_target
-build_release ${GIVEN_CONTEXTS:+--bin cloudmap-mcs}
+binaries=(--bin cloudmap-mcs)
+[ -n "$GIVEN_CONTEXTS" ] || binaries+=(--bin cloudmap-emulator --bin ecs)
+build_release "${binaries[@]}"
 export PROGRAM=$CARGO_TARGET_DIR/release/cloudmap-mcs
 # The build is finished: another checkout may build now.
 exec 6>&-

@@ -73,11 +73,10 @@ cargo_tool() {
 	echo "$folder/bin/$name"
 }
 
-# build_release: the controller, the emulator and the simulations. One command for demo, tests, benchmarks and simulations:
-# with other packages or flags cargo would compile the dependencies again. The flag lets a seed decide what tokio's runtime
-# leaves to chance; without it a simulation cannot be repeated. With arguments: only these binaries.
+# build_release --bin NAME...: these binaries, such as the controller, the emulator and the simulations. One command for demo,
+# tests, benchmarks and simulations: with other packages or flags cargo would compile the dependencies again. The flag lets a
+# seed decide what tokio's runtime leaves to chance; without it a simulation cannot be repeated.
 build_release() {
-	[ $# -gt 0 ] || set -- --bins
 	(cd "$ROOT" && RUSTFLAGS="--cfg tokio_unstable ${RUSTFLAGS:-}" cargo build --release --workspace "$@")
 }
 

@@ -41,7 +41,7 @@ if [ -z "$GIVEN_CONTEXTS" ]; then
 	use_target
 	export "${OFFLINE_AWS[@]}"
 	stage "Controller, Cloud Map emulator, and stand-ins for the suite's images"
-	build_release
+	build_release --bin cloudmap-mcs --bin cloudmap-emulator
 	registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --call-latency 5ms-20ms --operation-latency 100ms-300ms
 	image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
 	controllers_install

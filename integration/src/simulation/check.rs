@@ -230,7 +230,9 @@ impl Checks {
                 if namespace.is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null()) {
                     continue;
                 }
-                let before = self.held.remove(&key).unwrap_or_default();
+                // What people do to what is imported is made good, but not before it is seen.
+                let edited = world.edited.get(&(uid.clone(), name.clone())).is_some_and(|at| now <= *at + news);
+                let before = self.held.remove(&key).filter(|_| !edited).unwrap_or_default();
                 let held: BTreeSet<_> = before.addresses.intersection(live).cloned().collect();
                 let identity = |object: Option<std::sync::Arc<Value>>| object.map(|it| it["metadata"]["uid"].clone());
                 let import = api.get("serviceimports", &name.0, &name.1);

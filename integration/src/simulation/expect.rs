@@ -132,6 +132,9 @@ pub(crate) fn mismatch(world: &World) -> Option<String> {
             if wanted != found {
                 return Some(format!("{id} imports {}/{} as {found:?}, not as {wanted:?}", name.0, name.1));
             }
+            if let Some(what) = wanted.and_then(|wanted| import_conditions(api, name, wanted)) {
+                return Some(format!("{id} says of its import {}/{}: {what}", name.0, name.1));
+            }
         }
         for (name, export) in api.list("serviceexports") {
             let conflicts = wanted.get(&name).map(|(_, conflicts)| conflicts);
@@ -144,6 +147,24 @@ pub(crate) fn mismatch(world: &World) -> Option<String> {
     registrations.mismatch()
 }
 
+/// What the conditions of an import should not say: every cluster is heard of, and nobody is in the way of any object.
+fn import_conditions(api: &ApiServer, name: &Name, wanted: &Imported) -> Option<String> {
+    let import = api.get("serviceimports", &name.0, &name.1)?;
+    let ready = if wanted.families.is_empty() { ("False", "IPFamilyNotSupported") } else { ("True", "Ready") };
+    let (said, stale) = (said(&import, "Ready"), said(&import, "Stale"));
+    let right = said == ready && stale == ("missing", "");
+    (!right).then(|| format!("Ready should be {ready:?}, and Stale missing, in {}", import["status"]["conditions"]))
+}
+
+/// Status and reason of a condition.
+fn said<'a>(object: &'a Value, type_: &str) -> (&'a str, &'a str) {
+    let mut all = object["status"]["conditions"].as_array().into_iter().flatten();
+    let found = all.find(|condition| condition["type"] == type_);
+    found.map_or(("missing", ""), |condition| {
+        (condition["status"].as_str().unwrap_or("none"), condition["reason"].as_str().unwrap_or_default())
+    })
+}
+
 /// What the conditions of an export should not say. `registered`: what `Registered` may be.
 fn conditions(
     Cluster { set, api, .. }: &Cluster,
@@ -152,13 +173,7 @@ fn conditions(
     registered: &[(&str, &str)],
     conflicts: Option<&BTreeSet<&'static str>>,
 ) -> Option<String> {
-    let said = |type_: &str| {
-        let mut all = export["status"]["conditions"].as_array().into_iter().flatten();
-        let found = all.find(|condition| condition["type"] == type_);
-        found.map_or(("missing", ""), |condition| {
-            (condition["status"].as_str().unwrap_or("none"), condition["reason"].as_str().unwrap_or_default())
-        })
-    };
+    let said = |type_: &str| said(export, type_);
     let exports = api.get("services", &name.0, &name.1).is_some() && !set.is_empty();
     let wanted: &[(&str, &[(&str, &str)])] = match api.get("services", &name.0, &name.1) {
         Some(_) if set.is_empty() => &[("Valid", &[("True", "Valid")]), ("Ready", &[("False", "Pending")])],

@@ -11,6 +11,7 @@ mod check;
 mod claims;
 mod cloudmap;
 mod cutovers;
+mod editors;
 mod expect;
 mod gates;
 pub mod kubernetes;

@@ -33,8 +33,10 @@ pub enum Kind {
     Stale,
     /// Watches lose events, or die without a word.
     Unobserved,
-    /// The API server is away, slow, throttles, fails, hangs, loses answers.
+    /// The API server is away, slow, throttles, fails, hangs, loses answers, refuses writes.
     Kubernetes,
+    /// People delete and alter by hand what the controllers made in Kubernetes.
+    Editors,
     /// A replica, or the whole cluster, does not reach the API server.
     Partitions,
     /// Connections between leaders are cut, or nothing passes from one cluster to another.
@@ -132,7 +134,7 @@ impl Scenario {
 }
 
 use Kind::{
-    Claims, Clocks, Crashes, Cutovers, Divides, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Meddlers,
+    Claims, Clocks, Crashes, Cutovers, Divides, Editors, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Meddlers,
     Moves, Namespaces, Partitions, Pauses, Registry, Renames, Services, Shapes, Shares, Stale, Stops, Unobserved,
     Vandals,
 };
@@ -224,6 +226,13 @@ pub static SCENARIOS: &[Scenario] = &[
         clusters: TWO,
         kinds: &[Endpoints, Exports, Kubernetes, Kubernetes, Partitions],
         steps: 16,
+    },
+    Scenario {
+        name: "editors",
+        about: "people delete and alter imports, derived Services and EndpointSlices",
+        clusters: &[USUAL, NAMED],
+        kinds: &[Endpoints, Exports, Services, Editors, Editors, Editors, Kills, Stale, Unobserved],
+        steps: 20,
     },
     Scenario {
         name: "registry",
@@ -321,7 +330,7 @@ pub static SCENARIOS: &[Scenario] = &[
         clusters: THREE,
         kinds: &[
             Endpoints, Endpoints, Exports, Services, Namespaces, Crashes, Kills, Stops, Pauses, Clocks, Stale,
-            Unobserved, Kubernetes, Partitions, Lag, Registry, Foreigners, Divides,
+            Unobserved, Kubernetes, Editors, Partitions, Lag, Registry, Foreigners, Divides,
         ],
         steps: 30,
     },

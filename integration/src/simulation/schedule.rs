@@ -5,11 +5,13 @@ use std::{
     time::Duration,
 };
 
+use cloudmap_mcs::cloudmap::{Operation, Plane};
 use serde_json::json;
 
 use super::{
     cloudmap::ROWS,
     cutovers::Saying,
+    editors::Edit,
     kubernetes::{Fault, FaultId, Moment, Scope, Verb},
     machine::Machine,
     scenario::{Kind, Scenario},
@@ -120,8 +122,14 @@ pub(crate) enum Action {
         cluster: usize,
         kind: &'static str,
     },
+    /// People change what a cluster's controllers made in Kubernetes. `which` decides about the object.
+    Edit {
+        cluster: usize,
+        which: usize,
+        edit: Edit,
+    },
     Registry {
-        rule: Rule,
+        rules: Vec<Rule>,
         /// Index of the cluster, and which replica; `None`: all calls.
         replica: Option<(usize, Role)>,
     },
@@ -161,6 +169,10 @@ pub(crate) enum Action {
 
 /// The kinds of objects that a replica watches.
 const WATCHED: [&str; 5] = ["services", "endpointslices", "serviceexports", "serviceimports", "namespaces"];
+
+/// The kinds of objects that a replica writes.
+const WRITTEN: [&str; 7] =
+    ["serviceimports", "services", "endpointslices", "serviceexports", "events", "configmaps", "leases"];
 
 /// The ClusterSets that clusters join; empty: none.
 const SETS: [&str; 4] = ["set", "set", "other", ""];
@@ -251,18 +263,21 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
             }
         }
         Kind::Kubernetes => {
-            let (lasts, fault, scope) = match rng.below(8) {
+            let (lasts, fault, scope) = match rng.below(10) {
                 0 => (short, Fault::Away, scope),
                 1 => (long, Fault::Throttled(2), scope),
-                2 => (long, Fault::Unavailable, scope.on_writes()),
+                2 => (long, Fault::Unavailable, if rng.chance(0.5) { scope.on_writes() } else { scope }),
                 3 => (long, Fault::Slow(seconds(rng, 1, 6)), scope),
                 4 => (short, Fault::HangsBefore, scope.times(3)),
                 5 => (short, Fault::HangsAfter, scope.on_writes().times(3)),
                 6 => (long, Fault::AnswerLost, scope.on_writes().times(4)),
+                // By an admission policy, which is about one kind.
+                7 | 8 => (long, Fault::Denied("a policy of this cluster forbids it".to_owned()), scope.of(WRITTEN[rng.below(WRITTEN.len())])),
                 _ => (short, Fault::Conflict, scope.on(Verb::Update).times(3)),
             };
             (lasts, kubernetes(fault, scope))
         }
+        Kind::Editors => (short, Action::Edit { cluster, which: rng.below(1000), edit: *rng.pick(&Edit::ALL) }),
         Kind::Partitions => (long, kubernetes(Fault::Partitioned, scope)),
         Kind::Divides if rng.chance(0.4) => (short, Action::Cut { cluster }),
         Kind::Divides => {
@@ -294,10 +309,19 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
                 status: Some(403),
             };
             let failing = Effect::Error { code: "InternalFailure".into(), message: String::new(), status: Some(500) };
+            // Else the credentials, or the way, of one replica.
+            let replica = (!both).then_some((cluster, role));
             if rng.chance(0.1) {
                 return Step { kind, at, lasts: long, action: Action::Truncate(rng.below(4) + 1) };
             }
-            let rule = match rng.below(10) {
+            // Of one plane, as AWS throttles, or in one service, as a policy by resource denies.
+            if rng.chance(0.2) {
+                let plane = *rng.pick(&[Plane::Control, Plane::Discovery]);
+                let of_plane = Operation::ALL.iter().filter(|operation| operation.plane() == plane);
+                let rules = of_plane.map(|operation| Rule::on(operation.name(), throttled.clone())).collect();
+                return Step { kind, at, lasts: long, action: Action::Registry { rules, replica } };
+            }
+            let rule = match rng.below(11) {
                 0 => Rule::on_any(throttled).with_probability(0.7),
                 1 => Rule::on(on[rng.below(on.len())], throttled),
                 2 => Rule::on(on[rng.below(on.len())], denied),
@@ -305,7 +329,7 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
                 4 => Rule::on_any(failing).with_probability(0.5),
                 5 => Rule::on_any(Effect::Latency { add: seconds(rng, 2, 30) }).with_probability(0.3),
                 // Less than `LATEST_EFFECT` of the product: nobody knows of an operation that ends later.
-                6 => Rule::on("RegisterInstance", Effect::OperationLatency { add: seconds(rng, 10, 55) })
+                6 => Rule::on(on[rng.below(2)], Effect::OperationLatency { add: seconds(rng, 10, 55) })
                     .with_probability(0.5),
                 7 => Rule::on(
                     on[rng.below(2)],
@@ -313,11 +337,14 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
                 )
                 .with_probability(0.5),
                 8 => Rule::on("DiscoverInstances", Effect::Partial { keep: 0.6 }),
+                9 => {
+                    let service = *rng.pick(&["clusters", "exports-", "web", "api", "db"]);
+                    Rule { service: Some(service.to_owned()), ..Rule::on_any(denied) }
+                }
                 _ => Rule::on_any(if rng.chance(0.5) { Effect::DropRequest } else { Effect::DropResponse })
                     .with_probability(0.4),
             };
-            // Else the credentials, or the way, of one replica.
-            (long, Action::Registry { rule, replica: (!both).then_some((cluster, role)) })
+            (long, Action::Registry { rules: vec![rule], replica })
         }
         Kind::Foreigners => {
             let exported = NAMES[..EXPORTED].iter().map(|(namespace, name, _)| (*namespace, *name));
@@ -390,7 +417,7 @@ fn cutover(rng: &mut Rng) -> Action {
 #[derive(Debug, Default)]
 pub(crate) struct Running {
     faults: BTreeMap<usize, FaultId>,
-    rules: BTreeMap<usize, u64>,
+    rules: BTreeMap<usize, Vec<u64>>,
     /// The service that they registered in, and whether they made it.
     foreigners: BTreeMap<usize, (String, bool)>,
     /// The steps that deleted a namespace: one that terminates already ends when the step before says so.
@@ -448,6 +475,7 @@ impl Running {
                 let name = world.acting(*cluster, *role).name.clone();
                 world.clusters[*cluster].api.lose_events(&name, kind);
             }
+            Action::Edit { cluster, which, edit } => world.edit(*cluster, *which, *edit),
             Action::Compact { cluster, kind } => world.clusters[*cluster].api.compact(kind),
             Action::Cut { cluster } => world.network.iter().for_each(|network| network.cut(*cluster)),
             Action::Divide { from, to, both } => {
@@ -455,12 +483,11 @@ impl Running {
                 world.network.iter().for_each(|network| network.divide(number, BTreeSet::clone(&ways)));
             }
             Action::Truncate(rows) => world.registry.set_rows(*rows),
-            Action::Registry { rule, replica } => {
+            Action::Registry { rules, replica } => {
                 let caller = replica.map(|(cluster, role)| world.acting(cluster, role).name.clone());
-                let rule = Rule { caller, ..rule.clone() };
-                if let Ok(id) = world.registry.with(|cloudmap, _| cloudmap.add_fault(rule)) {
-                    self.rules.insert(number, id);
-                }
+                let rules = rules.iter().map(|rule| Rule { caller: caller.clone(), ..rule.clone() });
+                let added = world.registry.with(|cloudmap, _| rules.filter_map(|rule| cloudmap.add_fault(rule).ok()).collect());
+                self.rules.insert(number, added);
             }
             Action::Lag(lag) => set_lag(world, *lag),
             Action::Foreigner { target: (namespace, service) } => {
@@ -497,7 +524,7 @@ impl Running {
                 }
             }
             Action::Registry { .. } => {
-                if let Some(id) = self.rules.remove(&number) {
+                for id in self.rules.remove(&number).unwrap_or_default() {
                     world.registry.with(|cloudmap, _| cloudmap.remove_fault(id));
                 }
             }

@@ -67,6 +67,8 @@ pub(crate) struct World {
     pub(crate) joined: BTreeMap<String, Duration>,
     /// Cloud Map services in which people deleted or altered our instances, and when they did it last.
     pub(crate) meddled: BTreeMap<Name, Duration>,
+    /// By UID and name, when people deleted or altered by hand what a cluster imports.
+    pub(crate) edited: BTreeMap<(String, Name), Duration>,
     /// When people deleted a part of a ledger last.
     pub(crate) torn: Option<Duration>,
 }
@@ -125,7 +127,7 @@ impl World {
             ..emulator::EmulatorSettings::default()
         };
         let registry = Registry::new(began, trace.clone(), settings);
-        let (callers, clusters, addresses, abandoned, joined, meddled, torn) = Default::default();
+        let (callers, clusters, addresses, abandoned, joined, meddled, edited, torn) = Default::default();
         let network = Rng::new("network", seed).chance(0.5).then(Network::default);
         let mut world = Self {
             began,
@@ -139,6 +141,7 @@ impl World {
             abandoned,
             joined,
             meddled,
+            edited,
             torn,
         };
         for (index, site) in sites.iter().enumerate() {
