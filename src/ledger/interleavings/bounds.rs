@@ -1,7 +1,10 @@
 //! What is remembered of others, and of which ClusterSet it is.
 
 use super::*;
-use crate::ledger::head::Presence;
+use crate::{
+    cluster::record::{Accepted, Gone},
+    ledger::{head::Presence, limits::MAX_CLUSTERS},
+};
 
 #[test]
 fn who_left_and_is_not_there_any_more_is_forgotten_and_who_is_there_is_not() {
@@ -68,4 +71,23 @@ fn a_change_of_the_clusterset_keeps_the_epoch_and_no_ghosts_and_leaves_the_forme
     assert_eq!(other.departed, [former]);
     assert!(other.records["uid-green"].0.former.is_empty());
     assert_eq!(other.read("green"), Some(Map::clone(&state(0..3, 1))));
+}
+
+#[test]
+fn where_as_many_clusters_are_known_as_there_may_be_another_one_waits_until_one_is_forgotten() {
+    let mut world = World::default();
+    let mut blue = with_pages(&mut world, "blue", 3);
+    let known = |n| (format!("c-{n}"), Accepted::unread(format!("uid-{n}"), None));
+    let record = Record { accepted: (0..MAX_CLUSTERS).map(known).collect(), ..Record::default() };
+    world.records.insert("uid-green".into(), (record, 1));
+    let mut green = Process::elect(&mut world, "green");
+    pass(&mut world, &mut [&mut blue, &mut green], 10);
+    assert!(green.remote("blue").is_none());
+    assert!(green.term.reader().ignored()["blue"].contains("cloudmap-mcs forget"));
+    let (record, version) = world.records.get_mut("uid-green").unwrap();
+    assert_eq!(record.accepted.len(), MAX_CLUSTERS);
+    record.accepted.get_mut("c-7").unwrap().gone = Some(Gone::Forgotten);
+    *version += 1;
+    pass(&mut world, &mut [&mut blue, &mut green], 10);
+    assert_eq!(green.applies("blue"), Some(state(0..3, 1)));
 }
