@@ -118,7 +118,10 @@ impl Bench {
         self.objects.put_service(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap());
         let slice = json!({
             "metadata": {"namespace": "shop", "name": format!("{name}-1"), "labels": {LABEL_KUBERNETES_SERVICE_NAME: name}},
-            "addressType": "IPv4", "ports": ports, "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}],
+            "addressType": "IPv4", "ports": ports, "endpoints": [{
+                "addresses": ["10.0.0.1"], "conditions": {"ready": true},
+                "targetRef": {"kind": "Pod", "name": "pod", "uid": "pod"},
+            }],
         });
         self.objects.put_slice(serde_json::from_value(slice).unwrap());
     }
@@ -320,6 +323,7 @@ fn an_error_of_the_registry_counts_as_waiting_at_first_and_is_said_later() {
 #[test]
 fn names_that_come_and_go_leave_nothing_behind() {
     let mut bench = Bench::member();
+    bench.objects.put_pod("shop", "pod", &[("version", "2")]);
     for n in 0..300 {
         let name = format!("web-{n}");
         bench.export(&name, &[("cloudmap-mcs/service", &format!("www-{n}"))]);
@@ -328,6 +332,8 @@ fn names_that_come_and_go_leave_nothing_behind() {
             &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", &format!("pods-{n}"))],
         );
         let map = published(&bench.observe(at(n)));
+        let labelled = |bench: &Bench, name: &str| !bench.core.pods.labels(&key(name)).is_empty();
+        assert!(labelled(&bench, &name) && labelled(&bench, &format!("pods-{n}")));
         bench.core.handle(Input::Published(map.clone()), at(n));
         bench.core.handle(Input::ReadBack(map), at(n));
         bench.remotes(["theirs"], at(n));
@@ -341,6 +347,7 @@ fn names_that_come_and_go_leave_nothing_behind() {
             bench.objects.put_slice(serde_json::from_value(slice).unwrap());
         }
         bench.observe(at(n));
+        assert!(!labelled(&bench, &name) && !labelled(&bench, &format!("pods-{n}")));
         bench.work(&name, at(n));
         bench.remotes([], at(n));
         assert!(bench.core.desired.iter().all(|(_, desired)| desired.released));

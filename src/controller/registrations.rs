@@ -32,11 +32,7 @@ impl Core {
                     (pods.admit(&key, &export::join(&slices)).into_owned(), pods.labels(&key))
                 };
                 let service = caches.services.get(&key);
-                let planned = service.and_then(|service| self.annotated.plan_service(&service, endpoints, rights));
-                if planned.is_none() && caches.exports.get(&key).is_none_or(|export| export.deleting) {
-                    pods.forget(&key);
-                }
-                planned
+                service.and_then(|service| self.annotated.plan_service(&service, endpoints, rights))
             };
             let Some(change) = self.annotated.replan(&owner, planned) else {
                 // A deleted object no longer hands anything over.
