@@ -1,8 +1,12 @@
 //! Discovered instances in the plan of a name.
 
+use std::sync::Arc;
+
+use super::super::addresses::Unusable;
 use super::super::plan::tests::*;
 use super::super::plan::{Plan, Unknown};
 use crate::{
+    cluster::objects::OwnSlice,
     discovery::{Backend, Picture},
     model::{ClusterId, IpFamily, Protocol, ServicePort, ServiceType},
 };
@@ -115,6 +119,23 @@ fn endpoints_that_were_not_read_stay_as_they_are() {
     scene.discovered.complete = true;
     let Plan::Want(wanted) = scene.plan() else { panic!() };
     assert_eq!(wanted.service.unwrap().ports[0].port, 3000);
+}
+
+#[test]
+fn an_endpoint_that_was_not_read_goes_when_its_address_becomes_a_cluster_ip() {
+    let mut scene = imported();
+    let mut slice = OwnSlice::clone(&mk_slice("svc-2", "ecs-prod"));
+    slice.0.endpoints[0].address = Some("10.20.0.1".parse().unwrap());
+    scene.slices.push(Arc::new(slice));
+    for read in [&[][..], &[backend("10.9.0.1", 3000)]] {
+        scene.discovered = Picture { complete: false, ..picture(read) };
+        let plan = scene.plan();
+        let there = addresses(&plan, "ecs-prod");
+        assert!(there.contains(&"10.0.0.1".to_owned()) && there.len() == 1 + read.len(), "{there:?}");
+        let Plan::Want(wanted) = plan else { panic!() };
+        let gone = (ClusterId::discovered("ecs-prod").unwrap(), "10.20.0.1".parse().unwrap(), Unusable::ClusterIp);
+        assert_eq!(wanted.skipped, [gone]);
+    }
 }
 
 #[test]
