@@ -234,12 +234,15 @@ impl Leader {
         let listing = directory.as_ref().map(Directory::known);
         let publishing = ledger.map(driver::LedgerHandle::status);
         let keeping = if let Records::Local(local) = &records { Some(local.kept()) } else { None };
+        let lookups = Lookups::spawn(Arc::clone(&self.cloudmap));
+        let guards = Watcher::spawn(Arc::clone(&self.cloudmap), Arc::clone(&self.outside));
+        let (answering, judging) = (lookups.answers(), guards.answers());
         let inputs = Inputs {
             caches: self.caches.clone(),
             writer: Arc::clone(&self.writer),
             directory,
-            lookups: Lookups::spawn(Arc::clone(&self.cloudmap)),
-            guards: Watcher::spawn(Arc::clone(&self.cloudmap), Arc::clone(&self.outside)),
+            lookups,
+            guards,
             records,
             membership,
             instances: desired,
@@ -256,6 +259,8 @@ impl Leader {
             () = ended(listing) => "the listing of Cloud Map namespaces",
             () = ended(Some(registered.status())) => "the registration of instances",
             () = ended(Some(read.figures())) => "the reading of discovered instances",
+            () = ended(Some(answering)) => "the lookups for readiness gates",
+            () = ended(Some(judging)) => "the guards of Cutovers",
             () = controller::run(settings, inputs) => "the controller",
         }
     }
@@ -297,6 +302,7 @@ fn news(status: &driver::Status, stream_port: u16) -> BTreeMap<(EventReason, Arc
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{cluster::objects::TargetId, gates::Question, model::Target};
 
     #[test]
     fn what_no_object_shows_is_said_of_each_cluster() {
@@ -330,5 +336,10 @@ mod tests {
         });
         ended(Some(receiver)).await;
         assert!(task.await.unwrap_err().is_panic());
+        let lookups = Lookups::start(|_, _| async { panic!("as a test") });
+        let target = Target { namespace: "shop".into(), service: "web".into() };
+        let sought = [(TargetId::new("pod").unwrap(), "i-1".into())].into();
+        lookups.ask(Arc::new([(target, Question { http_name: "shop".into(), sought })].into()));
+        ended(Some(lookups.answers())).await;
     }
 }
