@@ -50,6 +50,7 @@ impl PortOf<'_> {
     /// enough, because the Service that they create has no selector.
     pub fn attributes(self, exported: ExportAttributes<'_>, endpoint: &Endpoint) -> Attributes {
         let ServicePort { name, protocol, port, app_protocol: _ } = self.service;
+        let Endpoint { hostname, node, ipv4: _, ipv6: _, ports: _, conditions: _, zone: _ } = endpoint;
         let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
         [
             (names::CLUSTER_ID, exported.cluster.to_string()),
@@ -63,8 +64,8 @@ impl PortOf<'_> {
             (names::SERVICE_TARGET_PORT, self.number.to_string()),
             (names::SERVICE_PROTOCOL, protocol.to_string()),
             (names::READY, "true".to_owned()),
-            (names::HOSTNAME, text(&endpoint.hostname)),
-            (names::NODENAME, text(&endpoint.node)),
+            (names::HOSTNAME, text(hostname)),
+            (names::NODENAME, text(node)),
             (names::CONTROLLER, CONTROLLER.to_owned()),
         ]
         .map(|(key, value)| (key.to_owned(), value))

@@ -10,7 +10,7 @@ use crate::{
         head::Presence,
         show::{ClusterView, read_all},
     },
-    model::{Endpoint, Registration},
+    model::{Conditions, Endpoint, Registration},
 };
 
 pub(super) async fn show(args: ShowArgs) -> anyhow::Result<()> {
@@ -178,18 +178,20 @@ fn cluster_json(view: &ClusterView) -> Value {
 }
 
 fn endpoint_json(endpoint: &Endpoint) -> Value {
+    let Endpoint { ipv4, ipv6, ports, conditions, hostname, zone, node } = endpoint;
+    let Conditions { ready, serving, terminating } = conditions;
     json!({
-        "ipv4": endpoint.ipv4,
-        "ipv6": endpoint.ipv6,
-        "ports": endpoint.ports.iter().map(|port| json!({
+        "ipv4": ipv4,
+        "ipv6": ipv6,
+        "ports": ports.iter().map(|port| json!({
             "name": &*port.name, "protocol": port.protocol.as_str(), "port": port.port,
         })).collect::<Vec<_>>(),
-        "ready": endpoint.conditions.ready,
-        "serving": endpoint.conditions.serving,
-        "terminating": endpoint.conditions.terminating,
-        "hostname": endpoint.hostname.as_deref(),
-        "zone": endpoint.zone.as_deref(),
-        "node": endpoint.node.as_deref(),
+        "ready": ready,
+        "serving": serving,
+        "terminating": terminating,
+        "hostname": hostname.as_deref(),
+        "zone": zone.as_deref(),
+        "node": node.as_deref(),
     })
 }
 

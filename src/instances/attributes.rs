@@ -333,8 +333,10 @@ impl Source<'_> {
         let mut last: Option<(String, Option<u16>)> = None;
         let mut specs = Vec::with_capacity(staying.len());
         for endpoint in staying {
-            let port = self.first_port(&endpoint.ports);
-            let base = match (endpoint.ipv4, endpoint.ipv6) {
+            // These instances have neither host name nor node.
+            let Endpoint { ipv4, ipv6, ports, conditions, zone, hostname: _, node: _ } = endpoint;
+            let port = self.first_port(ports);
+            let base = match (ipv4, ipv6) {
                 (Some(ip), _) => format!("{prefix}-{}", ip.to_string().replace('.', "-")),
                 (None, Some(ip)) => format!("{prefix}-{:032x}", ip.to_bits()),
                 (None, None) => continue,
@@ -348,15 +350,14 @@ impl Source<'_> {
             last = Some((base, port));
             let added = custom.of(endpoint);
             let same =
-                |(ports, custom, _): &&(&[EndpointPort], Attributes, _)| **ports == *endpoint.ports && *custom == added;
+                |(shared, custom, _): &&(&[EndpointPort], Attributes, _)| **shared == **ports && *custom == added;
             let known = shared.iter().find(same).map(|(_, _, common)| Arc::clone(common));
             let common = known.unwrap_or_else(|| {
-                let common = shared_by_all(&self.common(&endpoint.ports, &added));
-                shared.push((&endpoint.ports, added, Arc::clone(&common)));
+                let common = shared_by_all(&self.common(ports, &added));
+                shared.push((ports, added, Arc::clone(&common)));
                 common
             });
-            let (ipv4, ipv6, zone) = (endpoint.ipv4, endpoint.ipv6, endpoint.zone.clone());
-            let ready = endpoint.conditions.ready;
+            let (ipv4, ipv6, zone, ready) = (*ipv4, *ipv6, zone.clone(), conditions.ready);
             let spec = InstanceSpec { id, common, ipv4, ipv6, port, zone, host: None, ready, partial: false };
             self.check(&spec)?;
             specs.push(spec);

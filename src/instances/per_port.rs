@@ -53,16 +53,18 @@ impl Source<'_> {
         let mut shared: HashMap<Alike<'_>, Arc<Pairs>> = HashMap::new();
         let mut specs = BTreeMap::new();
         for endpoint in endpoints.into_iter().filter(|endpoint| endpoint.conditions.ready) {
-            let Some(address) = endpoint.ipv4.map(IpAddr::V4).or(endpoint.ipv6.map(IpAddr::V6)) else { continue };
+            // The zone is not shared.
+            let Endpoint { ipv4, ipv6, ports, hostname, node, conditions: _, zone: _ } = endpoint;
+            let Some(address) = ipv4.map(IpAddr::V4).or(ipv6.map(IpAddr::V6)) else { continue };
             for (at, service) in self.ports.iter().enumerate() {
-                let Some(number) = resolve(service, &endpoint.ports) else { continue };
+                let Some(number) = resolve(service, ports) else { continue };
                 let port = PortOf { service, number };
                 let id: Arc<str> = port.id(address).into();
                 if specs.contains_key(&id) {
                     continue;
                 }
                 let added = custom.of(endpoint);
-                let (hostname, node) = (endpoint.hostname.as_deref(), endpoint.node.as_deref());
+                let (hostname, node) = (hostname.as_deref(), node.as_deref());
                 let alike = Alike { port: at, number, hostname, node, custom: added };
                 let common = shared.entry(alike).or_insert_with_key(|alike| {
                     let mut attributes = self.common(&[], &alike.custom);
