@@ -349,11 +349,6 @@ condition! {
         "Follow the message, and see the object", "The share stays as it is.";
 }
 
-/// The rows of a Cutover.
-pub fn cutover_rows() -> Vec<Row> {
-    CutoverReason::ALL.iter().map(|reason| reason.row()).collect()
-}
-
 /// The rows of a ServiceExport.
 pub fn export_rows() -> Vec<Row> {
     let valid = ValidReason::ALL.iter().map(|reason| reason.row());
@@ -366,11 +361,6 @@ pub fn export_rows() -> Vec<Row> {
 pub fn import_rows() -> Vec<Row> {
     let ready = ImportReadyReason::ALL.iter().map(|reason| reason.row());
     ready.chain(ImportStaleReason::ALL.iter().map(|reason| reason.row())).collect()
-}
-
-/// The rows of a Pod.
-pub fn pod_rows() -> Vec<Row> {
-    GateReason::ALL.iter().map(|reason| reason.row()).collect()
 }
 
 impl Row {

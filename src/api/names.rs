@@ -12,12 +12,6 @@ pub fn is_reserved(name: &str) -> bool {
     name.starts_with(DOMAIN) || name.starts_with("multicluster.kubernetes.io/")
 }
 
-/// API group of ServiceExport and ServiceImport.
-pub const MCS_GROUP: &str = "multicluster.x-k8s.io";
-
-/// API group of ClusterProperty (KEP-2149).
-pub const ABOUT_GROUP: &str = "about.k8s.io";
-
 /// API group of Cutover, which is of this project.
 pub const CUTOVER_GROUP: &str = "cloudmap-mcs.io";
 
@@ -59,9 +53,6 @@ pub const ANNOTATION_PREFIXES: &[&str] = &[
 
 /// The origin of Events and metrics.
 pub const CONTROLLER: &str = "cloudmap-mcs";
-
-/// Prefix of the environment variable of every flag: `--cluster-id` is `CLOUDMAP_MCS_CLUSTER_ID`.
-pub const ENV_PREFIX: &str = "CLOUDMAP_MCS_";
 
 /// The field managers for server-side apply. Each writer has its own, so that it does not remove the fields of another
 /// writer by leaving them out.

@@ -12,7 +12,7 @@ use super::root;
 use crate::{
     api::{
         annotations,
-        conditions::{ConflictState, Row, cutover_rows, export_rows, import_rows, pod_rows},
+        conditions::{ConflictState, CutoverReason, GateReason, Row, export_rows, import_rows},
         crds,
         events::EventReason,
     },
@@ -165,8 +165,8 @@ fn conditions() -> String {
     for (object, rows) in [
         ("ServiceExport", export_rows()),
         ("ServiceImport", import_rows()),
-        ("Pod", pod_rows()),
-        ("Cutover", cutover_rows()),
+        ("Pod", GateReason::ALL.iter().map(|reason| reason.row()).collect()),
+        ("Cutover", CutoverReason::ALL.iter().map(|reason| reason.row()).collect()),
     ] {
         write!(page, "\n## On a {object}\n\n| condition | reason | meaning | remedy |\n|---|---|---|---|\n").unwrap();
         for row in rows {
