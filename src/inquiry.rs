@@ -20,8 +20,8 @@ pub trait Planner: Default + Send + 'static {
     type Question: Send;
     /// What a look finds.
     type Found: Send;
-    /// All questions.
-    type Asked: Default + Send + Sync + 'static;
+    /// What is asked at one time.
+    type Questions: Default + Send + Sync + 'static;
     /// All that is known.
     type Answers: Default + Clone + PartialEq + Send + Sync + 'static;
 
@@ -29,7 +29,7 @@ pub trait Planner: Default + Send + 'static {
     const IN_FLIGHT: usize;
 
     /// Takes new questions, and forgets what is no longer asked.
-    fn ask(&mut self, asked: &Self::Asked, now: Instant);
+    fn ask(&mut self, asked: &Self::Questions, now: Instant);
 
     /// The next look, if one is due.
     fn next(&mut self, now: Instant) -> Option<(Self::Key, Self::Question)>;
@@ -47,7 +47,7 @@ pub trait Planner: Default + Send + 'static {
 /// The task. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Inquiry<P: Planner> {
-    asked: watch::Sender<Arc<P::Asked>>,
+    asked: watch::Sender<Arc<P::Questions>>,
     answers: watch::Receiver<Arc<P::Answers>>,
     task: JoinHandle<()>,
 }
@@ -64,7 +64,7 @@ impl<P: Planner> Inquiry<P> {
     }
 
     /// Sets all that is asked.
-    pub fn ask(&self, asked: Arc<P::Asked>) {
+    pub fn ask(&self, asked: Arc<P::Questions>) {
         self.asked.send_replace(asked);
     }
 
@@ -82,7 +82,7 @@ impl<P: Planner> Drop for Inquiry<P> {
 
 async fn follow<P: Planner, F: Future<Output = (P::Key, P::Question, P::Found)>>(
     look: impl Fn(P::Key, P::Question) -> F,
-    mut asked: watch::Receiver<Arc<P::Asked>>,
+    mut asked: watch::Receiver<Arc<P::Questions>>,
     answers: watch::Sender<Arc<P::Answers>>,
 ) {
     let mut agenda = P::default();

@@ -34,7 +34,7 @@ use crate::{
     },
     cutover::guard::{self, Judgements},
     discovery::Discovered,
-    gates::{Answers, Asked},
+    gates::{Answers, Questions},
     import::Unknown,
     instances::sync::{Desired, Statuses},
     ledger::{
@@ -135,9 +135,9 @@ pub(super) enum Command {
     /// Write these statuses of Cutovers.
     WriteCutovers(Arc<Written>),
     /// Look for these instances in the discovery plane.
-    LookUp(Arc<Asked>),
+    LookUp(Arc<Questions>),
     /// Let these guards look.
-    Guard(Arc<guard::Asked>),
+    Guard(Arc<guard::Questions>),
     /// Emit an Event.
     Emit(EventRecord),
 }

@@ -38,7 +38,7 @@ pub(super) struct Cutovers {
     planned: BTreeMap<ServiceKey, Arc<Writing>>,
     written: Arc<Written>,
     /// What the guards are asked, and what they found.
-    asked: Arc<guard::Asked>,
+    asked: Arc<guard::Questions>,
     judgements: Arc<Judgements>,
     /// Whether anything happened since they were last judged.
     changed: bool,
@@ -100,7 +100,7 @@ impl Core {
         self.cutovers.stopwatches.retain(|key, _| exists(key));
         self.cutovers.planned.retain(|key, _| exists(key));
         let unfinished = unfinished(&all);
-        let mut asked = guard::Asked::new();
+        let mut asked = guard::Questions::new();
         for cutover in &all {
             let question = self.judge_cutover(cutover, &unfinished, now);
             asked.extend(question.map(|question| (cutover.key.clone(), Arc::new(question))));

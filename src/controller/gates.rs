@@ -13,7 +13,7 @@ use super::{
     core::{Command, Core, Now},
     gate_writer::{Opening, Openings},
     pods,
-    targets::{Asked as Asks, awaits_clusters},
+    targets::{Asked, awaits_clusters},
 };
 use crate::{
     api::events::EventReason,
@@ -23,7 +23,7 @@ use crate::{
         objects::{GatedPod, TargetId},
     },
     export::Refusal,
-    gates::{Answers, Asked, Observed, Progress, Question, Verdict, plan},
+    gates::{Answers, Observed, Progress, Question, Questions, Verdict, plan},
     instances::{
         InstanceSpec,
         sync::{Awaited, Ids, Outcome, Reason, TargetDesired},
@@ -44,7 +44,7 @@ pub(super) struct Gates {
     addresses: BTreeSet<IpAddr>,
     /// Gates that open. They do not close again before the API server shows that they are open.
     openings: Arc<Openings>,
-    asked: Arc<Asked>,
+    asked: Arc<Questions>,
     answers: Arc<Answers>,
     /// Whether anything happened since the gates were last judged.
     changed: bool,
@@ -119,7 +119,7 @@ impl Core {
         let gated = |key: &TargetId| Some((*key, self.caches.gated.get(key).filter(|pod| pod.waits())?));
         let pods: BTreeMap<_, _> = self.gates.waiting.keys().filter_map(gated).collect();
         let services = self.services_by_pod(&pods);
-        let (mut asked, mut openings) = (Asked::new(), Openings::new());
+        let (mut asked, mut openings) = (Questions::new(), Openings::new());
         for (id, pod) in &pods {
             let services = services.get(id).into_iter().flatten();
             let progress: Vec<_> = services.flat_map(|key| self.progress(key, *id, pod, &mut asked)).collect();
@@ -175,7 +175,7 @@ impl Core {
     }
 
     /// What became of a pod in the targets of one of its Services. Adds what is to be looked up.
-    fn progress(&self, key: &ServiceKey, id: TargetId, pod: &GatedPod, asked: &mut Asked) -> Vec<Progress> {
+    fn progress(&self, key: &ServiceKey, id: TargetId, pod: &GatedPod, asked: &mut Questions) -> Vec<Progress> {
         let mut progress = Vec::new();
         let mut add = |owner: &ClaimOwner, targets: &[Target]| {
             progress.extend(targets.iter().filter_map(|target| self.progress_in(target, owner, id, pod, asked)));
@@ -205,9 +205,9 @@ impl Core {
                 Some(Progress::Refused(message.clone()))
             }
             Some(Ok(_)) if targets.is_empty() => Some(match self.targets.asked(&object, self.knowledge.rights()) {
-                Asks::None => Progress::Declined,
-                Asks::Invalid(message) => Progress::Refused(message),
-                Asks::Target(_) | Asks::Unknown => {
+                Asked::None => Progress::Declined,
+                Asked::Invalid(message) => Progress::Refused(message),
+                Asked::Target(_) | Asked::Unknown => {
                     Progress::Waits(format!("the Namespace {} is not known yet", key.namespace))
                 }
             }),
@@ -222,7 +222,7 @@ impl Core {
         owner: &ClaimOwner,
         id: TargetId,
         pod: &GatedPod,
-        asked: &mut Asked,
+        asked: &mut Questions,
     ) -> Option<Progress> {
         let waits = |why: &str| Some(Progress::Waits(format!("Cloud Map service {target}: {why}")));
         let refused = |why: &str| Some(Progress::Refused(format!("Cloud Map service {target}: {why}.")));
@@ -278,7 +278,7 @@ impl Core {
         wanted: &[&Arc<str>],
         pod: TargetId,
         awaited: &Awaited,
-        asked: &mut Asked,
+        asked: &mut Questions,
     ) -> Progress {
         let about = |id: &Arc<str>| (target.clone(), (pod, Arc::clone(id)));
         let answers = &self.gates.answers;

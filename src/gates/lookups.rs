@@ -40,8 +40,8 @@ pub struct Question {
     pub sought: BTreeSet<Sought>,
 }
 
-/// All questions.
-pub type Asked = BTreeMap<Target, Question>;
+/// What is asked of each target. One that is not here is not looked up.
+pub type Questions = BTreeMap<Target, Question>;
 
 /// What is known about the instances in question, by the last lookup of each target.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -95,13 +95,13 @@ impl Planner for Agenda {
     type Key = Target;
     type Question = Question;
     type Found = Result<Discovery, Error>;
-    type Asked = Asked;
+    type Questions = Questions;
     type Answers = Answers;
 
     const IN_FLIGHT: usize = 8;
 
     /// Takes new questions, and forgets the answers to those that are no longer asked.
-    fn ask(&mut self, asked: &Asked, now: Instant) {
+    fn ask(&mut self, asked: &Questions, now: Instant) {
         let asks = |target: &Target, sought: &Sought| asked.get(target).is_some_and(|q| q.sought.contains(sought));
         self.answers.shown.retain(|(target, sought)| asks(target, sought));
         self.answers.unhealthy.retain(|(target, sought)| asks(target, sought));

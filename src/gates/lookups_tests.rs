@@ -9,7 +9,7 @@ fn sought(pod: &str, id: &str) -> Sought {
     (TargetId::new(pod).unwrap(), id.into())
 }
 
-fn asked(questions: &[(&str, &[(&str, &str)])]) -> Asked {
+fn asked(questions: &[(&str, &[(&str, &str)])]) -> Questions {
     let question = |all: &[(&str, &str)]| Question {
         http_name: "shop".into(),
         sought: all.iter().map(|(pod, id)| sought(pod, id)).collect(),
@@ -55,7 +55,7 @@ async fn an_answer_is_for_the_pod_that_asked_before_its_lookup_began() {
     let (at, question) = agenda.next(now + PERIOD).unwrap();
     agenda.answered(&at, &question, Ok(found(&["i-1"], &[])), now + PERIOD);
     assert_eq!(agenda.answers.shown, [(target("web"), sought("new", "i-1"))].into());
-    agenda.ask(&Asked::new(), now);
+    agenda.ask(&Questions::new(), now);
     assert_eq!(agenda.answers, Answers::default());
 }
 

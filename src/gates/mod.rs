@@ -7,5 +7,5 @@
 pub mod lookups;
 pub mod plan;
 
-pub use lookups::{Answers, Asked, Lookups, Question, Sought};
+pub use lookups::{Answers, Lookups, Question, Questions, Sought};
 pub use plan::{Observed, Progress, Verdict, plan};

@@ -122,8 +122,8 @@ pub enum Judgement {
     Failed(String),
 }
 
-/// All questions.
-pub type Asked = BTreeMap<ServiceKey, Arc<Question>>;
+/// What the guard of each Cutover is asked. For one that is not here nobody looks.
+pub type Questions = BTreeMap<ServiceKey, Arc<Question>>;
 
 /// What was judged last, with the question.
 pub type Judgements = BTreeMap<ServiceKey, (Arc<Question>, Judgement)>;

@@ -6,7 +6,7 @@ use futures::future::{join, join_all};
 use tokio::time::Instant;
 
 use super::{
-    Asked, Judgements, Question, Registered,
+    Judgements, Question, Questions, Registered,
     judge::{Reading, Rows},
     outside::Outside,
 };
@@ -19,7 +19,7 @@ use crate::{
 /// Time from one look to the next.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// The task.
+/// The task that looks, every five seconds for each question.
 pub type Watcher = Inquiry<Agenda>;
 
 impl Watcher {
@@ -111,13 +111,13 @@ impl Planner for Agenda {
     type Key = ServiceKey;
     type Question = Arc<Question>;
     type Found = Reading;
-    type Asked = Asked;
+    type Questions = Questions;
     type Answers = Judgements;
 
     const IN_FLIGHT: usize = 16;
 
     /// Takes new questions, and forgets what is no longer asked. Another share, or another guard, is looked at at once.
-    fn ask(&mut self, asked: &Asked, now: Instant) {
+    fn ask(&mut self, asked: &Questions, now: Instant) {
         self.entries.retain(|key, _| asked.contains_key(key));
         self.judgements.retain(|key, _| asked.contains_key(key));
         for (key, question) in asked {
@@ -255,7 +255,7 @@ mod tests {
     async fn another_share_is_looked_at_anew_and_what_failed_before_still_counts() {
         let (mut agenda, now) = (Agenda::default(), Instant::now());
         let bad = Reading { pods: [(pod(1), Err("refused".to_owned()))].into(), ..Reading::default() };
-        let asked = |share| Asked::from([(key(), Arc::new(question(share)))]);
+        let asked = |share| Questions::from([(key(), Arc::new(question(share)))]);
         agenda.ask(&asked(5), now);
         for _ in 0..2 {
             let (at, question) = agenda.next(now + PERIOD).unwrap();
@@ -270,7 +270,7 @@ mod tests {
         let (at, question) = agenda.next(now).unwrap();
         agenda.answered(&at, &question, bad.clone(), now);
         assert!(matches!(judgement(agenda.answers(), &key(), &question), Judgement::Failed(_)));
-        agenda.ask(&Asked::new(), now);
+        agenda.ask(&Questions::new(), now);
         assert_eq!((agenda.answers(), agenda.wake()), (&Judgements::new(), None));
     }
 }
