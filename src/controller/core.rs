@@ -265,7 +265,8 @@ impl Core {
         core
     }
 
-    /// Takes one input and returns its consequences. Equal inputs at equal times have equal consequences.
+    /// Takes one input and returns its consequences. Those also depend on the caches, which others fill: they may already show
+    /// what a later input says.
     pub(super) fn handle(&mut self, input: Input, now: Now) -> Vec<Command> {
         if !matches!(input, Input::Due(_)) {
             self.gates.touch();

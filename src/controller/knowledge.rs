@@ -63,7 +63,7 @@ impl Asks {
     }
 }
 
-/// General rules.
+/// What applies to all exports and annotated objects, as flags and the identity of this cluster say.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rules {
     /// What this cluster takes part in.

@@ -105,12 +105,12 @@ impl Hashed {
         &self.owner
     }
 
-    /// The state.
+    /// The state that was set last.
     pub fn map(&self) -> &Arc<Map> {
         &self.map
     }
 
-    /// Its hashes.
+    /// The hashes of that state, which [`Self::set`] computed.
     pub const fn hashes(&self) -> Hashes {
         self.hashes
     }

@@ -171,7 +171,7 @@ pub enum Presence {
     },
 }
 
-/// A head.
+/// What a cluster says of itself: which state it has, and where that can be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     /// Id of the cluster.

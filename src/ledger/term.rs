@@ -113,12 +113,12 @@ impl Term {
         self
     }
 
-    /// The writer.
+    /// The half that publishes: how far it is, and what it wrote.
     pub fn writer(&self) -> &Writer {
         &self.writer
     }
 
-    /// The reader.
+    /// The half that reads: what it knows of other clusters.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }

@@ -38,7 +38,7 @@ pub trait Listener: Send {
     async fn accept(&mut self) -> io::Result<Box<dyn Wire>>;
 }
 
-/// TCP.
+/// Plain TCP; the sessions bring TLS.
 #[derive(Debug)]
 pub struct Tcp {
     addresses: Arc<[SocketAddr]>,
