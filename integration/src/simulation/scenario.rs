@@ -134,9 +134,9 @@ impl Scenario {
 }
 
 use Kind::{
-    Claims, Clocks, Crashes, Cutovers, Divides, Editors, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag, Meddlers,
-    Moves, Namespaces, Partitions, Pauses, Registry, Renames, Services, Shapes, Shares, Stale, Stops, Unobserved,
-    Vandals,
+    Claims, Clocks, Crashes, Cutovers, Divides, Editors, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag,
+    Meddlers, Moves, Namespaces, Partitions, Pauses, Registry, Renames, Services, Shapes, Shares, Stale, Stops,
+    Unobserved, Vandals,
 };
 
 /// All scenarios.

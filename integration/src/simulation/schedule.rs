@@ -272,7 +272,11 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
                 5 => (short, Fault::HangsAfter, scope.on_writes().times(3)),
                 6 => (long, Fault::AnswerLost, scope.on_writes().times(4)),
                 // By an admission policy, which is about one kind.
-                7 | 8 => (long, Fault::Denied("a policy of this cluster forbids it".to_owned()), scope.of(WRITTEN[rng.below(WRITTEN.len())])),
+                7 | 8 => (
+                    long,
+                    Fault::Denied("a policy of this cluster forbids it".to_owned()),
+                    scope.of(WRITTEN[rng.below(WRITTEN.len())]),
+                ),
                 _ => (short, Fault::Conflict, scope.on(Verb::Update).times(3)),
             };
             (lasts, kubernetes(fault, scope))
@@ -486,7 +490,8 @@ impl Running {
             Action::Registry { rules, replica } => {
                 let caller = replica.map(|(cluster, role)| world.acting(cluster, role).name.clone());
                 let rules = rules.iter().map(|rule| Rule { caller: caller.clone(), ..rule.clone() });
-                let added = world.registry.with(|cloudmap, _| rules.filter_map(|rule| cloudmap.add_fault(rule).ok()).collect());
+                let added =
+                    world.registry.with(|cloudmap, _| rules.filter_map(|rule| cloudmap.add_fault(rule).ok()).collect());
                 self.rules.insert(number, added);
             }
             Action::Lag(lag) => set_lag(world, *lag),
