@@ -35,7 +35,7 @@ kind-quickstart: ## Two kind clusters with the controller, an emulator and a fir
 kind-quickstart-down: ## Remove them
 	@integration/quickstart.sh down
 
-check: ## What every change has to pass, in about a minute, without root: fmt, clippy, rustdoc, dependencies, scripts, library tests
+check: ## What every change has to pass, in a few minutes, without root: fmt, clippy, rustdoc, dependencies, scripts, library tests
 	@integration/check.sh
 
 test: ## All tests: `make check`, simulation, adapter, emulator and, on seven real clusters, conformance and end-to-end

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every change has to pass this (`make check`): formatting, clippy, rustdoc, the rules for dependencies, the shell
-# scripts, and the library's tests. It needs no root, and takes about a minute once everything is compiled. `make test`
+# scripts, and the library's tests. It needs no root, and takes a few minutes once everything is compiled. `make test`
 # begins with it.
 #
 # Usage: integration/check.sh
