@@ -5,14 +5,15 @@
 #
 #   binary      the program for this machine's architecture, linked statically, with its licence, man pages and completions,
 #               and its name as a plugin of kubectl, as .tar.gz
-#   image       the image: with Docker for amd64 and arm64, as an OCI archive; otherwise for this architecture, as a Docker archive
+#   image       the images of the controller and of the emulator: with Docker for amd64 and arm64, as OCI archives; otherwise for
+#               this architecture, as Docker archives
 #   chart       the Helm chart
 #   sbom        the bill of materials (CycloneDX) of the program
 #   provenance  checksums of all that is there, and from which commit, by whom and how it was built (in-toto, SLSA)
 #   sign        signatures of these two (cosign, by the identity of who runs it)
-#   publish     pushes image and chart to REGISTRY, signs both, and makes the GitHub release of the tag
+#   publish     pushes images and chart to REGISTRY, signs them, and makes the GitHub release of the tag
 #
-#   REGISTRY=host/name   where image and chart are published; the chart then has that image
+#   REGISTRY=host/name   where images and chart are published; the chart then has that image
 #   RELEASE=folder       where all of it is put; by default in the cache
 #   KEEP_GOING=1         say at the end what this machine cannot do, instead of failing: no cosign, no Docker
 set -euo pipefail
@@ -26,7 +27,8 @@ RELEASE=${RELEASE:-$CLOUDMAP_MCS_CACHE/release/$VERSION}
 # Registries take no capitals.
 REGISTRY=$(tr "[:upper:]" "[:lower:]" <<<"${REGISTRY:-}")
 readonly VERSION RELEASE REGISTRY
-readonly IMAGE=${REGISTRY:+$REGISTRY/}cloudmap-mcs:$VERSION
+# The images, by the targets of the Dockerfile.
+declare -rA IMAGES=([controller]=cloudmap-mcs [emulator]=cloudmap-emulator)
 case $(uname -m) in x86_64) ARCHITECTURE=amd64 ;; aarch64 | arm64) ARCHITECTURE=arm64 ;; *) fail "releases are for amd64 and arm64; this is $(uname -m)" ;; esac
 readonly ARCHITECTURE
 MISSING=()
@@ -70,22 +72,34 @@ step_binary() {
 }
 
 step_image() {
+	local target binary
 	build_facts
 	if docker_works; then
 		# The default builder of Docker makes images for one architecture.
 		docker buildx inspect cloudmap-mcs >/dev/null 2>&1 || docker buildx create --name cloudmap-mcs
-		image_build --output "type=oci,dest=$RELEASE/cloudmap-mcs-$VERSION-image.tar"
+		for target in "${!IMAGES[@]}"; do
+			image_build "$target" --output "type=oci,dest=$RELEASE/${IMAGES[$target]}-$VERSION-image.tar"
+		done
 	else
-		missing "the image is for $ARCHITECTURE only, and made without the Dockerfile: Docker does not answer here"
+		missing "the images are for $ARCHITECTURE only, and made without the Dockerfile: Docker does not answer here"
 		use_target
 		build_dist
-		"$TESTBED" image "$IMAGE" "$RELEASE/cloudmap-mcs-$VERSION-image-$ARCHITECTURE.tar" "$CARGO_TARGET_DIR/dist/cloudmap-mcs"
+		build_release --bin cloudmap-emulator
+		for binary in dist/cloudmap-mcs release/cloudmap-emulator; do
+			"$TESTBED" image "$(image "${binary#*/}")" "$RELEASE/${binary#*/}-$VERSION-image-$ARCHITECTURE.tar" "$CARGO_TARGET_DIR/$binary"
+		done
 	fi
 }
 
-# image_build FLAG...: by the Dockerfile, with what BuildKit knows of its provenance and contents.
+# image NAME: prints what the image of this name is called.
+image() { echo "${REGISTRY:+$REGISTRY/}$1:$VERSION"; }
+
+# image_build TARGET FLAG...: by the Dockerfile, with what BuildKit knows of its provenance and contents.
 image_build() {
-	docker buildx build --builder cloudmap-mcs --platform linux/amd64,linux/arm64 --tag "$IMAGE" --provenance mode=max --sbom true \
+	local target=$1
+	shift
+	docker buildx build --builder cloudmap-mcs --platform linux/amd64,linux/arm64 --target "$target" \
+		--tag "$(image "${IMAGES[$target]}")" --provenance mode=max --sbom true \
 		--build-arg CLOUDMAP_MCS_BUILD_COMMIT --build-arg CLOUDMAP_MCS_BUILD_DATE \
 		--build-arg SOURCE_DATE_EPOCH "$@" .
 }
@@ -143,14 +157,16 @@ step_sign() {
 }
 
 step_publish() {
-	local digest
-	[ -n "$REGISTRY" ] || fail "REGISTRY says where image and chart go, as in REGISTRY=ghcr.io/me"
+	local target digest
+	[ -n "$REGISTRY" ] || fail "REGISTRY says where images and chart go, as in REGISTRY=ghcr.io/me"
 	need docker Docker cosign cosign gh "the GitHub command line"
 	[ "$(git describe --tags --exact-match 2>/dev/null)" = "v$VERSION" ] || fail "this is not the commit of the tag v$VERSION"
 	build_facts
-	image_build --push --metadata-file "$work/image.json"
-	digest=$(jq -r '."containerimage.digest"' "$work/image.json")
-	cosign sign --yes --recursive "${IMAGE%:*}@$digest"
+	for target in "${!IMAGES[@]}"; do
+		image_build "$target" --push --metadata-file "$work/image.json"
+		digest=$(jq -r '."containerimage.digest"' "$work/image.json")
+		cosign sign --yes --recursive "$REGISTRY/${IMAGES[$target]}@$digest"
+	done
 	helm push "$RELEASE/cloudmap-mcs-$VERSION.tgz" "oci://$REGISTRY/charts" 2>&1 | tee "$work/chart.log"
 	digest=$(grep -oE 'sha256:[0-9a-f]{64}' "$work/chart.log" | head -n 1)
 	cosign sign --yes "$REGISTRY/charts/cloudmap-mcs@$digest"
