@@ -3,6 +3,7 @@
 #
 # Usage: integration/release.sh STEP...
 #
+#   notes       prints the notes of the release: what CHANGELOG.md says of this version
 #   binary      the program for this machine's architecture, linked statically, with its licence, man pages and completions,
 #               and its name as a plugin of kubectl, as .tar.gz
 #   image       the images of the controller and of the emulator: with Docker for amd64 and arm64, as OCI archives; otherwise for
@@ -47,6 +48,19 @@ export SOURCE_DATE_EPOCH
 pack() {
 	tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -C "$(dirname "$1")" -cf - "$(basename "$1")" |
 		gzip --no-name --best >"$2"
+}
+
+# section NAME: prints what CHANGELOG.md has below the heading `## NAME`, `## [NAME]` or `## NAME - DATE`.
+section() { awk -v name="$1" '/^## / { inside = $2 == name || $2 == "[" name "]"; next } inside' CHANGELOG.md; }
+
+step_notes() {
+	local notes
+	notes=$(section "$VERSION")
+	if [ -z "$notes" ]; then
+		missing "CHANGELOG.md has no section '## $VERSION': add this heading below '## Unreleased', above what is released"
+		notes=$(section Unreleased)
+	fi
+	tee "$work/notes.md" <<<"$notes"
 }
 
 docker_works() { command -v docker >/dev/null && docker info >/dev/null 2>&1; }
@@ -161,6 +175,7 @@ step_publish() {
 	[ -n "$REGISTRY" ] || fail "REGISTRY says where images and chart go, as in REGISTRY=ghcr.io/me"
 	need docker Docker cosign cosign gh "the GitHub command line"
 	[ "$(git describe --tags --exact-match 2>/dev/null)" = "v$VERSION" ] || fail "this is not the commit of the tag v$VERSION"
+	step_notes
 	build_facts
 	for target in "${!IMAGES[@]}"; do
 		image_build "$target" --push --metadata-file "$work/image.json"
@@ -170,7 +185,7 @@ step_publish() {
 	helm push "$RELEASE/cloudmap-mcs-$VERSION.tgz" "oci://$REGISTRY/charts" 2>&1 | tee "$work/chart.log"
 	digest=$(grep -oE 'sha256:[0-9a-f]{64}' "$work/chart.log" | head -n 1)
 	cosign sign --yes "$REGISTRY/charts/cloudmap-mcs@$digest"
-	gh release create "v$VERSION" --verify-tag --title "v$VERSION" --notes-file CHANGELOG.md "$RELEASE"/*
+	gh release create "v$VERSION" --verify-tag --title "v$VERSION" --notes-file "$work/notes.md" "$RELEASE"/*
 }
 
 [ $# -gt 0 ] || misused "which step?"
