@@ -2,7 +2,7 @@
 #   docker buildx build --platform linux/amd64,linux/arm64 --tag <registry>/cloudmap-mcs:0.1.0 --push .
 # With --target emulator: the emulator of Cloud Map.
 # Commit and date of the build are arguments, because the sources come without git: see build_facts in integration/stages.sh.
-ARG RUST_VERSION=1.95
+ARG RUST_VERSION=1.95.0
 
 FROM --platform=$BUILDPLATFORM rust:${RUST_VERSION}-bookworm AS sources
 ARG BUILDARCH

@@ -2,6 +2,7 @@
 
 mod chart;
 mod documents;
+mod image;
 mod layers;
 mod manifests;
 mod metrics;
