@@ -10,7 +10,7 @@
     reason = "a test fails by panicking, and prints for whoever runs it"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -172,8 +172,18 @@ fn every_flag() -> Value {
         "policy": "upsert-only", "dryRun": true, "registrationPolicy": "granted", "claimDelay": "500ms",
         "exportNamespaces": "team in (a, b),!private", "importFrom": ["{namespace}", "internal"],
         "importCallsPerSecond": 10, "awsMcsCompat": false, "trust": "open", "stream": "off", "streamPort": 7000, "streamAddresses": ["192.0.2.7", "2001:db8::7"], "ledgerTick": "5s", "staleClusterTtl": "1h", "derivedName": "{name}-global",
-        "listen": "0.0.0.0:9090", "concurrency": 16, "log": "debug", "logFormat": "json",
+        "guardPrometheus": "http://prometheus.monitoring:9090", "listen": "0.0.0.0:9090", "pageListen": "[::]:8090",
+        "concurrency": 16, "log": "debug", "logFormat": "json",
     })
+}
+
+/// The schema has every flag: `src/tests/chart.rs` shows it.
+#[test]
+fn every_flag_is_every_flag_of_the_schema() {
+    let schema = std::fs::read_to_string(root().join("config/chart/values.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let names = |flags: &Value| flags.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(names(&every_flag()), names(&schema["properties"]["config"]["properties"]), "here, then in the schema");
 }
 
 #[test]
@@ -254,7 +264,7 @@ fn every_flag_reaches_the_controller() {
     // These two exclude each other.
     config["awsMcsCompat"] = true.into();
     let without = config.as_object_mut().unwrap().remove("instancesNamespace").unwrap();
-    for (config, count) in [(&config, 34), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
+    for (config, count) in [(&config, 36), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
         let Some(objects) = rendered(&json!({"config": config})) else { return };
         let data = &find(&objects, "ConfigMap", "cloudmap-mcs-config").unwrap()["data"];
         let flags: Vec<_> = data.as_object().unwrap().iter().collect();
@@ -460,13 +470,14 @@ fn what_the_documents_apply_can_be_read_from_a_url() {
 #[test]
 fn the_documented_overlay_needs_no_checkout() {
     let document = std::fs::read_to_string(root().join("docs/install.md")).unwrap();
-    let overlay = document.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let published = "https://github.com/OWNER/cloudmap-mcs//";
+    let mut overlays = document.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let overlay = overlays.find(|overlay| overlay.contains(published)).expect("an overlay that names the repository");
     let repository = Repository::of("config");
     // Where a folder with the overlay is, nothing of ours is.
     let folder = repository.0.join("overlay");
     std::fs::create_dir(&folder).unwrap();
-    let overlay =
-        overlay.replace("https://github.com/OWNER/cloudmap-mcs//", &format!("file://{}//", repository.0.display()));
+    let overlay = overlay.replace(published, &format!("file://{}//", repository.0.display()));
     let components = ["instance-labels", "readiness-gates", "cutovers"]
         .map(|name| format!("- {}\n", repository.url(&format!("config/components/{name}"))));
     let components = format!("components:\n{}", components.concat());
