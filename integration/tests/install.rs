@@ -301,6 +301,27 @@ fn pods_start_anew_when_settings_change_and_listen_where_they_are_asked() {
     assert_eq!(policy["spec"]["ingress"][0]["ports"][0]["port"], 9090);
 }
 
+/// What listens on loopback is reached by `kubectl port-forward` only, which no policy stops.
+#[test]
+fn the_network_policy_lets_in_who_looks_at_the_page_unless_it_is_for_port_forwarding_only() {
+    for (config, ports) in [
+        (json!({"pageListen": "[::]:8090"}), vec![8080, 8090]),
+        (json!({"pageListen": "0.0.0.0:9000"}), vec![8080, 9000]),
+        (json!({"pageListen": "127.0.0.1:8090"}), vec![8080]),
+        (json!({"pageListen": "[::1]:8090"}), vec![8080]),
+        (json!({}), vec![8080]),
+    ] {
+        let from = json!([{"podSelector": {}}]);
+        let values = json!({"config": config, "networkPolicy": {"enabled": true, "from": from}});
+        let Some(objects) = rendered(&values) else { return };
+        let ingress = &find(&objects, "NetworkPolicy", "cloudmap-mcs").unwrap()["spec"]["ingress"];
+        let open = ingress[0]["ports"].as_array().unwrap().iter().map(|port| port["port"].as_i64().unwrap());
+        assert_eq!(open.collect::<Vec<_>>(), ports, "{config}");
+        assert_eq!(ingress[0]["from"], from);
+        assert_eq!(ingress.as_array().unwrap().len(), 2, "{ingress}");
+    }
+}
+
 #[test]
 fn ids_become_the_properties_of_the_sample() {
     let values = json!({"clusterProperties": {"clusterId": "cluster-1", "clustersetId": "my-clusterset"}});
