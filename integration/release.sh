@@ -127,6 +127,7 @@ helm() {
 step_chart() {
 	# The chart takes its objects from config/ by symbolic links.
 	cp -RL config/chart "$work/chart"
+	[ -z "${GITHUB_REPOSITORY:-}" ] || sed -i "s|github.com/OWNER/cloudmap-mcs/|github.com/$GITHUB_REPOSITORY/|" "$work/chart/values.yaml"
 	[ -z "$REGISTRY" ] || sed -i "s|^  repository: cloudmap-mcs\$|  repository: $REGISTRY/cloudmap-mcs|" "$work/chart/values.yaml"
 	find "$work/chart" -exec touch --date "@$SOURCE_DATE_EPOCH" {} +
 	helm lint --strict "$work/chart"

@@ -352,7 +352,9 @@ fn what_is_off_by_default_is_there_when_it_is_asked_for() {
     let values = json!({
         "serviceAccount": {"roleArn": role, "name": "other"},
         "rbac": {"aggregateToUserRoles": false},
-        "monitoring": {"enabled": true, "labels": {"release": "prometheus"}},
+        "monitoring": {
+            "enabled": true, "labels": {"release": "prometheus"}, "runbooks": "https://docs.example/alerts.html",
+        },
         "image": {"repository": "registry.example/cloudmap-mcs", "digest": format!("sha256:{}", "0".repeat(64))},
         "podLabels": {"team": "network"}, "podAnnotations": {"a": "b"}, "imagePullSecrets": [{"name": "pull"}],
         "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
@@ -373,6 +375,8 @@ fn what_is_off_by_default_is_there_when_it_is_asked_for() {
     for kind in ["ServiceMonitor", "PrometheusRule"] {
         assert_eq!(find(&objects, kind, "cloudmap-mcs").unwrap()["metadata"]["labels"]["release"], "prometheus");
     }
+    let alert = &find(&objects, "PrometheusRule", "cloudmap-mcs").unwrap()["spec"]["groups"][0]["rules"][0];
+    assert_eq!(alert["annotations"]["runbook_url"], "https://docs.example/alerts.html#cloudmapmcsdown");
     assert_eq!(find(&objects, "PodDisruptionBudget", "cloudmap-mcs").unwrap()["spec"]["maxUnavailable"], "50%");
     let template = &find(&objects, "Deployment", "cloudmap-mcs").unwrap()["spec"]["template"];
     assert_eq!(template["metadata"]["labels"]["team"], "network");

@@ -93,12 +93,16 @@ fn totals_and_units_are_in_the_names() {
 fn every_alert_has_a_runbook_and_a_test() {
     let rule: Value = serde_yaml_ng::from_str(&read("config/components/monitoring/prometheus_rule.yaml")).unwrap();
     let (runbooks, tests) = (read("docs/alerts.md"), read("integration/testdata/alerts_test.yaml"));
+    let values: Value = serde_yaml_ng::from_str(&read("config/chart/values.yaml")).unwrap();
+    let runbooks_url = values["monitoring"]["runbooks"].as_str().unwrap();
+    assert!(runbooks_url.starts_with("https://") && runbooks_url.ends_with("/docs/alerts.md"), "{runbooks_url}");
     let rules = rule["spec"]["groups"][0]["rules"].as_array().unwrap();
     let alerts: Vec<_> = rules.iter().map(|rule| rule["alert"].as_str().unwrap()).collect();
     assert!(alerts.len() > 15);
     for (alert, rule) in alerts.iter().zip(rules) {
         assert!(tests.contains(&format!("alertname=\"{alert}\"")), "no test in which {alert} fires");
-        assert_eq!(rule["annotations"]["runbook"], format!("docs/alerts.md#{}", alert.to_lowercase()));
+        let runbook = format!("{runbooks_url}#{}", alert.to_lowercase());
+        assert_eq!(rule["annotations"]["runbook_url"], runbook);
         for text in ["summary", "description"] {
             assert!(rule["annotations"][text].as_str().unwrap().ends_with('.'), "{text} of {alert}");
         }
