@@ -111,6 +111,14 @@ tests_environment() {
 	export MCS_E2E_DNS_HOST=${TESTBED_HOST_IP:-}
 }
 
+# conformance_environment: sets the variables of the conformance suite that do not say which checks run.
+conformance_environment() {
+	export MCS_CONFORMANCE_THREADS=${THREADS:-4} MCS_CONFORMANCE_REPORT=${REPORT:-$ROOT/target/conformance-report}
+	# Without tags, only the commit: abc1234, or abc1234-dirty.
+	MCS_CONFORMANCE_COMMIT=$(git -C "$ROOT" describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)
+	export MCS_CONFORMANCE_COMMIT
+}
+
 # clusters_logs: prints the last log lines of the controllers and of the emulator, to analyse a failure.
 clusters_logs() {
 	local context pod

@@ -28,8 +28,8 @@ done
 use_target
 export "${OFFLINE_AWS[@]}"
 tests_environment
-export MCS_CONFORMANCE_DISRUPTIVE=${DISRUPTIVE:-} MCS_CONFORMANCE_THREADS=${THREADS:-4}
-export MCS_CONFORMANCE_REPORT=${REPORT:-$ROOT/target/conformance-report}
+conformance_environment
+export MCS_CONFORMANCE_DISRUPTIVE=${DISRUPTIVE:-}
 status=0
 cargo test --workspace --features cloudmap-mcs-integration/e2e --quiet --test conformance -- ${CHECKS:+"$CHECKS"} || status=$?
 echo "report: $MCS_CONFORMANCE_REPORT.md and .json"

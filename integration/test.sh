@@ -117,7 +117,8 @@ provide() {
 
 conformance() {
 	stage "Conformance suite"
-	export MCS_CONFORMANCE_DISRUPTIVE=1 MCS_CONFORMANCE_THREADS=${THREADS:-4} MCS_CONFORMANCE_REPORT=${REPORT:-$ROOT/target/conformance-report}
+	conformance_environment
+	export MCS_CONFORMANCE_DISRUPTIVE=1
 	"${CARGO_TEST[@]}" --quiet --test conformance -- ${TESTS:+"$TESTS"} || return
 	echo "report: $MCS_CONFORMANCE_REPORT.md and .json"
 }

@@ -7,6 +7,7 @@
 //! | `MCS_CONFORMANCE_DISRUPTIVE` | `1`: controllers may be stopped and ClusterProperties changed |
 //! | `MCS_CONFORMANCE_THREADS` | so many checks at once; by default 4 |
 //! | `MCS_CONFORMANCE_REPORT` | where the report goes: `<this>.md` and `<this>.json` |
+//! | `MCS_CONFORMANCE_COMMIT` | the commit that the report names; by default `unknown` |
 //!
 //! An argument selects the checks whose names contain it, or, as a number, those that show this requirement; `--list` names
 //! them only. The exit status is 1 if a check failed.

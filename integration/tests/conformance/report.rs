@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::scenario::{Cluster, NODE, contexts};
+use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 
@@ -16,9 +17,13 @@ use crate::requirement::{Level, REQUIREMENTS, Requirement, unchecked};
 /// A change should show within this time; what takes longer is marked.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// What ran where.
+/// What ran where and when.
 #[derive(Debug, Serialize)]
 pub(crate) struct Place {
+    /// The day, in UTC.
+    date: String,
+    /// The commit of the checkout, as the script that runs the suite says.
+    commit: String,
     kubernetes_versions: BTreeSet<String>,
     clusters: usize,
     nodes: usize,
@@ -26,7 +31,13 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) async fn ask() -> Result<Self> {
-        let mut all = Self { kubernetes_versions: BTreeSet::new(), clusters: 0, nodes: 0 };
+        let mut all = Self {
+            date: Timestamp::now().strftime("%Y-%m-%d").to_string(),
+            commit: std::env::var("MCS_CONFORMANCE_COMMIT").unwrap_or_else(|_| "unknown".to_owned()),
+            kubernetes_versions: BTreeSet::new(),
+            clusters: 0,
+            nodes: 0,
+        };
         for context in contexts()? {
             let cluster = Cluster::connect(&context).await?;
             all.kubernetes_versions.insert(cluster.version().await?);
@@ -154,12 +165,13 @@ impl Report {
 
     fn markdown(&self) -> String {
         let mut text = String::new();
-        let Place { kubernetes_versions, clusters, nodes } = &self.place;
+        let Place { date, commit, kubernetes_versions, clusters, nodes } = &self.place;
         let versions = kubernetes_versions.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let some = if self.partial { " Only some of the checks were run." } else { "" };
         let _ = writeln!(
             text,
             "# Conformance report\n\nWritten by `make conformance`; [conformance.md](conformance.md) says what it is.\n\n\
+             Run on {date} (UTC), with the suite of commit `{commit}`.\n\n\
              {clusters} clusters with {nodes} nodes, Kubernetes {versions}. {}, in {}.{some}\n\n\
              *Seconds* are the longest that a change took to show in the clusters, *slow* means more than {} s. Nothing \
              fails for being slow before 20 s.\n\n\
