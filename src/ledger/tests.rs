@@ -473,7 +473,7 @@ fn pages_that_unpack_to_more_than_a_cluster_may_have_are_not_read() {
     let pair = |key: u32| (Arc::<str>::from(format!("{key:04}")), Value::from(vec![0; LARGE - 4]));
     let (key, value) = pair(0);
     let leaf = page_of(0, page::encode_pairs([(&key, &value)].into_iter(), 6));
-    let tree = |leaves| broken(with_tree(&vec![named(&leaf); leaves]), &[leaf.clone()]);
+    let tree = |leaves| broken(with_tree(&vec![named(&leaf); leaves]), std::slice::from_ref(&leaf));
     let most = limits::MAX_STATE_BYTES / LARGE;
     assert!(tree(most).unwrap().contains("overlap"));
     assert!(tree(most + 1).unwrap().contains("larger"));
