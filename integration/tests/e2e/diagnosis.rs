@@ -144,6 +144,16 @@ async fn follow(world: &World, reader: &str) -> Result<()> {
         says(&ended, 0, &["nothing is wrong", &ledger, "1 of 1 endpoints ready", &slices, &target, &name])?;
     }
 
+    let ended = run_as(source, reader, &["status", "web", "-n", namespace, "-o", "json"]).await?;
+    let report: Value = serde_json::from_str(&ended.output)?;
+    let slices = format!("EndpointSlices from {}", source.id);
+    let target = format!("Cloud Map {namespace}/web");
+    for about in ["endpoints here", &target, &slices] {
+        let aged = |finding: &Value| finding["about"] == about && finding["ageSeconds"].is_u64();
+        let findings = report["findings"].as_array().context("no findings")?;
+        holds(findings.iter().any(aged), &format!("{about} has an age"), &report)?;
+    }
+
     let ended = run_as(source, reader, &["status", "-n", namespace, "-o", "json"]).await?;
     let report: Value = serde_json::from_str(&ended.output)?;
     let findings = report["findings"].as_array().context("no findings")?;

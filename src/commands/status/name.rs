@@ -1,10 +1,14 @@
 //! One name, followed from the clusters that export it to DNS. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use k8s_openapi::{
     api::{core::v1::Service, discovery::v1::EndpointSlice},
     apimachinery::pkg::apis::meta::v1::Time,
+    jiff::Timestamp,
 };
 use kube::ResourceExt as _;
 
@@ -144,9 +148,15 @@ impl<'a> Follow<'a> {
         Finding::well(ABOUT, text).aged(self.age_of(service))
     }
 
-    fn age_of(&self, object: &impl kube::Resource) -> Option<std::time::Duration> {
+    fn age_of(&self, object: &impl kube::Resource) -> Option<Duration> {
         let Time(created) = object.meta().creation_timestamp.as_ref()?;
         Some(since(self.seen.now, *created))
+    }
+
+    /// How long ago one of the slices was last changed: the API server notes it for each of those who write an object.
+    fn age_of_slices(&self, slices: &[&EndpointSlice]) -> Option<Duration> {
+        let changes = slices.iter().flat_map(|slice| slice.managed_fields()).filter_map(|fields| fields.time.as_ref());
+        changes.map(|Time(then)| since(self.seen.now, *then)).min()
     }
 
     fn export(&self) -> Vec<Finding> {
@@ -181,8 +191,9 @@ impl<'a> Follow<'a> {
             Ok(slices) => slices,
         };
         let count = Count::of_slices(slices);
+        let age = self.age_of_slices(&slices.iter().collect::<Vec<_>>());
         if count.ready > 0 {
-            return Some(Finding::well(ABOUT, count.to_string()));
+            return Some(Finding::well(ABOUT, count.to_string()).aged(age));
         }
         let selector = service.spec.clone().unwrap_or_default().selector.unwrap_or_default();
         let selector: Vec<_> = selector.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -192,7 +203,7 @@ impl<'a> Follow<'a> {
             format!("Look at its pods: {}", self.kubectl(&format!("get pods -l {}", selector.join(","))))
         };
         let text = if count.total == 0 { "the Service has no endpoints".to_owned() } else { count.to_string() };
-        Some(Finding::wrong(ABOUT, text, remedy))
+        Some(Finding::wrong(ABOUT, text, remedy).aged(age))
     }
 
     /// What each cluster's ledger says of the name, this cluster's first.
@@ -269,25 +280,28 @@ impl<'a> Follow<'a> {
     fn targets(&self) -> impl Iterator<Item = Finding> {
         self.name.targets.iter().map(|(target, instances)| {
             let about = format!("Cloud Map {target}");
-            let claimed: Vec<_> = self
+            let claims: Vec<_> = self
                 .views
                 .iter()
                 .flat_map(|view| claims(view, &self.name.key).map(move |claim| (&view.id, claim)))
                 .filter(|(_, (claim, _))| claim.target == *target)
-                .map(|(id, (claim, waits))| match (waits, claim.retiring) {
-                    (true, _) => format!("{id} waits for an older claim"),
-                    (_, true) => format!("{id} withdraws its instances"),
-                    _ => format!("claimed by {id}"),
-                })
                 .collect();
-            let claimed = claimed.join(", ");
-            match instances {
+            let claimed = claims.iter().map(|(id, (claim, waits))| match (waits, claim.retiring) {
+                (true, _) => format!("{id} waits for an older claim"),
+                (_, true) => format!("{id} withdraws its instances"),
+                _ => format!("claimed by {id}"),
+            });
+            let claimed = claimed.collect::<Vec<_>>().join(", ");
+            // Cloud Map does not say when an instance was registered.
+            let newest = claims.iter().filter_map(|(_, (claim, _))| Timestamp::from_second(claim.claimed).ok()).max();
+            let finding = match instances {
                 Err(why) => {
                     Finding::new(about, State::Unseen, format!("{claimed}; instances not read from here: {why}"))
                 }
                 Ok(None) => Finding::absent(about, format!("{claimed}; there is no such Cloud Map service")),
                 Ok(Some(instances)) => Finding::well(about, format!("{claimed}; {}", instances_text(instances))),
-            }
+            };
+            finding.aged(newest.map(|then| since(self.seen.now, then)))
         })
     }
 
@@ -387,7 +401,7 @@ impl<'a> Follow<'a> {
         let about = format!("EndpointSlices from {source}");
         let count = Count::of_slices(slices.iter().copied());
         let in_ledger = self.views.iter().any(|view| *view.id == *source);
-        match self.exporters.get(source) {
+        let finding = match self.exporters.get(source) {
             Some(_) if count.total == 0 && self.is_out_of_reach(source) => {
                 let text = "none: this cluster serves no IP family that the export has";
                 Finding::wrong(about, text, ImportReadyReason::IpFamilyNotSupported.row().remedy)
@@ -404,7 +418,8 @@ impl<'a> Follow<'a> {
                 Finding::wrong(about, text, look_at_controller(self.seen))
             }
             _ => Finding::well(about, count.to_string()),
-        }
+        };
+        finding.aged(self.age_of_slices(slices))
     }
 
     fn is_out_of_reach(&self, source: &str) -> bool {

@@ -63,7 +63,12 @@ pub(in crate::commands) fn condition(kind: &str, status: &str, reason: &str) -> 
 pub(in crate::commands) fn view(id: &str) -> ClusterView {
     let mut endpoints = vec![mk_endpoint([10, 0, 0, 1]), mk_endpoint([10, 0, 0, 2])];
     endpoints[1].conditions.ready = false;
-    let claim = Registration { target: target(), owner: ClaimOwner::export(&key()), claimed: 1, retiring: false };
+    let claim = Registration {
+        target: target(),
+        owner: ClaimOwner::export(&key()),
+        claimed: ago(4 * DAY).as_second(),
+        retiring: false,
+    };
     let catalog = Catalog {
         exports: [(key(), Exported { export: mk_export(1), endpoints })].into(),
         registrations: [(target(), claim)].into(),
@@ -153,8 +158,11 @@ pub(in crate::commands) fn import(conditions: &Value) -> Value {
 fn slice(source: &str, family: &str, ready: &[bool]) -> Value {
     let endpoints: Vec<_> =
         ready.iter().map(|ready| json!({"addresses": ["x"], "conditions": {"ready": ready}})).collect();
-    json!({"metadata": {"name": source, "labels": {"endpointslice.kubernetes.io/managed-by": "cloudmap-mcs",
-        "multicluster.kubernetes.io/source-cluster": source}}, "addressType": family, "endpoints": endpoints})
+    let fields = json!([{"manager": "cloudmap-mcs-import", "operation": "Apply", "time": ago(3 * 3600).to_string()}]);
+    json!({"metadata": {"name": source, "managedFields": fields, "labels": {
+            "endpointslice.kubernetes.io/managed-by": "cloudmap-mcs",
+            "multicluster.kubernetes.io/source-cluster": source}},
+        "addressType": family, "endpoints": endpoints})
 }
 
 /// Everything is well, seen from a pod.
@@ -367,13 +375,13 @@ fn a_name_that_is_well_says_so_at_every_stage() {
         "leader                    ok      2s    pod-a leads for 24h; the leader has changed 3 times",
         "Service                   ok      5d    ClusterIP 10.96.0.1, ports http:80/TCP",
         "ServiceExport             ok      5d    Valid, Exported, NoConflicts, Registered=False Disabled",
-        "endpoints here            ok            1 of 2 endpoints ready",
+        "endpoints here            ok      3h    1 of 2 endpoints ready",
         "ledger of one             ok      2s    position 3.17: 1 of 2 endpoints ready",
         "ledger of two             ok      2s    ClusterSetIP, 1 of 2 endpoints ready",
-        "Cloud Map shop/web        ok            claimed by one, claimed by two; instances: 1 of one",
+        "Cloud Map shop/web        ok      4d    claimed by one, claimed by two; instances: 1 of one",
         "ServiceImport             ok      5d    ClusterSetIP 10.96.0.9, ports 80/TCP, from one, two",
         "derived Service           ok      5d    derived-x 10.96.0.9",
-        "EndpointSlices from two   ok            1 of 2 endpoints ready",
+        "EndpointSlices from two   ok      3h    1 of 2 endpoints ready",
         "DNS                       ok            web.shop.svc.clusterset.local is 10.96.0.9",
     ] {
         assert!(table.lines().any(|there| there == line), "{line}\nis not in\n{table}");
@@ -390,6 +398,26 @@ fn the_document_shows_what_is_printed() {
         table.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") }).collect();
     let document = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md");
     assert!(std::fs::read_to_string(document).unwrap().contains(&indented), "{indented}");
+}
+
+#[test]
+fn a_stage_is_as_old_as_its_last_change_and_what_does_not_say_it_has_no_age() {
+    let age_of = |seen: &Cluster, name: &Name, about: &str| {
+        let findings = name::plan(seen, name).findings;
+        findings.into_iter().find(|finding| finding.about == about).unwrap().age
+    };
+    let (mut seen, mut name) = (cluster(), followed());
+    let changes = name.imported.as_mut().unwrap()[0].metadata.managed_fields.as_mut().unwrap();
+    changes.push(parsed(json!({"manager": "kubectl-label", "operation": "Update", "time": ago(7).to_string()})));
+    assert_eq!(age_of(&seen, &name, "EndpointSlices from one"), Some(Duration::from_secs(7)));
+    let claims = &mut seen.ledger.as_mut().unwrap()[1].catalog.registrations;
+    claims.get_mut(&target()).unwrap().claimed = ago(60).as_second();
+    assert_eq!(age_of(&seen, &name, "Cloud Map shop/web"), Some(Duration::from_mins(1)), "the newest claim");
+
+    name.local.as_mut().unwrap()[0].metadata.managed_fields = None;
+    for about in ["endpoints here", "DNS"] {
+        assert_eq!(age_of(&seen, &name, about), None, "{about}");
+    }
 }
 
 #[test]
