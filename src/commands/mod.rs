@@ -17,13 +17,14 @@ mod table;
 mod trust;
 mod users;
 
-use std::{io::Write as _, process::ExitCode};
+use std::{io::Write as _, net::SocketAddr, process::ExitCode};
 
 use anyhow::Context as _;
 
 pub use self::doctor::report as doctor_report;
 use crate::{
-    api, app,
+    api,
+    app::{self, connect},
     cli::{Command, LedgerCommand, RunArgs},
 };
 
@@ -63,15 +64,19 @@ pub async fn execute(command: Command) -> anyhow::Result<ExitCode> {
 /// The controller, with the page beside it if that is wanted.
 async fn run(args: RunArgs) -> anyhow::Result<()> {
     let Some(listen) = args.page_listen else { return app::run(args).await };
+    anyhow::ensure!(!collide(listen, args.listen), "--page-listen has the port of --listen: give it another one");
     let place = args.place.clone();
-    let say = |address| {
-        tracing::info!(%address, "serving the page");
-        Ok(())
-    };
+    let client = connect::kubernetes(&place.kube).await?;
     tokio::select! {
         ended = app::run(args) => ended,
-        ended = page::serve(listen, place, say) => ended,
+        never = page::beside(client, listen, place) => match never {},
     }
+}
+
+/// Whether only one of two servers can have its address.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let overlap = one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
+    overlap && one.port() == other.port() && one.port() != 0
 }
 
 fn crds() -> anyhow::Result<()> {
@@ -80,4 +85,18 @@ fn crds() -> anyhow::Result<()> {
         writeln!(out, "---\n{}", serde_yaml_ng::to_string(&crd)?.trim_end())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_another_address_than_the_probes() {
+        let collide = |one: &str, other: &str| collide(one.parse().unwrap(), other.parse().unwrap());
+        assert!(collide("127.0.0.1:8080", "[::]:8080") && collide("0.0.0.0:8080", "[::1]:8080"));
+        assert!(collide("127.0.0.1:8080", "127.0.0.1:8080"));
+        assert!(!collide("127.0.0.1:8090", "[::]:8080") && !collide("127.0.0.1:8080", "10.0.0.1:8080"));
+        assert!(!collide("127.0.0.1:0", "[::]:0"), "the system chooses");
+    }
 }

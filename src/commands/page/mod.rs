@@ -5,6 +5,7 @@ mod plan;
 mod tests;
 
 use std::{
+    convert::Infallible,
     io::Write as _,
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -23,8 +24,9 @@ use axum::{
 use kube::Client;
 use tokio::{
     sync::{Mutex, Semaphore},
-    time::Instant,
+    time::{Instant, sleep},
 };
+use tracing::{error, info};
 
 use super::status::{self, Cluster, Observer};
 use crate::{
@@ -41,6 +43,8 @@ const FRESH: Duration = Duration::from_secs(5);
 const SHARE: u32 = 5;
 /// How many names are followed at once: each is eight lists from the API server and a discovery per target.
 const NAMES: usize = 2;
+/// How long the controller waits before it tries the address of its page again.
+const AGAIN: Duration = Duration::from_secs(10);
 /// The longest name of a Kubernetes object.
 const LONGEST: usize = 253;
 
@@ -55,20 +59,38 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; c
 /// The command `page`: for somebody at a workstation, with their own rights.
 pub(super) async fn page(args: PageArgs) -> anyhow::Result<()> {
     let PageArgs { place, listen } = args;
+    let client = connect::kubernetes(&place.kube).await?;
     let say = |address| writeln!(std::io::stdout(), "The page is at http://{address}/ until you stop this command.");
-    serve(listen, place, say).await
+    serve(client, listen, place, say).await
+}
+
+/// The page beside the controller, which goes on while the address of the page cannot be bound.
+pub(super) async fn beside(client: Client, listen: SocketAddr, place: PlaceArgs) -> Infallible {
+    let say = |address| {
+        info!(%address, "serving the page");
+        Ok(())
+    };
+    loop {
+        if let Err(error) = serve(client.clone(), listen, place.clone(), say).await {
+            error!(
+                error = &*error as &dyn std::error::Error,
+                "there is no page: give --page-listen an address of this machine with a port that nothing else uses"
+            );
+        }
+        sleep(AGAIN).await;
+    }
 }
 
 /// Serves the page until the future is dropped. `say` is told where it is.
 ///
 /// # Errors
-/// The address cannot be bound, or there is no way to reach Kubernetes.
-pub(super) async fn serve(
+/// The address cannot be bound.
+async fn serve(
+    client: Client,
     listen: SocketAddr,
     place: PlaceArgs,
     say: impl FnOnce(SocketAddr) -> std::io::Result<()>,
 ) -> anyhow::Result<()> {
-    let client = connect::kubernetes(&place.kube).await?;
     let listener = admin::bind(listen).await.with_context(|| format!("failed to serve the page on {listen}"))?;
     let address = listener.local_addr()?;
     say(address)?;

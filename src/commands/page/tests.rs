@@ -7,12 +7,16 @@ use axum::{
 use clap::Parser as _;
 use kube::Client;
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Mutex, Semaphore},
+    time::{Instant, sleep},
+};
 use tower::ServiceExt as _;
 
-use super::{Page, is_address, is_name, plan, router};
+use super::{AGAIN, Page, beside, is_address, is_name, plan, router};
 use crate::{
-    cli::{Cli, Command},
+    cli::{Cli, Command, PlaceArgs},
     cloudmap::{CloudMap, fake::Fake},
     cluster::fake_api::FakeApi,
     commands::status::{
@@ -50,9 +54,13 @@ fn the_overview_has_clusters_names_what_is_wrong_and_what_it_costs() {
     assert!(about.contains(&&json!("cluster two")) && about.contains(&&json!("ServiceImport shop/web")), "{about:?}");
 }
 
-fn page(client: Client) -> Arc<Page> {
+fn place() -> PlaceArgs {
     let Command::Page(args) = Cli::try_parse_from(["cloudmap-mcs", "page"]).unwrap().command else { unreachable!() };
-    let (place, names) = (args.place, Semaphore::new(1));
+    args.place
+}
+
+fn page(client: Client) -> Arc<Page> {
+    let (place, names) = (place(), Semaphore::new(1));
     let cloudmap = Mutex::new(Some(Arc::new(Fake::new()) as Arc<dyn CloudMap>));
     Arc::new(Page { client, place, cloudmap, seen: Mutex::default(), names })
 }
@@ -104,6 +112,26 @@ async fn whoever_looks_sees_one_reading_for_some_seconds() {
     let (status, body, _) = ask(&page, true, Method::GET, "localhost", "/api/names/shop/web").await;
     let said: Value = serde_json::from_str(&body).unwrap();
     assert!(status == StatusCode::OK && said["subject"].as_str().unwrap().starts_with("shop/web"), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_is_taken_ends_no_controller_and_is_served_when_it_is_free() {
+    let api = FakeApi::default();
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listen = taken.local_addr().unwrap();
+    let used = async {
+        sleep(3 * AGAIN).await;
+        drop(taken);
+        let free = Instant::now();
+        while TcpStream::connect(listen).await.is_err() {
+            assert!(free.elapsed() < 2 * AGAIN, "nobody tried again");
+            sleep(AGAIN / 10).await;
+        }
+    };
+    tokio::select! {
+        () = used => {}
+        _ = beside(api.client(), listen, place()) => panic!("the controller ends with its page"),
+    }
 }
 
 #[test]
