@@ -1,14 +1,23 @@
-//! What people read when something is wrong: `status` and `gather`, for somebody who may only read.
+//! What people read when something is wrong: `status` and `gather`, for somebody who may only read, and `doctor`.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail};
 use cloudmap_mcs::cli::{Cli, Command};
-use cloudmap_mcs_integration::scenario::{
-    CLUSTER_ROLE_BINDING, Cluster, DEPLOYMENT, NAMES, POD, PODS, ROLE_BINDING, SERVICE_ACCOUNT, World, eventually,
-    holds, manifests, system_namespace,
+use cloudmap_mcs_integration::{
+    emulator::{Effect, Fault},
+    scenario::{
+        CLUSTER_PROPERTY, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CONFIG_MAP, Cluster, DEPLOYMENT, Kind, NAMES, POD, PODS,
+        ROLE_BINDING, SERVICE_ACCOUNT, World, eventually, holds, manifests, system_namespace,
+    },
 };
 use serde_json::{Value, json};
+
+/// For a controller that begins anew when its cluster has an id again.
+const NEW_IDENTITY: Duration = Duration::from_mins(2);
 
 /// How many commands were run.
 static COMMANDS: AtomicU32 = AtomicU32::new(0);
@@ -189,7 +198,7 @@ async fn follow(world: &World, reader: &str) -> Result<()> {
 async fn examine(flags: &[&str]) -> Result<Vec<Value>> {
     let cli = Cli::of([&["cloudmap-mcs", "doctor"], flags].concat())?;
     let Command::Doctor(args) = cli.command else { bail!("not doctor") };
-    let report = cloudmap_mcs::commands::doctor_report(&args).await?;
+    let report = Box::pin(cloudmap_mcs::commands::doctor_report(&args)).await?;
     Ok(report["findings"].as_array().context("no findings")?.clone())
 }
 
@@ -232,4 +241,125 @@ async fn doctor_finds_clusters_well_tries_the_network_and_leaves_nothing() {
         holds(!ended.output.contains("not read"), "the reader may read everything", &ended.output)
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_names_what_is_broken_in_a_cluster_and_what_to_do() {
+    World::run_in(&[2], &[2], "doctor-broken", async |world| {
+        let cluster = &world.clusters[0];
+        cluster.controller().settle().await?;
+        world.apply(cluster, manifests::service("web", &[manifests::http(80)])).await?;
+        world.apply(cluster, manifests::export("web")).await?;
+        world.export_condition_within(NAMES, cluster, "web", ["Ready", "True", "Exported"]).await?;
+        nothing_fails(cluster).await?;
+        without_a_permission(cluster).await?;
+        without_the_zone(cluster).await?;
+        without_an_id(world, cluster).await?;
+        let reader = world.namespace.as_str();
+        create_reader(cluster, reader).await?;
+        let outcome = without_an_operation(world, cluster, reader).await;
+        remove_reader(cluster, reader).await?;
+        outcome?;
+        nothing_fails(cluster).await
+    })
+    .await;
+}
+
+/// Waits until `doctor` finds nothing wrong in a cluster.
+async fn nothing_fails(cluster: &Cluster) -> Result<()> {
+    let contexts = format!("--contexts={}", cluster.context);
+    eventually("nothing fails", NAMES, async || {
+        let findings = examine(&[&contexts, "--no-aws"]).await?;
+        let failed: Vec<_> = findings.iter().filter(|finding| finding["state"] == "FAIL").collect();
+        holds(failed.is_empty(), "nothing fails", &failed)
+    })
+    .await
+}
+
+/// Waits until `doctor` says that something fails, with these words and this remedy.
+async fn fails(cluster: &Cluster, subject: &str, words: &str, remedy: &str) -> Result<()> {
+    let contexts = format!("--contexts={}", cluster.context);
+    let what = format!("{subject} fails: {words}; what to do is {remedy}");
+    eventually(&what, NAMES, async || {
+        let findings = examine(&[&contexts, "--no-aws"]).await?;
+        let has = |text: &Value, words: &str| text.as_str().is_some_and(|text| text.contains(words));
+        let is_it = |finding: &Value| {
+            finding["state"] == "FAIL"
+                && finding["subject"] == subject
+                && has(&finding["text"], words)
+                && has(&finding["remedy"], remedy)
+        };
+        holds(findings.iter().any(is_it), &what, &findings)
+    })
+    .await
+}
+
+/// Breaks an object by a patch, and heals it by another one when it is known what is said of it.
+async fn broken(
+    cluster: &Cluster,
+    (kind, namespace, name): (Kind, &str, &str),
+    [breaks, heals]: [&Value; 2],
+    said: impl Future<Output = Result<()>>,
+) -> Result<()> {
+    let outcome = async {
+        cluster.merge(kind, namespace, name, breaks).await?;
+        said.await
+    }
+    .await;
+    // Whatever came of it: the other scenarios need the cluster.
+    cluster.merge(kind, namespace, name, heals).await?;
+    outcome
+}
+
+async fn without_a_permission(cluster: &Cluster) -> Result<()> {
+    let role = cluster.expect(CLUSTER_ROLE, "", "cloudmap-mcs").await?;
+    let mut others = role["rules"].as_array().context("the ClusterRole has no rules")?.clone();
+    others.retain(|rule| rule["resources"] != json!(["serviceexports/status"]));
+    let patches = [&json!({"rules": others}), &json!({"rules": role["rules"]})];
+    let lacks = "permissions: patch serviceexports/status.multicluster.x-k8s.io";
+    let said = fails(cluster, "rbac", lacks, "kubectl apply -k config/rbac");
+    broken(cluster, (CLUSTER_ROLE, "", "cloudmap-mcs"), patches, said).await
+}
+
+async fn without_the_zone(cluster: &Cluster) -> Result<()> {
+    let map = cluster.expect(CONFIG_MAP, "kube-system", "coredns").await?;
+    let corefile = map["data"]["Corefile"].as_str().context("the ConfigMap has no Corefile")?;
+    let without: String = corefile
+        .split_inclusive('\n')
+        .filter(|line| !line.trim_start().starts_with("multicluster"))
+        .map(|line| line.replace(" clusterset.local", ""))
+        .collect();
+    let patches = [without.as_str(), corefile].map(|text| json!({"data": {"Corefile": text}}));
+    let remedy = format!("cloudmap-mcs coredns apply --context {}", cluster.context);
+    let said = fails(cluster, "coredns", "`kubernetes` does not answer for clusterset.local", &remedy);
+    broken(cluster, (CONFIG_MAP, "kube-system", "coredns"), patches.each_ref(), said).await
+}
+
+async fn without_an_id(world: &World, cluster: &Cluster) -> Result<()> {
+    const ID: &str = "cluster.clusterset.k8s.io";
+    let patches = ["No Id", &cluster.id].map(|id| json!({"spec": {"value": id}}));
+    let words = format!("the ClusterProperty {ID} cannot be used");
+    let said = async {
+        fails(cluster, "ids", &words, "correct the ClusterProperty").await?;
+        // The controller has seen it, too, and will see that it is healed.
+        world.export_condition_within(NAMES, cluster, "web", ["Ready", "False", "Failed"]).await.map(drop)
+    };
+    broken(cluster, (CLUSTER_PROPERTY, "", ID), patches.each_ref(), said).await?;
+    world.export_condition_within(NEW_IDENTITY, cluster, "web", ["Ready", "True", "Exported"]).await.map(drop)
+}
+
+/// AWS denies the cluster's role one operation. In its pod, `doctor` asks as that role.
+async fn without_an_operation(world: &World, cluster: &Cluster, reader: &str) -> Result<()> {
+    let registry = world.registry()?;
+    let denied = Effect::Error {
+        code: "AccessDeniedException".to_owned(),
+        message: "User is not authorized to perform: servicediscovery:RegisterInstance".to_owned(),
+        status: Some(400),
+    };
+    let rule = Fault::on("RegisterInstance", denied).for_caller(&registry.caller(&cluster.id).await?);
+    let fault = registry.add_fault(&rule).await?;
+    let ended = run_as(cluster, reader, &["doctor"]).await;
+    registry.remove_fault(fault).await.context("the rule stays")?;
+    let remedy = "add the statement WriteTheLedger to the role's policy: cloudmap-mcs iam --mode";
+    says(&ended?, 1, &["WriteTheLedger: RegisterInstance denied", remedy])
 }
