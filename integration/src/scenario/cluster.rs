@@ -55,9 +55,13 @@ pub const CLUSTER_ROLE: Kind = kind("rbac.authorization.k8s.io", "v1", "ClusterR
 pub const CLUSTER_ROLE_BINDING: Kind =
     kind("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings");
 pub const SERVICE_ACCOUNT: Kind = kind("", "v1", "ServiceAccount", "serviceaccounts");
+pub const ADMISSION_POLICY: Kind =
+    kind("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies");
+pub const ADMISSION_POLICY_BINDING: Kind =
+    kind("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings");
 const SUBJECT_ACCESS_REVIEW: Kind = kind("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews");
 
-const EVERY_KIND: [Kind; 19] = [
+const EVERY_KIND: [Kind; 21] = [
     NAMESPACE,
     POD,
     SERVICE,
@@ -76,6 +80,8 @@ const EVERY_KIND: [Kind; 19] = [
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
     SERVICE_ACCOUNT,
+    ADMISSION_POLICY,
+    ADMISSION_POLICY_BINDING,
     SUBJECT_ACCESS_REVIEW,
 ];
 

@@ -13,6 +13,7 @@ mod instances;
 mod load;
 mod operation;
 mod page;
+mod policies;
 mod replaced;
 mod stream;
 mod trust;
