@@ -143,9 +143,9 @@ others_beside() {
 	"${CARGO_TEST[@]}" --no-fail-fast --doc || failed=1
 	renice -n 19 "$BASHPID" >/dev/null
 	stage "Simulations: the ledger's machines"
-	"$CARGO_TARGET_DIR/release/ledger-simulation" --seeds 100 || failed=1
+	"$CARGO_TARGET_DIR/release/ledger-simulation" --seeds 40 || failed=1
 	stage "Simulations: whole controllers"
-	"$CARGO_TARGET_DIR/release/controller-simulation" --seeds 40 || failed=1
+	"$CARGO_TARGET_DIR/release/controller-simulation" --seeds 12 || failed=1
 	return "$failed"
 }
 
