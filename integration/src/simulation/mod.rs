@@ -20,6 +20,7 @@ mod machine;
 mod merge;
 mod network;
 mod registered;
+mod running;
 pub mod scenario;
 mod schedule;
 #[cfg(test)]
@@ -43,8 +44,9 @@ use self::{
     check::Checks,
     cutovers::Saying,
     registered::{REFUSED_AGAIN, REPAIR, Registered},
+    running::Running,
     scenario::{Kind, Scenario},
-    schedule::{Running, Step},
+    schedule::Step,
     trace::Trace,
     users::{ANNOTATED, EXPORTED, JOINING, MOST_TASKS, Place, WISHES},
     world::World,

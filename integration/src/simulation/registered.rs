@@ -12,7 +12,7 @@ use super::{
     expect::{Name, live},
     ledger::Ledgers,
     scenario::{Kind, Scenario},
-    world::{Cluster, World, record},
+    world::{Cluster, Version, World, record},
 };
 
 /// Until what people deleted of a ledger is there again: an audit every 5 minutes, which has to fail for one.
@@ -59,7 +59,7 @@ struct First {
 #[derive(Debug, Default)]
 pub(crate) struct Registered {
     /// The versions of the clusters and of Cloud Map that were looked at.
-    seen: (Vec<u64>, u64),
+    seen: (Vec<Version>, u64),
     ledgers: Ledgers,
     wants: BTreeMap<Want, Since>,
     /// Who wanted a name last by an export: what is deleted hands nothing over.

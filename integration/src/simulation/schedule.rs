@@ -1,25 +1,19 @@
 //! What happens to a world, step by step: drawn from a seed, and data, so that a failing run can be repeated with less.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::time::Duration;
 
 use cloudmap_mcs::cloudmap::{Operation, Plane};
-use serde_json::json;
 
 use super::{
-    cloudmap::ROWS,
     cutovers::Saying,
     editors::Edit,
-    kubernetes::{Fault, FaultId, Moment, Scope, Verb},
-    machine::Machine,
+    kubernetes::{Fault, Scope, Verb},
     scenario::{Kind, Scenario},
-    users::{ANNOTATED, EXPORTED, JOINING, MOST_TASKS, Meddling, NAMES, Place, Shape, WISHES, is_terminating},
-    world::{Role, World},
+    users::{ANNOTATED, EXPORTED, JOINING, MOST_TASKS, Meddling, NAMES, Place, Shape, WISHES},
+    world::Role,
 };
 use crate::{
-    emulator::{Effect, Fault as Rule, Latency},
+    emulator::{Effect, Fault as Rule},
     ledger_sim::rng::Rng,
 };
 
@@ -415,150 +409,4 @@ fn cutover(rng: &mut Rng) -> Action {
         7 => Action::RemoveService(place),
         _ => Action::Scale { place, to: rng.below(6), rolled: rng.chance(0.3) },
     }
-}
-
-/// What has been begun and has to be ended.
-#[derive(Debug, Default)]
-pub(crate) struct Running {
-    faults: BTreeMap<usize, FaultId>,
-    rules: BTreeMap<usize, Vec<u64>>,
-    /// The service that they registered in, and whether they made it.
-    foreigners: BTreeMap<usize, (String, bool)>,
-    /// The steps that deleted a namespace: one that terminates already ends when the step before says so.
-    namespaces: BTreeSet<usize>,
-    paused: BTreeMap<usize, Machine>,
-}
-
-impl Running {
-    pub(crate) fn begin(&mut self, world: &mut World, number: usize, step: &Step) {
-        world.trace.line(|| format!("step {number}: {:?} for {:?}", step.action, step.lasts));
-        match &step.action {
-            Action::Scale { place, to, rolled } => world.scale(*place, *to, *rolled),
-            Action::Export(place) => world.export(*place),
-            Action::Unexport(place) => world.unexport(*place),
-            Action::RemoveService(place) => world.remove_service(*place),
-            Action::Shape { place, shape } => world.shape(*place, *shape),
-            Action::Label { place, tier } => world.label_export(*place, *tier),
-            Action::Annotate { place, host, python } => world.annotate(*place, *host, *python),
-            Action::Share { cluster, share } => world.share(*cluster, *share),
-            Action::Say { cluster, saying } => world.say(*cluster, *saying),
-            Action::Tasks(count) => world.run_tasks(*count),
-            Action::NameTarget { place, wish } => world.name_target(*place, *wish),
-            Action::Namespace { cluster, namespace } => {
-                let api = &world.clusters[*cluster].api;
-                if api.get("namespaces", "", namespace).is_some_and(|namespace| !is_terminating(&namespace)) {
-                    drop(api.delete("namespaces", "", namespace));
-                    self.namespaces.insert(number);
-                }
-            }
-            Action::Crash { cluster, role, of_registry, nth, after } => {
-                let slot = world.acting(*cluster, *role);
-                let (machine, name) = (slot.machine.clone(), slot.name.clone());
-                let kill = move || machine.kill();
-                if *of_registry {
-                    world.registry.crash_at_write(&name, *nth, *after, kill);
-                } else {
-                    let moment = if *after { Moment::After } else { Moment::Before };
-                    world.clusters[*cluster].api.crash_at_write(&name, *nth, moment, kill);
-                }
-            }
-            Action::Kill { cluster, role } => world.acting(*cluster, *role).kill(),
-            Action::Stop { cluster, role } => world.acting(*cluster, *role).stop(),
-            Action::Pause { cluster, role } => {
-                let machine = world.acting(*cluster, *role).machine.clone();
-                machine.pause(true);
-                self.paused.insert(number, machine);
-            }
-            Action::Clock { cluster, role, offset } => world.acting(*cluster, *role).set_clock(*offset),
-            Action::Kubernetes { cluster, role, scope, fault } => {
-                let replica = role.map(|role| world.acting(*cluster, role).name.clone());
-                let id = world.clusters[*cluster].api.inject(Scope { replica, ..scope.clone() }, fault.clone());
-                self.faults.insert(number, id);
-            }
-            Action::LoseEvents { cluster, role, kind } => {
-                let name = world.acting(*cluster, *role).name.clone();
-                world.clusters[*cluster].api.lose_events(&name, kind);
-            }
-            Action::Edit { cluster, which, edit } => world.edit(*cluster, *which, *edit),
-            Action::Compact { cluster, kind } => world.clusters[*cluster].api.compact(kind),
-            Action::Cut { cluster } => world.network.iter().for_each(|network| network.cut(*cluster)),
-            Action::Divide { from, to, both } => {
-                let ways = [(*from, *to)].into_iter().chain(both.then_some((*to, *from))).collect();
-                world.network.iter().for_each(|network| network.divide(number, BTreeSet::clone(&ways)));
-            }
-            Action::Truncate(rows) => world.registry.set_rows(*rows),
-            Action::Registry { rules, replica } => {
-                let caller = replica.map(|(cluster, role)| world.acting(cluster, role).name.clone());
-                let rules = rules.iter().map(|rule| Rule { caller: caller.clone(), ..rule.clone() });
-                let added =
-                    world.registry.with(|cloudmap, _| rules.filter_map(|rule| cloudmap.add_fault(rule).ok()).collect());
-                self.rules.insert(number, added);
-            }
-            Action::Lag(lag) => set_lag(world, *lag),
-            Action::Foreigner { target: (namespace, service) } => {
-                if let Some((service, made)) = world.foreign_service(namespace, service) {
-                    let body = json!({"ServiceId": service, "InstanceId": format!("ecs-{number}"),
-                        "Attributes": {"AWS_INSTANCE_IPV4": format!("172.16.0.{}", number % 250 + 1), "AWS_INSTANCE_PORT": "80"}});
-                    world.registry.call("ecs", "RegisterInstance", &body);
-                    self.foreigners.insert(number, (service, made));
-                }
-            }
-            Action::Meddle { which, how } => world.meddle(*which, *how),
-            Action::Rename { cluster, id } => world.rename(*cluster, id),
-            Action::Move { cluster, told: true, .. } => world.leave(*cluster, true),
-            Action::Move { cluster, told: false, to } => world.join(*cluster, to),
-        }
-    }
-
-    pub(crate) fn end(&mut self, world: &mut World, number: usize, step: &Step) {
-        match &step.action {
-            Action::Namespace { cluster, namespace } if self.namespaces.remove(&number) => {
-                let api = &world.clusters[*cluster].api;
-                api.finish_namespace(namespace);
-                drop(api.put("namespaces", json!({"metadata": {"name": namespace}})));
-            }
-            Action::Divide { .. } => world.network.iter().for_each(|network| network.unite(number)),
-            Action::Pause { .. } => {
-                if let Some(machine) = self.paused.remove(&number) {
-                    machine.pause(false);
-                }
-            }
-            Action::Kubernetes { cluster, .. } => {
-                if let Some(id) = self.faults.remove(&number) {
-                    world.clusters[*cluster].api.clear(id);
-                }
-            }
-            Action::Registry { .. } => {
-                for id in self.rules.remove(&number).unwrap_or_default() {
-                    world.registry.with(|cloudmap, _| cloudmap.remove_fault(id));
-                }
-            }
-            Action::Truncate(_) => world.registry.set_rows(ROWS),
-            Action::Lag(_) => set_lag(world, Duration::from_millis(1500)),
-            Action::Move { cluster, told: true, to } => world.join(*cluster, to),
-            Action::Foreigner { .. } => {
-                if let Some((service, made)) = self.foreigners.remove(&number) {
-                    let body = json!({"ServiceId": service, "InstanceId": format!("ecs-{number}")});
-                    world.registry.call("ecs", "DeregisterInstance", &body);
-                    if made {
-                        // It stays if it is not empty.
-                        world.registry.call("ecs", "DeleteService", &json!({"Id": service}));
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-/// How late the replicas of discovery learn of changes from now on.
-fn set_lag(world: &World, longest: Duration) {
-    world
-        .registry
-        .with(|cloudmap, _| {
-            let mut settings = cloudmap.settings().clone();
-            settings.discovery_lag = vec![Latency::range(Duration::ZERO, longest); 3];
-            cloudmap.set_settings(settings)
-        })
-        .unwrap_or_default();
 }

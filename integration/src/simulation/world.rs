@@ -73,6 +73,9 @@ pub(crate) struct World {
     pub(crate) torn: Option<Duration>,
 }
 
+/// The version of what people look at in a cluster, and whether it was told to leave, which only its record says.
+pub(crate) type Version = (u64, bool);
+
 #[derive(Debug)]
 pub(crate) struct Cluster {
     /// The present one.
@@ -276,9 +279,9 @@ impl World {
         drop(select_all(changes).await);
     }
 
-    /// The version of what people look at in each cluster.
-    pub(crate) fn versions(&self) -> Vec<u64> {
-        self.clusters.iter().map(|cluster| *cluster.shown.borrow()).collect()
+    /// The version of each cluster. Two are equal only if nothing happened in between that checks look at.
+    pub(crate) fn versions(&self) -> Vec<Version> {
+        self.clusters.iter().map(|cluster| (*cluster.shown.borrow(), cluster.leaving)).collect()
     }
 
     /// Starts processes anew where one has ended for some seconds, as the kubelet does.

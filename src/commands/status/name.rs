@@ -10,7 +10,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::Timestamp,
 };
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 
 use super::{
     observe::{Cluster, Dns, Instances, Name},
@@ -154,8 +154,9 @@ impl<'a> Follow<'a> {
     }
 
     /// How long ago one of the slices was last changed: the API server notes it for each of those who write an object.
-    fn age_of_slices(&self, slices: &[&EndpointSlice]) -> Option<Duration> {
-        let changes = slices.iter().flat_map(|slice| slice.managed_fields()).filter_map(|fields| fields.time.as_ref());
+    fn age_of_slices<'s>(&self, slices: impl IntoIterator<Item = &'s EndpointSlice>) -> Option<Duration> {
+        let changes =
+            slices.into_iter().flat_map(ResourceExt::managed_fields).filter_map(|fields| fields.time.as_ref());
         changes.map(|Time(then)| since(self.seen.now, *then)).min()
     }
 
@@ -191,7 +192,7 @@ impl<'a> Follow<'a> {
             Ok(slices) => slices,
         };
         let count = Count::of_slices(slices);
-        let age = self.age_of_slices(&slices.iter().collect::<Vec<_>>());
+        let age = self.age_of_slices(slices);
         if count.ready > 0 {
             return Some(Finding::well(ABOUT, count.to_string()).aged(age));
         }
@@ -419,7 +420,7 @@ impl<'a> Follow<'a> {
             }
             _ => Finding::well(about, count.to_string()),
         };
-        finding.aged(self.age_of_slices(slices))
+        finding.aged(self.age_of_slices(slices.iter().copied()))
     }
 
     fn is_out_of_reach(&self, source: &str) -> bool {
