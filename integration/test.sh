@@ -137,10 +137,10 @@ conformance_beside() {
 # What needs no cluster.
 others_beside() {
 	local failed=0
-	renice -n 10 "$BASHPID" >/dev/null
 	stage "Adapter and emulator tests"
 	other_tests || failed=1
 	"${CARGO_TEST[@]}" --no-fail-fast --doc || failed=1
+	# They compute without a pause: whatever waits for an answer goes first.
 	renice -n 19 "$BASHPID" >/dev/null
 	stage "Simulations: the ledger's machines"
 	"$CARGO_TARGET_DIR/release/ledger-simulation" --seeds 40 || failed=1
@@ -173,12 +173,6 @@ beside() {
 	set +m
 }
 
-# yield N: lets what runs now go first, by so much. Each testbed's processes are sessions of their own, and between sessions
-# Linux heeds this where it groups processes by session, and otherwise only what `renice` says.
-yield() {
-	echo "$1" >/proc/self/autogroup
-} 2>/dev/null
-
 WANTED=()
 for suite in ${SUITES:-conformance e2e}; do
 	if wanted "$suite"; then WANTED+=("$suite"); fi
@@ -204,13 +198,9 @@ e2e)
 		beside conformance_beside
 	fi
 	provide 4
-	if [ -z "${TESTS:-}" ]; then
-		yield 10 || true
-		beside others_beside
-	fi
+	[ -n "${TESTS:-}" ] || beside others_beside
 	[ -z "$GIVEN_CONTEXTS" ] || conformance || FAILED=yes
 	end_to_end || FAILED=yes
-	yield 0 || true
 	for job in "${BESIDE[@]}"; do
 		wait "${job%%:*}" || FAILED=yes
 		cat "${job#*:}"

@@ -67,15 +67,21 @@ async fn wrote_no_task(world: &World, namespace: &str, tasks: &BTreeSet<String>)
     holds(theirs.is_empty(), "the controller wrote no task", &theirs)
 }
 
-/// Whether one of the tasks answers by the name of all, and each by its addresses.
+/// One of the tasks answers by the name of all, and each by its addresses.
 async fn all_answer(service: &Service, name: &str) -> Result<()> {
     let client = service.tasks().first().context("no tasks")?;
-    let answered = client.curl(&format!("http://{name}:8080/hostname")).await?;
-    holds(ids(service).contains(&answered), "a task answers by the name", &answered)?;
+    eventually("a task answers by the name", PROPAGATION, async || {
+        let answered = client.curl(&format!("http://{name}:8080/hostname")).await?;
+        holds(ids(service).contains(&answered), "it is one of the tasks", &answered)
+    })
+    .await?;
     for task in service.tasks() {
         for address in [task.ipv4.to_string(), format!("[{}]", task.ipv6)] {
-            let answered = client.curl(&format!("http://{address}:8080/hostname")).await?;
-            holds(answered == task.id, &format!("{} answers at {address}", task.id), &answered)?;
+            eventually(&format!("{} answers at {address}", task.id), PROPAGATION, async || {
+                let answered = client.curl(&format!("http://{address}:8080/hostname")).await?;
+                holds(answered == task.id, "it is the task", &answered)
+            })
+            .await?;
         }
     }
     Ok(())
@@ -102,7 +108,7 @@ async fn tasks_find_each_other_by_the_name_in_cloud_map() -> Result<()> {
             holds(found6 == expected6, &format!("AAAA is {expected6:?}"), &found6)
         })
         .await?;
-        eventually("the tasks answer", PROPAGATION, async || all_answer(orders, &name).await).await?;
+        all_answer(orders, &name).await?;
         eventually("the tasks are discovered", PROPAGATION, async || {
             let found: BTreeSet<_> = task.discover(&namespace, "orders").await?.into_keys().collect();
             holds(found == ids(orders), "all of them are discovered", &found)
