@@ -228,6 +228,12 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
             ledger(|status| status.figures.publish_latency.unwrap_or_default().as_secs_f64()),
         )?,
         Family::gauge(
+            "cloudmap_mcs_ledger_heads",
+            "Heads in the ledger: of all clusters, also of those that left. From 1,000 on it cannot be read any more",
+            None,
+            ledger(|status| status.heads as f64),
+        )?,
+        Family::gauge(
             "cloudmap_mcs_ledger_ignored_heads",
             "Heads of the ClusterSet that are ignored because they cannot be read or contradict the ledger",
             None,

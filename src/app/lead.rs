@@ -30,7 +30,10 @@ use crate::{
     discovery,
     gates::Lookups,
     instances::{self, Naming},
-    ledger::driver::{self, sessions::Network},
+    ledger::{
+        CLUSTERS,
+        driver::{self, sessions::Network},
+    },
     model::{ClusterId, IpFamily, addresses::Range},
 };
 
@@ -279,6 +282,9 @@ fn streams(connected: Option<&BTreeSet<Arc<str>>>) -> Option<String> {
     Some(connected?.iter().map(|id| &**id).collect::<Vec<_>>().join(" "))
 }
 
+/// From this number of heads on somebody must act: one read has room for 1,000.
+const CROWDED: usize = 800;
+
 /// What is to be said of other clusters, if it lasts.
 fn news(status: &driver::Status, stream_port: u16) -> BTreeMap<(EventReason, Arc<str>), String> {
     let unreachable = status.unreachable.iter().map(|(cluster, why)| {
@@ -296,7 +302,16 @@ fn news(status: &driver::Status, stream_port: u16) -> BTreeMap<(EventReason, Arc
         );
         ((EventReason::HeadIgnored, Arc::clone(cluster)), text)
     });
-    unreachable.chain(ignored).collect()
+    let crowded = (status.heads >= CROWDED).then(|| {
+        let text = format!(
+            "The ledger has {} heads, of all clusters that ever joined. With 1,000 it cannot be read any more, and nothing \
+             changes in any cluster. Remove those of clusters that left, which `cloudmap-mcs ledger show` lists, with \
+             `cloudmap-mcs purge --cluster ID`.",
+            status.heads
+        );
+        ((EventReason::LedgerCrowded, Arc::from(CLUSTERS)), text)
+    });
+    unreachable.chain(ignored).chain(crowded).collect()
 }
 
 #[cfg(test)]
@@ -316,6 +331,14 @@ mod tests {
         assert!(news[&(EventReason::StreamUnreachable, "b".into())].contains("(10.2.2.9:7946 timed out)"), "{news:?}");
         assert!(news[&(EventReason::HeadIgnored, "c".into())].contains("stays: it has no signature."), "{news:?}");
         assert_eq!(news.len(), 2);
+    }
+
+    #[test]
+    fn it_is_said_in_time_that_the_ledger_fills_with_heads() {
+        let said = |heads| news(&driver::Status { heads, ..driver::Status::default() }, 7_946).into_values().next();
+        assert_eq!(said(799), None);
+        let text = said(800).unwrap();
+        assert!(text.contains("800 heads") && text.contains("cloudmap-mcs purge --cluster ID"), "{text}");
     }
 
     #[test]

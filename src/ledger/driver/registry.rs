@@ -37,9 +37,6 @@ use crate::{
 /// An operation that takes longer has an unknown outcome.
 const OPERATION_LIMIT: Duration = Duration::from_mins(1);
 
-/// From this number of heads on, a warning is logged: a discovery has room for 1,000.
-const CROWDED: usize = 800;
-
 /// The ledger of one ClusterSet in Cloud Map.
 pub(in crate::ledger) struct Registry {
     cloudmap: Arc<dyn CloudMap>,
@@ -56,8 +53,6 @@ pub(in crate::ledger) struct Registry {
     proving: Mutex<()>,
     /// Whether the heads were read once.
     seen_heads: AtomicBool,
-    /// Whether there are so many heads that somebody must act.
-    crowded: AtomicBool,
     heads: Mutex<ParsedHeads>,
     bytes_read: AtomicU64,
     looks: std::sync::Mutex<Looks>,
@@ -87,7 +82,6 @@ impl Registry {
             owned: Mutex::default(),
             proving: Mutex::default(),
             seen_heads: AtomicBool::new(false),
-            crowded: AtomicBool::new(false),
             heads: Mutex::default(),
             bytes_read: AtomicU64::new(0),
             looks: std::sync::Mutex::new(Looks::often()),
@@ -275,19 +269,7 @@ impl Registry {
                  that left are listed by `cloudmap-mcs ledger show` and removed by `cloudmap-mcs purge --cluster ID`"
             )));
         }
-        let heads = self.heads.lock().await.parse(discovery.instances, self.scope(&namespace));
-        let crowded = heads.len() >= CROWDED;
-        if crowded && !self.crowded.swap(crowded, Ordering::Relaxed) {
-            let left = heads.values().flatten().filter(|head| !head.is_live()).count();
-            tracing::warn!(
-                heads = heads.len(),
-                left,
-                "with 1,000 heads the ledger can no longer be read; remove those of clusters that left, which `cloudmap-mcs \
-                 ledger show` lists, with `cloudmap-mcs purge --cluster ID`"
-            );
-        }
-        self.crowded.store(crowded, Ordering::Relaxed);
-        Ok(Some(heads))
+        Ok(Some(self.heads.lock().await.parse(discovery.instances, self.scope(&namespace))))
     }
 
     /// The pages of a shard. A service that does not exist has none: a leader may have ended while it claimed services, and a

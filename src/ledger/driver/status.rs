@@ -27,6 +27,8 @@ pub struct Status {
     pub figures: WriterFigures,
     /// How often the heads of all clusters were read in this term.
     pub reads: u64,
+    /// Number of heads in the last completed read: of all clusters, also of those that left. A read has room for 1,000.
+    pub heads: usize,
     /// Statistics of the other clusters, by cluster id.
     pub remotes: BTreeMap<Arc<str>, RemoteFigures>,
     /// Heads that are ignored, by cluster id, and why (R2).
@@ -48,6 +50,7 @@ impl Default for Status {
             leaving: false,
             figures: WriterFigures::default(),
             reads: 0,
+            heads: 0,
             remotes: BTreeMap::new(),
             ignored: BTreeMap::new(),
             connected: None,
@@ -71,6 +74,7 @@ impl Status {
             leaving: term.record().is_some_and(|record| record.leaving),
             figures: term.writer().figures(),
             reads: term.reader().reads(),
+            heads: term.reader().heads(),
             remotes: term.reader().figures(),
             ignored: term.reader().ignored().clone(),
             connected: term.stream().map(|_| term.connected()),
