@@ -16,7 +16,7 @@ use tokio::io::AsyncReadExt as _;
 use super::wait::changed;
 
 /// For a command in a pod.
-const COMMAND: Duration = Duration::from_mins(3);
+const COMMAND: Duration = Duration::from_mins(5);
 
 /// A kind of object. Those of the Multi-Cluster Services API are named by what the standard says, not by our own types.
 #[derive(Debug, Clone, Copy)]

@@ -29,7 +29,7 @@ fn server() -> Value {
         "containers": [{
             "name": "server", "image": agnhost_image(),
             "args": ["netexec", "--http-port=8080", "--udp-port=8081"],
-            "readinessProbe": {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 1},
+            "readinessProbe": {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 1, "timeoutSeconds": 5},
         }],
     })
 }

@@ -21,7 +21,7 @@ use super::stage::{Clusters, Stage};
 use super::wait::{NAMES, PODS, PROPAGATION, eventually, holds};
 
 /// A scenario that takes longer hangs.
-const LIMIT: Duration = Duration::from_mins(8);
+const LIMIT: Duration = Duration::from_mins(20);
 
 /// What tells this run's namespaces from those that an earlier, killed one left.
 static RUN: LazyLock<String> = LazyLock::new(|| format!("{:08x}", rand::random::<u32>()));

@@ -23,7 +23,7 @@ const CLUSTER: &str = "cluster.clusterset.k8s.io";
 const CLUSTERSET: &str = "clusterset.k8s.io";
 
 /// For a controller that begins anew under another identity: it claims the id, reads the ledger, and hands over.
-const NEW_IDENTITY: Duration = Duration::from_mins(2);
+const NEW_IDENTITY: Duration = Duration::from_mins(5);
 
 async fn set(cluster: &Cluster, property: &str, value: &str) -> Result<()> {
     let manifest = json!({

@@ -17,7 +17,7 @@ use cloudmap_mcs_integration::{
 use serde_json::{Value, json};
 
 /// For a controller that begins anew when its cluster has an id again.
-const NEW_IDENTITY: Duration = Duration::from_mins(2);
+const NEW_IDENTITY: Duration = Duration::from_mins(5);
 
 /// How many commands were run.
 static COMMANDS: AtomicU32 = AtomicU32::new(0);

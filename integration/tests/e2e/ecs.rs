@@ -14,7 +14,7 @@ use cloudmap_mcs_integration::ecs::{Agent, Definition, Ecs, Records, Service};
 use cloudmap_mcs_integration::scenario::{PROPAGATION, World, eventually, holds};
 
 /// Cloud Map takes 30 s over a change of a custom health status.
-const HEALTH: Duration = Duration::from_secs(90);
+const HEALTH: Duration = Duration::from_mins(3);
 
 /// Names of this run: another may have been here before.
 fn unique(name: &str) -> String {

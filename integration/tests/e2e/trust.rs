@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 /// For a leader to read its new key, begin anew and sign with it, and for others to follow.
-const ROTATION: Duration = Duration::from_mins(2);
+const ROTATION: Duration = Duration::from_mins(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn others_follow_to_a_new_key_and_ignore_whoever_has_none() {

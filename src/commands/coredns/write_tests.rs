@@ -151,10 +151,11 @@ ok       the Corefile has clusterset.local
 async fn the_documented_output_is_that_of_the_commands() {
     let document = include_str!("../../../coredns/README.md");
     let shown: Vec<_> = document.split("```console\n$ cloudmap-mcs coredns ").skip(1).collect();
-    assert_eq!(shown.len(), 2);
+    assert_eq!(shown.len(), 3);
     for shown in shown {
         let (command, output) = shown.split("```").next().unwrap().split_once('\n').unwrap();
-        let said = Cluster::default().run(&[command]).await.0.unwrap_or_else(|failed| failed + "\n");
+        let cluster = if command == "remove" { complete() } else { Cluster::default() };
+        let said = cluster.run(&[command]).await.0.unwrap_or_else(|failed| failed + "\n");
         assert_eq!(said, output, "{command}");
     }
 }

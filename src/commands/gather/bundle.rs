@@ -36,7 +36,7 @@ impl Bundle {
 
     /// What is in it, and what is not.
     pub(super) fn index(&self) -> String {
-        let mut index = format!("cloudmap-mcs {}, {}\n\n", release::version(), env::timestamp());
+        let mut index = format!("Gathered by cloudmap-mcs {} at {}\n\n", release::version(), env::timestamp());
         for (path, bytes) in &self.files {
             let _ = writeln!(index, "{path}: {} bytes", bytes.len());
         }

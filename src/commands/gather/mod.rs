@@ -66,8 +66,13 @@ pub(super) async fn gather(args: GatherArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     bundle.write(&name, File::create(&output)?)?;
-    write!(stdout, "{}\n\nWritten to {}. Look through it before you send it.\n", bundle.index(), output.display())?;
+    stdout.write_all(said(&bundle, &output).as_bytes())?;
     Ok(())
+}
+
+/// What is said of a bundle that was written.
+fn said(bundle: &Bundle, output: &Path) -> String {
+    format!("{}\nWritten to {}. Look through it before you send it.\n", bundle.index(), output.display())
 }
 
 /// Reads everything. `namespaces` are those of users' objects; none means all.

@@ -34,15 +34,15 @@ fn unpacked(bundle: &Bundle) -> BTreeMap<String, String> {
 /// An API server with one pod of the controller, which has restarted, and a Deployment with a secret in its environment.
 fn api() -> FakeApi {
     let api = FakeApi::default();
-    let container = json!({"name": "c", "ports": [{"name": "admin", "containerPort": 8080}]});
+    let container = json!({"name": "controller", "ports": [{"name": "admin", "containerPort": 8080}]});
     let pod = json!({
-        "metadata": {"name": "p", "namespace": OWN},
+        "metadata": {"name": "cloudmap-mcs-7c6d5b9f8-x2wlq", "namespace": OWN},
         "spec": {"containers": [container]},
         "status": {"containerStatuses": [
-            {"name": "c", "restartCount": 1, "ready": true, "image": "i", "imageID": "i"}]},
+            {"name": "controller", "restartCount": 1, "ready": true, "image": "i", "imageID": "i"}]},
     });
     let container = json!({
-        "name": "c",
+        "name": "controller",
         "env": [{"name": "AWS_SECRET_ACCESS_KEY", "value": "hidden"}],
         "envFrom": [{"configMapRef": {"name": "settings"}}],
     });
@@ -73,9 +73,9 @@ async fn the_bundle_has_everything_but_secrets_and_says_what_could_not_be_read()
         "Corefile",
         "status.txt",
         "status.json",
-        "controller/p/c.log",
-        "controller/p/c-previous.log",
-        "controller/p/metrics.txt",
+        "controller/cloudmap-mcs-7c6d5b9f8-x2wlq/controller.log",
+        "controller/cloudmap-mcs-7c6d5b9f8-x2wlq/controller-previous.log",
+        "controller/cloudmap-mcs-7c6d5b9f8-x2wlq/metrics.txt",
         "controller/pods.json",
         "controller/deployment.json",
         "controller/config-settings.json",
@@ -90,10 +90,27 @@ async fn the_bundle_has_everything_but_secrets_and_says_what_could_not_be_read()
         assert!(files.contains_key(path), "{path} is missing: {:?}", files.keys());
         assert!(path == "index.txt" || files["index.txt"].contains(&format!("{path}: ")), "{}", files["index.txt"]);
     }
-    assert!(files["controller/p/c-previous.log"].contains("its previous log"));
+    assert!(files["controller/cloudmap-mcs-7c6d5b9f8-x2wlq/controller-previous.log"].contains("its previous log"));
     assert!(files["index.txt"].contains("ledger.json: NOT READ: "), "{}", files["index.txt"]);
     let deployment = &files["controller/deployment.json"];
     assert!(deployment.contains("AWS_SECRET_ACCESS_KEY") && !deployment.contains("hidden"), "{deployment}");
+}
+
+/// The document has another version, day and numbers of bytes.
+#[tokio::test(start_paused = true)]
+async fn the_document_shows_what_is_printed() {
+    let (api, args) = (api(), arguments());
+    let observer = Observer { client: api.client(), place: &args.place, cloudmap: Err("no credentials".to_owned()) };
+    let bundle = Box::pin(collect(&observer, &["shop".to_owned()])).await;
+    let kept = |text: &str| -> Vec<String> {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        lines.map(|line| line.replace(|c: char| c.is_ascii_digit(), "").replace(": bytes", ":  bytes")).collect()
+    };
+    let printed = said(&bundle, Path::new("shop.tar.gz"));
+    let document = include_str!("../../../docs/operations.md");
+    let shown = document.split("$ cloudmap-mcs gather -n shop -o shop.tar.gz\n").nth(1).unwrap();
+    let shown = shown.split("```").next().unwrap();
+    assert_eq!(kept(shown)[1..], kept(&printed)[1..], "{printed}");
 }
 
 #[test]

@@ -393,11 +393,18 @@ fn a_name_that_is_well_says_so_at_every_stage() {
 fn the_document_shows_what_is_printed() {
     let mut seen = cluster();
     seen.ledger.as_mut().unwrap()[1].age = Some(Duration::from_mins(9));
-    let table = name::plan(&seen, &followed()).table();
-    let indented: String =
-        table.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") }).collect();
-    let document = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md");
-    assert!(std::fs::read_to_string(document).unwrap().contains(&indented), "{indented}");
+    let mut refused = export(&json!([condition("Valid", "False", "NoService")]));
+    refused["metadata"]["name"] = "cart".into();
+    let objects = Objects {
+        exports: Ok(vec![parsed(exported()), parsed(refused)]),
+        imports: Ok(vec![parsed(import(&json!([condition("Ready", "True", "Ready")])))]),
+    };
+    let document = include_str!("../../../docs/operations.md");
+    for table in [name::plan(&seen, &followed()).table(), overview::plan(&seen, &objects).table()] {
+        let indented: String =
+            table.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") }).collect();
+        assert!(document.contains(&indented), "{indented}");
+    }
 }
 
 #[test]
