@@ -168,6 +168,7 @@ fn every_flag() -> Value {
         "cloudmapEndpoint": "http://192.0.2.1:8700", "instances": "annotated", "instancesNamespace": "internal",
         "instanceLabels": ["version", "app.kubernetes.io/name"], "driftCallsPerSecond": 2.5,
         "readinessGates": true, "gateTimeout": "2m", "cutovers": true,
+        "hideTasks": true,
         "domainFilter": ["example.org", ".internal"], "awsZoneType": "private", "txtOwnerId": "eks",
         "policy": "upsert-only", "dryRun": true, "registrationPolicy": "granted", "claimDelay": "500ms",
         "exportNamespaces": "team in (a, b),!private", "importFrom": ["{namespace}", "internal"],

@@ -82,6 +82,8 @@ impl PodCondition {
 pub enum CutoverCondition {
     /// Of this project: the traffic moves, or is where it should be in the end.
     Progressing,
+    /// Of this project, with `spec.hideTasks`: no task remains to be hidden or shown.
+    TasksHidden,
 }
 
 impl CutoverCondition {
@@ -89,6 +91,7 @@ impl CutoverCondition {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Progressing => "Progressing",
+            Self::TasksHidden => "TasksHidden",
         }
     }
 }
@@ -318,7 +321,7 @@ condition! {
     LastStep => True, "LastStep", Some(EventReason::LastStep),
         "the last step is reached, and is less than 100 %", "Add steps if more traffic should move", "";
     OthersServe => True, "OthersServe", Some(EventReason::Finished),
-        "all ready pods are registered, and instances of others still have the rest of the traffic",
+        "all ready pods are registered, and others still have instances, which may be hidden tasks",
         "Stop the tasks when no client needs them: `cloudmap-mcs cutover finish` prints how", "";
     Finished => True, "Finished", Some(EventReason::Finished),
         "all ready pods are registered, and nobody else has instances", "",
@@ -347,6 +350,34 @@ condition! {
     NotRegistered => False, "NotRegistered", Some(EventReason::CutoverBlocked),
         "the object of this name joins no Cloud Map service; the message says why",
         "Follow the message, and see the object", "The share stays as it is.";
+}
+
+condition! {
+    /// Reasons of [`CutoverCondition::TasksHidden`], which is absent without `spec.hideTasks`.
+    HidingReason, CutoverCondition::TasksHidden;
+    Hidden => True, "Hidden", None,
+        "as many tasks are hidden as the share needs; the message says from when on they may be stopped", "", "";
+    NoneToHide => True, "NoneToHide", None, "no task has to be hidden for this share", "", "";
+    Hiding => False, "Hiding", None, "tasks are being marked as unhealthy", "Wait; do not stop tasks yet", "";
+    Showing => False, "Showing", None, "tasks are being marked as healthy again", "Wait",
+        "Pods are withdrawn when clients find the tasks again.";
+    FlagMissing => False, "FlagMissing", Some(EventReason::TasksNotHidden),
+        "the controller runs without `--hide-tasks`",
+        "Start it with `--hide-tasks`, and grant `cloudmap-mcs iam --mode hiding`; or take `spec.hideTasks` away",
+        "The steps go on as without `spec.hideTasks`.";
+    NoHealthCheck => False, "NoHealthCheck", Some(EventReason::TasksNotHidden),
+        "the Cloud Map service has no custom health check", "Take `spec.hideTasks` away",
+        "ECS creates its services with one. The steps go on as without `spec.hideTasks`.";
+    NotPermitted => False, "NotPermitted", Some(EventReason::TasksNotHidden),
+        "IAM does not allow to mark tasks, or to read their health", "Grant what `cloudmap-mcs iam --mode hiding` prints",
+        "The steps go on as without `spec.hideTasks`. The controller tries again every minute.";
+    NotRecorded => False, "NotRecorded", Some(EventReason::TasksNotHidden),
+        "the record of hidden tasks cannot be read or written, or is full",
+        "Remove the cause in the message: allow the ConfigMap `cloudmap-mcs-hidden-tasks`, or hide fewer tasks at a time",
+        "Nothing is hidden that is not recorded before. The record takes 10,000 tasks.";
+    NotMarked => False, "NotMarked", Some(EventReason::TasksNotHidden),
+        "AWS refuses to mark a task; the message has its words", "Remove the cause in the message",
+        "The controller tries again, at least once a minute.";
 }
 
 /// The rows of a ServiceExport.

@@ -56,6 +56,13 @@ pub struct CutoverSpec {
     #[serde(skip_serializing_if = "is_false", deserialize_with = "crds::null_as_default")]
     pub roll_back: bool,
 
+    /// hideTasks lets the controller mark ECS tasks as unhealthy where the pods could not have the share otherwise: clients
+    /// find them no more, and they still run. They are marked as healthy again on the way back. It needs the flag --hide-tasks,
+    /// and a Cloud Map service with a custom health check.
+    #[schemars(with = "bool")]
+    #[serde(skip_serializing_if = "is_false", deserialize_with = "crds::null_as_default")]
+    pub hide_tasks: bool,
+
     /// wave is a number: the steps of Cutovers wait until all those with a lower number in the namespace are Finished. The
     /// default is 0.
     #[schemars(schema_with = "wave_schema")]
@@ -204,12 +211,22 @@ pub struct CutoverStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reachable: Option<String>,
 
+    /// hidden is the number of tasks that are hidden.
+    #[schemars(with = "i64")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hidden: Option<i64>,
+
+    /// hiddenSince is the time at which the last of them was marked.
+    #[schemars(schema_with = "time_schema")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hidden_since: Option<Time>,
+
     /// guardFailure says that the guard found something wrong, so that the share is 0 % until the spec changes.
     #[schemars(with = "GuardFailure")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guard_failure: Option<GuardFailure>,
 
-    /// conditions has one condition, Progressing, which says why the Cutover is where it is.
+    /// conditions has Progressing, which says why the Cutover is where it is, and, with spec.hideTasks, TasksHidden.
     #[schemars(schema_with = "crds::conditions_schema")]
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crds::null_as_default")]
     pub conditions: Vec<Condition>,

@@ -127,6 +127,7 @@ events! {
     RolledBack => "RolledBack", Normal, ["Cutover"], "no pod is registered any more";
     LastInstance => "LastInstance", Warning, ["Cutover"], "one pod stays registered while it is rolled back, because nobody else has a healthy instance. Start the tasks";
     GuardFailed => "GuardFailed", Warning, ["Cutover"], "the guard of the Cutover found something wrong, and the traffic goes back to others. The message says what";
+    TasksNotHidden => "TasksNotHidden", Warning, ["Cutover"], "tasks cannot be hidden. The message has the remedy; the steps go on";
     CutoverBlocked => "CutoverBlocked", Warning, ["Cutover"], "the Cutover cannot go on. The message has the remedy; the share stays as it is";
     CutoverNotWritten => "CutoverNotWritten", Warning, ["Cutover"], "the API server refuses the status of the Cutover, and so no step is made. The controller keeps trying; the message has the remedy";
     StreamUnreachable => "StreamUnreachable", Warning, ["Lease"], "the leader of another cluster cannot be reached, so that changes take seconds and not milliseconds; see [stream.md](../stream.md#network)";

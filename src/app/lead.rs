@@ -23,7 +23,7 @@ use crate::{
         events::{self, EventRecord},
         identity::{Identity, Known},
         keys::KeyStore,
-        record::RecordObject,
+        record::{HiddenObject, RecordObject},
     },
     controller::{self, ImportRules, Inputs, Membership, Mode, Records, Targets},
     cutover::guard::{Outside, Watcher},
@@ -45,6 +45,7 @@ pub(super) struct Leader {
     pub(super) caches: Caches,
     pub(super) writer: Arc<dyn ClusterWriter>,
     pub(super) record: Arc<RecordObject>,
+    pub(super) hidden: Arc<HiddenObject>,
     pub(super) keys: KeyStore,
     pub(super) cloudmap: Arc<dyn CloudMap>,
     pub(super) network: Option<Arc<dyn Network>>,
@@ -194,11 +195,11 @@ impl Leader {
         };
         let mut settings = instances::sync::SyncSettings::new(identity.clone());
         settings.drift_budget = self.args.drift_calls_per_second;
-        let registered =
-            instances::sync::spawn(settings, Arc::clone(&self.cloudmap), desired_receiver, permit, async move {
-                let mut stopped = stopped;
-                while stopped.changed().await.is_ok() {}
-            });
+        let (cloudmap, hidden) = (Arc::clone(&self.cloudmap), Arc::clone(&self.hidden) as _);
+        let registered = instances::sync::spawn(settings, cloudmap, hidden, desired_receiver, permit, async move {
+            let mut stopped = stopped;
+            while stopped.changed().await.is_ok() {}
+        });
         let (subscribed, subscribed_receiver) = watch::channel(Arc::default());
         let aws_mcs = self.args.aws_mcs_compat && identity.clusterset.is_some();
         let calls_per_second = self.args.import_calls_per_second;
@@ -231,6 +232,7 @@ impl Leader {
             families: self.families.clone(),
             derived: self.args.derived_name.clone().unwrap_or_default(),
             gate_timeout: self.args.gate_timeout,
+            hide_tasks: self.args.hide_tasks,
         };
         let identified = records.mode() != Mode::Unidentified;
         let directory = identified.then(|| Directory::spawn(Arc::clone(&self.cloudmap)));

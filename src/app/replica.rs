@@ -19,7 +19,7 @@ use crate::{
         identity,
         keys::KeyStore,
         lease::{Elector, KubernetesLease, Timing},
-        record::RecordObject,
+        record::{HiddenObject, RecordObject},
         service_network,
     },
     controller,
@@ -141,6 +141,7 @@ impl Replica {
         let leader = Leader {
             writer: Arc::new(KubernetesWriter::new(client.clone(), leadership.clone(), metrics.cluster, publisher)),
             keys: KeyStore::new(client.clone(), &namespace),
+            hidden: Arc::new(HiddenObject::new(client.clone(), &namespace)),
             record: Arc::new(RecordObject::new(client, &namespace)),
             caches,
             cloudmap,

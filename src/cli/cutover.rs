@@ -85,6 +85,10 @@ pub struct CutoverStartArgs {
     /// The wave: it waits until lower waves in its namespace are finished.
     #[arg(long, value_name = "NUMBER")]
     pub wave: Option<u32>,
+    /// Hide ECS tasks where the pods could not have the share otherwise, so that clients do not use them when they stop. The
+    /// controller needs --hide-tasks.
+    #[arg(long)]
+    pub hide_tasks: bool,
     /// Have a guard look at each step, and take the traffic back if something is wrong: DNS, DiscoverInstances, and TCP
     /// connections to the pods. The other flags of the guard imply this one.
     #[arg(long)]
@@ -193,6 +197,7 @@ impl CutoverStartArgs {
         CutoverSpec {
             steps: self.steps.iter().copied().map(i64::from).collect(),
             interval: self.every.map(|every| format!("{}s", every.as_secs().max(1))),
+            hide_tasks: self.hide_tasks,
             wave: self.wave.map(i64::from).unwrap_or_default(),
             guard: (self.guard || guard != CutoverGuard::default()).then_some(guard),
             ..CutoverSpec::default()

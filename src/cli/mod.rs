@@ -183,6 +183,11 @@ pub struct RunArgs {
     /// (config/components/cutovers). See docs/cutover.md.
     #[arg(long, env = "CLOUDMAP_MCS_CUTOVERS")]
     pub cutovers: bool,
+    /// Let Cutovers hide ECS tasks (`spec.hideTasks`): mark them as unhealthy in Cloud Map, so that they leave DNS while they
+    /// still run, and as healthy again on the way back. Needs permission for it (`cloudmap-mcs iam --mode hiding`). Not
+    /// verified on AWS. See docs/cutover.md.
+    #[arg(long, env = "CLOUDMAP_MCS_HIDE_TASKS")]
+    pub hide_tasks: bool,
     /// URL of the Prometheus that the guards of Cutovers ask, such as `http://prometheus.monitoring:9090`. What it answers
     /// decides about the steps of whoever may write Cutovers, and no more of it is shown.
     #[arg(long, env = "CLOUDMAP_MCS_GUARD_PROMETHEUS", value_name = "URL", value_parser = prometheus_url)]

@@ -484,7 +484,7 @@ impl CloudMap for Fake {
 
     async fn set_custom_health(&self, service_id: &str, instance_id: &str, healthy: bool) -> Result<(), Error> {
         let operation = Operation::UpdateInstanceCustomHealthStatus;
-        self.begin(operation, instance_id).await?;
+        let fault = self.begin(operation, instance_id).await?;
         let key = (service_id.into(), instance_id.into());
         let mut registry = self.registry();
         if let Some(kind) = registry.failing.get(service_id) {
@@ -498,7 +498,10 @@ impl CloudMap for Fake {
         }
         let takes_effect = Instant::now() + HEALTH_DELAY;
         registry.said.push((takes_effect, key, healthy));
-        Ok(())
+        match fault {
+            Some(Fault::Lost(kind)) => Err(error(operation, kind)),
+            _ => Ok(()),
+        }
     }
 
     async fn list_tags(&self, arn: &str) -> Result<BTreeMap<String, String>, Error> {

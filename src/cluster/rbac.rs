@@ -16,7 +16,7 @@ use super::{
     lease::{self, KubernetesLease, Leadership, LeaseStore, Record},
     metrics::Metrics,
     objects::ObjectKey,
-    record::{self, RecordObject, RecordStore},
+    record::{self, HiddenObject, HiddenStore, RecordObject, RecordStore},
     service_network,
     watches::Caches,
 };
@@ -173,6 +173,10 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     object.load().await.unwrap();
     object.store(&record::Record::default(), &None).await.unwrap();
     object.store(&record::Record::default(), &Some("1".to_owned())).await.unwrap();
+    let hidden = HiddenObject::new(client.clone(), OWN);
+    hidden.load().await.unwrap();
+    hidden.store(&record::Hidden::default(), &None).await.unwrap();
+    hidden.store(&record::Hidden::default(), &Some("1".to_owned())).await.unwrap();
     let keys = KeyStore::new(client.clone(), OWN);
     keys.load().await.unwrap_err();
     keys.store(&StoredKey { seed: Vec::new(), former: Vec::new() }, None).await.unwrap();
@@ -198,7 +202,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
         .into_iter()
         .flat_map(|rule| rule.resource_names.unwrap_or_default())
         .collect();
-    let ours = [lease::LEASE, record::RECORD, keys::SECRET, keys::TRUSTED];
+    let ours = [lease::LEASE, record::RECORD, record::HIDDEN, keys::SECRET, keys::TRUSTED];
     assert_eq!(names, ours.map(str::to_owned).into());
     let needed = needed(&api.requests());
     // A permission for all namespaces includes the own namespace.

@@ -177,6 +177,8 @@ pub(super) struct Core {
     pub(super) pods: Pods,
     pub(super) gates: Gates,
     pub(super) cutovers: Cutovers,
+    /// `--hide-tasks`
+    pub(super) hide_tasks: bool,
     pub(super) pending: Pending,
     pub(super) slices: SliceIndex<SourceSlice>,
     pub(super) imported: SliceIndex<OwnSlice>,
@@ -222,6 +224,7 @@ impl Core {
             import,
             derived,
             gate_timeout,
+            hide_tasks,
             ..
         } = settings;
         let rules = Rules { mode, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration };
@@ -243,6 +246,7 @@ impl Core {
             pods: Pods::default(),
             gates: Gates::new(gate_timeout),
             cutovers: Cutovers::default(),
+            hide_tasks,
             pending: Pending::default(),
             targets,
             slices: SliceIndex::new(|slice| slice.service.as_ref()),

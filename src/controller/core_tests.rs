@@ -55,6 +55,7 @@ impl Bench {
             families: vec![IpFamily::V4],
             derived: DerivedNaming::Hash,
             gate_timeout: Duration::from_mins(5),
+            hide_tasks: false,
             import: ImportRules::default(),
         };
         let (exports, services) = (caches.exports.subscribe(), caches.services.subscribe());

@@ -6,6 +6,8 @@ use std::{
     sync::Arc,
 };
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::{
     core::{Command, Core, Now},
     cutover_writer::{Progress as Writing, Written},
@@ -37,6 +39,8 @@ pub(super) struct Cutovers {
     /// The statuses that were planned and that the API server does not show yet.
     planned: BTreeMap<ServiceKey, Arc<Writing>>,
     written: Arc<Written>,
+    /// How many times this leader hid a task, and when it did so last.
+    hides: BTreeMap<ServiceKey, (u64, Option<Timestamp>)>,
     /// What the guards are asked, and what they found.
     asked: Arc<guard::Questions>,
     judgements: Arc<Judgements>,
@@ -56,12 +60,28 @@ pub(super) fn in_force(cutovers: &Cache<Cutover>, key: &ServiceKey, asked: Traff
     }
 }
 
+/// Whether an object's Cutover hides tasks for the share that it has put in force.
+pub(super) fn hides(cutovers: &Cache<Cutover>, key: &ServiceKey) -> bool {
+    cutovers.get(key).is_some_and(|cutover| cutover.spec.hide_tasks && cutover.status.share_of_traffic.is_some())
+}
+
 /// How many Cutovers there are, by phase.
 pub(super) fn phases(cutovers: &Cache<Cutover>) -> [(CutoverPhase, usize); CutoverPhase::ALL.len()] {
     cutovers.read(|cutovers| {
         CutoverPhase::ALL
             .map(|phase| (phase, cutovers.values().filter(|cutover| cutover.status.phase == Some(phase)).count()))
     })
+}
+
+impl Cutovers {
+    fn count_hides(&mut self, key: &ServiceKey, facing: &Facing, now: Now) {
+        let count = facing.tasks().map(|tasks| tasks.hides).sum();
+        let (before, since) = self.hides.entry(key.clone()).or_default();
+        if count != *before && count > 0 {
+            *since = Some(now.wall);
+        }
+        *before = count;
+    }
 }
 
 impl Core {
@@ -99,6 +119,7 @@ impl Core {
         let exists = |key: &ServiceKey| self.caches.cutovers.get(key).is_some();
         self.cutovers.stopwatches.retain(|key, _| exists(key));
         self.cutovers.planned.retain(|key, _| exists(key));
+        self.cutovers.hides.retain(|key, _| exists(key));
         let unfinished = unfinished(&all);
         let mut asked = guard::Questions::new();
         for cutover in &all {
@@ -141,6 +162,7 @@ impl Core {
         // Time in which nobody looks does not count either.
         let is_good = judgement.as_ref().map_or(spec.guard.is_none(), |judgement| *judgement == Judgement::Passed);
         let is_reached = is_good && share.is_some_and(|share| facing.stands_at(share).is_ok());
+        self.cutovers.count_hides(key, &facing, now);
         let stopwatch = self.cutovers.stopwatches.entry(key.clone()).or_default();
         let waited = stopwatch.look(&status, is_reached, now.mono);
         let lower = unfinished.iter().find(|(other, wave)| other.namespace == key.namespace && **wave < spec.wave);
@@ -150,6 +172,8 @@ impl Core {
             facing: &facing,
             awaits: lower.map(|(other, _)| &*other.name),
             guard: judgement.as_ref(),
+            may_hide: self.hide_tasks,
+            hidden_since: self.cutovers.hides.get(key).and_then(|(_, since)| *since),
             waited,
             now: now.wall,
         };

@@ -123,7 +123,7 @@ impl Core {
 
     /// Returns whether the desired instances of a target changed.
     fn update_target(&mut self, target: Target, now: Now) -> bool {
-        let Self { knowledge, claims, annotated, targets, caches, pods, gates, out, .. } = self;
+        let Self { knowledge, claims, annotated, targets, caches, pods, gates, hide_tasks, out, .. } = self;
         let before = claims.standing(&target);
         let standing = claims.judge(knowledge, &target, |own| targets.is_implied(own), now.mono);
         let held = knowledge.exports().and_then(|exports| exports.registrations().get(&target));
@@ -149,10 +149,13 @@ impl Core {
                 Some(targets.desired(knowledge, &target, (owner, standing), export, pods))
             }
         });
+        let owner = claims.acts_for(&target);
         let released = held.is_some_and(|held| held.retiring);
         let desired = desired.map(|desired| {
             let awaited = gates.awaited(&desired.instances);
-            TargetDesired { released: desired.retiring && released, awaited, ..desired }
+            let hides = owner.as_ref().is_some_and(|owner| cutovers::hides(&caches.cutovers, &owner.key()));
+            let hide_tasks = *hide_tasks && hides && !desired.retiring;
+            TargetDesired { released: desired.retiring && released, awaited, hide_tasks, ..desired }
         });
         match desired {
             Some(desired) if self.desired.get(&target).is_some_and(|before| **before == desired) => false,

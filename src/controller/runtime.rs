@@ -73,6 +73,8 @@ pub struct ControllerSettings {
     pub derived: DerivedNaming,
     /// How long a pod waits for its readiness gate at most.
     pub gate_timeout: Duration,
+    /// Whether Cutovers may hide ECS tasks.
+    pub hide_tasks: bool,
 }
 
 /// Where the records of this cluster are stored, which follows from its [`Mode`].

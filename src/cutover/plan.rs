@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    apimachinery::pkg::apis::meta::v1::Time,
     jiff::{SignedDuration, Timestamp},
 };
 
 use super::{
     course::Course,
     guard::{Guard, Judgement},
+    hiding::{self, Tasks},
     standing::{Facing, spelled},
 };
 use crate::{
@@ -37,6 +38,10 @@ pub struct Observed<'a> {
     pub awaits: Option<&'a str>,
     /// What the guard says of the share of the status; `None` where it does not look ([`looks`]).
     pub guard: Option<&'a Judgement>,
+    /// Whether the controller may hide tasks (`--hide-tasks`), and when it hid the last one, if it did since it leads.
+    pub may_hide: bool,
+    /// See `may_hide`.
+    pub hidden_since: Option<Timestamp>,
     /// For how long the share of the status has been reached, and the guard found nothing wrong, by the leader's own clock.
     pub waited: Duration,
     /// The wall clock.
@@ -83,6 +88,8 @@ pub fn plan(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>)
         let before = share.map_or_else(String::new, |share| format!(", after {share} %"));
         news.insert(0, (EventReason::StepBegun, format!("{next} % of the traffic is requested{before}.")));
     }
+    let Tasks { verdict: tasks, hidden, since } = hiding::tasks(spec, status, observed, &before);
+    news.extend(tasks.as_ref().and_then(|tasks| Some((tasks.news(&before)?, tasks.message.clone()))));
     let shares = observed.facing.reached();
     let (reached, reachable) = (shares.map(|(reached, _)| spelled(reached)), shares.map(|(_, most)| spelled(most)));
     let known = |said: Option<String>, before: &Option<String>| said.or_else(|| before.clone());
@@ -99,8 +106,10 @@ pub fn plan(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>)
         waited_seconds: if moved { None } else { counted(status, observed, course.as_ref().ok()) },
         reached: known(reached, &status.reached),
         reachable: known(reachable, &status.reachable),
+        hidden,
+        hidden_since: since,
         guard_failure: failure,
-        conditions: written(&before, verdict, observed),
+        conditions: conditions(&before, [verdict].into_iter().chain(tasks), observed.generation, observed.now),
     };
     (planned != *status).then_some(Planned { status: planned, news })
 }
@@ -133,10 +142,6 @@ fn failure(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>) 
         Some(Judgement::Passed | Judgement::Unknown(_)) | None => None,
     };
     known_failure(spec, status, generation).cloned().or(found)
-}
-
-fn written(before: &[Said], verdict: Verdict, observed: &Observed<'_>) -> Vec<Condition> {
-    conditions(before, [verdict], observed.generation, observed.now)
 }
 
 /// The counted time that the status has: it is written now and then, and not each second.
@@ -225,7 +230,7 @@ fn back(facing: &Facing) -> Next {
                     .to_owned();
             at(CutoverPhase::RolledBack, CutoverReason::RolledBack, message)
         }
-        Err(_) if facing.is_known() && !facing.places().is_empty() && facing.others() == 0 => {
+        Err(_) if facing.is_known() && !facing.places().is_empty() && facing.others() + facing.hidden() == 0 => {
             let message =
                 "Nobody else has a healthy instance, and the name must not be empty: one pod stays registered. Start \
                            the tasks again."
@@ -238,11 +243,19 @@ fn back(facing: &Facing) -> Next {
 
 /// All that is left is what others have.
 fn finished(facing: &Facing, share: u8) -> Next {
-    let (reason, message) = match facing.others() {
-        0 => (
+    let (reason, message) = match (facing.others(), facing.hidden()) {
+        (0, 0) => (
             CutoverReason::Finished,
             "All ready pods are registered, and nobody else has a healthy instance. The Cutover may be deleted."
                 .to_owned(),
+        ),
+        (_, 1..) => (
+            CutoverReason::OthersServe,
+            format!(
+                "All ready pods are registered. {} The condition TasksHidden says from when on the tasks may be stopped; without \
+                 this Cutover they would be shown again.",
+                sentence(&facing.text())
+            ),
         ),
         _ => (
             CutoverReason::OthersServe,

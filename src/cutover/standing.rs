@@ -2,7 +2,10 @@
 
 use crate::{
     api::conditions::CutoverReason,
-    instances::{Share, sync::TargetShare},
+    instances::{
+        Share,
+        sync::{TargetShare, TargetTasks},
+    },
     model::Target,
 };
 
@@ -67,6 +70,16 @@ impl Facing {
     /// Number of instances of others, in all targets.
     pub fn others(&self) -> usize {
         self.shares().map(|share| share.reached.others).sum()
+    }
+
+    /// What became of hidden tasks, in all targets.
+    pub fn tasks(&self) -> impl Iterator<Item = &TargetTasks> {
+        self.shares().filter_map(|share| share.tasks.as_ref())
+    }
+
+    /// Number of hidden tasks, in all targets.
+    pub fn hidden(&self) -> usize {
+        self.tasks().map(|tasks| tasks.hidden).sum()
     }
 
     /// What is reached, for people.

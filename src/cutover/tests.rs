@@ -25,8 +25,16 @@ fn spec() -> CutoverSpec {
 
 /// A target in which `ours` of `ready` pods are registered beside `others`, for a share of `asked` percent.
 fn place(asked: u8, ours: usize, ready: usize, others: usize) -> Place {
-    let reached = Reached { asked: Some(Share::percent(asked)), ours, ready, others };
-    let share = TargetShare { reached, addresses: Arc::default(), unready: 0, settled: true, ttl: 60, http_name: None };
+    let reached = Reached { asked: Some(Share::percent(asked)), ours, ready, others, hidden: 0, to_hide: 0 };
+    let share = TargetShare {
+        reached,
+        addresses: Arc::default(),
+        unready: 0,
+        settled: true,
+        ttl: 60,
+        http_name: None,
+        tasks: None,
+    };
     let target = Target { namespace: "internal".into(), service: "orders".into() };
     Place { target, share: Some(share), trouble: None }
 }
@@ -48,12 +56,22 @@ struct Case {
     awaits: Option<&'static str>,
     guard: Option<Judgement>,
     waited: u64,
+    may_hide: bool,
 }
 
 impl Case {
     fn new(status: CutoverStatus, place: Place) -> Self {
         let facing = Facing::Places(vec![place]);
-        Self { spec: spec(), status, facing, annotation: Traffic::All, awaits: None, guard: None, waited: 0 }
+        Self {
+            spec: spec(),
+            status,
+            facing,
+            annotation: Traffic::All,
+            awaits: None,
+            guard: None,
+            waited: 0,
+            may_hide: true,
+        }
     }
 
     fn planned(&self) -> Option<Planned> {
@@ -63,6 +81,8 @@ impl Case {
             facing: &self.facing,
             awaits: self.awaits,
             guard: self.guard.as_ref(),
+            may_hide: self.may_hide,
+            hidden_since: None,
             waited: Duration::from_secs(self.waited),
             now: Timestamp::UNIX_EPOCH,
         };
@@ -470,6 +490,8 @@ proptest! {
                     facing: &facing,
                     awaits: awaits.then_some("other"),
                     guard,
+                    may_hide: false,
+                    hidden_since: None,
                     waited: watch.look(&status, is_reached, Duration::from_secs(mono)),
                     now: Timestamp::from_second(wall).unwrap(),
                 };

@@ -35,6 +35,8 @@ pub enum Mode {
     /// Readiness gates of pods whose Services are in these Cloud Map namespaces (`--readiness-gates`), and guards of Cutovers
     /// there. Beside the mode that registers them.
     Gates,
+    /// Hiding ECS tasks in services that others created (`--hide-tasks`). Beside `joining`.
+    Hiding,
     /// Services in Cloud Map namespaces with DNS: Cloud Map writes to Route 53 with the permissions of its caller.
     Dns,
     /// Denies the controllers the ledgers of other ClusterSets, and instances in any ledger.
@@ -212,6 +214,14 @@ fn of(mode: Mode, facts: &Facts) -> Result<Vec<Statement>, Needed> {
                 "servicediscovery:NamespaceName",
                 names,
             )]
+        }
+        Mode::Hiding => {
+            let ids = several(&facts.services, "--services")?;
+            vec![
+                // No condition covers a single instance: the controller marks only what has the attribute of ECS.
+                Statement::calls("HideTasks", &[GetInstancesHealthStatus, UpdateInstanceCustomHealthStatus])
+                    .on(ids.iter().map(|id| facts.arn(&format!("service/{id}")))),
+            ]
         }
         Mode::Dns => {
             let zones = several(&facts.hosted_zones, "--hosted-zones")?;

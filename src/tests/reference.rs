@@ -12,7 +12,7 @@ use super::root;
 use crate::{
     api::{
         annotations,
-        conditions::{ConflictState, CutoverReason, GateReason, Row, export_rows, import_rows},
+        conditions::{ConflictState, CutoverReason, GateReason, HidingReason, Row, export_rows, import_rows},
         crds,
         events::EventReason,
     },
@@ -162,11 +162,12 @@ fn conditions() -> String {
         "# Conditions and Events\n\n{GENERATED}\n\n`cloudmap-mcs status` says the same of your objects. \
          [mcs-api.md](../mcs-api.md) says what this implementation does where KEP-1645\nleaves a choice.\n"
     );
+    let cutover_rows = CutoverReason::ALL.iter().map(|reason| reason.row());
     for (object, rows) in [
         ("ServiceExport", export_rows()),
         ("ServiceImport", import_rows()),
         ("Pod", GateReason::ALL.iter().map(|reason| reason.row()).collect()),
-        ("Cutover", CutoverReason::ALL.iter().map(|reason| reason.row()).collect()),
+        ("Cutover", cutover_rows.chain(HidingReason::ALL.iter().map(|reason| reason.row())).collect()),
     ] {
         write!(page, "\n## On a {object}\n\n| condition | reason | meaning | remedy |\n|---|---|---|---|\n").unwrap();
         for row in rows {

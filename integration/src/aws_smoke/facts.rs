@@ -159,6 +159,9 @@ facts! {
     "health-only-custom" (1, 0) "A health status can be set in services with a custom health check only.";
         ["src/cloudmap/port.rs": "Sets the health status of an instance, in a service with a custom health check"];
         check!(health::only_custom);
+    "health-of-others" (0, 0) "UpdateInstanceCustomHealthStatus works on an instance that ECS registered, and holds until ECS' next report.";
+        ["docs/cutover.md": "`UpdateInstanceCustomHealthStatus` on an instance that another principal registered was tried in an"];
+        How::Never("needs ECS tasks, whose registrations another principal makes: ECS may report their health again at any time and undo it. That a status can be set is `health-delay`");
     "health-ignored" (1, 1) "Without a health check, HealthStatus of DiscoverInstances is ignored.";
         ["src/cloudmap/port.rs": "Empty if the service has no health check"]; check!(health::ignored);
 

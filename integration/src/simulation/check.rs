@@ -8,10 +8,11 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    cutovers::Course,
+    cutovers::{Course, HIDDEN, in_record},
     expect::{Imported, Name, imported, live as addresses_of, merged},
     gates,
     kubernetes::{Verb, Write},
+    machine::EPOCH,
     merge::Port,
     scenario::Scenario,
     users::label,
@@ -64,6 +65,8 @@ pub(crate) struct Checks {
     instances: BTreeMap<(String, String), String>,
     /// The Cutover of each cluster, by UID.
     courses: BTreeMap<String, Course>,
+    /// When each cluster, by UID, recorded an instance as hidden first, by service and id.
+    recorded: BTreeMap<(String, String, String), Duration>,
     /// Writes since [`Self::take_writes`], but for heartbeats and Leases.
     writes: Vec<String>,
 }
@@ -88,6 +91,13 @@ impl Checks {
                     && let Some(what) = gates::wrong(&world.registry, &write)
                 {
                     return Some(("a gate is opened, by success only when discovery shows its pod", what));
+                }
+                if write.key.1 == HIDDEN
+                    && let Some(after) = &write.after
+                {
+                    for (service, id) in in_record(after) {
+                        self.recorded.entry((cluster.uid.clone(), service, id)).or_insert(write.at);
+                    }
                 }
                 if let Some(what) = stranger(&write) {
                     return Some(("nothing foreign is written", format!("{}: {what}", cluster.id)));
@@ -154,6 +164,7 @@ impl Checks {
                 self.instances.insert(key, owner)
             }
             "DeregisterInstance" => self.instances.remove(&key),
+            "UpdateInstanceCustomHealthStatus" => self.instances.get(&key).cloned(),
             _ => None,
         }
     }
@@ -176,6 +187,11 @@ impl Checks {
                 maker.strip_prefix("cluster/").is_some_and(is_own)
                     || maker.strip_prefix("clusterset/").is_some_and(|set| cluster.sets.contains(set))
             }),
+            // The one thing of others that is written: whether ECS tasks that were recorded before are healthy.
+            "UpdateInstanceCustomHealthStatus" if !owner.is_none_or(is_own) => {
+                let recorded = self.recorded.get(&(cluster.uid.clone(), service_id.clone(), instance.clone()));
+                recorded.is_some_and(|at| EPOCH + *at <= write.at) && instance.starts_with("task-")
+            }
             _ => true,
         }
     }

@@ -2,7 +2,7 @@
 //! `docs/cutover.md`.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -18,9 +18,9 @@ use super::{
     expect::Name,
     kubernetes::Write,
     users::{JOINING, NAMES, PYTHON, Place, annotation, is_terminating},
-    world::{Cluster, World, must},
+    world::{Cluster, OWN, World, must},
 };
-use crate::ledger_sim::rng::Rng;
+use crate::{emulator::Health, ledger_sim::rng::Rng};
 
 /// The steps of every Cutover, in percent, and how long each lasts at least. The service has no records, so that nobody
 /// raises it.
@@ -33,6 +33,9 @@ const HELD: [i64; 4] = [0, 20, 50, 100];
 const NOTICED: Duration = Duration::from_secs(45);
 /// How long a call takes.
 const LATENCY: Duration = Duration::from_millis(20);
+
+/// The ConfigMap with the tasks that a cluster has hidden.
+pub(super) const HIDDEN: &str = "cloudmap-mcs-hidden-tasks";
 
 /// What a user says to a Cutover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,17 +50,20 @@ pub(crate) enum Saying {
     Guard(bool),
     /// The pods do not answer any more, or again.
     Ill(bool),
+    /// Tasks are hidden.
+    Hide(bool),
 }
 
 impl Saying {
     pub(super) fn draw(rng: &mut Rng) -> Self {
-        match rng.below(17) {
+        match rng.below(20) {
             0..3 => Self::Begin,
             3 | 4 => Self::Pause(rng.chance(0.5)),
             5 | 6 => Self::Hold(rng.chance(0.5).then(|| *rng.pick(&HELD))),
             7..11 => Self::Back(rng.chance(0.4)),
             11..13 => Self::Guard(rng.chance(0.7)),
             13..16 => Self::Ill(rng.chance(0.4)),
+            16..19 => Self::Hide(rng.chance(0.7)),
             _ => Self::Delete,
         }
     }
@@ -97,6 +103,7 @@ impl World {
             Saying::Back(back) => spec(json!({ "rollBack": back })),
             Saying::Delete => drop(api.delete("cutovers", namespace, name)),
             Saying::Guard(guard) => spec(json!({ "guard": guard.then(|| json!({})) })),
+            Saying::Hide(hide) => spec(json!({ "hideTasks": hide })),
             Saying::Ill(ill) => self.callers.say(self.began.elapsed(), ill),
         }
     }
@@ -177,8 +184,40 @@ pub(crate) fn in_force(cluster: &Cluster, name: &Name) -> Option<String> {
     )
 }
 
-/// A Cutover that is not where its spec sends it.
+/// Tasks that are hidden, or recorded as that, although nobody says so: none is ill by itself.
+fn hidden(world: &World) -> Option<String> {
+    let hides = |cluster: &Cluster| {
+        cluster.api.list("cutovers").iter().any(|(_, cutover)| cutover["spec"]["hideTasks"] == true)
+    };
+    if world.clusters.iter().any(hides) {
+        return None;
+    }
+    let ill = world.registry.with(|cloudmap, _| {
+        let all = cloudmap.services().flat_map(|service| service.instances.iter());
+        let ill = all.filter(|(id, instance)| id.starts_with("task-") && instance.health == Health::Unhealthy);
+        ill.map(|(id, _)| id.clone()).collect::<Vec<_>>()
+    });
+    let recorded: Vec<_> = world.clusters.iter().flat_map(|cluster| recorded(cluster)).collect();
+    (!ill.is_empty() || !recorded.is_empty()).then(|| format!("{ill:?} are hidden, {recorded:?} are recorded"))
+}
+
+/// The services and instances in a cluster's record of hidden tasks.
+fn recorded(cluster: &Cluster) -> BTreeSet<(String, String)> {
+    cluster.api.get("configmaps", OWN, HIDDEN).map(|object| in_record(&object)).unwrap_or_default()
+}
+
+/// The services and instances in a record of hidden tasks.
+pub(super) fn in_record(object: &Value) -> BTreeSet<(String, String)> {
+    let json = object["data"]["tasks.json"].as_str().unwrap_or("{}");
+    let services: BTreeMap<String, Vec<String>> = serde_json::from_str(json).unwrap_or_default();
+    services.into_iter().flat_map(|(service, ids)| ids.into_iter().map(move |id| (service.clone(), id))).collect()
+}
+
+/// A Cutover that is not where its spec sends it, or tasks that stay hidden without one.
 pub(crate) fn under_way(world: &World) -> Option<String> {
+    if let Some(hidden) = hidden(world) {
+        return Some(hidden);
+    }
     world.clusters.iter().find_map(|cluster| {
         let (name, cutover) = cluster.api.list("cutovers").into_iter().next()?;
         let (spec, status) = (&cutover["spec"], &cutover["status"]);

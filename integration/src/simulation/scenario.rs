@@ -100,7 +100,7 @@ const NAMED: Site = Site { flags: &["--derived-name={name}-global", "--concurren
 /// Pods are ready when discovery shows them.
 const GATED: Site = Site { flags: &["--readiness-gates", "--gate-timeout=90s"], ..USUAL };
 /// Cutovers are followed.
-const MOVING: Site = Site { flags: &["--cutovers"], ..USUAL };
+const MOVING: Site = Site { flags: &["--cutovers", "--hide-tasks"], ..USUAL };
 const V4: Site = Site { families: &["IPv4"], ..USUAL };
 const V6: Site = Site { families: &["IPv6"], ..USUAL };
 /// In another ClusterSet of the same account.

@@ -329,7 +329,11 @@ impl World {
         if let Some(service) = snapshot.service(namespace, service) {
             return Some((service.id.clone(), false));
         }
-        let body = json!({"Name": service, "NamespaceId": snapshot.namespace(namespace)?.id, "Type": "HTTP"});
+        let mut body = json!({"Name": service, "NamespaceId": snapshot.namespace(namespace)?.id, "Type": "HTTP"});
+        // As ECS makes it. Where nobody moves traffic, pods that are not ready are withdrawn.
+        if (namespace, service) == JOINING.1 && self.clusters.iter().any(|cluster| cluster.site.has_cutovers()) {
+            body["HealthCheckCustomConfig"] = json!({"FailureThreshold": 1});
+        }
         let made = self.registry.call("ecs", "CreateService", &body)?;
         Some((made["Service"]["Id"].as_str()?.to_owned(), true))
     }
@@ -355,7 +359,8 @@ impl World {
         for n in 0..MOST_TASKS {
             let mut body = json!({"ServiceId": id, "InstanceId": format!("task-{n}")});
             if n < count {
-                body["Attributes"] = json!({"AWS_INSTANCE_IPV4": format!("172.16.2.{}", n + 1)});
+                let address = format!("172.16.2.{}", n + 1);
+                body["Attributes"] = json!({"AWS_INSTANCE_IPV4": address, "ECS_SERVICE_NAME": "orders"});
             }
             self.registry.call("ecs", if n < count { "RegisterInstance" } else { "DeregisterInstance" }, &body);
         }

@@ -74,7 +74,7 @@ impl RecordStore for RecordObject {
     }
 }
 
-async fn call<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, StoreError> {
+pub(super) async fn call<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, StoreError> {
     match timeout(CALL_TIMEOUT, request).await {
         Err(_) => Err(StoreError::Failed(format!("no answer within {} s", CALL_TIMEOUT.as_secs()))),
         Ok(Ok(answer)) => Ok(answer),

@@ -7,7 +7,7 @@ use std::sync::{
 
 use async_trait::async_trait;
 
-use super::{Record, RecordStore, ResourceVersion, StoreError};
+use super::{Hidden, HiddenStore, Record, RecordStore, ResourceVersion, StoreError};
 
 /// The ledger's record with a `resourceVersion`, and whether the store refuses writes.
 #[derive(Default)]
@@ -31,5 +31,29 @@ impl RecordStore for Stored {
         let next = version.unwrap_or(0) + 1;
         *held = Some((record.clone(), next));
         Ok(Some(next.to_string()))
+    }
+}
+
+/// The record of hidden tasks, with the number of its writes, and whether the store refuses them.
+#[derive(Default)]
+pub(crate) struct StoredHidden(pub(crate) Mutex<(Hidden, u64)>, pub(crate) AtomicBool);
+
+#[async_trait]
+impl HiddenStore for StoredHidden {
+    async fn load(&self) -> Result<(Hidden, ResourceVersion), StoreError> {
+        let (hidden, version) = self.0.lock().unwrap().clone();
+        Ok((hidden, (version > 0).then(|| version.to_string())))
+    }
+
+    async fn store(&self, hidden: &Hidden, expected: &ResourceVersion) -> Result<ResourceVersion, StoreError> {
+        if self.1.load(Ordering::SeqCst) {
+            return Err(StoreError::Failed("forbidden".to_owned()));
+        }
+        let mut held = self.0.lock().unwrap();
+        if (held.1 > 0).then(|| held.1.to_string()) != *expected {
+            return Err(StoreError::Conflict);
+        }
+        *held = (hidden.clone(), held.1 + 1);
+        Ok(Some(held.1.to_string()))
     }
 }

@@ -1,6 +1,8 @@
-//! What a cluster must remember outside of Cloud Map: one Kubernetes object, written only by compare-and-swap.
+//! What a cluster must remember outside of Cloud Map: one Kubernetes object, and one for [hidden tasks](hidden), written
+//! only by compare-and-swap.
 
 mod config_map;
+pub mod hidden;
 #[cfg(test)]
 pub(crate) mod memory;
 
@@ -11,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::PublicKey;
 pub use config_map::{RECORD, RecordObject};
+pub use hidden::{HIDDEN, Hidden, HiddenObject, HiddenStore};
 
 /// The position of a head. Heads are ordered by it, and every upsert of a head raises it, also a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -229,10 +232,10 @@ pub async fn update(
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Another process wrote it in the meantime. Load it again.
-    #[error("failed to store the ledger record: it changed meanwhile")]
+    #[error("failed to store the record: it changed meanwhile")]
     Conflict,
     /// Any other error, including an unknown outcome.
-    #[error("failed to access the ledger record: {0}")]
+    #[error("failed to access the record: {0}")]
     Failed(String),
 }
 

@@ -1,7 +1,13 @@
 //! The end of a cutover: whether the pods can take all traffic, and how to stop the tasks.
 
 use super::facts::Facts;
-use crate::{api::CutoverPhase, cutover::course::SETTLE};
+use crate::{
+    api::{
+        Cutover, CutoverPhase,
+        conditions::{CutoverCondition, HidingReason},
+    },
+    cutover::course::SETTLE,
+};
 
 /// Whether all pods may be registered.
 ///
@@ -15,7 +21,7 @@ pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
     let unknown = |why: &String| format!("{key}: {why}; look yourself, and use --force");
     let pods = facts.pods.as_ref().map_err(unknown)?;
     let registry = facts.registry.as_ref().map_err(unknown)?;
-    let tasks = registry.others.whole;
+    let tasks = registry.others.whole + hidden(facts);
     if pods.ready < tasks {
         let ready = pods.ready;
         return Err(format!(
@@ -28,10 +34,38 @@ pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
     Ok(())
 }
 
+fn there(facts: &Facts) -> Option<&Cutover> {
+    facts.cutover.as_ref().ok().and_then(Option::as_ref)
+}
+
+/// Number of hidden tasks, which nobody finds.
+fn hidden(facts: &Facts) -> usize {
+    let hidden = there(facts).and_then(|cutover| cutover.status.as_ref()?.hidden);
+    hidden.and_then(|hidden| usize::try_from(hidden).ok()).unwrap_or_default()
+}
+
+/// What `TasksHidden` says; `None`: the Cutover hides no task, or cannot.
+fn hiding(facts: &Facts) -> Option<String> {
+    let cutover = there(facts).filter(|cutover| cutover.spec.hide_tasks)?;
+    let conditions = cutover.status.iter().flat_map(|status| &status.conditions);
+    let said = conditions.into_iter().find(|said| said.type_ == CutoverCondition::TasksHidden.as_str());
+    let row = |reason: HidingReason| said.is_some_and(|said| reason.row().explains(said));
+    if HidingReason::ALL.iter().any(|reason| reason.row().event.is_some() && row(*reason)) {
+        return None;
+    }
+    let key = &facts.key;
+    let wait = format!("kubectl wait cutovers/{} --namespace {} --for=condition=TasksHidden", key.name, key.namespace);
+    Some(match said.filter(|_| row(HidingReason::Hidden) && is_finished(facts)) {
+        Some(said) => format!("# {key}: {}\n", said.message),
+        None => format!(
+            "# {key}: the tasks are hidden first. Stop none before the time that the condition TasksHidden says:\n{wait}\n"
+        ),
+    })
+}
+
 /// Whether all pods are registered already.
 pub(super) fn is_finished(facts: &Facts) -> bool {
-    let cutover = facts.cutover.as_ref().ok().and_then(Option::as_ref);
-    let status = cutover.and_then(|cutover| cutover.status.as_ref());
+    let status = there(facts).and_then(|cutover| cutover.status.as_ref());
     status.is_some_and(|status| status.phase == Some(CutoverPhase::Finished))
 }
 
@@ -41,15 +75,15 @@ pub(super) fn commands(facts: &Facts, region: Option<&str>) -> String {
     let Ok(registry) = &facts.registry else {
         return format!("# {key}: Cloud Map could not be read, so the ECS service is not known\n");
     };
-    if registry.others.whole == 0 {
+    if registry.others.whole + hidden(facts) == 0 {
         return format!("# {key}: nobody else has a healthy instance: there is nothing to stop\n");
     }
     let ttl = registry.ttl();
-    let mut text = format!(
+    let mut text = hiding(facts).unwrap_or_else(|| format!(
         "# {key}: ECS deregisters a task and stops it at once, so clients that have just resolved fail for up to {} s.\n\
          # Stop a few at a time; a sidecar delays the SIGTERM (docs/moving-from-ecs.md). Autoscaling must not bring tasks back.\n",
         u64::from(ttl) + SETTLE.as_secs()
-    );
+    ));
     let region = region.map_or_else(String::new, |region| format!(" --region {region}"));
     for (cluster, service) in &registry.ecs {
         text.extend([format!(

@@ -153,7 +153,9 @@ pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::
     let attribute =
         |name: &str| -> Vec<String> { others.iter().filter_map(|there| there.attributes.get(name).cloned()).collect() };
     let has = |name: &str| !attribute(name).is_empty();
-    let ecs = others.iter().filter_map(|there| {
+    // Hidden tasks are unhealthy.
+    let of_others = found.instances.iter().filter(|there| !there.attributes.contains_key(attributes::CLUSTER_UID));
+    let ecs = of_others.filter_map(|there| {
         let [cluster, service] =
             [attributes::ECS_CLUSTER, attributes::ECS_SERVICE].map(|name| there.attributes.get(name));
         Some((cluster?.clone(), service?.clone()))

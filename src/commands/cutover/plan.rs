@@ -1,16 +1,17 @@
 //! Whether a name is ready to be moved: a pure judgement over what is known.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
 
 use super::facts::{Counterpart, Facts, Pods, Registry};
 use crate::{
     api::{
-        conditions::RegisteredReason,
+        conditions::{HidingReason, RegisteredReason},
         names::{CONDITION_REGISTERED, LABEL_GATE},
     },
     cloudmap::RecordType,
     commands::table::Table,
-    cutover::{Course, course::SETTLE},
+    cutover::{Course, course::SETTLE, hiding::stoppable_after},
     instances::Share,
 };
 
@@ -121,6 +122,7 @@ pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
     }
     let patch = facts.pods.as_ref().ok().and_then(|pods| stopping(pods, facts.registry.as_ref().ok(), &mut found));
     surroundings(facts, &mut found);
+    hiding(facts, &mut found);
     let steps = match (&facts.pods, &facts.registry) {
         (Ok(pods), Ok(registry)) if pods.ready > 0 => {
             steps.iter().map(|step| reachable(*step, pods, registry)).collect()
@@ -373,6 +375,35 @@ fn surroundings(facts: &Facts, found: &mut Findings) {
                 );
             }
         }
+    }
+}
+
+/// Whether tasks can be hidden before they are stopped.
+fn hiding(facts: &Facts, found: &mut Findings) {
+    let Ok(registry) = &facts.registry else { return };
+    let (Some(service), about) = (&registry.service, "hiding") else { return };
+    let there = facts.cutover.as_ref().ok().and_then(Option::as_ref);
+    let wanted = there.is_some_and(|there| there.spec.hide_tasks);
+    let conditions = there.and_then(|there| there.status.as_ref()).into_iter().flat_map(|status| &status.conditions);
+    let is_in_the_way = |said: &&Condition| {
+        let bad = HidingReason::ALL.iter().map(|reason| reason.row()).filter(|row| row.event.is_some());
+        bad.into_iter().any(|row| row.explains(said))
+    };
+    if let Some(said) = conditions.into_iter().find(is_in_the_way) {
+        found.add(Grade::Warning, about, format!("no task is hidden ({})", said.reason), said.message.clone());
+    } else if !service.custom_health_check && wanted {
+        let text = "the service has no custom health check, so no task can be hidden";
+        found.add(Grade::Warning, about, text, "take spec.hideTasks away");
+    } else if service.custom_health_check && !registry.ecs.is_empty() {
+        let wait = stoppable_after(registry.ttl()).as_secs();
+        let text = if wanted {
+            format!("tasks are hidden, and may be stopped {wait} s after the last one was marked")
+        } else {
+            format!(
+                "possible (spec.hideTasks, --hide-tasks): tasks may be stopped {wait} s after the last one was marked"
+            )
+        };
+        found.ok(about, text);
     }
 }
 

@@ -84,7 +84,7 @@ fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {
         (args.cluster_uid.is_some(), "--cluster-uid", &[Mode::Annotated][..]),
         (!args.cloudmap_namespaces.is_empty(), "--cloudmap-namespaces", &[Mode::Imports, Mode::AwsMcs, Mode::Gates]),
         (!args.cloudmap_namespace_ids.is_empty(), "--cloudmap-namespace-ids", &[Mode::AwsMcs]),
-        (!args.services.is_empty(), "--services", &[Mode::Joining]),
+        (!args.services.is_empty(), "--services", &[Mode::Joining, Mode::Hiding]),
         (!args.hosted_zones.is_empty(), "--hosted-zones", &[Mode::Dns]),
         (args.role_arn.is_some(), "--role-arn", &[Mode::AssumeRole]),
     ] {

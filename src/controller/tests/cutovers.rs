@@ -1,6 +1,6 @@
 //! Cutovers, from the spec to instances, and from these to the next step.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -263,4 +263,113 @@ async fn a_guard_without_data_holds_the_step_for_however_long() {
     *world.callers.value.lock().unwrap() = Some(0.06);
     until_says(&blue, "web", CutoverPhase::RolledBack, Some(0), "GuardFailed").await;
     assert!(status(&blue, "web").guard_failure.unwrap().message.contains("above its maximum"));
+}
+
+/// With so many tasks of ECS, in a service with a custom health check.
+fn checked(world: &World, tasks: u8) -> Arc<str> {
+    ecs(world);
+    let mut registry = world.fake.registry();
+    let id = registry.services.values().find(|service| &*service.name == "web").unwrap().id.clone();
+    registry.services.get_mut(&id).unwrap().custom_health_check = true;
+    registry.instances.retain(|(service, _), _| *service != id);
+    for n in 1..=tasks {
+        let attributes = [("AWS_INSTANCE_IPV4", format!("10.9.0.{n}")), ("ECS_SERVICE_NAME", "web".to_owned())];
+        let attributes = attributes.map(|(key, value)| (key.to_owned(), value)).into();
+        registry.instances.insert((id.clone(), format!("task-{n}").into()), attributes);
+    }
+    id
+}
+
+/// A controller that may hide tasks, or may not.
+fn hiding(world: &World, may: bool) -> Cluster {
+    let mut blue = world.cluster("blue");
+    blue.kill();
+    blue.hide_tasks = may;
+    blue.lead();
+    blue
+}
+
+fn hidden_says(cluster: &Cluster) -> (String, String, String) {
+    let conditions = status(cluster, "web").conditions;
+    let said = conditions.into_iter().find(|said| said.type_ == "TasksHidden");
+    said.map(|said| (said.status, said.reason, said.message)).unwrap_or_default()
+}
+
+async fn until_hidden_says(cluster: &Cluster, status_: &str, reason: &str) -> String {
+    for _ in 0..12_000 {
+        let (status, said, message) = hidden_says(cluster);
+        if (&*status, &*said) == (status_, reason) {
+            return message;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{status_} {reason}, but it is {:?}", status(cluster, "web"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_are_hidden_for_the_steps_and_shown_on_every_way_back() {
+    let world = World::new();
+    let id = checked(&world, 4);
+    let mut blue = hiding(&world, true);
+    let ill = || world.fake.registry().unhealthy.iter().filter(|(service, _)| *service == id).count();
+    let recorded = |blue: &Cluster| blue.hidden.0.lock().unwrap().0.values().map(Vec::len).sum::<usize>();
+    let with = |steps: &[i64]| CutoverSpec { hide_tasks: true, ..spec(steps) };
+    blue.objects.put_cutover(&key("web"), with(&[40, 60, 100]));
+    joins(&blue);
+    until_says(&blue, "web", CutoverPhase::Shifting, Some(40), "Shifting").await;
+    until_hidden_says(&blue, "True", "NoneToHide").await;
+    until_says(&blue, "web", CutoverPhase::Shifting, Some(60), "Shifting").await;
+    // Three pods beside two of four tasks.
+    let message = until_hidden_says(&blue, "True", "Hidden").await;
+    assert!(message.starts_with("2 tasks are hidden, and may be stopped from "), "{message}");
+    assert_eq!((status(&blue, "web").hidden, status(&blue, "web").reached.as_deref()), (Some(2), Some("60%")));
+    until_says(&blue, "web", CutoverPhase::Finished, Some(100), "OthersServe").await;
+    until_hidden_says(&blue, "True", "Hidden").await;
+    until("all are hidden", || ill() == 4 && status(&blue, "web").hidden == Some(4)).await;
+    let since = status(&blue, "web").hidden_since;
+    assert!(since.is_some());
+
+    // Another leader goes on.
+    blue.kill();
+    blue.lead();
+    always("they stay hidden", 3 * MINUTE, || ill() == 4 && pods(&world).len() == 3).await;
+    assert_eq!(status(&blue, "web").hidden_since, since);
+
+    blue.objects.put_cutover(&key("web"), CutoverSpec { roll_back: true, ..with(&[40, 60, 100]) });
+    until("a pod goes", || pods(&world).len() < 3).await;
+    assert_eq!(ill(), 0, "the tasks are found again before");
+    until_says(&blue, "web", CutoverPhase::RolledBack, Some(0), "RolledBack").await;
+    until("nothing is recorded", || recorded(&blue) == 0 && status(&blue, "web").hidden.is_none()).await;
+
+    // Without the Cutover, the Service, or the flag.
+    for without in ["cutover", "export", "flag"] {
+        blue.objects.put_cutover(&key("web"), with(&[99]));
+        blue.objects.put_cutover(&key("web"), CutoverSpec { share_of_traffic: Some(100), ..with(&[99]) });
+        joins(&blue);
+        until("all are hidden", || ill() == 4 && pods(&world).len() == 3).await;
+        match without {
+            "cutover" => blue.objects.remove_cutover(&key("web")),
+            "export" => blue.objects.remove_export(&key("web")),
+            _ => {
+                blue.kill();
+                blue.hide_tasks = false;
+                blue.lead();
+            }
+        }
+        until(without, || ill() == 0 && recorded(&blue) == 0).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_flag_the_steps_go_on_and_the_condition_names_it() {
+    let world = World::new();
+    checked(&world, 4);
+    let blue = hiding(&world, false);
+    blue.objects.put_cutover(&key("web"), CutoverSpec { hide_tasks: true, ..spec(&[40, 100]) });
+    joins(&blue);
+    let message = until_hidden_says(&blue, "False", "FlagMissing").await;
+    assert!(message.contains("--hide-tasks") && message.contains("iam --mode hiding"), "{message}");
+    until_says(&blue, "web", CutoverPhase::Finished, Some(100), "OthersServe").await;
+    assert!(world.fake.registry().unhealthy.is_empty());
+    assert!(blue.objects.take_notes().iter().any(|note| note.reason == "TasksNotHidden"));
 }

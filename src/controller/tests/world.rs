@@ -25,7 +25,12 @@ use crate::{
         Access, ErrorKind, Instance, Operation,
         fake::{Fake, Fault},
     },
-    cluster::{Caches, Leadership, memory::MemoryCluster, record::memory::Stored, selector::NamespaceSelector},
+    cluster::{
+        Caches, Leadership,
+        memory::MemoryCluster,
+        record::memory::{Stored, StoredHidden},
+        selector::NamespaceSelector,
+    },
     cutover::guard::{Outside, Watcher},
     env,
     gates::Lookups,
@@ -105,6 +110,8 @@ impl World {
             instances: Selection::All,
             aws_mcs: false,
             registration: RegistrationPolicy::Open,
+            hide_tasks: false,
+            hidden: Arc::default(),
         };
         cluster.lead();
         cluster
@@ -233,6 +240,9 @@ pub(super) struct Cluster {
     /// `--aws-mcs-compat`
     pub(super) aws_mcs: bool,
     pub(super) registration: RegistrationPolicy,
+    /// `--hide-tasks`
+    pub(super) hide_tasks: bool,
+    pub(super) hidden: Arc<StoredHidden>,
 }
 
 impl Drop for Cluster {
@@ -259,6 +269,7 @@ impl Cluster {
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
         let callers = Arc::clone(&self.callers);
+        let (hide_tasks, hidden) = (self.hide_tasks, Arc::clone(&self.hidden));
         let (aws_mcs, registration, derived) = (self.aws_mcs, self.registration, self.naming.clone());
         self.leader = Some(tokio::spawn(env::on(&self.machine, async move {
             let leadership = Leadership::manual(Some(Instant::now() + Duration::from_hours(10_000)));
@@ -277,6 +288,7 @@ impl Cluster {
             let registered = instances::sync::spawn(
                 instances::sync::SyncSettings::new(identity.clone()),
                 fake.clone(),
+                hidden,
                 receiver,
                 instances::sync::Permit { leadership, ledger },
                 async move { drop(stopped.await) },
@@ -321,6 +333,7 @@ impl Cluster {
                 families: vec![IpFamily::V4],
                 derived,
                 gate_timeout: Duration::from_mins(5),
+                hide_tasks,
             };
             run(settings, inputs).await;
         })));

@@ -1,11 +1,12 @@
 //! Which part of a Service's ready pods is registered, so that they get a share of a name's traffic beside instances of
-//! others. Pure: the value and its arithmetic here, how a number follows the others' instances in [`pace`], and which pods are
-//! registered in [`choice`].
+//! others. Pure: the value and its arithmetic here, how a number follows the others' instances in [`pace`], which pods are
+//! registered in [`choice`], and which tasks are hidden in [`hiding`].
 //!
 //! Clients choose among the instances of a name at random, so k pods beside t healthy instances of others get k/(k+t)
 //! of the traffic. Nothing between these values can be reached.
 
 pub mod choice;
+pub mod hiding;
 pub mod pace;
 
 use std::{fmt, str::FromStr};
@@ -131,6 +132,12 @@ impl Share {
             None => usize::MAX,
         }
     }
+
+    /// The smallest number of others beside which so many instances have at most this share; `usize::MAX` for 0 %.
+    pub fn beside(self, ours: usize) -> usize {
+        let rest = usize::from(WHOLE - self.0);
+        if self.is_none() { usize::MAX } else { (ours * rest).div_ceil(usize::from(self.0)) }
+    }
 }
 
 /// What others have registered in a target, by a complete reading.
@@ -199,8 +206,12 @@ pub struct Reached {
     pub ours: usize,
     /// Number of pods that could be registered.
     pub ready: usize,
-    /// Number of others' healthy instances.
+    /// Number of others' healthy instances that are not hidden.
     pub others: usize,
+    /// Number of tasks that are hidden, and of those that are going to be.
+    pub hidden: usize,
+    /// See `hidden`.
+    pub to_hide: usize,
 }
 
 impl Reached {
@@ -209,25 +220,28 @@ impl Reached {
         Share::reached(self.ours, self.others)
     }
 
-    /// The largest share that can be reached with the pods that are ready.
+    /// The largest share that can be reached with the pods that are ready, when all tasks are hidden that should be.
     pub fn most(self) -> Share {
-        Share::reached(self.ready, self.others)
+        Share::reached(self.ready, self.others.saturating_sub(self.to_hide))
     }
 
-    /// Whether more pods, or fewer instances of others, are needed.
+    /// Whether more pods, or fewer instances of others, are needed. Where tasks are hidden, the share is as near as it can be.
     pub fn is_limited(self) -> bool {
-        self.asked.is_some_and(|asked| asked > Share::reached(self.ready, self.others) && self.ours == self.ready)
+        let hides = self.hidden + self.to_hide > 0;
+        self.asked.is_some_and(|asked| asked > self.most() && self.ours == self.ready && !hides)
     }
 
     /// A sentence for the user, without its full stop.
     pub fn text(self) -> String {
-        let Self { asked, ours, ready, others } = self;
+        let Self { asked, ours, ready, others, hidden, to_hide: _ } = self;
         let (is, next) = (self.share(), Share::reached(ours + 1, others));
         let asked = asked.map_or_else(
             || "No valid share was requested yet".to_owned(),
             |asked| format!("{asked} of the traffic is requested"),
         );
-        let counted = format!("{ours} {} beside {others} of others", if ours == 1 { "instance" } else { "instances" });
+        let instances = if ours == 1 { "instance" } else { "instances" };
+        let hidden = if hidden > 0 { format!(", without {hidden} hidden") } else { String::new() };
+        let counted = format!("{ours} {instances} beside {others} of others{hidden}");
         if self.asked.is_some_and(Share::is_none) && ours > 0 {
             return format!(
                 "{asked}, and {is} reached ({counted}): nobody else's instances are sure to stay, and the name must not be empty"

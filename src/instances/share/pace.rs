@@ -47,6 +47,14 @@ impl Pace {
         self.asked
     }
 
+    /// The share that tasks are hidden for: the one that counts, or a smaller one that is requested.
+    pub fn hiding(&self, traffic: Traffic) -> Option<Share> {
+        match traffic {
+            Traffic::Share(share) => Some(self.asked.map_or(share, |asked| asked.min(share))),
+            Traffic::All | Traffic::Unclear => self.asked,
+        }
+    }
+
     /// Where no share was requested so far in this term, and all pods were registered.
     pub fn of_all() -> Self {
         Self { number: Some(usize::MAX), ..Self::default() }

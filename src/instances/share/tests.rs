@@ -74,7 +74,14 @@ fn beside_two_tasks_two_pods_reach_the_nearest_share_from_below() {
 
 #[test]
 fn users_read_what_was_requested_what_is_reached_and_what_can_be_reached() {
-    let reached = |asked: &str, ours, ready, others| Reached { asked: asked.parse().ok(), ours, ready, others };
+    let reached = |asked: &str, ours, ready, others| Reached {
+        asked: asked.parse().ok(),
+        ours,
+        ready,
+        others,
+        hidden: 0,
+        to_hide: 0,
+    };
     for (reached, limited, parts) in [
         (
             reached("40%", 1, 2, 2),

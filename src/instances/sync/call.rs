@@ -15,6 +15,7 @@ use crate::{
         CloudMap, CreateService, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Namespace, NewService,
         OperationId, OperationState, Service, ServiceChange,
     },
+    cluster::record::{Hidden, HiddenStore, ResourceVersion, StoreError},
     env,
     instances::{
         Adopt, Owner,
@@ -88,6 +89,20 @@ pub(super) enum Call {
         target: Target,
         service_id: Arc<str>,
     },
+    /// Read the record of hidden tasks.
+    Recall,
+    /// Store it.
+    Remember {
+        hidden: Hidden,
+        expected: ResourceVersion,
+    },
+    /// Hide a task of others, or show it; `target` is `None` if nobody has the service any more.
+    Mark {
+        target: Option<Target>,
+        service_id: Arc<str>,
+        id: Arc<str>,
+        healthy: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -141,13 +156,27 @@ pub(super) enum Event {
         target: Target,
         result: Result<(), Error>,
     },
+    Recalled(Result<(Hidden, ResourceVersion), StoreError>),
+    Remembered(Result<ResourceVersion, StoreError>),
+    Marked {
+        target: Option<Target>,
+        service_id: Arc<str>,
+        id: Arc<str>,
+        healthy: bool,
+        result: Result<(), Error>,
+    },
 }
 
 impl Event {
     /// The target that it is about; `None`: it is about what targets share.
     pub(super) fn target(&self) -> Option<&Target> {
         match self {
-            Self::Namespaces(_) | Self::NamespaceCreated { .. } | Self::Services { .. } => None,
+            Self::Namespaces(_)
+            | Self::NamespaceCreated { .. }
+            | Self::Services { .. }
+            | Self::Recalled(_)
+            | Self::Remembered(_) => None,
+            Self::Marked { target, .. } => target.as_ref(),
             Self::ServiceCreated { target, .. }
             | Self::Inspected { target, .. }
             | Self::Read { target, .. }
@@ -170,13 +199,19 @@ pub(super) struct Inventory {
 
 pub(super) struct Performer {
     cloudmap: Arc<dyn CloudMap>,
+    hidden: Arc<dyn HiddenStore>,
     identity: Owner,
     permit: Permit,
 }
 
 impl Performer {
-    pub(super) fn new(cloudmap: Arc<dyn CloudMap>, identity: Owner, permit: Permit) -> Self {
-        Self { cloudmap, identity, permit }
+    pub(super) fn new(
+        cloudmap: Arc<dyn CloudMap>,
+        hidden: Arc<dyn HiddenStore>,
+        identity: Owner,
+        permit: Permit,
+    ) -> Self {
+        Self { cloudmap, hidden, identity, permit }
     }
 
     pub(super) async fn perform(self: Arc<Self>, call: Call) -> Event {
@@ -243,7 +278,30 @@ impl Performer {
                 let result = self.writing(&target.namespace, "DeleteService", delete).await;
                 Event::ServiceDeleted { target, result }
             }
+            Call::Recall => Event::Recalled(self.hidden.load().await),
+            Call::Remember { hidden, expected } => Event::Remembered(self.remember(&hidden, &expected).await),
+            Call::Mark { target, service_id, id, healthy } => {
+                let (to, named) = (service_id.clone(), id.clone());
+                let mark = cloudmap.set_custom_health(&to, &named, healthy);
+                let result = match &target {
+                    Some(target) => self.writing(&target.namespace, "UpdateInstanceCustomHealthStatus", mark).await,
+                    None if healthy => self.leading("UpdateInstanceCustomHealthStatus", mark).await,
+                    None => {
+                        let (operation, message) =
+                            ("UpdateInstanceCustomHealthStatus", "nobody has the service".to_owned());
+                        Err(Error { operation, kind: ErrorKind::Other, message })
+                    }
+                };
+                Event::Marked { target, service_id, id, healthy, result }
+            }
         }
+    }
+
+    /// Stores the record of hidden tasks, only while this replica leads.
+    async fn remember(&self, hidden: &Hidden, expected: &ResourceVersion) -> Result<ResourceVersion, StoreError> {
+        let ended = || StoreError::Failed("this replica no longer leads".to_owned());
+        let until = self.permit.until().ok_or_else(ended)?;
+        timeout_at(until, self.hidden.store(hidden, expected)).await.unwrap_or_else(|_| Err(ended()))
     }
 
     /// Like [`leading`](Self::leading), but never in a ledger, whatever was planned.
@@ -381,7 +439,7 @@ mod tests {
     use super::*;
     use crate::{
         cloudmap::{Access, NamespaceKind, fake::Fake},
-        cluster::Leadership,
+        cluster::{Leadership, record::memory::StoredHidden},
     };
 
     /// Planning already refuses such targets. This is the last protection if planning is wrong.
@@ -394,7 +452,8 @@ mod tests {
         let identity = Owner { clusterset: None, cluster, cluster_uid: "uid-1".into() };
         let permit =
             Permit { leadership: Leadership::manual(Some(Instant::now() + Duration::from_hours(1))), ledger: None };
-        let performer = Arc::new(Performer::new(Arc::new(fake.clone()), identity, permit));
+        let hidden = Arc::new(StoredHidden::default());
+        let performer = Arc::new(Performer::new(Arc::new(fake.clone()), hidden, identity, permit));
         let target = || Target { namespace: "clusterset-prod".into(), service: "clusters".into() };
         let id: Arc<str> = "k8s-1".into();
         let instance = Instance { id: id.clone(), attributes: BTreeMap::new() };
@@ -404,6 +463,7 @@ mod tests {
             Call::CreateService { target: target(), namespace_id, dns: None, custom_health_check: false },
             Call::Register { target: target(), service_id: service(), instance },
             Call::SetHealth { target: target(), service_id: service(), id: id.clone(), healthy: true },
+            Call::Mark { target: Some(target()), service_id: service(), id: id.clone(), healthy: false },
             Call::SetTtl { target: target(), service_id: service(), ttl: 1, adopt: Some(Adopt::CloudMapController) },
             Call::DeleteService { target: target(), service_id: service() },
         ] {

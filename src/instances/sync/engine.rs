@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::{
     Desired, Reason, Statuses, SyncFigures, SyncSettings, TargetDesired, TargetStatus,
     call::{Call, Event},
+    hiding::Hiding,
     places::{Listed, by_name, listed},
     state::{Class, Counts, Listing, Phase, Place, Reading, Seen, State, Want},
     writes::OPERATIONS,
@@ -62,6 +63,7 @@ pub(super) struct Engine {
     pub(super) drifted: u64,
     pub(super) drift_next: Instant,
     pub(super) drift_last: Option<Target>,
+    pub(super) hiding: Hiding,
 }
 
 impl Engine {
@@ -89,6 +91,7 @@ impl Engine {
             running: 0,
             drifted: 0,
             drift_last: None,
+            hiding: Hiding::default(),
         }
     }
 
@@ -200,7 +203,7 @@ impl Engine {
         // What waits for a free place is woken by the call that frees one.
         let poll = self.polls.first_key_value().map(|((at, _), _)| *at).filter(|_| self.may_poll());
         let drift = Some(self.drift_next).filter(|_| self.may_check());
-        [timer, poll, drift].into_iter().flatten().min()
+        [timer, poll, drift, self.hiding.wake()].into_iter().flatten().min()
     }
 
     /// The next call to make now, if there is one.
@@ -208,13 +211,17 @@ impl Engine {
         while let Some(timer) = self.timers.first_entry().filter(|timer| timer.key().0 <= now) {
             let target = timer.remove();
             if let Some(state) = self.targets.get_mut(&target) {
-                let due = state.part.as_ref().is_some_and(|part| part.is_due(now));
+                let hides = self.hiding.veil(state.service_id.as_ref()).is_some();
+                let due = hides || state.part.as_ref().is_some_and(|part| part.is_due(now));
                 state.pending = state.pending.take().filter(|_| state.retry.is_empty() && !due);
             }
             self.wake_target(&target, now);
         }
         if let Some(poll) = self.next_poll(now) {
             return Some(poll);
+        }
+        if let Some(call) = self.next_hiding(now) {
+            return Some(call);
         }
         for class in Class::ALL {
             let full = class == Class::Write && self.running >= OPERATIONS;
@@ -274,7 +281,9 @@ impl Engine {
             Phase::Resolved(place) => {
                 let (service_id, unproven) = (place.service_id.clone(), place.unproven);
                 if state.seen == Seen::Never {
-                    return state.reading.is_none().then_some(Want::Read { service_id });
+                    // A hidden task would count as one that is ill.
+                    let may_read = state.reading.is_none() && self.hiding.answered();
+                    return may_read.then_some(Want::Read { service_id });
                 }
                 if state.reading.is_none() && state.read_at.is_some_and(|at| at <= now) {
                     return Some(Want::Read { service_id });
@@ -439,6 +448,7 @@ impl Engine {
                 self.polling -= 1;
                 return self.polled(event, now);
             }
+            Event::Recalled(_) | Event::Remembered(_) | Event::Marked { .. } => return self.hid(event, now),
             _ => Class::Resolve,
         };
         if let Some(count) = self.in_flight.get_mut(&class) {
@@ -495,7 +505,7 @@ impl Engine {
             Event::HealthSet { target, id, healthy, result } => self.health_set(&target, &id, healthy, result, now),
             Event::TtlSet { target, result } => self.ttl_set(&target, result, now),
             Event::ServiceDeleted { target, result } => self.service_deleted(&target, result, now),
-            Event::Polled { .. } => {}
+            Event::Polled { .. } | Event::Recalled(_) | Event::Remembered(_) | Event::Marked { .. } => {}
         }
     }
 
@@ -541,7 +551,12 @@ impl Engine {
         let desired = self.desired.get(target)?;
         let namespace = self.namespaces.rows.as_ref().and_then(|(_, rows)| rows.get(&target.namespace));
         let status = self.targets.get(target).map(|state| state.status(desired, namespace));
-        Some(status.unwrap_or_default())
+        let mut status = status.unwrap_or_default();
+        if let Some(share) = &mut status.share {
+            share.tasks = self.tasks_of(target, desired);
+            share.settled &= share.tasks.as_ref().is_none_or(|tasks| tasks.settled || tasks.trouble.is_some());
+        }
+        Some(status)
     }
 
     pub(super) fn figures(&self) -> SyncFigures {

@@ -7,6 +7,7 @@
 mod call;
 mod engine;
 mod health;
+mod hiding;
 mod notice;
 mod permit;
 mod places;
@@ -16,6 +17,7 @@ mod state;
 mod tests;
 mod ttl;
 mod upkeep;
+mod veil;
 mod writes;
 
 use std::{collections::BTreeSet, future::Future, net::IpAddr, sync::Arc, time::Duration};
@@ -36,6 +38,7 @@ use super::{
 use crate::{
     api::events::EventReason,
     cloudmap::{CloudMap, DnsConfig},
+    cluster::record::HiddenStore,
     env,
     model::{ServiceKey, Target},
     shared_map::SharedMap,
@@ -100,6 +103,8 @@ pub struct TargetDesired {
     pub creation: Creation,
     /// Which part of the traffic they should get. Then only a part of them is registered.
     pub traffic: Traffic,
+    /// Whether ECS tasks are hidden where they could not get it otherwise.
+    pub hide_tasks: bool,
     /// The desired instances, sorted by id as [`Source::instances`](super::Source::instances) returns them.
     pub instances: Arc<[InstanceSpec]>,
     /// Those of them for which somebody waits: [`TargetStatus::awaited`] says what became of each.
@@ -169,6 +174,42 @@ pub struct TargetShare {
     pub ttl: u32,
     /// The name by which `DiscoverInstances` knows the namespace; `None` if there is no such namespace yet.
     pub http_name: Option<Arc<str>>,
+    /// What became of tasks that are, or should be, hidden; `None` if there are none.
+    pub tasks: Option<TargetTasks>,
+}
+
+/// What became of a target's hidden tasks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TargetTasks {
+    /// Number of tasks that are hidden.
+    pub hidden: usize,
+    /// Number of those that are going to be.
+    pub to_hide: usize,
+    /// Whether tasks are being shown again.
+    pub showing: bool,
+    /// Whether nothing remains to be marked.
+    pub settled: bool,
+    /// How many times a task was hidden in this term.
+    pub hides: u64,
+    /// Why tasks are not hidden that should be, in the words of whoever refuses it.
+    pub trouble: Option<(HidingTrouble, String)>,
+}
+
+/// Why tasks cannot be hidden.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HidingTrouble {
+    /// The service has no custom health check.
+    NoHealthCheck,
+    /// The record cannot be read or written.
+    NotRecorded,
+    /// The record takes no more.
+    RecordFull,
+    /// The health of the tasks cannot be read.
+    Unread,
+    /// IAM does not allow it.
+    AccessDenied,
+    /// AWS refuses it.
+    Failed,
 }
 
 /// What became of the instances for which somebody waits.
@@ -304,6 +345,7 @@ impl SyncHandle {
 pub fn spawn(
     settings: SyncSettings,
     cloudmap: Arc<dyn CloudMap>,
+    hidden: Arc<dyn HiddenStore>,
     desired: watch::Receiver<Desired>,
     permit: Permit,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -311,7 +353,7 @@ pub fn spawn(
     let (status, status_receiver) = watch::channel(Statuses::default());
     let (figures, figures_receiver) = watch::channel(SyncFigures::default());
     let task = Task {
-        performer: Arc::new(Performer::new(cloudmap, settings.identity.clone(), permit.clone())),
+        performer: Arc::new(Performer::new(cloudmap, hidden, settings.identity.clone(), permit.clone())),
         settings: Arc::new(settings),
         desired,
         permit,

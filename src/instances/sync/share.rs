@@ -13,6 +13,7 @@ use super::{
     ShareFigures, TargetDesired, TargetShare,
     engine::Engine,
     state::{Seen, State},
+    veil::{Veil, Veiled, Wish},
 };
 use crate::{
     cloudmap::Instance,
@@ -147,11 +148,11 @@ impl State {
     }
 
     /// Takes what others have registered, by a complete listing. If their health could not be read, what was known
-    /// stays.
+    /// stays. Tasks that are `hidden` count as healthy.
     pub(super) fn others_were_read(
         &mut self,
         listing: &[Instance],
-        unhealthy: Option<&BTreeSet<Arc<str>>>,
+        (unhealthy, hidden): (Option<&BTreeSet<Arc<str>>>, &BTreeSet<Arc<str>>),
         identity: &Owner,
         begun: Instant,
     ) {
@@ -163,20 +164,24 @@ impl State {
         let ours = |there: &Instance| {
             is_ours(there, identity) || own.contains_key(&there.id) || adopted.contains_key(&there.id)
         };
-        let healthy = |there: &&Instance| !unhealthy.is_some_and(|ill| ill.contains(&there.id));
+        let healthy =
+            |there: &&Instance| hidden.contains(&there.id) || !unhealthy.is_some_and(|ill| ill.contains(&there.id));
         part.was_read(begun, Others::of(listing.iter().filter(|there| !ours(there)).filter(healthy)));
     }
 
-    /// Chooses anew which instances are registered. Returns when to do so again, and whether to read before.
-    fn choose(&mut self, desired: &TargetDesired, settling: Duration, now: Instant) -> Option<(Option<Instant>, bool)> {
+    /// Chooses anew which instances are registered, and which tasks are hidden. Returns when to do so again, and whether to
+    /// read before.
+    fn choose(
+        &mut self,
+        desired: &TargetDesired,
+        settling: Duration,
+        veil: Option<&mut Veil>,
+        now: Instant,
+    ) -> Option<(Option<Instant>, bool)> {
         let traits = self.place().map(|place| place.traits).unwrap_or_default();
-        let Self { part, own, taken, running, .. } = self;
+        let Self { part, own, taken, running, told, .. } = self;
         let part = part.as_mut()?;
         let (begun, others) = part.others?;
-        let traffic = if part.asked_at.is_some_and(|at| begun < at) { Traffic::Unclear } else { desired.traffic };
-        if traffic == desired.traffic {
-            part.asked_at = None;
-        }
 
         let (mut pods, mut left, mut refused) = (BTreeMap::<String, Vec<InstanceSpec>>::new(), Vec::new(), Vec::new());
         for spec in &*desired.instances {
@@ -193,6 +198,23 @@ impl State {
         }
         let registered = |specs: &[InstanceSpec]| specs.iter().any(|spec| own.contains_key(spec.id()));
         let count = pods.values().filter(|specs| registered(specs)).count();
+        // One that is being written anew stays; one that is being registered for the first time has no health yet.
+        let is_found = |spec: &InstanceSpec| {
+            let goes = running.get(spec.id()).is_some_and(|running| running.effect.is_none());
+            own.contains_key(spec.id()) && !goes && told.get(spec.id()).is_some_and(|told| told.healthy)
+        };
+        let found = pods.values().filter(|specs| specs.iter().any(is_found)).count();
+        let share = part.pace.hiding(desired.traffic);
+        let wish = Wish { share, ready: pods.len(), registered: found, others: others.count() };
+        let Veiled { hidden, to_hide, shows_first, until } =
+            veil.map(|veil| veil.look(wish, desired.hide_tasks && desired.active, now)).unwrap_or_default();
+        // Tasks are shown before pods go, whose number follows only then.
+        let unclear = shows_first || part.asked_at.is_some_and(|at| begun < at);
+        let traffic = if unclear { Traffic::Unclear } else { desired.traffic };
+        if traffic == desired.traffic {
+            part.asked_at = None;
+        }
+        let visible = others.whole.saturating_sub(hidden);
         let mut number = part.pace.number(Observed { traffic, others, registered: count, settling }, now);
         let mut reads = false;
         if number > 0 {
@@ -207,7 +229,7 @@ impl State {
             let since = part.written_at.is_none_or(|written| written < begun);
             let proven =
                 if part.may_be_empty { fresh || !idle } else { fresh && since && idle && pods.values().any(marked) };
-            part.may_be_empty = count == 0 && idle || proven && others.whole > 0;
+            part.may_be_empty = count == 0 && idle || proven && visible > 0;
             part.keeps_one = !part.may_be_empty;
             reads = part.keeps_one && others.whole > 0 && idle && !(fresh && since);
             number = usize::from(part.keeps_one);
@@ -222,7 +244,8 @@ impl State {
         let ready = pods.len();
         let chosen: BTreeSet<String> = choose(candidates, number).into_iter().map(str::to_owned).collect();
         pods.retain(|address, _| chosen.contains(address));
-        let reached = Reached { asked: part.pace.asked(), ours: chosen.len(), ready, others: others.count() };
+        let others = others.count().saturating_sub(hidden);
+        let reached = Reached { asked: part.pace.asked(), ours: chosen.len(), ready, others, hidden, to_hide };
         // With all of their families: an import has them.
         let of_chosen = desired.instances.iter().filter(|spec| spec.is_ready() && chosen.contains(&spec.address()));
         let addresses: BTreeSet<IpAddr> = of_chosen.flat_map(InstanceSpec::addresses).collect();
@@ -233,9 +256,17 @@ impl State {
         let addresses = known.filter(|known| **known == addresses).unwrap_or_else(|| Arc::new(addresses));
         let unready: BTreeSet<_> =
             desired.instances.iter().filter(|spec| !spec.is_ready()).map(InstanceSpec::address).collect();
-        let share = TargetShare { reached, addresses, unready: unready.len(), settled: false, ttl: 0, http_name: None };
+        let share = TargetShare {
+            reached,
+            addresses,
+            unready: unready.len(),
+            settled: false,
+            ttl: 0,
+            http_name: None,
+            tasks: None,
+        };
         part.choice = Some(Choice { instances: instances.into(), refused, pods: chosen, share });
-        let wake = part.pace.wake();
+        let wake = part.pace.wake().into_iter().chain(until).min();
         Some((if std::mem::replace(&mut part.wakes_at, wake) == wake { None } else { wake }, reads))
     }
 }
@@ -245,8 +276,14 @@ impl Engine {
     pub(super) fn choose(&mut self, target: &Target, desired: &TargetDesired, now: Instant) {
         // Others read as often as we do, and wait as long before they go down.
         let settling = 2 * (PATIENCE + self.drift_period());
-        let Some(state) = self.targets.get_mut(target) else { return };
-        let Some((wake, reads)) = state.choose(desired, settling, now) else { return };
+        self.unveil(target, desired, now);
+        let Self { targets, hiding, .. } = self;
+        let Some(state) = targets.get_mut(target) else { return };
+        let veil = hiding.of(state.service_id.as_ref(), target, desired).map(|veil| {
+            veil.hides = desired.hide_tasks && !desired.retiring;
+            veil
+        });
+        let Some((wake, reads)) = state.choose(desired, settling, veil, now) else { return };
         if reads {
             let at = state.read_soon(now);
             self.wake_at(target, at);

@@ -126,9 +126,13 @@ impl Engine {
         }
         let traits = state.place()?.traits;
         self.choose(target, desired, now);
+        let shows_first = self.shows_first(target, now);
         let state = self.targets.get_mut(target)?;
         let instances = wanted(state, desired);
         let mut plan = planned(desired, &instances, &state.own, &state.taken, traits);
+        if instances.is_empty() && (desired.retiring || is_refused(state, desired)) && shows_first {
+            plan.deregister.clear();
+        }
         let alive: Vec<_> = if let Some(part) = &state.part {
             plan.refused.extend_from_slice(part.refused());
             // A pod in the place of another one is registered before attributes change, and before living ones go.
@@ -502,7 +506,8 @@ impl Engine {
                     state.found = Some(Arc::new(state.own.keys().cloned().collect()));
                 }
                 state.foreign = reading.foreign;
-                state.others_were_read(&listing, unhealthy.as_ref(), &self.settings.identity, begun);
+                let hidden = self.hiding.recorded(state.service_id.as_ref());
+                state.others_were_read(&listing, (unhealthy.as_ref(), &hidden), &self.settings.identity, begun);
                 state.found_own = desired
                     .only_found
                     .as_ref()
@@ -514,6 +519,7 @@ impl Engine {
                 state.seen = if whole { Seen::Since } else { Seen::Once };
                 state.pending = None;
                 state.relieve();
+                self.tasks_were_read(target, &desired, &listing, unhealthy.as_ref(), begun);
                 if first {
                     self.drift_check_soon(now);
                 }

@@ -62,7 +62,8 @@ async fn ten_thousand_instances_never_delay_the_ledger() {
     let shared = Arc::new(Limited::new(fake.clone(), limits));
     let (desired, receiver) = watch::channel(Desired::new());
     let settings = SyncSettings::new(identity("uid-1"));
-    let handle = spawn(settings, shared.clone(), receiver, permit(), std::future::pending());
+    let handle =
+        spawn(settings, shared.clone(), Arc::new(StoredHidden::default()), receiver, permit(), std::future::pending());
     let services: Vec<_> = (0..100).map(|i| format!("s-{i}")).collect();
     let wanted = services.iter().map(|s| (target("shop", s), active(specs("uid-1", s, 1..=100, "a"))));
     desired.send_replace(targets(wanted));

@@ -16,7 +16,8 @@ struct Bench {
 
 impl Bench {
     fn new(fake: &Fake) -> Self {
-        let performer = Performer::new(Arc::new(fake.clone()), identity("uid-1"), permit());
+        let performer =
+            Performer::new(Arc::new(fake.clone()), Arc::new(StoredHidden::default()), identity("uid-1"), permit());
         let engine = Engine::new(Arc::new(SyncSettings::new(identity("uid-1"))), Instant::now());
         Self { engine, performer: Arc::new(performer) }
     }

@@ -7,6 +7,7 @@ mod drift;
 mod engine;
 mod foreign;
 mod health;
+mod hiding;
 mod isolation;
 mod lifecycle;
 mod shares;
@@ -27,7 +28,7 @@ use crate::{
         ErrorKind, Instance, Lane, Limited, Limits, NamespaceKind, Operation, Rates, Service,
         fake::{Fake, Fault},
     },
-    cluster::Leadership,
+    cluster::{Leadership, record::memory::StoredHidden},
     instances::{Source, ownership::is_ours},
     ledger::{driver::Status, writer::Stage},
     model::{Conditions, Endpoint, ServiceKey, fixtures},
@@ -94,6 +95,7 @@ fn targets(targets: impl IntoIterator<Item = (Target, TargetDesired)>) -> Desire
 /// A running task with everything that a test controls.
 struct World {
     fake: Fake,
+    hidden: Arc<StoredHidden>,
     desired: watch::Sender<Desired>,
     leadership: Leadership,
     ledger: watch::Sender<Arc<Status>>,
@@ -113,10 +115,11 @@ impl World {
         let permit = Permit { ledger: Some(status), ..permit() };
         let leadership = permit.leadership.clone();
         let limited = Limited::new(fake.clone(), Limits::new(rates, None));
-        let handle = spawn(settings, Arc::new(limited), receiver, permit, async {
+        let hidden = Arc::new(StoredHidden::default());
+        let handle = spawn(settings, Arc::new(limited), hidden.clone(), receiver, permit, async {
             let _ = stopped.await;
         });
-        Self { fake, desired, leadership, ledger, handle, _shutdown: shutdown }
+        Self { fake, hidden, desired, leadership, ledger, handle, _shutdown: shutdown }
     }
 
     fn desire(&self, targets: impl IntoIterator<Item = (Target, TargetDesired)>) {

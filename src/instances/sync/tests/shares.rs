@@ -12,7 +12,7 @@ const READY: Conditions = Conditions::READY;
 const NOT_READY: Conditions = Conditions { ready: false, serving: false, terminating: false };
 
 /// A service with a custom health check, as ECS creates it.
-fn service(fake: &Fake) -> Arc<str> {
+pub(super) fn service(fake: &Fake) -> Arc<str> {
     let mut registry = fake.registry();
     let ns = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
     let web = registry.add_service(&ns, "web", "ecs", "");
@@ -21,7 +21,7 @@ fn service(fake: &Fake) -> Arc<str> {
 }
 
 /// So many tasks run from now on.
-fn run_tasks(fake: &Fake, service: &Arc<str>, count: u32) {
+pub(super) fn run_tasks(fake: &Fake, service: &Arc<str>, count: u32) {
     let mut registry = fake.registry();
     registry.instances.retain(|(there, id), _| there != service || id.starts_with("k8s-"));
     registry.unhealthy.retain(|(there, id)| there != service || id.starts_with("k8s-"));
@@ -37,17 +37,17 @@ fn traffic(text: &str) -> Traffic {
     }
 }
 
-fn shared(share: &str, instances: Arc<[InstanceSpec]>) -> TargetDesired {
+pub(super) fn shared(share: &str, instances: Arc<[InstanceSpec]>) -> TargetDesired {
     TargetDesired { traffic: traffic(share), consent: named(), ..active(instances) }
 }
 
-fn ready(addresses: impl IntoIterator<Item = u32>) -> Arc<[InstanceSpec]> {
+pub(super) fn ready(addresses: impl IntoIterator<Item = u32>) -> Arc<[InstanceSpec]> {
     pods("web", &addresses.into_iter().map(|address| (address, READY)).collect::<Vec<_>>())
 }
 
 impl World {
     /// The last parts of the addresses of registered pods.
-    fn ours(&self) -> Vec<u32> {
+    pub(super) fn ours(&self) -> Vec<u32> {
         let all = self.instances("web").into_iter().filter(|instance| instance.id.starts_with("k8s-"));
         let mut all: Vec<_> = all.map(|instance| instance.id.rsplit('-').next().unwrap().parse().unwrap()).collect();
         all.sort_unstable();
@@ -79,7 +79,10 @@ async fn beside_two_tasks_two_pods_get_what_can_be_reached_of_each_share() {
         let status = world.status(&web);
         assert_eq!(status.outcome, Outcome::Registered { count }, "{share}");
         let reached = status.share.unwrap().reached;
-        assert_eq!(reached, Reached { asked: share.parse().ok(), ours: count, ready: 2, others: 2 });
+        assert_eq!(
+            reached,
+            Reached { asked: share.parse().ok(), ours: count, ready: 2, others: 2, hidden: 0, to_hide: 0 }
+        );
         let figures = world.handle.figures().borrow().shares;
         assert_eq!((figures.targets, figures.limited, figures.held_back), (1, limited.into(), 2 - count), "{share}");
         let notice = |reason| status.notices.iter().any(|notice| notice.reason == reason);

@@ -1,0 +1,253 @@
+//! The condition `TasksHidden` of a Cutover: how many ECS tasks are hidden, and from when on they may be stopped.
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::{SignedDuration, Timestamp},
+};
+
+use super::{course::SETTLE, plan::Observed, standing::Facing};
+use crate::{
+    api::{
+        CutoverSpec, CutoverStatus,
+        conditions::{CutoverCondition, HidingReason, Said, Status, Verdict, find},
+    },
+    instances::sync::{HidingTrouble, TargetTasks},
+};
+
+/// AWS excludes an instance from answers about so long after it was marked as unhealthy.
+pub const EXCLUDED: Duration = Duration::from_secs(30);
+
+/// What the status says of hidden tasks.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Tasks {
+    /// The condition; `None` if tasks are not to be hidden, and none is.
+    pub(super) verdict: Option<Verdict>,
+    pub(super) hidden: Option<i64>,
+    pub(super) since: Option<Time>,
+}
+
+/// So long after the last task was marked, clients use no hidden task any more.
+pub fn stoppable_after(ttl: u32) -> Duration {
+    EXCLUDED + Duration::from_secs(ttl.into()) + SETTLE
+}
+
+/// What is to be said of hidden tasks, after a status with these conditions.
+pub(super) fn tasks(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>, before: &[Said]) -> Tasks {
+    let facing = observed.facing;
+    let condition = CutoverCondition::TasksHidden.as_str();
+    let as_before = || Tasks {
+        verdict: find(before, condition).map(|said| Verdict {
+            type_: condition,
+            status: if *said.status == *Status::True.as_str() { Status::True } else { Status::False },
+            reason: said.reason.to_string(),
+            event: None,
+            message: said.message.to_string(),
+        }),
+        hidden: status.hidden,
+        since: status.hidden_since.clone(),
+    };
+    let wished = spec.hide_tasks && status.share_of_traffic.is_some();
+    if !facing.is_known() || facing.places().is_empty() {
+        return if spec.hide_tasks { as_before() } else { Tasks::default() };
+    }
+    let all: Vec<&TargetTasks> = facing.tasks().collect();
+    let hidden: usize = all.iter().map(|tasks| tasks.hidden).sum();
+    let showing = all.iter().any(|tasks| tasks.showing);
+    if !spec.hide_tasks && hidden == 0 && !showing {
+        return Tasks::default();
+    }
+    let said = |reason: HidingReason, message: String| Some(Verdict::new(reason, message));
+    let shown = i64::try_from(hidden).ok().filter(|hidden| *hidden > 0);
+    let since = shown.map(|_| {
+        let known = [observed.hidden_since, status.hidden_since.as_ref().map(|Time(since)| *since)];
+        let since = known.into_iter().flatten().max().unwrap_or(observed.now);
+        Time(Timestamp::from_second(since.as_second()).unwrap_or(since))
+    });
+    let verdict = if showing {
+        said(HidingReason::Showing, "Tasks are being shown again. Pods go when clients find them.".to_owned())
+    } else if spec.hide_tasks && !observed.may_hide {
+        let text = "The controller runs without --hide-tasks, so no task is hidden, and the steps go on without it. Start it \
+                    with --hide-tasks, and grant what `cloudmap-mcs iam --mode hiding` prints; or take spec.hideTasks away.";
+        said(HidingReason::FlagMissing, text.to_owned())
+    } else if let Some((trouble, why)) = all.iter().find_map(|tasks| tasks.trouble.as_ref()) {
+        let (reason, text) = troubled(*trouble, why);
+        said(reason, text)
+    } else if wished && all.iter().any(|tasks| tasks.to_hide > 0) {
+        said(HidingReason::Hiding, "Tasks are being hidden. Do not stop any yet.".to_owned())
+    } else if all.iter().any(|tasks| !tasks.settled) {
+        return Tasks { hidden: shown, since, ..as_before() };
+    } else if let Some(Time(since)) = &since {
+        said(HidingReason::Hidden, hidden_text(hidden, facing, *since))
+    } else {
+        said(HidingReason::NoneToHide, "No task has to be hidden for this share.".to_owned())
+    };
+    Tasks { verdict, hidden: shown, since }
+}
+
+fn hidden_text(hidden: usize, facing: &Facing, since: Timestamp) -> String {
+    let wait = stoppable_after(facing.ttl());
+    let from = SignedDuration::try_from(wait).ok().and_then(|wait| since.checked_add(wait).ok()).unwrap_or(since);
+    let tasks = if hidden == 1 { "1 task is hidden".to_owned() } else { format!("{hidden} tasks are hidden") };
+    let others = match facing.others() {
+        0 => String::new(),
+        1 => " 1 instance of others is not.".to_owned(),
+        others => format!(" {others} instances of others are not."),
+    };
+    format!("{tasks}, and may be stopped from {from} on: {} s after the last one was marked.{others}", wait.as_secs())
+}
+
+fn troubled(trouble: HidingTrouble, why: &str) -> (HidingReason, String) {
+    match trouble {
+        HidingTrouble::NoHealthCheck => (
+            HidingReason::NoHealthCheck,
+            "The Cloud Map service has no custom health check, so no task can be hidden. Take spec.hideTasks away.".to_owned(),
+        ),
+        HidingTrouble::NotRecorded => (
+            HidingReason::NotRecorded,
+            format!("No task is hidden that is not recorded before: {why}. Allow the ConfigMap cloudmap-mcs-hidden-tasks."),
+        ),
+        HidingTrouble::RecordFull => (
+            HidingReason::NotRecorded,
+            "The ConfigMap cloudmap-mcs-hidden-tasks is full. Hide fewer tasks at a time: finish other Cutovers first."
+                .to_owned(),
+        ),
+        HidingTrouble::Unread => (
+            HidingReason::NotPermitted,
+            "The health of the tasks cannot be read. Grant servicediscovery:GetInstancesHealthStatus, which `cloudmap-mcs iam \
+             --mode hiding` prints."
+                .to_owned(),
+        ),
+        HidingTrouble::AccessDenied => (
+            HidingReason::NotPermitted,
+            format!("AWS denies to mark tasks: {why}. Grant what `cloudmap-mcs iam --mode hiding` prints."),
+        ),
+        HidingTrouble::Failed => (HidingReason::NotMarked, format!("AWS refuses to mark a task: {why}.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        cutover::Place,
+        instances::{Traffic, share::Reached, sync::TargetShare},
+        model::Target,
+    };
+
+    fn facing(tasks: Option<TargetTasks>, others: usize) -> Facing {
+        let reached = Reached { asked: None, ours: 2, ready: 2, others, hidden: 0, to_hide: 0 };
+        let (addresses, http_name) = (Arc::default(), None);
+        let share = TargetShare { reached, addresses, unready: 0, settled: true, ttl: 60, http_name, tasks };
+        let target = Target { namespace: "internal".into(), service: "web".into() };
+        Facing::Places(vec![Place { target, share: Some(share), trouble: None }])
+    }
+
+    fn said(
+        spec: &CutoverSpec,
+        status: &CutoverStatus,
+        (facing, may_hide): (&Facing, bool),
+        hidden_since: Option<i64>,
+    ) -> Tasks {
+        let observed = Observed {
+            generation: Some(1),
+            annotation: Traffic::All,
+            facing,
+            awaits: None,
+            guard: None,
+            may_hide,
+            hidden_since: hidden_since.map(|at| Timestamp::from_second(at).unwrap()),
+            waited: Duration::ZERO,
+            now: Timestamp::from_second(1_000).unwrap(),
+        };
+        let before: Vec<_> = status.conditions.iter().map(Said::from).collect();
+        tasks(spec, status, &observed, &before)
+    }
+
+    fn wished() -> (CutoverSpec, CutoverStatus) {
+        let spec = CutoverSpec { hide_tasks: true, ..CutoverSpec::default() };
+        (spec, CutoverStatus { share_of_traffic: Some(100), ..CutoverStatus::default() })
+    }
+
+    #[test]
+    fn each_state_has_its_reason_and_each_obstacle_its_remedy() {
+        let settled = TargetTasks { settled: true, ..TargetTasks::default() };
+        let trouble = |trouble| TargetTasks { trouble: Some((trouble, "why".to_owned())), ..TargetTasks::default() };
+        for (tasks, may, reason, part) in [
+            (TargetTasks { hidden: 3, ..settled.clone() }, true, HidingReason::Hidden, "3 tasks are hidden"),
+            (settled.clone(), true, HidingReason::NoneToHide, "for this share"),
+            (
+                TargetTasks { to_hide: 1, hidden: 2, ..TargetTasks::default() },
+                true,
+                HidingReason::Hiding,
+                "Do not stop",
+            ),
+            (TargetTasks { showing: true, hidden: 2, ..TargetTasks::default() }, false, HidingReason::Showing, "again"),
+            (settled, false, HidingReason::FlagMissing, "--hide-tasks"),
+            (trouble(HidingTrouble::NoHealthCheck), true, HidingReason::NoHealthCheck, "spec.hideTasks"),
+            (trouble(HidingTrouble::NotRecorded), true, HidingReason::NotRecorded, "cloudmap-mcs-hidden-tasks"),
+            (trouble(HidingTrouble::RecordFull), true, HidingReason::NotRecorded, "full"),
+            (trouble(HidingTrouble::Unread), true, HidingReason::NotPermitted, "GetInstancesHealthStatus"),
+            (trouble(HidingTrouble::AccessDenied), true, HidingReason::NotPermitted, "why. Grant"),
+            (trouble(HidingTrouble::Failed), true, HidingReason::NotMarked, "why"),
+        ] {
+            let (spec, status) = wished();
+            let verdict = said(&spec, &status, (&facing(Some(tasks), 0), may), None).verdict.unwrap();
+            assert_eq!(verdict.reason, reason.as_str());
+            assert!(verdict.message.contains(part), "{}", verdict.message);
+        }
+        let (_, status) = wished();
+        let none = said(&CutoverSpec::default(), &status, (&facing(None, 2), true), None);
+        assert_eq!(none, Tasks::default(), "nobody hides anything");
+    }
+
+    /// The time counts from the last mark, whoever leads, and however often a status could not be written.
+    #[test]
+    fn tasks_may_be_stopped_when_no_client_uses_the_last_one() {
+        let (spec, status) = wished();
+        let hidden = TargetTasks { hidden: 1, settled: true, ..TargetTasks::default() };
+        let facing = facing(Some(hidden), 2);
+        let since = |known: Option<i64>, marked| {
+            let hidden_since = known.map(|at| Time(Timestamp::from_second(at).unwrap()));
+            let status = CutoverStatus { hidden_since, ..status.clone() };
+            let Tasks { verdict, since, .. } = said(&spec, &status, (&facing, true), marked);
+            let Time(since) = since.unwrap();
+            (since.as_second(), verdict.unwrap().message)
+        };
+        for (known, marked, expected) in
+            [(None, None, 1_000), (Some(400), None, 400), (Some(400), Some(700), 700), (Some(700), Some(400), 700)]
+        {
+            let (at, message) = since(known, marked);
+            assert_eq!(at, expected, "{known:?} {marked:?}");
+            // 30 s, a TTL of 60 s, and 30 s.
+            let from = Timestamp::from_second(expected + 120).unwrap();
+            let said = format!("1 task is hidden, and may be stopped from {from} on: 120 s after");
+            assert!(message.starts_with(&said) && message.ends_with("2 instances of others are not."), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_read_yet_leaves_what_was_said() {
+        let (spec, mut status) = wished();
+        let hidden = TargetTasks { hidden: 1, settled: true, ..TargetTasks::default() };
+        let before = said(&spec, &status, (&facing(Some(hidden), 0), true), Some(500));
+        let said_before = Said::from(
+            &crate::api::conditions::conditions(
+                &[],
+                before.verdict.clone(),
+                Some(1),
+                Timestamp::from_second(500).unwrap(),
+            )[0],
+        );
+        status.conditions = vec![(&said_before).into()];
+        (status.hidden, status.hidden_since) = (before.hidden, before.since.clone());
+        for unknown in [Facing::NoObject, Facing::Places(Vec::new()), facing(Some(TargetTasks::default()), 0)] {
+            let now = said(&spec, &status, (&unknown, true), None);
+            let message = now.verdict.map(|verdict| verdict.message);
+            assert_eq!(message, before.verdict.as_ref().map(|verdict| verdict.message.clone()), "{unknown:?}");
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! Hides ECS tasks: marks them as unhealthy, and as healthy again. This is the one exception to the rule that nothing of
+//! others is written.
+//!
+//! Nothing is marked before the [record](crate::cluster::record::hidden) names it, and what it names is marked as healthy
+//! before it is taken out. So whoever leads later shows what is hidden and should not be, even if nobody wants the target
+//! any more. [`Veil`] decides for one service.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    TargetDesired, TargetTasks,
+    call::{Call, Event},
+    engine::Engine,
+    state::{Place, back_off},
+    veil::{Next, SETTLES, Veil},
+};
+use crate::{
+    cloudmap::{
+        Error, Instance, LATEST_EFFECT,
+        attributes::{CLUSTER_UID, ECS_SERVICE, PARTIAL},
+    },
+    cluster::record::{Hidden, ResourceVersion, StoreError},
+    instances::ownership::is_ours,
+    model::Target,
+};
+
+/// Number of ids that the record takes: a ConfigMap has 1 MiB, and an id 64 characters at most.
+pub(super) const MOST: usize = 10_000;
+/// So long after the beginning of a term, hidden tasks are shown of which no target says that they should be hidden: a new
+/// leader has to read the registry first. It is looked for them as often.
+const ORPHANED: Duration = Duration::from_mins(2);
+/// Maximum number of calls in flight that mark.
+const MARKS: usize = 4;
+
+/// What is hidden, in all services.
+#[derive(Debug, Default)]
+pub(super) struct Hiding {
+    /// The version of what is stored; `None` while that is not known.
+    version: Option<ResourceVersion>,
+    /// What is being stored.
+    storing: Option<Hidden>,
+    /// Whether a call for the record is in flight, and whether one was ever answered.
+    calling: bool,
+    answered: bool,
+    failures: u32,
+    not_before: Option<Instant>,
+    /// Whether the record may have to be stored.
+    changed: bool,
+    /// By the id of the service.
+    veils: BTreeMap<Arc<str>, Veil>,
+    /// Those in which something may be to be done.
+    look: BTreeSet<Arc<str>>,
+    marking: usize,
+}
+
+impl Hiding {
+    /// Whether the record was read, or cannot be: no reading counts before that.
+    pub(super) const fn answered(&self) -> bool {
+        self.answered
+    }
+
+    /// When to look again.
+    pub(super) fn wake(&self) -> Option<Instant> {
+        // What waits for a free place is woken by the call that frees one.
+        let veils = self.veils.values().filter(|_| self.marking < MARKS);
+        veils.filter_map(|veil| veil.wakes_at).chain(self.not_before).min()
+    }
+
+    pub(super) fn veil(&self, service: Option<&Arc<str>>) -> Option<&Veil> {
+        self.veils.get(service?)
+    }
+
+    /// The ids that are recorded for a service.
+    pub(super) fn recorded(&self, service: Option<&Arc<str>>) -> BTreeSet<Arc<str>> {
+        self.veil(service).map(|veil| veil.recorded.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// The veil of a target's service. There is one only where something is, or is to be, hidden.
+    pub(super) fn of(
+        &mut self,
+        service: Option<&Arc<str>>,
+        target: &Target,
+        desired: &TargetDesired,
+    ) -> Option<&mut Veil> {
+        let service = service?;
+        if !self.veils.contains_key(service) {
+            if !desired.hide_tasks {
+                return None;
+            }
+            self.veils.insert(Arc::clone(service), Veil::default());
+        }
+        self.look.insert(Arc::clone(service));
+        let veil = self.veils.get_mut(service)?;
+        if veil.target.as_ref() != Some(target) {
+            veil.target = Some(target.clone());
+        }
+        Some(veil)
+    }
+
+    /// What the record should say, and whether it is full.
+    fn wanted(&self) -> (Hidden, bool) {
+        let mut room = MOST.saturating_sub(self.veils.values().map(Veil::kept).sum());
+        let mut full = false;
+        let content = self.veils.iter().filter_map(|(service, veil)| {
+            let ids = veil.content(&mut room, &mut full);
+            (!ids.is_empty()).then(|| (Arc::clone(service), ids))
+        });
+        (content.collect(), full)
+    }
+
+    fn stored(&self) -> Hidden {
+        let recorded = self.veils.iter().filter(|(_, veil)| !veil.recorded.is_empty());
+        recorded.map(|(service, veil)| (Arc::clone(service), veil.recorded.clone())).collect()
+    }
+
+    /// The record says what it should.
+    fn is_stored(&mut self) {
+        self.failures = 0;
+        self.veils.values_mut().for_each(|veil| veil.unrecorded = None);
+    }
+
+    /// Looks at what is due.
+    fn look_again(&mut self, now: Instant) {
+        let due = self.veils.iter().filter(|(_, veil)| veil.wakes_at.is_some_and(|at| at <= now));
+        self.look.extend(due.map(|(service, _)| Arc::clone(service)));
+    }
+
+    /// The next call for the record.
+    fn next_record(&mut self, now: Instant) -> Option<Call> {
+        if self.calling || self.not_before.is_some_and(|at| at > now) {
+            return None;
+        }
+        self.not_before = None;
+        let Some(expected) = self.version.clone() else {
+            self.calling = true;
+            return Some(Call::Recall);
+        };
+        if !std::mem::take(&mut self.changed) {
+            return None;
+        }
+        let (hidden, full) = self.wanted();
+        self.veils.values_mut().for_each(|veil| veil.full = full);
+        if hidden == self.stored() {
+            self.is_stored();
+            return None;
+        }
+        for (service, ids) in &hidden {
+            if let Some(veil) = self.veils.get_mut(service) {
+                veil.is_recorded_soon(ids);
+            }
+        }
+        self.calling = true;
+        self.storing = Some(hidden.clone());
+        Some(Call::Remember { hidden, expected })
+    }
+
+    /// The next mark.
+    fn next_mark(&mut self, now: Instant) -> Option<Call> {
+        while self.marking < MARKS {
+            let service = self.look.first()?.clone();
+            let Some(veil) = self.veils.get_mut(&service) else {
+                self.look.remove(&service);
+                continue;
+            };
+            self.changed |= veil.tidy();
+            // What is recorded now, and will be when a call in flight succeeds.
+            let is_safe = |id: &Arc<str>| {
+                let stays = |storing: &Hidden| storing.get(&service).is_some_and(|ids| ids.contains(id));
+                self.version.is_some() && self.storing.as_ref().is_none_or(stays)
+            };
+            match veil.next(is_safe, now) {
+                Next::Mark(id, healthy) => {
+                    veil.marks(&id, healthy, now);
+                    self.marking += 1;
+                    let target = veil.target.clone();
+                    return Some(Call::Mark { target, service_id: service, id, healthy });
+                }
+                Next::Wait(at) => veil.wakes_at = Some(at.min(now + ORPHANED)),
+                Next::Nothing => veil.wakes_at = Some(now + ORPHANED),
+            }
+            self.look.remove(&service);
+            if veil.is_empty() {
+                self.veils.remove(&service);
+            }
+        }
+        None
+    }
+}
+
+impl Engine {
+    /// The next call about hidden tasks.
+    pub(super) fn next_hiding(&mut self, now: Instant) -> Option<Call> {
+        self.hiding.look_again(now);
+        if now >= self.started + ORPHANED && !self.hiding.look.is_empty() {
+            self.show_orphans();
+        }
+        if let Some(mark) = self.hiding.next_mark(now) {
+            return Some(mark);
+        }
+        self.hiding.next_record(now)
+    }
+
+    /// What no target has any more is to be shown.
+    fn show_orphans(&mut self) {
+        let Self { hiding, targets, desired, .. } = self;
+        let has = |target: &Target, service: &Arc<str>| {
+            desired.contains_key(target)
+                && targets.get(target).is_some_and(|state| state.service_id.as_ref() == Some(service))
+        };
+        for service in &hiding.look {
+            let Some(veil) = hiding.veils.get_mut(service) else { continue };
+            if !veil.target.as_ref().is_some_and(|target| has(target, service)) {
+                (veil.target, veil.hides) = (None, false);
+                veil.want(Vec::new());
+            }
+        }
+    }
+
+    /// Whether the withdrawal of a target's own instances waits, because tasks are shown first.
+    pub(super) fn shows_first(&self, target: &Target, now: Instant) -> bool {
+        let service = self.targets.get(target).and_then(|state| state.service_id.as_ref());
+        self.hiding.veil(service).is_some_and(|veil| veil.shows_first(now))
+    }
+
+    /// What became of hidden tasks.
+    pub(super) fn tasks_of(&self, target: &Target, desired: &TargetDesired) -> Option<TargetTasks> {
+        let state = self.targets.get(target)?;
+        let checked = state.place().is_none_or(|place| place.traits.has_custom_health_check());
+        let unchecked = desired.hide_tasks && !checked;
+        match self.hiding.veil(state.service_id.as_ref()) {
+            Some(veil) => Some(veil.status(unchecked, self.hiding.failures)),
+            None => unchecked.then(|| Veil::default().status(true, 0)),
+        }
+    }
+
+    /// Takes the tasks of a complete listing.
+    pub(super) fn tasks_were_read(
+        &mut self,
+        target: &Target,
+        desired: &TargetDesired,
+        listing: &[Instance],
+        unhealthy: Option<&BTreeSet<Arc<str>>>,
+        begun: Instant,
+    ) {
+        let Self { hiding, targets, settings, .. } = self;
+        let Some(state) = targets.get(target) else { return };
+        let Some(veil) = hiding.of(state.service_id.as_ref(), target, desired) else { return };
+        let listed: BTreeSet<&Arc<str>> = listing.iter().map(|there| &there.id).collect();
+        veil.only(|id| listed.contains(id));
+        let Some(unhealthy) = unhealthy else { return veil.read(begun, None) };
+        let is_task = |there: &&Instance| {
+            let has = |key: &str| there.attributes.contains_key(key);
+            let ours = is_ours(there, &settings.identity)
+                || state.own.contains_key(&there.id)
+                || state.adopted.contains_key(&there.id);
+            has(ECS_SERVICE) && !ours && !has(CLUSTER_UID) && !has(PARTIAL)
+        };
+        let tasks = listing.iter().filter(is_task);
+        let tasks = tasks.map(|there| (Arc::clone(&there.id), !unhealthy.contains(&there.id)));
+        veil.read(begun, Some(tasks.collect()));
+    }
+
+    /// Takes the result of a call about hidden tasks.
+    pub(super) fn hid(&mut self, event: Event, now: Instant) {
+        match event {
+            Event::Recalled(result) => self.recalled(result, now),
+            Event::Remembered(result) => self.remembered(result, now),
+            Event::Marked { target, service_id, id, healthy, result } => {
+                self.marked((&service_id, target), &id, healthy, result, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// The record was read.
+    fn recalled(&mut self, result: Result<(Hidden, ResourceVersion), StoreError>, now: Instant) {
+        let hiding = &mut self.hiding;
+        (hiding.calling, hiding.answered) = (false, true);
+        match result {
+            Ok((stored, version)) => {
+                (hiding.version, hiding.changed) = (Some(version), true);
+                // Requests of an earlier leader may take effect as late.
+                let late = self.started + LATEST_EFFECT;
+                for service in stored.keys() {
+                    hiding.veils.entry(Arc::clone(service)).or_default();
+                }
+                for (service, veil) in &mut hiding.veils {
+                    veil.loaded(stored.get(service).cloned().unwrap_or_default(), late);
+                    hiding.look.insert(Arc::clone(service));
+                }
+                // What was read before the record was known counted hidden tasks as ill.
+                let read = self
+                    .targets
+                    .iter_mut()
+                    .filter(|(_, state)| state.service_id.as_ref().is_some_and(|service| stored.contains_key(service)));
+                for (_, state) in read {
+                    state.read_at = Some(now);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the record of hidden tasks; none is hidden until it is read");
+                self.record_failed(&error, now);
+            }
+        }
+        let resolved: Vec<_> = self.targets.keys().cloned().collect();
+        for target in resolved {
+            self.wake_target(&target, now);
+        }
+    }
+
+    /// The record was stored.
+    fn remembered(&mut self, result: Result<ResourceVersion, StoreError>, now: Instant) {
+        let hiding = &mut self.hiding;
+        hiding.calling = false;
+        let storing = hiding.storing.take().unwrap_or_default();
+        hiding.changed = true;
+        match result {
+            Ok(version) => {
+                hiding.version = Some(version);
+                hiding.is_stored();
+                for (service, veil) in &mut hiding.veils {
+                    veil.stored(storing.get(service).cloned().unwrap_or_default());
+                    hiding.look.insert(Arc::clone(service));
+                }
+            }
+            Err(error) => {
+                // It may have been stored all the same. Nothing is hidden before it was read again.
+                hiding.version = None;
+                tracing::warn!(%error, "cannot store the record of hidden tasks; no other is hidden until it is stored");
+                self.record_failed(&error, now);
+            }
+        }
+        self.veils_changed(now);
+    }
+
+    fn record_failed(&mut self, error: &StoreError, now: Instant) {
+        let hiding = &mut self.hiding;
+        hiding.failures += 1;
+        hiding.not_before = Some(now + back_off(hiding.failures));
+        for veil in hiding.veils.values_mut() {
+            veil.unrecorded = Some(error.to_string());
+        }
+        self.veils_changed(now);
+    }
+
+    /// All statuses may have changed.
+    fn veils_changed(&mut self, now: Instant) {
+        let targets: Vec<_> = self.hiding.veils.values().filter_map(|veil| veil.target.clone()).collect();
+        for target in targets {
+            self.veil_changed(&target, now);
+        }
+    }
+
+    fn veil_changed(&mut self, target: &Target, now: Instant) {
+        if let Some(state) = self.targets.get_mut(target) {
+            state.pending = None;
+            self.wake_target(target, now);
+        }
+    }
+
+    /// A mark was made, or refused.
+    fn marked(
+        &mut self,
+        (service, target): (&Arc<str>, Option<Target>),
+        id: &Arc<str>,
+        healthy: bool,
+        result: Result<(), Error>,
+        now: Instant,
+    ) {
+        let hiding = &mut self.hiding;
+        hiding.marking = hiding.marking.saturating_sub(1);
+        hiding.changed = true;
+        hiding.look.insert(Arc::clone(service));
+        let made = result.is_ok();
+        if let Some(veil) = hiding.veils.get_mut(service) {
+            veil.marked(id, healthy, result, now);
+        }
+        let Some(target) = target else { return };
+        if made && let Some(state) = self.targets.get_mut(&target) {
+            let at = *state.read_at.get_or_insert(now + SETTLES);
+            self.wake_at(&target, at);
+            self.wake_at(&target, now + SETTLES);
+        }
+        self.veil_changed(&target, now);
+    }
+
+    /// Nothing of a target's tasks is to be hidden, unless its share says something else.
+    pub(super) fn unveil(&mut self, target: &Target, desired: &TargetDesired, now: Instant) {
+        let Some(state) = self.targets.get(target) else { return };
+        let fits = |place: &Place| place.refused_until.is_none() && place.traits.has_custom_health_check();
+        if desired.hide_tasks && !desired.retiring && state.part.is_some() && state.place().is_none_or(fits) {
+            return;
+        }
+        let Some(veil) = self.hiding.of(state.service_id.as_ref(), target, &TargetDesired::default()) else { return };
+        veil.want(Vec::new());
+        if let Some(at) = veil.shows_until(now) {
+            self.wake_at(target, at);
+        }
+    }
+}
