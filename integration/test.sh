@@ -148,6 +148,7 @@ others_beside() {
 simulations_beside() {
 	local log
 	log=$(mktemp)
+	# shellcheck disable=SC2016 # The other shell expands it.
 	setsid bash -c '
 		{ echo 19 >/proc/self/autogroup; } 2>/dev/null || true
 		renice -n 19 "$$" >/dev/null
