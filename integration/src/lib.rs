@@ -5,6 +5,7 @@ pub mod bench;
 pub mod dns;
 pub mod ecs;
 pub mod emulator;
+pub mod hidden;
 pub mod ledger_sim;
 pub mod scenario;
 pub mod simulation;

@@ -26,7 +26,10 @@ use cloudmap_mcs::{
     },
     model::{Conditions, Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, Target},
 };
-use cloudmap_mcs_integration::emulator::{Effect, Emulator, EmulatorSettings, Fault, Latency};
+use cloudmap_mcs_integration::{
+    emulator::{Effect, Emulator, EmulatorSettings, Fault, Latency},
+    hidden::NothingHidden,
+};
 use prometheus::Registry;
 use tokio::{sync::watch, time::Instant};
 
@@ -297,6 +300,7 @@ async fn instances_live_beside_ecs_tasks_and_leave_them_alone() {
     let handle = spawn(
         SyncSettings::new(identity()),
         bed.cloudmap.clone(),
+        Arc::new(NothingHidden),
         receiver,
         Permit { leadership: Leadership::manual(Some(Instant::now() + Duration::from_hours(1))), ledger: None },
         async {

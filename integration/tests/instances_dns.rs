@@ -22,6 +22,7 @@ use cloudmap_mcs::{
 use cloudmap_mcs_integration::{
     dns::{Answer, Client as Dns},
     emulator::{DnsServer, Emulator, EmulatorSettings, Latency},
+    hidden::NothingHidden,
 };
 use tokio::{sync::watch, time::Instant};
 
@@ -70,6 +71,7 @@ impl Bed {
         let handle = spawn(
             SyncSettings::new(identity()),
             Arc::new(Limited::new(aws, limits)),
+            Arc::new(NothingHidden),
             receiver,
             Permit { leadership: Leadership::manual(Some(Instant::now() + Duration::from_hours(1))), ledger: None },
             async { drop(stopped.await) },

@@ -197,7 +197,7 @@ fn hidden(world: &World) -> Option<String> {
         let ill = all.filter(|(id, instance)| id.starts_with("task-") && instance.health == Health::Unhealthy);
         ill.map(|(id, _)| id.clone()).collect::<Vec<_>>()
     });
-    let recorded: Vec<_> = world.clusters.iter().flat_map(|cluster| recorded(cluster)).collect();
+    let recorded: Vec<_> = world.clusters.iter().flat_map(recorded).collect();
     (!ill.is_empty() || !recorded.is_empty()).then(|| format!("{ill:?} are hidden, {recorded:?} are recorded"))
 }
 
@@ -235,7 +235,12 @@ pub(crate) fn under_way(world: &World) -> Option<String> {
             Some(held) => {
                 status["shareOfTraffic"] == held && (phase == "Holding" || held == 100 && phase == "Finished")
             }
-            None => phase == "Finished" || spec["paused"] == true && phase == "Paused" || reason == "PodsNotReady",
+            None => {
+                // A guard has nothing to probe then, and holds the step before that is said.
+                let message = status["conditions"][0]["message"].as_str().unwrap_or_default();
+                let no_pods = reason == "PodsNotReady" || reason == "GuardUnclear" && message.contains("no ready pod");
+                phase == "Finished" || spec["paused"] == true && phase == "Paused" || no_pods
+            }
         };
         (!right).then(|| format!("{} {}/{}: {spec} has {status}", cluster.id, name.0, name.1))
     })

@@ -279,10 +279,10 @@ impl Engine {
         self.unveil(target, desired, now);
         let Self { targets, hiding, .. } = self;
         let Some(state) = targets.get_mut(target) else { return };
-        let veil = hiding.of(state.service_id.as_ref(), target, desired).map(|veil| {
+        let mut veil = hiding.of(state.service_id.as_ref(), target, desired);
+        if let Some(veil) = &mut veil {
             veil.hides = desired.hide_tasks && !desired.retiring;
-            veil
-        });
+        }
         let Some((wake, reads)) = state.choose(desired, settling, veil, now) else { return };
         if reads {
             let at = state.read_soon(now);

@@ -48,6 +48,12 @@ impl World {
         marks.map(|(_, id)| id.clone()).filter(|id| !id.starts_with("k8s-")).collect()
     }
 
+    /// Number of instances that clients find.
+    fn found(&self) -> usize {
+        let registry = self.fake.registry();
+        registry.instances.keys().filter(|key| !registry.unhealthy.contains(*key)).count()
+    }
+
     /// Waits, and looks all the time that nothing is marked that was never recorded, and that clients find something.
     async fn watch(&self, time: Duration) {
         let end = Instant::now() + time;
@@ -58,10 +64,7 @@ impl World {
             for id in self.marked().into_iter().skip(before) {
                 assert!(recorded.contains(&id), "{id} was marked and not recorded before");
             }
-            let registry = self.fake.registry();
-            let found = registry.instances.keys().filter(|key| !registry.unhealthy.contains(*key)).count();
-            drop(registry);
-            assert!(found > 0, "clients find nothing");
+            assert!(self.found() > 0, "clients find nothing");
             sleep(Duration::from_millis(20)).await;
         }
     }
