@@ -2,19 +2,22 @@
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::ecs::Service;
+use cloudmap_mcs_integration::emulator::Write;
 use cloudmap_mcs_integration::scenario::{
     CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CUTOVER, Cluster, NAMES, World, condition, eventually, holds, manifests,
     name_of,
 };
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::shares::{beside_tasks, resolves};
 use super::{ids, two_tasks, wrote_no_task};
 use crate::gates::component;
 
-/// A step lasts for the TTL of the records and half a minute at least, and a new leader may begin it again.
-const STEP: Duration = Duration::from_mins(4);
+/// A step lasts for the TTL of the records and half a minute at least, and a new leader may begin it again. Tasks are hidden
+/// and shown within a minute or two.
+const STEP: Duration = Duration::from_mins(8);
 
 fn cutover(spec: &Value) -> Value {
     json!({"apiVersion": "cloudmap-mcs.io/v1alpha1", "kind": "Cutover", "metadata": {"name": "orders"}, "spec": spec})
@@ -75,6 +78,35 @@ async fn steps(world: &World, namespace: &str, orders: &Service) -> Result<()> {
     beside_tasks(world, namespace, orders, 2).await.map(drop)
 }
 
+/// All traffic goes to the pods while the tasks still run, and back: they are hidden, and shown again.
+async fn hides(world: &World, namespace: &str, orders: &Service) -> Result<()> {
+    let here = &world.clusters[0];
+    world.apply(here, cutover(&json!({"steps": [100], "interval": "1s", "hideTasks": true}))).await?;
+    says(world, "Finished", 100, "OthersServe").await?;
+    let pods = world.pod_ipv4s(here, "orders").await?;
+    world.names()?.have(&format!("orders.{namespace}"), "A", &pods).await?;
+    let finished = here.expect(CUTOVER, &world.namespace, "orders").await?;
+    let hidden = condition(&finished, "TasksHidden");
+    holds(hidden["reason"] == "Hidden" && finished["status"]["hidden"] == 2, "both are hidden", &finished["status"])?;
+    for task in orders.tasks() {
+        let answered = orders.tasks()[0].curl(&format!("http://{}:8080/hostname", task.ipv4)).await?;
+        holds(answered == task.id, "a hidden task still answers", &answered)?;
+    }
+    world.apply(here, cutover(&json!({"steps": [100], "rollBack": true, "hideTasks": true}))).await?;
+    says(world, "RolledBack", 0, "RolledBack").await?;
+    beside_tasks(world, namespace, orders, 0).await.map(drop)
+}
+
+/// Of the tasks, only their health was written: both were hidden, and shown again.
+async fn marked_only(world: &World, namespace: &str, tasks: &BTreeSet<String>) -> Result<()> {
+    let service = world.registry()?.service_id(namespace, "orders").await?;
+    let writes = world.registry()?.writes().await?.into_iter().filter(|write| write.service_id == service);
+    let theirs: Vec<_> = writes.filter(|write| write.caller != "ecs" && tasks.contains(&write.instance)).collect();
+    let marks = |write: &&Write| write.operation == "UpdateInstanceCustomHealthStatus";
+    let (marks, others): (Vec<_>, Vec<_>) = theirs.iter().partition(marks);
+    holds(others.is_empty() && marks.len() >= 4, "each was hidden and shown, and nothing else", &theirs)
+}
+
 async fn moves(world: &World, here: &Cluster) -> Result<()> {
     let (namespace, orders) = two_tasks(world).await?;
     let first = ids(&orders);
@@ -95,6 +127,11 @@ async fn moves(world: &World, here: &Cluster) -> Result<()> {
     }?;
 
     wrote_no_task(world, &namespace, &first).await?;
+    tokio::select! {
+        lost = resolves(world, &namespace) => lost,
+        done = hides(world, &namespace, &orders) => done,
+    }?;
+    marked_only(world, &namespace, &first).await?;
     // Without the Cutover all pods are registered.
     here.delete(CUTOVER, &world.namespace, "orders").await?;
     beside_tasks(world, &namespace, &orders, 2).await?;
@@ -109,7 +146,8 @@ async fn the_traffic_of_two_tasks_moves_to_two_pods_step_by_step_and_back() {
         for object in &component {
             here.apply("", object.clone()).await?;
         }
-        let before = here.controller().set(&[("CLOUDMAP_MCS_CUTOVERS", "true".to_owned())]).await?;
+        let flags = ["CLOUDMAP_MCS_CUTOVERS", "CLOUDMAP_MCS_HIDE_TASKS"].map(|flag| (flag, "true".to_owned()));
+        let before = here.controller().set(&flags).await?;
         let outcome = moves(world, here).await;
         here.controller().restore(before).await?;
         here.delete(CLUSTER_ROLE_BINDING, "", name_of(&component[1])).await?;
