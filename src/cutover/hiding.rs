@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::Time,
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::{SignedDuration, Timestamp},
 };
 
 use super::{course::SETTLE, plan::Observed, standing::Facing};
 use crate::{
     api::{
-        CutoverSpec, CutoverStatus,
+        Cutover, CutoverSpec, CutoverStatus,
         conditions::{CutoverCondition, HidingReason, Said, Status, Verdict, find},
     },
     instances::sync::{HidingTrouble, TargetTasks},
@@ -31,6 +31,15 @@ pub(super) struct Tasks {
 /// So long after the last task was marked, clients use no hidden task any more.
 pub fn stoppable_after(ttl: u32) -> Duration {
     EXCLUDED + Duration::from_secs(ttl.into()) + SETTLE
+}
+
+/// The condition of a Cutover that says why no task is hidden, if one does.
+pub fn obstacle(cutover: &Cutover) -> Option<&Condition> {
+    let hinders = |reason: &HidingReason| reason.row().event.is_some();
+    let conditions = cutover.status.iter().flat_map(|status| &status.conditions);
+    conditions
+        .into_iter()
+        .find(|said| HidingReason::ALL.iter().any(|reason| hinders(reason) && reason.row().explains(said)))
 }
 
 /// What is to be said of hidden tasks, after a status with these conditions.

@@ -3,7 +3,8 @@
 //! [`mod@plan`] is a state machine: from the spec, the status and what is observed to the next status. It is pure. The
 //! status is the memory: what the API server shows of it is in force, so a leader that dies in between loses nothing.
 //! [`standing`] judges whether a share is reached, [`course`] reads the spec, and [`stopwatch`] counts how long a share has
-//! been reached. [`guard`] looks whether all is well, and [`hiding`] says what became of hidden tasks. `docs/cutover.md` says what users see.
+//! been reached. [`guard`] looks whether all is well, and [`hiding`] says what became of hidden tasks. `docs/cutover.md` says
+//! what users see.
 
 pub mod course;
 pub mod guard;

@@ -5,10 +5,11 @@ use std::{
     time::Duration,
 };
 
+use cloudmap_mcs::cluster::record::HIDDEN;
 use serde_json::Value;
 
 use super::{
-    cutovers::{Course, HIDDEN, in_record},
+    cutovers::{Course, in_record},
     expect::{Imported, Name, imported, live as addresses_of, merged},
     gates,
     kubernetes::{Verb, Write},

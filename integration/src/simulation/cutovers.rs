@@ -9,7 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use cloudmap_mcs::cutover::guard::Outside;
+use cloudmap_mcs::{cluster::record::HIDDEN, cutover::guard::Outside};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -33,9 +33,6 @@ const HELD: [i64; 4] = [0, 20, 50, 100];
 const NOTICED: Duration = Duration::from_secs(45);
 /// How long a call takes.
 const LATENCY: Duration = Duration::from_millis(20);
-
-/// The ConfigMap with the tasks that a cluster has hidden.
-pub(super) const HIDDEN: &str = "cloudmap-mcs-hidden-tasks";
 
 /// What a user says to a Cutover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::ecs::{Agent, Definition, Ecs, Records, Service};
+use cloudmap_mcs_integration::emulator::Write;
 use cloudmap_mcs_integration::scenario::{PROPAGATION, World, eventually, holds};
 
 /// Cloud Map takes 30 s over a change of a custom health status.
@@ -59,11 +60,16 @@ async fn two_tasks(world: &World) -> Result<(String, Service)> {
     Ok((namespace, orders))
 }
 
-/// Every write of ours in `orders` was about a pod: none was about these tasks.
-async fn wrote_no_task(world: &World, namespace: &str, tasks: &BTreeSet<String>) -> Result<()> {
+/// The writes of ours in `orders` that are about these tasks.
+async fn written(world: &World, namespace: &str, tasks: &BTreeSet<String>) -> Result<Vec<Write>> {
     let service = world.registry()?.service_id(namespace, "orders").await?;
     let writes = world.registry()?.writes().await?.into_iter().filter(|write| write.service_id == service);
-    let theirs: Vec<_> = writes.filter(|write| write.caller != "ecs" && tasks.contains(&write.instance)).collect();
+    Ok(writes.filter(|write| write.caller != "ecs" && tasks.contains(&write.instance)).collect())
+}
+
+/// Every write of ours in `orders` was about a pod: none was about these tasks.
+async fn wrote_no_task(world: &World, namespace: &str, tasks: &BTreeSet<String>) -> Result<()> {
+    let theirs = written(world, namespace, tasks).await?;
     holds(theirs.is_empty(), "the controller wrote no task", &theirs)
 }
 

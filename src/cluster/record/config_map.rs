@@ -1,96 +1,46 @@
 //! The ledger's record as a ConfigMap in the controller's namespace.
 
-use std::{collections::BTreeMap, time::Duration};
-
 use async_trait::async_trait;
-use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::{Api, Client, api::PostParams};
-use tokio::time::timeout;
+use kube::Client;
 
-use super::{Record, RecordStore, ResourceVersion, StoreError};
-use crate::cluster::apply;
+use super::{
+    Record, RecordStore, ResourceVersion, StoreError,
+    json::{About, JsonObject},
+};
 
 /// Name of the ConfigMap.
 pub const RECORD: &str = "cloudmap-mcs-ledger";
 
-/// Key of the JSON text in it.
-const KEY: &str = "record.json";
+const ABOUT: About = About {
+    name: RECORD,
+    key: "record.json",
+    description: "The epoch of this cluster's ledger and the positions that it has read. If you delete it, this cluster may \
+                  once go back to older states.",
+    or_else: "; after that this cluster may once go back to older states of other clusters",
+};
 
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The record in Kubernetes. Reads are quorum reads, never from a cache. Writes compare the `resourceVersion`.
+/// The record in Kubernetes.
 #[derive(Debug, Clone)]
 pub struct RecordObject {
-    api: Api<ConfigMap>,
+    object: JsonObject,
 }
 
 impl RecordObject {
     /// The record in `namespace`, which is the controller's own.
     pub fn new(client: Client, namespace: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace) }
+        Self { object: JsonObject::new(client, namespace, &ABOUT) }
     }
 }
 
 #[async_trait]
 impl RecordStore for RecordObject {
     async fn load(&self) -> Result<Option<(Record, ResourceVersion)>, StoreError> {
-        let Some(object) = call(self.api.get_opt(RECORD)).await? else { return Ok(None) };
-        let record = match object.data.unwrap_or_default().get(KEY) {
-            // Somebody emptied it. This is like having no record, but the object exists and has a version to compare.
-            None => Record::default(),
-            Some(json) => serde_json::from_str(json).map_err(|error| {
-                StoreError::Failed(format!(
-                    "the ConfigMap {RECORD} has no valid {KEY}: {error}; restore it, or delete the ConfigMap; after that \
-                     this cluster may once go back to older states of other clusters"
-                ))
-            })?,
-        };
-        Ok(Some((record, object.metadata.resource_version)))
+        self.object.load().await
     }
 
     async fn store(&self, record: &Record, expected: &ResourceVersion) -> Result<ResourceVersion, StoreError> {
-        let json = serde_json::to_string(record).map_err(|error| StoreError::Failed(error.to_string()))?;
-        let object = ConfigMap {
-            metadata: ObjectMeta {
-                name: Some(RECORD.to_owned()),
-                resource_version: expected.clone(),
-                annotations: Some(BTreeMap::from([(
-                    "kubernetes.io/description".to_owned(),
-                    "The epoch of this cluster's ledger and the positions that it has read. If you delete it, this \
-                     cluster may once go back to older states."
-                        .to_owned(),
-                )])),
-                ..ObjectMeta::default()
-            },
-            data: Some(BTreeMap::from([(KEY.to_owned(), json)])),
-            ..ConfigMap::default()
-        };
-        let params = PostParams::default();
-        let written = match expected {
-            Some(_) => call(self.api.replace(RECORD, &params, &object)).await?,
-            None => call(self.api.create(&params, &object)).await?,
-        };
-        Ok(written.metadata.resource_version)
+        self.object.store(record, expected).await
     }
-}
-
-pub(super) async fn call<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, StoreError> {
-    match timeout(CALL_TIMEOUT, request).await {
-        Err(_) => Err(StoreError::Failed(format!("no answer within {} s", CALL_TIMEOUT.as_secs()))),
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(kube::Error::Api(status)))
-            // A record that was expected and is gone has changed, too.
-            if status.is_conflict() || status.is_already_exists() || (status.is_not_found() && of_the_record(&status)) =>
-        {
-            Err(StoreError::Conflict)
-        }
-        Ok(Err(error)) => Err(StoreError::Failed(apply::words(&error))),
-    }
-}
-
-/// Whether a "not found" is about the ConfigMap and not about the namespace in which it should be created.
-fn of_the_record(status: &kube::core::Status) -> bool {
-    status.details.as_ref().is_none_or(|details| details.kind != "namespaces")
 }
 
 #[cfg(test)]
@@ -155,7 +105,7 @@ mod tests {
     #[tokio::test]
     async fn an_unreadable_record_is_reported_and_never_treated_as_missing() {
         let (api, store) = store();
-        api.prepare(200, json!({"metadata": {"name": RECORD, "resourceVersion": "1"}, "data": {KEY: "{oops"}}));
+        api.prepare(200, json!({"metadata": {"name": RECORD, "resourceVersion": "1"}, "data": {ABOUT.key: "{oops"}}));
         let error = store.load().await.unwrap_err().to_string();
         assert!(error.contains(RECORD) && error.contains("delete the ConfigMap"), "{error}");
         api.prepare(200, json!({"metadata": {"name": RECORD, "resourceVersion": "1"}}));

@@ -6,16 +6,23 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
-use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::{Api, Client, api::PostParams};
+use kube::Client;
 
-use super::{ResourceVersion, StoreError, config_map::call};
+use super::{
+    ResourceVersion, StoreError,
+    json::{About, JsonObject},
+};
 
 /// Name of the ConfigMap.
 pub const HIDDEN: &str = "cloudmap-mcs-hidden-tasks";
 
-/// Key of the JSON text in it.
-const KEY: &str = "tasks.json";
+const ABOUT: About = About {
+    name: HIDDEN,
+    key: "tasks.json",
+    description: "The tasks of others that this cluster marked as unhealthy in Cloud Map, by service. If you delete it, nobody \
+                  marks them as healthy again.",
+    or_else: " and mark the tasks as healthy yourself",
+};
 
 /// Ids of hidden instances, by the id of their Cloud Map service, in the order in which they were hidden.
 pub type Hidden = BTreeMap<Arc<str>, Vec<Arc<str>>>;
@@ -44,58 +51,28 @@ pub trait HiddenStore: Send + Sync + 'static {
     async fn store(&self, hidden: &Hidden, expected: &ResourceVersion) -> Result<ResourceVersion, StoreError>;
 }
 
-/// The record in Kubernetes. Reads are quorum reads. Writes compare the `resourceVersion`.
+/// The record in Kubernetes.
 #[derive(Debug, Clone)]
 pub struct HiddenObject {
-    api: Api<ConfigMap>,
+    object: JsonObject,
 }
 
 impl HiddenObject {
     /// The record in `namespace`, which is the controller's own.
     pub fn new(client: Client, namespace: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace) }
+        Self { object: JsonObject::new(client, namespace, &ABOUT) }
     }
 }
 
 #[async_trait]
 impl HiddenStore for HiddenObject {
     async fn load(&self) -> Result<(Hidden, ResourceVersion), StoreError> {
-        let Some(object) = call(self.api.get_opt(HIDDEN)).await? else { return Ok((Hidden::new(), None)) };
-        let hidden = match object.data.unwrap_or_default().get(KEY) {
-            None => Hidden::new(),
-            Some(json) => serde_json::from_str::<Stored>(json).map(shared).map_err(|error| {
-                StoreError::Failed(format!(
-                    "the ConfigMap {HIDDEN} has no valid {KEY}: {error}; restore it, or delete the ConfigMap and mark the tasks \
-                     as healthy yourself"
-                ))
-            })?,
-        };
-        Ok((hidden, object.metadata.resource_version))
+        let stored = self.object.load::<Stored>().await?;
+        Ok(stored.map(|(stored, version)| (shared(stored), version)).unwrap_or_default())
     }
 
     async fn store(&self, hidden: &Hidden, expected: &ResourceVersion) -> Result<ResourceVersion, StoreError> {
-        let json = serde_json::to_string(&texts(hidden)).map_err(|error| StoreError::Failed(error.to_string()))?;
-        let object = ConfigMap {
-            metadata: ObjectMeta {
-                name: Some(HIDDEN.to_owned()),
-                resource_version: expected.clone(),
-                annotations: Some(BTreeMap::from([(
-                    "kubernetes.io/description".to_owned(),
-                    "The tasks of others that this cluster marked as unhealthy in Cloud Map, by service. If you delete it, \
-                     nobody marks them as healthy again."
-                        .to_owned(),
-                )])),
-                ..ObjectMeta::default()
-            },
-            data: Some(BTreeMap::from([(KEY.to_owned(), json)])),
-            ..ConfigMap::default()
-        };
-        let params = PostParams::default();
-        let written = match expected {
-            Some(_) => call(self.api.replace(HIDDEN, &params, &object)).await?,
-            None => call(self.api.create(&params, &object)).await?,
-        };
-        Ok(written.metadata.resource_version)
+        self.object.store(&texts(hidden), expected).await
     }
 }
 
@@ -132,7 +109,7 @@ mod tests {
     #[tokio::test]
     async fn an_unreadable_record_is_reported_and_never_treated_as_missing() {
         let (api, store) = store();
-        api.prepare(200, json!({"metadata": {"name": HIDDEN, "resourceVersion": "1"}, "data": {KEY: "{oops"}}));
+        api.prepare(200, json!({"metadata": {"name": HIDDEN, "resourceVersion": "1"}, "data": {ABOUT.key: "{oops"}}));
         let error = store.load().await.unwrap_err().to_string();
         assert!(error.contains(HIDDEN) && error.contains("delete the ConfigMap"), "{error}");
         api.prepare(200, json!({"metadata": {"name": HIDDEN, "resourceVersion": "1"}}));

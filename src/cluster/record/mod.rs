@@ -3,6 +3,7 @@
 
 mod config_map;
 pub mod hidden;
+mod json;
 #[cfg(test)]
 pub(crate) mod memory;
 

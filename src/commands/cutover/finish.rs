@@ -6,7 +6,7 @@ use crate::{
         Cutover, CutoverPhase,
         conditions::{CutoverCondition, HidingReason},
     },
-    cutover::course::SETTLE,
+    cutover::{course::SETTLE, hiding::obstacle},
 };
 
 /// Whether all pods may be registered.
@@ -49,13 +49,12 @@ fn hiding(facts: &Facts) -> Option<String> {
     let cutover = there(facts).filter(|cutover| cutover.spec.hide_tasks)?;
     let conditions = cutover.status.iter().flat_map(|status| &status.conditions);
     let said = conditions.into_iter().find(|said| said.type_ == CutoverCondition::TasksHidden.as_str());
-    let row = |reason: HidingReason| said.is_some_and(|said| reason.row().explains(said));
-    if HidingReason::ALL.iter().any(|reason| reason.row().event.is_some() && row(*reason)) {
+    if obstacle(cutover).is_some() {
         return None;
     }
     let key = &facts.key;
     let wait = format!("kubectl wait cutovers/{} --namespace {} --for=condition=TasksHidden", key.name, key.namespace);
-    Some(match said.filter(|_| row(HidingReason::Hidden) && is_finished(facts)) {
+    Some(match said.filter(|said| HidingReason::Hidden.row().explains(said) && is_finished(facts)) {
         Some(said) => format!("# {key}: {}\n", said.message),
         None => format!(
             "# {key}: the tasks are hidden first. Stop none before the time that the condition TasksHidden says:\n{wait}\n"

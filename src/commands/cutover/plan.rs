@@ -1,17 +1,20 @@
 //! Whether a name is ready to be moved: a pure judgement over what is known.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
 
 use super::facts::{Counterpart, Facts, Pods, Registry};
 use crate::{
     api::{
-        conditions::{HidingReason, RegisteredReason},
+        conditions::RegisteredReason,
         names::{CONDITION_REGISTERED, LABEL_GATE},
     },
     cloudmap::RecordType,
     commands::table::Table,
-    cutover::{Course, course::SETTLE, hiding::stoppable_after},
+    cutover::{
+        Course,
+        course::SETTLE,
+        hiding::{obstacle, stoppable_after},
+    },
     instances::Share,
 };
 
@@ -384,12 +387,7 @@ fn hiding(facts: &Facts, found: &mut Findings) {
     let (Some(service), about) = (&registry.service, "hiding") else { return };
     let there = facts.cutover.as_ref().ok().and_then(Option::as_ref);
     let wanted = there.is_some_and(|there| there.spec.hide_tasks);
-    let conditions = there.and_then(|there| there.status.as_ref()).into_iter().flat_map(|status| &status.conditions);
-    let is_in_the_way = |said: &&Condition| {
-        let bad = HidingReason::ALL.iter().map(|reason| reason.row()).filter(|row| row.event.is_some());
-        bad.into_iter().any(|row| row.explains(said))
-    };
-    if let Some(said) = conditions.into_iter().find(is_in_the_way) {
+    if let Some(said) = there.and_then(obstacle) {
         found.add(Grade::Warning, about, format!("no task is hidden ({})", said.reason), said.message.clone());
     } else if !service.custom_health_check && wanted {
         let text = "the service has no custom health check, so no task can be hidden";

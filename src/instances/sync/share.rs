@@ -206,10 +206,10 @@ impl State {
         let found = pods.values().filter(|specs| specs.iter().any(is_found)).count();
         let share = part.pace.hiding(desired.traffic);
         let wish = Wish { share, ready: pods.len(), registered: found, others: others.count() };
-        let Veiled { hidden, to_hide, shows_first, until } =
+        let Veiled { hidden, to_hide, until } =
             veil.map(|veil| veil.look(wish, desired.hide_tasks && desired.active, now)).unwrap_or_default();
         // Tasks are shown before pods go, whose number follows only then.
-        let unclear = shows_first || part.asked_at.is_some_and(|at| begun < at);
+        let unclear = until.is_some() || part.asked_at.is_some_and(|at| begun < at);
         let traffic = if unclear { Traffic::Unclear } else { desired.traffic };
         if traffic == desired.traffic {
             part.asked_at = None;

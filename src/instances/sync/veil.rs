@@ -103,8 +103,7 @@ pub(super) struct Veiled {
     /// Numbers of tasks that are hidden, and that are going to be.
     pub(super) hidden: usize,
     pub(super) to_hide: usize,
-    /// Whether own instances wait until tasks are shown, and until when at most.
-    pub(super) shows_first: bool,
+    /// Until when at most own instances wait, if they do so until tasks are shown.
     pub(super) until: Option<Instant>,
 }
 
@@ -117,7 +116,7 @@ impl Veil {
         let until = self.shows_until(now).filter(|until| *until > now);
         let TargetTasks { hidden, to_hide, trouble, .. } = self.status(false, 0);
         let to_hide = if trouble.is_some() { 0 } else { to_hide };
-        Veiled { hidden, to_hide, shows_first: self.shows_first(now), until }
+        Veiled { hidden, to_hide, until }
     }
 
     /// Decides which tasks should be hidden. None without a healthy pod, and no others before all pods are registered.

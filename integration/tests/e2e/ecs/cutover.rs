@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::shares::{beside_tasks, resolves};
-use super::{ids, two_tasks, wrote_no_task};
+use super::{ids, two_tasks, written, wrote_no_task};
 use crate::gates::component;
 
 /// A step lasts for the TTL of the records and half a minute at least, and a new leader may begin it again. Tasks are hidden
@@ -99,9 +99,7 @@ async fn hides(world: &World, namespace: &str, orders: &Service) -> Result<()> {
 
 /// Of the tasks, only their health was written: both were hidden, and shown again.
 async fn marked_only(world: &World, namespace: &str, tasks: &BTreeSet<String>) -> Result<()> {
-    let service = world.registry()?.service_id(namespace, "orders").await?;
-    let writes = world.registry()?.writes().await?.into_iter().filter(|write| write.service_id == service);
-    let theirs: Vec<_> = writes.filter(|write| write.caller != "ecs" && tasks.contains(&write.instance)).collect();
+    let theirs = written(world, namespace, tasks).await?;
     let marks = |write: &&Write| write.operation == "UpdateInstanceCustomHealthStatus";
     let (marks, others): (Vec<_>, Vec<_>) = theirs.iter().partition(marks);
     holds(others.is_empty() && marks.len() >= 4, "each was hidden and shown, and nothing else", &theirs)
