@@ -82,8 +82,9 @@ impl Cluster {
     pub async fn load<T>(&self, url: &str, during: impl Future<Output = Result<T>>) -> Result<(T, Load)> {
         let stop = format!("/tmp/stop-{:016x}", rand::random::<u64>());
         let script = format!(
-            "while [ ! -e {stop} ]; do said=$(curl --silent --show-error --fail --max-time 20 --output /dev/null {url} 2>&1) \
-             && echo answered || echo \"until $(date -u +%T): $said\"; sleep 0.1; done; rm {stop}"
+            "while [ ! -e {stop} ]; do said=$(curl --silent --show-error --verbose --fail --max-time 20 --output /dev/null {url} 2>&1) \
+             && echo answered || echo \"until $(date -u +%T): $(echo \"$said\" | grep -E 'Trying|^curl' | tr '\\n' ' ')\"; \
+             sleep 0.1; done; rm {stop}"
         );
         let command = ["sh", "-c", &script];
         let run = self.ask(CLIENT, &command);

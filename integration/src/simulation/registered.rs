@@ -310,6 +310,9 @@ impl Registered {
                 living.iter().all(|it| wants(&it.owner).all(|((index, ..), _)| clusters[*index].uid != it.uid));
             let firsts = namespace(group).and_then(|namespace| self.first.get(&(namespace, target.clone())));
             let first = |owner: &Name| firsts.filter(|_| given_up)?.get(owner).map(|first| first.since);
+            let awaited = firsts.filter(|_| given_up).is_some_and(|firsts| {
+                !candidates.keys().any(|owner| firsts.get(*owner).is_some_and(|first| first.until.is_none()))
+            });
             // Who gave the name up may have been the first for so long that the others had withdrawn just before.
             let handed_over = firsts.into_iter().flatten().any(|(owner, First { since, until, .. })| {
                 let until = until.unwrap_or(now);
@@ -331,6 +334,7 @@ impl Registered {
             if !meddled
                 && !shared
                 && !handed_over
+                && !awaited
                 && !self.made_for.iter().any(of_others)
                 && !living.is_empty()
                 && !candidates.is_empty()
