@@ -30,7 +30,8 @@ struct Held {
     derived: Option<Value>,
 }
 
-/// Longest that a cluster goes without news: what it does until then may be about what was before.
+/// Longest that a cluster goes without news while nothing holds it up ([`World::held_up`]): what it does until then may be
+/// about what was before.
 pub(crate) const NEWS: Duration = Duration::from_secs(150);
 /// The same where nothing fails.
 const NEWS_AT_ONCE: Duration = Duration::from_secs(20);
@@ -232,8 +233,15 @@ impl Checks {
                 if *known != form {
                     (*known, *since) = (form, now);
                 }
-                let long_ago = |since: Duration| since == Duration::ZERO || now > since + news;
-                let settled = long_ago(*since);
+                // News does not grow old while something holds it up: several troubles may follow each other.
+                let long_ago = |since: &mut Duration| {
+                    let is = *since == Duration::ZERO || now > *since + news;
+                    if !is && !world.held_up.is_empty() {
+                        *since = now;
+                    }
+                    is
+                };
+                let settled = long_ago(since);
                 // Who has not heard yet of an export that came gives the Service the form of those that it knows.
                 let exporters = import.clusters;
                 let (known, since) =
@@ -241,7 +249,7 @@ impl Checks {
                 if *known != exporters {
                     (*known, *since) = (exporters, now);
                 }
-                let all_heard = long_ago(*since);
+                let all_heard = long_ago(since);
                 let namespace = api.get("namespaces", "", &name.0);
                 if namespace.is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null()) {
                     continue;

@@ -32,6 +32,9 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn begin(&mut self, world: &mut World, number: usize, step: &Step) {
         world.trace.line(|| format!("step {number}: {:?} for {:?}", step.action, step.lasts));
+        if step.action.holds_up() {
+            world.held_up.insert(number);
+        }
         match &step.action {
             Action::Scale { place, to, rolled } => world.scale(*place, *to, *rolled),
             Action::Export(place) => world.export(*place),
@@ -111,6 +114,7 @@ impl Running {
     }
 
     pub(crate) fn end(&mut self, world: &mut World, number: usize, step: &Step) {
+        world.held_up.remove(&number);
         match &step.action {
             Action::Namespace { cluster, namespace } if self.namespaces.remove(&number) => {
                 let api = &world.clusters[*cluster].api;

@@ -161,6 +161,20 @@ pub(crate) enum Action {
     },
 }
 
+impl Action {
+    /// Whether other clusters may not hear of changes while this lasts.
+    pub(crate) const fn holds_up(&self) -> bool {
+        matches!(
+            self,
+            Self::Pause { .. }
+                | Self::Kubernetes { .. }
+                | Self::Registry { .. }
+                | Self::Divide { .. }
+                | Self::Truncate(_)
+        )
+    }
+}
+
 /// The kinds of objects that a replica watches.
 const WATCHED: [&str; 5] = ["services", "endpointslices", "serviceexports", "serviceimports", "namespaces"];
 

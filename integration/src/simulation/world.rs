@@ -71,6 +71,8 @@ pub(crate) struct World {
     pub(crate) edited: BTreeMap<(String, Name), Duration>,
     /// When people deleted a part of a ledger last.
     pub(crate) torn: Option<Duration>,
+    /// The steps in progress that keep news from arriving ([`Action::holds_up`](super::schedule::Action::holds_up)).
+    pub(crate) held_up: BTreeSet<usize>,
 }
 
 /// The version of what people look at in a cluster, and whether it was told to leave, which only its record says.
@@ -130,7 +132,7 @@ impl World {
             ..emulator::EmulatorSettings::default()
         };
         let registry = Registry::new(began, trace.clone(), settings);
-        let (callers, clusters, addresses, abandoned, joined, meddled, edited, torn) = Default::default();
+        let (callers, clusters, addresses, abandoned, joined, meddled, edited, torn, held_up) = Default::default();
         let network = Rng::new("network", seed).chance(0.5).then(Network::default);
         let mut world = Self {
             began,
@@ -146,6 +148,7 @@ impl World {
             meddled,
             edited,
             torn,
+            held_up,
         };
         for (index, site) in sites.iter().enumerate() {
             world.add_cluster(index, site);
