@@ -14,7 +14,9 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub enum CutoverCommand {
     /// Say whether a name is ready to be moved, what is missing, and which shares its steps really reach. Changes nothing.
-    #[command(after_help = "Exit status: 0 if it is ready, 1 if there are warnings, 2 if something blocks it.")]
+    #[command(
+        after_help = "Exit status: 0 if it is ready, 1 if there are warnings, 2 if something blocks it or nothing can be read."
+    )]
     Plan(CutoverPlanArgs),
     /// Begin a cutover, or go on with one under other steps. A pause, a hold or a way back ends.
     Start(CutoverStartArgs),
@@ -27,7 +29,7 @@ pub enum CutoverCommand {
     /// Say how far Cutovers are.
     #[command(after_help = "Exit status: 0 if all go on by themselves or are at their end, 1 if one needs somebody.")]
     Status(CutoverStatusArgs),
-    /// Register all pods, if there are as many as tasks, and print the commands that stop the tasks.
+    /// Register all pods, if there are as many as tasks. When they are registered, print the commands that stop the tasks.
     Finish(CutoverFinishArgs),
     /// Take all traffic back from the pods.
     Back(CutoverEditArgs),

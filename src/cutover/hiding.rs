@@ -42,8 +42,13 @@ pub fn obstacle(cutover: &Cutover) -> Option<&Condition> {
         .find(|said| HidingReason::ALL.iter().any(|reason| hinders(reason) && reason.row().explains(said)))
 }
 
-/// What is to be said of hidden tasks, after a status with these conditions.
-pub(super) fn tasks(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>, before: &[Said]) -> Tasks {
+/// What is to be said of hidden tasks, after a status with these conditions. `share`, in percent, is in force from now on.
+pub(super) fn tasks(
+    spec: &CutoverSpec,
+    (status, share): (&CutoverStatus, Option<u8>),
+    observed: &Observed<'_>,
+    before: &[Said],
+) -> Tasks {
     let facing = observed.facing;
     let condition = CutoverCondition::TasksHidden.as_str();
     let as_before = || Tasks {
@@ -57,7 +62,7 @@ pub(super) fn tasks(spec: &CutoverSpec, status: &CutoverStatus, observed: &Obser
         hidden: status.hidden,
         since: status.hidden_since.clone(),
     };
-    let wished = spec.hide_tasks && status.share_of_traffic.is_some();
+    let wished = spec.hide_tasks && share.is_some();
     if !facing.is_known() || facing.places().is_empty() {
         return if spec.hide_tasks { as_before() } else { Tasks::default() };
     }
@@ -69,12 +74,19 @@ pub(super) fn tasks(spec: &CutoverSpec, status: &CutoverStatus, observed: &Obser
     }
     let said = |reason: HidingReason, message: String| Some(Verdict::new(reason, message));
     let shown = i64::try_from(hidden).ok().filter(|hidden| *hidden > 0);
-    let since = shown.map(|_| {
+    let since = shown.map(|shown| {
+        // An earlier leader marked those that the status does not count yet, and could not say when.
+        let unsaid = observed.hidden_since.is_none() && shown > status.hidden.unwrap_or_default();
         let known = [observed.hidden_since, status.hidden_since.as_ref().map(|Time(since)| *since)];
-        let since = known.into_iter().flatten().max().unwrap_or(observed.now);
+        let known = known.into_iter().flatten().max().filter(|_| !unsaid);
+        let since = known.unwrap_or(observed.now);
         Time(Timestamp::from_second(since.as_second()).unwrap_or(since))
     });
-    let verdict = if showing {
+    let stuck = all.iter().filter(|tasks| tasks.showing).find_map(|tasks| tasks.trouble.as_ref());
+    let verdict = if let Some((trouble, why)) = stuck {
+        let (reason, text) = troubled(*trouble, why);
+        said(reason, format!("Tasks that were hidden cannot be shown again yet. {text}"))
+    } else if showing {
         said(HidingReason::Showing, "Tasks are being shown again. Pods go when clients find them.".to_owned())
     } else if spec.hide_tasks && !observed.may_hide {
         let text = "The controller runs without --hide-tasks, so no task is hidden, and the steps go on without it. Start it \
@@ -83,7 +95,7 @@ pub(super) fn tasks(spec: &CutoverSpec, status: &CutoverStatus, observed: &Obser
     } else if let Some((trouble, why)) = all.iter().find_map(|tasks| tasks.trouble.as_ref()) {
         let (reason, text) = troubled(*trouble, why);
         said(reason, text)
-    } else if wished && all.iter().any(|tasks| tasks.to_hide > 0) {
+    } else if wished && (facing.follows(share) || all.iter().any(|tasks| tasks.to_hide > 0)) {
         said(HidingReason::Hiding, "Tasks are being hidden. Do not stop any yet.".to_owned())
     } else if all.iter().any(|tasks| !tasks.settled) {
         return Tasks { hidden: shown, since, ..as_before() };
@@ -143,12 +155,12 @@ mod tests {
     use super::*;
     use crate::{
         cutover::Place,
-        instances::{Traffic, share::Reached, sync::TargetShare},
+        instances::{Share, Traffic, share::Reached, sync::TargetShare},
         model::Target,
     };
 
     fn facing(tasks: Option<TargetTasks>, others: usize) -> Facing {
-        let reached = Reached { asked: None, ours: 2, ready: 2, others, hidden: 0, to_hide: 0 };
+        let reached = Reached { asked: Some(Share::percent(100)), ours: 2, ready: 2, others, hidden: 0, to_hide: 0 };
         let (addresses, http_name) = (Arc::default(), None);
         let share = TargetShare { reached, addresses, unready: 0, settled: true, ttl: 60, http_name, tasks };
         let target = Target { namespace: "internal".into(), service: "web".into() };
@@ -173,7 +185,8 @@ mod tests {
             now: Timestamp::from_second(1_000).unwrap(),
         };
         let before: Vec<_> = status.conditions.iter().map(Said::from).collect();
-        tasks(spec, status, &observed, &before)
+        let share = status.share_of_traffic.and_then(|share| u8::try_from(share).ok());
+        tasks(spec, (status, share), &observed, &before)
     }
 
     fn wished() -> (CutoverSpec, CutoverStatus) {
@@ -221,7 +234,7 @@ mod tests {
         let facing = facing(Some(hidden), 2);
         let since = |known: Option<i64>, marked| {
             let hidden_since = known.map(|at| Time(Timestamp::from_second(at).unwrap()));
-            let status = CutoverStatus { hidden_since, ..status.clone() };
+            let status = CutoverStatus { hidden_since, hidden: known.map(|_| 1), ..status.clone() };
             let Tasks { verdict, since, .. } = said(&spec, &status, (&facing, true), marked);
             let Time(since) = since.unwrap();
             (since.as_second(), verdict.unwrap().message)
@@ -236,6 +249,50 @@ mod tests {
             let said = format!("1 task is hidden, and may be stopped from {from} on: 120 s after");
             assert!(message.starts_with(&said) && message.ends_with("2 instances of others are not."), "{message}");
         }
+    }
+
+    /// An earlier leader marked two more, and could not say so.
+    #[test]
+    fn tasks_that_an_earlier_leader_marked_last_count_from_now() {
+        let (spec, status) = wished();
+        let hidden_since = Some(Time(Timestamp::from_second(400).unwrap()));
+        let status = CutoverStatus { hidden: Some(4), hidden_since, ..status };
+        for (hidden, marked, expected) in [(6, None, 1_000), (6, Some(700), 700), (4, None, 400), (3, None, 400)] {
+            let tasks = TargetTasks { hidden, settled: true, ..TargetTasks::default() };
+            let Time(since) = said(&spec, &status, (&facing(Some(tasks), 2), true), marked).since.unwrap();
+            assert_eq!(since.as_second(), expected, "{hidden} {marked:?}");
+        }
+    }
+
+    /// The tasks of the share before say nothing about those of the one that has just begun.
+    #[test]
+    fn nothing_is_said_to_be_hidden_for_a_share_that_the_target_does_not_have_yet() {
+        let (spec, status) = wished();
+        for hidden in [0, 2] {
+            let settled = TargetTasks { settled: true, hidden, ..TargetTasks::default() };
+            let mut facing = facing(Some(settled), 2);
+            let reason = |facing: &Facing| said(&spec, &status, (facing, true), None).verdict.unwrap().reason;
+            assert_ne!(reason(&facing), HidingReason::Hiding.as_str());
+            let Facing::Places(places) = &mut facing else { unreachable!("it has places") };
+            let reached = &mut places[0].share.as_mut().unwrap().reached;
+            reached.asked = Some(Share::percent(25));
+            let earlier = facing.clone();
+            assert_eq!(reason(&earlier), HidingReason::Hiding.as_str(), "the engine counts the share before");
+            let Facing::Places(places) = &mut facing else { unreachable!("it has places") };
+            let reached = &mut places[0].share.as_mut().unwrap().reached;
+            (reached.asked, reached.ours) = (Some(Share::percent(100)), 1);
+            assert_eq!(reason(&facing), HidingReason::Hiding.as_str(), "one pod is not registered yet");
+        }
+    }
+
+    #[test]
+    fn tasks_that_cannot_be_shown_again_are_said_with_the_remedy() {
+        let (spec, status) = wished();
+        let trouble = Some((HidingTrouble::AccessDenied, "denied".to_owned()));
+        let stuck = TargetTasks { showing: true, hidden: 2, trouble, ..TargetTasks::default() };
+        let verdict = said(&spec, &status, (&facing(Some(stuck), 0), false), None).verdict.unwrap();
+        assert_eq!(verdict.reason, HidingReason::NotPermitted.as_str());
+        assert!(verdict.message.starts_with("Tasks that were hidden cannot be shown again yet. AWS denies"));
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub fn plan(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>)
         let before = share.map_or_else(String::new, |share| format!(", after {share} %"));
         news.insert(0, (EventReason::StepBegun, format!("{next} % of the traffic is requested{before}.")));
     }
-    let Tasks { verdict: tasks, hidden, since } = hiding::tasks(spec, status, observed, &before);
+    let Tasks { verdict: tasks, hidden, since } = hiding::tasks(spec, (status, next), observed, &before);
     news.extend(tasks.as_ref().and_then(|tasks| Some((tasks.news(&before)?, tasks.message.clone()))));
     let shares = observed.facing.reached();
     let (reached, reachable) = (shares.map(|(reached, _)| spelled(reached)), shares.map(|(_, most)| spelled(most)));

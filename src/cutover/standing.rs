@@ -82,6 +82,16 @@ impl Facing {
         self.tasks().map(|tasks| tasks.hidden).sum()
     }
 
+    /// Whether a target does not have this share, in percent, yet: it counts an earlier one, or registers pods for it. Which
+    /// tasks are hidden for it is known only after that.
+    pub fn follows(&self, percent: Option<u8>) -> bool {
+        let Some(share) = percent.map(Share::percent) else { return false };
+        self.shares().any(|TargetShare { reached, .. }| {
+            let wanted = share.number(reached.others + reached.hidden).min(reached.ready);
+            reached.asked != Some(share) || reached.ours < wanted
+        })
+    }
+
     /// What is reached, for people.
     pub fn text(&self) -> String {
         let places = self.places();

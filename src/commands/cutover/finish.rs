@@ -21,6 +21,12 @@ pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
     let unknown = |why: &String| format!("{key}: {why}; look yourself, and use --force");
     let pods = facts.pods.as_ref().map_err(unknown)?;
     let registry = facts.registry.as_ref().map_err(unknown)?;
+    if registry.service.is_none() {
+        return Err(format!(
+            "{key}: its Cloud Map service is not found in this account and region, so nobody knows how many tasks there are: \
+             look at --region and the credentials, or use --force"
+        ));
+    }
     let tasks = registry.others.whole + hidden(facts);
     if pods.ready < tasks {
         let ready = pods.ready;
@@ -68,12 +74,18 @@ pub(super) fn is_finished(facts: &Facts) -> bool {
     status.is_some_and(|status| status.phase == Some(CutoverPhase::Finished))
 }
 
-/// The commands that stop the tasks, and what to know before.
-pub(super) fn commands(facts: &Facts, region: Option<&str>) -> String {
+/// The commands that stop the tasks, and what to know before. There are none before all pods are registered, unless the user
+/// uses `force`.
+pub(super) fn commands(facts: &Facts, region: Option<&str>, force: bool) -> String {
     let key = &facts.key;
-    let Ok(registry) = &facts.registry else {
-        return format!("# {key}: Cloud Map could not be read, so the ECS service is not known\n");
+    let Some(registry) = facts.registry.as_ref().ok().filter(|registry| registry.service.is_some()) else {
+        return format!("# {key}: the Cloud Map service could not be read, so the ECS service is not known\n");
     };
+    if !is_finished(facts) && !force {
+        return format!(
+            "# {key}: stop no task yet. When `cloudmap-mcs cutover status` says Finished, run this again: it prints how\n"
+        );
+    }
     if registry.others.whole + hidden(facts) == 0 {
         return format!("# {key}: nobody else has a healthy instance: there is nothing to stop\n");
     }

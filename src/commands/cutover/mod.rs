@@ -155,6 +155,14 @@ async fn registry(aws: &AwsArgs) -> Result<std::sync::Arc<dyn crate::cloudmap::C
 }
 
 async fn plan(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
+    // 1 stands for warnings, which scripts may accept.
+    judge(args).await.or_else(|error| {
+        writeln!(std::io::stderr(), "error: {error:#}")?;
+        Ok(ExitCode::from(Grade::Blocked.status()))
+    })
+}
+
+async fn judge(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
     let Connection { client, namespace } = connect::connection(&args.choice.cluster).await?;
     let keys = chosen(&client, &args.choice, &namespace, true).await?;
     let mut observer = Observer::new(client, registry(&args.aws).await);
@@ -187,12 +195,12 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
     // What is finished stays so.
     let open = facts.iter().filter(|facts| !finish::is_finished(facts));
     let ready: Vec<_> = open.map(|facts| facts.key.clone()).collect();
-    let status = each(&client, &ready, &Wish::Shift(100), &edit).await?;
+    let written = each(&client, &ready, &Wish::Shift(100), &edit).await;
     for facts in &facts {
-        write!(std::io::stdout(), "{}", finish::commands(facts, aws.region.as_deref()))?;
+        write!(std::io::stdout(), "{}", finish::commands(facts, aws.region.as_deref(), force))?;
     }
     anyhow::ensure!(refused == 0, "{refused} are not finished");
-    Ok(status)
+    written
 }
 
 async fn status(args: CutoverStatusArgs) -> anyhow::Result<ExitCode> {

@@ -173,7 +173,7 @@ pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::
 pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Service>) -> Counterpart {
     let pair = |annotations: Option<&BTreeMap<String, String>>, names: [&str; 2]| {
         let [namespace, service] = names.map(|name| annotations?.get(name).map(String::as_str));
-        Some(Target { namespace: namespace?.into(), service: service?.into() })
+        (namespace, service)
     };
     let ports = service.and_then(|service| service.spec.as_ref()?.ports.as_ref());
     let port = ports.and_then(|ports| {
@@ -187,8 +187,13 @@ pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Servi
         u16::try_from(number).ok()
     });
     if let Some(export) = export {
-        let target =
-            pair(export.metadata.annotations.as_ref(), [ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE]);
+        // One of the two is enough: the export's own namespace or name is the other one.
+        let named = pair(export.metadata.annotations.as_ref(), [ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE]);
+        let own = |own: &Option<String>| Arc::<str>::from(own.as_deref().unwrap_or_default());
+        let target = (named != (None, None)).then(|| Target {
+            namespace: named.0.map_or_else(|| own(&export.metadata.namespace), Arc::from),
+            service: named.1.map_or_else(|| own(&export.metadata.name), Arc::from),
+        });
         let conditions = export.status.iter().flat_map(|status| &status.conditions);
         let registered = conditions.clone().find(|condition| condition.type_ == ExportCondition::Registered.as_str());
         let refused = registered.filter(|condition| condition.status != "True");
@@ -202,8 +207,11 @@ pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Servi
     }
     let annotations = service.and_then(|service| service.metadata.annotations.as_ref());
     match pair(annotations, [ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_PYTHON_HOSTNAME]) {
-        Some(target) => Counterpart { kind: Some("Service"), target: Some(target), refused: None, port },
-        None => Counterpart { port, ..Counterpart::default() },
+        (Some(namespace), Some(service)) => {
+            let target = Some(Target { namespace: namespace.into(), service: service.into() });
+            Counterpart { kind: Some("Service"), target, refused: None, port }
+        }
+        _ => Counterpart { port, ..Counterpart::default() },
     }
 }
 

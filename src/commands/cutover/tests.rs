@@ -168,7 +168,10 @@ fn the_document_shows_a_plan() {
 fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     let mut facts = facts();
     assert_eq!(check(&facts, false), Ok(()));
-    let said = commands(&facts, Some("eu-central-1"));
+    let said = commands(&facts, Some("eu-central-1"), false);
+    assert!(!said.contains("aws ecs") && said.contains("stop no task yet"), "nothing is registered: {said}");
+    facts.cutover = Ok(Some(finished()));
+    let said = commands(&facts, Some("eu-central-1"), false);
     let command = "aws ecs update-service --region eu-central-1 --cluster prod --service orders --desired-count 0\n";
     assert!(said.ends_with(command) && said.contains("up to 90 s"), "{said}");
     facts.pods = Ok(pods(11));
@@ -177,8 +180,12 @@ fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     assert_eq!(check(&facts, true), Ok(()));
     facts.registry = Err("no credentials".to_owned());
     assert!(check(&facts, false).unwrap_err().contains("no credentials"));
+    facts.registry = Ok(Registry::default());
+    let why = check(&facts, false).unwrap_err();
+    assert!(why.contains("not found") && why.contains("--region") && check(&facts, true).is_ok(), "{why}");
+    assert!(!commands(&facts, None, true).contains("aws ecs"), "nobody knows what to stop");
     facts.registry = Ok(registry(0, 60));
-    assert!(commands(&facts, None).contains("nothing to stop"));
+    assert!(commands(&facts, None, false).contains("nothing to stop"));
 }
 
 #[test]

@@ -9,6 +9,8 @@ use std::{
 
 use tokio::time::{Instant, sleep, timeout_at};
 
+use tracing::warn;
+
 use super::Permit;
 use crate::{
     cloudmap::{
@@ -371,8 +373,11 @@ impl Performer {
     /// If health cannot be read, the last known status counts.
     async fn inventory(&self, service_id: &str, health: bool) -> Result<Inventory, Error> {
         let instances = self.cloudmap.list_instances(service_id).await?;
-        let unhealthy = if health { self.cloudmap.unhealthy_instances(service_id).await.ok() } else { None };
-        Ok(Inventory { instances, unhealthy })
+        let unhealthy = if health { Some(self.cloudmap.unhealthy_instances(service_id).await) } else { None };
+        if let Some(Err(error)) = &unhealthy {
+            warn!(service_id, %error, "cannot read the health of instances; what was known of it counts");
+        }
+        Ok(Inventory { instances, unhealthy: unhealthy.and_then(Result::ok) })
     }
 
     /// Changes the TTL of a service's records, if we may change the service. AWS deletes what an update omits, so all

@@ -76,9 +76,9 @@ impl Hiding {
         self.veils.get(service?)
     }
 
-    /// The ids that are recorded for a service.
-    pub(super) fn recorded(&self, service: Option<&Arc<str>>) -> BTreeSet<Arc<str>> {
-        self.veil(service).map(|veil| veil.recorded.iter().cloned().collect()).unwrap_or_default()
+    /// The tasks of a service that a reading that began then may show as ill because of us.
+    pub(super) fn ill_by_us(&self, service: Option<&Arc<str>>, begun: Instant) -> BTreeSet<Arc<str>> {
+        self.veil(service).map(|veil| veil.ill_by_us(begun).cloned().collect()).unwrap_or_default()
     }
 
     /// The veil of a target's service. There is one only where something is, or is to be, hidden.
@@ -115,8 +115,8 @@ impl Hiding {
     }
 
     fn stored(&self) -> Hidden {
-        let recorded = self.veils.iter().filter(|(_, veil)| !veil.recorded.is_empty());
-        recorded.map(|(service, veil)| (Arc::clone(service), veil.recorded.clone())).collect()
+        let recorded = self.veils.iter().map(|(service, veil)| (Arc::clone(service), veil.in_record()));
+        recorded.filter(|(_, ids)| !ids.is_empty()).collect()
     }
 
     /// The record says what it should.
@@ -185,7 +185,9 @@ impl Hiding {
                 Next::Nothing => veil.wakes_at = Some(now + ORPHANED),
             }
             self.look.remove(&service);
-            if veil.is_empty() {
+            // What is being stored has to be taken out again.
+            let stores = self.storing.as_ref().is_some_and(|storing| storing.contains_key(&service));
+            if veil.is_empty() && !stores {
                 self.veils.remove(&service);
             }
         }
@@ -378,6 +380,9 @@ impl Engine {
         hiding.changed = true;
         hiding.look.insert(Arc::clone(service));
         let made = result.is_ok();
+        if let Err(error) = &result {
+            tracing::warn!(service = &**service, task = &**id, healthy, %error, "cannot mark an ECS task");
+        }
         if let Some(veil) = hiding.veils.get_mut(service) {
             veil.marked(id, healthy, result, now);
         }

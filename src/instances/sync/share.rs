@@ -39,8 +39,9 @@ pub(super) struct Part {
     pace: Pace,
     /// What others have registered, and when the reading that showed it began.
     others: Option<(Instant, Others)>,
-    /// When another share was requested than the one that counts. It counts as soon as a reading that began later shows
-    /// what others have.
+    /// When the last reading began, even if the health of the instances could not be read.
+    listed_at: Option<Instant>,
+    /// When another share was requested than the one that counts. It counts after a reading that began later.
     asked_at: Option<Instant>,
     /// When the last write ended.
     written_at: Option<Instant>,
@@ -73,7 +74,7 @@ impl Part {
 
     /// The service is another one, so nothing is known about it.
     pub(super) fn lost(&mut self) {
-        self.others = None;
+        (self.others, self.listed_at) = (None, None);
     }
 
     /// A write ended.
@@ -148,7 +149,7 @@ impl State {
     }
 
     /// Takes what others have registered, by a complete listing. If their health could not be read, what was known
-    /// stays. Tasks that are `hidden` count as healthy.
+    /// stays. Tasks that are `hidden`, or were a moment ago, count as healthy.
     pub(super) fn others_were_read(
         &mut self,
         listing: &[Instance],
@@ -158,6 +159,7 @@ impl State {
     ) {
         let checked = self.place().is_some_and(|place| place.traits.has_custom_health_check());
         let Self { part: Some(part), own, adopted, .. } = self else { return };
+        part.listed_at = Some(begun);
         if checked && unhealthy.is_none() && part.others.is_some() {
             return;
         }
@@ -209,7 +211,8 @@ impl State {
         let Veiled { hidden, to_hide, until } =
             veil.map(|veil| veil.look(wish, desired.hide_tasks && desired.active, now)).unwrap_or_default();
         // Tasks are shown before pods go, whose number follows only then.
-        let unclear = until.is_some() || part.asked_at.is_some_and(|at| begun < at);
+        let unread = |at: Instant| part.listed_at.is_none_or(|listed| listed < at);
+        let unclear = until.is_some() || part.asked_at.is_some_and(unread);
         let traffic = if unclear { Traffic::Unclear } else { desired.traffic };
         if traffic == desired.traffic {
             part.asked_at = None;

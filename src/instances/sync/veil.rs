@@ -66,6 +66,8 @@ pub(super) struct Veil {
     released: BTreeSet<Arc<str>>,
     /// Ids that this term put into the record, and that nobody has marked.
     fresh: BTreeSet<Arc<str>>,
+    /// Recorded ids that somebody else took out of the record: they are put back.
+    lost: BTreeSet<Arc<str>>,
     /// The tasks of a complete reading, when it began, and whether each was healthy.
     tasks: Option<(Instant, BTreeMap<Arc<str>, bool>)>,
     /// Whether the last reading had no health.
@@ -121,12 +123,15 @@ impl Veil {
 
     /// Decides which tasks should be hidden. None without a healthy pod, and no others before all pods are registered.
     fn decide(&mut self, Wish { share, ready, registered, others }: Wish) {
-        let Some((_, tasks)) = &self.tasks else { return };
         let shown = share.filter(|_| registered > 0).map_or(others, |share| visible(share, ready, others));
         let mut number = others - shown;
         if registered < ready {
             number = number.min(self.recorded.len());
         }
+        if number == 0 {
+            return self.want(Vec::new());
+        }
+        let Some((_, tasks)) = &self.tasks else { return };
         let hidden: Vec<_> = self.recorded.iter().filter(|id| !self.released.contains(*id)).cloned().collect();
         self.want(choose(&hidden, tasks, number));
     }
@@ -155,6 +160,14 @@ impl Veil {
         if let Some((_, tasks)) = &mut self.tasks {
             tasks.retain(|id, _| is_there(id));
         }
+        self.forgive();
+    }
+
+    /// What AWS refused matters only as long as a task is there for which it did.
+    fn forgive(&mut self) {
+        if self.marks.values().all(|mark| mark.failures == 0) {
+            (self.refused, self.denied_until) = (None, None);
+        }
     }
 
     fn reads(&self, id: &Arc<str>) -> Option<(Instant, bool)> {
@@ -166,19 +179,31 @@ impl Veil {
         self.marks.get(id)?.said
     }
 
-    /// Whether clients do not find a task, as far as is known. One that was shown counts as found when a reading says so.
+    /// Whether clients do not find a recorded task, as far as is known. One that was shown counts as found when a reading
+    /// says so; what an earlier leader recorded counts as hidden until the first reading.
     fn is_hidden(&self, id: &Arc<str>) -> bool {
-        let (said, reads) = (self.said(id), self.reads(id));
-        let reads_ill = reads.is_some_and(|(_, healthy)| !healthy);
-        match said {
-            Some((false, at)) if reads.is_none_or(|(begun, _)| begun < at + SETTLES) => true,
-            _ => reads_ill,
+        match (self.said(id), self.reads(id)) {
+            (Some((false, at)), reads) if reads.is_none_or(|(begun, _)| begun < at + SETTLES) => true,
+            (None, None) => self.tasks.is_none(),
+            (_, reads) => reads.is_some_and(|(_, healthy)| !healthy),
         }
     }
 
-    /// Number of recorded tasks that clients do not find.
+    /// Tasks that a reading that began then may show as ill because of us: they are recorded, or were until a moment ago.
+    pub(super) fn ill_by_us(&self, begun: Instant) -> impl Iterator<Item = &Arc<str>> {
+        let marked = self.marks.iter().filter(move |(_, mark)| mark.said.is_some_and(|(_, at)| begun < at + SETTLES));
+        self.recorded.iter().chain(marked.map(|(id, _)| id))
+    }
+
+    /// Number of tasks that clients do not find because of us.
     fn hidden(&self) -> usize {
-        self.recorded.iter().filter(|id| self.is_hidden(id)).count()
+        let Some((begun, tasks)) = &self.tasks else {
+            return self.recorded.iter().filter(|id| self.is_hidden(id)).count();
+        };
+        let ours: BTreeSet<_> = self.ill_by_us(*begun).collect();
+        let is_recorded = |id: &Arc<str>| self.recorded.contains(id);
+        let is_ill = |id: &Arc<str>| tasks.get(id) == Some(&false);
+        ours.into_iter().filter(|id| if is_recorded(id) { self.is_hidden(id) } else { is_ill(id) }).count()
     }
 
     /// Whether tasks are being shown, so that clients may not find them yet.
@@ -248,23 +273,35 @@ impl Veil {
 
     /// These ids are about to be recorded.
     pub(super) fn is_recorded_soon(&mut self, ids: &[Arc<str>]) {
-        self.fresh.extend(ids.iter().filter(|id| !self.recorded.contains(id)).cloned());
+        let is_new = |id: &&Arc<str>| !self.recorded.contains(*id) && !self.marks.contains_key(*id);
+        self.fresh.extend(ids.iter().filter(is_new).cloned());
     }
 
     /// These ids are recorded now.
     pub(super) fn stored(&mut self, ids: Vec<Arc<str>>) {
         self.recorded = ids;
+        self.lost.clear();
         let Self { recorded, released, fresh, .. } = self;
         released.retain(|id| recorded.contains(id));
         fresh.retain(|id| recorded.contains(id));
     }
 
-    /// These ids were read in the record. Of what others put there, calls may take effect until then.
-    pub(super) fn loaded(&mut self, ids: Vec<Arc<str>>, late_until: Instant) {
+    /// What the stored record says.
+    pub(super) fn in_record(&self) -> Vec<Arc<str>> {
+        self.recorded.iter().filter(|id| !self.lost.contains(*id)).cloned().collect()
+    }
+
+    /// These ids were read in the record. Of what others put there, calls may take effect until then. What this term has
+    /// marked, or found there before, stays recorded if somebody deleted it.
+    pub(super) fn loaded(&mut self, mut ids: Vec<Arc<str>>, late_until: Instant) {
         for id in ids.iter().filter(|id| !self.recorded.contains(id) && !self.fresh.contains(*id)) {
             self.marks.entry(Arc::clone(id)).or_default().late_until = Some(late_until);
         }
+        let stays = |id: &&Arc<str>| !self.released.contains(*id) && self.marks.contains_key(*id) && !ids.contains(id);
+        let lost: BTreeSet<_> = self.recorded.iter().filter(stays).cloned().collect();
+        ids.extend(lost.iter().cloned());
         self.stored(ids);
+        self.lost = lost;
     }
 
     /// The next mark. `is_safe`: the record names a task, and goes on to do so.
@@ -299,7 +336,7 @@ impl Veil {
     ) -> Option<Instant> {
         let wanted = self.wanted.as_ref().is_some_and(|wanted| wanted.contains(id));
         let (begun, healthy) = self.reads(id)?;
-        if !wanted || !healthy || !is_safe(id) {
+        if !wanted || !healthy || !is_safe(id) || self.lost.contains(id) {
             return None;
         }
         match mark.said {
@@ -343,6 +380,7 @@ impl Veil {
                 } else if let Some((_, tasks)) = &mut self.tasks {
                     tasks.remove(id);
                 }
+                self.forgive();
             }
             Err(error) => {
                 if !healthy && matches!(error.kind, ErrorKind::Unknown | ErrorKind::Other) {

@@ -506,7 +506,7 @@ impl Engine {
                     state.found = Some(Arc::new(state.own.keys().cloned().collect()));
                 }
                 state.foreign = reading.foreign;
-                let hidden = self.hiding.recorded(state.service_id.as_ref());
+                let hidden = self.hiding.ill_by_us(state.service_id.as_ref(), begun);
                 state.others_were_read(&listing, (unhealthy.as_ref(), &hidden), &self.settings.identity, begun);
                 state.found_own = desired
                     .only_found
@@ -518,7 +518,12 @@ impl Engine {
                 let first = state.seen == Seen::Never;
                 state.seen = if whole { Seen::Since } else { Seen::Once };
                 state.pending = None;
+                let again = state.read_again;
                 state.relieve();
+                // A target that waits for health is read less and less often while that cannot be read.
+                if unhealthy.is_none() && state.place().is_some_and(|place| place.traits.has_custom_health_check()) {
+                    state.read_again = again;
+                }
                 self.tasks_were_read(target, &desired, &listing, unhealthy.as_ref(), begun);
                 if first {
                     self.drift_check_soon(now);

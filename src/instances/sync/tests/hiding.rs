@@ -260,3 +260,66 @@ async fn a_task_is_released_only_when_nothing_can_hide_it_any_more() {
     assert!(began.elapsed() >= Duration::from_secs(55), "{:?}", began.elapsed());
     assert_eq!(world.ill(), [0_u32; 0]);
 }
+
+/// AWS shows marks after half a minute. Until then the readings say that the tasks are ill, and they are not.
+#[tokio::test(start_paused = true)]
+async fn tasks_that_are_being_shown_count_and_the_pods_follow_them() {
+    let (world, web, _) = world(3, "100%");
+    world.watch(LONG).await;
+    world.desire([(web.clone(), hiding("0%", ready([1, 2])))]);
+    let began = Instant::now();
+    while !world.ours().is_empty() {
+        let reached = world.status(&web).share.unwrap().reached;
+        assert_eq!(reached.others + reached.hidden, 3, "after {:?}: {reached:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(90), "the pods stay too long");
+        world.watch(Duration::from_millis(200)).await;
+    }
+    assert_eq!(world.ill(), [0_u32; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_way_back_needs_no_health() {
+    let (world, web, _) = world(3, "100%");
+    world.watch(LONG).await;
+    for _ in 0..1_000 {
+        world.fake.fault(Operation::GetInstancesHealthStatus, Fault::Refused(ErrorKind::AccessDenied));
+    }
+    world.begin_term();
+    world.desire([(web.clone(), hiding("0%", ready([1, 2])))]);
+    world.watch(LONG).await;
+    assert_eq!((world.ill(), world.record()), (vec![], vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_marked_and_is_gone_is_forgotten() {
+    let fake = Fake::new();
+    let id = service(&fake);
+    run_tasks(&fake, &id, 1);
+    for _ in 0..1_000 {
+        fake.fault(Operation::UpdateInstanceCustomHealthStatus, Fault::Refused(ErrorKind::Other));
+    }
+    let (world, web) = (World::new(fake), target("shop", "web"));
+    world.desire([(web.clone(), hiding("100%", ready([1, 2])))]);
+    world.watch(LONG).await;
+    assert_eq!(world.tasks(&web).trouble.unwrap().0, HidingTrouble::Failed);
+    run_tasks(&world.fake, &id, 0);
+    world.watch(LONG).await;
+    assert_eq!((world.tasks(&web).trouble, world.record()), (None, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_deleted_is_written_again_and_its_tasks_are_shown() {
+    for after_a_task_came in [false, true] {
+        let (world, web, id) = world(3, "100%");
+        world.watch(LONG).await;
+        *world.hidden.0.lock().unwrap() = Default::default();
+        if after_a_task_came {
+            world.fake.registry().instances.insert((id.clone(), ecs(4).id), ecs(4).attributes);
+            sleep(LONG).await;
+            assert_eq!((world.ill(), world.record().len()), (vec![1, 2, 3, 4], 4));
+        }
+        world.desire([(web.clone(), hiding("0%", ready([1, 2])))]);
+        sleep(LONG).await;
+        assert_eq!((world.ill(), world.record()), (vec![], vec![]), "{after_a_task_came}");
+    }
+}

@@ -404,3 +404,28 @@ proptest! {
         runtime.block_on(storm(steps));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_share_changes_although_health_cannot_be_read_and_nothing_is_read_more_often() {
+    let fake = Fake::new();
+    let id = service(&fake);
+    run_tasks(&fake, &id, 6);
+    let (world, web) = (World::new(fake), target("shop", "web"));
+    world.desire([(web.clone(), shared("50%", ready([1, 2])))]);
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(world.ours().len(), 2);
+    for _ in 0..10_000 {
+        world.fake.fault(Operation::GetInstancesHealthStatus, Fault::Refused(ErrorKind::AccessDenied));
+    }
+    world.desire([(web.clone(), shared("10%", ready([1, 2])))]);
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(world.ours().len(), 1);
+    // The last one goes only when it is known that others are healthy.
+    world.desire([(web.clone(), shared("0%", ready([1, 2])))]);
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(world.ours().len(), 1);
+    let listings = || world.fake.registry().calls.iter().filter(|(call, _)| *call == Operation::ListInstances).count();
+    let before = listings();
+    sleep(Duration::from_mins(60)).await;
+    assert!(listings() - before <= 100, "{} listings in an hour", listings() - before);
+}
