@@ -171,10 +171,6 @@ pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::
 
 /// The object that names the Cloud Map service.
 pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Service>) -> Counterpart {
-    let pair = |annotations: Option<&BTreeMap<String, String>>, names: [&str; 2]| {
-        let [namespace, service] = names.map(|name| annotations?.get(name).map(String::as_str));
-        (namespace, service)
-    };
     let ports = service.and_then(|service| service.spec.as_ref()?.ports.as_ref());
     let port = ports.and_then(|ports| {
         let port = ports.first()?;
@@ -188,11 +184,12 @@ pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Servi
     });
     if let Some(export) = export {
         // One of the two is enough: the export's own namespace or name is the other one.
-        let named = pair(export.metadata.annotations.as_ref(), [ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE]);
+        let names = [ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE];
+        let [in_namespace, as_service] = values(export.metadata.annotations.as_ref(), names);
         let own = |own: &Option<String>| Arc::<str>::from(own.as_deref().unwrap_or_default());
-        let target = (named != (None, None)).then(|| Target {
-            namespace: named.0.map_or_else(|| own(&export.metadata.namespace), Arc::from),
-            service: named.1.map_or_else(|| own(&export.metadata.name), Arc::from),
+        let target = in_namespace.or(as_service).map(|_| Target {
+            namespace: in_namespace.map_or_else(|| own(&export.metadata.namespace), Arc::from),
+            service: as_service.map_or_else(|| own(&export.metadata.name), Arc::from),
         });
         let conditions = export.status.iter().flat_map(|status| &status.conditions);
         let registered = conditions.clone().find(|condition| condition.type_ == ExportCondition::Registered.as_str());
@@ -206,13 +203,18 @@ pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Servi
         return Counterpart { kind: Some("ServiceExport"), target, refused, port };
     }
     let annotations = service.and_then(|service| service.metadata.annotations.as_ref());
-    match pair(annotations, [ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_PYTHON_HOSTNAME]) {
-        (Some(namespace), Some(service)) => {
+    match values(annotations, [ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_PYTHON_HOSTNAME]) {
+        [Some(namespace), Some(service)] => {
             let target = Some(Target { namespace: namespace.into(), service: service.into() });
             Counterpart { kind: Some("Service"), target, refused: None, port }
         }
         _ => Counterpart { port, ..Counterpart::default() },
     }
+}
+
+/// The values of two annotations.
+fn values<'a>(annotations: Option<&'a BTreeMap<String, String>>, names: [&str; 2]) -> [Option<&'a str>; 2] {
+    names.map(|name| annotations?.get(name).map(String::as_str))
 }
 
 /// The sums of pods, and the labels of one of them.

@@ -170,7 +170,7 @@ fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     assert_eq!(check(&facts, false), Ok(()));
     let said = commands(&facts, Some("eu-central-1"), false);
     assert!(!said.contains("aws ecs") && said.contains("stop no task yet"), "nothing is registered: {said}");
-    facts.cutover = Ok(Some(finished()));
+    facts.cutover = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
     let said = commands(&facts, Some("eu-central-1"), false);
     let command = "aws ecs update-service --region eu-central-1 --cluster prod --service orders --desired-count 0\n";
     assert!(said.ends_with(command) && said.contains("up to 90 s"), "{said}");
@@ -236,6 +236,15 @@ fn the_counterpart_is_the_export_or_an_annotated_service() {
     .unwrap();
     let found = counterpart(Some(&export), Some(&plain));
     assert_eq!((found.kind, found.refused.unwrap().0.as_str()), (Some("ServiceExport"), "Pending"));
+    // One annotation is enough.
+    for (annotation, expected) in [("cloudmap-mcs/namespace", "other/orders"), ("cloudmap-mcs/service", "shop/other")] {
+        let export: ServiceExport = serde_json::from_value(json!({
+            "metadata": {"name": "orders", "namespace": "shop", "annotations": {annotation: "other"}},
+        }))
+        .unwrap();
+        let target = counterpart(Some(&export), Some(&plain)).target.unwrap();
+        assert_eq!(target.to_string(), expected);
+    }
 }
 
 #[tokio::test]
