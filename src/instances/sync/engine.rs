@@ -211,7 +211,7 @@ impl Engine {
         while let Some(timer) = self.timers.first_entry().filter(|timer| timer.key().0 <= now) {
             let target = timer.remove();
             if let Some(state) = self.targets.get_mut(&target) {
-                let hides = self.hiding.veil(state.service_id.as_ref()).is_some();
+                let hides = self.hiding.of_service(state.service_id.as_ref()).is_some();
                 let due = hides || state.part.as_ref().is_some_and(|part| part.is_due(now));
                 state.pending = state.pending.take().filter(|_| state.retry.is_empty() && !due);
             }

@@ -3,7 +3,7 @@
 //!
 //! Nothing is marked before the [record](crate::cluster::record::hidden) names it, and what it names is marked as healthy
 //! before it is taken out. So whoever leads later shows what is hidden and should not be, even if nobody wants the target
-//! any more. [`Veil`] decides for one service.
+//! any more. [`HiddenTasks`] decides for one service.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,8 +17,8 @@ use super::{
     TargetDesired, TargetTasks,
     call::{Call, Event},
     engine::Engine,
+    hidden_tasks::{HiddenTasks, Next, SETTLES},
     state::{Place, back_off},
-    veil::{Next, SETTLES, Veil},
 };
 use crate::{
     cloudmap::{
@@ -53,7 +53,7 @@ pub(super) struct Hiding {
     /// Whether the record may have to be stored.
     changed: bool,
     /// By the id of the service.
-    veils: BTreeMap<Arc<str>, Veil>,
+    services: BTreeMap<Arc<str>, HiddenTasks>,
     /// Those in which something may be to be done.
     look: BTreeSet<Arc<str>>,
     marking: usize,
@@ -68,66 +68,66 @@ impl Hiding {
     /// When to look again.
     pub(super) fn wake(&self) -> Option<Instant> {
         // What waits for a free place is woken by the call that frees one.
-        let veils = self.veils.values().filter(|_| self.marking < MARKS);
-        veils.filter_map(|veil| veil.wakes_at).chain(self.not_before).min()
+        let services = self.services.values().filter(|_| self.marking < MARKS);
+        services.filter_map(|tasks| tasks.wakes_at).chain(self.not_before).min()
     }
 
-    pub(super) fn veil(&self, service: Option<&Arc<str>>) -> Option<&Veil> {
-        self.veils.get(service?)
+    pub(super) fn of_service(&self, service: Option<&Arc<str>>) -> Option<&HiddenTasks> {
+        self.services.get(service?)
     }
 
     /// The tasks of a service that a reading that began then may show as ill because of us.
     pub(super) fn ill_by_us(&self, service: Option<&Arc<str>>, begun: Instant) -> BTreeSet<Arc<str>> {
-        self.veil(service).map(|veil| veil.ill_by_us(begun).cloned().collect()).unwrap_or_default()
+        self.of_service(service).map(|tasks| tasks.ill_by_us(begun).cloned().collect()).unwrap_or_default()
     }
 
-    /// The veil of a target's service. There is one only where something is, or is to be, hidden.
+    /// The hidden tasks of a target's service. There is one only where something is, or is to be, hidden.
     pub(super) fn of(
         &mut self,
         service: Option<&Arc<str>>,
         target: &Target,
         desired: &TargetDesired,
-    ) -> Option<&mut Veil> {
+    ) -> Option<&mut HiddenTasks> {
         let service = service?;
-        if !self.veils.contains_key(service) {
+        if !self.services.contains_key(service) {
             if !desired.hide_tasks {
                 return None;
             }
-            self.veils.insert(Arc::clone(service), Veil::default());
+            self.services.insert(Arc::clone(service), HiddenTasks::default());
         }
         self.look.insert(Arc::clone(service));
-        let veil = self.veils.get_mut(service)?;
-        if veil.target.as_ref() != Some(target) {
-            veil.target = Some(target.clone());
+        let tasks = self.services.get_mut(service)?;
+        if tasks.target.as_ref() != Some(target) {
+            tasks.target = Some(target.clone());
         }
-        Some(veil)
+        Some(tasks)
     }
 
     /// What the record should say, and whether it is full.
     fn wanted(&self) -> (Hidden, bool) {
-        let mut room = MOST.saturating_sub(self.veils.values().map(Veil::kept).sum());
+        let mut room = MOST.saturating_sub(self.services.values().map(HiddenTasks::kept).sum());
         let mut full = false;
-        let content = self.veils.iter().filter_map(|(service, veil)| {
-            let ids = veil.content(&mut room, &mut full);
+        let content = self.services.iter().filter_map(|(service, tasks)| {
+            let ids = tasks.content(&mut room, &mut full);
             (!ids.is_empty()).then(|| (Arc::clone(service), ids))
         });
         (content.collect(), full)
     }
 
     fn stored(&self) -> Hidden {
-        let recorded = self.veils.iter().map(|(service, veil)| (Arc::clone(service), veil.in_record()));
+        let recorded = self.services.iter().map(|(service, tasks)| (Arc::clone(service), tasks.in_record()));
         recorded.filter(|(_, ids)| !ids.is_empty()).collect()
     }
 
     /// The record says what it should.
     fn is_stored(&mut self) {
         self.failures = 0;
-        self.veils.values_mut().for_each(|veil| veil.unrecorded = None);
+        self.services.values_mut().for_each(|tasks| tasks.unrecorded = None);
     }
 
     /// Looks at what is due.
     fn look_again(&mut self, now: Instant) {
-        let due = self.veils.iter().filter(|(_, veil)| veil.wakes_at.is_some_and(|at| at <= now));
+        let due = self.services.iter().filter(|(_, tasks)| tasks.wakes_at.is_some_and(|at| at <= now));
         self.look.extend(due.map(|(service, _)| Arc::clone(service)));
     }
 
@@ -145,14 +145,14 @@ impl Hiding {
             return None;
         }
         let (hidden, full) = self.wanted();
-        self.veils.values_mut().for_each(|veil| veil.full = full);
+        self.services.values_mut().for_each(|tasks| tasks.full = full);
         if hidden == self.stored() {
             self.is_stored();
             return None;
         }
         for (service, ids) in &hidden {
-            if let Some(veil) = self.veils.get_mut(service) {
-                veil.is_recorded_soon(ids);
+            if let Some(tasks) = self.services.get_mut(service) {
+                tasks.is_recorded_soon(ids);
             }
         }
         self.calling = true;
@@ -164,31 +164,31 @@ impl Hiding {
     fn next_mark(&mut self, now: Instant) -> Option<Call> {
         while self.marking < MARKS {
             let service = self.look.first()?.clone();
-            let Some(veil) = self.veils.get_mut(&service) else {
+            let Some(tasks) = self.services.get_mut(&service) else {
                 self.look.remove(&service);
                 continue;
             };
-            self.changed |= veil.tidy();
+            self.changed |= tasks.tidy();
             // What is recorded now, and will be when a call in flight succeeds.
             let is_safe = |id: &Arc<str>| {
                 let stays = |storing: &Hidden| storing.get(&service).is_some_and(|ids| ids.contains(id));
                 self.version.is_some() && self.storing.as_ref().is_none_or(stays)
             };
-            match veil.next(is_safe, now) {
+            match tasks.next(is_safe, now) {
                 Next::Mark(id, healthy) => {
-                    veil.marks(&id, healthy, now);
+                    tasks.marks(&id, healthy, now);
                     self.marking += 1;
-                    let target = veil.target.clone();
+                    let target = tasks.target.clone();
                     return Some(Call::Mark { target, service_id: service, id, healthy });
                 }
-                Next::Wait(at) => veil.wakes_at = Some(at.min(now + ORPHANED)),
-                Next::Nothing => veil.wakes_at = Some(now + ORPHANED),
+                Next::Wait(at) => tasks.wakes_at = Some(at.min(now + ORPHANED)),
+                Next::Nothing => tasks.wakes_at = Some(now + ORPHANED),
             }
             self.look.remove(&service);
             // What is being stored has to be taken out again.
             let stores = self.storing.as_ref().is_some_and(|storing| storing.contains_key(&service));
-            if veil.is_empty() && !stores {
-                self.veils.remove(&service);
+            if tasks.is_empty() && !stores {
+                self.services.remove(&service);
             }
         }
         None
@@ -216,10 +216,10 @@ impl Engine {
                 && targets.get(target).is_some_and(|state| state.service_id.as_ref() == Some(service))
         };
         for service in &hiding.look {
-            let Some(veil) = hiding.veils.get_mut(service) else { continue };
-            if !veil.target.as_ref().is_some_and(|target| has(target, service)) {
-                (veil.target, veil.hides) = (None, false);
-                veil.want(Vec::new());
+            let Some(tasks) = hiding.services.get_mut(service) else { continue };
+            if !tasks.target.as_ref().is_some_and(|target| has(target, service)) {
+                (tasks.target, tasks.hides) = (None, false);
+                tasks.want(Vec::new());
             }
         }
     }
@@ -227,7 +227,7 @@ impl Engine {
     /// Whether the withdrawal of a target's own instances waits, because tasks are shown first.
     pub(super) fn shows_first(&self, target: &Target, now: Instant) -> bool {
         let service = self.targets.get(target).and_then(|state| state.service_id.as_ref());
-        self.hiding.veil(service).is_some_and(|veil| veil.shows_first(now))
+        self.hiding.of_service(service).is_some_and(|tasks| tasks.shows_first(now))
     }
 
     /// What became of hidden tasks.
@@ -235,9 +235,9 @@ impl Engine {
         let state = self.targets.get(target)?;
         let checked = state.place().is_none_or(|place| place.traits.has_custom_health_check());
         let unchecked = desired.hide_tasks && !checked;
-        match self.hiding.veil(state.service_id.as_ref()) {
-            Some(veil) => Some(veil.status(unchecked, self.hiding.failures)),
-            None => unchecked.then(|| Veil::default().status(true, 0)),
+        match self.hiding.of_service(state.service_id.as_ref()) {
+            Some(tasks) => Some(tasks.status(unchecked, self.hiding.failures)),
+            None => unchecked.then(|| HiddenTasks::default().status(true, 0)),
         }
     }
 
@@ -252,10 +252,10 @@ impl Engine {
     ) {
         let Self { hiding, targets, settings, .. } = self;
         let Some(state) = targets.get(target) else { return };
-        let Some(veil) = hiding.of(state.service_id.as_ref(), target, desired) else { return };
+        let Some(tasks) = hiding.of(state.service_id.as_ref(), target, desired) else { return };
         let listed: BTreeSet<&Arc<str>> = listing.iter().map(|there| &there.id).collect();
-        veil.only(|id| listed.contains(id));
-        let Some(unhealthy) = unhealthy else { return veil.read(begun, None) };
+        tasks.only(|id| listed.contains(id));
+        let Some(unhealthy) = unhealthy else { return tasks.read(begun, None) };
         let is_task = |there: &&Instance| {
             let has = |key: &str| there.attributes.contains_key(key);
             let ours = is_ours(there, &settings.identity)
@@ -263,9 +263,9 @@ impl Engine {
                 || state.adopted.contains_key(&there.id);
             has(ECS_SERVICE) && !ours && !has(CLUSTER_UID) && !has(PARTIAL)
         };
-        let tasks = listing.iter().filter(is_task);
-        let tasks = tasks.map(|there| (Arc::clone(&there.id), !unhealthy.contains(&there.id)));
-        veil.read(begun, Some(tasks.collect()));
+        let listed = listing.iter().filter(is_task);
+        let listed = listed.map(|there| (Arc::clone(&there.id), !unhealthy.contains(&there.id)));
+        tasks.read(begun, Some(listed.collect()));
     }
 
     /// Takes the result of a call about hidden tasks.
@@ -290,10 +290,10 @@ impl Engine {
                 // Requests of an earlier leader may take effect as late.
                 let late = self.started + LATEST_EFFECT;
                 for service in stored.keys() {
-                    hiding.veils.entry(Arc::clone(service)).or_default();
+                    hiding.services.entry(Arc::clone(service)).or_default();
                 }
-                for (service, veil) in &mut hiding.veils {
-                    veil.loaded(stored.get(service).cloned().unwrap_or_default(), late);
+                for (service, tasks) in &mut hiding.services {
+                    tasks.loaded(stored.get(service).cloned().unwrap_or_default(), late);
                     hiding.look.insert(Arc::clone(service));
                 }
                 // What was read before the record was known counted hidden tasks as ill.
@@ -326,8 +326,8 @@ impl Engine {
             Ok(version) => {
                 hiding.version = Some(version);
                 hiding.is_stored();
-                for (service, veil) in &mut hiding.veils {
-                    veil.stored(storing.get(service).cloned().unwrap_or_default());
+                for (service, tasks) in &mut hiding.services {
+                    tasks.stored(storing.get(service).cloned().unwrap_or_default());
                     hiding.look.insert(Arc::clone(service));
                 }
             }
@@ -338,28 +338,28 @@ impl Engine {
                 self.record_failed(&error, now);
             }
         }
-        self.veils_changed(now);
+        self.statuses_changed(now);
     }
 
     fn record_failed(&mut self, error: &StoreError, now: Instant) {
         let hiding = &mut self.hiding;
         hiding.failures += 1;
         hiding.not_before = Some(now + back_off(hiding.failures));
-        for veil in hiding.veils.values_mut() {
-            veil.unrecorded = Some(error.to_string());
+        for tasks in hiding.services.values_mut() {
+            tasks.unrecorded = Some(error.to_string());
         }
-        self.veils_changed(now);
+        self.statuses_changed(now);
     }
 
     /// All statuses may have changed.
-    fn veils_changed(&mut self, now: Instant) {
-        let targets: Vec<_> = self.hiding.veils.values().filter_map(|veil| veil.target.clone()).collect();
+    fn statuses_changed(&mut self, now: Instant) {
+        let targets: Vec<_> = self.hiding.services.values().filter_map(|tasks| tasks.target.clone()).collect();
         for target in targets {
-            self.veil_changed(&target, now);
+            self.status_changed(&target, now);
         }
     }
 
-    fn veil_changed(&mut self, target: &Target, now: Instant) {
+    fn status_changed(&mut self, target: &Target, now: Instant) {
         if let Some(state) = self.targets.get_mut(target) {
             state.pending = None;
             self.wake_target(target, now);
@@ -383,8 +383,8 @@ impl Engine {
         if let Err(error) = &result {
             tracing::warn!(service = &**service, task = &**id, healthy, %error, "cannot mark an ECS task");
         }
-        if let Some(veil) = hiding.veils.get_mut(service) {
-            veil.marked(id, healthy, result, now);
+        if let Some(tasks) = hiding.services.get_mut(service) {
+            tasks.marked(id, healthy, result, now);
         }
         let Some(target) = target else { return };
         if made && let Some(state) = self.targets.get_mut(&target) {
@@ -392,19 +392,21 @@ impl Engine {
             self.wake_at(&target, at);
             self.wake_at(&target, now + SETTLES);
         }
-        self.veil_changed(&target, now);
+        self.status_changed(&target, now);
     }
 
     /// Nothing of a target's tasks is to be hidden, unless its share says something else.
-    pub(super) fn unveil(&mut self, target: &Target, desired: &TargetDesired, now: Instant) {
+    pub(super) fn show_unwanted(&mut self, target: &Target, desired: &TargetDesired, now: Instant) {
         let Some(state) = self.targets.get(target) else { return };
         let fits = |place: &Place| place.refused_until.is_none() && place.traits.has_custom_health_check();
         if desired.hide_tasks && !desired.retiring && state.part.is_some() && state.place().is_none_or(fits) {
             return;
         }
-        let Some(veil) = self.hiding.of(state.service_id.as_ref(), target, &TargetDesired::default()) else { return };
-        veil.want(Vec::new());
-        if let Some(at) = veil.shows_until(now) {
+        let Some(tasks) = self.hiding.of(state.service_id.as_ref(), target, &TargetDesired::default()) else {
+            return;
+        };
+        tasks.want(Vec::new());
+        if let Some(at) = tasks.shows_until(now) {
             self.wake_at(target, at);
         }
     }

@@ -7,6 +7,7 @@
 mod call;
 mod engine;
 mod health;
+mod hidden_tasks;
 mod hiding;
 mod notice;
 mod permit;
@@ -17,7 +18,6 @@ mod state;
 mod tests;
 mod ttl;
 mod upkeep;
-mod veil;
 mod writes;
 
 use std::{collections::BTreeSet, future::Future, net::IpAddr, sync::Arc, time::Duration};

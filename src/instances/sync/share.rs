@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use super::{
     ShareFigures, TargetDesired, TargetShare,
     engine::Engine,
+    hidden_tasks::{HiddenNow, HiddenTasks, Wish},
     state::{Seen, State},
-    veil::{Veil, Veiled, Wish},
 };
 use crate::{
     cloudmap::Instance,
@@ -177,7 +177,7 @@ impl State {
         &mut self,
         desired: &TargetDesired,
         settling: Duration,
-        veil: Option<&mut Veil>,
+        hidden_tasks: Option<&mut HiddenTasks>,
         now: Instant,
     ) -> Option<(Option<Instant>, bool)> {
         let traits = self.place().map(|place| place.traits).unwrap_or_default();
@@ -208,8 +208,9 @@ impl State {
         let found = pods.values().filter(|specs| specs.iter().any(is_found)).count();
         let share = part.pace.hiding(desired.traffic);
         let wish = Wish { share, ready: pods.len(), registered: found, others: others.count() };
-        let Veiled { hidden, to_hide, until } =
-            veil.map(|veil| veil.look(wish, desired.hide_tasks && desired.active, now)).unwrap_or_default();
+        let HiddenNow { hidden, to_hide, until } = hidden_tasks
+            .map(|hidden_tasks| hidden_tasks.look(wish, desired.hide_tasks && desired.active, now))
+            .unwrap_or_default();
         // Tasks are shown before pods go, whose number follows only then.
         let unread = |at: Instant| part.listed_at.is_none_or(|listed| listed < at);
         let unclear = until.is_some() || part.asked_at.is_some_and(unread);
@@ -279,14 +280,14 @@ impl Engine {
     pub(super) fn choose(&mut self, target: &Target, desired: &TargetDesired, now: Instant) {
         // Others read as often as we do, and wait as long before they go down.
         let settling = 2 * (PATIENCE + self.drift_period());
-        self.unveil(target, desired, now);
+        self.show_unwanted(target, desired, now);
         let Self { targets, hiding, .. } = self;
         let Some(state) = targets.get_mut(target) else { return };
-        let mut veil = hiding.of(state.service_id.as_ref(), target, desired);
-        if let Some(veil) = &mut veil {
-            veil.hides = desired.hide_tasks && !desired.retiring;
+        let mut hidden_tasks = hiding.of(state.service_id.as_ref(), target, desired);
+        if let Some(hidden_tasks) = &mut hidden_tasks {
+            hidden_tasks.hides = desired.hide_tasks && !desired.retiring;
         }
-        let Some((wake, reads)) = state.choose(desired, settling, veil, now) else { return };
+        let Some((wake, reads)) = state.choose(desired, settling, hidden_tasks, now) else { return };
         if reads {
             let at = state.read_soon(now);
             self.wake_at(target, at);

@@ -53,7 +53,7 @@ struct Mark {
 
 /// The tasks of a service.
 #[derive(Debug, Default)]
-pub(super) struct Veil {
+pub(super) struct HiddenTasks {
     /// The target with this service; `None` if there is none, or none is known yet.
     pub(super) target: Option<Target>,
     /// Whether its target hides tasks.
@@ -101,7 +101,7 @@ pub(super) struct Wish {
 
 /// What the choice of pods depends on.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Veiled {
+pub(super) struct HiddenNow {
     /// Numbers of tasks that are hidden, and that are going to be.
     pub(super) hidden: usize,
     pub(super) to_hide: usize,
@@ -109,16 +109,16 @@ pub(super) struct Veiled {
     pub(super) until: Option<Instant>,
 }
 
-impl Veil {
+impl HiddenTasks {
     /// Decides again, if it is to `decide`, and says what follows for the pods.
-    pub(super) fn look(&mut self, wish: Wish, decide: bool, now: Instant) -> Veiled {
+    pub(super) fn look(&mut self, wish: Wish, decide: bool, now: Instant) -> HiddenNow {
         if decide {
             self.decide(wish);
         }
         let until = self.shows_until(now).filter(|until| *until > now);
         let TargetTasks { hidden, to_hide, trouble, .. } = self.status(false, 0);
         let to_hide = if trouble.is_some() { 0 } else { to_hide };
-        Veiled { hidden, to_hide, until }
+        HiddenNow { hidden, to_hide, until }
     }
 
     /// Decides which tasks should be hidden. None without a healthy pod, and no others before all pods are registered.
