@@ -122,7 +122,11 @@ async fn serve(writer: &dyn ClusterWriter, key: &ServiceKey, there: &There, want
         }
     }
     let derived = derives.then_some(&**derived);
-    let Unwritten { slices, error } = write_slices(writer, key, there, wanted, derived).await;
+    let Unwritten { mut slices, error } = write_slices(writer, key, there, wanted, derived).await;
+    if refused.is_some() {
+        // The Service has the ports that it had. Their slices must stay while the endpoints live.
+        slices = wanted.slices.values().flatten().collect();
+    }
     let result = match refused.or(error) {
         None => Ok(()),
         Some(error) => {
@@ -134,16 +138,16 @@ async fn serve(writer: &dyn ClusterWriter, key: &ServiceKey, there: &There, want
     Served { derives, cluster_ips, result }
 }
 
-/// Deletes what is stale. A slice with an address that an unwritten slice is to take over stays until that one is
-/// written. Otherwise a live endpoint would be in no slice.
+/// Deletes what is stale. A slice with an address of a slice that clients cannot use yet (`unusable`) stays: that one
+/// could not be written, or the Service does not have its ports. Otherwise clients would lose a live endpoint.
 async fn delete_stale(
     writer: &dyn ClusterWriter,
     there: &There,
     wanted: &Wanted,
-    unwritten: &[&Slice],
+    unusable: &[&Slice],
 ) -> Result<(), Error> {
     let waiting: BTreeSet<IpAddr> =
-        unwritten.iter().flat_map(|slice| &slice.endpoints).map(|endpoint| endpoint.address).collect();
+        unusable.iter().flat_map(|slice| &slice.endpoints).map(|endpoint| endpoint.address).collect();
     let waits =
         |slice: &OwnSlice| slice.endpoints.iter().any(|row| row.address.is_some_and(|ip| waiting.contains(&ip)));
     let mut result = Ok(());

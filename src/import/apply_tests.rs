@@ -128,6 +128,27 @@ impl Scene {
     fn addresses(&self) -> usize {
         self.cluster.slices().iter().map(|slice| slice.endpoints.len()).sum()
     }
+
+    /// The exporter gives its only port another name.
+    fn rename_port(&mut self, name: &str) {
+        self.export.as_mut().unwrap().ports[0].name = name.into();
+        for endpoint in &mut self.endpoints {
+            let port = EndpointPort { name: name.into(), ..endpoint.ports[0].clone() };
+            endpoint.ports = [port].into();
+        }
+    }
+
+    /// The ports of the derived Service for which no slice has endpoints.
+    fn ports_without_endpoints(&self) -> Vec<String> {
+        let slices = self.cluster.slices();
+        let serves = |name: &str| {
+            let mut full = slices.iter().filter(|slice| !slice.endpoints.is_empty());
+            full.any(|slice| slice.ports.iter().flatten().any(|port| port.name.as_deref() == Some(name)))
+        };
+        let services = self.cluster.services().into_iter();
+        let ports = services.flat_map(|service| service.spec.unwrap().ports.unwrap());
+        ports.map(|port| port.name.unwrap()).filter(|name| !serves(name)).collect()
+    }
 }
 
 #[tokio::test]
@@ -389,6 +410,22 @@ async fn endpoints_are_kept_up_to_date_while_a_change_of_the_derived_service_is_
         assert_eq!((scene.addresses(), scene.cluster.slices().len()), (40, 1));
         scene.reconcile().await.unwrap();
         assert_eq!((scene.addresses(), scene.writes().await), (40, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_of_the_ports_that_a_refused_service_still_has_stay() {
+    for cause in [|| Cause::Invalid("policy".to_owned()), || Cause::Timeout] {
+        let mut scene = Scene::new();
+        scene.reconcile().await.unwrap();
+        scene.rename_port("web");
+        scene.cluster.fail_next(cause());
+        scene.reconcile().await.unwrap_err();
+        assert_eq!(scene.cluster.services()[0].spec.clone().unwrap().ports.unwrap()[0].name.as_deref(), Some("http"));
+        assert_eq!((scene.ports_without_endpoints(), scene.addresses()), (vec![], 500), "under both names");
+        scene.reconcile().await.unwrap();
+        assert_eq!((scene.ports_without_endpoints(), scene.addresses()), (vec![], 250));
+        assert_eq!(scene.writes().await, 0);
     }
 }
 
