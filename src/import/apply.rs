@@ -7,8 +7,8 @@ use k8s_openapi::jiff::Timestamp;
 use super::{
     derived::DerivedServices,
     objects::{
-        Facts, derived_service, derived_service_matches, endpoint_slice, import_status, prefer_dual_stack,
-        service_import, service_import_matches,
+        Facts, derived_port_name, derived_service, derived_service_matches, endpoint_slice, import_status,
+        prefer_dual_stack, service_import, service_import_matches,
     },
     plan::Wanted,
 };
@@ -20,7 +20,7 @@ use crate::{
         cache::Narrow,
         objects::{ImportStatus, ObjectKey, OwnSlice, Service, ServiceImport},
     },
-    model::{ClusterSetService, ServiceKey, ServiceType, Slice},
+    model::{ClusterSetService, EndpointPort, ServiceKey, ServiceType, Slice},
 };
 
 /// How long kube-proxy may take to learn of a new Service. A connection to its address before that hangs.
@@ -37,9 +37,10 @@ pub struct There {
     pub slices: Vec<Arc<OwnSlice>>,
 }
 
-/// Applies a plan. EndpointSlices are written before the ServiceImport that announces them, and deleted after it. If
-/// one is refused, neither the others nor a removal are delayed. Only that slice is tried again, with the back-off of
-/// the name, and the import says why.
+/// Applies a plan. EndpointSlices are written before the ServiceImport that announces them, and deleted after it. A
+/// derived Service that exists and stays is written between them: its ports then always have endpoints. If a slice is
+/// refused, neither the others nor a removal are delayed. Only that slice is tried again, with the back-off of the name,
+/// and the import says why.
 ///
 /// # Errors
 /// The first write that failed. Earlier writes stay. Applying the plan again completes it.
@@ -113,7 +114,12 @@ async fn serve(writer: &dyn ClusterWriter, key: &ServiceKey, there: &There, want
     let mut refused = None;
     // The slices belong to the Service that clients use until the desired one is there.
     let mut derived = present.map_or(&there.derived.name, |derived| &derived.key.name);
-    if let Some(service) = wanted.service.as_ref().filter(|_| derives) {
+    let desired = wanted.service.as_ref().filter(|_| derives);
+    // kube-proxy refuses connections to a port that no slice has. A Service that stays gets new ports after the slices.
+    let staying = desired
+        .zip(there.derived.there.as_deref())
+        .filter(|(service, existing)| existing.managed && !is_remade(existing, service));
+    if let Some(service) = desired.filter(|_| staying.is_none()) {
         match derived_cluster_ips(writer, key, there, service).await {
             Ok(ips) => (cluster_ips, derived) = (ips, &there.derived.name),
             // Clients use the existing Service. Its endpoints must not stay as they were when a change was refused.
@@ -123,7 +129,17 @@ async fn serve(writer: &dyn ClusterWriter, key: &ServiceKey, there: &There, want
     }
     let derived = derives.then_some(&**derived);
     let Unwritten { mut slices, error } = write_slices(writer, key, there, wanted, derived).await;
-    if refused.is_some() {
+    let mut lags = refused.is_some();
+    if let Some((service, existing)) = staying {
+        lags = error.as_ref().is_some_and(is_over) || lacks_slices(existing, service, there, wanted, &slices);
+        if !lags {
+            match derived_cluster_ips(writer, key, there, service).await {
+                Ok(ips) => cluster_ips = ips,
+                Err(error) => (refused, lags) = (Some(error), true),
+            }
+        }
+    }
+    if lags {
         // The Service has the ports that it had. Their slices must stay while the endpoints live.
         slices = wanted.slices.values().flatten().collect();
     }
@@ -136,6 +152,26 @@ async fn serve(writer: &dyn ClusterWriter, key: &ServiceKey, there: &There, want
         }
     };
     Served { derives, cluster_ips, result }
+}
+
+/// Whether the Service would give a port that clients use a name that only slices have that could not be written.
+fn lacks_slices(
+    existing: &Service,
+    service: &ClusterSetService,
+    there: &There,
+    wanted: &Wanted,
+    unwritten: &[&Slice],
+) -> bool {
+    let is_unwritten = |slice: &Slice| unwritten.iter().any(|one| one.name == slice.name);
+    service.ports.iter().any(|port| {
+        let name = derived_port_name(port);
+        let has = |ports: &[EndpointPort]| ports.iter().any(|one| &*one.name == name && one.protocol == port.protocol);
+        let mut same = existing.ports.iter().filter(|one| (one.port, one.protocol) == (port.port, port.protocol));
+        same.any(|one| &*one.name != name)
+            && unwritten.iter().any(|slice| has(&slice.ports))
+            && !there.slices.iter().any(|slice| has(&slice.ports))
+            && !wanted.slices.values().flatten().any(|slice| has(&slice.ports) && !is_unwritten(slice))
+    })
 }
 
 /// Deletes what is stale. A slice with an address of a slice that clients cannot use yet (`unusable`) stays: that one
@@ -164,6 +200,11 @@ struct Unwritten<'a> {
     error: Option<Error>,
 }
 
+/// Whether the next write would also fail: nobody answers, or this replica no longer leads.
+const fn is_over(error: &Error) -> bool {
+    matches!(error.cause, Cause::NotLeader | Cause::Timeout)
+}
+
 async fn write_slices<'a>(
     writer: &dyn ClusterWriter,
     key: &ServiceKey,
@@ -172,8 +213,6 @@ async fn write_slices<'a>(
     derived: Option<&str>,
 ) -> Unwritten<'a> {
     let mut unwritten = Unwritten::default();
-    // If nobody answers, or this replica no longer leads, the next write would also fail.
-    let is_over = |error: &Error| matches!(error.cause, Cause::NotLeader | Cause::Timeout);
     for (source, slices) in &wanted.slices {
         for slice in slices {
             let mut object = endpoint_slice(key, derived, source, slice);
@@ -218,6 +257,14 @@ pub async fn remove(writer: &dyn ClusterWriter, key: &ServiceKey, there: &There)
     result
 }
 
+/// Whether the existing Service must be deleted and made again. A Service is headless, or is not, for life, and keeps
+/// its primary family for life.
+fn is_remade(existing: &Service, service: &ClusterSetService) -> bool {
+    let lacks = |family| !existing.ip_families.is_empty() && !existing.ip_families.contains(family);
+    existing.headless != (service.service_type == ServiceType::Headless)
+        || matches!(service.ip_families.as_slice(), [one] if lacks(one))
+}
+
 /// Brings the derived Service to its desired state and returns its cluster IPs, which are those of the import. There
 /// are none if this cluster supports none of the families.
 async fn derived_cluster_ips(
@@ -237,21 +284,13 @@ async fn derived_cluster_ips(
     }
     let mut object = derived_service(key, &there.derived.name, service);
     let mut there = there.derived.there.as_ref();
-    // A Service is headless, or is not, for life.
-    let headless = service.service_type == ServiceType::Headless;
-    if let Some(derived) = there.filter(|derived| derived.headless != headless) {
+    if let Some(derived) = there.filter(|derived| is_remade(derived, service)) {
         writer.delete_derived_service(&derived.key, &derived.uid).await?;
         there = None;
     }
-    if let (Some(derived), [one]) = (there, service.ip_families.as_slice()) {
-        if derived.ip_families.len() > 1 && derived.ip_families.contains(one) {
-            // Dropping the other family would lose an address that may be wanted again, or that is the primary one.
-            prefer_dual_stack(&mut object);
-        } else if derived.ip_families.first().is_some_and(|primary| primary != one) {
-            // A Service keeps its primary family for life.
-            writer.delete_derived_service(&derived.key, &derived.uid).await?;
-            there = None;
-        }
+    if service.ip_families.len() == 1 && there.is_some_and(|derived| derived.ip_families.len() > 1) {
+        // Dropping the other family would lose an address that may be wanted again, or that is the primary one.
+        prefer_dual_stack(&mut object);
     }
     object.metadata.uid = there.map(|derived| derived.uid.to_string());
     let mut applied = writer.apply_derived_service(&object).await;

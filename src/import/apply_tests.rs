@@ -6,10 +6,7 @@ use crate::{
     cluster::{Caches, memory::MemoryCluster},
     discovery::Picture,
     import::{DerivedNaming, Observed, Plan, Source, Unknown, hashed, plan},
-    model::{
-        ClusterId, Conditions, Endpoint, EndpointPort, Export, IpFamily, Protocol, ServicePort, SessionAffinity,
-        TrafficPolicy,
-    },
+    model::{ClusterId, Conditions, Endpoint, Export, IpFamily, Protocol, ServicePort, SessionAffinity, TrafficPolicy},
 };
 
 fn key() -> ServiceKey {
@@ -405,11 +402,35 @@ async fn endpoints_are_kept_up_to_date_while_a_change_of_the_derived_service_is_
         let admin = ServicePort { name: "admin".into(), protocol: Protocol::Tcp, port: 9090, app_protocol: None };
         scene.export.as_mut().unwrap().ports.push(admin);
         scene.endpoints.truncate(40);
-        scene.cluster.fail_next(cause());
+        // The one slice that stays comes first.
+        scene.cluster.fail_after(1, cause());
         scene.reconcile().await.unwrap_err();
         assert_eq!((scene.addresses(), scene.cluster.slices().len()), (40, 1));
         scene.reconcile().await.unwrap();
         assert_eq!((scene.addresses(), scene.writes().await), (40, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_step_leaves_a_port_of_the_service_without_endpoints() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    scene.rename_port("web");
+    let writes = scene.writes().await;
+    assert_eq!((scene.ports_without_endpoints(), scene.addresses()), (vec![], 250));
+    // Three: no slice with the new port is written, but the Service could be. Twenty: the leader dies.
+    for (nth, failures) in (0..writes).flat_map(|nth| [1, 3, 20].map(|failures| (nth, failures))) {
+        for cause in [|| Cause::Timeout, || Cause::Invalid("denied by policy".to_owned())] {
+            let mut scene = Scene::new();
+            scene.reconcile().await.unwrap();
+            scene.rename_port("web");
+            scene.cluster.fail_after(nth, cause());
+            for _ in 1..failures {
+                scene.cluster.fail_next(cause());
+            }
+            scene.reconcile().await.unwrap_err();
+            assert_eq!(scene.ports_without_endpoints(), [""; 0], "write {nth} and {failures} failures");
+        }
     }
 }
 
@@ -419,7 +440,8 @@ async fn slices_of_the_ports_that_a_refused_service_still_has_stay() {
         let mut scene = Scene::new();
         scene.reconcile().await.unwrap();
         scene.rename_port("web");
-        scene.cluster.fail_next(cause());
+        // The three slices with the new port come first.
+        scene.cluster.fail_after(3, cause());
         scene.reconcile().await.unwrap_err();
         assert_eq!(scene.cluster.services()[0].spec.clone().unwrap().ports.unwrap()[0].name.as_deref(), Some("http"));
         assert_eq!((scene.ports_without_endpoints(), scene.addresses()), (vec![], 500), "under both names");

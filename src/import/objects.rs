@@ -92,7 +92,8 @@ pub(super) fn prefer_dual_stack(derived: &mut core::Service) {
     }
 }
 
-fn derived_port_name(port: &ServicePort) -> &str {
+/// The name of a port in the derived Service.
+pub(super) fn derived_port_name(port: &ServicePort) -> &str {
     if port.name.is_empty() { UNNAMED_PORT } else { &port.name }
 }
 
