@@ -39,8 +39,8 @@ pub struct There {
 
 /// Applies a plan. EndpointSlices are written before the ServiceImport that announces them, and deleted after it. A
 /// derived Service that exists and stays is written between them: its ports then always have endpoints. If a slice is
-/// refused, neither the others nor a removal are delayed. Only that slice is tried again, with the back-off of the name,
-/// and the import says why.
+/// refused, neither others nor removals are delayed, but for those that would take a live address away that only this
+/// slice should have. What is not written is tried again, with the back-off of the name, and the import says why.
 ///
 /// # Errors
 /// The first write that failed. Earlier writes stay. Applying the plan again completes it.
@@ -205,6 +205,16 @@ const fn is_over(error: &Error) -> bool {
     matches!(error.cause, Cause::NotLeader | Cause::Timeout)
 }
 
+fn has(slice: &Slice, ip: IpAddr) -> bool {
+    slice.endpoints.iter().any(|endpoint| endpoint.address == ip)
+}
+
+/// Whether all slices that should have an address are among these.
+fn is_only_in(slices: &[&Slice], wanted: &Wanted, ip: IpAddr) -> bool {
+    let mut homes = wanted.slices.values().flatten().filter(|slice| has(slice, ip));
+    !slices.is_empty() && homes.all(|home| slices.iter().any(|one| one.name == home.name))
+}
+
 async fn write_slices<'a>(
     writer: &dyn ClusterWriter,
     key: &ServiceKey,
@@ -213,27 +223,36 @@ async fn write_slices<'a>(
     derived: Option<&str>,
 ) -> Unwritten<'a> {
     let mut unwritten = Unwritten::default();
+    let endpoints = wanted.slices.values().flatten().flat_map(|slice| &slice.endpoints);
+    let stays: BTreeSet<IpAddr> = endpoints.map(|endpoint| endpoint.address).collect();
+    let mut all = Vec::new();
     for (source, slices) in &wanted.slices {
         for slice in slices {
-            let mut object = endpoint_slice(key, derived, source, slice);
-            if !writer.takes_node_hints() {
-                drop_node_hints(&mut object);
-            }
             let existing = there.slices.iter().find(|there| there.key.name == slice.name);
-            let says = OwnSlice::narrow(object.clone());
-            if existing.zip(says.as_ref()).is_some_and(|(there, wanted)| there.says_the_same(wanted)) {
-                continue;
-            }
-            object.metadata.uid = existing.map(|there| there.uid.to_string());
-            let result = match &unwritten.error {
-                Some(error) if is_over(error) => Ok(()),
-                _ => writer.apply_endpoint_slice(&object).await.map(drop),
-            };
-            if result.is_err() || unwritten.error.as_ref().is_some_and(is_over) {
-                unwritten.slices.push(slice);
-            }
-            unwritten.error = unwritten.error.or(result.err());
+            let had = existing.into_iter().flat_map(|there| there.endpoints.iter()).filter_map(|row| row.address);
+            let given_up: Vec<_> = had.filter(|ip| !has(slice, *ip) && stays.contains(ip)).collect();
+            all.push((source, slice, existing, given_up));
         }
+    }
+    // Who takes addresses over comes first. Otherwise a live endpoint would be in no slice between two writes.
+    all.sort_by_key(|(.., given_up)| !given_up.is_empty());
+    for (source, slice, existing, given_up) in all {
+        let mut object = endpoint_slice(key, derived, source, slice);
+        if !writer.takes_node_hints() {
+            drop_node_hints(&mut object);
+        }
+        let says = OwnSlice::narrow(object.clone());
+        if existing.zip(says.as_ref()).is_some_and(|(there, wanted)| there.says_the_same(wanted)) {
+            continue;
+        }
+        object.metadata.uid = existing.map(|there| there.uid.to_string());
+        let waits = unwritten.error.as_ref().is_some_and(is_over)
+            || given_up.iter().any(|ip| is_only_in(&unwritten.slices, wanted, *ip));
+        let result = if waits { Ok(()) } else { writer.apply_endpoint_slice(&object).await.map(drop) };
+        if waits || result.is_err() {
+            unwritten.slices.push(slice);
+        }
+        unwritten.error = unwritten.error.or(result.err());
     }
     unwritten
 }

@@ -126,6 +126,13 @@ impl Scene {
         self.cluster.slices().iter().map(|slice| slice.endpoints.len()).sum()
     }
 
+    /// Whether each endpoint is in a slice.
+    fn has_all(&self) -> bool {
+        let slices = self.cluster.slices();
+        let there: Vec<_> = slices.iter().flat_map(|slice| &slice.endpoints).map(|row| &row.addresses[0]).collect();
+        self.endpoints.iter().all(|endpoint| there.contains(&&endpoint.ipv4.unwrap().to_string()))
+    }
+
     /// The exporter gives its only port another name.
     fn rename_port(&mut self, name: &str) {
         self.export.as_mut().unwrap().ports[0].name = name.into();
@@ -348,11 +355,38 @@ async fn endpoints_that_a_refused_slice_should_take_over_stay_where_they_are() {
     }
     scene.cluster.fail_next(Cause::Invalid("denied by policy".to_owned()));
     scene.reconcile().await.unwrap_err();
-    let addresses: std::collections::BTreeSet<_> =
-        scene.cluster.slices().iter().flat_map(|slice| &slice.endpoints).map(|e| e.addresses[0].clone()).collect();
-    assert!(scene.endpoints.iter().all(|endpoint| addresses.contains(&endpoint.ipv4.unwrap().to_string())));
+    assert!(scene.has_all());
     scene.reconcile().await.unwrap();
     assert_eq!((scene.addresses(), scene.writes().await), (247, 0));
+}
+
+#[tokio::test]
+async fn a_slice_loses_addresses_only_after_they_are_elsewhere() {
+    let serve = |endpoint: &mut Endpoint, port: u16| {
+        let port = EndpointPort { port, ..endpoint.ports[0].clone() };
+        endpoint.ports = [port].into();
+    };
+    // The slices have names with hashes. One of the directions is against their order.
+    for (moved, port) in [(0, 9090), (9, 8080)] {
+        for cause in [|| Cause::Timeout, || Cause::Invalid("denied by policy".to_owned())] {
+            for nth in 0..2 {
+                let mut scene = Scene::new();
+                scene.endpoints.truncate(10);
+                for endpoint in &mut scene.endpoints[5..] {
+                    serve(endpoint, 9090);
+                }
+                scene.reconcile().await.unwrap();
+                assert_eq!((scene.addresses(), scene.cluster.slices().len()), (10, 2));
+                serve(&mut scene.endpoints[moved], port);
+                scene.cluster.fail_after(nth, cause());
+                scene.reconcile().await.unwrap_err();
+                assert!(scene.has_all(), "endpoint {moved}, write {nth}");
+                assert_eq!(scene.addresses(), 10 + nth, "it is in both only after the first write");
+                scene.reconcile().await.unwrap();
+                assert_eq!((scene.has_all(), scene.addresses(), scene.writes().await), (true, 10, 0));
+            }
+        }
+    }
 }
 
 #[tokio::test]
