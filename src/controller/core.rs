@@ -376,7 +376,7 @@ impl Core {
     /// The clusters whose export of a name is not known.
     pub(super) fn unknown(&self, key: &ServiceKey) -> Unknown {
         match self.knowledge.unknown() {
-            Unknown::Only(_) if !self.peers.is_complete(key) => Unknown::AllBut(self.knowledge.known()),
+            Unknown::Only(_) if !self.peers.is_complete(key) => Unknown::AllBut(self.knowledge.deciding(key)),
             unknown => unknown,
         }
     }

@@ -113,6 +113,8 @@ struct Remote {
     /// What the registry has of it: claims count there alone.
     committed: Option<Arc<Map>>,
     exports: BTreeMap<ServiceKey, Arc<Exported>>,
+    /// Names that it exported in this term and no longer exports.
+    withdrawn: BTreeSet<ServiceKey>,
     registrations: BTreeMap<Target, Registration>,
     /// Since when the cluster is silent, if so, in milliseconds since 1970.
     silent: Option<u64>,
@@ -464,11 +466,13 @@ impl Knowledge {
                     Some(exported) => {
                         if entry.exports.insert(key.clone(), Arc::new(exported)).is_none() {
                             count(&mut self.names, &key);
+                            entry.withdrawn.remove(&key);
                         }
                     }
                     None => {
                         if entry.exports.remove(&key).is_some() {
                             discount(&mut self.names, &key);
+                            entry.withdrawn.insert(key.clone());
                         }
                     }
                 }
@@ -604,11 +608,20 @@ impl Knowledge {
         self.unaccepted.contains(cluster) || self.remotes.get(cluster).is_some_and(|remote| remote.map.is_none())
     }
 
-    /// The clusters whose exports in the ledger are all known, including this one. This is meaningful only after the
-    /// ledger was read.
-    pub fn known(&self) -> BTreeSet<ClusterId> {
-        let remotes = self.remotes.iter().filter(|(_, remote)| remote.map.is_some()).map(|(id, _)| id.clone());
+    /// The clusters for which the ledger decides whether they export a name: this one, and those that export it there
+    /// or withdrew it in this term. For any other cluster, its instances may be the export even if it is in the ledger:
+    /// it moves, or it went back to its AWS controller. This is meaningful only after the ledger was read.
+    pub fn deciding(&self, key: &ServiceKey) -> BTreeSet<ClusterId> {
+        let decides = |remote: &Remote| remote.exports.contains_key(key) || remote.withdrawn.contains(key);
+        let remotes = self.remotes.iter().filter(|(_, remote)| decides(remote)).map(|(id, _)| id.clone());
         remotes.chain([self.local.clone()]).collect()
+    }
+
+    /// Forgets who withdrew names whose instances were all read, because these decide from then on.
+    pub fn forget_withdrawn(&mut self, is_read: impl Fn(&ServiceKey) -> bool) {
+        for remote in self.remotes.values_mut() {
+            remote.withdrawn.retain(|key| !is_read(key));
+        }
     }
 
     /// The clusters whose exports are not known.

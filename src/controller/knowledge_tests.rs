@@ -101,6 +101,30 @@ fn a_cluster_is_unknown_until_it_is_verified_and_its_exports_go_when_it_left() {
     assert!(knowledge.sources(&key("a")).is_empty() && knowledge.unknown().is_none());
 }
 
+/// Instances of the others may be their exports until they were read.
+#[test]
+fn the_ledger_decides_for_clusters_that_export_a_name_there_or_withdrew_it_in_this_term() {
+    let read = |exports: &[(&str, Option<&str>, i64)]| {
+        mk_remotes(&[("there", Some(mk_map(exports))), ("moves", Some(mk_map(&[("other", None, 1)])))])
+    };
+    let mut knowledge = mk_knowledge();
+    knowledge.adopt_remotes(&read(&[("a", None, 1)]));
+    assert_eq!(knowledge.deciding(&key("a")), [id("here"), id("there")].into());
+    knowledge.adopt_remotes(&read(&[]));
+    assert_eq!(knowledge.deciding(&key("a")), [id("here"), id("there")].into(), "it was withdrawn");
+    knowledge.forget_withdrawn(|name| *name == key("other"));
+    assert_eq!(knowledge.deciding(&key("a")), [id("here"), id("there")].into());
+    knowledge.forget_withdrawn(|name| *name == key("a"));
+    assert_eq!(knowledge.deciding(&key("a")), [id("here")].into(), "its instances were read");
+
+    // The next leader never saw the exports of a cluster that has left.
+    let mut left = read(&[("a", None, 1)]);
+    left.clusters.get_mut(&id("there")).unwrap().left = true;
+    let mut next = mk_knowledge();
+    next.adopt_remotes(&left);
+    assert_eq!(next.deciding(&key("a")), [id("here")].into());
+}
+
 #[test]
 fn a_silent_cluster_concerns_its_names_and_one_that_expired_exports_nothing_until_it_is_heard_again() {
     let mut knowledge = mk_knowledge();

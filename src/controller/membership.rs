@@ -105,6 +105,7 @@ impl Core {
         let waiting = |knowledge: &Knowledge| (knowledge.unknown(), knowledge.settling());
         let before = waiting(&self.knowledge);
         let concerned = self.knowledge.adopt_remotes(remotes);
+        self.knowledge.forget_withdrawn(|key| self.peers.is_complete(key));
         let known = waiting(&self.knowledge) != before;
         let others = remotes.clusters.values().any(|remote| !remote.left) || !remotes.unaccepted.is_empty();
         let sole = remotes.all_live_verified && !others;

@@ -68,7 +68,7 @@ pub enum Unknown {
     All,
     /// Only these clusters are unknown.
     Only(BTreeSet<ClusterId>),
-    /// Only these clusters are known; clusters that are not in the ledger may export the name as well.
+    /// Only these clusters are known; any other may export the name as well, no matter whether it is in the ledger.
     AllBut(BTreeSet<ClusterId>),
 }
 

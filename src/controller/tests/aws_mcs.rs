@@ -242,6 +242,41 @@ async fn a_new_leader_that_cannot_read_keeps_what_aws_controllers_exported() {
     blue.until_imports("web", &["10.1.0.2"]).await;
 }
 
+/// It is about to move: its head is there, and its export is not.
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_keeps_what_a_cluster_in_the_ledger_tells_by_its_instances() {
+    let world = World::new();
+    let [web] = world.of_aws_controllers(&["web"]).try_into().unwrap();
+    world.register(&web, "10.2.0.1", attributes("green", "10.2.0.1", 80, 1_000));
+    let (mut blue, green) = (world.compatible("blue"), world.compatible("green"));
+    green.export("other", 80, &["10.2.0.2"]);
+    blue.until_imports("other", &["10.2.0.2"]).await;
+    blue.until_imports("web", &["10.2.0.1"]).await;
+    let uids = blue.uids("web");
+
+    blue.kill();
+    green.put_endpoints("other", &["10.2.0.3"]);
+    let shop = world.fake.registry().namespaces.iter().find(|there| &*there.name == "shop").unwrap().id.clone();
+    world.fake.registry().failing.insert(shop, ErrorKind::AccessDenied);
+    blue.lead();
+    let stays = || blue.uids("web") == uids && blue.imported("web") == ["10.2.0.1"];
+    let read = async {
+        blue.until_imports("other", &["10.2.0.3"]).await;
+        // For this name the ledger decides, no matter what cannot be read.
+        green.objects.remove_export(&key("other"));
+        until("what the ledger withdraws goes", || blue.is_clean("other")).await;
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        world.fake.registry().failing.clear();
+        tokio::time::sleep(Duration::from_mins(5)).await;
+    };
+    tokio::select! {
+        () = read => {}
+        () = always("nothing is made anew", Duration::from_hours(1), stays) => {}
+    }
+    world.deregister(&web, "10.2.0.1");
+    until("it goes with its last endpoint", || blue.is_clean("web")).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_flag_comes_and_goes_and_the_name_is_never_empty() {
     let world = World::new();
