@@ -18,6 +18,9 @@ use crate::model::{
 /// The port of a name whose instances have different ports.
 const STABLE_PORT: u16 = 80;
 
+/// Numbers on which endpoints listen, by the name of the port.
+pub type Numbers = BTreeMap<Arc<str>, BTreeSet<u16>>;
+
 /// The service that endpoints must fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Front {
@@ -114,10 +117,16 @@ fn only_port(front: &Front) -> Option<u16> {
 /// If the service has one port, a backend's number belongs to it. If it has several, the number belongs to the port
 /// whose exported endpoints listen on that number, or else to the port with that number. A backend without a number
 /// listens, if there is only one port, on the number of the other backends, or else on the number of the exported
-/// endpoints, or else on the number of the port.
-pub fn fit<'a>(front: &Front, exported: impl IntoIterator<Item = &'a Endpoint>, backends: &[Backend]) -> Fitted {
+/// endpoints, or else on the number in `before`, on which backends were served until now: they still listen where they
+/// did when the endpoints that showed it are gone. If nothing shows a number, it is the number of the port.
+pub fn fit<'a>(
+    front: &Front,
+    exported: impl IntoIterator<Item = &'a Endpoint>,
+    backends: &[Backend],
+    before: &Numbers,
+) -> Fitted {
     let mut known: BTreeSet<IpAddr> = BTreeSet::new();
-    let mut listens: BTreeMap<Arc<str>, BTreeSet<u16>> = BTreeMap::new();
+    let mut listens = Numbers::new();
     for endpoint in exported {
         known.extend(endpoint.ipv4.map(IpAddr::V4));
         known.extend(endpoint.ipv6.map(IpAddr::V6));
@@ -143,7 +152,7 @@ pub fn fit<'a>(front: &Front, exported: impl IntoIterator<Item = &'a Endpoint>, 
             fitted.misfits.push((backend.source.clone(), address, Misfit::Family));
             continue;
         }
-        match ports(front, &listens, &numbers, backend.port) {
+        match ports(front, (&listens, before), &numbers, backend.port) {
             Err(misfit) => fitted.misfits.push((backend.source.clone(), address, misfit)),
             Ok(ports) => {
                 // Two writers may register one process.
@@ -168,10 +177,11 @@ pub fn fit<'a>(front: &Front, exported: impl IntoIterator<Item = &'a Endpoint>, 
     fitted
 }
 
-/// The ports of the service that a backend serves.
+/// The ports of the service that a backend serves. Exported endpoints listen on `listens`, and backends were served on
+/// `before` until now.
 fn ports(
     front: &Front,
-    listens: &BTreeMap<Arc<str>, BTreeSet<u16>>,
+    (listens, before): (&Numbers, &Numbers),
     numbers: &BTreeSet<u16>,
     number: Option<u16>,
 ) -> Result<Arc<[EndpointPort]>, Misfit> {
@@ -180,6 +190,8 @@ fn ports(
         Arc::from([EndpointPort { name, protocol, port: number, app_protocol }])
     };
     let listening = |port: &ServicePort| listens.get(&port.name);
+    // Several do not show which one it is.
+    let known = |port: &ServicePort| before.get(&port.name).filter(|numbers| numbers.len() == 1)?.first().copied();
     match (front.ports.as_slice(), number) {
         ([], _) => Ok(Arc::from([])),
         ([only], Some(number)) => Ok(serve(only, number)),
@@ -187,7 +199,7 @@ fn ports(
             let of_exported = listening(only).filter(|_| numbers.is_empty());
             let told: Vec<u16> = numbers.iter().chain(of_exported.into_iter().flatten()).copied().collect();
             match told.as_slice() {
-                [] => Ok(serve(only, only.port)),
+                [] => Ok(serve(only, known(only).unwrap_or(only.port))),
                 [number] => Ok(serve(only, *number)),
                 _ => Err(Misfit::NoPort),
             }

@@ -46,6 +46,11 @@ fn pod(ip: &str, ports: &[(&str, u16)]) -> Endpoint {
     }
 }
 
+/// Under a service under which nothing was served before.
+fn fit<'a>(front: &Front, exported: impl IntoIterator<Item = &'a Endpoint>, backends: &[Backend]) -> Fitted {
+    super::fit(front, exported, backends, &Numbers::new())
+}
+
 /// The endpoints that fit, as `<address>:<number><name>`.
 fn texts(fitted: &Fitted) -> Vec<String> {
     let text = |endpoint: &Endpoint| {
@@ -130,6 +135,27 @@ fn an_instance_without_a_port_is_assumed_to_listen_where_the_others_do() {
     assert_eq!(texts(&fit(&one, &pods, &[none.clone(), with.clone()])), ["10.0.0.1:3000http", "10.0.0.2:3000http"]);
     let fitted = fit(&one, &pods, &[none, with, at("10.0.0.3", Some(3001))]);
     assert_eq!(fitted.misfits, [(source("ecs-prod"), "10.0.0.1".parse().unwrap(), Misfit::NoPort)]);
+}
+
+#[test]
+fn a_number_that_was_known_stays_when_the_pods_go() {
+    let one = front(&[port("http", 80)]);
+    let place = |exported: &[Endpoint], backends: &[Backend], before: &[(&str, &[u16])]| {
+        let before = before.iter().map(|(name, numbers)| (Arc::from(*name), numbers.iter().copied().collect()));
+        let before: Numbers = before.collect();
+        texts(&super::fit(&one, exported, backends, &before))
+    };
+    let pods = [pod("10.1.0.1", &[("http", 8080)])];
+    let none = [at("10.0.0.1", None)];
+    assert_eq!(place(&[], &none, &[("http", &[8080])]), ["10.0.0.1:8080http"]);
+    assert_eq!(place(&pods, &none, &[("http", &[3000])]), ["10.0.0.1:8080http"], "they show it better");
+    assert_eq!(place(&[], &none, &[("http", &[8080, 9090])]), ["10.0.0.1:80http"], "which one, nobody knows");
+    assert_eq!(place(&[], &none, &[("metrics", &[9090])]), ["10.0.0.1:80http"], "of another port");
+    let with = at("10.0.0.2", Some(3000));
+    assert_eq!(
+        place(&[], &[at("10.0.0.1", None), with], &[("http", &[8080])]),
+        ["10.0.0.1:3000http", "10.0.0.2:3000http"]
+    );
 }
 
 #[test]

@@ -19,7 +19,7 @@ mod schedule;
 mod tests;
 
 pub use backend::{Backend, NoEndpoint};
-pub use fit::{Fitted, Front, Misfit, fit, service};
+pub use fit::{Fitted, Front, Misfit, Numbers, fit, service};
 pub use import_from::{ImportFrom, InvalidImportFrom};
 pub use name::{label, source};
 pub use reader::{DiscoveryFigures, DiscoveryHandle, DiscoverySettings, spawn};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::plan::{Observed, of_cluster, slice};
 use crate::{
-    cluster::objects::ServiceImport,
-    discovery::{self, Fitted, Front},
-    model::{ClusterId, ClusterSetService, IpFamily, PackedEndpoint, ServiceType},
+    cluster::objects::{OwnSlice, ServiceImport},
+    discovery::{self, Fitted, Front, Numbers},
+    model::{ClusterId, ClusterSetService, EndpointPort, IpFamily, PackedEndpoint, ServiceType},
 };
 
 /// The service of a name that no cluster exports.
@@ -32,8 +32,22 @@ pub(super) fn decides(observed: &Observed<'_>) -> bool {
 pub(super) fn fit(observed: &Observed<'_>, decided: Option<&ClusterSetService>) -> (Vec<IpFamily>, Fitted) {
     let Some(front) = decided.map(Front::of).or_else(|| present(observed)) else { return Default::default() };
     let exported = observed.sources.values().flat_map(|source| source.endpoints);
-    let fitted = discovery::fit(&front, exported, &observed.discovered.backends);
+    let fitted = discovery::fit(&front, exported, &observed.discovered.backends, &served(observed));
     (front.ip_families, fitted)
+}
+
+/// The numbers on which discovered endpoints are served until now. One that is the number of the import's own port does
+/// not count: it was perhaps only the last resort, and must not stay when the port gets another number.
+fn served(observed: &Observed<'_>) -> Numbers {
+    let own = observed.import.map_or(&[][..], |import| &*import.spec.ports);
+    let is_own = |served: &EndpointPort| own.iter().any(|own| (&own.name, own.port) == (&served.name, served.port));
+    let is_discovered = |slice: &OwnSlice| slice.source_cluster.as_deref().is_some_and(ClusterId::is_discovered);
+    let slices = observed.slices.iter().filter(|slice| !slice.deleting && is_discovered(slice));
+    let mut numbers = Numbers::new();
+    for port in slices.flat_map(|slice| slice.ports.iter()).filter(|port| !is_own(port)) {
+        numbers.entry(port.name.clone()).or_default().insert(port.port);
+    }
+    numbers
 }
 
 /// Endpoints in slices of discovered sources that were never read, while not everything was read.

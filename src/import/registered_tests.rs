@@ -81,6 +81,29 @@ fn discovered_instances_join_an_export_without_changing_it() {
     assert_eq!(joined.clusters.keys().map(ClusterId::as_str).collect::<Vec<_>>(), ["ecs-prod", "there"]);
 }
 
+/// The pods of an export, of which none is left, showed on which number they listen.
+#[test]
+fn tasks_without_a_registered_port_are_served_where_they_were_when_the_pods_are_gone() {
+    let mut scene = Scene::new(&[("there", 1, &[])]);
+    let mut import = mk_import(true, &["ecs-prod", "there"]);
+    let http = |port| [ServicePort { name: "http".into(), protocol: Protocol::Tcp, port, app_protocol: None }];
+    import.spec.ports = http(80).into();
+    scene.import = Some(import);
+    scene.discovered = picture(&[Backend { port: None, ..backend("10.9.0.1", 0) }]);
+    let numbers = |scene: &Scene| {
+        let Plan::Want(wanted) = scene.plan() else { panic!() };
+        let slices = &wanted.slices[&ClusterId::discovered("ecs-prod").unwrap()];
+        slices.iter().flat_map(|slice| slice.ports.iter()).map(|port| port.port).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(&scene), [80], "nothing shows another one");
+    scene.slices = vec![mk_slice("svc-1", "there")];
+    assert_eq!(numbers(&scene), [80], "those of a cluster are its own");
+    scene.slices = vec![mk_slice("svc-2", "ecs-prod")];
+    assert_eq!(numbers(&scene), [8080]);
+    scene.import.as_mut().unwrap().spec.ports = http(8080).into();
+    assert_eq!(numbers(&scene), [80], "the port had the number 8080, and now has 80");
+}
+
 #[test]
 fn only_an_existing_empty_service_keeps_its_import_without_endpoints() {
     let mut scene = imported();
