@@ -205,7 +205,8 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
             service.clusters.entry(cluster.clone()).or_default().extend(kept.map(|port| port.name.clone()));
         }
     }
-    let proximity = Proximity::of(service.traffic_distribution.as_deref());
+    let distribution = present.map_or(&service.traffic_distribution, |spec| &spec.traffic_distribution);
+    let proximity = Proximity::of(distribution.as_deref());
     let mut slices = BTreeMap::new();
     let mut skipped = Vec::new();
     let mut place = |source: &ClusterId, endpoints: &[Endpoint], families: &[IpFamily], carried: &[Arc<str>], kept| {

@@ -231,6 +231,23 @@ fn what_conflicts_with_a_known_export_stays_while_the_one_that_decides_is_unknow
 }
 
 #[test]
+fn hints_stay_while_the_export_that_decides_is_unknown() {
+    let mut scene = Scene::new(&[("here", 3, &["10.1.0.1"])]).unknown(&["there"]);
+    scene.exports[0].2[0].zone = Some("zone-a".into());
+    let mut import = mk_import(true, &["here", "there"]);
+    import.spec = ImportSpec::from(&ServiceImportSpec {
+        ports: vec![ServiceImportPort { name: Some("http".to_owned()), port: 80, ..Default::default() }],
+        traffic_distribution: Some("PreferClose".to_owned()),
+        ..ServiceImportSpec::default()
+    });
+    scene.import = Some(import);
+    let hinted = |scene: &Scene| scene.wanted().slices[&id("here")][0].endpoints[0].hints.zone.clone();
+    assert_eq!(hinted(&scene).as_deref(), Some("zone-a"));
+    scene.unknown = Unknown::Only(BTreeSet::new());
+    assert_eq!(hinted(&scene), None, "the known export asks for none");
+}
+
+#[test]
 fn a_new_import_waits_for_the_first_reading_but_not_for_a_broken_cluster() {
     let mut scene = Scene::new(&[("there", 1, &[])]).unknown(&["broken"]);
     scene.settling = true;

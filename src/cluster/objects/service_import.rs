@@ -47,6 +47,8 @@ pub struct ImportSpec {
     pub ports: Box<[ServicePort]>,
     /// The known IP families.
     pub ip_families: Box<[IpFamily]>,
+    /// `trafficDistribution`.
+    pub traffic_distribution: Option<Arc<str>>,
     digest: u64,
 }
 
@@ -62,6 +64,7 @@ impl From<&ServiceImportSpec> for ImportSpec {
             headless: spec.type_ == ServiceImportType::Headless,
             ports: spec.ports.iter().filter_map(port).collect(),
             ip_families: spec.ip_families.iter().filter_map(|family| IpFamily::parse(family)).collect(),
+            traffic_distribution: spec.traffic_distribution.as_deref().map(intern),
             digest: hasher.finish(),
         }
     }
