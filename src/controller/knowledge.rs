@@ -598,7 +598,7 @@ impl Knowledge {
         names.take_while(move |key| key.namespace == *namespace)
     }
 
-    /// Whether the cluster is in the ledger, has not left, and is not silent.
+    /// Whether the cluster is in the ledger, has not left, and has not been silent for longer than the TTL.
     pub fn is_live(&self, cluster: &ClusterId) -> bool {
         self.remotes.get(cluster).is_some_and(|remote| !remote.gone)
     }
