@@ -132,6 +132,7 @@ events! {
     CutoverNotWritten => "CutoverNotWritten", Warning, ["Cutover"], "the API server refuses the status of the Cutover, and so no step is made. The controller keeps trying; the message has the remedy";
     StreamUnreachable => "StreamUnreachable", Warning, ["Lease"], "the leader of another cluster cannot be reached, so that changes take seconds and not milliseconds; see [stream.md](../stream.md#network)";
     HeadIgnored => "HeadIgnored", Warning, ["Lease"], "the head of a cluster in the ledger cannot be read, or is not signed by the key that counts; see [trust.md](../trust.md) and [CloudmapMcsHeadsIgnored](../alerts.md#cloudmapmcsheadsignored)";
+    KeyRestored => "KeyRestored", Warning, ["Lease"], "somebody deleted the Secret `cloudmap-mcs-key`, and the leader created it again with the same key; see [trust.md](../trust.md#the-secret)";
     LedgerCrowded => "LedgerCrowded", Warning, ["Lease"], "the ledger has 800 heads or more, and cannot be read any more from 1,000 on; see [CloudmapMcsLedgerCrowded](../alerts.md#cloudmapmcsledgercrowded)";
     DottedClusterId => "DottedClusterId", Warning, ["Lease"], "stock CoreDNS does not answer names of single pods for such a cluster id";
 }

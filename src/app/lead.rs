@@ -10,7 +10,7 @@ use tokio::{sync::watch, time::sleep};
 use tracing::info;
 
 use super::{
-    credentials::{self, Credentials},
+    credentials::{self, Credentials, News},
     figures::LeaderMetrics,
 };
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
         Caches, ClusterWriter, Leadership,
         events::{self, EventRecord},
         identity::{Identity, Known},
-        keys::KeyStore,
+        keys::{KeyStore, SECRET},
         record::{HiddenObject, RecordObject},
     },
     controller::{self, ImportRules, Inputs, Membership, Mode, Records, Targets},
@@ -80,20 +80,35 @@ impl Leader {
     async fn lead(&mut self) -> &'static str {
         info!("listing everything again before anything is written");
         self.caches.refresh().await;
+        let mut before: Option<Credentials> = None;
         loop {
-            let credentials = credentials::load(&self.keys, self.args.trust).await;
+            let credentials = credentials::load(&self.keys, self.args.trust, before.as_ref()).await;
             let known = self.identity.borrow_and_update().clone();
             let mut identity = self.identity.clone();
             tokio::select! {
                 biased;
                 _ = identity.changed() => info!("the identity of this cluster changed; starting again with the new one"),
-                () = credentials::changed(&self.keys, self.args.trust, &credentials) => {
+                () = self.other_keys(&credentials) => {
                     info!("the keys of the ledger changed; starting again with the new ones");
                 }
                 part = self.term(known, &credentials) => return part,
             }
+            before = credentials.ok().or(before);
             self.figures.clear();
             self.leadership.set_streams(None);
+        }
+    }
+
+    /// Waits until other keys are stored than `known`. After a Secret was deleted and is there again, the term goes on.
+    async fn other_keys(&self, known: &Result<Credentials, String>) {
+        while credentials::changed(&self.keys, self.args.trust, known).await == News::Restored {
+            let text = format!(
+                "The Secret {SECRET} was deleted. The leader created it again with the same key. Find out who deleted \
+                 it: if no leader runs meanwhile, the key is lost, and all other clusters must accept a new one."
+            );
+            let regarding = events::lease(&self.args.place.kube.controller_namespace);
+            let (reason, action) = (EventReason::KeyRestored, "Sign");
+            self.writer.emit(EventRecord { regarding, reason, action, text }).await;
         }
     }
 

@@ -105,15 +105,15 @@ impl KeyStore {
         Ok(())
     }
 
-    /// The key. The first leader makes it from `seed`; where another one was first, that one's counts.
-    pub async fn ensure(&self, seed: [u8; 32]) -> Result<StoredKey, KeyError> {
-        if let Some((key, _)) = self.load().await? {
-            return Ok(key);
+    /// The key, and whether it was stored just now: where there is none, `key` is stored. Where another leader was
+    /// first, that one's counts.
+    pub async fn ensure(&self, key: StoredKey) -> Result<(StoredKey, bool), KeyError> {
+        if let Some((stored, _)) = self.load().await? {
+            return Ok((stored, false));
         }
-        let key = StoredKey { seed: seed.to_vec(), former: Vec::new() };
         match self.store(&key, None).await {
-            Ok(()) => Ok(key),
-            Err(KeyError::Conflict) => Ok(self.load().await?.ok_or(KeyError::Conflict)?.0),
+            Ok(()) => Ok((key, true)),
+            Err(KeyError::Conflict) => Ok((self.load().await?.ok_or(KeyError::Conflict)?.0, false)),
             Err(error) => Err(error),
         }
     }
@@ -161,8 +161,8 @@ mod tests {
     async fn the_first_leader_makes_the_key_and_the_others_read_it() {
         let (api, store) = store();
         api.refuse(404, "NotFound", "secrets \"cloudmap-mcs-key\" not found");
-        let key = store.ensure([1; 32]).await.unwrap();
-        assert_eq!(key.seed, [1; 32]);
+        let mine = StoredKey { seed: vec![1; 32], former: Vec::new() };
+        assert_eq!(store.ensure(mine.clone()).await, Ok((mine.clone(), true)));
         let requests = api.requests();
         assert_eq!(
             (&requests[1].method, requests[1].path.as_str()),
@@ -172,14 +172,16 @@ mod tests {
         api.refuse(404, "NotFound", "secrets \"cloudmap-mcs-key\" not found");
         api.refuse(409, "AlreadyExists", "it exists");
         api.prepare(200, secret(&[2; 32]));
-        assert_eq!(store.ensure([1; 32]).await.unwrap().seed, [2; 32]);
+        let theirs = StoredKey { seed: vec![2; 32], former: Vec::new() };
+        assert_eq!(store.ensure(mine).await, Ok((theirs, false)));
     }
 
     #[tokio::test]
     async fn a_secret_without_a_key_is_never_replaced() {
         let (api, store) = store();
         api.prepare(200, json!({"metadata": {"name": SECRET, "resourceVersion": "7"}}));
-        assert_eq!(store.ensure([1; 32]).await, Err(KeyError::Empty));
+        let mine = StoredKey { seed: vec![1; 32], former: Vec::new() };
+        assert_eq!(store.ensure(mine).await, Err(KeyError::Empty));
         assert_eq!(api.requests().len(), 1);
     }
 
