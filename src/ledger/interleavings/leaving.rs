@@ -267,3 +267,76 @@ fn who_comes_back_is_not_verified_before_its_state_is_read() {
     pass(&mut world, &mut [&mut green], 1);
     assert!(green.remote("blue").unwrap().state.is_some() && green.term.remotes().all_live_verified);
 }
+
+/// Seconds in which the pages of the former id `blue` are refused to be deleted, within `seconds`.
+fn refuse_deletions(world: &mut World, new: &mut Process, seconds: u64) -> Vec<u64> {
+    new.hangs = |call| matches!(call, Call::DeletePage { cluster, .. } if **cluster == *"blue");
+    let mut refused = Vec::new();
+    for second in 0..seconds {
+        pass(world, &mut [&mut *new], 1);
+        let calls: Vec<_> = new.hanging.drain(..).collect();
+        if !calls.is_empty() {
+            refused.push(second);
+        }
+        for (id, _) in calls {
+            let failure = Failure { message: "AccessDeniedException".to_owned(), uncertain: false };
+            new.term.done(world.now(), id, &Outcome::Failed(failure));
+        }
+        new.settle(world);
+    }
+    new.hangs = |_| false;
+    refused
+}
+
+/// The role of a cluster with another id may not write what it wrote under the former one.
+#[test]
+fn deletions_that_are_refused_are_tried_less_and_less() {
+    let mut world = World::default();
+    drop(with_pages(&mut world, "blue", 15));
+    let mut new = Process::elect_with(&mut world, "navy", "uid-blue", limits(), None);
+    new.desire(&mut world, &state(0..15, 1));
+    let refused = refuse_deletions(&mut world, &mut new, 1_200);
+    assert!((5..10).contains(&refused.len()), "{refused:?}");
+    let pauses: Vec<_> = refused.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(pauses.windows(2).all(|pair| pair[1] >= 2 * pair[0]), "{pauses:?}");
+    // Once they are allowed, the rest follows as usual.
+    pass(&mut world, &mut [&mut new], 1_200);
+    assert_eq!(world.count_pages("blue"), 0);
+    assert!(!world.heads.contains_key("blue"));
+}
+
+#[test]
+fn a_removal_that_is_refused_is_tried_less_and_less() {
+    let mut world = World::default();
+    drop(with_pages(&mut world, "blue", 15));
+    let mut new = Process::elect_with(&mut world, "navy", "uid-blue", limits(), None);
+    new.desire(&mut world, &state(0..15, 1));
+    let mut tried = 0;
+    for _ in 0..2_400 {
+        new.hangs = |call| matches!(call, Call::RemoveFormer { .. });
+        pass(&mut world, &mut [&mut new], 1);
+        for (id, _) in new.hanging.drain(..).collect::<Vec<_>>() {
+            tried += 1;
+            let failure = Failure { message: "AccessDeniedException".to_owned(), uncertain: false };
+            new.term.done(world.now(), id, &Outcome::Failed(failure));
+        }
+        new.settle(&mut world);
+    }
+    assert!((3..9).contains(&tried), "{tried}");
+    new.hangs = |_| false;
+    pass(&mut world, &mut [&mut new], 700);
+    assert!(!world.heads.contains_key("blue"));
+}
+
+#[test]
+fn a_left_head_of_a_former_id_does_not_keep_the_ledger_from_rest() {
+    let mut world = World::default();
+    let (mut new, _green) = rename(&mut world);
+    assert!(!world.heads["blue"].is_live());
+    assert!(new.term.writer().is_at_rest());
+    // A live one does: the former leader may still be there.
+    let left = world.heads["blue"].clone();
+    world.heads.insert("blue".into(), Arc::new(Head { presence: Presence::Live, ..Head::clone(&left) }));
+    pass(&mut world, &mut [&mut new], 1);
+    assert!(!new.term.writer().is_at_rest());
+}

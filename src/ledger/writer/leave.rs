@@ -1,6 +1,10 @@
 //! W9: leaving a ClusterSet, and continuing under another id.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     Heads, Now, Writer,
@@ -59,6 +63,13 @@ pub(super) struct FormerId {
     watched: Option<Stranger>,
     left_since: Option<Duration>,
     sweep: Sweep,
+    /// How often it was tried to remove what is left of it.
+    removals: u32,
+}
+
+/// A pause that doubles with each attempt in vain: AWS may deny the call, and every attempt costs something.
+fn doubled(pause: Duration, attempts: u32, timing: &Timing) -> Duration {
+    (pause * 2u32.pow(attempts.min(10))).min(timing.forget)
 }
 
 /// Deletes all pages of an id, until several listings show none. After that it continues slowly, because a process that
@@ -66,11 +77,17 @@ pub(super) struct FormerId {
 #[derive(Debug, Default)]
 struct Sweep {
     lists: BTreeMap<CallId, u32>,
-    deletions: Vec<CallId>,
+    deletions: BTreeSet<CallId>,
     found: usize,
     failed: bool,
     clean: u32,
-    next: Duration,
+    /// When the last round began.
+    began: Option<Duration>,
+    /// Whether a page was deleted since then, and whether a deletion failed.
+    deleted: bool,
+    refused: bool,
+    /// How many rounds in a row deleted nothing of what they found.
+    vain: u32,
 }
 
 impl Sweep {
@@ -78,18 +95,26 @@ impl Sweep {
         if !self.lists.is_empty() {
             return;
         }
-        if now < self.next {
-            return out.wake_at(self.next);
+        let clean = self.clean >= CLEAN_READS;
+        let pause = if clean { timing.collect_idle } else { doubled(timing.sweep, self.vain, timing) };
+        let due = self.began.map_or(now, |began| began + pause);
+        if now < due {
+            return out.wake_at(due);
         }
         let list = |shard| (out.call(Call::ReadPages { cluster: cluster.clone(), shard, flush: None }), shard);
         self.lists = (0..shards).map(list).collect();
-        self.deletions.clear();
-        (self.found, self.failed) = (0, false);
-        self.next = now + if self.clean < CLEAN_READS { timing.sweep } else { timing.collect_idle };
+        (self.found, self.failed, self.deleted, self.refused) = (0, false, false, false);
+        self.began = Some(now);
     }
 
     fn done(&mut self, id: CallId, outcome: &Outcome, cluster: &Arc<str>, batch: usize, out: &mut Outbox) -> bool {
-        if self.deletions.contains(&id) {
+        if self.deletions.remove(&id) {
+            match outcome {
+                Outcome::Done => (self.deleted, self.vain) = (true, 0),
+                // Once in a round: all pages of a service may be refused together.
+                _ if !self.deleted && !self.refused => (self.refused, self.vain) = (true, self.vain + 1),
+                _ => {}
+            }
             return true;
         }
         let Some(shard) = self.lists.remove(&id) else { return false };
@@ -98,7 +123,7 @@ impl Sweep {
                 self.found += pages.pages.len();
                 for page in pages.pages.iter().take(batch) {
                     let page = page.id.clone();
-                    self.deletions.push(out.call(Call::DeletePage { cluster: cluster.clone(), shard, page }));
+                    self.deletions.insert(out.call(Call::DeletePage { cluster: cluster.clone(), shard, page }));
                 }
             }
             _ => self.failed = true,
@@ -184,6 +209,7 @@ impl Writer {
             if head.is_live() {
                 former.left_since = None;
                 former.sweep.clean = 0;
+                former.removals = 0;
                 let watched = former.watched.get_or_insert_with(|| Stranger::new(head.position, now.mono));
                 watched.watch(Some(head.position), now.mono, self.timing.max_step);
                 if watched.advances >= MUCH && *id < self.me.cluster {
@@ -216,7 +242,8 @@ impl Writer {
                 let clean = former.bare || former.sweep.clean >= CLEAN_READS;
                 let free = former.call.is_none() && now.mono >= former.next;
                 if left_for > self.timing.forget && clean && free && self.run.farewell.is_none() {
-                    former.next = now.mono + self.timing.creator_retry;
+                    former.next = now.mono + doubled(self.timing.creator_retry, former.removals, &self.timing);
+                    former.removals += 1;
                     former.call = Some(out.call(Call::RemoveFormer { cluster: id.clone() }));
                 }
             }

@@ -183,7 +183,7 @@ struct Run {
 struct OwnHeads {
     /// The newest one, and its claims.
     newest: Option<(u64, StateHash)>,
-    /// Whether it was in the last read of all heads, and no head of this cluster under another id.
+    /// Whether it was in the last read of all heads, and no live head of this cluster under another id.
     there: bool,
 }
 
@@ -369,7 +369,7 @@ impl Writer {
     }
 
     /// S10: whether what is to be published was read back, the own head was there in the last read, and this cluster neither
-    /// leaves nor has a head under another id.
+    /// leaves nor has a live head under another id.
     pub(super) fn is_at_rest(&self) -> bool {
         let there = self.desired.as_ref().zip(self.run.visibility.map.as_ref());
         matches!(self.phase, Phase::Run)
@@ -642,7 +642,8 @@ impl Writer {
     /// What S10 needs to know of a read of all heads.
     fn observe_rest(&mut self, heads: &Heads, own: Option<&Arc<Head>>) {
         let elsewhere = |(id, head): (&Arc<str>, &Result<Arc<Head>, _>)| {
-            *id != self.me.cluster && head.as_ref().is_ok_and(|head| head.uid == self.me.uid)
+            // One that left changes no more. It may stay for long, where its services may not be deleted.
+            *id != self.me.cluster && head.as_ref().is_ok_and(|head| head.is_live() && head.uid == self.me.uid)
         };
         let newest = self.run.own.newest.map_or(0, |(seq, _)| seq);
         let own = own.filter(|head| head.position.epoch == self.epoch && head.position.seq >= newest);
