@@ -303,13 +303,15 @@ impl Reader {
         self.unaccepted =
             heads.iter().filter(|(id, head)| self.may_export(id, head)).map(|(id, _)| id.clone()).collect();
         self.all_live_verified = heads.iter().all(|(id, head)| {
-            let Ok(head) = head else { return true };
             let peer = self.peers.get(id);
-            // Somebody else's head hides that of a member, which has claims.
+            // Somebody else's head, or one that nobody can read, hides that of a member, which has claims.
             let hidden = peer.and_then(Peer::pin).is_some();
-            let ignored = self.ignored.contains_key(id) && !hidden;
-            let skipped = head.uid == self.me.uid || !head.is_live() && !hidden || ignored;
-            skipped || peer.is_some_and(|peer| peer.applied.is_some() && !peer.returns() || peer.stale.is_some())
+            let counts = match head {
+                Ok(head) if head.uid == self.me.uid => false,
+                Ok(head) => hidden || head.is_live() && !self.ignored.contains_key(id),
+                Err(_) => hidden,
+            };
+            !counts || peer.is_some_and(|peer| peer.applied.is_some() && !peer.returns() || peer.stale.is_some())
         });
     }
 

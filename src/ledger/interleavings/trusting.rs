@@ -412,3 +412,40 @@ fn who_hides_the_last_head_of_a_cluster_that_left_does_not_keep_it_a_member() {
     pass(&mut world, &mut [&mut green], 60);
     assert!(green.remote("blue").unwrap().left);
 }
+
+/// A new leader knows the cluster from the record alone. Its claims are somewhere behind the head.
+#[test]
+fn garbage_over_a_pinned_head_lets_no_claim_pass() {
+    for returns in [true, false] {
+        let mut world = World::default();
+        let [blue, green] = pair(&mut world);
+        drop((blue, green));
+        world.copies.remove("blue");
+        let mut green = elect(&mut world, "green", tofu([2]));
+        green.desire(&mut world, &state(0..1, 1));
+        let garbage = |world: &World| {
+            let mut heads = world.discover();
+            heads.insert("blue".into(), Err(crate::ledger::codec::Error::Malformed("no data")));
+            heads
+        };
+        for _ in 0..60 {
+            green.sees = Some(garbage(&world));
+            pass(&mut world, &mut [&mut green], 1);
+            assert!(!green.term.remotes().all_live_verified);
+        }
+        assert!(green.term.reader().ignored().contains_key("blue"));
+        if returns {
+            green.sees = None;
+            pass(&mut world, &mut [&mut green], 5);
+            assert_eq!(green.applies("blue"), Some(state(0..5, 1)));
+        } else {
+            // Who is silent for so long holds up nobody.
+            for _ in 0..600 {
+                green.sees = Some(garbage(&world));
+                pass(&mut world, &mut [&mut green], 1);
+            }
+            assert!(green.remote("blue").unwrap().stale.is_some());
+        }
+        assert!(green.term.remotes().all_live_verified);
+    }
+}
