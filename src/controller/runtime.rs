@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use futures::FutureExt;
 use tokio::{
     sync::{mpsc, watch},
-    task::JoinSet,
+    task::{JoinError, JoinSet, coop},
     time::{Instant, sleep_until},
 };
 use tracing::warn;
@@ -341,6 +341,11 @@ struct Done {
     begun: Instant,
 }
 
+/// Whether a worker ended as it should. After a panic the process must not continue with a name that nobody works on.
+fn is_sound(ended: Result<(), JoinError>) -> bool {
+    ended.inspect_err(|error| warn!(%error, "a worker of the controller ended")).is_ok()
+}
+
 struct Runtime {
     started: Instant,
     concurrency: usize,
@@ -368,7 +373,7 @@ impl Runtime {
         for input in objects.first() {
             self.handle(input);
         }
-        let mut tick = tokio::time::interval(TICK);
+        let mut next_tick = Instant::now();
         let mut turn = false;
         loop {
             let wake = self.core.wake().map(|at| self.started + at);
@@ -378,32 +383,46 @@ impl Runtime {
                 input = next(&mut objects, &mut registry, turn) => self.handle(input),
                 Some(done) = finished.recv() => self.finish(done),
                 Some(ended) = self.workers.join_next(), if !self.workers.is_empty() => {
-                    if let Err(error) = ended {
-                        // A panic. The process must not continue with a name that nobody works on.
-                        return warn!(%error, "a worker of the controller ended");
+                    if !is_sound(ended) {
+                        return;
                     }
                 }
                 (key, turn) = self.queue.take(), if self.workers.len() < self.concurrency => self.due(key, turn),
                 () = sleep_until(wake.unwrap_or(self.started)), if wake.is_some() => self.handle(Input::Tick),
-                _ = tick.tick() => {
-                    self.handle(Input::Tick);
-                    let sizes = self.core.sizes();
-                    self.metrics.measured(self.queue.len(), sizes.clusters, sizes.names);
-                    self.metrics.annotated(sizes.annotated);
-                    self.metrics.waiting_pods(sizes.waiting_pods);
-                    self.metrics.cutovers(cutovers::phases(&self.core.caches.cutovers));
-                }
+                () = sleep_until(next_tick) => {}
             }
             // The workers must not starve either, however much changes.
             while let Ok(done) = finished.try_recv() {
                 self.finish(done);
+            }
+            // One that has ended counts until it is taken out, and would keep its place from the next one.
+            while let Some(ended) = self.workers.try_join_next() {
+                if !is_sound(ended) {
+                    return;
+                }
             }
             while self.workers.len() < self.concurrency
                 && let Some((key, turn)) = self.queue.take().now_or_never()
             {
                 self.due(key, turn);
             }
+            // Nor must what comes with time.
+            if Instant::now() >= next_tick {
+                next_tick = Instant::now() + TICK;
+                self.tick();
+            }
+            // Nor the writers of statuses and Events, which share this task.
+            coop::consume_budget().await;
         }
+    }
+
+    fn tick(&mut self) {
+        self.handle(Input::Tick);
+        let sizes = self.core.sizes();
+        self.metrics.measured(self.queue.len(), sizes.clusters, sizes.names);
+        self.metrics.annotated(sizes.annotated);
+        self.metrics.waiting_pods(sizes.waiting_pods);
+        self.metrics.cutovers(cutovers::phases(&self.core.caches.cutovers));
     }
 
     fn handle(&mut self, input: Input) {

@@ -12,6 +12,7 @@ mod hindered;
 mod iam;
 mod registered;
 mod replaced;
+mod restless;
 mod shares;
 mod sharing;
 mod system;

@@ -226,7 +226,7 @@ pub(super) struct Cluster {
     caches: Caches,
     fake: Fake,
     callers: Arc<Callers>,
-    machine: Arc<dyn env::Machine>,
+    pub(super) machine: Arc<dyn env::Machine>,
     record: Arc<Stored>,
     leader: Option<JoinHandle<()>>,
     /// Heeded by those that lead from now on.
