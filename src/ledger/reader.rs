@@ -54,8 +54,6 @@ pub struct Reader {
     recovered: Duration,
     /// Completed reads of the heads.
     reads: u64,
-    /// Heads in the last completed read.
-    heads: usize,
     /// Whether the last one was completed.
     complete: bool,
     all_live_verified: bool,
@@ -210,7 +208,6 @@ impl Reader {
             own: None,
             recovered: Duration::ZERO,
             reads: 0,
-            heads: 0,
             complete: false,
             all_live_verified: false,
         }
@@ -257,7 +254,6 @@ impl Reader {
         let Some(heads) = heads else { return };
         self.read_clock += step.min(max_step);
         self.reads += 1;
-        self.heads = heads.len();
         self.hear_own(heads);
         self.ignored.clear();
         for (id, head) in heads {

@@ -425,7 +425,7 @@ impl Driver {
         set(&self.read_back, self.term.read_back());
         let status = Status {
             unreachable: self.unreachable(),
-            ..Status::of(&self.term, heads_error, self.ports.registry.bytes_read())
+            ..Status::of(&self.term, heads_error, &self.ports.registry)
         };
         self.status.send_if_modified(|held| {
             let changed = **held != status;

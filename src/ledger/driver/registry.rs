@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -54,6 +54,8 @@ pub(in crate::ledger) struct Registry {
     /// Whether the heads were read once.
     seen_heads: AtomicBool,
     heads: Mutex<ParsedHeads>,
+    /// Heads that the last read returned, also if they may be only a part.
+    rows: AtomicUsize,
     bytes_read: AtomicU64,
     looks: std::sync::Mutex<Looks>,
     /// The same for heads that repeat what was said: nobody waits for their operations.
@@ -83,6 +85,7 @@ impl Registry {
             proving: Mutex::default(),
             seen_heads: AtomicBool::new(false),
             heads: Mutex::default(),
+            rows: AtomicUsize::new(0),
             bytes_read: AtomicU64::new(0),
             looks: std::sync::Mutex::new(Looks::often()),
             glances: std::sync::Mutex::new(Looks::seldom()),
@@ -99,6 +102,11 @@ impl Registry {
 
     pub(super) fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// Number of heads in the last read that was answered, also if there were too many to be read.
+    pub(super) fn rows(&self) -> usize {
+        self.rows.load(Ordering::Relaxed)
     }
 
     /// The ledger's namespace, if it was found before. Every tick needs it, so this makes no call.
@@ -263,6 +271,7 @@ impl Registry {
             discovery => discovery?,
         };
         self.seen_heads.store(true, Ordering::Relaxed);
+        self.rows.store(discovery.instances.len(), Ordering::Relaxed);
         if discovery.truncated {
             return Err(failure(format!(
                 "reading {CLUSTERS} returned 1,000 rows, which may be only a part; nothing can be read until there are fewer. Clusters \

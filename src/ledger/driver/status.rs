@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use super::Registry;
 use crate::ledger::{
     remote::RemoteFigures,
     term::Term,
@@ -27,7 +28,8 @@ pub struct Status {
     pub figures: WriterFigures,
     /// How often the heads of all clusters were read in this term.
     pub reads: u64,
-    /// Number of heads in the last completed read: of all clusters, also of those that left. A read has room for 1,000.
+    /// Number of heads in the last read that was answered: of all clusters, also of those that left. With 1,000 there may be
+    /// more, and none of them counts.
     pub heads: usize,
     /// Statistics of the other clusters, by cluster id.
     pub remotes: BTreeMap<Arc<str>, RemoteFigures>,
@@ -66,7 +68,7 @@ impl Status {
         self.stage.owns_id().then_some(self.epoch)
     }
 
-    pub(super) fn of(term: &Term, heads_error: Option<&String>, bytes_read: u64) -> Self {
+    pub(super) fn of(term: &Term, heads_error: Option<&String>, registry: &Registry) -> Self {
         Self {
             stage: term.writer().stage(),
             error: term.error().map(str::to_owned).or_else(|| heads_error.cloned()),
@@ -74,12 +76,13 @@ impl Status {
             leaving: term.record().is_some_and(|record| record.leaving),
             figures: term.writer().figures(),
             reads: term.reader().reads(),
-            heads: term.reader().heads(),
+            // Where there are too many, the reader gets none, and that is when somebody must know.
+            heads: registry.rows(),
             remotes: term.reader().figures(),
             ignored: term.reader().ignored().clone(),
             connected: term.stream().map(|_| term.connected()),
             unreachable: BTreeMap::new(),
-            bytes_read,
+            bytes_read: registry.bytes_read(),
         }
     }
 }

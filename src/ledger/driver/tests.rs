@@ -308,6 +308,32 @@ async fn a_ledger_that_is_not_made_yet_is_no_error() {
     }
 }
 
+/// A leader that begins in this state has never completed a read.
+#[tokio::test(start_paused = true)]
+async fn a_ledger_that_is_full_says_so_although_it_cannot_be_read() {
+    let cloudmap = Fake::new();
+    let blue = start(&cloudmap, "blue", "uid-blue");
+    publish(&blue, &state(1)).await;
+    drop(blue);
+    let clusters = service(&cloudmap, CLUSTERS);
+    {
+        let mut registry = cloudmap.registry();
+        let head = registry.instances[&(clusters.clone(), "blue".into())].clone();
+        let gone = (0..1_000).map(|n| ((clusters.clone(), format!("gone-{n}").into()), head.clone()));
+        registry.instances.extend(gone);
+    }
+    let blue = start(&cloudmap, "blue", "uid-blue");
+    let mut status = blue.status();
+    let full = |status: &Arc<Status>| status.heads == 1_000 && status.error.is_some();
+    let said = tokio::time::timeout(Duration::from_mins(1), status.wait_for(full)).await;
+    assert_eq!(said.unwrap().unwrap().reads, 0);
+    // Somebody removes them.
+    cloudmap.registry().instances.retain(|(service, id), _| *service != clusters || **id == *"blue");
+    let read = |status: &Arc<Status>| status.heads == 1 && status.reads > 0;
+    let said = tokio::time::timeout(Duration::from_mins(1), status.wait_for(read)).await;
+    assert_eq!(said.unwrap().unwrap().error, None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_loses_its_id_writes_nothing_until_it_has_it_again() {
     let cloudmap = Fake::new();

@@ -109,11 +109,6 @@ impl Reader {
         self.reads
     }
 
-    /// Number of heads in the last completed read: of all clusters, also of those that left.
-    pub fn heads(&self) -> usize {
-        self.heads
-    }
-
     /// Ids whose heads are ignored, and why (R2), including ids that were never accepted.
     pub fn ignored(&self) -> &BTreeMap<Arc<str>, String> {
         &self.ignored
