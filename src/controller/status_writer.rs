@@ -1,7 +1,11 @@
 //! Writes what the core planned for objects that no worker has, and tries again until that succeeds or another thing is
 //! planned.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::watch;
@@ -19,7 +23,7 @@ use crate::{
 
 /// How many writes run at the same time.
 const CONCURRENCY: usize = 8;
-/// After this many failures in a row, an Event on the object says so.
+/// After this many failures in a row, an Event on the object says so, once.
 const SAID_AFTER: u32 = 3;
 
 /// What is to be written to an object.
@@ -53,6 +57,8 @@ pub(super) async fn write<K: Ord + Clone, P: Planned>(
     let queue = Queue::default();
     let mut held = Arc::<All<K, P>>::default();
     let mut running = FuturesUnordered::new();
+    // Those whose Events said that they cannot be written.
+    let mut said = BTreeSet::<K>::new();
     loop {
         tokio::select! {
             biased;
@@ -61,15 +67,21 @@ pub(super) async fn write<K: Ord + Clone, P: Planned>(
                 match result {
                     Ok(()) => {
                         queue.done(&key);
+                        said.remove(&key);
                         debug!(written = ?thing, "{}", P::DOES);
                         thing.written(&metrics).into_iter().for_each(|note| notes.send(note));
                     }
-                    // The cache shows that the object is gone, or is another one, or has changed. Then this is planned anew.
-                    Err(Cause::NotFound(_) | Cause::Conflict(_)) => queue.done(&key),
+                    // Mostly the object is gone, or is another one, or has changed. The cache shows that soon, and then another
+                    // thing is planned, or none. Or others wrote it at the same time, and nothing else will be planned.
+                    Err(cause @ (Cause::NotFound(_) | Cause::Conflict(_))) => {
+                        let (retry_in, failures) = queue.failed(&key);
+                        debug!(object = thing.object(), %cause, ?retry_in, failures, "failed to {}", P::DOES);
+                    }
                     Err(cause) => {
                         let (retry_in, failures) = queue.failed(&key);
                         warn!(object = thing.object(), %cause, ?retry_in, failures, "failed to {}", P::DOES);
-                        if failures == SAID_AFTER && !matches!(cause, Cause::NotLeader) {
+                        // Failures that are not worth an Event count as well.
+                        if failures >= SAID_AFTER && !matches!(cause, Cause::NotLeader) && said.insert(key) {
                             notes.send(thing.refused(&cause));
                         }
                     }
@@ -88,6 +100,7 @@ pub(super) async fn write<K: Ord + Clone, P: Planned>(
             (key, _) = queue.take(), if running.len() < CONCURRENCY => {
                 let Some(thing) = held.get(&key).cloned() else {
                     queue.done(&key);
+                    said.remove(&key);
                     continue;
                 };
                 let writer = Arc::clone(&writer);

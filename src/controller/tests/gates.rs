@@ -371,6 +371,23 @@ async fn a_condition_that_cannot_be_written_is_said_on_the_pod_and_tried_again()
     blue.until_pod_noted("alone", "NotRegistered").await;
 }
 
+/// Of many writers of a pod, or of an admission webhook. Nothing else is planned for the pod afterwards.
+#[tokio::test(start_paused = true)]
+async fn a_conflict_does_not_keep_a_gate_closed() {
+    let world = World::new();
+    let blue = world.cluster("blue");
+    blue.put_service("web", 80);
+    blue.put_export("web", &[]);
+    blue.until_says("web", "Registered", "True", "Registered").await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    for _ in 0..4 {
+        blue.objects.fail_next(Cause::Conflict("the object has been modified".to_owned()));
+    }
+    blue.run(("alone", 1), true);
+    blue.until_opens("alone", "NotRegistered").await;
+    assert!(blue.objects.take_note(|note| note.reason == "GateNotWritten").is_none());
+}
+
 /// ECS makes its services with a custom health check: pods that are not ready keep their instances there.
 #[tokio::test(start_paused = true)]
 async fn a_pod_in_a_service_with_a_custom_health_check_is_ready_when_it_is_healthy_there() {
