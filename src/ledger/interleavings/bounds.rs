@@ -91,3 +91,29 @@ fn where_as_many_clusters_are_known_as_there_may_be_another_one_waits_until_one_
     pass(&mut world, &mut [&mut blue, &mut green], 10);
     assert_eq!(green.applies("blue"), Some(state(0..3, 1)));
 }
+
+#[test]
+fn a_state_beyond_the_limits_says_so_until_it_fits() {
+    let mut world = World::default();
+    let mut blue = Process::elect(&mut world, "blue");
+    let small = state(0..3, 1);
+    let mut large = Map::clone(&small);
+    large.insert("ns/large".into(), Value::from([1; 3_000]));
+    let large = Arc::new(large);
+    blue.desire(&mut world, &small);
+    pass(&mut world, &mut [&mut blue], 5);
+    for fits in [small, state(0..4, 2)] {
+        assert_eq!(blue.term.error(), None);
+        blue.desire(&mut world, &large);
+        for _ in 0..60 {
+            // The last state that fitted is published again and again meanwhile.
+            pass(&mut world, &mut [&mut blue], 1);
+            let error = blue.term.error();
+            assert!(error.is_some_and(|error| error.contains("ns/large takes 3000 bytes")), "{error:?}");
+        }
+        blue.desire(&mut world, &fits);
+        assert_eq!(blue.term.error(), None, "also where it is the one that is published");
+        pass(&mut world, &mut [&mut blue], 5);
+        assert_eq!(world.read("blue"), Some(Map::clone(&fits)));
+    }
+}

@@ -97,6 +97,8 @@ pub struct Writer {
     /// Who owns the id, if it is not this cluster.
     refused: Option<String>,
     error: Option<String>,
+    /// Why the newest state to be published is not, if so: the last one that fitted stays.
+    unfit: Option<String>,
     /// W0 has just created the service, so there is nothing to wait for.
     created: bool,
     /// Number of existing own services.
@@ -321,6 +323,7 @@ impl Writer {
             phase: Phase::Claim { retry_at: Duration::ZERO, call: None },
             refused: None,
             error: None,
+            unfit: None,
             created: false,
             shards: 1,
             best: None,
@@ -408,9 +411,9 @@ impl Writer {
         self.epoch
     }
 
-    /// The last error, until something of the same kind succeeds.
+    /// Why the newest state is not published; otherwise the last error, until something of the same kind succeeds.
     pub fn error(&self) -> Option<&str> {
-        self.error.as_deref()
+        self.unfit.as_deref().or(self.error.as_deref())
     }
 
     /// The statistics.
@@ -521,15 +524,18 @@ impl Writer {
             let size = |value: Option<&Value>| value.map_or(0, |value| key.len() + value.len());
             (bytes, changed) = (bytes + size(new) - size(old), true);
             if let Some(value) = new.filter(|value| value.len() > self.limits.value_bytes) {
-                self.error = Some(format!("the record {key} takes {} bytes; the change is not published", value.len()));
+                let bytes = value.len();
+                self.unfit = Some(format!("the record {key} takes {bytes} bytes; the change is not published"));
                 return;
             }
         }
-        if !changed {
+        if changed && let Some(excess) = tree::excess(map.len(), bytes) {
+            self.unfit = Some(excess);
             return;
         }
-        if let Some(excess) = tree::excess(map.len(), bytes) {
-            self.error = Some(excess);
+        // Also where it is again what is published.
+        self.unfit = None;
+        if !changed {
             return;
         }
         self.hashed.set(map.clone());
