@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 use tracing::info;
 
 use super::{
@@ -39,6 +42,8 @@ use crate::{
 
 /// How often it is looked what is to be said of other clusters. It is said the second time.
 const LOOK: Duration = Duration::from_mins(1);
+/// What lasts is said again after this time: the API server keeps an Event for an hour.
+const SAY_AGAIN: Duration = Duration::from_mins(30);
 
 pub(super) struct Leader {
     pub(super) args: RunArgs,
@@ -182,20 +187,20 @@ impl Leader {
         }
     }
 
-    /// Says once in a term, where an operator looks, what no object of a user shows.
+    /// Says where an operator looks, as long as it lasts, what no object of a user shows.
     async fn tell(&self, status: watch::Receiver<Arc<driver::Status>>) {
-        let (mut before, mut told) = (BTreeSet::new(), BTreeSet::new());
+        let mut told = Told::default();
         loop {
             sleep(LOOK).await;
-            let news = news(&status.borrow(), self.args.stream_port);
-            for (about, text) in &news {
-                if before.contains(about) && told.insert(about.clone()) {
-                    let regarding = events::lease(&self.args.place.kube.controller_namespace);
-                    let (reason, action) = (about.0, "Follow");
-                    self.writer.emit(EventRecord { regarding, reason, action, text: text.clone() }).await;
-                }
+            // Nobody would hear it.
+            if !self.leadership.is_leader() {
+                continue;
             }
-            before = news.into_keys().collect();
+            let news = news(&status.borrow(), self.args.stream_port);
+            for (reason, text) in told.due(Instant::now(), news) {
+                let regarding = events::lease(&self.args.place.kube.controller_namespace);
+                self.writer.emit(EventRecord { regarding, reason, action: "Follow", text }).await;
+            }
         }
     }
 
@@ -302,8 +307,37 @@ fn streams(connected: Option<&BTreeSet<Arc<str>>>) -> Option<String> {
 /// From this number of heads on somebody must act: one read has room for 1,000.
 const CROWDED: usize = 800;
 
+/// What is said, and of which cluster.
+type About = (EventReason, Arc<str>);
+
+/// What was said of other clusters in this term.
+#[derive(Debug, Default)]
+struct Told {
+    /// What was so at the last look.
+    before: BTreeSet<About>,
+    /// When it was said. What is over is not in it.
+    at: BTreeMap<About, Instant>,
+}
+
+impl Told {
+    /// What of the news is to be said now: what lasts, and was not said lately.
+    fn due(&mut self, now: Instant, news: BTreeMap<About, String>) -> Vec<(EventReason, String)> {
+        self.at.retain(|about, _| news.contains_key(about));
+        let mut due = Vec::new();
+        for (about, text) in &news {
+            let lately = self.at.get(about).is_some_and(|at| now.duration_since(*at) < SAY_AGAIN);
+            if self.before.contains(about) && !lately {
+                self.at.insert(about.clone(), now);
+                due.push((about.0, text.clone()));
+            }
+        }
+        self.before = news.into_keys().collect();
+        due
+    }
+}
+
 /// What is to be said of other clusters, if it lasts.
-fn news(status: &driver::Status, stream_port: u16) -> BTreeMap<(EventReason, Arc<str>), String> {
+fn news(status: &driver::Status, stream_port: u16) -> BTreeMap<About, String> {
     let unreachable = status.unreachable.iter().map(|(cluster, why)| {
         let text = format!(
             "The leader of cluster {cluster} cannot be reached ({why}), so that changes take seconds and not milliseconds. Let \
@@ -356,6 +390,25 @@ mod tests {
         assert_eq!(said(799), None);
         let text = said(800).unwrap();
         assert!(text.contains("800 heads") && text.contains("cloudmap-mcs purge --cluster ID"), "{text}");
+    }
+
+    #[test]
+    fn what_lasts_is_said_again_and_what_recurs_is_said_anew() {
+        let (began, mut told) = (Instant::now(), Told::default());
+        let mut look = |minute: u32, clusters: &[&str]| -> Vec<String> {
+            let of = |cluster: &&str| ((EventReason::HeadIgnored, Arc::from(*cluster)), (*cluster).to_owned());
+            let due = told.due(began + LOOK * minute, clusters.iter().map(of).collect());
+            due.into_iter().map(|(_, text)| text).collect()
+        };
+        assert!(look(0, &["b"]).is_empty(), "it may be over soon");
+        assert_eq!(look(1, &["b"]), ["b"]);
+        for minute in 2..31 {
+            assert!(look(minute, &["b"]).is_empty(), "it was said {} minutes ago", minute - 1);
+        }
+        assert_eq!(look(31, &["b", "c"]), ["b"]);
+        assert_eq!(look(32, &["c"]), ["c"], "each has its own time");
+        assert!(look(33, &["b", "c"]).is_empty());
+        assert_eq!(look(34, &["b", "c"]), ["b"], "it was over");
     }
 
     #[test]
