@@ -12,7 +12,12 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{Map, call::Ids, hash::Summary, limits::Timing, remote::Remotes, writer::WriterIdentity};
 use crate::{
@@ -348,13 +353,15 @@ impl Stream {
 
     /// Connects to every cluster with which there is no session.
     fn dial(&mut self, now: Duration, contacts: &BTreeMap<Arc<str>, Contact>) {
+        let here = |session: &Session| {
+            let peer = session.peer.as_ref().map(|peer| peer.cluster.clone());
+            peer.into_iter().chain(session.dialled.clone())
+        };
+        // Looking through the sessions for each cluster would take a thousand times a thousand steps, at every event.
+        let here: BTreeSet<Arc<str>> = self.sessions.values().flat_map(here).collect();
         for (cluster, contact) in contacts {
-            let here = |session: &Session| {
-                session.peer.as_ref().is_some_and(|peer| peer.cluster == *cluster)
-                    || session.dialled.as_ref() == Some(cluster)
-            };
             let Some(key) = contact.key.filter(|_| contact.live && !contact.addresses.is_empty()) else { continue };
-            if self.sessions.values().any(here) || self.distrusted.contains_key(cluster) {
+            if here.contains(cluster) || self.distrusted.contains_key(cluster) {
                 continue;
             }
             let dialling = self.dialling.entry(cluster.clone()).or_default();
