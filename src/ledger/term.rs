@@ -38,6 +38,8 @@ pub struct Term {
     reader: Reader,
     /// `None` where leaders do not talk to each other.
     stream: Option<Stream>,
+    /// What the ledger says of other clusters, as of the last input.
+    contacts: BTreeMap<Arc<str>, Contact>,
     rest: Rest,
     keeper: Keeper,
     out: Outbox,
@@ -89,6 +91,7 @@ impl Term {
         let member = Member { clusterset: me.clusterset.to_string(), cluster: me.cluster.to_string() };
         Self {
             stream: None,
+            contacts: BTreeMap::new(),
             rest: Rest::default(),
             timing,
             uid: me.uid.clone(),
@@ -235,9 +238,8 @@ impl Term {
 
     /// A message came.
     pub fn received(&mut self, now: Now, id: SessionId, message: Message) {
-        let contacts = self.reader.contacts();
         if let Some(stream) = &mut self.stream {
-            stream.received(now.mono, id, message, &contacts);
+            stream.received(now.mono, id, message, &self.contacts);
         }
         self.settle(now);
     }
@@ -269,14 +271,13 @@ impl Term {
         let connected = self.connected();
         let silent =
             |id: &str| self.remotes.clusters.iter().any(|(other, it)| other.as_str() == id && it.stale.is_some());
-        let contacts = self.reader.contacts().into_iter();
-        let wanted = contacts.filter(|(_, contact)| contact.live && !contact.addresses.is_empty());
-        wanted.map(|(id, _)| id).filter(|id| !connected.contains(id) && !silent(id)).collect()
+        let wanted = self.contacts.iter().filter(|(_, contact)| contact.live && !contact.addresses.is_empty());
+        wanted.map(|(id, _)| id).filter(|id| !connected.contains(*id) && !silent(id)).cloned().collect()
     }
 
     /// The keys that may connect: those of live clusters.
     pub fn may_connect(&self) -> BTreeSet<PublicKey> {
-        self.reader.contacts().into_values().filter(|contact| contact.live).filter_map(|contact| contact.key).collect()
+        self.contacts.values().filter(|contact| contact.live).filter_map(|contact| contact.key).collect()
     }
 
     /// The stream, if leaders talk to each other.
@@ -349,6 +350,7 @@ impl Term {
         }
         let read = self.reader.is_at_rest();
         self.rest.observe(now.mono, &self.timing, &self.writer, read, self.stream.as_ref(), &contacts);
+        self.contacts = contacts;
     }
 
     /// Adds what was registered before this cluster was in a ClusterSet, which only the record in Kubernetes contains. Leaves
