@@ -180,6 +180,8 @@ pub(super) struct Core {
     /// `--hide-tasks`
     pub(super) hide_tasks: bool,
     pub(super) pending: Pending,
+    /// Until when exports keep their last plan, because the names of ports in Service and EndpointSlices differ.
+    pub(super) held: BTreeMap<ServiceKey, Duration>,
     pub(super) slices: SliceIndex<SourceSlice>,
     pub(super) imported: SliceIndex<OwnSlice>,
     /// How many Services have each cluster IP.
@@ -248,6 +250,7 @@ impl Core {
             cutovers: Cutovers::default(),
             hide_tasks,
             pending: Pending::default(),
+            held: BTreeMap::new(),
             targets,
             slices: SliceIndex::new(|slice| slice.service.as_ref()),
             imported: SliceIndex::new(|slice| slice.service_import.as_ref()),
@@ -326,7 +329,7 @@ impl Core {
 
     /// When time alone changes something next.
     pub(super) fn wake(&self) -> Option<Duration> {
-        self.claims.wake().into_iter().chain(self.settles).min()
+        self.claims.wake().into_iter().chain(self.settles).chain(self.held.values().copied()).min()
     }
 
     fn time_passed(&mut self, now: Now) {
@@ -335,6 +338,7 @@ impl Core {
         if self.settles.is_some_and(|at| at <= now.mono) {
             self.settle(now);
         }
+        self.release(now);
         self.cluster_ips_moved();
         self.withdraw_orphans(now);
     }

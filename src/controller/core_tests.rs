@@ -170,6 +170,39 @@ fn an_export_is_published_with_its_endpoints_and_taken_back_when_it_goes() {
 }
 
 #[test]
+fn endpoints_stay_while_their_slices_follow_the_new_name_of_a_port() {
+    let mut bench = Bench::member();
+    bench.export("web", &[]);
+    let before = published(&bench.observe(at(1))).unwrap();
+    let ports = |name: &str| json!([{"name": name, "protocol": "TCP", "port": 80}]);
+    let put_service = |bench: &Bench, name: &str| {
+        let ip = "10.96.0.9";
+        let spec = json!({"clusterIP": ip, "clusterIPs": [ip], "ipFamilies": ["IPv4"], "ports": ports(name)});
+        let metadata = json!({"namespace": "shop", "name": "web"});
+        bench.objects.put_service(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap());
+    };
+    put_service(&bench, "api");
+    assert!(published(&bench.observe(at(2))).is_none(), "no endpoint serves this port yet");
+    assert!(bench.core.wake().is_some_and(|wake| wake <= at(7).mono));
+    let slice = json!({
+        "metadata": {"namespace": "shop", "name": "web-1", "labels": {LABEL_KUBERNETES_SERVICE_NAME: "web"}},
+        "addressType": "IPv4", "ports": ports("api"),
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}],
+    });
+    bench.objects.put_slice(serde_json::from_value(slice).unwrap());
+    let after = published(&bench.observe(at(3))).unwrap();
+    assert!(after.get("shop/web") != before.get("shop/web") && after.contains_key("shop/web#0"), "{after:?}");
+
+    // Somebody else writes the slices, and leaves them as they are.
+    put_service(&bench, "other");
+    assert!(published(&bench.observe(at(4))).is_none());
+    assert!(published(&bench.core.handle(Input::Tick, at(8))).is_none());
+    let alone = published(&bench.core.handle(Input::Tick, at(9))).unwrap();
+    assert!(alone.contains_key("shop/web") && !alone.contains_key("shop/web#0"), "{alone:?}");
+    assert!(bench.core.held.is_empty());
+}
+
+#[test]
 fn what_another_cluster_exports_is_written_by_a_worker_and_stays_while_that_cluster_is_not_known() {
     let mut bench = Bench::member();
     let commands = bench.remotes(["web"], at(1));

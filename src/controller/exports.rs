@@ -1,6 +1,6 @@
 //! What this cluster exports, as far as its own objects determine it.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use super::{
     core::{Command, Core, Now},
@@ -18,8 +18,13 @@ use crate::{
     },
     export::{self, Refusal},
     instances::Traffic,
+    ledger::chunks::is_served,
     model::{ClaimOwner, Endpoint, Exported, ServiceKey, Target},
 };
+
+/// How long an export keeps its last plan while none of its endpoints serves a port of the Service. The EndpointSlice
+/// controller follows a Service within about a second.
+const HOLD: Duration = Duration::from_secs(5);
 
 impl Core {
     pub(super) fn exports_changed(&mut self, changes: &[Change<ServiceExport>], now: Now) {
@@ -95,6 +100,7 @@ impl Core {
             let slices = self.slices.get(&key);
             self.tell_forbidden(&key, export.as_deref(), &slices);
             let plan = export.as_ref().and_then(|export| self.plan_export(export, &slices));
+            let plan = self.hold(&key, plan, now);
             let owner = ClaimOwner::export(&key);
             let before = self.knowledge.targets_of(&owner);
             if export.is_some() {
@@ -118,6 +124,35 @@ impl Core {
                 self.reconcile([key]);
             }
         }
+    }
+
+    /// Keeps the last plan of a name for a moment, if it had endpoints that serve and the new one has only others: a
+    /// port got another name, and the Service and its EndpointSlices come one after the other. Without this, all
+    /// clusters would empty the name meanwhile.
+    fn hold(
+        &mut self,
+        key: &ServiceKey,
+        plan: Option<Result<Exported, Refusal>>,
+        now: Now,
+    ) -> Option<Result<Exported, Refusal>> {
+        let before = self.knowledge.planned(key).and_then(|before| before.as_ref().ok());
+        if let (Some(before), Some(Ok(after))) = (before, &plan)
+            && serves(before)
+            && !after.endpoints.is_empty()
+            && !serves(after)
+            && now.mono < *self.held.entry(key.clone()).or_insert(now.mono + HOLD)
+        {
+            return Some(Ok(Exported::clone(before)));
+        }
+        self.held.remove(key);
+        plan
+    }
+
+    /// Plans the names again that had their time.
+    pub(super) fn release(&mut self, now: Now) {
+        let due = self.held.iter().filter(|(_, until)| **until <= now.mono).map(|(key, _)| key.clone());
+        let due: Vec<_> = due.collect();
+        self.replan(due, now);
     }
 
     /// Reports on a ServiceExport which addresses of its Service are left out, if that is new.
@@ -204,4 +239,9 @@ impl Core {
         let namespace = self.caches.namespaces.get(&export.key.namespace)?;
         Some(plan.and_then(|local| export::permit(&namespace, allowed).map(|()| local)))
     }
+}
+
+/// Whether any endpoint serves a port of the Service.
+fn serves(local: &Exported) -> bool {
+    local.endpoints.iter().any(|endpoint| is_served(endpoint, &local.export.ports))
 }
