@@ -115,8 +115,9 @@ fn of(mode: Mode, facts: &Facts) -> Result<Vec<Statement>, Needed> {
                 Statement::calls("CreateTheLedger", &[CreateHttpNamespace, CreateService, TagResource])
                     .when("StringEquals", &requested(CLUSTERSET_TAG), [id])
                     .only_with_tag(&requested(CLUSTER_TAG), cluster),
-                // The service of all heads has no tag of a cluster.
-                Statement::calls("WriteTheLedger", &[RegisterInstance, DeregisterInstance])
+                // The service of all heads has no tag of a cluster. A cluster that gets another id deletes the services of
+                // its former id.
+                Statement::calls("WriteTheLedger", &[RegisterInstance, DeregisterInstance, DeleteService])
                     .on([&services])
                     .when("StringEquals", &tagged(CLUSTERSET_TAG), [id])
                     .only_with_tag(&tagged(CLUSTER_TAG), cluster),

@@ -153,3 +153,23 @@ async fn each_mode_makes_the_calls_that_its_policies_allow_and_together_they_mak
         "nothing that is allowed is not needed"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_id_is_cleaned_up_with_the_calls_that_the_ledger_mode_allows() {
+    let world = World::new();
+    let mut cluster = world.cluster("blue");
+    cluster.kill();
+    cluster.instances = Selection::None;
+    cluster.lead();
+    cluster.export("web", 80, &["10.0.0.1"]);
+    cluster.until_says("web", "Ready", "True", "Exported").await;
+    cluster.kill();
+    cluster.id = "navy".to_owned();
+    cluster.lead();
+    // Until the head of the former id may go.
+    tokio::time::sleep(Duration::from_mins(11)).await;
+    let left = || world.fake.registry().services.values().any(|service| service.name.ends_with(".blue"));
+    until("what was the former id's is gone", || !left()).await;
+    let called = check(&world, &[Mode::Ledger]);
+    assert!(called.contains("DeleteService"), "{called:?}");
+}

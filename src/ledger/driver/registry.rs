@@ -435,14 +435,16 @@ impl Registry {
         }
     }
 
-    /// Deletes the services and the head of an id that this cluster had, if it left and nobody else has the id now. The head is the
-    /// last to go: while it is there, what remains is tried again.
+    /// Deletes the services and the head of an id that this cluster had, if it left and nobody else has the id now. The
+    /// head is the last to go: while it is there, what remains is tried again. The key goes before it, because its service
+    /// must be empty, but after all else: without its key the head counts for nobody.
     pub(super) async fn remove_former(&self, cluster: &str) -> Result<Outcome, Failure> {
         let Some((_, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
-        for service in self.list_services().await? {
-            if cluster_of(&service.name) != Some(cluster) {
-                continue;
-            }
+        let first = service_name(cluster, 0);
+        let mut services = self.list_services().await?;
+        services.retain(|service| cluster_of(&service.name) == Some(cluster));
+        services.sort_by_key(|service| *service.name == *first);
+        for service in services {
             match self.cloudmap.get_service(&service.id).await {
                 Err(error) if error.kind == ErrorKind::NotFound => continue,
                 found if found.as_ref().is_ok_and(|found| found.creator_request_id.as_ref() != Some(uid)) => {
@@ -450,11 +452,14 @@ impl Registry {
                 }
                 found => drop(found?),
             }
-            if *service.name == *service_name(cluster, 0) {
+            let mut deleted = self.cloudmap.delete_service(&service.id).await;
+            // AWS says first whether it would allow that. The key stays where it does not.
+            if *service.name == *first && deleted.as_ref().is_err_and(|error| error.kind == ErrorKind::InUse) {
                 self.remove(&service.id, KEY_INSTANCE).await?;
                 self.remove(&service.id, COPY_INSTANCE).await?;
+                deleted = self.cloudmap.delete_service(&service.id).await;
             }
-            match self.cloudmap.delete_service(&service.id).await {
+            match deleted {
                 Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
                 _ => self.forget_service(&service.name).await,
             }

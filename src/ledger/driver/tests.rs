@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
-    cloudmap::{Instance, NamespaceKind, Operation, fake::Fake},
+    cloudmap::{
+        ErrorKind, Instance, NamespaceKind, Operation,
+        fake::{Fake, Fault},
+    },
     cluster::record::{Accepted, memory::Stored},
     ledger::{
         CLUSTERS, Value,
@@ -493,6 +496,34 @@ async fn services_that_nobody_made_yet_are_empty_and_the_last_one_counts() {
     assert!(matches!(claimed, Outcome::Claimed { created: false, shards: 6 }), "{claimed:?}");
     let read = registry.read_pages("blue", 3, None).await.unwrap();
     assert!(read.pages.is_empty() && !read.truncated);
+}
+
+/// A head whose key is gone counts for nobody, and every other cluster would report it.
+#[tokio::test(start_paused = true)]
+async fn a_former_id_keeps_its_key_while_its_services_may_not_be_deleted() {
+    let cloudmap = Fake::new();
+    let namespace = cloudmap.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+    let add = |name: &str| cloudmap.registry().add_service(&namespace, name, "uid-blue", "");
+    let (_, own, more) = (add(CLUSTERS), add("exports-0.blue"), add("exports-1.blue"));
+    for id in [trust::KEY_INSTANCE, trust::COPY_INSTANCE] {
+        cloudmap.registry().instances.insert((own.clone(), id.into()), BTreeMap::new());
+    }
+    let kept = || cloudmap.registry().instances.keys().filter(|(service, _)| *service == own).count();
+    let set = "prod".parse().unwrap();
+    let registry = Registry::new(Arc::new(cloudmap.clone()), &set).owned_by(&"navy".parse().unwrap(), "uid-blue");
+    registry.find_namespace().await.unwrap();
+    let denied = || cloudmap.fault(Operation::DeleteService, Fault::Refused(ErrorKind::AccessDenied));
+    denied();
+    registry.remove_former("blue").await.unwrap_err();
+    assert!(cloudmap.registry().services.contains_key(&more));
+    assert_eq!(kept(), 2, "the service with the key is the last");
+    cloudmap.registry().services.remove(&more);
+    denied();
+    registry.remove_former("blue").await.unwrap_err();
+    assert_eq!(kept(), 2);
+    registry.remove_former("blue").await.unwrap();
+    assert!(!cloudmap.registry().services.contains_key(&own));
+    assert_eq!(kept(), 0);
 }
 
 /// A leader that others can reach.
