@@ -42,9 +42,10 @@ pub struct PolicyArgs {
     /// Id of the ClusterSet.
     #[arg(long, value_name = "ID", value_parser = parsed::<ClusterSetId>)]
     pub clusterset: Option<ClusterSetId>,
-    /// If one cluster alone has the role: its id. The role may then not write what the ledger keeps of other clusters.
-    #[arg(long, value_name = "ID", value_parser = parsed::<ClusterId>)]
-    pub cluster_id: Option<ClusterId>,
+    /// If one cluster alone has the role: its id; while it changes its id, both, separated by commas. The role may then
+    /// not write what the ledger keeps of other clusters.
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parsed::<ClusterId>)]
+    pub cluster_id: Vec<ClusterId>,
     /// For `annotated`: `kubectl get namespace kube-system -o jsonpath='{.metadata.uid}'`.
     #[arg(long, value_name = "UID", value_parser = word)]
     pub cluster_uid: Option<String>,

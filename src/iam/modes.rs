@@ -109,18 +109,19 @@ fn of(mode: Mode, facts: &Facts) -> Result<Vec<Statement>, Needed> {
     let look = |sid| Statement::calls(sid, LOOK);
     Ok(match mode {
         Mode::Ledger => {
-            let (id, cluster) = (clusterset()?.as_str(), facts.cluster.as_ref().map(ClusterId::as_str));
+            let id = clusterset()?.as_str();
+            let clusters: Vec<_> = facts.clusters.iter().map(ClusterId::as_str).collect();
             vec![
                 look("Look"),
                 Statement::calls("CreateTheLedger", &[CreateHttpNamespace, CreateService, TagResource])
                     .when("StringEquals", &requested(CLUSTERSET_TAG), [id])
-                    .only_with_tag(&requested(CLUSTER_TAG), cluster),
-                // The service of all heads has no tag of a cluster. A cluster that gets another id deletes the services of
-                // its former id.
+                    .only_with_tag(&requested(CLUSTER_TAG), &clusters),
+                // The service of all heads has no tag of a cluster. A cluster that gets another id deletes the services
+                // of its former id.
                 Statement::calls("WriteTheLedger", &[RegisterInstance, DeregisterInstance, DeleteService])
                     .on([&services])
                     .when("StringEquals", &tagged(CLUSTERSET_TAG), [id])
-                    .only_with_tag(&tagged(CLUSTER_TAG), cluster),
+                    .only_with_tag(&tagged(CLUSTER_TAG), &clusters),
                 // AWS may append a hash to the name by which a namespace is discovered.
                 Statement::calls("ReadTheLedger", &[DiscoverInstances]).when(
                     "StringLike",

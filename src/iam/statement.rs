@@ -18,8 +18,8 @@ pub struct Facts {
     pub account: String,
     /// Id of the ClusterSet.
     pub clusterset: Option<ClusterSetId>,
-    /// Id of the only cluster that has the role; `None` if several have it.
-    pub cluster: Option<ClusterId>,
+    /// Id of the only cluster that has the role, and the one that it has next or had before; none if several have it.
+    pub clusters: Vec<ClusterId>,
     /// UID of the namespace kube-system of a cluster that is in no ClusterSet.
     pub cluster_uid: Option<String>,
     /// Names of Cloud Map namespaces that are read.
@@ -138,12 +138,10 @@ impl Statement {
         Self { principal: [(kind.to_owned(), texts(names))].into(), resource: Values::default(), ..self }
     }
 
-    /// Lets it write only what is tagged with this value or has no such tag, in addition to the conditions that it has.
-    pub(super) fn only_with_tag(self, key: &str, value: Option<&str>) -> Self {
-        match value {
-            Some(value) => self.when("StringEqualsIfExists", key, [value]),
-            None => self,
-        }
+    /// Lets it write only what is tagged with one of these values or has no such tag, in addition to the conditions that
+    /// it has. Without values, it is not limited.
+    pub(super) fn only_with_tag(self, key: &str, values: &[&str]) -> Self {
+        if values.is_empty() { self } else { self.when("StringEqualsIfExists", key, values.iter().copied()) }
     }
 
     /// Limits it by a condition, in addition to those that it has.

@@ -12,7 +12,7 @@ fn facts() -> Facts {
         region: "us-gov-northwest-1".to_owned(),
         account: "111122223333".to_owned(),
         clusterset: Some("x".repeat(63).parse().unwrap()),
-        cluster: Some("y".repeat(63).parse().unwrap()),
+        clusters: vec!["y".repeat(63).parse().unwrap()],
         cluster_uid: Some("0b7a6c3e-0000-4000-8000-000000000000".to_owned()),
         namespaces: some("namespace-", 5),
         namespace_ids: some("ns-", 5),
@@ -72,16 +72,18 @@ fn a_statement_that_fits_nowhere_is_named() {
 
 #[test]
 fn a_role_of_one_cluster_may_write_its_own_part_of_the_ledger_and_the_heads_of_all() {
-    let condition = |cluster: Option<&str>, sid: &str| {
-        let facts = Facts { cluster: cluster.map(|id| id.parse().unwrap()), ..facts() };
+    let condition = |clusters: &[&str], sid: &str| {
+        let facts = Facts { clusters: clusters.iter().map(|id| id.parse().unwrap()).collect(), ..facts() };
         let all = statements(&[Mode::Ledger], &facts).unwrap();
         let statement = all.into_iter().find(|statement| statement.sid == sid).unwrap();
         serde_json::to_value(statement.condition).unwrap().get("StringEqualsIfExists").cloned()
     };
     let [request, resource] = ["Request", "Resource"].map(|of| format!("aws:{of}Tag/cloudmap-mcs/cluster"));
-    assert_eq!(condition(Some("blue"), "CreateTheLedger"), Some(serde_json::json!({request: "blue"})));
-    assert_eq!(condition(Some("blue"), "WriteTheLedger"), Some(serde_json::json!({resource: "blue"})));
-    assert_eq!(condition(None, "WriteTheLedger"), None);
+    assert_eq!(condition(&["blue"], "CreateTheLedger"), Some(serde_json::json!({request: "blue"})));
+    assert_eq!(condition(&["blue"], "WriteTheLedger"), Some(serde_json::json!({&resource: "blue"})));
+    // While it changes its id, it writes under both.
+    assert_eq!(condition(&["navy", "blue"], "WriteTheLedger"), Some(serde_json::json!({resource: ["navy", "blue"]})));
+    assert_eq!(condition(&[], "WriteTheLedger"), None);
 }
 
 #[test]

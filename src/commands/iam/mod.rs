@@ -39,7 +39,7 @@ fn policies(args: &PolicyArgs) -> anyhow::Result<Said> {
         region: args.region.clone().unwrap_or_default(),
         account: args.account.clone().unwrap_or_default(),
         clusterset: args.clusterset.clone(),
-        cluster: args.cluster_id.clone(),
+        clusters: args.cluster_id.clone(),
         cluster_uid: args.cluster_uid.clone(),
         namespaces: args.cloudmap_namespaces.clone(),
         namespace_ids: args.cloudmap_namespace_ids.clone(),
