@@ -423,10 +423,8 @@ impl Driver {
         });
         set(&self.published, self.term.writer().published());
         set(&self.read_back, self.term.read_back());
-        let status = Status {
-            unreachable: self.unreachable(),
-            ..Status::of(&self.term, heads_error, &self.ports.registry)
-        };
+        let status =
+            Status { unreachable: self.unreachable(), ..Status::of(&self.term, heads_error, &self.ports.registry) };
         self.status.send_if_modified(|held| {
             let changed = **held != status;
             for (cluster, why) in status.ignored.iter().filter(|(id, why)| held.ignored.get(*id) != Some(*why)) {
