@@ -339,13 +339,14 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
         ),
         (
             |it| {
-                for operation in [Operation::RegisterInstance, Operation::DeregisterInstance] {
+                for operation in [Operation::RegisterInstance, Operation::DeregisterInstance, Operation::DeleteService]
+                {
                     answer(it, "WriteTheLedger", operation, Answer::Unknown("no service yet".to_owned()));
                 }
             },
             Skip,
             "registry",
-            "WriteTheLedger: RegisterInstance, DeregisterInstance cannot be told (no service yet)",
+            "WriteTheLedger: RegisterInstance, DeregisterInstance, DeleteService cannot be told (no service yet)",
             "after the first export",
         ),
         (|it| drop(ledger(it).heads.remove("c1")), Fail, "a", "c1 is not in the ledger of prod", "--context a"),
