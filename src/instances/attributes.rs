@@ -164,7 +164,8 @@ impl InstanceSpec {
         set(PORT, port.map(|port| port.to_string()));
         set(ZONE, zone.as_deref().map(str::to_owned));
         if let Some(host) = host {
-            let alias = is_load_balancer(host) && !service.records.cname;
+            // AWS takes an alias only where it answers with address records.
+            let alias = is_load_balancer(host) && (service.records.a || service.records.aaaa);
             set(if alias { ALIAS } else { CNAME }, Some((**host).to_owned()));
         }
         // An instance that is full of attributes does without: others then count it as one of a whole cluster.
@@ -397,10 +398,11 @@ impl Source<'_> {
 
     pub(super) fn check(&self, spec: &InstanceSpec) -> Result<(), Unfit> {
         let attributes = spec.attributes(ServiceTraits::default());
-        // The health check may add one.
+        // The health check may add one, and so may a share, which does without one in an instance that is full.
         let count = attributes.len() + 1;
+        let added = INIT_HEALTH.len() + "UNHEALTHY".len() + PARTIAL.len() + "true".len();
         let characters: usize = attributes.iter().map(|(key, value)| key.chars().count() + value.chars().count()).sum();
-        if count > MAX_ATTRIBUTES || characters > MAX_CHARACTERS - INIT_HEALTH.len() - "HEALTHY".len() {
+        if count > MAX_ATTRIBUTES || characters > MAX_CHARACTERS - added {
             let (service, ports) = (self.service.clone(), self.ports.len());
             return Err(Unfit::TooLarge { service, ports, attributes: count, characters });
         }

@@ -113,6 +113,9 @@ mod tests {
             assert_eq!(instance.attributes.get(attributes::CNAME).map(String::as_str), Some(host));
             assert!(!instance.attributes.contains_key(attributes::ALIAS));
         }
+        let api_only = spec(ELB).render(traits(None, false));
+        assert_eq!(api_only.attributes.get(attributes::CNAME).map(String::as_str), Some(ELB), "AWS refuses an alias");
+        assert!(!api_only.attributes.contains_key(attributes::ALIAS));
         for (host, record, weighted, fits) in [
             (ELB, Some(RecordType::A), true, true),
             (ELB, Some(RecordType::Aaaa), true, true),

@@ -320,20 +320,27 @@ impl Performer {
         self.leading(operation, write).await
     }
 
-    /// Makes a write only while this replica leads. Gives it up when the time runs out for which leadership was
-    /// granted, even while it waits for its turn.
+    /// Makes a write only while this replica leads. Gives it up when leadership ends, even while it waits for its turn.
     async fn leading<T>(
         &self,
         operation: &'static str,
         write: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let error = |kind, message: &str| Err(Error { operation, kind, message: message.to_owned() });
-        let Some(until) = self.permit.until() else {
+        let Some(mut until) = self.permit.until() else {
             return error(ErrorKind::Other, "this replica no longer leads; nothing was sent");
         };
-        match timeout_at(until, write).await {
-            Ok(result) => result,
-            Err(_) => error(ErrorKind::Unknown, "this replica's leadership ended meanwhile"),
+        let term = self.permit.term();
+        tokio::pin!(write);
+        loop {
+            if let Ok(result) = timeout_at(until, &mut write).await {
+                return result;
+            }
+            // The Lease is renewed every few seconds, and a call may wait longer than one renewal holds.
+            match self.permit.until().filter(|renewed| *renewed > until && self.permit.term() == term) {
+                Some(renewed) => until = renewed,
+                None => return error(ErrorKind::Unknown, "this replica's leadership ended meanwhile"),
+            }
         }
     }
 

@@ -17,10 +17,11 @@ use super::{
     call::{Call, Event},
     hiding::Hiding,
     places::{Listed, by_name, listed},
-    state::{Class, Counts, Listing, Phase, Place, Reading, Seen, State, Want},
+    state::{Class, Counts, Listing, Phase, Place, Reading, Seen, State, Unread, Want},
     writes::OPERATIONS,
 };
 use crate::{
+    awsmcs,
     cloudmap::{Error, ErrorKind, LATEST_EFFECT, Looks, Namespace},
     model::Target,
 };
@@ -111,11 +112,20 @@ impl Engine {
             if state.share_desired(old.map(Arc::as_ref), wanted, now) {
                 state.read_at = Some(now);
             }
+            if wanted.retiring && !old.is_some_and(|old| old.retiring) {
+                // What goes now is more than what went before: a reading has to tell.
+                state.seen = state.seen.min(Seen::Once);
+            }
+            if old.is_some_and(|old| old.consent.adopt != wanted.consent.adopt) {
+                let prefix = self.settings.identity.id_prefix();
+                state.disown(|id| id.starts_with(&prefix) || awsmcs::is_id(id));
+            }
             let flags = |d: &TargetDesired| {
                 (d.active, d.only_found.clone(), d.retiring, d.keep, d.consent.clone(), d.creation.clone())
             };
             if old.is_some_and(|old| flags(old) != flags(wanted)) {
                 state.not_before = None;
+                state.unread = Unread::default();
                 state.ttl.not_before = None;
                 state.failures = 0;
                 state.problem = None;
@@ -285,7 +295,7 @@ impl Engine {
                     let may_read = state.reading.is_none() && self.hiding.answered();
                     return may_read.then_some(Want::Read { service_id });
                 }
-                if state.reading.is_none() && state.read_at.is_some_and(|at| at <= now) {
+                if state.may_read(now) && state.read_at.is_some_and(|at| at <= now) {
                     return Some(Want::Read { service_id });
                 }
                 if desired.only_found.is_some() && !state.found_own {
@@ -322,7 +332,7 @@ impl Engine {
                 }
                 // The final proof is a reading after the last write, not one after each write.
                 if state.seen != Seen::Since {
-                    return Some(Want::Read { service_id });
+                    return state.may_read(now).then_some(Want::Read { service_id });
                 }
                 Some(Want::DeleteService { service_id })
             }
@@ -520,7 +530,13 @@ impl Engine {
             tracing::warn!(%target, %error, "cannot delete an empty service");
         }
         self.forget_services(target, now);
-        self.gone(target);
+        if self.desired.get(target).is_some_and(|desired| desired.retiring) {
+            self.gone(target);
+        } else if let Some(state) = self.targets.get_mut(target) {
+            // Somebody wants it again since the call was sent.
+            state.lose_place();
+            self.wake_target(target, now);
+        }
     }
 
     /// Statuses and figures, if they may have changed since this was asked last.

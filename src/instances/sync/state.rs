@@ -38,6 +38,14 @@ pub(super) fn back_off(failures: u32) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(RETRY_LAST)
 }
 
+/// How long to wait after so many failures in a row, and what is reported, if it lasts.
+fn consequence(error: &Error, failures: u32) -> (Duration, Option<(Reason, String)>) {
+    let Some(reason) = reason(error) else { return (back_off(failures), None) };
+    let hopeless = matches!(reason, Reason::AccessDenied | Reason::LimitExceeded);
+    let wait = if hopeless { RETRY_LAST } else { back_off(failures) };
+    (wait, (failures > reason.hiccups()).then(|| (reason, error.to_string())))
+}
+
 /// Kinds of calls. Each has places of its own, so that no kind waits for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
@@ -204,6 +212,14 @@ impl SubAssign for Counts {
     }
 }
 
+/// Readings that failed, one after the other. What is known is enough to write, so nothing else waits for them.
+#[derive(Debug, Default)]
+pub(super) struct Unread {
+    failures: u32,
+    not_before: Option<Instant>,
+    problem: Option<(Reason, String)>,
+}
+
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own: any of them goes with any other")]
 pub(super) struct State {
@@ -236,6 +252,7 @@ pub(super) struct State {
     pub(super) adopted: Adopted,
     pub(super) seen: Seen,
     pub(super) reading: Option<Reading>,
+    pub(super) unread: Unread,
     pub(super) running: BTreeMap<Arc<str>, Running>,
     /// Ids that are still to be written; `None` if they must be planned.
     pub(super) pending: Option<VecDeque<Arc<str>>>,
@@ -313,6 +330,7 @@ impl State {
         self.untold.clear();
         self.seen = Seen::Never;
         self.reading = None;
+        self.unread = Unread::default();
         self.retry.clear();
         self.pending = None;
         if let Some(part) = &mut self.part {
@@ -323,18 +341,37 @@ impl State {
     /// The target as a whole is tried again later. Returns when.
     pub(super) fn fail(&mut self, error: &Error, now: Instant) -> Instant {
         self.failures += 1;
-        let mut wait = back_off(self.failures);
-        if let Some(reason) = reason(error) {
-            if matches!(reason, Reason::AccessDenied | Reason::LimitExceeded) {
-                wait = RETRY_LAST;
-            }
-            if self.failures > reason.hiccups() {
-                self.problem = Some((reason, error.to_string()));
-            }
-        }
+        let (wait, problem) = consequence(error, self.failures);
+        self.problem = problem.or(self.problem.take());
         let at = now + wait;
         self.not_before = Some(at);
         at
+    }
+
+    /// A target that was read before is read again later. Returns when.
+    pub(super) fn read_failed(&mut self, error: &Error, now: Instant) -> Instant {
+        let unread = &mut self.unread;
+        unread.failures += 1;
+        let (wait, problem) = consequence(error, unread.failures);
+        unread.problem = problem.or(unread.problem.take());
+        let at = now + wait;
+        unread.not_before = Some(at);
+        at
+    }
+
+    /// Whether it can be read now.
+    pub(super) fn may_read(&self, now: Instant) -> bool {
+        self.reading.is_none() && self.unread.not_before.is_none_or(|at| at <= now)
+    }
+
+    /// Others' instances are no longer taken over: nothing may happen to those that were to go. Only a reading says what
+    /// is there.
+    pub(super) fn disown(&mut self, is_own: impl Fn(&str) -> bool) {
+        self.own.retain(|id, _| is_own(id));
+        self.retry.retain(|id, _| is_own(id));
+        self.adopted.clear();
+        self.pending = None;
+        self.seen = Seen::Never;
     }
 
     /// Requests a reading out of turn, because only a reading explains what happened. Returns when. A busy target is
@@ -367,7 +404,7 @@ impl State {
     pub(super) fn status(&self, desired: &TargetDesired, namespace: Option<&Namespace>) -> TargetStatus {
         let dns = namespace.is_some_and(|namespace| namespace.kind != NamespaceKind::Http);
         let registered = self.registered();
-        let outcome = match (&self.problem, &self.unfit) {
+        let outcome = match (self.problem.as_ref().or(self.unread.problem.as_ref()), &self.unfit) {
             (Some((reason, message)), _) => Outcome::Refused { reason: *reason, message: message.clone() },
             (None, Some(message)) => Outcome::Refused { reason: Reason::UnfitEndpoints, message: message.clone() },
             (None, None) if self.settled => Outcome::Registered { count: registered },

@@ -31,7 +31,7 @@ impl Engine {
         let (period, pages) = (self.drift_period(), self.counts.pages);
         let last = self.drift_last.take();
         let after = (last.as_ref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let next = self.targets.range(after).chain(&self.targets).find(|(_, state)| is_idle(state));
+        let next = self.targets.range(after).chain(&self.targets).find(|(_, state)| is_idle(state, now));
         let Some((target, state)) = next else {
             self.drift_next = now + NOTHING_YET;
             return None;
@@ -57,7 +57,7 @@ impl Engine {
 }
 
 /// Whether a target can be read again: it was read, and is not being read or written.
-fn is_idle(state: &State) -> bool {
+fn is_idle(state: &State, now: Instant) -> bool {
     let mine = state.place().is_some_and(|place| place.refused_until.is_none());
-    mine && state.seen != Seen::Never && state.reading.is_none() && state.running.is_empty()
+    mine && state.seen != Seen::Never && state.may_read(now) && state.running.is_empty()
 }

@@ -13,7 +13,7 @@ use super::{
     call::{Call, Event, Inventory},
     engine::Engine,
     share::is_alive,
-    state::{Reading, Retry, Running, Seen, State, Told, back_off, reason},
+    state::{Reading, Retry, Running, Seen, State, Told, Unread, back_off, reason},
 };
 use crate::{
     cloudmap::{Error, ErrorKind, LATEST_EFFECT, OperationId, OperationState},
@@ -463,7 +463,8 @@ impl Engine {
                 if error.kind == ErrorKind::NotFound {
                     self.lost(target, &error, now);
                 } else {
-                    let at = state.fail(&error, now);
+                    let first = state.seen == Seen::Never;
+                    let at = if first { state.fail(&error, now) } else { state.read_failed(&error, now) };
                     if !state.unsure.is_empty() || state.part.as_ref().is_some_and(|part| part.awaits_reading()) {
                         state.read_at.get_or_insert(at);
                     }
@@ -518,6 +519,7 @@ impl Engine {
                 let first = state.seen == Seen::Never;
                 state.seen = if whole { Seen::Since } else { Seen::Once };
                 state.pending = None;
+                state.unread = Unread::default();
                 let again = state.read_again;
                 state.relieve();
                 // A target that waits for health is read less and less often while that cannot be read.

@@ -37,3 +37,31 @@ async fn a_service_without_room_for_both_changes_hands_address_by_address() {
     world.registered(&web, 8).await;
     assert_eq!(addresses(&world), (all, 8));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_to_be_taken_over_is_left_alone_when_the_permission_goes() {
+    let fake = Fake::new();
+    {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
+        let web = registry.add_service(&ns, "web", "x", "heritage=external-dns,external-dns/owner=eks");
+        for instance in (1..=3).map(theirs) {
+            registry.instances.insert((web.clone(), instance.id), instance.attributes);
+        }
+    }
+    for _ in 0..1_000 {
+        fake.fault(Operation::DeregisterInstance, Fault::Refused(ErrorKind::Throttled));
+    }
+    let (world, web) = (World::new(fake), target("shop", "web"));
+    let consent = Consent { named: true, adopt: Some("external-dns/eks".parse().unwrap()), ..Consent::default() };
+    let pods = specs("uid-1", "web", 1..=3, "a");
+    world.desire([(web.clone(), TargetDesired { consent: consent.clone(), ..active(pods.clone()) })]);
+    sleep(Duration::from_mins(2)).await;
+    let is_theirs = |instance: &Instance| !instance.id.starts_with("k8s-");
+    assert_eq!(world.instances("web").len(), 6, "theirs were to go, and AWS throttled that");
+    let consent = Consent { adopt: None, ..consent };
+    world.desire([(web.clone(), TargetDesired { consent, ..active(pods) })]);
+    world.fake.registry().faults.clear();
+    sleep(Duration::from_mins(20)).await;
+    assert_eq!(world.instances("web").iter().filter(|instance| is_theirs(instance)).count(), 3);
+}

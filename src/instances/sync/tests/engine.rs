@@ -191,3 +191,32 @@ async fn an_answer_about_a_deleted_service_proves_nothing_about_the_next() {
     assert_eq!(bench.status(&web).outcome, Outcome::Registered { count: 1 });
     assert_eq!(fake.registry().count(Operation::ListServices), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_target_wanted_again_while_its_service_is_being_deleted_is_registered() {
+    let fake = Fake::new();
+    let mut bench = Bench::new(&fake);
+    let web = target("shop", "web");
+    let wanted = active(specs("uid-1", "web", 1..=2, "a"));
+    bench.desire([(web.clone(), wanted.clone())]);
+    bench.run(Duration::from_secs(40)).await;
+    bench.desire([(web.clone(), retiring())]);
+    let mut held = None;
+    let end = Instant::now() + Duration::from_mins(5);
+    while held.is_none() {
+        assert!(Instant::now() < end, "the service is never deleted");
+        match bench.engine.next(Instant::now()) {
+            Some(call @ Call::DeleteService { .. }) => held = Some(call),
+            Some(call) => {
+                let event = bench.performer.clone().perform(call).await;
+                bench.engine.done(event, Instant::now());
+            }
+            None => sleep(Duration::from_millis(100)).await,
+        }
+    }
+    bench.desire([(web.clone(), wanted)]);
+    let event = bench.performer.clone().perform(held.unwrap()).await;
+    bench.engine.done(event, Instant::now());
+    bench.run(Duration::from_mins(1)).await;
+    assert_eq!(fake.registry().instances.len(), 2, "{:?}", bench.status(&web));
+}

@@ -394,3 +394,26 @@ async fn a_record_that_kept_instances_out_is_removed() {
     world.registered(&web, 2).await;
     assert!(since.elapsed() < Duration::from_mins(18), "{:?}", since.elapsed());
 }
+
+/// Writes need no reading where the instances were read before.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_cannot_be_read_again_still_follows_its_pods() {
+    for kind in [ErrorKind::AccessDenied, ErrorKind::Throttled, ErrorKind::Other] {
+        let world = World::new(Fake::new());
+        let web = target("shop", "web");
+        world.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
+        world.registered(&web, 2).await;
+        for _ in 0..10_000 {
+            world.fake.fault(Operation::ListInstances, Fault::Refused(kind.clone()));
+        }
+        sleep(Duration::from_mins(30)).await;
+        assert!(matches!(world.status(&web).outcome, Outcome::Refused { .. }), "{:?}", world.status(&web));
+        let pods = specs("uid-1", "web", 3..=4, "a");
+        world.desire([(web.clone(), active(pods.clone()))]);
+        sleep(Duration::from_secs(10)).await;
+        let there: BTreeSet<_> = world.instances("web").into_iter().map(|instance| instance.id).collect();
+        assert_eq!(there, pods.iter().map(|spec| spec.id().clone()).collect::<BTreeSet<_>>(), "{kind:?}");
+        let calls = world.fake.registry().calls.iter().filter(|(call, _)| *call == Operation::ListInstances).count();
+        assert!(calls < 100, "{calls} readings in half an hour");
+    }
+}
