@@ -12,7 +12,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -107,7 +107,17 @@ pub struct Observed {
     pub defined: bool,
     /// The role and the binding are there.
     pub permitted: bool,
+    /// For this CoreDNS alone, with the version of the binding that was read.
     permission: (ClusterRole, ClusterRoleBinding),
+    /// Who else is in the binding.
+    others: Vec<Subject>,
+}
+
+impl Observed {
+    /// Somebody else has the permission by the same binding, such as a second CoreDNS.
+    pub fn is_shared(&self) -> bool {
+        !self.others.is_empty()
+    }
 }
 
 #[cfg(test)]
@@ -122,6 +132,7 @@ impl Observed {
             defined: true,
             permitted: true,
             permission: permission("kube-system", "coredns"),
+            others: Vec::new(),
         }
     }
 }
@@ -162,7 +173,7 @@ pub async fn observe(client: &Client, place: &Place) -> Result<Observed, AskErro
             .await?;
     let pod = deployment.as_ref().and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref());
     let account = pod.and_then(|pod| pod.service_account_name.as_deref()).unwrap_or("coredns");
-    let permission = permission(&place.namespace, account);
+    let mut permission = permission(&place.namespace, account);
     let role = get(Api::<ClusterRole>::all(client.clone()), "read a ClusterRole", &permission.0.name_any()).await?;
     let binding =
         get(Api::<ClusterRoleBinding>::all(client.clone()), "read a ClusterRoleBinding", &permission.1.name_any())
@@ -177,23 +188,26 @@ pub async fn observe(client: &Client, place: &Place) -> Result<Observed, AskErro
     {
         corefile.keeper = Some(Keeper::Eks);
     }
+    let ours = permission.1.subjects.clone().unwrap_or_default();
+    let there = binding.as_ref().and_then(|it| it.subjects.clone()).unwrap_or_default();
+    let permitted = role.is_some_and(|role| role.rules == permission.0.rules)
+        && binding.as_ref().is_some_and(|it| it.role_ref == permission.1.role_ref)
+        && ours.iter().all(|subject| is_in(&there, subject));
+    permission.1.metadata.resource_version = binding.and_then(|it| it.metadata.resource_version);
     Ok(Observed {
         corefile,
         node_local: node_local.and_then(narrow),
         workload,
         defined: definition.is_some_and(|crd| crd.spec.versions.iter().any(|it| it.name == DEFINITION.1 && it.served)),
-        permitted: role.is_some_and(|role| role.rules == permission.0.rules)
-            && binding.is_some_and(|it| it.role_ref == permission.1.role_ref && has_subjects(&it, &permission.1)),
+        permitted,
         permission,
+        others: there.into_iter().filter(|subject| !is_in(&ours, subject)).collect(),
     })
 }
 
-fn has_subjects(binding: &ClusterRoleBinding, wanted: &ClusterRoleBinding) -> bool {
-    let there = binding.subjects.as_deref().unwrap_or_default();
-    let same = |one: &Subject, other: &Subject| {
-        (&one.kind, &one.name, &one.namespace) == (&other.kind, &other.name, &other.namespace)
-    };
-    wanted.subjects.iter().flatten().all(|subject| there.iter().any(|it| same(it, subject)))
+fn is_in(subjects: &[Subject], one: &Subject) -> bool {
+    let same = |it: &Subject| (&it.kind, &it.name, &it.namespace) == (&one.kind, &one.name, &one.namespace);
+    subjects.iter().any(same)
 }
 
 fn narrow(object: ConfigMap) -> Option<Corefile> {
@@ -216,14 +230,21 @@ pub async fn write(client: &Client, place: &Place, corefile: &Corefile, text: &s
     ask("write the Corefile", api.patch(&corefile.config_map, &params, &Patch::Merge(patch))).await.map(drop)
 }
 
-/// Allows CoreDNS to read ServiceImports.
+/// Allows CoreDNS to read ServiceImports. Whoever else is in the binding stays there: the API server replaces the list of
+/// subjects as a whole. If somebody else has written the binding since it was read, the API server answers with a conflict.
 ///
 /// # Errors
 /// If the API server does not answer, or refuses a call.
 pub async fn permit(client: &Client, observed: &Observed) -> Result<(), AskError> {
     let (role, binding) = &observed.permission;
     apply(Api::all(client.clone()), "apply the ClusterRole", role).await?;
-    apply(Api::all(client.clone()), "apply the ClusterRoleBinding", binding).await
+    let subjects = observed.others.iter().chain(binding.subjects.iter().flatten()).cloned().collect();
+    bind(client, binding, subjects).await
+}
+
+async fn bind(client: &Client, binding: &ClusterRoleBinding, subjects: Vec<Subject>) -> Result<(), AskError> {
+    let binding = ClusterRoleBinding { subjects: Some(subjects), ..binding.clone() };
+    apply(Api::all(client.clone()), "apply the ClusterRoleBinding", &binding).await
 }
 
 async fn apply<K>(api: Api<K>, what: &'static str, object: &K) -> Result<(), AskError>
@@ -234,22 +255,29 @@ where
     ask(what, api.patch(&object.name_any(), &params, &Patch::Apply(object))).await.map(drop)
 }
 
-/// Takes the permission away. It is no error if there is none.
+/// Takes the permission away from this CoreDNS. Role and binding stay while somebody else is in the binding. It is no error
+/// if there is no permission. If somebody else has written the binding since it was read, the API server answers with a
+/// conflict.
 ///
 /// # Errors
 /// If the API server does not answer, or refuses a call.
 pub async fn forbid(client: &Client, observed: &Observed) -> Result<(), AskError> {
     let (role, binding) = &observed.permission;
-    delete(Api::<ClusterRoleBinding>::all(client.clone()), "delete the ClusterRoleBinding", &binding.name_any())
-        .await?;
-    delete(Api::<ClusterRole>::all(client.clone()), "delete the ClusterRole", &role.name_any()).await
+    if observed.is_shared() {
+        return bind(client, binding, observed.others.clone()).await;
+    }
+    let (roles, bindings) = (Api::<ClusterRole>::all(client.clone()), Api::<ClusterRoleBinding>::all(client.clone()));
+    let resource_version = binding.metadata.resource_version.clone();
+    let unchanged = DeleteParams::default().preconditions(Preconditions { uid: None, resource_version });
+    delete(bindings, "delete the ClusterRoleBinding", &binding.name_any(), &unchanged).await?;
+    delete(roles, "delete the ClusterRole", &role.name_any(), &DeleteParams::default()).await
 }
 
-async fn delete<K>(api: Api<K>, what: &'static str, name: &str) -> Result<(), AskError>
+async fn delete<K>(api: Api<K>, what: &'static str, name: &str, params: &DeleteParams) -> Result<(), AskError>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
-    match ask(what, api.delete(name, &DeleteParams::default())).await {
+    match ask(what, api.delete(name, params)).await {
         Err(AskError::Api { source, .. }) if code(&source) == Some(404) => Ok(()),
         answer => answer.map(drop),
     }

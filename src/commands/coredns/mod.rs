@@ -21,8 +21,14 @@ use self::{edit::Edited, plan::Action};
 use crate::{
     app::connect,
     cli::{CorednsCommand, CorednsPlace, CorednsWriteArgs},
-    cluster::coredns::{self, Corefile, Observed, Place},
+    cluster::{
+        coredns::{self, Corefile, Observed, Place},
+        identity::AskError,
+    },
 };
+
+/// What two CoreDNS of a cluster share.
+const BINDING: &str = "ClusterRoleBinding cloudmap-mcs-coredns";
 
 /// What is seen in a cluster that lacks nothing.
 #[cfg(test)]
@@ -110,13 +116,20 @@ async fn write_to(
         let name = format!("{}/{}", place.namespace, corefile.config_map);
         write!(news, "{}", diff::unified(&name, &corefile.text, &edited.text))?;
     }
+    let shared = observed.is_shared();
     let permission = match action {
-        Action::Apply => {
-            (!observed.permitted).then_some("ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: created")
-        }
+        Action::Apply => (!observed.permitted).then_some(if shared {
+            "ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: written. Others keep the permission"
+        } else {
+            "ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: created"
+        }),
         // Until the add-on has the values, CoreDNS still reads ServiceImports; and as long as it has another such zone.
         Action::Remove => (observed.permitted && values.is_none() && !edit::is_multicluster(&changes.corefile.text))
-            .then_some("ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: deleted"),
+            .then_some(if shared {
+                "ClusterRoleBinding cloudmap-mcs-coredns: written. Others keep the permission"
+            } else {
+                "ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: deleted"
+            }),
     };
     if pending.is_empty() && permission.is_none() && values.is_none() {
         writeln!(news, "There is nothing to change.")?;
@@ -130,18 +143,28 @@ async fn write_to(
         }
         // CoreDNS must have the permission for as long as it has the zone.
         if let (Action::Apply, Some(done)) = (action, permission) {
-            coredns::permit(client, observed).await?;
+            unless_faster(coredns::permit(client, observed).await, BINDING)?;
             writeln!(news, "{done}.")?;
         }
         for (corefile, edited) in &pending {
             put(client, place, corefile, edited, news).await?;
         }
         if let (Action::Remove, Some(done)) = (action, permission) {
-            coredns::forbid(client, observed).await?;
+            unless_faster(coredns::forbid(client, observed).await, BINDING)?;
             writeln!(news, "{done}.")?;
         }
     }
     Ok(values)
+}
+
+/// Says what to do if somebody else has written an object in the meantime.
+fn unless_faster(written: Result<(), AskError>, what: &str) -> anyhow::Result<()> {
+    match written {
+        Err(error) if coredns::is_conflict(&error) => {
+            anyhow::bail!("somebody else has written the {what} just now: run this again")
+        }
+        written => Ok(written?),
+    }
 }
 
 async fn put(
@@ -152,12 +175,7 @@ async fn put(
     news: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let name = format!("{}/{}", place.namespace, corefile.config_map);
-    match coredns::write(client, place, corefile, &edited.text).await {
-        Err(error) if coredns::is_conflict(&error) => {
-            anyhow::bail!("somebody else has written the ConfigMap {name} just now: run this again")
-        }
-        written => written?,
-    }
+    unless_faster(coredns::write(client, place, corefile, &edited.text).await, &format!("ConfigMap {name}"))?;
     let effect = if edit::reloads(&edited.text) {
         "It is read within about a minute (plugin `reload`).".to_owned()
     } else if corefile.config_map == coredns::NODE_LOCAL {

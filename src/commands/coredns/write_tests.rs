@@ -18,19 +18,27 @@ fn place() -> Place {
     Place { namespace: "kube-system".into(), config_map: "coredns".into(), deployment: "coredns".into() }
 }
 
+fn account(name: &str) -> Value {
+    json!({"kind": "ServiceAccount", "name": name, "namespace": "kube-system"})
+}
+
 /// What is in the cluster; `None`: nothing of the kind.
 struct Cluster {
     corefile: Option<(String, Value)>,
     node_local: Option<String>,
     image: &'static str,
     defined: bool,
+    /// The role and the binding are there.
     permitted: bool,
+    /// Service accounts in the binding; that of the Deployment is `dns`.
+    bound: &'static [&'static str],
 }
 
 impl Default for Cluster {
     fn default() -> Self {
         let corefile = Some((EKS.to_owned(), json!({})));
-        Self { corefile, node_local: None, image: "coredns:v1.12.4-eksbuild.1", defined: true, permitted: false }
+        let image = "coredns:v1.12.4-eksbuild.1";
+        Self { corefile, node_local: None, image, defined: true, permitted: false, bound: &["dns"] }
     }
 }
 
@@ -49,7 +57,8 @@ impl Cluster {
             let (role, binding) = file.split_once("\n---\n").unwrap();
             let read = |text: &str| serde_yaml_ng::from_str::<Value>(text).unwrap();
             let mut binding = read(binding);
-            binding["subjects"][0]["name"] = "dns".into();
+            binding["metadata"]["resourceVersion"] = "9".into();
+            binding["subjects"] = self.bound.iter().copied().map(account).collect();
             (read(role), binding)
         };
         let crd = json!({"metadata": {"name": "serviceimports.multicluster.x-k8s.io"}, "spec": {
@@ -174,10 +183,7 @@ async fn apply_permits_then_writes_the_version_that_it_has_read_and_a_second_tim
         ("PATCH", "/api/v1/namespaces/kube-system/configmaps/coredns".to_owned()),
     ];
     assert_eq!(paths, expected.each_ref().map(|(method, path)| (*method, &**path)));
-    assert_eq!(
-        writes[1].body["subjects"][0],
-        json!({"kind": "ServiceAccount", "name": "dns", "namespace": "kube-system"})
-    );
+    assert_eq!(writes[1].body["subjects"], json!([account("dns")]));
     let text = super::edit::add(EKS, ZONE).unwrap().text;
     assert_eq!(writes[2].body, json!({"metadata": {"resourceVersion": "7"}, "data": {"Corefile": text}}));
     assert_eq!(writes[2].content_type, "application/merge-patch+json");
@@ -199,6 +205,40 @@ async fn remove_takes_the_zone_away_before_the_permission() {
     assert_eq!(Cluster { corefile, ..complete() }.run(&["remove"]).await.1.len(), 1);
     let nothing = Cluster::default().run(&["remove"]).await;
     assert_eq!((nothing.0.as_deref(), nothing.1.len()), (Ok("There is nothing to change.\n"), 0));
+}
+
+#[tokio::test]
+async fn apply_for_another_coredns_keeps_the_subjects_that_are_there() {
+    let cluster = Cluster { permitted: true, bound: &["coredns", "somebody"], ..Cluster::default() };
+    let (said, writes) = cluster.run(&["apply"]).await;
+    assert!(said.unwrap().contains("cloudmap-mcs-coredns: written. Others keep the permission.\n"));
+    let body = &writes[1].body;
+    assert_eq!(body["subjects"], json!([account("coredns"), account("somebody"), account("dns")]));
+    assert_eq!(body["metadata"]["resourceVersion"], "9", "the subjects are those of this version");
+}
+
+#[tokio::test]
+async fn remove_keeps_the_permission_of_another_coredns() {
+    let (said, writes) = Cluster { bound: &["coredns", "dns"], ..complete() }.run(&["remove"]).await;
+    assert!(said.unwrap().contains("cloudmap-mcs-coredns: written. Others keep the permission.\n"));
+    let [corefile, binding] = &writes[..] else { panic!("{writes:?}") };
+    assert_eq!(corefile.body["data"]["Corefile"], EKS);
+    assert!(binding.path.ends_with("clusterrolebindings/cloudmap-mcs-coredns"), "{}", binding.path);
+    assert_eq!((binding.method.as_str(), &binding.body["subjects"]), ("PATCH", &json!([account("coredns")])));
+    assert_eq!(binding.body["metadata"]["resourceVersion"], "9");
+    // The last one deletes the version that it has read.
+    let writes = complete().run(&["remove"]).await.1;
+    assert_eq!(writes[1].body["preconditions"]["resourceVersion"], "9");
+}
+
+#[tokio::test]
+async fn who_was_faster_keeps_the_permission() {
+    let api = Cluster { permitted: true, bound: &["coredns"], ..Cluster::default() }.api();
+    api.prepare(200, json!({"metadata": {"name": "cloudmap-mcs-coredns"}}));
+    api.refuse(409, "Conflict", "the object has been modified");
+    let said = run(&api, &["apply"]).await.unwrap_err();
+    let hint = "somebody else has written the ClusterRoleBinding cloudmap-mcs-coredns just now: run this again";
+    assert!(said.contains(hint), "{said}");
 }
 
 #[tokio::test]
