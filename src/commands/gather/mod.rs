@@ -109,7 +109,8 @@ async fn controller(bundle: &mut Bundle, client: &Client, own: &str) {
     bundle.object("controller/record.json", record.map(|record| json!(record)));
     let dns: Api<ConfigMap> = Api::namespaced(client.clone(), DNS_NAMESPACE);
     let dns = read(dns.get(DNS_CONFIG)).await.map(|config| config.data.unwrap_or_default());
-    bundle.text("Corefile", dns.map(|mut data| data.remove("Corefile").unwrap_or_default()));
+    let corefile = dns.map(|mut data| redact::redact_corefile(&data.remove("Corefile").unwrap_or_default()));
+    bundle.text("Corefile", corefile);
     let version = read(client.apiserver_version()).await;
     bundle.text("kubernetes.txt", version.map(|version| format!("{}\n", version.git_version)));
 }

@@ -62,6 +62,27 @@ pub(super) fn redact(value: &mut Value) {
     }
 }
 
+/// A Corefile without what plugins such as `aws_access_key`, `credentials` and `secret` have after their name, and without
+/// user names and passwords in URLs.
+pub(super) fn redact_corefile(text: &str) -> String {
+    text.split_inclusive('\n').map(redact_line).collect()
+}
+
+fn redact_line(line: &str) -> String {
+    // What is commented out may still be valid.
+    let start = line.trim_start_matches(|c: char| c == '#' || c.is_whitespace());
+    let indentation = &line[..line.len() - start.len()];
+    let word = start.split_whitespace().next().unwrap_or_default();
+    let rest = start[word.len()..].trim_end();
+    if rest.is_empty() || !is_secret(word) {
+        return without_userinfo(line);
+    }
+    // The brace of a block stays, so that the text can still be read as a Corefile.
+    let end = if rest.ends_with('{') { " {" } else { "" };
+    let newline = if line.ends_with('\n') { "\n" } else { "" };
+    format!("{indentation}{word} {REDACTED}{end}{newline}")
+}
+
 /// The text with `https://REDACTED@host` for `https://user:password@host`.
 fn without_userinfo(text: &str) -> String {
     let mut parts = text.split("://");
@@ -115,6 +136,53 @@ mod tests {
         ] {
             assert!(!is_secret(name), "{name}");
         }
+    }
+
+    #[test]
+    fn secrets_of_plugins_are_taken_out_of_a_corefile() {
+        let text = "\
+.:53 {
+    route53 example.org.:Z1 {
+        aws_access_key AKIA x/y
+    }
+\tetcd {
+        credentials me x
+        endpoint https://me:x@etcd:2379
+    }
+    tsig {
+        secret name. x
+    }
+    # aws_access_key AKIA x/y
+    acme_token x {
+    }
+    secret
+    kubernetes cluster.local clusterset.local {
+      multicluster clusterset.local
+    }
+}
+credentials me x";
+        let expected = "\
+.:53 {
+    route53 example.org.:Z1 {
+        aws_access_key REDACTED
+    }
+\tetcd {
+        credentials REDACTED
+        endpoint https://REDACTED@etcd:2379
+    }
+    tsig {
+        secret REDACTED
+    }
+    # aws_access_key REDACTED
+    acme_token REDACTED {
+    }
+    secret
+    kubernetes cluster.local clusterset.local {
+      multicluster clusterset.local
+    }
+}
+credentials REDACTED";
+        assert_eq!(redact_corefile(text), expected);
     }
 
     #[test]

@@ -66,6 +66,10 @@ fn arguments() -> GatherArgs {
 #[tokio::test(start_paused = true)]
 async fn the_bundle_has_everything_but_secrets_and_says_what_could_not_be_read() {
     let (api, args) = (api(), arguments());
+    for name in ["settings", "lease", "record"] {
+        api.prepare(200, json!({"metadata": {"name": name}}));
+    }
+    api.prepare(200, json!({"metadata": {"name": "coredns"}, "data": {"Corefile": "aws_access_key AKIA hidden\n"}}));
     let observer = Observer { client: api.client(), place: &args.place, cloudmap: Err("no credentials".to_owned()) };
     let files = unpacked(&Box::pin(collect(&observer, &["shop".to_owned()])).await);
     for path in [
@@ -92,6 +96,7 @@ async fn the_bundle_has_everything_but_secrets_and_says_what_could_not_be_read()
     }
     assert!(files["controller/cloudmap-mcs-7c6d5b9f8-x2wlq/controller-previous.log"].contains("its previous log"));
     assert!(files["index.txt"].contains("ledger.json: NOT READ: "), "{}", files["index.txt"]);
+    assert!(files["Corefile"].starts_with("aws_access_key REDACTED"), "{}", files["Corefile"]);
     let deployment = &files["controller/deployment.json"];
     assert!(deployment.contains("AWS_SECRET_ACCESS_KEY") && !deployment.contains("hidden"), "{deployment}");
 }
