@@ -39,6 +39,11 @@ pub fn partition(region: &str) -> &'static str {
     match region {
         region if region.starts_with("cn-") => "aws-cn",
         region if region.starts_with("us-gov-") => "aws-us-gov",
+        region if region.starts_with("us-iso-") => "aws-iso",
+        region if region.starts_with("us-isob-") => "aws-iso-b",
+        region if region.starts_with("eu-isoe-") => "aws-iso-e",
+        region if region.starts_with("us-isof-") => "aws-iso-f",
+        region if region.starts_with("eusc-") => "aws-eusc",
         _ => "aws",
     }
 }

@@ -116,6 +116,23 @@ fn statements_that_differ_in_their_actions_only_are_joined() {
 }
 
 #[test]
+fn each_region_has_its_partition() {
+    for (region, expected) in [
+        ("eu-central-1", "aws"),
+        ("us-east-1", "aws"),
+        ("cn-northwest-1", "aws-cn"),
+        ("us-gov-east-1", "aws-us-gov"),
+        ("us-iso-east-1", "aws-iso"),
+        ("us-isob-east-1", "aws-iso-b"),
+        ("eu-isoe-west-1", "aws-iso-e"),
+        ("us-isof-south-1", "aws-iso-f"),
+        ("eusc-de-east-1", "aws-eusc"),
+    ] {
+        assert_eq!(partition(region), expected, "{region}");
+    }
+}
+
+#[test]
 fn arns_begin_with_the_partition_of_the_region() {
     for (region, expected) in [("eu-central-1", "aws"), ("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")] {
         assert_eq!(partition(region), expected);
