@@ -56,12 +56,30 @@ const JS: &str = include_str!("page.js");
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/// What serves the page.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    Command,
+    Controller,
+}
+
+impl By {
+    /// Whether the page is on a workstation, whose browser a web site could lead there. The command always is. Whoever
+    /// starts a controller there has it listen on loopback; in a cluster, a proxy asks the controller by its own name.
+    const fn is_local(self, listens: IpAddr) -> bool {
+        match self {
+            Self::Command => true,
+            Self::Controller => listens.is_loopback(),
+        }
+    }
+}
+
 /// The command `page`: for somebody at a workstation, with their own rights.
 pub(super) async fn page(args: PageArgs) -> anyhow::Result<()> {
     let PageArgs { place, listen } = args;
     let client = connect::kubernetes(&place.kube).await?;
     let say = |address| writeln!(std::io::stdout(), "The page is at http://{address}/ until you stop this command.");
-    serve(client, listen, place, say).await
+    serve(client, listen, place, By::Command, say).await
 }
 
 /// The page beside the controller, which goes on while the address of the page cannot be bound.
@@ -71,7 +89,7 @@ pub(super) async fn beside(client: Client, listen: SocketAddr, place: PlaceArgs)
         Ok(())
     };
     loop {
-        if let Err(error) = serve(client.clone(), listen, place.clone(), say).await {
+        if let Err(error) = serve(client.clone(), listen, place.clone(), By::Controller, say).await {
             error!(
                 error = &*error as &dyn std::error::Error,
                 "there is no page: give --page-listen an address of this machine with a port that nothing else uses"
@@ -89,13 +107,14 @@ async fn serve(
     client: Client,
     listen: SocketAddr,
     place: PlaceArgs,
+    by: By,
     say: impl FnOnce(SocketAddr) -> std::io::Result<()>,
 ) -> anyhow::Result<()> {
     let listener = admin::bind(listen).await.with_context(|| format!("failed to serve the page on {listen}"))?;
     let address = listener.local_addr()?;
     say(address)?;
     let page = Page { client, place, cloudmap: Mutex::default(), seen: Mutex::default(), names: Semaphore::new(NAMES) };
-    axum::serve(listener, router(Arc::new(page), address.ip().is_loopback())).await?;
+    axum::serve(listener, router(Arc::new(page), by.is_local(address.ip()))).await?;
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
     body::Body,
@@ -8,13 +8,14 @@ use clap::Parser as _;
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
-    sync::{Mutex, Semaphore},
+    sync::{Mutex, Semaphore, oneshot},
     time::{Instant, sleep},
 };
 use tower::ServiceExt as _;
 
-use super::{AGAIN, Page, beside, is_address, is_name, plan, router};
+use super::{AGAIN, By, Page, beside, is_address, is_name, plan, router, serve};
 use crate::{
     cli::{Cli, Command, PlaceArgs},
     cloudmap::{CloudMap, fake::Fake},
@@ -112,6 +113,32 @@ async fn whoever_looks_sees_one_reading_for_some_seconds() {
     let (status, body, _) = ask(&page, true, Method::GET, "localhost", "/api/names/shop/web").await;
     let said: Value = serde_json::from_str(&body).unwrap();
     assert!(status == StatusCode::OK && said["subject"].as_str().unwrap().starts_with("shop/web"), "{said}");
+}
+
+#[tokio::test]
+async fn the_command_answers_only_to_addresses_wherever_it_listens() {
+    let api = FakeApi::default();
+    for (by, listen, expected) in [
+        (By::Command, "0.0.0.0:0", "HTTP/1.1 403"),
+        (By::Command, "127.0.0.1:0", "HTTP/1.1 403"),
+        (By::Controller, "127.0.0.1:0", "HTTP/1.1 403"),
+        (By::Controller, "0.0.0.0:0", "HTTP/1.1 200"),
+    ] {
+        let (tell, told) = oneshot::channel::<SocketAddr>();
+        let say = |address| tell.send(address).map_err(|_| std::io::Error::other("nobody wants to know"));
+        let asked = async {
+            let mut stream = TcpStream::connect(("127.0.0.1", told.await.unwrap().port())).await.unwrap();
+            let request = "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        tokio::select! {
+            answer = asked => assert!(answer.starts_with(expected), "{by:?} {listen}: {answer}"),
+            ended = serve(api.client(), listen.parse().unwrap(), place(), by, say) => panic!("{ended:?}"),
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
