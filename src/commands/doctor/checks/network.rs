@@ -14,6 +14,12 @@ use crate::{api::names, model::addresses::Range};
 
 pub(super) fn plan(probed: &Probed, clusters: &[(&Cluster, &Seen)]) -> Vec<Finding> {
     let mut found = Vec::new();
+    // A cluster that was seen is left out only for this reason.
+    for (cluster, _) in clusters.iter().filter(|(cluster, _)| !probed.clusters.contains_key(&cluster.name)) {
+        let what = "no image is known for the temporary pods: the network of this cluster is not tried";
+        let remedy = "--probe-image names an image that the Nodes can pull, --no-probe leaves the network out";
+        found.push(Finding::skip(&cluster.name, "pods", what, remedy));
+    }
     for (name, probe) in &probed.clusters {
         found.extend(pods(name, probe));
         if let Ok(tried) = &probe.tried {

@@ -214,6 +214,20 @@ fn before_the_first_export_it_says_what_instances_cost_and_how_to_turn_them_off(
 }
 
 #[test]
+fn a_cluster_without_a_known_image_is_skipped_aloud() {
+    let mut observation = healthy();
+    observation.probed.as_mut().unwrap().clusters.remove("b");
+    let report = plan(&observation);
+    let other: Vec<_> = report.0.iter().filter(|finding| finding.state != State::Ok).collect();
+    let [finding] = &other[..] else { panic!("{}", report.table()) };
+    assert_eq!((finding.state, &*finding.place, finding.subject), (State::Skip, "b", "pods"));
+    assert!(finding.remedy.as_ref().unwrap().contains("--probe-image"), "{finding:?}");
+    // Nobody wanted to try the network.
+    observation.probed = None;
+    assert_eq!(plan(&observation).count(State::Skip), 0);
+}
+
+#[test]
 fn the_chart_asks_for_the_same_version_of_kubernetes() {
     let chart = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("config/chart/Chart.yaml")).unwrap();
     assert!(chart.contains(&format!("kubeVersion: \">=1.{SINCE}.0-0\"")), "{chart}");
