@@ -50,10 +50,7 @@ pub async fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Forget(args) => forget::forget(args).await,
         Command::Coredns(command) => coredns::coredns(command).await,
         Command::Iam(args) => iam::iam(&args),
-        Command::Completions { shell } => {
-            pages::completions(shell, &mut std::io::stdout());
-            Ok(())
-        }
+        Command::Completions { shell } => pages::completions(shell, &mut std::io::stdout()).map_err(Into::into),
         Command::Man { folder } => {
             pages::man(&folder).with_context(|| format!("failed to write man pages to {}", folder.display()))
         }

@@ -7,8 +7,11 @@ use clap_complete::Shell;
 
 use crate::cli::{Cli, PROGRAM};
 
-pub(super) fn completions(shell: Shell, out: &mut impl io::Write) {
-    clap_complete::generate(shell, &mut Cli::command(), PROGRAM, out);
+pub(super) fn completions(shell: Shell, out: &mut impl io::Write) -> io::Result<()> {
+    // The generator panics if it cannot write, as to a pipe that was closed.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), PROGRAM, &mut script);
+    out.write_all(&script)
 }
 
 /// One page for the program, and one for each command.
@@ -55,10 +58,18 @@ mod tests {
     }
 
     #[test]
+    fn a_closed_pipe_is_an_error() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        drop(reader);
+        let error = completions(Shell::Bash, &mut writer).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
     fn every_shell_completes_every_command() {
         for shell in Shell::value_variants() {
             let mut script = Vec::new();
-            completions(*shell, &mut script);
+            completions(*shell, &mut script).unwrap();
             let script = String::from_utf8(script).unwrap();
             for command in Cli::command().get_subcommands() {
                 assert!(script.contains(command.get_name()), "{shell} does not know {}", command.get_name());
