@@ -10,7 +10,10 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, process::ExitCode};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::ExitCode,
+};
 
 use futures::future::join_all;
 use kube::Client;
@@ -23,6 +26,7 @@ use self::{
     report::{Report, State},
 };
 use crate::{
+    api::names,
     app::connect,
     cli::{ClusterArgs, DoctorArgs, ProbeArgs, ProbeCommand},
     commands::table,
@@ -69,14 +73,26 @@ async fn examine(args: &DoctorArgs) -> anyhow::Result<Report> {
             .zip(clients)
             .filter_map(|(cluster, client)| member(cluster, client?, &args.probe))
             .collect();
-        let Some(probed) = probe::probe(&members, args.probe.probe_port, stopped()?).await else {
-            anyhow::bail!("interrupted; the temporary pods are deleted");
-        };
-        Some(probed)
+        match probe::probe(&members, args.probe.probe_port, stopped()?).await {
+            Ok(probed) => Some(probed),
+            Err(left) => return Err(anyhow::Error::msg(interrupted(&left))),
+        }
     } else {
         None
     };
     Ok(checks::plan(&Observation { clusters, registry, probed }))
+}
+
+/// What is said after an interruption, with the clusters in which pods may be left, and why.
+fn interrupted(left: &BTreeMap<String, String>) -> String {
+    if left.is_empty() {
+        return "interrupted; the temporary pods are deleted".to_owned();
+    }
+    let left = left.iter().map(|(name, why)| {
+        let flag = observe::context(name);
+        format!("\n{name}: {why}\n  -> kubectl delete pods -A -l {}{flag}", names::LABEL_DOCTOR)
+    });
+    format!("interrupted; temporary pods may be left:{}", left.collect::<Vec<_>>().concat())
 }
 
 /// The names of the contexts; `None` is the one of the environment.

@@ -150,6 +150,14 @@ async fn a_cluster_that_does_not_answer_is_one_finding() {
 }
 
 #[test]
+fn an_interruption_says_what_is_left_and_how_to_delete_it() {
+    assert_eq!(interrupted(&BTreeMap::new()), "interrupted; the temporary pods are deleted");
+    let said = interrupted(&[("a".to_owned(), "no answer".to_owned())].into());
+    let expected = "a: no answer\n  -> kubectl delete pods -A -l cloudmap-mcs/doctor --context a";
+    assert!(said.starts_with("interrupted; temporary pods may be left:") && said.ends_with(expected), "{said}");
+}
+
+#[test]
 fn the_network_is_tried_between_clusters_or_if_somebody_wants_it() {
     for (flags, expected) in [
         (&[][..], false),

@@ -80,7 +80,14 @@ impl Probed {
 }
 
 /// Tries the network. When `stop` ends first, the pods are deleted, and there is no result.
-pub(super) async fn probe(members: &[Member], port: u16, stop: impl Future<Output = ()>) -> Option<Probed> {
+///
+/// # Errors
+/// `stop` ended first; in which clusters pods are left, and why.
+pub(super) async fn probe(
+    members: &[Member],
+    port: u16,
+    stop: impl Future<Output = ()>,
+) -> Result<Probed, BTreeMap<String, String>> {
     let cleaned = join_all(members.iter().map(clean)).await;
     let tried = tokio::select! {
         biased;
@@ -88,13 +95,13 @@ pub(super) async fn probe(members: &[Member], port: u16, stop: impl Future<Outpu
         tried = attempt(members, cleaned, port) => Some(tried),
     };
     let left = join_all(members.iter().map(clean)).await;
-    let mut probed = tried?;
-    for (member, left) in members.iter().zip(left) {
-        if let Some(probe) = probed.clusters.get_mut(&member.name) {
-            probe.left = left.err();
-        }
+    let left = members.iter().zip(left).filter_map(|(member, left)| Some((member.name.clone(), left.err()?)));
+    let mut left: BTreeMap<_, _> = left.collect();
+    let Some(mut probed) = tried else { return Err(left) };
+    for (name, probe) in &mut probed.clusters {
+        probe.left = left.remove(name);
     }
-    Some(probed)
+    Ok(probed)
 }
 
 /// Creates pods only where they can be deleted.

@@ -143,11 +143,19 @@ async fn an_interruption_leaves_nothing() {
     shared[1].lock().unwrap().stuck = true;
     let members = [member("a", &shared[0]), member("b", &shared[1])];
     let stop = sleep(Duration::from_secs(20));
-    assert_eq!(probe(&members, 8080, stop).await, None);
+    assert_eq!(probe(&members, 8080, stop).await, Err(BTreeMap::new()));
     for pods in &shared {
         let pods = pods.lock().unwrap();
         assert!(!pods.created.is_empty() && pods.there.is_empty(), "{pods:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interruption_names_the_clusters_in_which_pods_are_left() {
+    let pods = Shared::default();
+    pods.lock().unwrap().forbids = true;
+    let left = probe(&[member("a", &pods)], 8080, std::future::ready(())).await.unwrap_err();
+    assert_eq!(left.keys().collect::<Vec<_>>(), ["a"]);
 }
 
 #[tokio::test(start_paused = true)]
