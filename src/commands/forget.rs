@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, io::Write as _, sync::Arc, time::Duration};
 
+use anyhow::Context as _;
 use tokio::time::sleep;
 
 use crate::{
@@ -49,13 +50,18 @@ pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
 /// are not, or if there is no cluster to ask.
 async fn signed(kube: &KubeArgs, cluster: &ClusterId) -> anyhow::Result<bool> {
     let Ok(client) = connect::kubernetes(kube).await else { return Ok(false) };
-    let store = RecordObject::new(client, &kube.controller_namespace);
-    let Ok(Some(_)) = store.load().await else { return Ok(false) };
+    say_gone(&RecordObject::new(client, &kube.controller_namespace), cluster).await
+}
+
+/// `false` without a record, or if it has no key of the cluster. A record that cannot be read may have one.
+async fn say_gone(store: &RecordObject, cluster: &ClusterId) -> anyhow::Result<bool> {
     let forget = |record: &mut Record| {
         let accepted = record.accepted.get_mut(cluster.as_str()).filter(|accepted| accepted.key.is_some());
         accepted.map(|accepted| accepted.gone = Some(Gone::Forgotten)).is_some()
     };
-    Ok(record::update(&store, forget).await?.unwrap_or_default())
+    let said = record::update(store, forget).await;
+    let said = said.with_context(|| format!("failed to say in the record of this cluster that {cluster} is gone"))?;
+    Ok(said.unwrap_or_default())
 }
 
 /// What the cluster of this command has recorded about another one, if it can be asked.
@@ -119,4 +125,26 @@ async fn refuse_if_it_advances(
         alive.join(", ")
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::fake_api::FakeApi;
+
+    #[tokio::test]
+    async fn forget_fails_if_the_record_cannot_be_read() {
+        let api = FakeApi::default();
+        let store = RecordObject::new(api.client(), "cloudmap-mcs-system");
+        let blue: ClusterId = "blue".parse().unwrap();
+        api.refuse(403, "Forbidden", "its words");
+        let error = format!("{:#}", say_gone(&store, &blue).await.unwrap_err());
+        assert!(error.contains("blue") && error.contains("its words"), "{error}");
+        api.refuse(404, "NotFound", "configmaps \"cloudmap-mcs-ledger\" not found");
+        assert!(!say_gone(&store, &blue).await.unwrap(), "a cluster in which no controller has ever led");
+        api.prepare(200, json!({"metadata": {"name": record::RECORD, "resourceVersion": "1"}}));
+        assert!(!say_gone(&store, &blue).await.unwrap(), "it knows no key of that cluster");
+    }
 }

@@ -75,6 +75,12 @@ pub enum Error {
          a cluster runs that still has its imports: that one knows what to say"
     )]
     NoHead(String),
+    /// Others believe only what is signed, and nobody can sign for a dead cluster.
+    #[error(
+        "failed to forget the cluster {0}: the head of cluster {0} is signed, so only a member can say that it is gone. Run this \
+         in the controller's pod of another cluster (kubectl exec), or with its --controller-namespace and context"
+    )]
+    Signed(String),
     /// The id belongs to another cluster now.
     #[error(
         "failed to forget the cluster {cluster}: its id now belongs to the cluster whose kube-system UID is {owner}. What that \
@@ -249,6 +255,10 @@ pub async fn forget_recorded(
 
 /// Publishes `left` in the name of a dead cluster, so that the others drop its exports, and deletes its pages. A
 /// cluster that is alive reverts this with its next head. Returns the number of deleted pages.
+///
+/// # Errors
+/// The ledger cannot be read or written, the cluster has no head, or its head is signed and members remain that sign, too:
+/// these would refuse what is not signed, and keep the dead cluster's exports.
 pub async fn forget(
     cloudmap: Arc<dyn CloudMap>,
     clusterset: &ClusterSetId,
@@ -257,6 +267,13 @@ pub async fn forget(
     let registry = open(cloudmap.clone(), clusterset).await?;
     let heads: BTreeMap<_, _> = registry.read_heads().await?.unwrap_or_default();
     let Some(Ok(head)) = heads.get(cluster.as_str()) else { return Err(Error::NoHead(cluster.to_string())) };
+    // Who signs nothing believes everyone (`--trust=open`). Of a head that cannot be read, nobody knows.
+    let signs = |other: &Arc<Head>| other.is_live() && other.signer.is_some();
+    let mut others = heads.iter().filter(|(id, _)| ***id != *cluster.as_str());
+    let may_refuse = others.any(|(_, other)| other.as_ref().ok().is_none_or(signs));
+    if head.signer.is_some() && may_refuse {
+        return Err(Error::Signed(cluster.to_string()));
+    }
     let mut farewell = Head::clone(head);
     farewell.position.epoch += 1;
     farewell.position.seq = 1;

@@ -570,3 +570,28 @@ async fn connected_leaders_make_few_calls_at_rest_and_read_at_once_when_one_is_g
     let reads = spent[Operation::DiscoverInstances.name()];
     assert!((50..70).contains(&reads), "{reads} reads in a minute");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_signed_head_is_not_replaced_by_an_unsigned_farewell() {
+    let (cloudmap, network) = (Fake::new(), sessions::tests::World::default());
+    let (blue, green) = (connect(&cloudmap, &network, "blue", 1), connect(&cloudmap, &network, "green", 2));
+    publish(&blue, &state(400)).await;
+    publish(&green, &state(1)).await;
+    drop(blue);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let forget = async || {
+        show::forget(Arc::new(cloudmap.clone()), &"prod".parse().unwrap(), &"blue".parse().unwrap()).await
+    };
+    assert_eq!(forget().await, Err(show::Error::Signed("blue".to_owned())));
+    let read = views(&cloudmap).await;
+    assert!(read["blue"].head.as_ref().unwrap().is_live());
+    assert_eq!(read["blue"].state, Some(state(400)), "its pages are still there");
+
+    // Where no member signs any more, all believe what is not signed.
+    drop(green);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let heads = service(&cloudmap, CLUSTERS);
+    cloudmap.registry().instances.get_mut(&(heads, "green".into())).unwrap().remove("s");
+    assert!(forget().await.unwrap() > 0);
+    assert!(!views(&cloudmap).await["blue"].head.as_ref().unwrap().is_live());
+}
