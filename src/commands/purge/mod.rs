@@ -27,6 +27,9 @@ use crate::{
 /// How often operations are polled, and how long they and what depends on them may take.
 const POLL: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_mins(1);
+/// How often the ledger is read again, and when, if the state of a member cannot be read. Its leader may just replace pages.
+const REREADS: usize = 3;
+const REREAD_PAUSE: Duration = Duration::from_secs(5);
 /// How many deregistrations run at the same time.
 const BATCH: usize = 50;
 
@@ -84,12 +87,20 @@ impl Remains {
         clusterset: &ClusterSetId,
         cluster: Option<&ClusterId>,
     ) -> anyhow::Result<Self> {
-        let (all, views) = match show::belongings(Arc::clone(cloudmap), clusterset, None).await {
+        let (all, mut views) = match show::belongings(Arc::clone(cloudmap), clusterset, None).await {
             Ok(all) => (all, show::read_all(Arc::clone(cloudmap), clusterset).await?),
             Err(show::Error::NoLedger(_)) => (Vec::new(), Vec::new()),
             Err(error) => return Err(error.into()),
         };
         let concerned = |id: &str| cluster.is_none_or(|cluster| cluster.as_str() == id);
+        // What a member claims must not be taken for superfluous.
+        let mut reads = 0;
+        while let Some(message) = unread(&views, concerned) {
+            anyhow::ensure!(reads < REREADS, "{message}");
+            reads += 1;
+            sleep(REREAD_PAUSE).await;
+            views = show::read_all(Arc::clone(cloudmap), clusterset).await?;
+        }
         // A head that is missing or unreadable proves nothing. Only a cluster whose head says `left` has nothing to
         // lose.
         let left: BTreeSet<&str> = views
@@ -238,6 +249,18 @@ impl Remains {
         writeln!(out, "Removed.")?;
         Ok(())
     }
+}
+
+/// Says which remaining cluster may have claims that could not be read, if there is one.
+fn unread(views: &[ClusterView], concerned: impl Fn(&str) -> bool) -> Option<String> {
+    let stays = |head: &Arc<Head>| head.is_live() && !is_forgotten(head, views);
+    let mut staying = views.iter().filter(|view| !concerned(&view.id) && view.head.as_ref().is_none_or(stays));
+    let unread = staying.find(|view| view.state.is_none())?;
+    let (id, problems) = (&unread.id, unread.problems.join("; "));
+    Some(format!(
+        "cannot read what cluster {id} claims: {problems}; run purge again. If {id} is gone for good, run \
+         `cloudmap-mcs forget {id}` first"
+    ))
 }
 
 /// The targets for which remaining clusters have a registration record.

@@ -257,3 +257,31 @@ async fn a_live_controller_prevents_the_purge_and_a_dead_one_does_not() {
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(refused(None).await, None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_superfluous_while_the_claims_of_a_member_cannot_be_read() {
+    let fake = Fake::new();
+    drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    shop(&fake);
+    let of_green = fake.registry().services.values().find(|s| &*s.name == "exports-0.green").unwrap().id.clone();
+    let pages: Vec<_> = fake.registry().instances.keys().filter(|(id, _)| *id == of_green).cloned().collect();
+    fake.registry().undiscovered.extend(pages);
+    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let (clusterset, blue) = (clusterset(), "blue".parse().unwrap());
+    let found = Remains::find(&cloudmap, &clusterset, Some(&blue)).await;
+    let message = found.err().unwrap().to_string();
+    assert!(message.contains("cannot read what cluster green claims"), "{message}");
+    // Who is to be purged need not be readable, and nothing is left to claim anything after all.
+    let green = "green".parse().unwrap();
+    assert!(Remains::find(&cloudmap, &clusterset, Some(&green)).await.is_ok());
+    assert!(Remains::find(&cloudmap, &clusterset, None).await.is_ok());
+
+    let show_again = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        fake.registry().undiscovered.clear();
+    };
+    let (found, ()) = tokio::join!(Remains::find(&cloudmap, &clusterset, Some(&blue)), show_again);
+    let superfluous = found.unwrap().leftovers.into_iter().filter(|leftover| leftover.superfluous);
+    assert!(superfluous.map(|leftover| leftover.service.name).all(|name| *name != *"claimed"));
+}
