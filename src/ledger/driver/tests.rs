@@ -579,9 +579,8 @@ async fn a_signed_head_is_not_replaced_by_an_unsigned_farewell() {
     publish(&green, &state(1)).await;
     drop(blue);
     tokio::time::sleep(Duration::from_secs(30)).await;
-    let forget = async || {
-        show::forget(Arc::new(cloudmap.clone()), &"prod".parse().unwrap(), &"blue".parse().unwrap()).await
-    };
+    let forget =
+        async || show::forget(Arc::new(cloudmap.clone()), &"prod".parse().unwrap(), &"blue".parse().unwrap()).await;
     assert_eq!(forget().await, Err(show::Error::Signed("blue".to_owned())));
     let read = views(&cloudmap).await;
     assert!(read["blue"].head.as_ref().unwrap().is_live());
