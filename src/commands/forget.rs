@@ -10,14 +10,14 @@ use crate::{
     cli::{ForgetArgs, KubeArgs},
     cloudmap::CloudMap,
     cluster::record::{self, Accepted, Gone, Position, Record, RecordObject, RecordStore as _},
-    ledger::show,
+    ledger::{CLUSTERS, show},
     model::{ClusterId, ClusterSetId},
 };
 
 pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
     let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
-    refuse_if_alive(&cloudmap, &clusterset, Some(&args.cluster)).await?;
+    refuse_if_alive(&cloudmap, &clusterset, Some(&args.cluster), false).await?;
     if signed(&args.place.kube, &args.cluster).await? {
         writeln!(
             std::io::stdout(),
@@ -75,33 +75,47 @@ async fn recorded(kube: &KubeArgs, cluster: &ClusterId) -> Option<Accepted> {
 const ALIVE_WITHIN: Duration = Duration::from_secs(45);
 
 /// Fails if a cluster (`None`: any cluster of the ClusterSet) says that it is a member and its ledger advances. It
-/// would restore what is removed, so a person should decide.
+/// would restore what is removed, so a person should decide. `headless`: something belongs to a cluster that has no head,
+/// so even if no head is there now, one may appear.
 pub(super) async fn refuse_if_alive(
     cloudmap: &Arc<dyn CloudMap>,
     clusterset: &ClusterSetId,
     cluster: Option<&ClusterId>,
+    headless: bool,
 ) -> anyhow::Result<()> {
     let before = live(cloudmap, clusterset, cluster).await?;
-    if before.is_empty() {
+    if before.is_empty() && !headless {
         return Ok(());
     }
     refuse_if_it_advances(cloudmap, clusterset, cluster, &before).await
 }
 
-/// Positions of the clusters that say that they are members.
+/// Positions of the clusters that say that they are members. Fails if nobody knows what one says.
 async fn live(
     cloudmap: &Arc<dyn CloudMap>,
     clusterset: &ClusterSetId,
     cluster: Option<&ClusterId>,
 ) -> anyhow::Result<BTreeMap<Arc<str>, Position>> {
-    let views = show::read_all(Arc::clone(cloudmap), clusterset).await?;
-    Ok(views
-        .into_iter()
-        .filter(|view| cluster.is_none_or(|cluster| *view.id == *cluster.as_str()))
-        .filter_map(|view| Some((view.id, view.head?)))
-        .filter(|(_, head)| head.is_live())
-        .map(|(id, head)| (id, head.position))
-        .collect())
+    let views = match show::read_all(Arc::clone(cloudmap), clusterset).await {
+        Err(show::Error::NoLedger(_)) => Vec::new(),
+        views => views?,
+    };
+    let mut live = BTreeMap::new();
+    for view in views.into_iter().filter(|view| cluster.is_none_or(|cluster| *view.id == *cluster.as_str())) {
+        let Some(head) = view.head else {
+            anyhow::bail!(
+                "the head of cluster {0} cannot be read, so nobody knows whether {0} is alive: {1}. Run a later version of this \
+                 program, or try again. If {0} is dead for sure, first deregister the instance {0} of the Cloud Map service \
+                 {CLUSTERS} by hand",
+                view.id,
+                view.problems.join("; ")
+            )
+        };
+        if head.is_live() {
+            live.insert(view.id, head.position);
+        }
+    }
+    Ok(live)
 }
 
 async fn refuse_if_it_advances(
@@ -111,7 +125,8 @@ async fn refuse_if_it_advances(
     before: &BTreeMap<Arc<str>, Position>,
 ) -> anyhow::Result<()> {
     let names: Vec<_> = cluster.map_or_else(|| before.keys().map(AsRef::as_ref).collect(), |id| vec![id.as_str()]);
-    writeln!(std::io::stdout(), "Watching for {} s whether {} is alive ...", ALIVE_WITHIN.as_secs(), names.join(", "))?;
+    let names = if names.is_empty() { "a cluster".to_owned() } else { names.join(", ") };
+    writeln!(std::io::stdout(), "Watching for {} s whether {names} is alive ...", ALIVE_WITHIN.as_secs())?;
     sleep(ALIVE_WITHIN).await;
     let after = live(cloudmap, clusterset, cluster).await?;
     let alive: Vec<_> = after

@@ -56,6 +56,8 @@ struct Remains {
     staying: BTreeSet<Arc<str>>,
     /// Whether the head of the cluster concerned says that it is a member.
     held: bool,
+    /// Whether something belongs to a cluster that has no head, which proves nothing.
+    headless: bool,
 }
 
 pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
@@ -69,8 +71,8 @@ pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     remains.refuse_if_held(cluster)?;
-    if !remains.ledger.is_empty() {
-        refuse_if_alive(&cloudmap, &clusterset, cluster).await?;
+    if remains.headless || !remains.ledger.is_empty() {
+        refuse_if_alive(&cloudmap, &clusterset, cluster, remains.headless).await?;
     }
     remains.remove(&*cloudmap, &mut out).await
 }
@@ -124,9 +126,20 @@ impl Remains {
                 Belonging { instances, ..belonging }
             })
             .collect();
-        let mut remains =
-            Self { ledger, ledger_namespace: None, leftovers: Vec::new(), namespaces: Vec::new(), staying, held };
+        let mut remains = Self {
+            ledger,
+            ledger_namespace: None,
+            leftovers: Vec::new(),
+            namespaces: Vec::new(),
+            staying,
+            held,
+            headless: false,
+        };
         remains.look_around(&**cloudmap, clusterset, cluster, &claimed(&views, &remains.staying)).await?;
+        let has_none = |id: &str| !views.iter().any(|view| *view.id == *id);
+        let registered = remains.leftovers.iter().any(|leftover| !leftover.instances.is_empty());
+        remains.headless = remains.ledger.iter().filter_map(|belonging| belonging.cluster.as_deref()).any(has_none)
+            || registered && cluster.map_or(views.is_empty(), |cluster| has_none(cluster.as_str()));
         Ok(remains)
     }
 

@@ -246,7 +246,7 @@ async fn a_live_controller_prevents_the_purge_and_a_dead_one_does_not() {
     let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
     let refused = async |cluster: Option<&str>| {
         let cluster = cluster.map(|id| id.parse().unwrap());
-        refuse_if_alive(&cloudmap, &clusterset(), cluster.as_ref()).await.err().map(|error| error.to_string())
+        refuse_if_alive(&cloudmap, &clusterset(), cluster.as_ref(), false).await.err().map(|error| error.to_string())
     };
     for concerned in [None, Some("blue")] {
         let message = refused(concerned).await.unwrap();
@@ -284,4 +284,50 @@ async fn nothing_is_superfluous_while_the_claims_of_a_member_cannot_be_read() {
     let (found, ()) = tokio::join!(Remains::find(&cloudmap, &clusterset, Some(&blue)), show_again);
     let superfluous = found.unwrap().leftovers.into_iter().filter(|leftover| leftover.superfluous);
     assert!(superfluous.map(|leftover| leftover.service.name).all(|name| *name != *"claimed"));
+}
+
+/// The service of all heads.
+fn heads(fake: &Fake) -> Arc<str> {
+    fake.registry().services.values().find(|service| *service.name == *ledger::CLUSTERS).unwrap().id.clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_whose_head_cannot_be_read_is_not_purged() {
+    let fake = Fake::new();
+    drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let key: (Arc<str>, Arc<str>) = (heads(&fake), "blue".into());
+    fake.registry().instances.get_mut(&key).unwrap().insert("c".to_owned(), "0".to_owned());
+    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    for concerned in [None, Some("blue".parse().unwrap())] {
+        let refused = refuse_if_alive(&cloudmap, &clusterset(), concerned.as_ref(), false).await;
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("the head of cluster blue cannot be read"), "{message}");
+    }
+    let green: ClusterId = "green".parse().unwrap();
+    refuse_if_alive(&cloudmap, &clusterset(), Some(&green), false).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_appears_while_watching_prevents_the_purge() {
+    let fake = Fake::new();
+    drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let key: (Arc<str>, Arc<str>) = (heads(&fake), "blue".into());
+    let head = fake.registry().instances.remove(&key).unwrap();
+    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let (clusterset, blue): (_, ClusterId) = (clusterset(), "blue".parse().unwrap());
+    let remains = Remains::find(&cloudmap, &clusterset, Some(&blue)).await.unwrap();
+    assert!(remains.headless, "its pages are there");
+    let watched = async || refuse_if_alive(&cloudmap, &clusterset, Some(&blue), remains.headless).await;
+    watched().await.unwrap();
+    let appears = async {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        fake.registry().instances.insert(key, head);
+    };
+    let (refused, ()) = tokio::join!(watched(), appears);
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("blue is alive"), "{message}");
+    let green: ClusterId = "green".parse().unwrap();
+    assert!(!Remains::find(&cloudmap, &clusterset, Some(&green)).await.unwrap().headless);
 }
