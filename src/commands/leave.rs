@@ -77,9 +77,29 @@ async fn has_left(
 async fn flag(record: &RecordObject, leaving: bool) -> anyhow::Result<bool> {
     let set = |record: &mut Record| std::mem::replace(&mut record.leaving, leaving) != leaving;
     let changed = record::update(record, set).await?;
-    anyhow::ensure!(
-        changed.is_some() || !leaving,
-        "this cluster has no ledger record: its controller has never led, or --controller-namespace is another one"
-    );
-    Ok(changed.unwrap_or_default())
+    changed.context(
+        "this cluster has no ledger record: its controller has never led, or is not in the namespace that \
+         --controller-namespace says",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::fake_api::FakeApi;
+
+    #[tokio::test]
+    async fn undo_without_a_record_fails() {
+        let api = FakeApi::default();
+        let store = RecordObject::new(api.client(), "elsewhere");
+        for leaving in [true, false] {
+            api.refuse(404, "NotFound", "configmaps \"cloudmap-mcs-ledger\" not found");
+            let error = flag(&store, leaving).await.unwrap_err().to_string();
+            assert!(error.contains("--controller-namespace"), "{error}");
+        }
+        api.prepare(200, json!({"metadata": {"name": record::RECORD, "resourceVersion": "1"}}));
+        assert!(!flag(&store, false).await.unwrap(), "it was not leaving");
+    }
 }

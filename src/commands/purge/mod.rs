@@ -252,13 +252,19 @@ impl Remains {
         // The service of all heads stays for the remaining clusters.
         let of_ledger = self.ledger.iter().filter(|b| b.cluster.is_some() || self.staying.is_empty());
         let of_ledger = of_ledger.map(|b| (b.service.to_string(), &*b.service_id));
+        let mut left = Vec::new();
         for (name, id) in emptied.chain(of_ledger) {
-            delete(out, "service", &name, async || cloudmap.delete_service(id).await).await?;
+            if !delete(out, "service", &name, async || cloudmap.delete_service(id).await).await? {
+                left.push(format!("the service {name}"));
+            }
         }
         for namespace in self.namespaces.iter().chain(&self.ledger_namespace) {
             let deleted = async || cloudmap.delete_namespace(&namespace.id).await.map(drop);
-            delete(out, "namespace", &namespace.name, deleted).await?;
+            if !delete(out, "namespace", &namespace.name, deleted).await? {
+                left.push(format!("the namespace {}", namespace.name));
+            }
         }
+        anyhow::ensure!(left.is_empty(), "not everything is removed: {} is left; run purge again", left.join(", "));
         writeln!(out, "Removed.")?;
         Ok(())
     }
@@ -324,22 +330,22 @@ async fn deregister(cloudmap: &dyn CloudMap, instances: &[(&Arc<str>, &Arc<str>)
     Ok(())
 }
 
-/// Deletes something that should be empty. AWS may notice that only after a moment.
+/// Deletes something that should be empty, and returns whether it is gone. AWS may notice only after a moment that it is empty.
 async fn delete(
     out: &mut impl Write,
     what: &str,
     name: &str,
     attempt: impl AsyncFn() -> Result<(), crate::cloudmap::Error>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match attempt().await {
-            Ok(()) => return Ok(()),
-            Err(error) if error.kind == ErrorKind::NotFound => return Ok(()),
+            Ok(()) => return Ok(true),
+            Err(error) if error.kind == ErrorKind::NotFound => return Ok(true),
             Err(error) if error.kind == ErrorKind::InUse && Instant::now() < deadline => sleep(POLL).await,
             Err(error) if error.kind == ErrorKind::InUse => {
                 writeln!(out, "the {what} {name} is not empty: somebody else uses it, or you need to run purge again")?;
-                return Ok(());
+                return Ok(false);
             }
             Err(error) => return Err(error).with_context(|| format!("failed to delete the {what} {name}")),
         }

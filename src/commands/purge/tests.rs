@@ -331,3 +331,19 @@ async fn a_head_that_appears_while_watching_prevents_the_purge() {
     let green: ClusterId = "green".parse().unwrap();
     assert!(!Remains::find(&cloudmap, &clusterset, Some(&green)).await.unwrap().headless);
 }
+
+#[tokio::test(start_paused = true)]
+async fn purge_fails_if_something_is_not_empty() {
+    let fake = Fake::new();
+    shop(&fake);
+    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let remains = Remains::find(&cloudmap, &clusterset(), None).await.unwrap();
+    let empty = fake.registry().services.values().find(|service| &*service.name == "empty").unwrap().id.clone();
+    fake.registry().instances.insert((empty, "ecs".into()), [("ECS_CLUSTER_NAME".to_owned(), "x".to_owned())].into());
+    let mut out = Vec::new();
+    let error = remains.remove(&*cloudmap, &mut out).await.unwrap_err().to_string();
+    assert!(error.contains("the service shop/empty is left"), "{error}");
+    let said = String::from_utf8(out).unwrap();
+    assert!(said.contains("not empty") && !said.contains("Removed."), "{said}");
+    assert!(!there(&fake).contains_key("shop/blue"), "the others are removed nevertheless");
+}
