@@ -351,15 +351,21 @@ async fn a_pod_that_goes_while_it_waits_is_withdrawn_and_not_waited_for() {
     assert_eq!(world.lookups(), lookups);
 }
 
-/// There is nobody to ask but the API server: neither refusals nor failures end it, and the pod's Event names the remedy.
-#[tokio::test(start_paused = true)]
-async fn a_condition_that_cannot_be_written_is_said_on_the_pod_and_tried_again() {
-    let world = World::new();
+/// A cluster whose export is registered, and that writes nothing any more.
+async fn at_rest(world: &World) -> Cluster {
     let blue = world.cluster("blue");
     blue.put_service("web", 80);
     blue.put_export("web", &[]);
     blue.until_says("web", "Registered", "True", "Registered").await;
     tokio::time::sleep(Duration::from_mins(1)).await;
+    blue
+}
+
+/// There is nobody to ask but the API server: neither refusals nor failures end it, and the pod's Event names the remedy.
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_cannot_be_written_is_said_on_the_pod_and_tried_again() {
+    let world = World::new();
+    let blue = at_rest(&world).await;
     for _ in 0..3 {
         blue.objects.fail_next(Cause::Forbidden("pods \"web-a\" is forbidden".to_owned()));
     }
@@ -375,11 +381,7 @@ async fn a_condition_that_cannot_be_written_is_said_on_the_pod_and_tried_again()
 #[tokio::test(start_paused = true)]
 async fn a_conflict_does_not_keep_a_gate_closed() {
     let world = World::new();
-    let blue = world.cluster("blue");
-    blue.put_service("web", 80);
-    blue.put_export("web", &[]);
-    blue.until_says("web", "Registered", "True", "Registered").await;
-    tokio::time::sleep(Duration::from_mins(1)).await;
+    let blue = at_rest(&world).await;
     for _ in 0..4 {
         blue.objects.fail_next(Cause::Conflict("the object has been modified".to_owned()));
     }
