@@ -195,15 +195,14 @@ impl HiddenTasks {
         self.recorded.iter().chain(marked.map(|(id, _)| id))
     }
 
-    /// Number of tasks that clients do not find because of us.
+    /// Number of tasks that clients do not find because of us: recorded ones, and those that were shown a moment ago.
     fn hidden(&self) -> usize {
-        let Some((begun, tasks)) = &self.tasks else {
-            return self.recorded.iter().filter(|id| self.is_hidden(id)).count();
+        let is_shown_soon = |id: &Arc<str>, at: Instant| {
+            !self.recorded.contains(id)
+                && self.reads(id).is_some_and(|(begun, healthy)| !healthy && begun < at + SETTLES)
         };
-        let ours: BTreeSet<_> = self.ill_by_us(*begun).collect();
-        let is_recorded = |id: &Arc<str>| self.recorded.contains(id);
-        let is_ill = |id: &Arc<str>| tasks.get(id) == Some(&false);
-        ours.into_iter().filter(|id| if is_recorded(id) { self.is_hidden(id) } else { is_ill(id) }).count()
+        let shown = self.marks.iter().filter(|(id, mark)| mark.said.is_some_and(|(_, at)| is_shown_soon(id, at)));
+        self.recorded.iter().filter(|id| self.is_hidden(id)).count() + shown.count()
     }
 
     /// Whether tasks are being shown, so that clients may not find them yet.
