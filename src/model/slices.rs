@@ -164,16 +164,17 @@ pub struct Placement<'a> {
 
 /// The addresses of `endpoints`, with the ports and hints that slices show for them.
 ///
-/// If the service has ports but an endpoint may show none of them, the endpoint is left out.
+/// If the service has ports but an endpoint may show none of them, the endpoint is left out. One that serves a port under
+/// several numbers has several sets of ports.
 pub fn packable(endpoints: &[Endpoint], placement: &Placement<'_>) -> Vec<PackedEndpoint> {
-    let mut port_sets: BTreeMap<&[EndpointPort], Arc<[EndpointPort]>> = BTreeMap::new();
+    let mut port_sets: BTreeMap<&[EndpointPort], Vec<Arc<[EndpointPort]>>> = BTreeMap::new();
     let nowhere: Arc<str> = format!("{}.{NO_NODE}", placement.source).into();
     let no_zone: Arc<str> = NO_ZONE.into();
     let mut packed = Vec::new();
     for endpoint in endpoints {
         let Endpoint { ipv4, ipv6, ports: served, conditions, hostname, zone, node } = endpoint;
-        let ports = port_sets.entry(served).or_insert_with(|| placement.ports(served)).clone();
-        if ports.is_empty() && !served.is_empty() {
+        let shown = &*port_sets.entry(served).or_insert_with(|| placement.port_sets(served));
+        if shown.is_empty() {
             continue;
         }
         let node = node.clone().filter(|_| placement.local);
@@ -187,30 +188,45 @@ pub fn packable(endpoints: &[Endpoint], placement: &Placement<'_>) -> Vec<Packed
             IpFamily::V6 => ipv6.map(IpAddr::V6),
         });
         for address in addresses {
-            packed.push(PackedEndpoint {
-                endpoint: SliceEndpoint {
-                    address,
-                    conditions: *conditions,
-                    hostname: hostname.clone(),
-                    zone: zone.clone(),
-                    node: node.clone(),
-                    hints: hints.clone(),
-                },
-                ports: ports.clone(),
-            });
+            let endpoint = SliceEndpoint {
+                address,
+                conditions: *conditions,
+                hostname: hostname.clone(),
+                zone: zone.clone(),
+                node: node.clone(),
+                hints: hints.clone(),
+            };
+            for ports in shown {
+                packed.push(PackedEndpoint { endpoint: endpoint.clone(), ports: ports.clone() });
+            }
         }
     }
     packed
 }
 
 impl Placement<'_> {
-    fn ports(&self, ports: &[EndpointPort]) -> Arc<[EndpointPort]> {
-        let mut shown: Vec<_> = ports.iter().filter(|port| self.carried.contains(&port.name)).cloned().collect();
-        if let (Some(alias), Some(unnamed)) = (self.unnamed_alias, shown.iter().find(|port| port.name.is_empty())) {
-            shown.push(EndpointPort { name: alias.into(), ..unnamed.clone() });
-            shown.sort();
+    /// The sets of ports that slices show for an endpoint that serves these ports: one, or none if it may show no port. An
+    /// endpoint can serve a port under several numbers, as a host with two instances does. The API server takes no slice
+    /// with two ports of one name, so each number is in a set of its own.
+    fn port_sets(&self, ports: &[EndpointPort]) -> Vec<Arc<[EndpointPort]>> {
+        if ports.is_empty() {
+            return vec![Arc::default()];
         }
-        shown.into()
+        let mut sets: Vec<Vec<EndpointPort>> = Vec::new();
+        for port in ports.iter().filter(|port| self.carried.contains(&port.name)) {
+            match sets.iter_mut().find(|set| set.iter().all(|other| other.name != port.name)) {
+                Some(set) => set.push(port.clone()),
+                None => sets.push(vec![port.clone()]),
+            }
+        }
+        for set in &mut sets {
+            let unnamed = set.iter().find(|port| port.name.is_empty()).cloned();
+            if let (Some(alias), Some(unnamed)) = (self.unnamed_alias, unnamed) {
+                set.push(EndpointPort { name: alias.into(), ..unnamed });
+                set.sort();
+            }
+        }
+        sets.into_iter().map(Into::into).collect()
     }
 }
 

@@ -153,6 +153,25 @@ fn an_unnamed_port_is_also_listed_under_the_derived_services_name_for_it() {
     assert_eq!(packed[0].ports, mk_ports(&["", "unnamed"]));
 }
 
+/// Two instances on one host, as EndpointSlices of others list them. The API server takes no slice with two ports of one
+/// name.
+#[test]
+fn a_port_with_several_numbers_is_in_as_many_slices() {
+    let port = |name: &str, port| EndpointPort { name: name.into(), protocol: Protocol::Tcp, port, app_protocol: None };
+    let ports: Arc<[EndpointPort]> =
+        [port("", 81), port("", 82), port("admin", 90), port("old", 71), port("old", 72)].into();
+    let (source, carried) = (id(), ["".into(), "admin".into()]);
+    let placement = Placement { unnamed_alias: Some("unnamed"), ..placement(&source, &[IpFamily::V4], &carried) };
+    let packed = packable(&[mk_endpoint(1, &ports)], &placement);
+    let slices = pack(&key(), &source, &packed, &[]);
+    let mut shown: Vec<Vec<_>> =
+        slices.iter().map(|slice| slice.ports.iter().map(|port| (&*port.name, port.port)).collect()).collect();
+    shown.sort();
+    assert_eq!(shown, [vec![("", 81), ("admin", 90), ("unnamed", 81)], vec![("", 82), ("unnamed", 82)]]);
+    assert!(slices.iter().all(|slice| slice.endpoints.len() == 1));
+    assert_eq!(pack(&key(), &source, &packed, &slices), slices, "they stay as they are");
+}
+
 proptest! {
     #[test]
     fn packing_is_complete_bounded_stable_and_idempotent(
