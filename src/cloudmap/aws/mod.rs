@@ -429,23 +429,28 @@ impl CloudMap for AwsCloudMap {
     async fn unhealthy_instances(&self, service_id: &str) -> Result<BTreeSet<Arc<str>>, Error> {
         let operation = Operation::GetInstancesHealthStatus;
         let pages = self.pages(operation, async |token| {
+            let first = token.is_none();
             let request = self
                 .client
                 .get_instances_health_status()
                 .service_id(service_id)
                 .max_results(PAGE)
                 .set_next_token(token);
-            let page = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
+            let page = match request.send().await {
+                Ok(page) => page,
+                Err(e) => {
+                    let error = error::sort(operation, &e, |_| None);
+                    // AWS answers this for a service without a health check. After a first page, the service has one, and the
+                    // rest is not known.
+                    let unchecked = first && matches!(error.kind, ErrorKind::NotFound | ErrorKind::InvalidInput);
+                    return if unchecked { Ok((Vec::new(), None)) } else { Err(error) };
+                }
+            };
             let statuses = page.status.unwrap_or_default().into_iter();
             let unhealthy = statuses.filter(|(_, status)| *status == HealthStatus::Unhealthy).map(|(id, _)| id.into());
             Ok((unhealthy.collect::<Vec<Arc<str>>>(), page.next_token))
         });
-        match pages.await {
-            Ok(ids) => Ok(ids.into_iter().collect()),
-            // AWS answers this for a service without a health check.
-            Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::InvalidInput) => Ok(BTreeSet::new()),
-            Err(error) => Err(error),
-        }
+        Ok(pages.await?.into_iter().collect())
     }
 
     async fn discover_instances(

@@ -225,6 +225,23 @@ async fn a_page_that_fails_fails_the_listing() {
     assert_eq!(error.kind, ErrorKind::NotFound);
 }
 
+/// The rest may be ill: that none is known of it does not mean that none is.
+#[tokio::test]
+async fn a_service_without_a_health_check_has_no_unhealthy_instances_but_a_failed_page_says_nothing() {
+    for kind in ["InvalidInput", "InstanceNotFound"] {
+        let refused = || (400, json!({"__type": kind}).to_string());
+        let server = serve(vec![refused()]).await;
+        assert!(cloudmap(&server.url).await.unhealthy_instances("srv-1").await.unwrap().is_empty());
+        let first = json!({"Status": {"one": "UNHEALTHY", "two": "HEALTHY"}, "NextToken": "a"}).to_string();
+        let server = serve(vec![(200, first.clone()), refused()]).await;
+        cloudmap(&server.url).await.unhealthy_instances("srv-1").await.unwrap_err();
+        let last = json!({"Status": {"three": "UNHEALTHY"}}).to_string();
+        let server = serve(vec![(200, first), (200, last)]).await;
+        let unhealthy = cloudmap(&server.url).await.unhealthy_instances("srv-1").await.unwrap();
+        assert_eq!(unhealthy.iter().map(|id| &**id).collect::<Vec<_>>(), ["one", "three"]);
+    }
+}
+
 #[tokio::test]
 async fn a_throttled_further_page_is_requested_again_but_not_forever() {
     let throttled = || (400, json!({"__type": "ThrottlingException"}).to_string());
