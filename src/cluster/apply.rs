@@ -167,10 +167,8 @@ pub enum Cause {
     /// The namespace is being deleted, so nothing can be created in it.
     #[error("{0}")]
     NamespaceTerminating(String),
-    /// RBAC does not allow the write.
-    #[error(
-        "{0}; check that the service account has the permissions in config/rbac (for pods: config/components/readiness-gates, for Cutovers: config/components/cutovers)"
-    )]
+    /// RBAC does not allow the write, or a quota or an admission policy does not.
+    #[error("{}", with_remedy(.0))]
     Forbidden(String),
     /// The object was refused by validation or an admission policy, or has a field that this API server does not know.
     /// Repeating the write does not help.
@@ -179,6 +177,19 @@ pub enum Cause {
     /// No connection, overload, or an unreadable answer. The write may have taken effect.
     #[error("{0}")]
     Unavailable(String),
+}
+
+/// The text of a write that is not allowed. Quotas and admission policies say themselves what is wrong, and no permission
+/// helps against them.
+fn with_remedy(words: &str) -> String {
+    // `services is forbidden: User "..." cannot create resource "services" in API group "" in the namespace "..."`.
+    if words.contains("User \"") && words.contains("\" cannot ") {
+        format!(
+            "{words}; check that the service account has the permissions in config/rbac (for pods: config/components/readiness-gates, for Cutovers: config/components/cutovers)"
+        )
+    } else {
+        words.to_owned()
+    }
 }
 
 impl Cause {

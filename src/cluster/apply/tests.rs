@@ -185,6 +185,24 @@ async fn refusals_are_sorted_and_keep_the_text_of_the_api_server() {
     assert_eq!(error.cause.category(), "conflict");
 }
 
+/// Whoever has exceeded a quota looks in vain for a missing permission.
+#[tokio::test]
+async fn permissions_are_the_remedy_only_where_one_is_missing() {
+    let fixture = Fixture::new();
+    let cannot = "services is forbidden: User \"system:serviceaccount:cloudmap-mcs-system:cloudmap-mcs\" cannot create \
+                  resource \"services\" in API group \"\" in the namespace \"ns\"";
+    let quota = "services \"derived-x\" is forbidden: exceeded quota: few, requested: services=1, used: services=5, \
+                 limited: services=5";
+    let policy = "admission webhook \"validation.example.com\" denied the request: no Services here";
+    for (words, is_missing) in [(cannot, true), (quota, false), (policy, false)] {
+        fixture.api.refuse(403, "Forbidden", words);
+        let cause = fixture.writer.apply_derived_service(&service(None)).await.unwrap_err().cause;
+        let text = cause.to_string();
+        assert_eq!(cause.category(), "forbidden");
+        assert!(text.starts_with(words) && text.contains("config/rbac") == is_missing, "{text}");
+    }
+}
+
 /// A request that begins at the last moment of a claim must not arrive when another replica leads.
 #[tokio::test(start_paused = true)]
 async fn a_write_is_given_up_before_another_replica_can_lead() {

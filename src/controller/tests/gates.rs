@@ -366,8 +366,10 @@ async fn at_rest(world: &World) -> Cluster {
 async fn a_condition_that_cannot_be_written_is_said_on_the_pod_and_tried_again() {
     let world = World::new();
     let blue = at_rest(&world).await;
+    let cannot = "pods \"alone\" is forbidden: User \"controller\" cannot patch resource \"pods/status\" in API group \"\" in \
+                  the namespace \"shop\"";
     for _ in 0..3 {
-        blue.objects.fail_next(Cause::Forbidden("pods \"web-a\" is forbidden".to_owned()));
+        blue.objects.fail_next(Cause::Forbidden(cannot.to_owned()));
     }
     // The import of the name does not change: nothing else is written.
     blue.run(("alone", 1), true);
