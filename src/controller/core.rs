@@ -373,7 +373,9 @@ impl Core {
     pub(super) fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Exported>> {
         let mut sources = self.knowledge.sources(key);
         let told = self.peers.told(key, |cluster| self.knowledge.is_live(cluster));
-        awsmcs::join(&mut sources, told.exports, |cluster| self.knowledge.is_unread(cluster));
+        awsmcs::join(&mut sources, told.exports, |cluster| {
+            self.knowledge.is_unread(cluster) || self.knowledge.withdrew(cluster, key)
+        });
         sources
     }
 

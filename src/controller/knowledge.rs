@@ -1,6 +1,8 @@
 //! Everything that is known about exports at one moment: those of this cluster from its caches, those of the others
 //! from their ledgers.
 
+mod deciding;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -113,7 +115,7 @@ struct Remote {
     /// What the registry has of it: claims count there alone.
     committed: Option<Arc<Map>>,
     exports: BTreeMap<ServiceKey, Arc<Exported>>,
-    /// Names that it exported in this term and no longer exports.
+    /// Names that it exported in this term and no longer exports, as long as that matters.
     withdrawn: BTreeSet<ServiceKey>,
     registrations: BTreeMap<Target, Registration>,
     /// Since when the cluster is silent, if so, in milliseconds since 1970.
@@ -430,7 +432,9 @@ impl Knowledge {
             let of = |state: &Option<Arc<Map>>| if gone { Some(Arc::default()) } else { state.clone() };
             let (state, committed) = (of(&remote.state), of(&remote.committed));
             let entry = self.remotes.entry(id.clone()).or_default();
-            entry.gone = gone;
+            if std::mem::replace(&mut entry.gone, gone) != gone {
+                concerned.names.extend(entry.withdrawn.iter().cloned());
+            }
             let silent = remote.stale.filter(|_| !gone);
             if std::mem::replace(&mut entry.silent, silent) != silent {
                 concerned.names.extend(entry.exports.keys().cloned());
@@ -596,32 +600,6 @@ impl Knowledge {
         let first = ServiceKey::new(Arc::clone(namespace), "");
         let names = self.names.range(first..).map(|(key, _)| key);
         names.take_while(move |key| key.namespace == *namespace)
-    }
-
-    /// Whether the cluster is in the ledger, has not left, and has not been silent for longer than the TTL.
-    pub fn is_live(&self, cluster: &ClusterId) -> bool {
-        self.remotes.get(cluster).is_some_and(|remote| !remote.gone)
-    }
-
-    /// Whether the cluster is in the ledger, but its exports are not known (yet).
-    pub fn is_unread(&self, cluster: &ClusterId) -> bool {
-        self.unaccepted.contains(cluster) || self.remotes.get(cluster).is_some_and(|remote| remote.map.is_none())
-    }
-
-    /// The clusters for which the ledger decides whether they export a name: this one, and those that export it there
-    /// or withdrew it in this term. For any other cluster, its instances may be the export even if it is in the ledger:
-    /// it moves, or it went back to its AWS controller. This is meaningful only after the ledger was read.
-    pub fn deciding(&self, key: &ServiceKey) -> BTreeSet<ClusterId> {
-        let decides = |remote: &Remote| remote.exports.contains_key(key) || remote.withdrawn.contains(key);
-        let remotes = self.remotes.iter().filter(|(_, remote)| decides(remote)).map(|(id, _)| id.clone());
-        remotes.chain([self.local.clone()]).collect()
-    }
-
-    /// Forgets who withdrew names whose instances were all read, because these decide from then on.
-    pub fn forget_withdrawn(&mut self, is_read: impl Fn(&ServiceKey) -> bool) {
-        for remote in self.remotes.values_mut() {
-            remote.withdrawn.retain(|key| !is_read(key));
-        }
     }
 
     /// The clusters whose exports are not known.

@@ -112,9 +112,9 @@ fn the_ledger_decides_for_clusters_that_export_a_name_there_or_withdrew_it_in_th
     assert_eq!(knowledge.deciding(&key("a")), [id("here"), id("there")].into());
     knowledge.adopt_remotes(&read(&[]));
     assert_eq!(knowledge.deciding(&key("a")), [id("here"), id("there")].into(), "it was withdrawn");
-    knowledge.forget_withdrawn(|name| *name == key("other"));
+    knowledge.forget_withdrawn(|name, _| *name == key("other"));
     assert_eq!(knowledge.deciding(&key("a")), [id("here"), id("there")].into());
-    knowledge.forget_withdrawn(|name| *name == key("a"));
+    knowledge.forget_withdrawn(|name, _| *name == key("a"));
     assert_eq!(knowledge.deciding(&key("a")), [id("here")].into(), "its instances were read");
 
     // The next leader never saw the exports of a cluster that has left.
@@ -123,6 +123,27 @@ fn the_ledger_decides_for_clusters_that_export_a_name_there_or_withdrew_it_in_th
     let mut next = mk_knowledge();
     next.adopt_remotes(&left);
     assert_eq!(next.deciding(&key("a")), [id("here")].into());
+}
+
+/// It may have gone back to its AWS controller, which writes its instances from then on.
+#[test]
+fn a_cluster_has_withdrawn_a_name_while_it_lives_and_does_not_export_it_again() {
+    let mut knowledge = mk_knowledge();
+    let mut read = mk_remotes(&[("there", Some(mk_map(&[("a", None, 1)])))]);
+    knowledge.adopt_remotes(&read);
+    assert!(!knowledge.withdrew(&id("there"), &key("a")));
+    let withdrawn = mk_remotes(&[("there", Some(mk_map(&[])))]);
+    knowledge.adopt_remotes(&withdrawn);
+    knowledge.forget_withdrawn(|_, live| !live);
+    assert!(knowledge.withdrew(&id("there"), &key("a")));
+    assert!(!knowledge.withdrew(&id("there"), &key("b")) && !knowledge.withdrew(&id("other"), &key("a")));
+    knowledge.adopt_remotes(&read);
+    assert!(!knowledge.withdrew(&id("there"), &key("a")), "it exports it again");
+
+    knowledge.adopt_remotes(&withdrawn);
+    read.clusters.get_mut(&id("there")).unwrap().left = true;
+    assert_eq!(knowledge.adopt_remotes(&read).names, [key("a")].into(), "its instances count now");
+    assert!(!knowledge.withdrew(&id("there"), &key("a")));
 }
 
 #[test]

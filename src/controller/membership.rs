@@ -105,7 +105,11 @@ impl Core {
         let waiting = |knowledge: &Knowledge| (knowledge.unknown(), knowledge.settling());
         let before = waiting(&self.knowledge);
         let concerned = self.knowledge.adopt_remotes(remotes);
-        self.knowledge.forget_withdrawn(|key| self.peers.is_complete(key));
+        // The instances of a live cluster never bring back what it withdrew. Those of one that has left decide, once
+        // they were read.
+        self.knowledge.forget_withdrawn(|key, live| {
+            if live { !self.peers.reads(key) } else { self.peers.is_complete(key) }
+        });
         let known = waiting(&self.knowledge) != before;
         let others = remotes.clusters.values().any(|remote| !remote.left) || !remotes.unaccepted.is_empty();
         let sole = remotes.all_live_verified && !others;

@@ -83,6 +83,11 @@ impl Peers {
         consequences
     }
 
+    /// Whether the instances of a name are read at all.
+    pub(super) fn reads(&self, key: &ServiceKey) -> bool {
+        self.namespaces.contains_key(&key.namespace)
+    }
+
     /// Whether all instances of a name were read.
     pub(super) fn is_complete(&self, key: &ServiceKey) -> bool {
         self.reading(key).1
@@ -99,7 +104,7 @@ impl Peers {
 
     /// What was read of a name, if it has a Cloud Map service, and whether that is everything.
     fn reading(&self, key: &ServiceKey) -> (Option<&Reading>, bool) {
-        if !self.namespaces.contains_key(&key.namespace) {
+        if !self.reads(key) {
             return (None, true);
         }
         let Some(namespace) = self.found.namespaces.get(&key.namespace) else { return (None, false) };

@@ -220,6 +220,34 @@ async fn a_cluster_moves_over_without_a_gap_and_counts_once() {
     check(&world, &[Mode::AwsMcs]);
 }
 
+/// Its instances stay longer than its record, and others read them every few seconds only.
+#[tokio::test(start_paused = true)]
+async fn what_a_moved_cluster_withdraws_does_not_come_back_from_its_instances() {
+    let world = World::new();
+    let [web] = world.of_aws_controllers(&["web"]).try_into().unwrap();
+    let (blue, green) = (world.compatible("blue"), world.compatible("green"));
+    green.export("web", 80, &["10.2.0.1"]);
+    green.until_says("web", "Registered", "True", "Registered").await;
+    blue.until_imports("web", &["10.2.0.1"]).await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    for _ in 0..20_000 {
+        world.fake.fault(Operation::DeregisterInstance, Fault::Refused(ErrorKind::AccessDenied));
+    }
+    green.objects.remove_export(&key("web"));
+    until("what the ledger withdraws goes", || blue.is_clean("web")).await;
+    always("it stays away", Duration::from_mins(3), || blue.is_clean("web")).await;
+    assert!(world.registered(&web).contains_key(&id("10.2.0.1")), "its instance is still there");
+    // Exported again, it is there again. Withdrawn while all is well, it goes once.
+    green.put_export("web", &[]);
+    blue.until_imports("web", &["10.2.0.1"]).await;
+    world.heal();
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    green.objects.remove_export(&key("web"));
+    until("it goes", || blue.is_clean("web")).await;
+    always("it stays away", Duration::from_mins(3), || blue.is_clean("web")).await;
+    until("its instance goes", || world.registered(&web).is_empty()).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_that_cannot_read_keeps_what_aws_controllers_exported() {
     let world = World::new();
