@@ -152,6 +152,7 @@ pub(super) enum Event {
     Polled {
         target: Target,
         id: Arc<str>,
+        operation: OperationId,
         result: Result<OperationState, Error>,
     },
     ServiceDeleted {
@@ -273,7 +274,7 @@ impl Performer {
             }
             Call::Poll { target, id, operation } => {
                 let result = cloudmap.operation(&operation, Lane::Instances).await;
-                Event::Polled { target, id, result }
+                Event::Polled { target, id, operation, result }
             }
             Call::DeleteService { target, service_id } => {
                 let delete = self.delete_service(&service_id);

@@ -17,6 +17,7 @@ use super::{
     call::{Call, Event},
     hiding::Hiding,
     places::{Listed, by_name, listed},
+    polls::Poll,
     state::{Class, Counts, Listing, Phase, Place, Reading, Seen, State, Unread, Want},
     writes::OPERATIONS,
 };
@@ -56,7 +57,7 @@ pub(super) struct Engine {
     pub(super) queues: BTreeMap<(Class, bool), VecDeque<Target>>,
     pub(super) in_flight: BTreeMap<Class, usize>,
     pub(super) timers: BTreeMap<(Instant, u64), Target>,
-    pub(super) polls: BTreeMap<(Instant, u64), (Target, Arc<str>)>,
+    pub(super) polls: BTreeMap<(Instant, u64), Poll>,
     pub(super) polling: usize,
     pub(super) looks: Looks,
     pub(super) sequence: u64,

@@ -12,6 +12,7 @@ mod hiding;
 mod notice;
 mod permit;
 mod places;
+mod polls;
 mod share;
 mod state;
 #[cfg(test)]

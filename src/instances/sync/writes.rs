@@ -1,4 +1,5 @@
-//! Writes of instances: one operation per instance at a time. Its result is awaited, and it is tried again if it fails.
+//! Writes of instances: one operation per instance at a time. Its result is awaited ([`polls`](super::polls)), and it is
+//! tried again if it fails.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -10,13 +11,13 @@ use tokio::time::Instant;
 
 use super::{
     TargetDesired,
-    call::{Call, Event, Inventory},
+    call::{Call, Inventory},
     engine::Engine,
     share::is_alive,
-    state::{Reading, Retry, Running, Seen, State, Told, Unread, back_off, reason},
+    state::{Reading, Retry, Running, Seen, State, Unread, back_off, reason},
 };
 use crate::{
-    cloudmap::{Error, ErrorKind, LATEST_EFFECT, OperationId, OperationState},
+    cloudmap::{Error, ErrorKind, LATEST_EFFECT, OperationId},
     instances::{
         InstanceSpec,
         attributes::{Digest, ServiceTraits},
@@ -26,12 +27,8 @@ use crate::{
     model::Target,
 };
 
-/// Maximum number of polls in flight. With 20 ms per call they could use up the rate of GetOperation, which is 100/s.
-const POLLS: usize = 8;
 /// Maximum number of operations in flight. More would not make AWS faster, and each costs polls.
 pub(super) const OPERATIONS: usize = 1000;
-/// An operation that takes longer is given up, and the instance is written again.
-const OPERATION_DEADLINE: Duration = Duration::from_mins(2);
 /// Pause after a quota was exhausted.
 const FULL: Duration = Duration::from_mins(1);
 
@@ -227,15 +224,15 @@ impl Engine {
         let Some(running) = state.running.get_mut(id) else { return };
         match result {
             Ok(operation) => {
-                running.operation = Some(operation);
+                running.operation = Some(operation.clone());
                 let at = now.max(running.since + self.looks.first());
-                self.poll_at(target, id, at);
+                self.poll_at(target, id, operation, at);
             }
             Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
-                running.operation = Some(operation);
+                running.operation = Some(operation.clone());
                 running.in_the_way = true;
                 let at = now.max(running.since + self.looks.first());
-                self.poll_at(target, id, at);
+                self.poll_at(target, id, operation, at);
             }
             Err(error) => {
                 let registering = running.effect.is_some();
@@ -277,7 +274,7 @@ impl Engine {
     }
 
     /// Somebody else's operation on an instance blocked ours. Its result is read before the instance is written.
-    fn doubt(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
+    pub(super) fn doubt(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         state.unsure.insert(id.clone());
         let at = state.read_soon(now);
@@ -311,66 +308,8 @@ impl Engine {
         }
     }
 
-    fn poll_at(&mut self, target: &Target, id: &Arc<str>, at: Instant) {
-        self.sequence += 1;
-        self.polls.insert((at, self.sequence), (target.clone(), id.clone()));
-    }
-
-    pub(super) fn may_poll(&self) -> bool {
-        self.polling < POLLS
-    }
-
-    pub(super) fn next_poll(&mut self, now: Instant) -> Option<Call> {
-        while self.may_poll() {
-            let due = self.polls.first_entry().filter(|poll| poll.key().0 <= now)?;
-            let (target, id) = due.remove();
-            let running = self.targets.get(&target).and_then(|state| state.running.get(&id));
-            if let Some(operation) = running.and_then(|running| running.operation.clone()) {
-                self.polling += 1;
-                return Some(Call::Poll { target, id, operation });
-            }
-        }
-        None
-    }
-
-    pub(super) fn polled(&mut self, event: Event, now: Instant) {
-        let Event::Polled { target, id, result } = event else { return };
-        let Some(state) = self.targets.get_mut(&target) else { return };
-        let Some(running) = state.running.get_mut(&id) else { return };
-        match result {
-            Ok(OperationState::Succeeded { .. } | OperationState::Failed { .. }) if running.in_the_way => {
-                self.ended(&target, &id, now);
-                self.registered_as(&target, &id, None);
-                self.doubt(&target, &id, now);
-            }
-            Ok(OperationState::Succeeded { .. }) => {
-                self.looks.ended(now.duration_since(running.since), running.polls == 0);
-                let effect = running.effect;
-                let told = Told { healthy: running.healthy, settles: now };
-                self.ended(&target, &id, now);
-                self.registered_as(&target, &id, effect.map(|_| told));
-                self.succeeded(&target, &id, effect, now);
-            }
-            Ok(OperationState::Failed { code, message }) => {
-                let operation = if running.effect.is_some() { "RegisterInstance" } else { "DeregisterInstance" };
-                let message = format!("{code}: {message}");
-                self.ended(&target, &id, now);
-                self.operation_failed(&target, &id, &Error { operation, kind: ErrorKind::Other, message }, now);
-            }
-            // AWS forgets operations after a while, and an operation that takes too long is not awaited any more.
-            Err(Error { kind: ErrorKind::NotFound, .. }) => self.given_up(&target, &id, now),
-            _ if now.duration_since(running.since) > OPERATION_DEADLINE => self.given_up(&target, &id, now),
-            Ok(OperationState::Running) | Err(_) => {
-                running.polls += 1;
-                let wait = self.looks.again(now.duration_since(running.since));
-                self.poll_at(&target, &id, now + wait);
-            }
-        }
-        self.wake_target(&target, now);
-    }
-
     /// An operation ended. The caller handles its result.
-    fn ended(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
+    pub(super) fn ended(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         if state.running.remove(id).is_some() {
             self.running -= 1;
@@ -389,7 +328,7 @@ impl Engine {
         touch(state, id);
     }
 
-    fn succeeded(&mut self, target: &Target, id: &Arc<str>, effect: Option<Digest>, now: Instant) {
+    pub(super) fn succeeded(&mut self, target: &Target, id: &Arc<str>, effect: Option<Digest>, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         if let Some(said) = effect {
             state.own.insert(id.clone(), Some(said));
@@ -415,18 +354,13 @@ impl Engine {
 
     /// An operation that AWS had accepted failed. The service may be gone, which AWS reports only in this way. A
     /// reading shows more.
-    fn operation_failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
+    pub(super) fn operation_failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
         if let Some(state) = self.targets.get_mut(target) {
             state.problem = Some((super::Reason::Failed, format!("instance {id}: {error}")));
             let at = state.read_soon(now);
             self.wake_at(target, at);
         }
         self.failed(target, id, error, now);
-    }
-
-    fn given_up(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
-        self.ended(target, id, now);
-        self.doubt(target, id, now);
     }
 
     /// Whether an instance that was just written must be written again, because the desired state changed meanwhile.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    cloudmap::Error,
+    cloudmap::{Error, OperationState},
     instances::sync::{
         call::{Call, Event, Inventory, Performer},
         engine::Engine,
@@ -30,13 +30,17 @@ impl Bench {
         self.engine.status(target).unwrap()
     }
 
+    async fn answer(&mut self, call: Call) {
+        let event = self.performer.clone().perform(call).await;
+        self.engine.done(event, Instant::now());
+    }
+
     /// Makes its calls for this long, one after the other.
     async fn run(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {
             if let Some(call) = self.engine.next(Instant::now()) {
-                let event = self.performer.clone().perform(call).await;
-                self.engine.done(event, Instant::now());
+                self.answer(call).await;
             } else {
                 let wake = self.engine.wake().map_or(end, |at| at.min(end));
                 tokio::time::sleep_until(wake.max(Instant::now() + Duration::from_millis(1))).await;
@@ -190,6 +194,54 @@ async fn an_answer_about_a_deleted_service_proves_nothing_about_the_next() {
     bench.run(Duration::from_secs(5)).await;
     assert_eq!(bench.status(&web).outcome, Outcome::Registered { count: 1 });
     assert_eq!(fake.registry().count(Operation::ListServices), 1);
+}
+
+/// Its service was lost meanwhile, and the instance is being written in the next one.
+#[tokio::test(start_paused = true)]
+async fn an_answer_about_an_earlier_operation_says_nothing_about_the_present_one() {
+    let fake = Fake::new();
+    fake.registry().add_namespace("shop", NamespaceKind::Http);
+    let mut bench = Bench::new(&fake);
+    let web = target("shop", "web");
+    bench.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
+    let (mut first, mut second) = (None, None);
+    let (id, operation) = loop {
+        match bench.engine.next(Instant::now()) {
+            Some(Call::Poll { id, operation, .. }) => break (id, operation),
+            Some(Call::Register { service_id, instance, .. }) if first.is_some() => {
+                second = Some((service_id, instance.id));
+            }
+            Some(call) => {
+                if let Call::Register { instance, .. } = &call {
+                    first = Some(instance.id.clone());
+                }
+                bench.answer(call).await;
+            }
+            None => sleep(Duration::from_millis(100)).await,
+        }
+    };
+    assert_eq!(first.as_ref(), Some(&id));
+    let (service_id, other) = second.unwrap();
+    let message = "no such service".to_owned();
+    let result = Err(Error { operation: "RegisterInstance", kind: ErrorKind::NotFound, message });
+    bench.engine.done(Event::Written { target: web.clone(), service_id, id: other, result }, Instant::now());
+    sleep(Duration::from_secs(5)).await;
+    fake.registry().instances.clear();
+    let mut again = false;
+    while !again {
+        match bench.engine.next(Instant::now()) {
+            Some(call) => {
+                again = matches!(&call, Call::Register { instance, .. } if instance.id == id);
+                bench.answer(call).await;
+            }
+            None => sleep(Duration::from_millis(100)).await,
+        }
+    }
+    let result = Ok(OperationState::Succeeded { targets: BTreeMap::new() });
+    bench.engine.done(Event::Polled { target: web.clone(), id, operation, result }, Instant::now());
+    assert_eq!(bench.engine.figures().running, 1, "the answer about the present one is still to come");
+    bench.run(Duration::from_secs(10)).await;
+    assert_eq!(bench.status(&web).outcome, Outcome::Registered { count: 2 });
 }
 
 #[tokio::test(start_paused = true)]

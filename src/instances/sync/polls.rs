@@ -1,0 +1,90 @@
+//! Asks AWS whether operations on instances have ended.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    call::{Call, Event},
+    engine::Engine,
+    state::Told,
+};
+use crate::{
+    cloudmap::{Error, ErrorKind, OperationId, OperationState},
+    model::Target,
+};
+
+/// Maximum number of polls in flight. With 20 ms per call they could use up the rate of GetOperation, which is 100/s.
+const POLLS: usize = 8;
+/// An operation that takes longer is given up, and the instance is written again.
+const OPERATION_DEADLINE: Duration = Duration::from_mins(2);
+
+/// An operation on an instance of a target.
+pub(super) type Poll = (Target, Arc<str>, OperationId);
+
+impl Engine {
+    pub(super) fn poll_at(&mut self, target: &Target, id: &Arc<str>, operation: OperationId, at: Instant) {
+        self.sequence += 1;
+        self.polls.insert((at, self.sequence), (target.clone(), id.clone(), operation));
+    }
+
+    pub(super) fn may_poll(&self) -> bool {
+        self.polling < POLLS
+    }
+
+    pub(super) fn next_poll(&mut self, now: Instant) -> Option<Call> {
+        while self.may_poll() {
+            let due = self.polls.first_entry().filter(|poll| poll.key().0 <= now)?;
+            let (target, id, operation) = due.remove();
+            let running = self.targets.get(&target).and_then(|state| state.running.get(&id));
+            if running.is_some_and(|running| running.operation.as_ref() == Some(&operation)) {
+                self.polling += 1;
+                return Some(Call::Poll { target, id, operation });
+            }
+        }
+        None
+    }
+
+    pub(super) fn polled(&mut self, event: Event, now: Instant) {
+        let Event::Polled { target, id, operation, result } = event else { return };
+        let Some(state) = self.targets.get_mut(&target) else { return };
+        // Since the question was asked, the service may have gone, and the instance may be written in another one.
+        let running = state.running.get_mut(&id).filter(|running| running.operation.as_ref() == Some(&operation));
+        let Some(running) = running else { return };
+        match result {
+            Ok(OperationState::Succeeded { .. } | OperationState::Failed { .. }) if running.in_the_way => {
+                self.ended(&target, &id, now);
+                self.registered_as(&target, &id, None);
+                self.doubt(&target, &id, now);
+            }
+            Ok(OperationState::Succeeded { .. }) => {
+                self.looks.ended(now.duration_since(running.since), running.polls == 0);
+                let effect = running.effect;
+                let told = Told { healthy: running.healthy, settles: now };
+                self.ended(&target, &id, now);
+                self.registered_as(&target, &id, effect.map(|_| told));
+                self.succeeded(&target, &id, effect, now);
+            }
+            Ok(OperationState::Failed { code, message }) => {
+                let operation = if running.effect.is_some() { "RegisterInstance" } else { "DeregisterInstance" };
+                let message = format!("{code}: {message}");
+                self.ended(&target, &id, now);
+                self.operation_failed(&target, &id, &Error { operation, kind: ErrorKind::Other, message }, now);
+            }
+            // AWS forgets operations after a while, and an operation that takes too long is not awaited any more.
+            Err(Error { kind: ErrorKind::NotFound, .. }) => self.given_up(&target, &id, now),
+            _ if now.duration_since(running.since) > OPERATION_DEADLINE => self.given_up(&target, &id, now),
+            Ok(OperationState::Running) | Err(_) => {
+                running.polls += 1;
+                let wait = self.looks.again(now.duration_since(running.since));
+                self.poll_at(&target, &id, operation, now + wait);
+            }
+        }
+        self.wake_target(&target, now);
+    }
+
+    fn given_up(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
+        self.ended(target, id, now);
+        self.doubt(target, id, now);
+    }
+}
