@@ -13,6 +13,7 @@ mod notice;
 mod permit;
 mod places;
 mod polls;
+mod readback;
 mod share;
 mod state;
 #[cfg(test)]

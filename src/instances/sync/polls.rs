@@ -7,7 +7,8 @@ use tokio::time::Instant;
 use super::{
     call::{Call, Event},
     engine::Engine,
-    state::Told,
+    readback::ASK_AGAIN,
+    state::{Running, State, Told},
 };
 use crate::{
     cloudmap::{Error, ErrorKind, OperationId, OperationState},
@@ -36,8 +37,8 @@ impl Engine {
         while self.may_poll() {
             let due = self.polls.first_entry().filter(|poll| poll.key().0 <= now)?;
             let (target, id, operation) = due.remove();
-            let running = self.targets.get(&target).and_then(|state| state.running.get(&id));
-            if running.is_some_and(|running| running.operation.as_ref() == Some(&operation)) {
+            let asks = |state: &State| state.awaits(&id, &operation) || state.asks_again(&operation);
+            if self.targets.get(&target).is_some_and(|state| asks(state)) {
                 self.polling += 1;
                 return Some(Call::Poll { target, id, operation });
             }
@@ -48,9 +49,16 @@ impl Engine {
     pub(super) fn polled(&mut self, event: Event, now: Instant) {
         let Event::Polled { target, id, operation, result } = event else { return };
         let Some(state) = self.targets.get_mut(&target) else { return };
-        // Since the question was asked, the service may have gone, and the instance may be written in another one.
+        let denied = state.was_asked(&id, &operation, &result);
+        // Since the question was asked, the service may have gone, and the instance may be written in another one. Or it
+        // was read back.
         let running = state.running.get_mut(&id).filter(|running| running.operation.as_ref() == Some(&operation));
-        let Some(running) = running else { return };
+        let Some(running) = running else {
+            if denied {
+                self.poll_at(&target, &id, operation, now + ASK_AGAIN);
+            }
+            return self.wake_target(&target, now);
+        };
         match result {
             Ok(OperationState::Succeeded { .. } | OperationState::Failed { .. }) if running.in_the_way => {
                 self.ended(&target, &id, now);
@@ -59,11 +67,7 @@ impl Engine {
             }
             Ok(OperationState::Succeeded { .. }) => {
                 self.looks.ended(now.duration_since(running.since), running.polls == 0);
-                let effect = running.effect;
-                let told = Told { healthy: running.healthy, settles: now };
-                self.ended(&target, &id, now);
-                self.registered_as(&target, &id, effect.map(|_| told));
-                self.succeeded(&target, &id, effect, now);
+                self.took_effect(&target, &id, now);
             }
             Ok(OperationState::Failed { code, message }) => {
                 let operation = if running.effect.is_some() { "RegisterInstance" } else { "DeregisterInstance" };
@@ -73,14 +77,34 @@ impl Engine {
             }
             // AWS forgets operations after a while, and an operation that takes too long is not awaited any more.
             Err(Error { kind: ErrorKind::NotFound, .. }) => self.given_up(&target, &id, now),
-            _ if now.duration_since(running.since) > OPERATION_DEADLINE => self.given_up(&target, &id, now),
+            _ if now.duration_since(running.since) > OPERATION_DEADLINE => {
+                self.given_up(&target, &id, now);
+                if denied {
+                    self.poll_at(&target, &id, operation, now + ASK_AGAIN);
+                }
+            }
             Ok(OperationState::Running) | Err(_) => {
                 running.polls += 1;
+                // A reading says nothing about what others do.
+                let reads = denied && !running.in_the_way;
+                running.unpolled |= reads;
                 let wait = self.looks.again(now.duration_since(running.since));
                 self.poll_at(&target, &id, operation, now + wait);
+                if reads {
+                    self.read_back(&target, now);
+                }
             }
         }
         self.wake_target(&target, now);
+    }
+
+    /// An operation succeeded.
+    pub(super) fn took_effect(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
+        let running = self.targets.get(target).and_then(|state| state.running.get(id));
+        let Some(&Running { effect, healthy, .. }) = running else { return };
+        self.ended(target, id, now);
+        self.registered_as(target, id, effect.map(|_| Told { healthy, settles: now }));
+        self.succeeded(target, id, effect, now);
     }
 
     fn given_up(&mut self, target: &Target, id: &Arc<str>, now: Instant) {

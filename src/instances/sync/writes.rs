@@ -1,5 +1,5 @@
-//! Writes of instances: one operation per instance at a time. Its result is awaited ([`polls`](super::polls)), and it is
-//! tried again if it fails.
+//! Writes of instances: one operation per instance at a time. Its result is awaited ([`polls`](super::polls)), and it
+//! is tried again if it fails.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -195,6 +195,7 @@ impl Engine {
             healthy: spec.is_some_and(InstanceSpec::is_ready),
             operation: None,
             in_the_way: false,
+            unpolled: false,
             polls: 0,
             since: now,
         };
@@ -417,6 +418,11 @@ impl Engine {
                     &self.settings.identity,
                     state.place().and_then(|place| place.adopt.as_ref()),
                 );
+                let back = state.shown(&reading, &written);
+                for id in &back {
+                    self.took_effect(target, id, now);
+                }
+                let Some(state) = self.targets.get_mut(target) else { return };
                 let known = std::mem::take(&mut state.own);
                 let untold = |id: &Arc<str>| written.contains(id) || state.running.contains_key(id);
                 let mut own = reading.own;
@@ -449,15 +455,18 @@ impl Engine {
                     .is_some_and(|service| listing.iter().any(|there| is_of(there, service, &self.settings.identity)));
                 state.health_was_read(&listing, unhealthy.as_ref(), &written, now);
                 state.count();
-                let whole = written.is_empty() && state.running.is_empty() && begun >= certain;
+                // What this reading showed first has ended a moment before.
+                let whole = written.is_empty() && back.is_empty() && state.running.is_empty() && begun >= certain;
                 let first = state.seen == Seen::Never;
                 state.seen = if whole { Seen::Since } else { Seen::Once };
                 state.pending = None;
                 state.unread = Unread::default();
                 let again = state.read_again;
                 state.relieve();
-                // A target that waits for health is read less and less often while that cannot be read.
-                if unhealthy.is_none() && state.place().is_some_and(|place| place.traits.has_custom_health_check()) {
+                // A target that waits for health is read less and less often while that cannot be read. So is one that
+                // waits for what only a reading shows.
+                let checked = state.place().is_some_and(|place| place.traits.has_custom_health_check());
+                if unhealthy.is_none() && checked || state.running.values().any(|running| running.unpolled) {
                     state.read_again = again;
                 }
                 self.tasks_were_read(target, &desired, &listing, unhealthy.as_ref(), begun);

@@ -395,6 +395,44 @@ async fn a_record_that_kept_instances_out_is_removed() {
     assert!(since.elapsed() < Duration::from_mins(18), "{:?}", since.elapsed());
 }
 
+/// They were written again every two minutes, and nothing said why.
+#[tokio::test(start_paused = true)]
+async fn writes_are_read_back_where_the_role_may_not_ask_for_operations() {
+    let world = World::new(Fake::new());
+    world.fake.registry().add_namespace("shop", NamespaceKind::Http);
+    let web = target("shop", "web");
+    let deny = || {
+        for _ in 0..10_000 {
+            world.fake.fault(Operation::GetOperation, Fault::Refused(ErrorKind::AccessDenied));
+        }
+    };
+    deny();
+    let begun = Instant::now();
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=3, "a")))]);
+    world.registered(&web, 3).await;
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    sleep(Duration::from_mins(30)).await;
+    let notices = world.status(&web).notices;
+    assert!(notices.len() == 1 && notices[0].reason == "AccessDenied", "{notices:?}");
+    assert!(notices[0].message.contains("GetOperation"), "{notices:?}");
+    assert_eq!(world.writes(), 3, "nothing is written again");
+    let asked = world.count(Operation::GetOperation);
+    assert!(asked < 60, "asked {asked} times in half an hour");
+
+    world.desire([(web.clone(), active(specs("uid-1", "web", 2..=4, "a")))]);
+    sleep(Duration::from_mins(10)).await;
+    world.registered(&web, 3).await;
+    assert_eq!((world.instances("web").len(), world.writes()), (3, 5));
+    // It is said until AWS answers.
+    world.fake.registry().faults.clear();
+    sleep(Duration::from_mins(2)).await;
+    assert!(world.status(&web).notices.is_empty());
+    deny();
+    world.desire([(web.clone(), retiring())]);
+    world.until(&web, |status| status.own_gone).await;
+    assert_eq!((world.instances("web").len(), world.writes()), (0, 8));
+}
+
 /// Writes need no reading where the instances were read before.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_cannot_be_read_again_still_follows_its_pods() {
