@@ -11,6 +11,7 @@ use tracing::info;
 use super::{
     Asks, Knowledge, Membership, Targets,
     claims::Standing,
+    idle_shares,
     targets::{awaits_clusters, decides},
 };
 use crate::{
@@ -67,7 +68,7 @@ struct Said {
 /// The topic of a Warning. Each topic comes and goes by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Topic {
-    /// Who has the target, or may have it.
+    /// Who has the target, or may have it, and whose share of the traffic counts there.
     Claim,
     /// The result of registering there.
     Outcome,
@@ -385,7 +386,14 @@ impl Annotated {
                 let waits = unread && held.is_some_and(|held| held.owner == own);
                 waits.then(|| (EventReason::AwaitsClusters, awaits_clusters(target)))
             };
-            self.tell(&own, target, Topic::Claim, said.or_else(waits));
+            let shadowed = || {
+                let wanted = self.objects.get(&own)?.planned.wanted.as_ref()?.get(target)?;
+                let holder = &held.filter(|held| !held.retiring)?.owner;
+                let idle = wanted.traffic.is_part() && *holder != own && holder.is_same_service(&own);
+                idle.then(|| (EventReason::InvalidAnnotation, idle_shares::beside(target, holder, &own)))
+            };
+            let said = said.or_else(waits).or_else(shadowed);
+            self.tell(&own, target, Topic::Claim, said);
             self.tell_held_up(knowledge, &own);
         }
     }

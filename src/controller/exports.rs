@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use super::{
     core::{Command, Core, Now},
-    cutovers,
+    cutovers, idle_shares,
     parts::Part,
     pods,
     targets::Asked,
@@ -46,6 +46,7 @@ impl Core {
             self.reconcile(blocked);
             let Change { key, old, new } = change;
             self.count_cluster_ips(old.as_deref(), new.as_deref());
+            self.out.extend(idle_shares::on_plain_service(old.as_deref(), new.as_deref()).map(Command::Emit));
             for service in old.iter().chain(new).filter_map(|service| service.service_import.as_deref()) {
                 self.reconcile([ServiceKey::new(key.namespace.clone(), service)]);
             }

@@ -11,6 +11,7 @@ mod derived;
 mod exports;
 mod gate_writer;
 mod gates;
+mod idle_shares;
 mod imports;
 mod index;
 mod knowledge;

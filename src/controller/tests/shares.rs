@@ -102,6 +102,31 @@ async fn imports_have_the_pods_that_are_registered_and_the_export_says_what_is_r
     assert_eq!(world.holds("shop", "web").len(), 2);
 }
 
+/// It was ignored, and nothing said so.
+#[tokio::test(start_paused = true)]
+async fn a_share_on_a_service_whose_export_decides_says_where_it_belongs() {
+    let world = World::new();
+    ecs(&world);
+    let blue = world.cluster("blue");
+    blue.put_export("web", &[(ANNOTATION_SHARE, "true")]);
+    let share = (ANNOTATION_SHARE_OF_TRAFFIC, "40%");
+    let name = [(PYTHON[0], "shop"), (PYTHON[1], "web")];
+    for annotations in [&[share][..], &[name[0], name[1], share]] {
+        blue.headless("web", annotations, &PODS);
+        let text = blue.until_noted("web", "InvalidAnnotation").await;
+        for part in ["cloudmap-mcs/share-of-traffic", "no effect", "on ServiceExport shop/web, and remove it here"] {
+            assert!(text.contains(part), "{text}");
+        }
+        until("all are registered", || pods(&world) == PODS).await;
+        always("all stay", Duration::from_mins(1), || pods(&world) == PODS).await;
+    }
+    // Where it belongs, nothing is said.
+    blue.put_export("web", &[(ANNOTATION_SHARE, "true"), share]);
+    blue.headless("web", &name, &PODS);
+    until("one is registered", || pods(&world).len() == 1).await;
+    assert!(blue.objects.take_note(|note| note.reason == "InvalidAnnotation").is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_annotated_service_says_by_events_what_became_of_its_share() {
     let world = World::new();
