@@ -3,6 +3,7 @@
 
 mod access;
 mod checks;
+mod gates;
 mod observe;
 mod probe;
 mod registry;

@@ -20,7 +20,10 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, ResourceExt as _, api::ListParams, client::Body};
 
-use super::access::{self, Access};
+use super::{
+    access::{self, Access},
+    gates::{self, Unwatched},
+};
 use crate::{
     api::{self, ServiceImport, names},
     cli::STREAM_PORT,
@@ -88,6 +91,8 @@ pub(super) struct Seen {
     pub(super) imports: Read<Vec<Import>>,
     /// Where the leader listens for those of other clusters; none if it does not.
     pub(super) streams: Read<Vec<SocketAddr>>,
+    /// The pods whose readiness gate nobody opens; `None` if the controller opens none, or is not known.
+    pub(super) unwatched: Option<Read<Vec<Unwatched>>>,
 }
 
 /// A CustomResourceDefinition.
@@ -119,6 +124,12 @@ pub(super) struct Import {
 impl Controller {
     fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// Whether it opens readiness gates. The words are those that turn a flag off.
+    fn opens_gates(&self) -> bool {
+        let off = |value: &str| ["false", "f", "no", "n", "off", "0"].contains(&value.to_ascii_lowercase().as_str());
+        self.setting("CLOUDMAP_MCS_READINESS_GATES").is_some_and(|value| !off(value))
     }
 }
 
@@ -176,6 +187,8 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
     let (deployed, leader) =
         (controller.as_ref().ok().and_then(Option::as_ref), lease.as_ref().ok().and_then(Option::as_ref));
     let streams = streams(client, own, deployed, leader).await;
+    let opens_gates = deployed.is_some_and(Controller::opens_gates);
+    let unwatched = if opens_gates { Some(gates::observe(client).await) } else { None };
     Ok(Seen {
         version,
         ahead,
@@ -191,6 +204,7 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
         pods,
         imports,
         streams,
+        unwatched,
     })
 }
 

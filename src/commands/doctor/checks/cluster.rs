@@ -2,9 +2,12 @@
 
 use k8s_openapi::jiff::SignedDuration;
 
-use super::super::{
-    observe::{Cluster, Seen, context, kube_dns},
-    report::Finding,
+use super::{
+    super::{
+        observe::{Cluster, Seen, context, kube_dns},
+        report::Finding,
+    },
+    gates,
 };
 use crate::{api, api::names, cluster::lease::Timing, commands::coredns};
 
@@ -34,6 +37,7 @@ pub(super) fn plan(cluster: &Cluster) -> Vec<Finding> {
     found.push(ids(place, seen));
     found.push(rbac(cluster, seen));
     found.extend(dns(place, seen));
+    found.extend(gates::plan(cluster, seen));
     found
 }
 

@@ -2,6 +2,7 @@
 
 mod between;
 mod cluster;
+mod gates;
 mod network;
 mod registry;
 #[cfg(test)]

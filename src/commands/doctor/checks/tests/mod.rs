@@ -1,6 +1,7 @@
 //! Two clusters in which everything is well, and what is said of them.
 
 mod broken;
+mod gates;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -81,6 +82,7 @@ fn seen(number: u8) -> Seen {
         pods: Ok(BTreeSet::from([pod(number)])),
         imports: Ok(vec![import()]),
         streams: Ok(vec![leader(number)]),
+        unwatched: None,
     }
 }
 
