@@ -154,9 +154,9 @@ simulations_beside() {
 		renice -n 19 "$$" >/dev/null
 		failed=0
 		printf "\n== Simulations: the machines of the ledger\n"
-		"$1/ledger-simulation" --seeds 40 || failed=1
+		"$1/ledger-simulation" --seeds 15 || failed=1
 		printf "\n== Simulations: whole controllers\n"
-		"$1/controller-simulation" --seeds 12 || failed=1
+		"$1/controller-simulation" --seeds 10 || failed=1
 		exit "$failed"
 	' bash "$CARGO_TARGET_DIR/release" >"$log" 2>&1 </dev/null &
 	BESIDE+=("$!:$log")

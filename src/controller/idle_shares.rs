@@ -16,7 +16,7 @@ pub(super) fn on_plain_service(old: Option<&Service>, new: Option<&Service>) -> 
         let (lives, share) = (!service.deleting, service.annotations.get(ANNOTATION_SHARE_OF_TRAFFIC));
         lives && !service.managed && share.is_some() && Request::read(&service.annotations).is_none()
     };
-    let service = new.filter(is_idle).filter(|_| old.filter(is_idle).is_none())?;
+    let service = new.filter(is_idle).filter(|_| old.is_none_or(|old| !is_idle(&old)))?;
     let text = format!(
         "The annotation {ANNOTATION_SHARE_OF_TRAFFIC} has no effect on this Service, because no annotation of it names \
          a Cloud Map service. If it is exported, set the annotation on {}, and remove it here.",

@@ -107,9 +107,11 @@ impl Core {
         let concerned = self.knowledge.adopt_remotes(remotes);
         // The instances of a live cluster never bring back what it withdrew. Those of one that has left decide, once
         // they were read.
-        self.knowledge.forget_withdrawn(|key, live| {
-            if live { !self.peers.reads(key) } else { self.peers.is_complete(key) }
-        });
+        self.knowledge.forget_withdrawn(
+            |key, live| {
+                if live { !self.peers.reads(key) } else { self.peers.is_complete(key) }
+            },
+        );
         let known = waiting(&self.knowledge) != before;
         let others = remotes.clusters.values().any(|remote| !remote.left) || !remotes.unaccepted.is_empty();
         let sole = remotes.all_live_verified && !others;

@@ -437,7 +437,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(150))]
     /// Whatever happens: no step is left out or too short, the share falls only because the user said so, and pods get no
     /// more traffic while some fail.
     #[test]

@@ -109,41 +109,8 @@ fn fits_cloud_map(instance: &Instance) -> bool {
 }
 
 proptest! {
-    #[test]
-    fn packing_round_trips(bytes in prop::collection::vec(any::<u8>(), 0..5_000), level in 0u32..9) {
-        prop_assert_eq!(codec::unpack(&codec::pack(&bytes, level)).unwrap(), bytes);
-    }
-
-    #[test]
-    fn unpacking_survives_anything(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
-        if let Ok(raw) = codec::unpack(&bytes) {
-            prop_assert!(raw.len() <= codec::MAX_UNPACKED);
-        }
-    }
-
-    #[test]
-    fn a_delta_turns_the_base_into_the_desired_state(base in maps(), desired in maps()) {
-        prop_assert_eq!(Delta::between(&base, &desired, 6).apply(&base), desired);
-    }
-
-    #[test]
-    fn a_planned_tree_reads_back(before in maps(), after in maps()) {
-        let limits = small();
-        let first = tree::plan(None, |_, _| None, &before, "1-1-a", 1, &limits).unwrap();
-        let second = tree::plan(Some((&first.tree, &before)), |_, _| None, &after, "1-2-b", first.shards, &limits).unwrap();
-        let mut pages = stored(&first);
-        pages.extend(stored(&second));
-        let read = verify::verify(&root(&second.tree, second.shards), &Cache::default(), &pages).unwrap();
-        prop_assert_eq!(&read.map, &after);
-        prop_assert_eq!(&*read.layout.tree, &second.tree);
-        // What another leader plans from nothing says the same, in pages of its own.
-        let anew = tree::plan(None, |_, _| None, &after, "2-1-c", second.shards, &limits).unwrap();
-        prop_assert_eq!(anew.tree.data_pages(), second.tree.data_pages());
-        for (_, page) in &anew.pages {
-            prop_assert!(page.bytes.len() <= limits.page_bytes && fits_cloud_map(&page.to_instance()));
-        }
-    }
-
+    // Up to thirty states a case, each read back with all pages so far.
+    #![proptest_config(ProptestConfig::with_cases(40))]
     /// Flushes, and trees that take minutes during which other flushes come: whoever reads on, and whoever reads for the first
     /// time, reads the state that was written last.
     #[test]
@@ -181,6 +148,43 @@ proptest! {
             }
         }
         prop_assert!(layout.root().runs.len() <= 8 + layout.runs.index_pages());
+    }
+}
+
+proptest! {
+    #[test]
+    fn packing_round_trips(bytes in prop::collection::vec(any::<u8>(), 0..5_000), level in 0u32..9) {
+        prop_assert_eq!(codec::unpack(&codec::pack(&bytes, level)).unwrap(), bytes);
+    }
+
+    #[test]
+    fn unpacking_survives_anything(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
+        if let Ok(raw) = codec::unpack(&bytes) {
+            prop_assert!(raw.len() <= codec::MAX_UNPACKED);
+        }
+    }
+
+    #[test]
+    fn a_delta_turns_the_base_into_the_desired_state(base in maps(), desired in maps()) {
+        prop_assert_eq!(Delta::between(&base, &desired, 6).apply(&base), desired);
+    }
+
+    #[test]
+    fn a_planned_tree_reads_back(before in maps(), after in maps()) {
+        let limits = small();
+        let first = tree::plan(None, |_, _| None, &before, "1-1-a", 1, &limits).unwrap();
+        let second = tree::plan(Some((&first.tree, &before)), |_, _| None, &after, "1-2-b", first.shards, &limits).unwrap();
+        let mut pages = stored(&first);
+        pages.extend(stored(&second));
+        let read = verify::verify(&root(&second.tree, second.shards), &Cache::default(), &pages).unwrap();
+        prop_assert_eq!(&read.map, &after);
+        prop_assert_eq!(&*read.layout.tree, &second.tree);
+        // What another leader plans from nothing says the same, in pages of its own.
+        let anew = tree::plan(None, |_, _| None, &after, "2-1-c", second.shards, &limits).unwrap();
+        prop_assert_eq!(anew.tree.data_pages(), second.tree.data_pages());
+        for (_, page) in &anew.pages {
+            prop_assert!(page.bytes.len() <= limits.page_bytes && fits_cloud_map(&page.to_instance()));
+        }
     }
 
     #[test]

@@ -395,7 +395,7 @@ async fn storm(steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
     fn after_any_storm_the_share_is_the_nearest_from_below_and_no_step_empties_the_name(
         steps in prop::collection::vec(step(), 1..25),

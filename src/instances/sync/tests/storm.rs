@@ -153,7 +153,7 @@ async fn storm(steps: Vec<Step>, checked: bool) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(50))]
     #[test]
     fn converges_after_any_storm_and_never_touches_foreign_instances(
         steps in proptest::collection::vec(step(), 1..30),
