@@ -163,6 +163,18 @@ impl Metrics {
         self.gates_opened.with_label_values(&[reason.as_str()]).inc();
     }
 
+    /// Shows nothing that only a leader knows: whoever leads next may see something else. Counters stay.
+    pub(super) fn clear(&self) {
+        self.measured(0, 0, 0);
+        self.annotated((0, 0));
+        self.waiting_pods(0);
+        self.stale.set(0);
+        self.unverified.set(0);
+        for gauges in [&self.cluster_stale, &self.cluster_expired, &self.cutovers] {
+            gauges.reset();
+        }
+    }
+
     pub(super) fn adopted(&self, remotes: &Remotes) {
         let count = |wanted: fn(&crate::ledger::remote::Remote) -> bool| {
             i64::try_from(remotes.clusters.values().filter(|remote| wanted(remote)).count()).unwrap_or(i64::MAX)

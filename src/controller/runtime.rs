@@ -138,6 +138,16 @@ pub struct Inputs {
     pub metrics: Metrics,
 }
 
+/// Clears the gauges when the controller ends, for whatever reason: its process lives on as a standby, or begins
+/// another term, and what it knew last would look as if it were so now.
+struct Shown(Metrics);
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.0.clear();
+    }
+}
+
 /// Runs until it is dropped. The caches must be synced: nothing may act before. Only the leader runs it.
 pub async fn run(settings: ControllerSettings, inputs: Inputs) {
     let Inputs {
@@ -155,6 +165,8 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         service_ranges,
         metrics,
     } = inputs;
+    // The first one here is the last one that is dropped.
+    let _shown = Shown(metrics.clone());
     let notes = Outbox::new(metrics.dropped_events());
     let said = notes.clone();
     let ledger = if let Records::Ledger(ledger) = &records { Some(ledger) } else { None };

@@ -229,7 +229,7 @@ fn metrics() -> String {
     );
     for (title, text, rows) in [
         ("Every replica", "What the replica does itself.", every),
-        ("The leader", "On a standby these are empty, or do not change.", leader),
+        ("The leader", "On a standby gauges are empty or 0, and counters are empty or do not change.", leader),
     ] {
         write!(page, "\n## {title}\n\n{text}\n\n| metric | type | labels | |\n|---|---|---|---|\n").unwrap();
         for row in rows.values() {

@@ -205,6 +205,21 @@ async fn a_lost_cluster_is_said_on_its_imports_and_keeps_its_endpoints_until_it_
     assert_eq!(green.objects.take_notes().iter().filter(|note| note.reason == "ClustersHeard").count(), 2);
 }
 
+/// Alerts take the largest value of all replicas.
+#[tokio::test(start_paused = true)]
+async fn who_no_longer_leads_shows_nothing_of_what_it_knew() {
+    let world = World::new();
+    let (mut blue, mut green) = exported_by_both(&world).await;
+    let stale = |value: u8| format!("cloudmap_mcs_cluster_stale{{remote_cluster=\"blue\"}} {value}");
+    until("it shows what it knows", || green.shows("cloudmap_mcs_services 2") && green.shows(&stale(0))).await;
+    blue.kill();
+    until("the lost cluster is shown", || green.shows(&stale(1))).await;
+    assert!(green.shows("cloudmap_mcs_stale_clusters 1"));
+    green.kill();
+    until("nothing is shown", || green.shows("cloudmap_mcs_services 0")).await;
+    assert!(!green.shows(&stale(1)) && !green.shows(&stale(0)) && green.shows("cloudmap_mcs_stale_clusters 0"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_ttl_withdraws_a_lost_cluster_and_brings_it_back() {
     let world = World::new();

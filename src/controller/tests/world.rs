@@ -91,7 +91,7 @@ impl World {
     pub(super) fn cluster_with_uid(&self, id: &str, uid: &str) -> Cluster {
         let (objects, caches) = MemoryCluster::new();
         objects.add_namespace("shop");
-        let (id, uid) = (id.to_owned(), uid.to_owned());
+        let (id, uid, exposed) = (id.to_owned(), uid.to_owned(), prometheus::Registry::new());
         let mut cluster = Cluster {
             id,
             uid,
@@ -112,6 +112,8 @@ impl World {
             registration: RegistrationPolicy::Open,
             hide_tasks: false,
             hidden: Arc::default(),
+            metrics: Metrics::new(&exposed).unwrap(),
+            exposed,
         };
         cluster.lead();
         cluster
@@ -243,6 +245,9 @@ pub(super) struct Cluster {
     /// `--hide-tasks`
     pub(super) hide_tasks: bool,
     pub(super) hidden: Arc<StoredHidden>,
+    metrics: Metrics,
+    /// What its process shows, whether it leads or not.
+    exposed: prometheus::Registry,
 }
 
 impl Drop for Cluster {
@@ -269,7 +274,7 @@ impl Cluster {
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
         let callers = Arc::clone(&self.callers);
-        let (hide_tasks, hidden) = (self.hide_tasks, Arc::clone(&self.hidden));
+        let (hide_tasks, hidden, metrics) = (self.hide_tasks, Arc::clone(&self.hidden), self.metrics.clone());
         let (aws_mcs, registration, derived) = (self.aws_mcs, self.registration, self.naming.clone());
         self.leader = Some(tokio::spawn(env::on(&self.machine, async move {
             let leadership = Leadership::manual(Some(Instant::now() + Duration::from_hours(10_000)));
@@ -319,7 +324,7 @@ impl Cluster {
                 subscribed,
                 found: read.found(),
                 service_ranges,
-                metrics: Metrics::new(&prometheus::Registry::new()).unwrap(),
+                metrics,
             };
             let settings = ControllerSettings {
                 cluster: identity.cluster,
@@ -337,6 +342,12 @@ impl Cluster {
             };
             run(settings, inputs).await;
         })));
+    }
+
+    /// Whether the metrics page has this line.
+    pub(super) fn shows(&self, line: &str) -> bool {
+        let page = prometheus::TextEncoder::new().encode_to_string(&self.exposed.gather()).unwrap();
+        page.lines().any(|there| there == line)
     }
 
     /// Waits until another cluster's head was read, by an export that comes and goes.
