@@ -1,7 +1,7 @@
 //! A cache of the objects of one kind, narrowed to the fields that this project needs.
 //!
 //! This is not kube's reflector with shared streams, because of three guarantees. Objects that vanish while a watch is
-//! broken are reported as changes. An object whose kept fields did not change is not reported. A slow reader needs
+//! broken are reported as changes. An event that changes no kept field of an object is not reported. A slow reader needs
 //! memory once per changed object, however often the object changes.
 
 use std::{
@@ -48,6 +48,9 @@ pub trait Narrow: Sized + PartialEq + Debug + Send + Sync + 'static {
 }
 
 /// An object appeared, changed or disappeared.
+///
+/// It may also have done so and be again as it was, or be gone again: `old` and `new` are equal then. Whoever read the
+/// cache in between has seen something else.
 #[derive(Debug)]
 pub struct Change<T: Narrow> {
     /// Its key.
@@ -249,13 +252,10 @@ impl<T: Narrow> Changes<T> {
 impl<T: Narrow> Queue<T> {
     fn push(&self, key: &T::Key, old: Option<&Arc<T>>, new: Option<&Arc<T>>) {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let (first, last) = pending.entry(key.clone()).or_insert_with(|| (old.cloned(), None));
+        // It stays even if the object is again as it was: the cache may have been read meanwhile.
+        let (_, last) = pending.entry(key.clone()).or_insert_with(|| (old.cloned(), None));
         *last = new.cloned();
-        if first == last {
-            pending.remove(key);
-        } else {
-            self.filled.notify_one();
-        }
+        self.filled.notify_one();
     }
 }
 

@@ -369,6 +369,11 @@ impl Core {
         names
     }
 
+    /// Those of them in a namespace.
+    pub(super) fn names_in(&self, namespace: &Arc<str>) -> Vec<ServiceKey> {
+        self.names().into_iter().filter(|name| name.namespace == *namespace).collect()
+    }
+
     /// The export of a name by every known cluster, from the ledger or from the instances of its AWS controller.
     pub(super) fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Exported>> {
         let mut sources = self.knowledge.sources(key);

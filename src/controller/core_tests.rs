@@ -13,7 +13,7 @@ use crate::{
         work::{Part, Report},
     },
     export::Exports,
-    import::{DerivedNaming, Plan},
+    import::{DerivedNaming, Plan, hashed},
     instances::{
         RegistrationPolicy, Selection,
         sync::{Outcome, Reason, TargetStatus},
@@ -143,6 +143,11 @@ impl Bench {
     }
 }
 
+/// The key of a name's derived Service.
+fn hashed_key(name: &str) -> ServiceKey {
+    ServiceKey::new("shop", hashed(&key(name)))
+}
+
 fn published(commands: &[Command]) -> Option<Arc<Map>> {
     commands.iter().rev().find_map(|c| if let Command::Publish(map) = c { Some(Arc::clone(map)) } else { None })
 }
@@ -200,6 +205,36 @@ fn endpoints_stay_while_their_slices_follow_the_new_name_of_a_port() {
     let alone = published(&bench.core.handle(Input::Tick, at(9))).unwrap();
     assert!(alone.contains_key("shop/web") && !alone.contains_key("shop/web#0"), "{alone:?}");
     assert!(bench.core.held.is_empty());
+}
+
+/// Decisions read the caches, which may show a change before the core takes it in.
+#[test]
+fn what_was_planned_by_a_change_that_is_undone_is_planned_again() {
+    let mut bench = Bench::member();
+    bench.export("web", &[]);
+    let before = published(&bench.observe(at(1))).unwrap();
+    let service = bench.objects.services().pop().unwrap();
+    let mut other = service.clone();
+    other.spec.as_mut().unwrap().session_affinity = Some("ClientIP".to_owned());
+    bench.objects.put_service(other);
+    // Something else of the same name is taken in first.
+    let export = Input::Exports(vec![Change { key: key("web"), old: None, new: None }]);
+    let meanwhile = published(&bench.core.handle(export, at(2))).unwrap();
+    assert!(meanwhile.get("shop/web") != before.get("shop/web"), "{meanwhile:?}");
+    bench.objects.put_service(service);
+    let after = published(&bench.observe(at(3))).expect("it is taken back");
+    assert!(after.get("shop/web") == before.get("shop/web"), "{after:?}");
+}
+
+/// A derived Service or a slice that somebody deletes as soon as it was made.
+#[test]
+fn what_comes_and_goes_before_it_is_taken_in_is_made_again() {
+    let mut bench = Bench::member();
+    bench.remotes(["web"], at(1));
+    let service = Input::Services(vec![Change { key: hashed_key("web"), old: None, new: None }]);
+    assert!(reconciled(&bench.core.handle(service, at(2))).contains(&key("web")));
+    let slice = Input::ImportedSlices(vec![Change { key: key("web-0").into(), old: None, new: None }]);
+    assert!(reconciled(&bench.core.handle(slice, at(3))).contains(&key("web")));
 }
 
 #[test]

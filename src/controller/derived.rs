@@ -25,7 +25,7 @@ impl Derived {
     }
 
     /// Takes in a change of a Service. Returns the import whose derived Service has a foreign one's name, or can have it
-    /// now.
+    /// now, or whose derived Service came and went.
     pub(super) fn update(&mut self, Change { key, old, new }: &Change<Service>) -> Option<ServiceKey> {
         if let Some(import) = old.as_deref().and_then(import_of)
             && let Some(names) = self.others.get_mut(&import)
@@ -40,7 +40,8 @@ impl Derived {
         {
             self.others.entry(import).or_default().insert(key.name.clone());
         }
-        let is_foreign = old.iter().chain(new).any(|service| !service.managed);
+        let came_and_went = old.is_none() && new.is_none();
+        let is_foreign = came_and_went || old.iter().chain(new).any(|service| !service.managed);
         let import = is_foreign.then(|| self.naming.import_of(&key.name)).flatten()?;
         Some(ServiceKey::new(key.namespace.clone(), import))
     }

@@ -50,10 +50,12 @@ impl Core {
             for service in old.iter().chain(new).filter_map(|service| service.service_import.as_deref()) {
                 self.reconcile([ServiceKey::new(key.namespace.clone(), service)]);
             }
-            // A foreign Service may have blocked an import, which its name does not reveal.
-            if key.name.starts_with("derived-") && old.as_ref().is_some_and(|service| !service.managed) {
-                let names = self.names().into_iter().filter(|name| name.namespace == key.namespace);
-                self.reconcile(names.collect::<Vec<_>>());
+            // A foreign Service may have blocked an import, which its name does not reveal. Nor does it reveal to which
+            // import one belonged that came and went.
+            let concerns_any = old.as_ref().map_or(new.is_none(), |service| !service.managed);
+            if key.name.starts_with("derived-") && concerns_any {
+                let names = self.names_in(&key.namespace);
+                self.reconcile(names);
             }
         }
         self.annotate(changes.iter().map(|change| ClaimOwner::service(&change.key)), now);

@@ -19,8 +19,12 @@ use crate::{
 
 impl Core {
     pub(super) fn imported_changed(&mut self, changes: &[Change<OwnSlice>]) {
-        for change in changes {
-            let names = self.imported.update(change.old.as_ref(), change.new.as_ref());
+        for Change { key, old, new } in changes {
+            let mut names = self.imported.update(old.as_ref(), new.as_ref());
+            if old.is_none() && new.is_none() {
+                // It came and went, and nothing shows to which import it belonged.
+                names = self.names_in(&key.namespace);
+            }
             self.reconcile(names);
         }
     }
