@@ -320,7 +320,6 @@ fn an_annotated_service_of_a_cluster_in_no_clusterset_is_registered_when_its_rec
     assert!(desired.values().all(|desired| desired.active) && desired.len() == 1);
 }
 
-/// Its ClusterProperty may come back; nothing tells it any more which endpoints are alive.
 #[test]
 fn an_export_hears_what_came_of_a_target_that_its_annotated_service_holds() {
     let mut bench = Bench::member();
@@ -346,6 +345,23 @@ fn an_export_hears_what_came_of_a_target_that_its_annotated_service_holds() {
     assert!(conditions.iter().any(|c| c.type_ == "Registered" && c.reason == "ForeignOwner"), "{conditions:?}");
 }
 
+#[test]
+fn labels_of_pods_come_to_the_export_and_to_the_annotated_service_that_register_them() {
+    let mut bench = Bench::member();
+    bench.export("web", &[]);
+    bench.put("web", &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "web")]);
+    let before = registered(&bench.observe(at(1))).unwrap();
+    bench.objects.put_pod("shop", "pod", &[("role", "primary")]);
+    let pods = bench.core.caches.pods.subscribe().take();
+    let after = registered(&bench.core.handle(Input::Pods(pods), at(2))).unwrap();
+    for namespace in ["shop", "internal"] {
+        let target = Target { namespace: namespace.into(), service: "web".into() };
+        assert_eq!(before[&target].instances.len(), 1);
+        assert!(after[&target].instances != before[&target].instances, "{target}");
+    }
+}
+
+/// Its ClusterProperty may come back; nothing tells it any more which endpoints are alive.
 #[test]
 fn a_cluster_in_no_clusterset_keeps_its_imports_until_it_has_left() {
     let mut bench = Bench::new(Mode::Standalone);

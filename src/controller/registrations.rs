@@ -22,18 +22,23 @@ impl Core {
     pub(super) fn annotate(&mut self, owners: impl IntoIterator<Item = ClaimOwner>, now: Now) {
         for owner in owners {
             let (key, caches, rights) = (owner.key(), &self.caches, self.knowledge.rights());
+            let mut pods_changed = false;
             let planned = if owner.is_ingress() {
                 caches.ingresses.get(&key).and_then(|ingress| self.annotated.plan_ingress(&ingress, rights))
             } else {
                 let slices = self.slices.get(&key);
                 let pods = &mut self.pods;
                 let endpoints = || {
-                    pods.update(&key, &slices, caches);
+                    pods_changed = pods.update(&key, &slices, caches);
                     (pods.admit(&key, &export::join(&slices)).into_owned(), pods.labels(&key))
                 };
                 let service = caches.services.get(&key);
                 service.and_then(|service| self.annotated.plan_service(&service, endpoints, rights))
             };
+            if pods_changed {
+                // An export of the same Service registers the same pods, and will find nothing new about them.
+                self.touched.extend(self.knowledge.targets_of(&ClaimOwner::export(&key)));
+            }
             let Some(change) = self.annotated.replan(&owner, planned) else {
                 // A deleted object no longer hands anything over.
                 self.touched.extend(self.claims.handed_over_by(&owner).cloned());
