@@ -45,6 +45,7 @@ struct State {
     /// Which types of conditions each manager applied on a ServiceExport.
     owned: HashMap<(ServiceKey, FieldManager), Vec<String>>,
     notes: Vec<EventRecord>,
+    holds_events: bool,
     /// The outcomes of the next writes.
     failures: VecDeque<Option<Cause>>,
     writes: usize,
@@ -67,6 +68,7 @@ impl MemoryCluster {
             cutovers: BTreeMap::new(),
             owned: HashMap::new(),
             notes: Vec::new(),
+            holds_events: false,
             failures: VecDeque::new(),
             writes: 0,
             serial: 0,
@@ -92,6 +94,11 @@ impl MemoryCluster {
     pub(crate) fn take_note(&self, wanted: impl Fn(&EventRecord) -> bool) -> Option<EventRecord> {
         let notes = &mut self.state().notes;
         notes.iter().position(wanted).map(|index| notes.remove(index))
+    }
+
+    /// Never answers from now on when an Event is to be created.
+    pub(crate) fn hold_events(&self) {
+        self.state().holds_events = true;
     }
 
     /// Makes the next write of the controller fail.

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     annotations,
     api::names::LABEL_KUBERNETES_SERVICE_NAME,
-    cluster::{cache::Changes, memory::MemoryCluster, record::Position},
+    cluster::{cache::Changes, events::Outbox, memory::MemoryCluster, record::Position},
     controller::{
         ImportRules, Metrics,
         targets::tests::mk_targets,
@@ -472,15 +472,16 @@ async fn while_many_names_wait_endpoints_from_other_clusters_come_first() {
     assert_eq!(own.urgent(), Part::Nothing, "whoever asks for it here has its Service");
 
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+    let outbox = Outbox::new(metrics.dropped_events());
     let objects = Arc::clone(&bench.objects);
-    work.apply(Part::Endpoints, &*objects, &metrics).await.unwrap();
+    work.apply(Part::Endpoints, &*objects, &outbox, &metrics).await.unwrap();
     assert_eq!((objects.services().len(), objects.slices().len()), (1, 1), "the derived Service, and its endpoints");
     assert!(objects.import(&key("web")).is_none());
-    own.apply(Part::Nothing, &*objects, &metrics).await.unwrap();
+    own.apply(Part::Nothing, &*objects, &outbox, &metrics).await.unwrap();
     assert!(objects.import(&key("own")).is_none());
 
     for work in [bench.work("web", at(2)), own] {
-        work.apply(Part::All, &*objects, &metrics).await.unwrap();
+        work.apply(Part::All, &*objects, &outbox, &metrics).await.unwrap();
     }
     assert!(objects.import(&key("web")).is_some() && objects.import(&key("own")).is_some());
     // The traffic of an existing import comes before what its export says.

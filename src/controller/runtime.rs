@@ -214,7 +214,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
     tokio::select! {
         biased;
         () = runtime.run(objects, registry, finished) => {}
-        // Events are emitted one after the other, and none may delay the loop.
+        // Events are emitted one after the other, and none may delay the loop or a worker.
         () = gates_written => {}
         () = cutovers_written => {}
         () = async { loop { writer.emit(said.next().await).await } } => {}
@@ -474,9 +474,9 @@ impl Runtime {
             Command::Apply(work) => {
                 let part = if pressed { work.urgent() } else { Part::All };
                 let (writer, metrics, begun) = (Arc::clone(&self.writer), self.metrics.clone(), Instant::now());
-                let done = self.done.clone();
+                let (done, notes) = (self.done.clone(), self.notes.clone());
                 self.workers.spawn(env::task(async move {
-                    let outcome = work.apply(part, &*writer, &metrics).await;
+                    let outcome = work.apply(part, &*writer, &notes, &metrics).await;
                     // The receiver lives as long as the runtime.
                     let _ = done.send(Done { work, part, outcome, begun });
                 }));

@@ -15,7 +15,7 @@ use crate::{
     cluster::{
         ClusterWriter,
         apply::{Cause, Error},
-        events::{self, EventRecord},
+        events::{self, EventRecord, Outbox},
         objects::ServiceExport,
     },
     import::{self, Plan, There, Wanted},
@@ -73,60 +73,62 @@ impl Work {
         }
     }
 
-    /// Writes a part.
+    /// Writes a part. Events go into `outbox`, because endpoints wait for no Event.
     ///
     /// # Errors
     /// What was not written must be planned again.
-    pub(super) async fn apply(&self, part: Part, writer: &dyn ClusterWriter, metrics: &Metrics) -> Result<(), Error> {
+    pub(super) async fn apply(
+        &self,
+        part: Part,
+        writer: &dyn ClusterWriter,
+        outbox: &Outbox,
+        metrics: &Metrics,
+    ) -> Result<(), Error> {
         match (part, &self.import) {
             (Part::Nothing, _) => Ok(()),
             (Part::Endpoints, Plan::Want(wanted)) => {
                 import::apply_endpoints(writer, &self.key, &self.there, wanted).await
             }
-            (Part::Endpoints | Part::Import, _) => self.import(writer, metrics).await,
+            (Part::Endpoints | Part::Import, _) => self.import(writer, outbox, metrics).await,
             (Part::All, _) => {
                 // Both are tried: a name whose import fails still gets its conditions.
-                let imported = self.import(writer, metrics).await;
-                let reported = self.report(writer).await;
+                let imported = self.import(writer, outbox, metrics).await;
+                let reported = self.report(writer, outbox).await;
                 imported.and(reported)
             }
         }
     }
 
     /// Brings the imported objects of the name to their desired state.
-    async fn import(&self, writer: &dyn ClusterWriter, metrics: &Metrics) -> Result<(), Error> {
-        for note in &self.notes {
-            writer.emit(note.clone()).await;
-        }
+    async fn import(&self, writer: &dyn ClusterWriter, outbox: &Outbox, metrics: &Metrics) -> Result<(), Error> {
+        self.notes.iter().cloned().for_each(|note| outbox.send(note));
         match &self.import {
             Plan::Keep => Ok(()),
             Plan::Remove => import::remove(writer, &self.key, &self.there).await,
             Plan::Blocked(message) => {
-                self.blocked(writer, metrics, message).await;
+                self.blocked(outbox, metrics, message);
                 Ok(())
             }
             Plan::Want(wanted) => {
                 if let Some(obstacle) = &wanted.obstacle {
-                    self.blocked(writer, metrics, obstacle).await;
+                    self.blocked(outbox, metrics, obstacle);
                 }
                 for (cluster, address, reason) in &wanted.skipped {
                     metrics.skipped_address(reason.as_str());
                     debug!(key = %self.key, %cluster, %address, reason = reason.as_str(), "left out an address");
                 }
                 for note in [self.skipped(wanted), self.staleness(wanted)].into_iter().flatten() {
-                    writer.emit(note).await;
+                    outbox.send(note);
                 }
                 import::apply(writer, &self.key, &self.there, wanted, self.now).await
             }
         }
     }
 
-    async fn report(&self, writer: &dyn ClusterWriter) -> Result<(), Error> {
+    async fn report(&self, writer: &dyn ClusterWriter, outbox: &Outbox) -> Result<(), Error> {
         let Some(Report { uid, conditions, notes }) = &self.report else { return Ok(()) };
         writer.apply_export_conditions(&self.key, uid, conditions, FieldManager::ExportStatus).await?;
-        for note in notes {
-            writer.emit(note.clone()).await;
-        }
+        notes.iter().cloned().for_each(|note| outbox.send(note));
         Ok(())
     }
 
@@ -163,7 +165,7 @@ impl Work {
 
     /// A foreign object blocks the import: reports it on that object, and on the export of this cluster if there is
     /// one.
-    async fn blocked(&self, writer: &dyn ClusterWriter, metrics: &Metrics, message: &str) {
+    fn blocked(&self, outbox: &Outbox, metrics: &Metrics, message: &str) {
         let (key, there) = (&self.key, &self.there);
         warn!(%key, message, "cannot import");
         metrics.blocked();
@@ -179,7 +181,7 @@ impl Work {
         ];
         for regarding in regarding.into_iter().flatten() {
             let (reason, action) = (EventReason::ForeignObject, "Import");
-            writer.emit(EventRecord { regarding, reason, action, text: message.to_owned() }).await;
+            outbox.send(EventRecord { regarding, reason, action, text: message.to_owned() });
         }
     }
 

@@ -337,6 +337,10 @@ impl ClusterWriter for MemoryCluster {
     async fn emit(&self, note: EventRecord) {
         let kind = note.regarding.kind.as_deref().unwrap_or_default();
         assert!(note.reason.kinds().contains(&kind), "{} is not to be on a {kind}", note.reason);
+        let held = self.state().holds_events;
+        if held {
+            std::future::pending::<()>().await;
+        }
         self.state().notes.push(note);
     }
 }

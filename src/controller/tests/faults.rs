@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::world::{Cluster, World, always, key, until};
 use crate::{
@@ -138,6 +139,27 @@ async fn a_write_that_the_api_server_refuses_is_tried_again_until_all_is_there()
     for name in NAMES {
         until("it goes", || green.is_clean(name) && blue.is_clean(name)).await;
     }
+}
+
+/// Large clusters store Events apart from everything else.
+#[tokio::test(start_paused = true)]
+async fn endpoints_wait_for_no_event_that_the_api_server_does_not_take() {
+    let world = World::new();
+    let (blue, green) = (world.cluster("blue"), world.cluster("green"));
+    green.objects.hold_events();
+    // More than there are workers.
+    for n in 0..8 {
+        let name = format!("blocked-{n}");
+        let metadata = json!({"namespace": "shop", "name": name});
+        let import = json!({"metadata": metadata, "spec": {"type": "ClusterSetIP", "ports": []}});
+        green.objects.put_import(serde_json::from_value(import).unwrap());
+        blue.export(&name, 80, &["10.0.0.1"]);
+    }
+    blue.until_says("blocked-7", "Ready", "True", "Exported").await;
+    // Green finds that they are blocked.
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    blue.export("web", 80, &["10.0.0.2"]);
+    green.until_imports("web", &["10.0.0.2"]).await;
 }
 
 #[tokio::test(start_paused = true)]
