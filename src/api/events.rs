@@ -87,7 +87,7 @@ events! {
     ImportFailed => "ImportFailed", Warning, ["Namespace"], "a Cloud Map namespace, or services in it, cannot be read; see [ecs.md](../ecs.md#what-to-look-at)";
     InstanceSkipped => "InstanceSkipped", Warning, ["ServiceImport", "Namespace"], "foreign instances cannot be endpoints. The Event is on the Namespace if there is no ServiceImport";
     InstancesLeft => "InstancesLeft", Warning, ["Namespace"], "with `--aws-mcs-compat`: instances in the form of the AWS controller say that this cluster exports a name that it does not export, and this controller did not register them; see [the move](../moving-from-aws-mcs-controller.md#what-the-flag-does)";
-    ReconcileFailed => "ReconcileFailed", Warning, ["ServiceExport", "ServiceImport"], "writes to the API server fail repeatedly. The controller keeps trying";
+    ReconcileFailed => "ReconcileFailed", Warning, ["ServiceExport", "ServiceImport", "Namespace"], "writes to the API server fail repeatedly, or an object of somebody else has the name of one that is to be created. The controller keeps trying. The Event is on the Namespace if there is neither an export nor an import";
     IpRegistered => "IPRegistered", Normal, ["Service", "Ingress"], "addresses of an annotated object were registered: one Event per change, with at most 8 addresses";
     IpRemoved => "IPRemoved", Normal, ["Service", "Ingress"], "addresses of an annotated object were removed: one Event per change, with at most 8 addresses";
     ServiceDeleted => "ServiceDeleted", Normal, ["Service"], "an annotated Service was deleted, and all of its instances are withdrawn";

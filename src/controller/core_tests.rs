@@ -6,7 +6,13 @@ use super::*;
 use crate::{
     annotations,
     api::names::LABEL_KUBERNETES_SERVICE_NAME,
-    cluster::{cache::Changes, events::Outbox, memory::MemoryCluster, record::Position},
+    cluster::{
+        apply::{Cause, Error},
+        cache::Changes,
+        events::Outbox,
+        memory::MemoryCluster,
+        record::Position,
+    },
     controller::{
         ImportRules, Metrics,
         targets::tests::mk_targets,
@@ -458,6 +464,23 @@ fn names_are_looked_at_again_when_services_take_addresses_from_another_range() {
     let named = |commands: &[Command]| reconciled(commands).contains(&key("web"));
     assert!(named(&bench.core.handle(ranges("10.96.0.0/12"), at(2))));
     assert!(!named(&bench.core.handle(ranges("10.96.0.0/12"), at(3))), "no news");
+}
+
+/// An object of somebody else may have the name of a slice, and no slice shows that.
+#[test]
+fn a_write_that_never_succeeds_is_said_even_if_such_failures_mostly_pass() {
+    let mut bench = Bench::member();
+    bench.remotes(["web"], at(1));
+    let work = bench.work("web", at(1));
+    let [foreign, down] = ["it is not ours", "down"].map(str::to_owned);
+    for (cause, when) in [(Cause::Conflict(foreign), 5), (Cause::Unavailable(down), 3)] {
+        let error = Error { verb: "apply", kind: "EndpointSlice", object: "shop/web-0".to_owned(), cause };
+        let notes = |failures: u32| work.failed(&error, Duration::ZERO, failures);
+        let said: Vec<_> = (1..10).filter(|failures| !notes(*failures).is_empty()).collect();
+        assert_eq!(said, [when]);
+        let kinds: Vec<_> = notes(when).into_iter().map(|note| note.regarding.kind.unwrap()).collect();
+        assert_eq!(kinds, ["Namespace"], "there is no import yet");
+    }
 }
 
 #[tokio::test]

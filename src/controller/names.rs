@@ -49,6 +49,7 @@ impl Core {
             own_only,
             there,
             export: self.caches.exports.get(key),
+            namespace: self.caches.namespaces.get(&key.namespace),
             report,
             notes,
             now: now.wall,

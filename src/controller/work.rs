@@ -16,11 +16,16 @@ use crate::{
         ClusterWriter,
         apply::{Cause, Error},
         events::{self, EventRecord, Outbox},
-        objects::ServiceExport,
+        objects::{Namespace, ServiceExport},
     },
     import::{self, Plan, There, Wanted},
     model::ServiceKey,
 };
+
+/// After this many failures in a row, an Event says so, once.
+const SAID_AFTER: u32 = 3;
+/// The same for failures that mostly pass by themselves.
+const LASTING: u32 = 5;
 
 /// Everything that must be written for one name.
 #[derive(Debug)]
@@ -33,6 +38,8 @@ pub(super) struct Work {
     pub(super) there: There,
     /// This cluster's ServiceExport, on which obstacles and failures are also reported.
     pub(super) export: Option<Arc<ServiceExport>>,
+    /// The namespace, on which failures are reported while there is neither an export nor an import.
+    pub(super) namespace: Option<Arc<Namespace>>,
     pub(super) report: Option<Report>,
     pub(super) notes: Vec<EventRecord>,
     pub(super) now: Timestamp,
@@ -185,26 +192,35 @@ impl Work {
         }
     }
 
-    /// Reports a failure, which is tried again after `retry_in`: on the objects from the third time in a row on.
+    /// Reports a failure, which is tried again after `retry_in`: on the objects when it is the third one in a row, or the
+    /// fifth one of a kind that mostly passes.
     pub(super) fn failed(&self, error: &Error, retry_in: Duration, failures: u32) -> Vec<EventRecord> {
         let (key, cause) = (&self.key, error.cause.to_string());
-        match error.cause {
-            // The cache catches up, the namespace goes, or the other replica continues.
+        // The cache catches up, the namespace goes, or the other replica continues. But an object of somebody else that has
+        // the name of one that is to be created does not go.
+        let passes = matches!(
+            error.cause,
             Cause::Conflict(_) | Cause::NotLeader | Cause::NotFound(_) | Cause::NamespaceTerminating(_)
-                if failures < 5 =>
-            {
-                debug!(%key, %error, cause, ?retry_in, "will try again");
-                Vec::new()
-            }
-            _ => {
-                warn!(%key, %error, cause, ?retry_in, failures, "failed to reconcile");
-                let export = self.export.as_ref().map(|export| events::export(key, &export.uid));
-                let import = self.there.import.as_ref().map(|import| events::import(key, &import.uid));
-                let objects = [export, import].into_iter().flatten().filter(|_| failures == 3);
-                let text = format!("{error}: {cause}. The controller tries again until it succeeds.");
-                let (reason, action) = (EventReason::ReconcileFailed, "Reconcile");
-                objects.map(|regarding| EventRecord { regarding, reason, action, text: text.clone() }).collect()
-            }
+        );
+        let said_at = if passes { LASTING } else { SAID_AFTER };
+        if passes && failures < said_at {
+            debug!(%key, %error, cause, ?retry_in, "will try again");
+            return Vec::new();
         }
+        warn!(%key, %error, cause, ?retry_in, failures, "failed to reconcile");
+        if failures != said_at {
+            return Vec::new();
+        }
+        let export = self.export.as_ref().map(|export| events::export(key, &export.uid));
+        let import = self.there.import.as_ref().map(|import| events::import(key, &import.uid));
+        let mut objects: Vec<_> = [export, import].into_iter().flatten().collect();
+        if objects.is_empty() {
+            let namespace = self.namespace.as_ref();
+            objects.extend(namespace.map(|namespace| events::namespace(&key.namespace, &namespace.uid)));
+        }
+        let text = format!("{error}: {cause}. The controller tries again until it succeeds.");
+        let (reason, action) = (EventReason::ReconcileFailed, "Reconcile");
+        let note = |regarding| EventRecord { regarding, reason, action, text: text.clone() };
+        objects.into_iter().map(note).collect()
     }
 }
