@@ -180,6 +180,8 @@ pub(super) struct Core {
     /// `--hide-tasks`
     pub(super) hide_tasks: bool,
     pub(super) pending: Pending,
+    /// When names are looked at again whose imports somebody else's object blocks.
+    pub(super) blocked: BTreeMap<ServiceKey, Duration>,
     /// Until when exports keep their last plan, because the names of ports in Service and EndpointSlices differ.
     pub(super) held: BTreeMap<ServiceKey, Duration>,
     pub(super) slices: SliceIndex<SourceSlice>,
@@ -250,6 +252,7 @@ impl Core {
             cutovers: Cutovers::default(),
             hide_tasks,
             pending: Pending::default(),
+            blocked: BTreeMap::new(),
             held: BTreeMap::new(),
             targets,
             slices: SliceIndex::new(|slice| slice.service.as_ref()),
@@ -341,6 +344,7 @@ impl Core {
         self.release(now);
         self.cluster_ips_moved();
         self.withdraw_orphans(now);
+        self.look_at_blocked(now);
     }
 
     pub(super) fn sizes(&self) -> Sizes {

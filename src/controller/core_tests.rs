@@ -466,6 +466,27 @@ fn names_are_looked_at_again_when_services_take_addresses_from_another_range() {
     assert!(!named(&bench.core.handle(ranges("10.96.0.0/12"), at(3))), "no news");
 }
 
+#[test]
+fn an_import_that_stays_blocked_is_looked_at_again_and_again() {
+    let mut bench = Bench::member();
+    bench.remotes(["web"], at(1));
+    let put_import = |bench: &Bench, labels: BTreeMap<&str, &str>| {
+        let metadata = json!({"namespace": "shop", "name": "web", "labels": labels});
+        let import = json!({"metadata": metadata, "spec": {"type": "ClusterSetIP", "ports": []}});
+        bench.objects.put_import(serde_json::from_value(import).unwrap());
+    };
+    put_import(&bench, BTreeMap::new());
+    assert!(matches!(bench.work("web", at(1)).import, Plan::Blocked(_)));
+    let again = |bench: &mut Bench, second| {
+        let commands = bench.core.handle(Input::Tick, at(second));
+        reconciled(&commands).contains(&key("web"))
+    };
+    assert_eq!([600, 601, 602, 1201].map(|second| again(&mut bench, second)), [false, true, false, true]);
+    put_import(&bench, [("cloudmap-mcs/managed-by", "cloudmap-mcs")].into());
+    assert!(matches!(bench.work("web", at(1202)).import, Plan::Want(_)));
+    assert!(!again(&mut bench, 2000) && bench.core.blocked.is_empty());
+}
+
 /// An object of somebody else may have the name of a slice, and no slice shows that.
 #[test]
 fn a_write_that_never_succeeds_is_said_even_if_such_failures_mostly_pass() {

@@ -57,7 +57,7 @@ impl Metrics {
             )?,
             blocked: IntCounter::with_opts(opts!(
                 "cloudmap_mcs_import_blocked_total",
-                "Imports refused because of a foreign object, counted each time"
+                "Imports refused because of a foreign object, counted each time and every 10 minutes while it lasts"
             ))?,
             stale: IntGauge::with_opts(opts!(
                 "cloudmap_mcs_stale_clusters",

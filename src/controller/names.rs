@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
+    time::Duration,
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -28,11 +29,25 @@ use crate::{
     model::{ClusterId, Conflict, ServiceKey, merge},
 };
 
+/// How often it is said and counted that an import is blocked, as long as it is. An Event is gone after an hour, and the
+/// alert looks at the last 15 minutes.
+const BLOCKED_AGAIN: Duration = Duration::from_mins(10);
+
 impl Core {
     /// Everything that must be written for a name, according to what is known now.
     pub(super) fn work(&mut self, key: &ServiceKey, now: Now) -> Work {
         let (derived, misnamed) = self.derived.of(key, &self.caches.services);
         let (import, there) = self.plan_import(key, derived);
+        let is_blocked = match &import {
+            Plan::Blocked(_) => true,
+            Plan::Want(wanted) => wanted.obstacle.is_some(),
+            Plan::Keep | Plan::Remove => false,
+        };
+        if is_blocked {
+            self.blocked.insert(key.clone(), now.mono + BLOCKED_AGAIN);
+        } else {
+            self.blocked.remove(key);
+        }
         let mut notes = Vec::new();
         notes.extend(self.refused(key));
         notes.extend(misnamed.and_then(|text| {
@@ -54,6 +69,16 @@ impl Core {
             notes,
             now: now.wall,
         }
+    }
+
+    /// Lets it be said and counted again which imports are blocked.
+    pub(super) fn look_at_blocked(&mut self, now: Now) {
+        let mut due = Vec::new();
+        for (key, at) in self.blocked.iter_mut().filter(|(_, at)| **at <= now.mono) {
+            *at = now.mono + BLOCKED_AGAIN;
+            due.push(key.clone());
+        }
+        self.reconcile(due);
     }
 
     fn plan_import(&mut self, key: &ServiceKey, derived: DerivedServices) -> (Plan, There) {
