@@ -208,7 +208,8 @@ impl Work {
             return Vec::new();
         }
         warn!(%key, %error, cause, ?retry_in, failures, "failed to reconcile");
-        if failures != said_at {
+        // Nothing is wrong with the objects if another replica leads, or the namespace goes.
+        if failures != said_at || matches!(error.cause, Cause::NotLeader | Cause::NamespaceTerminating(_)) {
             return Vec::new();
         }
         let export = self.export.as_ref().map(|export| events::export(key, &export.uid));
