@@ -12,6 +12,7 @@ use super::{
     cutovers::{Course, in_record},
     expect::{Imported, Name, imported, live as addresses_of, merged},
     gates,
+    keys::Keys,
     kubernetes::{Verb, Write},
     machine::EPOCH,
     merge::Port,
@@ -36,8 +37,23 @@ pub(crate) const NEWS: Duration = Duration::from_secs(150);
 /// The same where nothing fails.
 const NEWS_AT_ONCE: Duration = Duration::from_secs(20);
 
+/// How long a cluster goes without news in a scenario.
+pub(crate) fn news(scenario: &Scenario) -> Duration {
+    if scenario.is_gentle() { NEWS_AT_ONCE } else { NEWS }
+}
+
+/// Whether what has been so `since` then is known everywhere. News does not grow old while something holds it up: several
+/// troubles may follow each other.
+pub(crate) fn is_old(since: &mut Duration, now: Duration, news: Duration, world: &World) -> bool {
+    let is = *since == Duration::ZERO || now > *since + news;
+    if !is && !world.held_up.is_empty() {
+        *since = now;
+    }
+    is
+}
+
 /// A cluster's UID, its ClusterSet, and a name there.
-type Key = (String, String, Name);
+pub(crate) type Key = (String, String, Name);
 
 /// Type, ports and IP families.
 type Form = (String, BTreeSet<Port>, Vec<String>);
@@ -71,6 +87,7 @@ pub(crate) struct Checks {
     recorded: BTreeMap<(String, String, String), Duration>,
     /// Writes since [`Self::take_writes`], but for heartbeats and Leases.
     writes: Vec<String>,
+    keys: Keys,
 }
 
 impl Checks {
@@ -93,6 +110,11 @@ impl Checks {
                     && let Some(what) = gates::wrong(&world.registry, &write)
                 {
                     return Some(("a gate is opened, by success only when discovery shows its pod", what));
+                }
+                if write.resource == "secrets"
+                    && let Some(what) = self.keys.wrong(cluster, &write)
+                {
+                    return Some(("a cluster keeps its key", what));
                 }
                 if write.key.1 == HIDDEN
                     && let Some(after) = &write.after
@@ -118,8 +140,7 @@ impl Checks {
             return None;
         }
         self.seen = versions;
-        let news = if scenario.is_gentle() { NEWS_AT_ONCE } else { NEWS };
-        self.continuity(world, news).map(|what| ("a name with endpoints stays", what))
+        self.continuity(world, news(scenario)).map(|what| ("a name with endpoints stays", what))
     }
 
     /// The writes since this was asked last.
@@ -233,15 +254,7 @@ impl Checks {
                 if *known != form {
                     (*known, *since) = (form, now);
                 }
-                // News does not grow old while something holds it up: several troubles may follow each other.
-                let long_ago = |since: &mut Duration| {
-                    let is = *since == Duration::ZERO || now > *since + news;
-                    if !is && !world.held_up.is_empty() {
-                        *since = now;
-                    }
-                    is
-                };
-                let settled = long_ago(since);
+                let settled = is_old(since, now, news, world);
                 // Who has not heard yet of an export that came gives the Service the form of those that it knows.
                 let exporters = import.clusters;
                 let (known, since) =
@@ -249,7 +262,7 @@ impl Checks {
                 if *known != exporters {
                     (*known, *since) = (exporters, now);
                 }
-                let all_heard = long_ago(since);
+                let all_heard = is_old(since, now, news, world);
                 let namespace = api.get("namespaces", "", &name.0);
                 if namespace.is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null()) {
                     continue;

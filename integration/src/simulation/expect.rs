@@ -47,8 +47,8 @@ impl Imported {
 /// What a name should be everywhere, and the conflicts that its exports should say.
 pub(crate) type Merged = BTreeMap<Name, (Imported, BTreeSet<&'static str>)>;
 
-/// What all names should be in a cluster.
-pub(crate) fn merged(clusters: &[Cluster], here: &Cluster) -> Merged {
+/// What all clusters of a cluster's ClusterSet export, by name.
+pub(crate) fn exports(clusters: &[Cluster], here: &Cluster) -> BTreeMap<Name, Vec<Export>> {
     let mut exports: BTreeMap<Name, Vec<Export>> = BTreeMap::new();
     for Cluster { id, api, .. } in
         clusters.iter().filter(|cluster| here.membership().is_some() && cluster.membership() == here.membership())
@@ -59,7 +59,13 @@ pub(crate) fn merged(clusters: &[Cluster], here: &Cluster) -> Merged {
             }
         }
     }
-    exports.into_iter().filter_map(|(name, exports)| Some((name, merge(exports, here.site)?))).collect()
+    exports
+}
+
+/// What all names should be in a cluster.
+pub(crate) fn merged(clusters: &[Cluster], here: &Cluster) -> Merged {
+    let exports = exports(clusters, here).into_iter();
+    exports.filter_map(|(name, exports)| Some((name, merge(exports, here.site)?))).collect()
 }
 
 /// The EndpointSlices of a Service of the cluster itself.

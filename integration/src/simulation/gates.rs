@@ -11,7 +11,8 @@ use super::{
     expect::Name,
     kubernetes::{ApiServer, Write},
     machine::EPOCH,
-    users::{ipv6, label},
+    slices::ipv6,
+    users::label,
     world::{Cluster, World, must},
 };
 

@@ -15,13 +15,16 @@ use super::{
 /// Name and number of a port of a Service; all are TCP.
 pub(crate) type Port = (String, u64);
 
+/// Number of a port of a Service, and the address of an endpoint behind it.
+pub(crate) type Pair = (u64, String);
+
 /// What one cluster exports under a name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Export {
     /// First, for the oldest wins: when the ServiceExport was made.
     created: String,
-    cluster: String,
-    headless: bool,
+    pub(crate) cluster: String,
+    pub(crate) headless: bool,
     ports: BTreeSet<Port>,
     affinity: String,
     policy: String,
@@ -53,6 +56,21 @@ impl Export {
             labels: labels.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect(),
             endpoints: endpoints(api, name),
         })
+    }
+
+    /// The families that a cluster has of those of the Service.
+    pub(crate) fn families_in(&self, site: &Site) -> impl Iterator<Item = &String> {
+        self.families.iter().filter(move |family| site.families.contains(&family.as_str()))
+    }
+
+    /// The ready addresses of these families behind each port.
+    pub(crate) fn pairs(&self, families: &[String]) -> BTreeSet<Pair> {
+        let served = |address: &&String| families.iter().any(|of| (of == "IPv6") == address.contains(':'));
+        let of_port = |(name, number): &Port| {
+            let addresses = self.endpoints.get(name).into_iter().flatten().filter(served);
+            addresses.map(|address| (*number, address.clone())).collect::<Vec<_>>()
+        };
+        self.ports.iter().flat_map(of_port).collect()
     }
 }
 

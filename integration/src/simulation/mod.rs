@@ -13,16 +13,20 @@ mod cloudmap;
 mod cutovers;
 mod editors;
 mod expect;
+mod followed;
 mod gates;
+mod keys;
 pub mod kubernetes;
 mod ledger;
 mod machine;
 mod merge;
 mod network;
+mod ports;
 mod registered;
 mod running;
 pub mod scenario;
 mod schedule;
+mod slices;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -43,6 +47,8 @@ use tokio::{
 use self::{
     check::Checks,
     cutovers::Saying,
+    followed::Followed,
+    ports::DerivedPorts,
     registered::{REFUSED_AGAIN, REPAIR, Registered},
     running::Running,
     scenario::{Kind, Scenario},
@@ -129,6 +135,8 @@ struct Driver {
     world: World,
     checks: Checks,
     registered: Registered,
+    followed: Followed,
+    ports: DerivedPorts,
     scenario: &'static Scenario,
     report: Report,
 }
@@ -140,7 +148,8 @@ impl Driver {
         let began = Instant::now();
         let world = World::new(seed, scenario.clusters, began, Trace::new(began, traced));
         let report = Report { scenario: scenario.name, seed, ..Report::default() };
-        Self { world, checks: Checks::default(), registered: Registered::default(), scenario, report }
+        let (checks, registered, followed, ports) = Default::default();
+        Self { world, checks, registered, followed, ports, scenario, report }
     }
 
     async fn run(mut self, scenario: &Scenario, only: Option<&[usize]>) -> Report {
@@ -220,6 +229,7 @@ impl Driver {
         let within = if self.scenario.kinds.contains(&Kind::Moves) { DEPARTURE } else { CONVERGENCE };
         let within = if shares { SHARING } else { within };
         self.converge(within, "everything converges").await?;
+        self.until(within, "every cluster has its key", keys::missing).await?;
         self.until(within, "every gate opens", gates::closed).await?;
         self.until(within, "every Cutover is where its spec sends it", cutovers::under_way).await?;
         if cutovers {
@@ -332,8 +342,11 @@ impl Driver {
     }
 
     fn look(&mut self) -> Result<(), Violation> {
-        let violation = self.checks.look(&self.world, self.scenario);
-        if let Some(violation) = violation.or_else(|| self.registered.look(&self.world, self.scenario)) {
+        let (world, scenario) = (&self.world, self.scenario);
+        let violation = self.checks.look(world, scenario);
+        let violation = violation.or_else(|| self.registered.look(world, scenario));
+        let violation = violation.or_else(|| self.followed.look(world, scenario));
+        if let Some(violation) = violation.or_else(|| self.ports.look(world, scenario)) {
             return Err(violation);
         }
         match PANICS.with_borrow_mut(Vec::pop) {

@@ -13,7 +13,7 @@ use super::{
     machine::Machine,
     schedule::{Action, Step},
     users::is_terminating,
-    world::World,
+    world::{Role, World},
 };
 use crate::emulator::{Fault as Rule, Latency};
 
@@ -41,6 +41,7 @@ impl Running {
             Action::Unexport(place) => world.unexport(*place),
             Action::RemoveService(place) => world.remove_service(*place),
             Action::Shape { place, shape } => world.shape(*place, *shape),
+            Action::Ports { place, index } => world.change_ports(*place, *index),
             Action::Label { place, tier } => world.label_export(*place, *tier),
             Action::Annotate { place, host, python } => world.annotate(*place, *host, *python),
             Action::Share { cluster, share } => world.share(*cluster, *share),
@@ -91,6 +92,9 @@ impl Running {
             }
             Action::Truncate(rows) => world.registry.set_rows(*rows),
             Action::Registry { rules, replica } => {
+                if rules.iter().any(|rule| rule.operation.as_deref() == Some("GetOperation")) {
+                    world.blind = world.blind.max(Some(world.began.elapsed() + step.lasts));
+                }
                 let caller = replica.map(|(cluster, role)| world.acting(cluster, role).name.clone());
                 let rules = rules.iter().map(|rule| Rule { caller: caller.clone(), ..rule.clone() });
                 let added =
@@ -107,6 +111,8 @@ impl Running {
                 }
             }
             Action::Meddle { which, how } => world.meddle(*which, *how),
+            Action::DeleteKey { cluster, dies: Some(Moment::Before) } => world.acting(*cluster, Role::Leader).kill(),
+            Action::DeleteKey { cluster, dies: None | Some(Moment::After) } => world.delete_key(*cluster),
             Action::Rename { cluster, id } => world.rename(*cluster, id),
             Action::Move { cluster, told: true, .. } => world.leave(*cluster, true),
             Action::Move { cluster, told: false, to } => world.join(*cluster, to),
@@ -139,6 +145,9 @@ impl Running {
             }
             Action::Truncate(_) => world.registry.set_rows(ROWS),
             Action::Lag(_) => set_lag(world, Duration::from_millis(1500)),
+            Action::Shape { place, .. } | Action::Ports { place, .. } => world.settle_slices(*place),
+            Action::DeleteKey { cluster, dies: Some(Moment::Before) } => world.delete_key(*cluster),
+            Action::DeleteKey { cluster, dies: Some(Moment::After) } => world.acting(*cluster, Role::Leader).kill(),
             Action::Move { cluster, told: true, to } => world.join(*cluster, to),
             Action::Foreigner { .. } => {
                 if let Some((service, made)) = self.foreigners.remove(&number) {

@@ -11,6 +11,8 @@ pub enum Kind {
     Services,
     /// Exports of one name differ between clusters.
     Shapes,
+    /// Ports of Services get other names and numbers, come and go.
+    Ports,
     /// Services and exports ask for names in Cloud Map.
     Claims,
     /// Annotated Services join a service of ECS tasks with a share of its traffic, and ECS scales.
@@ -49,6 +51,12 @@ pub enum Kind {
     Lag,
     /// Cloud Map throttles, denies, fails, hangs, is late, gives half an answer.
     Registry,
+    /// One kind of reading of Cloud Map is denied or throttled for minutes. All writes pass.
+    Readings,
+    /// An admission policy refuses one kind of object that imports consist of.
+    Policies,
+    /// People delete the Secret with the cluster's key, before or after its leader dies or while it lives.
+    Keys,
     /// Others register instances beside ours.
     Foreigners,
     /// People delete and alter our instances.
@@ -60,7 +68,7 @@ pub enum Kind {
 impl Kind {
     /// What users do, and nothing that goes wrong.
     pub(crate) fn is_of_users(self) -> bool {
-        [Endpoints, Exports, Services, Namespaces, Shapes, Claims, Shares, Cutovers].contains(&self)
+        [Endpoints, Exports, Services, Namespaces, Shapes, Ports, Claims, Shares, Cutovers].contains(&self)
     }
 }
 
@@ -129,14 +137,26 @@ impl Scenario {
 
     /// Clusters see each other's claims within the time that they wait for that.
     pub(crate) fn sees_claims(&self) -> bool {
-        !self.kinds.iter().any(|kind| [Lag, Registry].contains(kind))
+        !self.kinds.iter().any(|kind| [Lag, Registry, Readings].contains(kind))
+    }
+
+    /// Beside users, only readings of Cloud Map fail.
+    pub(crate) fn fails_in_readings_only(&self) -> bool {
+        self.kinds.contains(&Readings) && self.kinds.iter().all(|kind| kind.is_of_users() || *kind == Readings)
+    }
+
+    /// Caches show Services and EndpointSlices at the same time: a cluster never publishes the ports of one time with the
+    /// endpoints of another one.
+    pub(crate) fn sees_at_once(&self) -> bool {
+        let may = |kind: &Kind| kind.is_of_users() || [Policies, Crashes, Kills, Stops].contains(kind);
+        self.kinds.iter().all(may)
     }
 }
 
 use Kind::{
-    Claims, Clocks, Crashes, Cutovers, Divides, Editors, Endpoints, Exports, Foreigners, Kills, Kubernetes, Lag,
-    Meddlers, Moves, Namespaces, Partitions, Pauses, Registry, Renames, Services, Shapes, Shares, Stale, Stops,
-    Unobserved, Vandals,
+    Claims, Clocks, Crashes, Cutovers, Divides, Editors, Endpoints, Exports, Foreigners, Keys, Kills, Kubernetes, Lag,
+    Meddlers, Moves, Namespaces, Partitions, Pauses, Policies, Ports, Readings, Registry, Renames, Services, Shapes,
+    Shares, Stale, Stops, Unobserved, Vandals,
 };
 
 /// All scenarios.
@@ -163,6 +183,13 @@ pub static SCENARIOS: &[Scenario] = &[
         kinds: &[
             Endpoints, Exports, Shapes, Shapes, Shapes, Crashes, Kills, Pauses, Stale, Unobserved, Kubernetes, Registry,
         ],
+        steps: 24,
+    },
+    Scenario {
+        name: "ports",
+        about: "ports get other names, come and go, while policies refuse what imports consist of, and leaders die",
+        clusters: TWO,
+        kinds: &[Endpoints, Ports, Ports, Ports, Ports, Policies, Policies, Crashes, Kills],
         steps: 24,
     },
     Scenario {
@@ -242,6 +269,13 @@ pub static SCENARIOS: &[Scenario] = &[
         steps: 16,
     },
     Scenario {
+        name: "readings",
+        about: "one kind of reading of Cloud Map is denied or throttled for minutes, and all writes pass",
+        clusters: TWO,
+        kinds: &[Endpoints, Endpoints, Endpoints, Exports, Readings, Readings],
+        steps: 20,
+    },
+    Scenario {
         name: "pauses",
         about: "processes stand still",
         clusters: TWO,
@@ -303,6 +337,13 @@ pub static SCENARIOS: &[Scenario] = &[
         clusters: TWO,
         kinds: &[Endpoints, Exports, Services, Claims, Vandals],
         steps: 20,
+    },
+    Scenario {
+        name: "keys",
+        about: "people delete the Secret with the key while leaders live, before and after they die, and while ids change",
+        clusters: TWO,
+        kinds: &[Endpoints, Exports, Keys, Keys, Keys, Keys, Renames, Kills, Stops],
+        steps: 18,
     },
     Scenario {
         name: "streams",

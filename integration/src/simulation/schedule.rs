@@ -7,9 +7,9 @@ use cloudmap_mcs::cloudmap::{Operation, Plane};
 use super::{
     cutovers::Saying,
     editors::Edit,
-    kubernetes::{Fault, Scope, Verb},
+    kubernetes::{Fault, Moment, Scope, Verb},
     scenario::{Kind, Scenario},
-    users::{ANNOTATED, EXPORTED, JOINING, MOST_TASKS, Meddling, NAMES, Place, Shape, WISHES},
+    users::{ANNOTATED, EXPORTED, JOINING, MOST_TASKS, Meddling, NAMES, PORTS, Place, Shape, WISHES},
     world::Role,
 };
 use crate::{
@@ -63,6 +63,11 @@ pub(crate) enum Action {
     Shape {
         place: Place,
         shape: Shape,
+    },
+    /// Gives a Service other ports, by index into [`PORTS`].
+    Ports {
+        place: Place,
+        index: usize,
     },
     /// Exports a label with it, or none.
     Label {
@@ -149,6 +154,11 @@ pub(crate) enum Action {
         which: usize,
         how: Meddling,
     },
+    /// People delete the Secret with the key of a cluster. Before or after that its leader dies, or it lives.
+    DeleteKey {
+        cluster: usize,
+        dies: Option<Moment>,
+    },
     Rename {
         cluster: usize,
         id: String,
@@ -182,11 +192,30 @@ const WATCHED: [&str; 5] = ["services", "endpointslices", "serviceexports", "ser
 const WRITTEN: [&str; 7] =
     ["serviceimports", "services", "endpointslices", "serviceexports", "events", "configmaps", "leases"];
 
+/// The kinds of objects that imports consist of.
+const IMPORTED: [&str; 3] = ["services", "endpointslices", "serviceimports"];
+
+/// What is read of instances and operations.
+const READINGS: [&str; 4] = ["ListInstances", "GetInstancesHealthStatus", "DiscoverInstances", "GetOperation"];
+
 /// The ClusterSets that clusters join; empty: none.
 const SETS: [&str; 4] = ["set", "set", "other", ""];
 
 /// How long after the end of a trouble users still meet what it leaves behind.
 const WAKE: Duration = Duration::from_secs(10);
+
+fn throttled() -> Effect {
+    Effect::Error { code: "ThrottlingException".into(), message: "Rate exceeded".into(), status: None }
+}
+
+fn denied() -> Effect {
+    Effect::Error { code: "AccessDeniedException".into(), message: "no policy allows it".into(), status: Some(403) }
+}
+
+/// By an admission policy, which is about one kind.
+fn refused() -> Fault {
+    Fault::Denied("a policy of this cluster forbids it".to_owned())
+}
 
 /// Draws the steps of a scenario, which all end by `end`. What users do comes mostly while something goes wrong.
 pub(crate) fn draw(rng: &mut Rng, scenario: &Scenario, end: Duration) -> Vec<Step> {
@@ -239,6 +268,7 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
             (short, Action::Label { place, tier: *rng.pick(&[None, Some("front"), Some("back")]) })
         }
         Kind::Shapes => (short, Action::Shape { place, shape: Shape::draw(rng, NAMES[place.name].2) }),
+        Kind::Ports => (short, Action::Ports { place, index: rng.below(PORTS.len()) }),
         Kind::Claims => (short, claim(rng, place)),
         Kind::Shares => (short, share(rng, cluster)),
         Kind::Cutovers => (short, cutover(rng)),
@@ -279,12 +309,7 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
                 4 => (short, Fault::HangsBefore, scope.times(3)),
                 5 => (short, Fault::HangsAfter, scope.on_writes().times(3)),
                 6 => (long, Fault::AnswerLost, scope.on_writes().times(4)),
-                // By an admission policy, which is about one kind.
-                7 | 8 => (
-                    long,
-                    Fault::Denied("a policy of this cluster forbids it".to_owned()),
-                    scope.of(WRITTEN[rng.below(WRITTEN.len())]),
-                ),
+                7 | 8 => (long, refused(), scope.of(WRITTEN[rng.below(WRITTEN.len())])),
                 _ => (short, Fault::Conflict, scope.on(Verb::Update).times(3)),
             };
             (lasts, kubernetes(fault, scope))
@@ -307,14 +332,8 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
                 "CreateService",
                 "ListServices",
                 "ListNamespaces",
+                "GetInstancesHealthStatus",
             ];
-            let throttled =
-                Effect::Error { code: "ThrottlingException".into(), message: "Rate exceeded".into(), status: None };
-            let denied = Effect::Error {
-                code: "AccessDeniedException".into(),
-                message: "no policy allows it".into(),
-                status: Some(403),
-            };
             let expired = Effect::Error {
                 code: "ExpiredTokenException".into(),
                 message: "the token is expired".into(),
@@ -330,13 +349,13 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
             if rng.chance(0.2) {
                 let plane = *rng.pick(&[Plane::Control, Plane::Discovery]);
                 let of_plane = Operation::ALL.iter().filter(|operation| operation.plane() == plane);
-                let rules = of_plane.map(|operation| Rule::on(operation.name(), throttled.clone())).collect();
+                let rules = of_plane.map(|operation| Rule::on(operation.name(), throttled())).collect();
                 return Step { kind, at, lasts: long, action: Action::Registry { rules, replica } };
             }
             let rule = match rng.below(11) {
-                0 => Rule::on_any(throttled).with_probability(0.7),
-                1 => Rule::on(on[rng.below(on.len())], throttled),
-                2 => Rule::on(on[rng.below(on.len())], denied),
+                0 => Rule::on_any(throttled()).with_probability(0.7),
+                1 => Rule::on(on[rng.below(on.len())], throttled()),
+                2 => Rule::on(on[rng.below(on.len())], denied()),
                 3 => Rule::on_any(expired),
                 4 => Rule::on_any(failing).with_probability(0.5),
                 5 => Rule::on_any(Effect::Latency { add: seconds(rng, 2, 30) }).with_probability(0.3),
@@ -351,12 +370,27 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
                 8 => Rule::on("DiscoverInstances", Effect::Partial { keep: 0.6 }),
                 9 => {
                     let service = *rng.pick(&["clusters", "exports-", "web", "api", "db"]);
-                    Rule { service: Some(service.to_owned()), ..Rule::on_any(denied) }
+                    Rule { service: Some(service.to_owned()), ..Rule::on_any(denied()) }
                 }
                 _ => Rule::on_any(if rng.chance(0.5) { Effect::DropRequest } else { Effect::DropResponse })
                     .with_probability(0.4),
             };
             (long, Action::Registry { rules: vec![rule], replica })
+        }
+        Kind::Readings => {
+            let effect = if rng.chance(0.5) { denied() } else { throttled() };
+            let rules = vec![Rule::on(*rng.pick(&READINGS), effect)];
+            let minutes = Duration::from_millis(rng.between(60_000, 180_000).min(longest));
+            (minutes, Action::Registry { rules, replica: (!both).then_some((cluster, role)) })
+        }
+        // For both replicas: a policy asks for no name.
+        Kind::Policies => {
+            let scope = scope.of(*rng.pick(&IMPORTED));
+            (long, Action::Kubernetes { cluster, role: None, scope, fault: refused() })
+        }
+        Kind::Keys => {
+            let dies = *rng.pick(&[None, None, Some(Moment::Before), Some(Moment::After)]);
+            (short, Action::DeleteKey { cluster, dies })
         }
         Kind::Foreigners => {
             let exported = NAMES[..EXPORTED].iter().map(|(namespace, name, _)| (*namespace, *name));

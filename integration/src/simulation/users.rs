@@ -14,8 +14,7 @@ use cloudmap_mcs::{
 use serde_json::{Value, json};
 
 use super::{
-    gates,
-    kubernetes::ApiServer,
+    slices::{FAMILIES, pods, remove_slices},
     world::{World, must},
 };
 use crate::ledger_sim::rng::Rng;
@@ -41,13 +40,15 @@ pub(crate) const WISHES: [(&str, &str); 6] =
     [("internal", "a"), ("internal", "b"), ("internal", "x"), ("plain", "a"), ("pay", "api"), ("shop", "web")];
 
 /// What the ports of a Service can be: name, number, and number at the endpoints. Some have a name, some a number that others
-/// have for something else.
-const PORTS: [&[(&str, u16, u16)]; 5] = [
+/// have for something else. Where a port gets another name, none of the others stays: the product holds an export back
+/// until any endpoint serves any of its ports.
+pub(crate) const PORTS: [&[(&str, u16, u16)]; 6] = [
     &[("http", 80, 8080)],
     &[("http", 80, 8080), ("admin", 9090, 9091)],
     &[("http", 81, 8081)],
     &[("web", 80, 8080)],
     &[("", 80, 8080)],
+    &[("web", 80, 8080), ("metrics", 9100, 9101)],
 ];
 
 /// What a Service is, in which the clusters need not agree.
@@ -83,17 +84,7 @@ impl Shape {
     }
 
     fn spec(self, app: &str) -> Value {
-        let port = |(name, port, target): &(&str, u16, u16)| {
-            let mut port = json!({"port": port, "targetPort": target});
-            if !name.is_empty() {
-                port["name"] = json!(name);
-            }
-            port
-        };
-        let mut spec = json!({
-            "selector": {"app": app},
-            "ports": PORTS[self.ports].iter().map(port).collect::<Vec<_>>(),
-        });
+        let mut spec = json!({"selector": {"app": app}, "ports": ports(self.ports)});
         if self.headless {
             spec["clusterIP"] = json!("None");
         }
@@ -109,8 +100,17 @@ impl Shape {
     }
 }
 
-/// The families of EndpointSlices, and what the names of the slices end with.
-const SLICES: [(&str, &str); 2] = [("IPv4", "v4"), ("IPv6", "v6")];
+/// Ports of a Service, by index into [`PORTS`].
+fn ports(index: usize) -> Value {
+    let port = |(name, port, target): &(&str, u16, u16)| {
+        let mut port = json!({"port": port, "targetPort": target});
+        if !name.is_empty() {
+            port["name"] = json!(name);
+        }
+        port
+    };
+    PORTS[index].iter().map(port).collect()
+}
 
 /// Where and what of a user's Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,53 +189,11 @@ impl World {
         self.put_endpoints(place, &pods);
     }
 
-    /// As the EndpointSlice controller does it: a slice for each family of the Service.
-    fn put_endpoints(&self, place: Place, pods: &[String]) {
-        let (namespace, service, _) = NAMES[place.name];
-        let api = &self.clusters[place.cluster].api;
-        let Some(object) = api.get("services", namespace, service) else { return };
-        let ports = object["spec"]["ports"].as_array().into_iter().flatten();
-        let port = |port: &Value| json!({"name": port["name"].as_str().unwrap_or_default(), "port": port["targetPort"], "protocol": "TCP"});
-        let ports: Vec<Value> = ports.map(port).collect();
-        let cluster = &self.clusters[place.cluster];
-        if cluster.site.has_gates() {
-            gates::put_pods(self, cluster, &(namespace.to_owned(), service.to_owned()), pods);
-        }
-        let families = object["spec"]["ipFamilies"].as_array().cloned().unwrap_or_default();
-        for (family, suffix) in SLICES {
-            let name = format!("{service}-{suffix}");
-            if !families.iter().any(|of| *of == family) {
-                drop(api.delete("endpointslices", namespace, &name));
-                continue;
-            }
-            let endpoint = |pod: &String| {
-                let address = if suffix == "v4" { pod.clone() } else { ipv6(pod) };
-                let (uid, ready) = gates::pod(api, namespace, pod).unwrap_or_else(|| (uid(pod), true));
-                json!({"addresses": [address], "conditions": {"ready": ready, "serving": ready},
-                    "targetRef": {"kind": "Pod", "namespace": namespace, "name": pod, "uid": uid}})
-            };
-            must(api.put(
-                "endpointslices",
-                json!({
-                    "metadata": {"namespace": namespace, "name": name, "labels": {
-                        "kubernetes.io/service-name": service,
-                        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-                    }},
-                    "addressType": family,
-                    "endpoints": pods.iter().map(endpoint).collect::<Vec<_>>(),
-                    "ports": ports,
-                }),
-            ));
-        }
-    }
-
     /// Makes the Service another one: in place where Kubernetes allows it, else anew.
-    pub(crate) fn shape(&mut self, place: Place, shape: Shape) {
+    pub(crate) fn shape(&self, place: Place, shape: Shape) {
+        let Some(there) = self.service(place) else { return };
         let (namespace, name, _) = NAMES[place.name];
-        let api = self.clusters[place.cluster].api.clone();
-        let lives = api.get("namespaces", "", namespace).is_some_and(|object| !is_terminating(&object));
-        let Some(there) = api.get("services", namespace, name).filter(|_| lives) else { return };
-        let pods = pods(&api, namespace, name);
+        let api = &self.clusters[place.cluster].api;
         let mut spec = shape.spec(name);
         let same = |field: &str| spec[field] == there["spec"][field];
         if shape.headless == (there["spec"]["clusterIP"] == "None") && same("ipFamilyPolicy") {
@@ -245,10 +203,44 @@ impl World {
         } else {
             must(api.delete("services", namespace, name));
         }
-        let annotations = &there["metadata"]["annotations"];
+        self.put_service(place, &there, &spec);
+    }
+
+    /// Gives the Service other ports, by index into [`PORTS`].
+    pub(crate) fn change_ports(&self, place: Place, index: usize) {
+        let Some(there) = self.service(place) else { return };
+        let mut spec = there["spec"].clone();
+        spec["ports"] = ports(index);
+        self.put_service(place, &there, &spec);
+    }
+
+    /// The Service, if its namespace does not terminate.
+    fn service(&self, place: Place) -> Option<Arc<Value>> {
+        let (namespace, name, _) = NAMES[place.name];
+        let api = &self.clusters[place.cluster].api;
+        let lives = api.get("namespaces", "", namespace).is_some_and(|object| !is_terminating(&object));
+        api.get("services", namespace, name).filter(|_| lives)
+    }
+
+    /// Puts a Service in the place of the one that is or was there, and its ports into the EndpointSlices.
+    fn put_service(&self, place: Place, before: &Value, spec: &Value) {
+        let (namespace, name, _) = NAMES[place.name];
+        let cluster = &self.clusters[place.cluster];
+        let pods = pods(&cluster.api, namespace, name);
+        let annotations = &before["metadata"]["annotations"];
         let metadata = json!({"namespace": namespace, "name": name, "annotations": annotations});
-        must(api.put("services", json!({"metadata": metadata, "spec": spec})));
-        self.put_endpoints(place, &pods);
+        let put = must(cluster.api.put("services", json!({"metadata": metadata, "spec": spec})));
+        let same = put["metadata"]["uid"] == before["metadata"]["uid"];
+        let (before, after) = (&before["spec"]["ports"], &spec["ports"]);
+        let first = |ports: &Value| ["name", "port", "targetPort"].map(|field| ports[0][field].clone());
+        let count = |ports: &Value| ports.as_array().map_or(0, Vec::len);
+        // Instances have the first port, so it is another one that comes or goes.
+        let late = first(before) == first(after) && count(before) != count(after);
+        if same && late && pods.len() > 1 && !cluster.site.has_gates() {
+            self.put_late_endpoints(place, &pods, before);
+        } else {
+            self.put_endpoints(place, &pods);
+        }
     }
 
     /// Exports a label, or none.
@@ -277,8 +269,8 @@ impl World {
         let (namespace, name, _) = NAMES[place.name];
         let api = &self.clusters[place.cluster].api;
         drop(api.delete("services", namespace, name));
-        for (_, suffix) in SLICES {
-            drop(api.delete("endpointslices", namespace, &format!("{name}-{suffix}")));
+        for (_, suffix) in FAMILIES {
+            remove_slices(api, (namespace, name), suffix);
         }
     }
 
@@ -378,25 +370,6 @@ impl World {
         let patch = json!({"metadata": {"annotations": annotations}});
         drop(self.clusters[place.cluster].api.patch(plural, namespace, name, &patch));
     }
-}
-
-/// The pods of a Service.
-fn pods(api: &ApiServer, namespace: &str, service: &str) -> Vec<String> {
-    let slices = SLICES.map(|(_, suffix)| api.get("endpointslices", namespace, &format!("{service}-{suffix}")));
-    let endpoints = slices.iter().flatten().next().and_then(|slice| slice["endpoints"].as_array().cloned());
-    let pods = endpoints.into_iter().flatten();
-    pods.filter_map(|endpoint| endpoint["targetRef"]["name"].as_str().map(str::to_owned)).collect()
-}
-
-/// The address of a pod by IPv6.
-pub(super) fn ipv6(pod: &str) -> String {
-    format!("fd00::{}", pod.replace('.', ":"))
-}
-
-/// A UID that is the pod's for ever.
-fn uid(pod: &str) -> String {
-    let parts: Vec<u8> = pod.split('.').filter_map(|part| part.parse().ok()).collect();
-    format!("00000000-0000-4000-8000-0000{:02x}{:02x}{:02x}{:02x}", parts[0], parts[1], parts[2], parts[3])
 }
 
 fn pair(wish: Option<usize>) -> [Option<&'static str>; 2] {

@@ -71,6 +71,8 @@ pub(crate) struct World {
     pub(crate) edited: BTreeMap<(String, Name), Duration>,
     /// When people deleted a part of a ledger last.
     pub(crate) torn: Option<Duration>,
+    /// Until when ends of operations cannot be read.
+    pub(crate) blind: Option<Duration>,
     /// The steps in progress that keep news from arriving ([`Action::holds_up`](super::schedule::Action::holds_up)).
     pub(crate) held_up: BTreeSet<usize>,
 }
@@ -132,7 +134,8 @@ impl World {
             ..emulator::EmulatorSettings::default()
         };
         let registry = Registry::new(began, trace.clone(), settings);
-        let (callers, clusters, addresses, abandoned, joined, meddled, edited, torn, held_up) = Default::default();
+        let (callers, clusters, addresses, abandoned, joined, meddled, edited) = Default::default();
+        let (torn, blind, held_up) = Default::default();
         let network = Rng::new("network", seed).chance(0.5).then(Network::default);
         let mut world = Self {
             began,
@@ -148,6 +151,7 @@ impl World {
             meddled,
             edited,
             torn,
+            blind,
             held_up,
         };
         for (index, site) in sites.iter().enumerate() {

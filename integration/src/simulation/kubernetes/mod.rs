@@ -7,6 +7,7 @@
 //!
 //! All time is tokio's, and nothing is random: the same calls at the same (paused) time have the same results.
 
+mod copies;
 mod faults;
 mod fields;
 mod log;
@@ -173,6 +174,16 @@ impl ApiServer {
     /// There is no such object.
     pub fn delete(&self, plural: &str, namespace: &str, name: &str) -> Result<(), Refused> {
         self.state().delete(&change(plural, namespace, name, false), None, None)?;
+        Ok(())
+    }
+
+    /// Deletes an object of which people have a copy. They put it back when a replica asks for it that cannot know it: one
+    /// that has neither read nor made it since the Lease in its namespace changed hands.
+    ///
+    /// # Errors
+    /// There is no such object.
+    pub fn take_away(&self, plural: &str, namespace: &str, name: &str) -> Result<(), Refused> {
+        self.state().take_away(&change(plural, namespace, name, false))?;
         Ok(())
     }
 

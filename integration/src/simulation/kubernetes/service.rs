@@ -142,7 +142,10 @@ fn perform(state: &mut State, replica: &str, mut request: Request) -> Result<(u1
     let object = request.body.take();
     let shown = |object: Arc<Value>| if request.metadata_only { Arc::new(metadata_of(&object)) } else { object };
     if request.verb == Verb::Get {
-        return Ok((200, shown(state.get(resource, &key)?)));
+        state.put_back(replica, resource, &key);
+        let found = state.get(resource, &key)?;
+        state.note_known(replica, resource, &key);
+        return Ok((200, shown(found)));
     }
     let author = Author {
         manager: request.query.get("fieldManager").cloned().unwrap_or_else(|| "unknown".to_owned()),
@@ -151,7 +154,11 @@ fn perform(state: &mut State, replica: &str, mut request: Request) -> Result<(u1
     };
     let change = Change { resource, key, author, by: replica, dry_run: request.says("dryRun", "All") };
     match request.verb {
-        Verb::Create => Ok((201, shown(state.create(&change, object)?))),
+        Verb::Create => {
+            let made = state.create(&change, object)?;
+            state.note_known(replica, resource, &change.key);
+            Ok((201, shown(made)))
+        }
         Verb::Update => Ok((200, shown(state.update(&change, object)?))),
         Verb::Patch => Ok((200, shown(state.patch(&change, &object)?))),
         Verb::Apply => {

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     ApiServerSettings,
+    copies::Copies,
     faults::Faults,
     log::{Verb, Write},
     ownership::{self, Author},
@@ -32,6 +33,7 @@ pub(super) struct State {
     serial: u64,
     pub(super) absent: BTreeSet<&'static str>,
     pub(super) faults: Faults,
+    pub(super) copies: Copies,
     pub(super) writes: Vec<Write>,
     /// By replica, verb and kind.
     pub(super) requests: BTreeMap<(String, Verb, &'static str), u64>,
@@ -57,6 +59,7 @@ impl State {
             serial: 0,
             absent: BTreeSet::new(),
             faults: Faults::default(),
+            copies: Copies::default(),
             writes: Vec::new(),
             requests: BTreeMap::new(),
             settings,

@@ -252,3 +252,25 @@ async fn only_the_metadata_is_given_to_whoever_asks_for_no_more() {
     assert_eq!(api.get_metadata("web").await.unwrap().name_any(), "web");
     assert_eq!(api.list_metadata(&ListParams::default()).await.unwrap().items[0].labels()["app"], "web");
 }
+
+#[tokio::test(start_paused = true)]
+async fn people_put_back_what_they_took_away_for_whoever_cannot_know_it() {
+    let server = server();
+    let lease = |holder: &str, transitions: u32| {
+        json!({"metadata": {"namespace": "shop", "name": "lease"},
+            "spec": {"holderIdentity": holder, "leaseTransitions": transitions}})
+    };
+    server.put("leases", lease("a_1", 0)).unwrap();
+    server.put("secrets", json!({"metadata": {"namespace": "shop", "name": "key"}, "data": {"seed": "AQ=="}})).unwrap();
+    let secrets = |replica: &str| Api::<v1::Secret>::namespaced(server.client(replica, "shop"), "shop");
+    let (one, other) = (secrets("a"), secrets("b"));
+    let before = one.get("key").await.unwrap().data;
+    server.take_away("secrets", "shop", "key").unwrap();
+    assert_eq!(one.get_opt("key").await.unwrap(), None, "it has read it in its term");
+    server.put("leases", lease("b_1", 1)).unwrap();
+    assert_eq!(other.get("key").await.unwrap().data, before);
+    server.take_away("secrets", "shop", "key").unwrap();
+    assert_eq!(other.get_opt("key").await.unwrap(), None);
+    server.put("leases", lease("b_1", 2)).unwrap();
+    assert_eq!(other.get("key").await.unwrap().data, before, "it has forgotten it");
+}
