@@ -1,12 +1,18 @@
+#[path = "apply_tests/steps.rs"]
+mod steps;
+
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
-    api::{ServiceImportSpec, names},
+    api::{ServiceImportSpec, ServiceImportType, names},
     cluster::{Caches, memory::MemoryCluster},
     discovery::Picture,
     import::{DerivedNaming, Observed, Plan, Source, Unknown, hashed, plan},
-    model::{ClusterId, Conditions, Endpoint, Export, IpFamily, Protocol, ServicePort, SessionAffinity, TrafficPolicy},
+    model::{
+        ClusterId, Conditions, Endpoint, EndpointPort, Export, IpFamily, Protocol, ServicePort, SessionAffinity,
+        TrafficPolicy,
+    },
 };
 
 fn key() -> ServiceKey {
@@ -133,6 +139,31 @@ impl Scene {
         self.endpoints.iter().all(|endpoint| there.contains(&&endpoint.ipv4.unwrap().to_string()))
     }
 
+    /// An import of one type, whose exporter has just got the other.
+    async fn retyped(naming: &DerivedNaming, from: ServiceType, to: ServiceType) -> Self {
+        let mut scene = Self::new();
+        scene.naming = naming.clone();
+        scene.export = Some(mk_export(from));
+        scene.reconcile().await.unwrap();
+        scene.export = Some(mk_export(to));
+        scene
+    }
+
+    /// Whether the name leads to endpoints: to their addresses, or to that of a Service that has them.
+    fn answers(&self) -> bool {
+        let spec = self.cluster.import(&key()).unwrap().spec;
+        if spec.type_ == ServiceImportType::Headless {
+            return self.has_all();
+        }
+        let slices = self.cluster.slices();
+        self.cluster.services().iter().any(|service| {
+            let name = service.metadata.name.as_ref();
+            let mut labels = slices.iter().filter_map(|slice| slice.metadata.labels.as_ref());
+            service.spec.as_ref().unwrap().cluster_ips.as_ref() == Some(&spec.ips)
+                && labels.any(|labels| labels.get(names::LABEL_KUBERNETES_SERVICE_NAME) == name)
+        })
+    }
+
     /// The exporter gives its only port another name.
     fn rename_port(&mut self, name: &str) {
         self.export.as_mut().unwrap().ports[0].name = name.into();
@@ -195,6 +226,7 @@ async fn a_headless_service_has_no_derived_service_and_its_slices_belong_to_no_s
     scene.export = Some(mk_export(ServiceType::Headless));
     scene.reconcile().await.unwrap();
     assert!(scene.cluster.services().is_empty());
+    scene.reconcile().await.unwrap();
     let import = scene.cluster.import(&key()).unwrap();
     assert!(import.spec.ips.is_empty() && import.metadata.annotations.unwrap_or_default().is_empty());
     for slice in scene.cluster.slices() {
@@ -321,88 +353,6 @@ async fn the_import_says_why_a_derived_service_or_a_slice_cannot_be_written() {
 }
 
 #[tokio::test]
-async fn a_refused_slice_delays_no_other_and_no_removal() {
-    let mut scene = Scene::new();
-    scene.reconcile().await.unwrap();
-    // One change in each slice; the third slice goes.
-    scene.endpoints[7].conditions.ready = false;
-    scene.endpoints.truncate(200);
-    scene.endpoints.remove(120);
-    let ready = || scene.cluster.import(&key()).unwrap().status.unwrap().conditions.remove(0);
-    for _ in 0..3 {
-        scene.cluster.fail_next(Cause::Invalid("denied by policy".to_owned()));
-        scene.reconcile().await.unwrap_err();
-        assert_eq!((scene.addresses(), scene.cluster.slices().len()), (199, 2));
-        let refused = scene.cluster.slices()[0].metadata.name.clone().unwrap();
-        assert_eq!((&*ready().status, &*ready().reason), ("False", "Pending"));
-        assert!(ready().message.contains(&refused), "{}", ready().message);
-    }
-    assert_eq!(scene.writes().await, 2, "what was refused, and the status");
-    assert_eq!(&*ready().status, "True");
-}
-
-#[tokio::test]
-async fn endpoints_that_a_refused_slice_should_take_over_stay_where_they_are() {
-    let mut scene = Scene::new();
-    scene.reconcile().await.unwrap();
-    // The ports change, and therefore the slices. One pod of each is gone.
-    for gone in [240, 140, 40] {
-        scene.endpoints.remove(gone);
-    }
-    for endpoint in &mut scene.endpoints {
-        let port = EndpointPort { port: 9090, ..endpoint.ports[0].clone() };
-        endpoint.ports = [port].into();
-    }
-    scene.cluster.fail_next(Cause::Invalid("denied by policy".to_owned()));
-    scene.reconcile().await.unwrap_err();
-    assert!(scene.has_all());
-    scene.reconcile().await.unwrap();
-    assert_eq!((scene.addresses(), scene.writes().await), (247, 0));
-}
-
-#[tokio::test]
-async fn a_slice_loses_addresses_only_after_they_are_elsewhere() {
-    let serve = |endpoint: &mut Endpoint, port: u16| {
-        let port = EndpointPort { port, ..endpoint.ports[0].clone() };
-        endpoint.ports = [port].into();
-    };
-    // The slices have names with hashes. One of the directions is against their order.
-    for (moved, port) in [(0, 9090), (9, 8080)] {
-        for cause in [|| Cause::Timeout, || Cause::Invalid("denied by policy".to_owned())] {
-            for nth in 0..2 {
-                let mut scene = Scene::new();
-                scene.endpoints.truncate(10);
-                for endpoint in &mut scene.endpoints[5..] {
-                    serve(endpoint, 9090);
-                }
-                scene.reconcile().await.unwrap();
-                assert_eq!((scene.addresses(), scene.cluster.slices().len()), (10, 2));
-                serve(&mut scene.endpoints[moved], port);
-                scene.cluster.fail_after(nth, cause());
-                scene.reconcile().await.unwrap_err();
-                assert!(scene.has_all(), "endpoint {moved}, write {nth}");
-                assert_eq!(scene.addresses(), 10 + nth, "it is in both only after the first write");
-                scene.reconcile().await.unwrap();
-                assert_eq!((scene.has_all(), scene.addresses(), scene.writes().await), (true, 10, 0));
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn an_object_that_cannot_be_deleted_delays_no_other_deletion() {
-    let mut scene = Scene::new();
-    scene.reconcile().await.unwrap();
-    scene.export = None;
-    scene.cluster.fail_next(Cause::Forbidden("denied by policy".to_owned()));
-    scene.reconcile().await.unwrap_err();
-    assert!(scene.cluster.import(&key()).is_some());
-    assert_eq!((scene.cluster.services().len(), scene.addresses()), (0, 0));
-    scene.reconcile().await.unwrap();
-    assert!(scene.cluster.import(&key()).is_none());
-}
-
-#[tokio::test]
 async fn a_traffic_distribution_that_the_api_server_does_not_know_is_left_out() {
     let mut scene = Scene::new();
     scene.export.as_mut().unwrap().traffic_distribution = Some("PreferSameNode".into());
@@ -429,63 +379,6 @@ async fn unknown_node_hints_are_left_out_and_cause_no_further_writes() {
 }
 
 #[tokio::test]
-async fn endpoints_are_kept_up_to_date_while_a_change_of_the_derived_service_is_refused() {
-    for cause in [|| Cause::Invalid("policy".to_owned()), || Cause::Unavailable("failed calling webhook".to_owned())] {
-        let mut scene = Scene::new();
-        scene.reconcile().await.unwrap();
-        let admin = ServicePort { name: "admin".into(), protocol: Protocol::Tcp, port: 9090, app_protocol: None };
-        scene.export.as_mut().unwrap().ports.push(admin);
-        scene.endpoints.truncate(40);
-        // The one slice that stays comes first.
-        scene.cluster.fail_after(1, cause());
-        scene.reconcile().await.unwrap_err();
-        assert_eq!((scene.addresses(), scene.cluster.slices().len()), (40, 1));
-        scene.reconcile().await.unwrap();
-        assert_eq!((scene.addresses(), scene.writes().await), (40, 0));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn no_step_leaves_a_port_of_the_service_without_endpoints() {
-    let mut scene = Scene::new();
-    scene.reconcile().await.unwrap();
-    scene.rename_port("web");
-    let writes = scene.writes().await;
-    assert_eq!((scene.ports_without_endpoints(), scene.addresses()), (vec![], 250));
-    // Three: no slice with the new port is written, but the Service could be. Twenty: the leader dies.
-    for (nth, failures) in (0..writes).flat_map(|nth| [1, 3, 20].map(|failures| (nth, failures))) {
-        for cause in [|| Cause::Timeout, || Cause::Invalid("denied by policy".to_owned())] {
-            let mut scene = Scene::new();
-            scene.reconcile().await.unwrap();
-            scene.rename_port("web");
-            scene.cluster.fail_after(nth, cause());
-            for _ in 1..failures {
-                scene.cluster.fail_next(cause());
-            }
-            scene.reconcile().await.unwrap_err();
-            assert_eq!(scene.ports_without_endpoints(), [""; 0], "write {nth} and {failures} failures");
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn slices_of_the_ports_that_a_refused_service_still_has_stay() {
-    for cause in [|| Cause::Invalid("policy".to_owned()), || Cause::Timeout] {
-        let mut scene = Scene::new();
-        scene.reconcile().await.unwrap();
-        scene.rename_port("web");
-        // The three slices with the new port come first.
-        scene.cluster.fail_after(3, cause());
-        scene.reconcile().await.unwrap_err();
-        assert_eq!(scene.cluster.services()[0].spec.clone().unwrap().ports.unwrap()[0].name.as_deref(), Some("http"));
-        assert_eq!((scene.ports_without_endpoints(), scene.addresses()), (vec![], 500), "under both names");
-        scene.reconcile().await.unwrap();
-        assert_eq!((scene.ports_without_endpoints(), scene.addresses()), (vec![], 250));
-        assert_eq!(scene.writes().await, 0);
-    }
-}
-
-#[tokio::test]
 async fn an_import_that_this_cluster_cannot_serve_has_no_derived_service_and_says_so() {
     let mut scene = Scene::new();
     scene.reconcile().await.unwrap();
@@ -498,30 +391,6 @@ async fn an_import_that_this_cluster_cannot_serve_has_no_derived_service_and_say
     assert_eq!(status.conditions[0].reason, "IPFamilyNotSupported");
     assert_eq!(status.endpoint_slice_objects.unwrap().as_str(), "Absent");
     assert_eq!((scene.cluster.services().len(), scene.addresses(), scene.writes().await), (0, 0, 0));
-}
-
-#[tokio::test]
-async fn the_next_attempt_makes_up_for_a_failed_write() {
-    let failures: [fn() -> Cause; 3] =
-        [|| Cause::Timeout, || Cause::Conflict("changed".to_owned()), || Cause::Unavailable("down".to_owned())];
-    for (nth, cause) in (0..).zip(failures.into_iter().cycle()).take(6) {
-        let scene = Scene::new();
-        scene.cluster.fail_after(nth, cause());
-        assert!(scene.reconcile().await.is_err(), "write {nth}");
-        scene.reconcile().await.unwrap();
-        assert!(scene.cluster.import(&key()).unwrap().status.is_some());
-        assert_eq!((scene.addresses(), scene.cluster.services().len(), scene.writes().await), (250, 1, 0));
-    }
-    for nth in 0..5 {
-        let mut scene = Scene::new();
-        scene.reconcile().await.unwrap();
-        scene.export = None;
-        scene.cluster.fail_after(nth, Cause::Timeout);
-        assert!(scene.reconcile().await.is_err(), "deletion {nth}");
-        scene.reconcile().await.unwrap();
-        assert!(scene.cluster.import(&key()).is_none() && scene.cluster.services().is_empty());
-        assert_eq!(scene.addresses(), 0);
-    }
 }
 
 #[tokio::test]
@@ -585,6 +454,7 @@ async fn a_derived_service_with_another_name_takes_over_before_the_former_one_go
     scene.naming = DerivedNaming::Hash;
     scene.reconcile().await.unwrap();
     assert_eq!(names(&scene), [""; 0]);
+    scene.reconcile().await.unwrap();
     for slice in scene.cluster.slices() {
         assert!(!slice.metadata.labels.unwrap().contains_key(names::LABEL_KUBERNETES_SERVICE_NAME));
     }

@@ -5,6 +5,7 @@ mod addresses;
 mod apply;
 mod derived;
 mod objects;
+mod order;
 mod plan;
 mod registered;
 

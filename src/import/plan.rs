@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::names,
-    cluster::objects::{AddressType, OwnSlice, ServiceImport},
+    cluster::objects::{AddressType, Endpoint as Row, OwnSlice, ServiceImport},
     discovery::Picture,
     model::{
         ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, PackedEndpoint, Placement, Proximity,
@@ -370,25 +370,23 @@ pub(super) fn slice(slice: &OwnSlice) -> Option<Slice> {
         AddressType::V6 => IpFamily::V6,
         AddressType::Unsupported => return None,
     };
-    let endpoints = slice
-        .endpoints
-        .iter()
-        .filter_map(|row| {
-            Some(SliceEndpoint {
-                address: row.address?,
-                conditions: row.conditions,
-                hostname: row.hostname.clone(),
-                zone: row.zone.clone(),
-                node: row.node.clone(),
-                hints: row
-                    .hints
-                    .as_ref()
-                    .map(|hints| Hints { zone: hints.zones.first().cloned(), node: hints.nodes.first().cloned() })
-                    .unwrap_or_default(),
-            })
-        })
-        .collect();
+    let endpoints = slice.endpoints.iter().filter_map(endpoint).collect();
     Some(Slice { name: slice.key.name.clone(), family, ports: slice.ports.clone(), endpoints })
+}
+
+/// An endpoint of an existing slice in the form of the domain.
+pub(super) fn endpoint(row: &Row) -> Option<SliceEndpoint> {
+    let hints = row.hints.as_ref();
+    Some(SliceEndpoint {
+        address: row.address?,
+        conditions: row.conditions,
+        hostname: row.hostname.clone(),
+        zone: row.zone.clone(),
+        node: row.node.clone(),
+        hints: hints
+            .map(|hints| Hints { zone: hints.zones.first().cloned(), node: hints.nodes.first().cloned() })
+            .unwrap_or_default(),
+    })
 }
 
 #[cfg(test)]

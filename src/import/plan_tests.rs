@@ -5,7 +5,7 @@ use crate::{
     api::{ServiceImportPort, ServiceImportSpec},
     cluster::{
         cache::Narrow,
-        objects::{Endpoint as Row, EndpointSlice, ImportSpec, ImportStatus, ObjectKey, Service},
+        objects::{EndpointSlice, ImportSpec, ImportStatus, ObjectKey, Service},
     },
     model::{Conditions, EndpointPort, Pairs, Protocol, ServicePort, addresses::Forbidden, fixtures},
 };

@@ -1,0 +1,265 @@
+//! The order in which the objects of an import are written: a state machine that makes no calls, and is told what
+//! became of each write. After every write, whichever of them are refused,
+//!
+//! - an address that was an endpoint and stays one is in a slice;
+//! - a port that clients use has the endpoints that it had and should have;
+//! - the type that the import shows is one that can be used.
+
+use std::{borrow::Cow, collections::VecDeque, net::IpAddr};
+
+use super::{
+    apply::There,
+    objects::derived_port_name,
+    plan::{self, Wanted},
+};
+use crate::{
+    cluster::objects::{OwnSlice, Service},
+    model::{ClusterId, ClusterSetService, EndpointPort, ServiceType, Slice, SliceEndpoint},
+};
+
+/// One write. What is as it should be needs no call.
+#[derive(Debug)]
+pub(super) enum Step<'a> {
+    /// Bring the derived Service to its desired state.
+    Service(&'a ClusterSetService),
+    /// Write a slice.
+    Slice(SliceStep<'a>),
+    /// Write the ServiceImport and its status.
+    Import(&'a ClusterSetService),
+    /// Delete a derived Service.
+    Former(&'a Service),
+    /// Delete a slice.
+    Stale(&'a OwnSlice),
+}
+
+/// The write of a slice.
+#[derive(Debug)]
+pub(super) struct SliceStep<'a> {
+    nth: usize,
+    /// Whether the slice then lists nothing that it should not.
+    whole: bool,
+    pub(super) source: &'a ClusterId,
+    pub(super) slice: Cow<'a, Slice>,
+    pub(super) existing: Option<&'a OwnSlice>,
+    /// The Service to which it belongs.
+    pub(super) derived: Option<&'a str>,
+}
+
+/// What became of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Written,
+    Refused,
+    /// The next write would fail as well: nobody answers, or this replica no longer leads.
+    Over,
+}
+
+/// Steps of one kind. Stale slices come after all of them.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Service,
+    Slices,
+    Import,
+    Former,
+}
+
+/// A slice that should be there.
+#[derive(Debug)]
+struct Home<'a> {
+    source: &'a ClusterId,
+    slice: &'a Slice,
+    existing: Option<&'a OwnSlice>,
+    /// Endpoints that it has, and that other slices should have instead.
+    moving: Vec<SliceEndpoint>,
+    /// Whether it lists all that it should.
+    written: bool,
+    /// Whether no further step writes it.
+    over: bool,
+}
+
+/// The writes that are left.
+#[derive(Debug)]
+pub(super) struct Order<'a> {
+    there: &'a There,
+    before: VecDeque<Part>,
+    /// What waits for the success of everything before it.
+    after: VecDeque<Part>,
+    service: Option<&'a ClusterSetService>,
+    import: Option<&'a ClusterSetService>,
+    former: VecDeque<&'a Service>,
+    homes: Vec<Home<'a>>,
+    stale: VecDeque<&'a OwnSlice>,
+    /// The Service that clients use.
+    derived: Option<&'a str>,
+    /// Whether clients use that Service by the ports that it had. Their slices must stay while the endpoints live.
+    lags: bool,
+}
+
+impl<'a> Order<'a> {
+    pub(super) fn new(there: &'a There, wanted: &'a Wanted) -> Self {
+        let import = wanted.service.as_ref();
+        let service_type = match (import, there.import.as_deref().filter(|import| import.managed)) {
+            (Some(service), _) => service.service_type,
+            (None, Some(import)) if import.spec.headless => ServiceType::Headless,
+            (None, _) => ServiceType::ClusterSetIp,
+        };
+        let derives = there.derived.serves(service_type);
+        let existing = there.derived.there.as_deref().filter(|derived| derived.managed);
+        let (before, after): (VecDeque<Part>, VecDeque<Part>) = match existing {
+            // The slices go to a Service of another name when it is there.
+            None => ([Part::Service, Part::Slices].into(), [Part::Import, Part::Former].into()),
+            // A Service becomes headless by being made anew. Clients use its address until the import shows none.
+            Some(existing) if service_type == ServiceType::Headless && !existing.headless => {
+                ([Part::Slices].into(), [Part::Import, Part::Service, Part::Former].into())
+            }
+            // kube-proxy refuses connections to a port that no slice has.
+            Some(_) => ([Part::Slices, Part::Service].into(), [Part::Import, Part::Former].into()),
+        };
+        let service = import.filter(|_| derives);
+        let is_served = service.is_some_and(|service| !service.ip_families.is_empty());
+        let stays = |derived: &Service| is_served && derived.key.name == there.derived.name;
+        let former = there.derived.ours().map(|derived| &**derived);
+        let stale = there.slices.iter().map(|slice| &**slice);
+        Self {
+            there,
+            before,
+            after,
+            service,
+            import,
+            former: former.filter(|derived| import.is_some() && !stays(derived)).collect(),
+            homes: homes(there, wanted),
+            stale: stale.filter(|slice| wanted.stale.contains(&slice.key.name)).collect(),
+            derived: match there.derived.ours().next() {
+                Some(present) => Some(&*present.key.name),
+                None => derives.then_some(&*there.derived.name),
+            },
+            lags: service.is_some() || import.is_some() && there.derived.ours().next().is_some(),
+        }
+    }
+
+    /// The next write. Tell [`Self::done`] what became of it before asking again.
+    pub(super) fn next(&mut self) -> Option<Step<'a>> {
+        while let Some(part) = self.before.front().or_else(|| self.after.front()).copied() {
+            let step = match part {
+                Part::Service => self.next_service(),
+                Part::Slices => self.next_slice(),
+                Part::Import => self.import.take().map(Step::Import),
+                Part::Former => self.former.pop_front().map(Step::Former),
+            };
+            if step.is_some() {
+                return step;
+            }
+            if self.before.pop_front().is_none() {
+                self.after.pop_front();
+            }
+        }
+        self.next_stale()
+    }
+
+    /// Takes in what became of a step. A failure delays neither other slices nor the removal of dead endpoints.
+    pub(super) fn done(&mut self, step: &Step<'a>, outcome: Outcome) {
+        match (step, outcome) {
+            (Step::Service(_), Outcome::Written) => {
+                self.lags = false;
+                self.derived = Some(&*self.there.derived.name);
+            }
+            (Step::Import(_), Outcome::Written) => self.lags &= self.service.is_some(),
+            // Slices without a Service serve nobody. But the endpoints of one that clients use must not stay as they
+            // were when a change of it was refused.
+            (Step::Service(_), _) if self.there.derived.ours().next().is_none() => self.before.clear(),
+            (Step::Slice(step), Outcome::Written) => {
+                let home = &mut self.homes[step.nth];
+                (home.written, home.over) = (true, step.whole);
+            }
+            (Step::Slice(step), _) => {
+                self.homes[step.nth].over = true;
+                if outcome == Outcome::Over {
+                    self.before.clear();
+                }
+            }
+            _ => {}
+        }
+        if outcome != Outcome::Written && !matches!(step, Step::Former(_) | Step::Stale(_)) {
+            self.after.clear();
+        }
+    }
+
+    fn next_service(&mut self) -> Option<Step<'a>> {
+        let service = self.service.take()?;
+        (!self.lacks_slices(service)).then_some(Step::Service(service))
+    }
+
+    /// Whether the Service would give a port that clients use a name that only slices have that could not be written.
+    fn lacks_slices(&self, service: &ClusterSetService) -> bool {
+        let Some(existing) = &self.there.derived.there else { return false };
+        service.ports.iter().any(|port| {
+            let name = derived_port_name(port);
+            let has =
+                |ports: &[EndpointPort]| ports.iter().any(|one| &*one.name == name && one.protocol == port.protocol);
+            let mut same = existing.ports.iter().filter(|one| (one.port, one.protocol) == (port.port, port.protocol));
+            let mut homes = self.homes.iter().filter(|home| has(&home.slice.ports)).peekable();
+            same.any(|one| &*one.name != name)
+                && homes.peek().is_some()
+                && homes.all(|home| !home.written && home.existing.is_none())
+        })
+    }
+
+    /// A slice that gives no endpoint up before its new slice has it. If all wait for each other, one of them lists
+    /// what it should have and also what it gives up. The one with the fewest is far from the 1,000 that the API
+    /// allows, because each should have at most 100.
+    fn next_slice(&self) -> Option<Step<'a>> {
+        let waits = |row: &&SliceEndpoint| self.waits(row.address, false);
+        let ready = self.homes.iter().position(|home| !home.over && !home.moving.iter().any(|row| waits(&row)));
+        let nth = ready.or_else(|| {
+            let waiting = self.homes.iter().enumerate().filter(|(_, home)| !home.over && !home.written);
+            waiting.min_by_key(|(_, home)| home.slice.endpoints.len() + home.moving.len()).map(|(nth, _)| nth)
+        })?;
+        let home = &self.homes[nth];
+        let mut slice = Cow::Borrowed(home.slice);
+        if ready.is_none() {
+            let endpoints = &mut slice.to_mut().endpoints;
+            endpoints.extend(home.moving.iter().filter(waits).cloned());
+            endpoints.sort_by_key(|endpoint| endpoint.address);
+        }
+        let (source, existing, whole) = (home.source, home.existing, ready.is_some());
+        Some(Step::Slice(SliceStep { nth, whole, source, slice, existing, derived: self.derived }))
+    }
+
+    /// A slice of which clients need no endpoint any more.
+    fn next_stale(&mut self) -> Option<Step<'a>> {
+        while let Some(slice) = self.stale.pop_front() {
+            let mut addresses = slice.endpoints.iter().filter_map(|row| row.address);
+            if !addresses.any(|ip| self.waits(ip, self.lags)) {
+                return Some(Step::Stale(slice));
+            }
+        }
+        None
+    }
+
+    /// Whether an address should be in a slice that is not written, or that a Service does not use before it has its
+    /// new ports.
+    fn waits(&self, ip: IpAddr, lags: bool) -> bool {
+        self.homes.iter().any(|home| (lags || !home.written) && has(home.slice, ip))
+    }
+}
+
+fn homes<'a>(there: &'a There, wanted: &'a Wanted) -> Vec<Home<'a>> {
+    let all: Vec<(&ClusterId, &Slice)> =
+        wanted.slices.iter().flat_map(|(source, slices)| slices.iter().map(move |slice| (source, slice))).collect();
+    let home = |&(source, slice): &(&'a ClusterId, &'a Slice)| {
+        let existing = there.slices.iter().map(|one| &**one).find(|one| one.key.name == slice.name);
+        let moves = |ip: IpAddr| !has(slice, ip) && all.iter().any(|(_, other)| has(other, ip));
+        let rows = existing.into_iter().flat_map(|one| one.endpoints.iter());
+        let moving = rows.filter(|row| row.address.is_some_and(moves)).filter_map(plan::endpoint).collect();
+        Home { source, slice, existing, moving, written: false, over: false }
+    };
+    all.iter().map(home).collect()
+}
+
+fn has(slice: &Slice, ip: IpAddr) -> bool {
+    slice.endpoints.binary_search_by_key(&ip, |endpoint| endpoint.address).is_ok()
+}
+
+#[cfg(test)]
+#[path = "order_tests.rs"]
+mod tests;
