@@ -8,8 +8,10 @@ mod election;
 mod flush;
 mod garbage;
 mod leave;
+mod observe;
 mod publish;
 mod upload;
+mod view;
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -19,9 +21,8 @@ use super::{
     codec,
     hash::{Hashed, Hashes, StateHash, Summary},
     head::{Delta, Head, Root},
-    limits::{Limits, MAX_SKEW, Timing},
+    limits::{Limits, Timing},
     runs::Layout,
-    stream::Said,
     tree,
 };
 use crate::{
@@ -37,6 +38,7 @@ use garbage::Garbage;
 use leave::{Farewell, FormerId};
 use publish::{Measured, Publication, ReadBack, Sent, Unconfirmed};
 use upload::Spare;
+pub use view::{Stage, WriterFigures};
 
 /// All heads by cluster id, as one discovery returned them.
 pub type Heads = BTreeMap<Arc<str>, Result<Arc<Head>, codec::Error>>;
@@ -233,82 +235,6 @@ impl Run {
     }
 }
 
-/// Statistics of the current epoch.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct WriterFigures {
-    /// Share of the delta's room that the desired state takes. Above 1 it does not fit.
-    pub delta_occupancy: f64,
-    /// Number of data pages of the tree.
-    pub data_pages: usize,
-    /// Number of pages of changes that were appended to it.
-    pub run_pages: usize,
-    /// Number of index pages.
-    pub index_pages: usize,
-    /// Number of shards.
-    pub shards: u32,
-    /// Number of pages that were listed and to which nothing refers.
-    pub garbage_pages: usize,
-    /// Number of head writes.
-    pub head_writes: u64,
-    /// Number of page writes.
-    pub page_writes: u64,
-    /// Number of page deletions.
-    pub page_deletions: u64,
-    /// Number of successful flushes.
-    pub flushes: u64,
-    /// Number of trees that replaced a tree and its runs.
-    pub compactions: u64,
-    /// Number of flushes and trees that were given up.
-    pub flushes_abandoned: u64,
-    /// How often a flush waited for quota.
-    pub flush_quota_waits: u64,
-    /// Number of full flushes.
-    pub full_flushes: u64,
-    /// Time from the start of the last successful flush until its pages were visible.
-    pub flush_duration: Option<Duration>,
-    /// Time from the change of the desired state to the success of the head that contained it.
-    pub publish_latency: Option<Duration>,
-}
-
-/// The stage of a writer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stage {
-    /// Claiming the cluster id (W0).
-    Claiming,
-    /// The id belongs to another cluster. Nothing is written until it is changed.
-    Refused {
-        /// UID of the owner.
-        owner: String,
-    },
-    /// Being elected (W1).
-    Electing,
-    /// Another process writes in the name of this cluster, which its record does not know of: the controller of a second
-    /// cluster with the same UID of kube-system, under the same id or another one. Nothing is written until it stops.
-    Contested {
-        /// The id under which the other process writes.
-        cluster: Arc<str>,
-    },
-    /// Reading the state to start from (W2).
-    Verifying,
-    /// Publishing (W3 to W8).
-    Running,
-    /// Withdrawing everything. `left` is published once the desired state is empty (W9).
-    Leaving,
-    /// `left` was read back, and no page remains.
-    Left,
-}
-
-impl Stage {
-    /// Whether it is certain, as far as a leader can know, that this cluster owns its id and that no later leader was
-    /// elected.
-    pub const fn owns_id(&self) -> bool {
-        match self {
-            Self::Running | Self::Leaving | Self::Left => true,
-            Self::Claiming | Self::Refused { .. } | Self::Electing | Self::Contested { .. } | Self::Verifying => false,
-        }
-    }
-}
-
 impl Writer {
     /// A writer that has claimed nothing yet.
     pub fn new(me: WriterIdentity, timing: Timing, limits: Limits, ids: Ids) -> Self {
@@ -354,106 +280,6 @@ impl Writer {
         Self { addresses, ..self }
     }
 
-    /// Under which epoch and random number this leader speaks.
-    pub(super) fn term(&self) -> Option<(u64, u64)> {
-        matches!(self.phase, Phase::Run).then_some((self.epoch, self.nonce))
-    }
-
-    /// What this leader may say to others: nothing before W2 is over, and nothing once it said farewell.
-    pub(super) fn said(&self) -> Option<Said<'_>> {
-        self.desired.as_ref().filter(|_| matches!(self.phase, Phase::Run) && self.run.farewell.is_none())?;
-        let hashed = &self.hashed;
-        Some(Said { hashed, summary: self.summary(self.generation, hashed.hashes()) })
-    }
-
-    /// The hashes of the claims to be published, and of those in the newest own head that was read.
-    pub(super) fn claims(&self) -> [Option<StateHash>; 2] {
-        [self.desired.as_ref().map(|_| self.hashed.hashes().claims), self.run.own.newest.map(|(_, claims)| claims)]
-    }
-
-    /// S10: whether what is to be published was read back, the own head was there in the last read, and this cluster neither
-    /// leaves nor has a live head under another id.
-    pub(super) fn is_at_rest(&self) -> bool {
-        let there = self.desired.as_ref().zip(self.run.visibility.map.as_ref());
-        matches!(self.phase, Phase::Run)
-            && !self.leaving
-            && !self.run.baseless
-            && self.run.own.there
-            && there.is_some_and(|(desired, there)| Arc::ptr_eq(desired, there))
-    }
-
-    /// The current stage.
-    pub fn stage(&self) -> Stage {
-        match (&self.phase, &self.refused) {
-            (Phase::Claim { .. }, Some(owner)) => Stage::Refused { owner: owner.clone() },
-            (Phase::Claim { .. }, None) => Stage::Claiming,
-            (Phase::Confirm { .. } | Phase::Elected, _) if self.stranger.as_ref().is_some_and(|it| it.advances > 0) => {
-                Stage::Contested { cluster: self.me.cluster.clone() }
-            }
-            (Phase::Confirm { .. } | Phase::Elected, _) => Stage::Electing,
-            (Phase::Verify(search), _) => match search.contested_by() {
-                Some(id) => Stage::Contested { cluster: id.clone() },
-                None => Stage::Verifying,
-            },
-            (Phase::Run, _) if self.run.farewell.as_ref().is_some_and(Farewell::is_over) => Stage::Left,
-            (Phase::Run, _) if self.leaving => Stage::Leaving,
-            (Phase::Run, _) => Stage::Running,
-        }
-    }
-
-    /// In whose name it writes.
-    pub(super) fn identity(&self) -> &WriterIdentity {
-        &self.me
-    }
-
-    /// The epoch; 0 before the election.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Why the newest state is not published; otherwise the last error, until something of the same kind succeeds.
-    pub fn error(&self) -> Option<&str> {
-        self.unfit.as_deref().or(self.error.as_deref())
-    }
-
-    /// The statistics.
-    pub fn figures(&self) -> WriterFigures {
-        WriterFigures {
-            data_pages: self.run.layout.tree.data_pages(),
-            run_pages: self.run.layout.runs.len(),
-            index_pages: self.run.layout.tree.index_pages() + self.run.layout.runs.index_pages(),
-            shards: self.shards,
-            page_writes: self.run.garbage.written(),
-            ..self.run.figures
-        }
-    }
-
-    /// The state from which this leader starts; `None` until W2 is over.
-    pub fn base(&self) -> Option<&Arc<Map>> {
-        matches!(self.phase, Phase::Run).then_some(&self.run.base)
-    }
-
-    /// What this leader starts from; `None` until W2 is over.
-    pub(super) fn inherited(&self) -> Option<Inherited> {
-        let (map, written, heard) = (self.run.inherited.clone(), self.run.written, self.heard);
-        matches!(self.phase, Phase::Run).then_some(Inherited { map, written, heard })
-    }
-
-    /// The state to be published.
-    pub(super) fn desired(&self) -> Option<&Arc<Map>> {
-        self.desired.as_ref()
-    }
-
-    /// The last state whose publication succeeded.
-    pub fn published(&self) -> Option<&Arc<Map>> {
-        self.run.published.as_ref()
-    }
-
-    /// A published state that was read back: the newest one, or one shortly before it.
-    pub fn read_back(&self) -> Option<&Arc<Map>> {
-        self.run.visibility.map.as_ref()
-    }
-
     /// The epoch that must be stored before this writer continues, given the stored one (W1).
     pub(super) fn wants_epoch(&self, stored: u64) -> Option<u64> {
         let best = self.best.as_ref().filter(|best| self.is_plausible(best)).map_or(0, |best| best.position.epoch);
@@ -469,14 +295,6 @@ impl Writer {
 
     pub(super) fn recorded(&mut self, epoch: u64) {
         self.recorded = epoch;
-    }
-
-    /// Whether others have been able to read this cluster's exports for a while, so that what it published elsewhere
-    /// may go.
-    pub(super) fn is_settled(&self, now: Now) -> bool {
-        matches!(self.phase, Phase::Run)
-            && self.run.farewell.is_none()
-            && self.run.read_back.is_some_and(|since| now.mono >= since + self.timing.handover)
     }
 
     pub(super) fn epoch_stored(&mut self, now: Now, epoch: u64) {
@@ -544,119 +362,6 @@ impl Writer {
         self.generation += 1;
         self.changed_at = now.mono;
         self.advance(now, out);
-    }
-
-    /// One tick: the heads of one discovery, or `None` if it failed or was partial.
-    pub(super) fn tick(&mut self, now: Now, heads: Option<&Heads>, out: &mut Outbox) {
-        if let Some(heads) = heads {
-            let written = heads.values().flatten().map(|head| head.written);
-            let plausible = written.filter(|written| *written <= now.wall + MAX_SKEW.as_millis() as u64);
-            self.heard = self.heard.max(plausible.max().unwrap_or_default());
-            self.observe(now, heads, out);
-        } else if let Phase::Verify(search) = &mut self.phase {
-            search.unread();
-        }
-        self.advance(now, out);
-    }
-
-    /// W6, and what W1 and W2 need.
-    fn observe(&mut self, now: Now, heads: &Heads, out: &mut Outbox) {
-        let own = heads.get(&self.me.cluster).and_then(|head| head.as_ref().ok());
-        let rank = |head: &Head| (self.is_plausible(head), head.position);
-        // Epochs of another UID say nothing about this cluster's.
-        if let Some(head) = own.filter(|head| head.uid == self.me.uid)
-            && self.best.as_ref().is_none_or(|best| rank(best) < rank(head))
-        {
-            self.best = Some(head.clone());
-        }
-        // The next heartbeat writes over one that cannot be real, and readers come back to what is real (R3).
-        let own = own.filter(|head| self.is_plausible(head));
-        if matches!(self.phase, Phase::Confirm { .. } | Phase::Elected) {
-            // The newest one that was seen, also where an older one is there again: its epoch is what the next must be above.
-            let best = self.best.clone().filter(|best| self.is_plausible(best));
-            self.watch_stranger(now, best.as_ref());
-        }
-        match &mut self.phase {
-            Phase::Confirm { call } => {
-                if call.is_none() {
-                    *call = Some(out.call(Call::ConfirmLease));
-                }
-            }
-            Phase::Verify(_) | Phase::Run => {
-                if let Some(head) = own {
-                    if head.uid != self.me.uid && !self.keys.is_empty() {
-                        self.look_whose(now, out);
-                    } else if head.uid != self.me.uid && matches!(self.phase, Phase::Run) {
-                        self.elect_again();
-                        self.phase = Phase::Claim { retry_at: now.mono, call: None };
-                        return;
-                    }
-                    let sent = if matches!(self.phase, Phase::Run) { self.run.seq } else { 0 };
-                    if head.uid == self.me.uid && head.position > (Position { epoch: self.epoch, seq: sent }) {
-                        self.elect_again();
-                        return;
-                    }
-                }
-                if matches!(self.phase, Phase::Run) {
-                    let own = own.filter(|head| head.uid == self.me.uid);
-                    self.announce(now, out);
-                    self.observe_copied(now, own);
-                    self.observe_own(now, own, out);
-                    self.observe_rest(heads, own);
-                    self.observe_former(now, heads, out);
-                    self.audit(now, own, out);
-                    self.collect(now, out);
-                } else {
-                    self.verify(now, heads, out);
-                }
-            }
-            Phase::Claim { .. } | Phase::Elected => {}
-        }
-    }
-
-    /// W6: there is another cluster's head under the own id, which anybody may have written. The exports service says
-    /// whose the id is.
-    fn look_whose(&mut self, now: Now, out: &mut Outbox) {
-        if matches!(self.phase, Phase::Run) && now.mono >= self.run.next_look {
-            self.run.next_look = now.mono + self.timing.refused_retry;
-            out.call(Call::Claim { shard: 0 });
-        }
-    }
-
-    /// R9: the key is where other clusters look for it, and is there again if somebody changed it.
-    fn announce(&mut self, now: Now, out: &mut Outbox) {
-        if !self.keys.is_empty() && now.mono >= self.run.next_announcement {
-            self.run.next_announcement = now.mono + self.timing.audit;
-            self.run.announcing = Some(out.call(Call::Announce));
-        }
-    }
-
-    fn observe_own(&mut self, now: Now, own: Option<&Arc<Head>>, out: &mut Outbox) {
-        let Some(head) = own else { return };
-        self.run.garbage.refer(&head.root, now.mono);
-        if head.position.epoch == self.epoch {
-            self.run.read_back.get_or_insert(now.mono);
-            self.confirmed(now, head.position.seq, out);
-            self.run.visibility.seen(head.position.seq);
-        }
-        let epoch = self.epoch;
-        if let Some(farewell) = &mut self.run.farewell {
-            farewell.observe(head, epoch);
-        }
-    }
-
-    /// What S10 needs to know of a read of all heads.
-    fn observe_rest(&mut self, heads: &Heads, own: Option<&Arc<Head>>) {
-        let elsewhere = |(id, head): (&Arc<str>, &Result<Arc<Head>, _>)| {
-            // One that left changes no more. It may stay for long, where its services may not be deleted.
-            *id != self.me.cluster && head.as_ref().is_ok_and(|head| head.is_live() && head.uid == self.me.uid)
-        };
-        let newest = self.run.own.newest.map_or(0, |(seq, _)| seq);
-        let own = own.filter(|head| head.position.epoch == self.epoch && head.position.seq >= newest);
-        self.run.own = OwnHeads {
-            newest: own.map(|head| (head.position.seq, head.summary.hashes.claims)).or(self.run.own.newest),
-            there: own.is_some() && !heads.iter().any(elsewhere),
-        };
     }
 
     /// Whatever is due: called after every input, and when the time asked for has come.
