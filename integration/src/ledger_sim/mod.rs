@@ -28,6 +28,7 @@ mod calls;
 pub mod campaign;
 mod check;
 mod events;
+mod faults;
 mod network;
 mod registry;
 pub(crate) mod rng;
