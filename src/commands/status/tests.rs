@@ -1,22 +1,21 @@
+mod reading;
+mod summary;
+
 use std::{sync::Arc, time::Duration};
 
-use clap::Parser as _;
-use k8s_openapi::{api::rbac::v1::ClusterRole, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
     name,
-    observe::{Cluster, Dark, Dns, Instances, Leader, Name, Objects, Observer},
+    observe::{Cluster, Dark, Dns, Instances, Leader, Name, Objects},
     overview,
     report::{Report, State},
 };
 use crate::{
-    cli::{Cli, Command, STREAM_PORT, StatusArgs},
-    cloudmap::{CloudMap, NamespaceKind, attributes, fake::Fake},
+    cli::STREAM_PORT,
     cluster::{
-        fake_api::FakeApi,
         identity::Identity,
-        rbac::{granted, manifest, needed},
         reader::Unread,
         record::{Position, Record},
     },
@@ -463,138 +462,4 @@ fn a_name_that_nobody_exports_is_said_to_be_so() {
     let report = name::plan(&seen, &name);
     let first = report.first_wrong().unwrap();
     assert_eq!((&*first.about, &*first.text), ("ServiceExport", "no cluster exports this name"));
-}
-
-#[test]
-fn who_is_connected_is_what_the_leader_said_lately() {
-    let with = |change: &dyn Fn(&mut Leader)| {
-        let mut seen = cluster();
-        change(seen.lease.as_mut().unwrap().as_mut().unwrap());
-        seen
-    };
-    let (seen, mut deaf) = (cluster(), view("two"));
-    assert_eq!(overview::stream(&seen, &view("two")), Some(true));
-    assert_eq!(overview::stream(&seen, &view("three")), Some(false));
-    assert_eq!(overview::stream(&seen, &view("one")), None, "this cluster");
-    Arc::make_mut(deaf.head.as_mut().unwrap()).addresses = Arc::default();
-    assert_eq!(overview::stream(&seen, &deaf), None, "its leader does not listen");
-    let silent = [
-        with(&|leader| leader.streams = None),
-        with(&|leader| leader.holder = None),
-        with(&|leader| leader.renewed = Some(ago(31))),
-        Cluster { lease: Ok(None), ..cluster() },
-    ];
-    for seen in silent {
-        assert_eq!(overview::stream(&seen, &view("two")), None, "{:?}", seen.lease);
-    }
-}
-
-#[test]
-fn the_overview_has_each_cluster_and_each_object_that_is_not_well() {
-    let mut seen = cluster();
-    let objects = |exports: Vec<Value>, imports: Vec<Value>| Objects {
-        exports: Ok(exports.into_iter().map(parsed).collect()),
-        imports: Ok(imports.into_iter().map(parsed).collect()),
-    };
-    let well = objects(vec![exported()], vec![import(&json!([condition("Ready", "True", "Ready")]))]);
-    let report = overview::plan(&seen, &well);
-    assert_eq!(report.first_wrong(), None, "{}", report.table());
-    let two = report.findings.iter().find(|finding| finding.about == "cluster two").unwrap();
-    assert_eq!(two.text, "live at position 3.17; exports: 1, endpoints ready: 1 of 2, claims: 1, stream: connected");
-
-    let stale = json!([condition("Ready", "True", "Ready"), condition("Stale", "True", "ClusterSilent")]);
-    let refused = export(&json!([condition("Ready", "False", "Failed"), condition("Valid", "False", "NoService")]));
-    let ill = objects(vec![exported(), refused], vec![import(&stale)]);
-    seen.ledger.as_mut().unwrap()[1].age = Some(Duration::from_mins(9));
-    let report = overview::plan(&seen, &ill);
-    let wrong: Vec<_> = report.findings.iter().filter(|finding| finding.state == State::Wrong).collect();
-    let texts: Vec<_> = wrong.iter().map(|finding| format!("{}: {}", finding.about, finding.text)).collect();
-    assert_eq!(
-        texts,
-        [
-            "cluster two: its ledger is silent at position 3.17",
-            "ServiceExport shop/web: Valid=False NoService: this cluster has no Service of that name",
-            "ServiceExport shop/web: Ready=False Failed: the message says why",
-            "ServiceImport shop/web: Stale=True ClusterSilent: the clusters named in the message have been silent for 5 \
-             minutes or more",
-        ]
-    );
-    assert!(report.table().contains("4 things are wrong, the first is cluster two"), "{}", report.table());
-    assert!(wrong.iter().all(|finding| finding.age.is_some() && finding.remedy.is_some()), "{wrong:?}");
-}
-
-#[test]
-fn the_overview_names_a_cluster_whose_id_is_taken() {
-    let mut seen = cluster();
-    seen.ledger.as_mut().unwrap()[0].creator = Some("uid-of-another".to_owned());
-    let report = overview::plan(&seen, &Objects { exports: Ok(Vec::new()), imports: Ok(Vec::new()) });
-    let first = report.first_wrong().unwrap();
-    assert_eq!(first.about, "cluster one");
-    assert!(first.text.contains("uid-of-another") && first.remedy.as_ref().unwrap().contains("another id"));
-}
-
-fn arguments() -> StatusArgs {
-    let arguments = ["cloudmap-mcs", "status", "web", "-n", "shop", "--clusterset-id", "prod"];
-    let Command::Status(args) = Cli::parse_from(arguments).command else { panic!("not status") };
-    args
-}
-
-fn observer<'a>(api: &FakeApi, args: &'a StatusArgs, cloudmap: Result<Arc<dyn CloudMap>, String>) -> Observer<'a> {
-    Observer { client: api.client(), place: &args.place, cloudmap }
-}
-
-#[tokio::test]
-async fn a_part_that_is_refused_hides_no_other() {
-    let (api, args) = (FakeApi::default(), arguments());
-    let observer = observer(&api, &args, Err("no credentials".to_owned()));
-    let seen = observer.cluster().await;
-    assert_eq!(seen.ledger.as_ref().unwrap_err(), &Dark::Unseen("no credentials".to_owned()));
-    api.refuse(403, "Forbidden", "you may not list it");
-    let objects = observer.objects(Some("shop")).await;
-    let report = overview::plan(&seen, &objects);
-    let of_objects = report.findings.iter().filter(|finding| finding.about.starts_with("Service"));
-    let (refused, shown): (Vec<_>, Vec<_>) = of_objects.partition(|finding| finding.state == State::Wrong);
-    assert_eq!((refused.len(), shown.len()), (1, 1), "{}", report.table());
-    assert_eq!(refused[0].text, "not read: you may not list it");
-    assert!(refused[0].remedy.as_ref().unwrap().contains("cloudmap-mcs-reader"));
-    assert_eq!(shown[0].text, "0 of 0 are well");
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_instances_of_a_target_are_counted_by_cluster() {
-    let (api, args, fake) = (FakeApi::default(), arguments(), Fake::new());
-    {
-        let mut registry = fake.registry();
-        let shop = registry.add_namespace("shop", NamespaceKind::Http);
-        let web = registry.add_service(&shop, "web", "x", "");
-        for (id, cluster) in [("a", Some("one")), ("b", Some("one")), ("c", Some("two")), ("d", None)] {
-            let attributes = cluster.map(|cluster| (attributes::CLUSTER.to_owned(), cluster.to_owned()));
-            registry.instances.insert((web.clone(), id.into()), attributes.into_iter().collect());
-        }
-    }
-    let observer = observer(&api, &args, Ok(Arc::new(fake)));
-    let name = Box::pin(observer.name(&key(), &Ok(vec![view("one")]))).await;
-    let registered = [(String::new(), 1), ("one".to_owned(), 2), ("two".to_owned(), 1)].into();
-    assert_eq!(name.targets, [(target(), Ok(Some(Instances { registered, ..Instances::default() })))]);
-}
-
-/// The test of `gather` says that nothing else is granted.
-#[tokio::test(start_paused = true)]
-async fn a_reader_may_read_what_status_reads() {
-    let (api, args) = (FakeApi::default(), arguments());
-    let observer = observer(&api, &args, Err(String::new()));
-    let seen = observer.cluster().await;
-    observer.objects(None).await;
-    Box::pin(observer.name(&key(), &seen.ledger)).await;
-    let anywhere = |(_, group, resource, verb)| (group, resource, verb);
-    let needed: std::collections::BTreeSet<_> = needed(&api.requests()).into_iter().map(anywhere).collect();
-    let reader: ClusterRole = manifest("reader_cluster_role.yaml");
-    let granted = granted(false, reader.rules.unwrap()).into_iter().map(anywhere).collect();
-    assert!(needed.is_subset(&granted), "{needed:?}");
-    let controller: ClusterRole = manifest("cluster_role.yaml");
-    let role: k8s_openapi::api::rbac::v1::Role = manifest("role.yaml");
-    let rules = controller.rules.unwrap().into_iter().chain(role.rules.unwrap()).collect();
-    let own: std::collections::BTreeSet<_> =
-        crate::cluster::rbac::granted(false, rules).into_iter().map(anywhere).collect();
-    assert!(needed.is_subset(&own), "`kubectl exec` into the controller's pod reads with its own role");
 }

@@ -1,0 +1,81 @@
+//! What is read, and what may be.
+
+use clap::Parser as _;
+use k8s_openapi::api::rbac::v1::ClusterRole;
+
+use super::*;
+use crate::{
+    cli::{Cli, Command, StatusArgs},
+    cloudmap::{CloudMap, NamespaceKind, attributes, fake::Fake},
+    cluster::{
+        fake_api::FakeApi,
+        rbac::{granted, manifest, needed},
+    },
+    commands::status::observe::Observer,
+};
+
+fn arguments() -> StatusArgs {
+    let arguments = ["cloudmap-mcs", "status", "web", "-n", "shop", "--clusterset-id", "prod"];
+    let Command::Status(args) = Cli::parse_from(arguments).command else { panic!("not status") };
+    args
+}
+
+fn observer<'a>(api: &FakeApi, args: &'a StatusArgs, cloudmap: Result<Arc<dyn CloudMap>, String>) -> Observer<'a> {
+    Observer { client: api.client(), place: &args.place, cloudmap }
+}
+
+#[tokio::test]
+async fn a_part_that_is_refused_hides_no_other() {
+    let (api, args) = (FakeApi::default(), arguments());
+    let observer = observer(&api, &args, Err("no credentials".to_owned()));
+    let seen = observer.cluster().await;
+    assert_eq!(seen.ledger.as_ref().unwrap_err(), &Dark::Unseen("no credentials".to_owned()));
+    api.refuse(403, "Forbidden", "you may not list it");
+    let objects = observer.objects(Some("shop")).await;
+    let report = overview::plan(&seen, &objects);
+    let of_objects = report.findings.iter().filter(|finding| finding.about.starts_with("Service"));
+    let (refused, shown): (Vec<_>, Vec<_>) = of_objects.partition(|finding| finding.state == State::Wrong);
+    assert_eq!((refused.len(), shown.len()), (1, 1), "{}", report.table());
+    assert_eq!(refused[0].text, "not read: you may not list it");
+    assert!(refused[0].remedy.as_ref().unwrap().contains("cloudmap-mcs-reader"));
+    assert_eq!(shown[0].text, "0 of 0 are well");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_instances_of_a_target_are_counted_by_cluster() {
+    let (api, args, fake) = (FakeApi::default(), arguments(), Fake::new());
+    {
+        let mut registry = fake.registry();
+        let shop = registry.add_namespace("shop", NamespaceKind::Http);
+        let web = registry.add_service(&shop, "web", "x", "");
+        for (id, cluster) in [("a", Some("one")), ("b", Some("one")), ("c", Some("two")), ("d", None)] {
+            let attributes = cluster.map(|cluster| (attributes::CLUSTER.to_owned(), cluster.to_owned()));
+            registry.instances.insert((web.clone(), id.into()), attributes.into_iter().collect());
+        }
+    }
+    let observer = observer(&api, &args, Ok(Arc::new(fake)));
+    let name = Box::pin(observer.name(&key(), &Ok(vec![view("one")]))).await;
+    let registered = [(String::new(), 1), ("one".to_owned(), 2), ("two".to_owned(), 1)].into();
+    assert_eq!(name.targets, [(target(), Ok(Some(Instances { registered, ..Instances::default() })))]);
+}
+
+/// The test of `gather` says that nothing else is granted.
+#[tokio::test(start_paused = true)]
+async fn a_reader_may_read_what_status_reads() {
+    let (api, args) = (FakeApi::default(), arguments());
+    let observer = observer(&api, &args, Err(String::new()));
+    let seen = observer.cluster().await;
+    observer.objects(None).await;
+    Box::pin(observer.name(&key(), &seen.ledger)).await;
+    let anywhere = |(_, group, resource, verb)| (group, resource, verb);
+    let needed: std::collections::BTreeSet<_> = needed(&api.requests()).into_iter().map(anywhere).collect();
+    let reader: ClusterRole = manifest("reader_cluster_role.yaml");
+    let granted = granted(false, reader.rules.unwrap()).into_iter().map(anywhere).collect();
+    assert!(needed.is_subset(&granted), "{needed:?}");
+    let controller: ClusterRole = manifest("cluster_role.yaml");
+    let role: k8s_openapi::api::rbac::v1::Role = manifest("role.yaml");
+    let rules = controller.rules.unwrap().into_iter().chain(role.rules.unwrap()).collect();
+    let own: std::collections::BTreeSet<_> =
+        crate::cluster::rbac::granted(false, rules).into_iter().map(anywhere).collect();
+    assert!(needed.is_subset(&own), "`kubectl exec` into the controller's pod reads with its own role");
+}

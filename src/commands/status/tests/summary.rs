@@ -1,0 +1,71 @@
+//! The overview, and the streams that it shows.
+
+use super::*;
+
+#[test]
+fn who_is_connected_is_what_the_leader_said_lately() {
+    let with = |change: &dyn Fn(&mut Leader)| {
+        let mut seen = cluster();
+        change(seen.lease.as_mut().unwrap().as_mut().unwrap());
+        seen
+    };
+    let (seen, mut deaf) = (cluster(), view("two"));
+    assert_eq!(overview::stream(&seen, &view("two")), Some(true));
+    assert_eq!(overview::stream(&seen, &view("three")), Some(false));
+    assert_eq!(overview::stream(&seen, &view("one")), None, "this cluster");
+    Arc::make_mut(deaf.head.as_mut().unwrap()).addresses = Arc::default();
+    assert_eq!(overview::stream(&seen, &deaf), None, "its leader does not listen");
+    let silent = [
+        with(&|leader| leader.streams = None),
+        with(&|leader| leader.holder = None),
+        with(&|leader| leader.renewed = Some(ago(31))),
+        Cluster { lease: Ok(None), ..cluster() },
+    ];
+    for seen in silent {
+        assert_eq!(overview::stream(&seen, &view("two")), None, "{:?}", seen.lease);
+    }
+}
+
+#[test]
+fn the_overview_has_each_cluster_and_each_object_that_is_not_well() {
+    let mut seen = cluster();
+    let objects = |exports: Vec<Value>, imports: Vec<Value>| Objects {
+        exports: Ok(exports.into_iter().map(parsed).collect()),
+        imports: Ok(imports.into_iter().map(parsed).collect()),
+    };
+    let well = objects(vec![exported()], vec![import(&json!([condition("Ready", "True", "Ready")]))]);
+    let report = overview::plan(&seen, &well);
+    assert_eq!(report.first_wrong(), None, "{}", report.table());
+    let two = report.findings.iter().find(|finding| finding.about == "cluster two").unwrap();
+    assert_eq!(two.text, "live at position 3.17; exports: 1, endpoints ready: 1 of 2, claims: 1, stream: connected");
+
+    let stale = json!([condition("Ready", "True", "Ready"), condition("Stale", "True", "ClusterSilent")]);
+    let refused = export(&json!([condition("Ready", "False", "Failed"), condition("Valid", "False", "NoService")]));
+    let ill = objects(vec![exported(), refused], vec![import(&stale)]);
+    seen.ledger.as_mut().unwrap()[1].age = Some(Duration::from_mins(9));
+    let report = overview::plan(&seen, &ill);
+    let wrong: Vec<_> = report.findings.iter().filter(|finding| finding.state == State::Wrong).collect();
+    let texts: Vec<_> = wrong.iter().map(|finding| format!("{}: {}", finding.about, finding.text)).collect();
+    assert_eq!(
+        texts,
+        [
+            "cluster two: its ledger is silent at position 3.17",
+            "ServiceExport shop/web: Valid=False NoService: this cluster has no Service of that name",
+            "ServiceExport shop/web: Ready=False Failed: the message says why",
+            "ServiceImport shop/web: Stale=True ClusterSilent: the clusters named in the message have been silent for 5 \
+             minutes or more",
+        ]
+    );
+    assert!(report.table().contains("4 things are wrong, the first is cluster two"), "{}", report.table());
+    assert!(wrong.iter().all(|finding| finding.age.is_some() && finding.remedy.is_some()), "{wrong:?}");
+}
+
+#[test]
+fn the_overview_names_a_cluster_whose_id_is_taken() {
+    let mut seen = cluster();
+    seen.ledger.as_mut().unwrap()[0].creator = Some("uid-of-another".to_owned());
+    let report = overview::plan(&seen, &Objects { exports: Ok(Vec::new()), imports: Ok(Vec::new()) });
+    let first = report.first_wrong().unwrap();
+    assert_eq!(first.about, "cluster one");
+    assert!(first.text.contains("uid-of-another") && first.remedy.as_ref().unwrap().contains("another id"));
+}

@@ -1,0 +1,140 @@
+//! Clusters that leave a ClusterSet, or go on under another id.
+
+use super::*;
+use crate::cloudmap::{ErrorKind, fake::Fault};
+
+async fn until_left(reader: &LedgerHandle, cluster: &str, patience: Duration) {
+    let (mut remotes, id) = (reader.remotes(), cluster.parse().unwrap());
+    let left = |remotes: &Arc<Remotes>| remotes.clusters.get(&id).is_some_and(|remote| remote.left);
+    tokio::time::timeout(patience, remotes.wait_for(left)).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_changes_its_clusterset_has_left_the_former_one_and_knows_nobody_of_it() {
+    let cloudmap = Fake::new();
+    let (blues, greens) = (Arc::<Stored>::default(), Arc::<Stored>::default());
+    let blue = start_with(&cloudmap, "blue", "uid-blue", Arc::clone(&blues));
+    let green = start_with(&cloudmap, "green", "uid-green", Arc::clone(&greens));
+    publish(&blue, &state(400)).await;
+    publish(&green, &state(1)).await;
+    sees(&green, "blue", &state(400)).await;
+    sees(&blue, "green", &state(1)).await;
+    let pages = service(&cloudmap, "exports-0.blue");
+    drop(blue);
+    let settings = LedgerSettings::new("blue".parse().unwrap(), "test".parse().unwrap(), "uid-blue");
+    let port: Arc<dyn CloudMap> = Arc::new(cloudmap.clone());
+    let blue = spawn(settings, port, blues.clone(), Always, std::future::pending());
+    publish(&blue, &state(2)).await;
+    assert_eq!(blue.remotes().borrow().clusters.len(), 0);
+    let mut remotes = green.remotes();
+    let id: ClusterId = "blue".parse().unwrap();
+    let left = |remotes: &Arc<Remotes>| remotes.clusters.get(&id).is_some_and(|remote| remote.left);
+    tokio::time::timeout(Duration::from_mins(2), remotes.wait_for(left)).await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let registered = cloudmap.registry().instances.keys().filter(|(service, _)| *service == pages).count();
+    assert_eq!(registered, 0);
+    let record = blues.0.lock().unwrap().as_ref().unwrap().0.clone();
+    assert!(record.former.is_empty() && record.accepted.is_empty() && record.epoch > 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_goes_to_no_clusterset_has_left_the_former_one_after_a_while() {
+    let cloudmap = Fake::new();
+    let blues = Arc::<Stored>::default();
+    let blue = start_with(&cloudmap, "blue", "uid-blue", Arc::clone(&blues));
+    let green = start(&cloudmap, "green", "uid-green");
+    publish(&blue, &state(400)).await;
+    publish(&green, &state(1)).await;
+    sees(&green, "blue", &state(400)).await;
+    sees(&blue, "green", &state(1)).await;
+    drop(blue);
+    let alone = local::spawn(blues.clone(), Always, Arc::new(cloudmap.clone()), "uid-blue", None);
+    // The property may come back.
+    tokio::time::sleep(Duration::from_mins(9)).await;
+    sees(&green, "blue", &state(400)).await;
+    let listings = || cloudmap.registry().count(Operation::ListNamespaces);
+    let before = listings();
+    until_left(&green, "blue", Duration::from_mins(5)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(listings() - before, 1, "an account allows one in two seconds, and other clusters may leave, too");
+    let record = blues.0.lock().unwrap().as_ref().unwrap().0.clone();
+    assert!(record.member.is_none() && record.former.is_empty() && record.accepted.is_empty() && record.epoch > 0);
+    drop(alone);
+    let blue = start_with(&cloudmap, "blue", "uid-blue", blues);
+    publish(&blue, &state(2)).await;
+    sees(&green, "blue", &state(2)).await;
+}
+
+/// Restored from a backup, and taken out of the ClusterSet so that it does no harm.
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_a_cluster_ends_no_membership_in_which_the_original_goes_on() {
+    let cloudmap = Fake::new();
+    let blues = Arc::<Stored>::default();
+    let blue = start_with(&cloudmap, "blue", "uid-blue", Arc::clone(&blues));
+    publish(&blue, &state(1)).await;
+    let copies = || Arc::new(Stored(std::sync::Mutex::new(blues.0.lock().unwrap().clone()), false.into()));
+    let [alone, elsewhere] = [copies(), copies()];
+    let kept = local::spawn(alone.clone(), Always, Arc::new(cloudmap.clone()), "uid-blue", None);
+    let settings = LedgerSettings::new("blue".parse().unwrap(), "test".parse().unwrap(), "uid-blue");
+    let other = spawn(settings, Arc::new(cloudmap.clone()), elsewhere.clone(), Always, std::future::pending());
+    publish(&other, &state(2)).await;
+    for _ in 0..30 {
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let head = views(&cloudmap).await["blue"].head.clone().unwrap();
+        assert_eq!((head.is_live(), head.position.epoch), (true, 1));
+    }
+    for copy in [&alone, &elsewhere] {
+        let record = copy.0.lock().unwrap().as_ref().unwrap().0.clone();
+        assert!(record.former.is_empty() && record.member.is_none_or(|member| member.clusterset == "test"));
+    }
+    drop((kept, other));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_remains_of_an_id_that_this_cluster_had_before() {
+    let cloudmap = Fake::new();
+    let record = Arc::<Stored>::default();
+    let blue = start_with(&cloudmap, "blue", "uid-blue", Arc::clone(&record));
+    let green = start(&cloudmap, "green", "uid-green");
+    publish(&blue, &state(400)).await;
+    sees(&green, "blue", &state(400)).await;
+    drop(blue);
+    let navy = start_with(&cloudmap, "navy", "uid-blue", record);
+    publish(&navy, &state(400)).await;
+    until_left(&green, "blue", Duration::from_mins(3)).await;
+    let heads = service(&cloudmap, CLUSTERS);
+    assert!(cloudmap.registry().instances.contains_key(&(heads.clone(), "blue".into())));
+    tokio::time::sleep(Duration::from_mins(15)).await;
+    let registry = cloudmap.registry();
+    assert!(!registry.services.values().any(|service| service.name.ends_with(".blue")));
+    assert!(!registry.instances.contains_key(&(heads.clone(), "blue".into())));
+    assert!(registry.instances.contains_key(&(heads, "navy".into())));
+}
+
+/// A head whose key is gone counts for nobody, and every other cluster would report it.
+#[tokio::test(start_paused = true)]
+async fn a_former_id_keeps_its_key_while_its_services_may_not_be_deleted() {
+    let cloudmap = Fake::new();
+    let namespace = cloudmap.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+    let add = |name: &str| cloudmap.registry().add_service(&namespace, name, "uid-blue", "");
+    let (_, own, more) = (add(CLUSTERS), add("exports-0.blue"), add("exports-1.blue"));
+    for id in [trust::KEY_INSTANCE, trust::COPY_INSTANCE] {
+        cloudmap.registry().instances.insert((own.clone(), id.into()), BTreeMap::new());
+    }
+    let kept = || cloudmap.registry().instances.keys().filter(|(service, _)| *service == own).count();
+    let set = "prod".parse().unwrap();
+    let registry = Registry::new(Arc::new(cloudmap.clone()), &set).owned_by(&"navy".parse().unwrap(), "uid-blue");
+    registry.find_namespace().await.unwrap();
+    let denied = || cloudmap.fault(Operation::DeleteService, Fault::Refused(ErrorKind::AccessDenied));
+    denied();
+    registry.remove_former("blue").await.unwrap_err();
+    assert!(cloudmap.registry().services.contains_key(&more));
+    assert_eq!(kept(), 2, "the service with the key is the last");
+    cloudmap.registry().services.remove(&more);
+    denied();
+    registry.remove_former("blue").await.unwrap_err();
+    assert_eq!(kept(), 2);
+    registry.remove_former("blue").await.unwrap();
+    assert!(!cloudmap.registry().services.contains_key(&own));
+    assert_eq!(kept(), 0);
+}
