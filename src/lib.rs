@@ -1,7 +1,7 @@
 //! `cloudmap-mcs` connects Kubernetes clusters, ECS services and everything else in AWS Cloud Map: it implements the
 //! Multi-Cluster Services API (KEP-1645) with Cloud Map as the registry.
 //!
-//! Data flows in one direction, and only [`cloudmap`] and [`cluster`] touch the outside world:
+//! Data flows in one direction, and only [`cloudmap`] and [`cluster`] touch the outside world (and [`ecs`], for commands):
 //!
 //! ```text
 //!     watches ─► caches ─► observe ─► plan (pure) ─► apply ─► Cloud Map
@@ -28,6 +28,7 @@ pub mod controller;
 pub mod cutover;
 pub mod discovery;
 pub mod dns;
+pub mod ecs;
 pub mod env;
 pub mod export;
 pub mod gates;

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs};
 use super::{files, root};
 
 /// The rooms of `src/`, lowest first; `docs/architecture.md` says what is in each.
-const ORDER: [&str; 27] = [
+const ORDER: [&str; 28] = [
     "env",
     "dns",
     "inquiry",
@@ -15,6 +15,7 @@ const ORDER: [&str; 27] = [
     "model",
     "api",
     "cloudmap",
+    "ecs",
     "awsmcs",
     "cluster",
     "ledger",

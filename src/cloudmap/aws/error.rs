@@ -126,7 +126,7 @@ fn answer_unread(status: u16, words: &str) -> (ErrorKind, String) {
 }
 
 /// The error and its causes, without repetitions.
-fn chain(error: &(dyn StdError + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,4 +1,4 @@
-//! The AWS adapter. No other code uses the SDK.
+//! The AWS adapter of Cloud Map. No other code uses its SDK.
 //!
 //! A call of the port is one request (for listings one per page), with a deadline. It is never repeated here: callers
 //! know whether they may still write, the ledger reads again on its next tick anyway, and the request rates of
@@ -7,6 +7,7 @@
 mod convert;
 mod endpoint;
 mod error;
+mod session;
 #[cfg(test)]
 mod tests;
 
@@ -14,16 +15,12 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     future::Future,
     sync::Arc,
-    time::Duration,
 };
 
 use async_trait::async_trait;
-use aws_config::{
-    BehaviorVersion, Region, SdkConfig, retry::RetryConfig, sts::AssumeRoleProvider, timeout::TimeoutConfig,
-};
+use aws_config::SdkConfig;
 use aws_sdk_servicediscovery::{
     Client,
-    config::{AppName, SharedCredentialsProvider},
     operation::{
         create_http_namespace::CreateHttpNamespaceError, create_service::CreateServiceError,
         delete_namespace::DeleteNamespaceError, deregister_instance::DeregisterInstanceError,
@@ -38,16 +35,15 @@ use aws_sdk_servicediscovery::{
 
 use self::endpoint::{NoHostPrefix, is_url};
 pub use self::{endpoint::Endpoint, error::answered};
+pub(crate) use self::{
+    error::chain,
+    session::{identified, load, retries},
+};
 use super::{
     CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Namespace, NewService, Operation,
     OperationId, OperationState, Service, ServiceChange,
 };
 
-/// Deadline of one request, from signing to the last byte of the answer.
-const DEADLINE: Duration = Duration::from_secs(5);
-const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
-/// Maximum pause between two attempts of a command. If others use up a rate, a frequent caller gets its share.
-const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// Maximum size of a page in listings (`MaxResults`).
 const PAGE: i32 = 100;
 /// Maximum number of instances that `DiscoverInstances` returns. It has no next page, and without `MaxResults` it
@@ -76,13 +72,6 @@ pub struct AwsSettings {
     /// How often a call that was throttled or got no answer is repeated, after a second or more. The controller repeats
     /// nothing (0), because it decides again. Commands have nothing else that would try again.
     pub repeat: u32,
-}
-
-fn retries(repeat: u32) -> RetryConfig {
-    match repeat {
-        0 => RetryConfig::disabled(),
-        _ => RetryConfig::standard().with_max_attempts(1 + repeat).with_max_backoff(LONGEST_PAUSE),
-    }
 }
 
 /// The settings cannot be used.
@@ -116,14 +105,7 @@ impl AwsCloudMap {
     /// # Errors
     /// The settings cannot be used.
     pub async fn connect(settings: &AwsSettings, limits: Arc<Limits>) -> Result<Self, ConnectError> {
-        let mut loader = aws_config::defaults(BehaviorVersion::latest());
-        if let Ok(name) = AppName::new(env!("CARGO_PKG_NAME")) {
-            loader = loader.app_name(name);
-        }
-        if let Some(region) = &settings.region {
-            loader = loader.region(Region::new(region.clone()));
-        }
-        Self::configured(&loader.load().await, settings, limits).await
+        Self::configured(&load(settings).await, settings, limits).await
     }
 
     /// Like [`connect`](Self::connect), with a region and credentials that the caller has loaded.
@@ -132,16 +114,8 @@ impl AwsCloudMap {
         settings: &AwsSettings,
         limits: Arc<Limits>,
     ) -> Result<Self, ConnectError> {
-        if sdk.region().is_none() {
-            return Err(ConnectError::NoRegion);
-        }
         let endpoint = Endpoint::of(sdk, settings);
-        let mut sdk = sdk.to_builder().timeout_config(deadlines()).build();
-        match (&settings.assume_role_arn, &settings.external_id) {
-            (Some(role), id) => sdk = assume_role(&sdk, role, id.as_deref()).await,
-            (None, Some(_)) => return Err(ConnectError::ExternalIdWithoutRole),
-            (None, None) => {}
-        }
+        let sdk = identified(sdk, settings).await?;
         let mut config = aws_sdk_servicediscovery::config::Builder::from(&sdk).retry_config(retries(settings.repeat));
         if let Some(url) = &settings.endpoint {
             if !is_url(url) {
@@ -195,22 +169,6 @@ impl AwsCloudMap {
         let message = format!("the listing did not end within {MAX_PAGES} pages");
         Err(Error { operation: operation.name(), kind: ErrorKind::Other, message })
     }
-}
-
-fn deadlines() -> TimeoutConfig {
-    // This holds for each attempt. While a command repeats calls, its waiting does not mean that the registry is
-    // silent.
-    TimeoutConfig::builder().connect_timeout(CONNECT_DEADLINE).operation_attempt_timeout(DEADLINE).build()
-}
-
-/// Credentials of a role, through the same HTTP stack. STS is called at its own endpoint.
-async fn assume_role(sdk: &SdkConfig, role: &str, external_id: Option<&str>) -> SdkConfig {
-    let mut builder = AssumeRoleProvider::builder(role).session_name(env!("CARGO_PKG_NAME")).configure(sdk);
-    if let Some(id) = external_id {
-        builder = builder.external_id(id);
-    }
-    let provider = SharedCredentialsProvider::new(builder.build().await);
-    sdk.to_builder().credentials_provider(provider).build()
 }
 
 /// The error for an answer without an id that AWS always sends.

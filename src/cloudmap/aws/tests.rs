@@ -8,8 +8,9 @@ use std::{
     },
 };
 
+use aws_config::{BehaviorVersion, Region};
 use aws_sdk_servicediscovery::{
-    config::{Credentials, http::HttpRequest},
+    config::{Credentials, SharedCredentialsProvider, http::HttpRequest},
     error::ConnectorError,
 };
 use aws_smithy_runtime_api::client::{

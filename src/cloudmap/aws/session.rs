@@ -1,0 +1,68 @@
+//! Region, credentials, deadlines and repetitions: the same for every service of AWS that is called.
+
+use std::time::Duration;
+
+use aws_config::{
+    BehaviorVersion, Region, SdkConfig, retry::RetryConfig, sts::AssumeRoleProvider, timeout::TimeoutConfig,
+};
+use aws_sdk_servicediscovery::config::{AppName, SharedCredentialsProvider};
+
+use super::{AwsSettings, ConnectError};
+
+/// Deadline of one request, from signing to the last byte of the answer.
+const DEADLINE: Duration = Duration::from_secs(5);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
+/// Maximum pause between two attempts of a command. If others use up a rate, a frequent caller gets its share.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+
+/// Reads the settings and the environment. Makes no call to the services that are configured with it.
+pub(crate) async fn load(settings: &AwsSettings) -> SdkConfig {
+    let mut loader = aws_config::defaults(BehaviorVersion::latest());
+    if let Ok(name) = AppName::new(env!("CARGO_PKG_NAME")) {
+        loader = loader.app_name(name);
+    }
+    if let Some(region) = &settings.region {
+        loader = loader.region(Region::new(region.clone()));
+    }
+    loader.load().await
+}
+
+/// The same with deadlines and, if the settings name one, with the credentials of a role.
+///
+/// # Errors
+/// The settings cannot be used.
+pub(crate) async fn identified(sdk: &SdkConfig, settings: &AwsSettings) -> Result<SdkConfig, ConnectError> {
+    if sdk.region().is_none() {
+        return Err(ConnectError::NoRegion);
+    }
+    let sdk = sdk.to_builder().timeout_config(deadlines()).build();
+    match (&settings.assume_role_arn, &settings.external_id) {
+        (Some(role), id) => Ok(assume_role(&sdk, role, id.as_deref()).await),
+        (None, Some(_)) => Err(ConnectError::ExternalIdWithoutRole),
+        (None, None) => Ok(sdk),
+    }
+}
+
+/// How often the SDK repeats a call that was throttled or got no answer.
+pub(crate) fn retries(repeat: u32) -> RetryConfig {
+    match repeat {
+        0 => RetryConfig::disabled(),
+        _ => RetryConfig::standard().with_max_attempts(1 + repeat).with_max_backoff(LONGEST_PAUSE),
+    }
+}
+
+fn deadlines() -> TimeoutConfig {
+    // This holds for each attempt. While a command repeats calls, its waiting does not mean that the registry is
+    // silent.
+    TimeoutConfig::builder().connect_timeout(CONNECT_DEADLINE).operation_attempt_timeout(DEADLINE).build()
+}
+
+/// Credentials of a role, through the same HTTP stack. STS is called at its own endpoint.
+async fn assume_role(sdk: &SdkConfig, role: &str, external_id: Option<&str>) -> SdkConfig {
+    let mut builder = AssumeRoleProvider::builder(role).session_name(env!("CARGO_PKG_NAME")).configure(sdk);
+    if let Some(id) = external_id {
+        builder = builder.external_id(id);
+    }
+    let provider = SharedCredentialsProvider::new(builder.build().await);
+    sdk.to_builder().credentials_provider(provider).build()
+}

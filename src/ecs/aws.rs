@@ -1,0 +1,263 @@
+//! The AWS adapter of ECS. No other code uses its SDK.
+
+use std::{collections::BTreeSet, error::Error as StdError};
+
+use async_trait::async_trait;
+use aws_config::SdkConfig;
+use aws_sdk_ecs::{
+    Client,
+    config::http::HttpResponse,
+    error::{ProvideErrorMetadata, SdkError},
+    types::{
+        self, CapacityProviderStrategyItem, Deployment, DeploymentControllerType, DeploymentRolloutState, LoadBalancer,
+        SchedulingStrategy, ServiceConnectConfiguration,
+    },
+};
+
+use super::{Controller, Ecs, Error, Operation, Service};
+use crate::cloudmap::{AwsSettings, ConnectError, chain, identified, load, retries};
+
+/// Maximum size of a page in listings (`maxResults`).
+const PAGE: i32 = 100;
+/// Maximum number of services in a call of `DescribeServices`.
+const DESCRIBED: usize = 10;
+/// No listing is this long: with 100 rows per page it would be a million rows.
+const MAX_PAGES: usize = 10_000;
+/// The capacity provider whose tasks AWS may stop.
+const SPOT: &str = "FARGATE_SPOT";
+/// Why `DescribeServices` leaves out a service that does not exist.
+const MISSING: &str = "MISSING";
+
+/// ECS of one account and region, through the SDK.
+#[derive(Debug, Clone)]
+pub struct AwsEcs {
+    client: Client,
+}
+
+impl AwsEcs {
+    /// Reads the settings and the environment. Makes no call to ECS. `endpoint` is the URL of an emulator; the one of
+    /// `settings` is Cloud Map's.
+    ///
+    /// # Errors
+    /// The settings cannot be used.
+    pub async fn connect(settings: &AwsSettings, endpoint: Option<&str>) -> Result<Self, ConnectError> {
+        Self::configured(&load(settings).await, settings, endpoint).await
+    }
+
+    /// Like [`connect`](Self::connect), with a region and credentials that the caller has loaded.
+    ///
+    /// # Errors
+    /// The settings cannot be used.
+    pub async fn configured(
+        sdk: &SdkConfig,
+        settings: &AwsSettings,
+        endpoint: Option<&str>,
+    ) -> Result<Self, ConnectError> {
+        let sdk = identified(sdk, settings).await?;
+        let mut config = aws_sdk_ecs::config::Builder::from(&sdk).retry_config(retries(settings.repeat));
+        if let Some(url) = endpoint {
+            config = config.endpoint_url(url);
+        }
+        Ok(Self { client: Client::from_conf(config.build()) })
+    }
+}
+
+#[async_trait]
+impl Ecs for AwsEcs {
+    async fn clusters(&self) -> Result<Vec<String>, Error> {
+        let operation = Operation::ListClusters;
+        let (mut all, mut token) = (Vec::new(), None);
+        for _ in 0..MAX_PAGES {
+            let request = self.client.list_clusters().max_results(PAGE).set_next_token(token);
+            let page = request.send().await.map_err(|error| failed(operation, &error))?;
+            all.extend(page.cluster_arns.unwrap_or_default());
+            token = page.next_token.filter(|next| !next.is_empty());
+            if token.is_none() {
+                return Ok(all);
+            }
+        }
+        Err(endless(operation))
+    }
+
+    async fn services(&self, cluster: &str) -> Result<Vec<String>, Error> {
+        let operation = Operation::ListServices;
+        let (mut all, mut token) = (Vec::new(), None);
+        for _ in 0..MAX_PAGES {
+            let request = self.client.list_services().cluster(cluster).max_results(PAGE).set_next_token(token);
+            let page = request.send().await.map_err(|error| failed(operation, &error))?;
+            all.extend(page.service_arns.unwrap_or_default());
+            token = page.next_token.filter(|next| !next.is_empty());
+            if token.is_none() {
+                return Ok(all);
+            }
+        }
+        Err(endless(operation))
+    }
+
+    async fn describe(&self, cluster: &str, services: &[String]) -> Result<Vec<Service>, Error> {
+        let operation = Operation::DescribeServices;
+        let mut all = Vec::new();
+        for some in services.chunks(DESCRIBED) {
+            let request = self.client.describe_services().cluster(cluster).set_services(Some(some.to_vec()));
+            let answer = request.send().await.map_err(|error| failed(operation, &error))?;
+            if let Some(failure) = answer.failures().iter().find(|failure| failure.reason() != Some(MISSING)) {
+                let (arn, reason) = (failure.arn().unwrap_or(cluster), failure.reason().unwrap_or("no reason"));
+                return Err(Error { operation, message: format!("{arn} cannot be read (AWS says: {reason})") });
+            }
+            all.extend(answer.services().iter().map(service));
+        }
+        Ok(all)
+    }
+
+    async fn set_desired_count(&self, cluster: &str, service: &str, count: u32) -> Result<(), Error> {
+        let operation = Operation::UpdateService;
+        let count = i32::try_from(count).unwrap_or(i32::MAX);
+        let request = self.client.update_service().cluster(cluster).service(service).desired_count(count);
+        request.send().await.map_err(|error| failed(operation, &error))?;
+        Ok(())
+    }
+}
+
+/// The last part of an ARN.
+fn name_of(arn: Option<&str>) -> String {
+    arn.and_then(|arn| arn.rsplit('/').next()).unwrap_or_default().to_owned()
+}
+
+fn service(service: &types::Service) -> Service {
+    let count = |number: i32| u32::try_from(number).unwrap_or_default();
+    let (deployments, registries) = (service.deployments(), service.service_registries());
+    let controller = match service.deployment_controller().map(|controller| controller.r#type()) {
+        Some(DeploymentControllerType::CodeDeploy) => Controller::CodeDeploy,
+        Some(DeploymentControllerType::External) => Controller::External,
+        _ => Controller::Ecs,
+    };
+    let is_spot = |item: &CapacityProviderStrategyItem| {
+        item.capacity_provider() == SPOT && (item.weight() > 0 || item.base() > 0)
+    };
+    let rolls_out = |deployment: &Deployment| deployment.rollout_state() == Some(&DeploymentRolloutState::InProgress);
+    let connects = |deployment: &&Deployment| {
+        deployment.service_connect_configuration().is_some_and(ServiceConnectConfiguration::enabled)
+    };
+    let connected: Vec<&Deployment> = deployments.iter().filter(connects).collect();
+    let resources = connected.iter().flat_map(|deployment| deployment.service_connect_resources());
+    let ports = registries.iter().filter_map(|registry| registry.container_port().or(registry.port()));
+    let ports = ports.chain(service.load_balancers().iter().filter_map(LoadBalancer::container_port));
+    Service {
+        cluster: name_of(service.cluster_arn()),
+        name: service.service_name().map_or_else(|| name_of(service.service_arn()), str::to_owned),
+        active: service.status() == Some("ACTIVE"),
+        desired: count(service.desired_count()),
+        running: count(service.running_count()),
+        pending: count(service.pending_count()),
+        daemon: service.scheduling_strategy() == Some(&SchedulingStrategy::Daemon),
+        controller,
+        deploying: deployments.len() > 1 || deployments.iter().any(rolls_out),
+        service_connect: !connected.is_empty(),
+        spot: service.capacity_provider_strategy().iter().any(is_spot),
+        registries: registries.iter().filter_map(|registry| registry.registry_arn()).map(str::to_owned).collect(),
+        connected: resources.filter_map(|resource| resource.discovery_arn()).map(str::to_owned).collect(),
+        ports: ports.filter_map(|port| u16::try_from(port).ok()).collect::<BTreeSet<_>>(),
+        load_balancers: service.load_balancers().len(),
+    }
+}
+
+fn endless(operation: Operation) -> Error {
+    Error { operation, message: format!("the listing did not end within {MAX_PAGES} pages") }
+}
+
+/// What is wrong with a call, and what to do.
+fn failed<E>(operation: Operation, error: &SdkError<E, HttpResponse>) -> Error
+where
+    E: ProvideErrorMetadata + StdError + Send + Sync + 'static,
+{
+    let message = match error {
+        SdkError::ServiceError(context) => {
+            let (code, status) = (context.err().code(), context.raw().status().as_u16());
+            answered(operation, code, context.err().message(), status)
+        }
+        _ => not_answered(&chain(error)),
+    };
+    Error { operation, message }
+}
+
+fn answered(operation: Operation, code: Option<&str>, message: Option<&str>, status: u16) -> String {
+    let code = code.unwrap_or_default();
+    let words = match (code, message) {
+        ("", None) => format!("HTTP status {status}"),
+        (code, None) => code.to_owned(),
+        (code, Some(message)) => format!("{code}: {message}"),
+    };
+    let why = match code {
+        "AccessDeniedException" | "AccessDenied" | "UnauthorizedOperation" | "NotAuthorized" => format!(
+            "access denied: your role needs the action {}, which `cloudmap-mcs iam --mode cutover` prints",
+            operation.action()
+        ),
+        "ClusterNotFoundException" => {
+            "there is no such ECS cluster in this account and region: look at --ecs-cluster and --region".to_owned()
+        }
+        "ServiceNotFoundException" | "ServiceNotActiveException" => {
+            "there is no such ECS service any more: look at --ecs-service".to_owned()
+        }
+        "ExpiredTokenException" | "ExpiredToken" | "RequestExpired" => "the AWS credentials have expired".to_owned(),
+        "UnrecognizedClientException"
+        | "InvalidClientTokenId"
+        | "InvalidSignatureException"
+        | "SignatureDoesNotMatch"
+        | "IncompleteSignature"
+        | "MissingAuthenticationToken"
+        | "MissingAuthenticationTokenException"
+        | "OptInRequired" => "the AWS credentials are not accepted".to_owned(),
+        "UnknownOperationException" => {
+            "the endpoint is not one of ECS: look at --ecs-endpoint and AWS_ENDPOINT_URL".to_owned()
+        }
+        _ => return words,
+    };
+    format!("{why} (AWS says: {words})")
+}
+
+fn not_answered(words: &str) -> String {
+    // Signing happens before sending.
+    if words.contains("credential") {
+        return format!("cannot get AWS credentials: {words}");
+    }
+    format!("no usable answer (for PrivateLink, set AWS_ENDPOINT_URL_ECS): {words}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_its_remedy() {
+        for (code, part) in [
+            ("AccessDeniedException", "needs the action ecs:ListServices"),
+            ("ClusterNotFoundException", "--ecs-cluster"),
+            ("ServiceNotActiveException", "--ecs-service"),
+            ("ExpiredTokenException", "expired"),
+            ("UnrecognizedClientException", "not accepted"),
+            ("UnknownOperationException", "--ecs-endpoint"),
+            ("ServerException", "ServerException: the reason"),
+        ] {
+            let said = answered(Operation::ListServices, Some(code), Some("the reason"), 400);
+            assert!(said.contains(part) && said.contains("the reason"), "{code}: {said}");
+        }
+        assert_eq!(answered(Operation::ListServices, None, None, 502), "HTTP status 502");
+        assert!(not_answered("no credentials in the chain").contains("cannot get AWS credentials"));
+    }
+
+    #[test]
+    fn an_answer_without_fields_is_a_service_without_tasks() {
+        let read = service(&types::Service::builder().service_arn("arn:aws:ecs:r:1:service/prod/orders").build());
+        assert_eq!(read, Service { name: "orders".to_owned(), ..Service::default() });
+        assert!(read.is_at_zero() && !read.registers_in("arn"));
+    }
+
+    #[test]
+    fn spot_counts_where_tasks_may_be_placed_there() {
+        let with = |weight: i32| {
+            let item = CapacityProviderStrategyItem::builder().capacity_provider(SPOT).weight(weight).build().unwrap();
+            service(&types::Service::builder().capacity_provider_strategy(item).build()).spot
+        };
+        assert!(with(1) && !with(0));
+    }
+}

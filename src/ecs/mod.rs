@@ -1,0 +1,14 @@
+//! ECS behind a narrow port, as far as a move away from it needs ECS: which ECS service registers its tasks in a Cloud Map
+//! service, what that service is like, and its desired count. Only commands call it, with the credentials of their user.
+
+mod aws;
+#[cfg(test)]
+pub(crate) mod fake;
+mod find;
+mod operation;
+mod port;
+
+pub use aws::AwsEcs;
+pub use find::{Choice, all, registering};
+pub use operation::Operation;
+pub use port::{Controller, Ecs, Error, Service};
