@@ -61,6 +61,9 @@ pub struct PolicyArgs {
     /// For `dns`: ids of the namespaces' hosted zones (Z...).
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = hosted_zone)]
     pub hosted_zones: Vec<String>,
+    /// For `cutover`: names of ECS clusters whose tasks may be stopped.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = word)]
+    pub ecs_clusters: Vec<String>,
     /// For `assume-role`: the role of the registry.
     #[arg(long, value_name = "ARN", value_parser = role)]
     pub role_arn: Option<String>,
@@ -200,6 +203,7 @@ mod tests {
             (&policy, &["--cloudmap-namespace-ids=shop"], "ns-"),
             (&policy, &["--cloudmap-namespaces=*"], "a name"),
             (&policy, &["--hosted-zones=internal"], "hosted zone"),
+            (&policy, &["--ecs-clusters=*"], "a name"),
             (&policy, &["--role-arn=cloudmap-mcs"], "ARN"),
             (&policy, &["--format=yaml"], "terraform"),
             (&trust, &[], "--for"),

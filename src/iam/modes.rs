@@ -12,6 +12,7 @@ use crate::{
         ListNamespaces, ListServices, ListTagsForResource, RegisterInstance, TagResource,
         UpdateInstanceCustomHealthStatus, UpdateService,
     },
+    ecs,
     instances::ownership::OWNER_TAG,
     ledger::{self, CLUSTER_TAG, CLUSTERSET_TAG},
     model::ClusterId,
@@ -45,6 +46,8 @@ pub enum Mode {
     DenyOthers,
     /// `purge` and `forget`: for an administrator.
     People,
+    /// `cutover plan`, `finish` and `back`: for people who move services from these ECS clusters.
+    Cutover,
     /// Taking the role of a registry in another account. The cluster's own role then needs nothing else.
     AssumeRole,
 }
@@ -88,6 +91,10 @@ const INSTANCES: &[Operation] = &[
     GetInstancesHealthStatus,
     UpdateInstanceCustomHealthStatus,
 ];
+
+/// How the ECS service of a Cloud Map service is found.
+const FIND: &[ecs::Operation] =
+    &[ecs::Operation::ListClusters, ecs::Operation::ListServices, ecs::Operation::DescribeServices];
 
 /// The statements of these modes, and of those that they include. Statements that differ in their actions only are joined.
 ///
@@ -285,6 +292,17 @@ fn of(mode: Mode, facts: &Facts) -> Result<Vec<Statement>, Needed> {
                     .when("StringEquals", &tagged(OWNER_TAG), [format!("clusterset/{id}")]),
                 // Without a condition, because instances may be in joined services.
                 Statement::calls("RemoveInstances", &[DeregisterInstance]).on([services]),
+            ]
+        }
+        Mode::Cutover => {
+            let clusters = several(&facts.ecs_clusters, "--ecs-clusters")?;
+            let (partition, region, account) = (partition(&facts.region), &facts.region, &facts.account);
+            let arn = |cluster: &String| format!("arn:{partition}:ecs:{region}:{account}:service/{cluster}/*");
+            vec![
+                Statement::calls("LookForTasks", &[ListNamespaces, ListServices, DiscoverInstances]),
+                // Listing takes no resource.
+                Statement::allow("LookForEcsServices", FIND.iter().map(|operation| operation.action())),
+                Statement::allow("StopTasks", [ecs::Operation::UpdateService.action()]).on(clusters.iter().map(arn)),
             ]
         }
         Mode::AssumeRole => {

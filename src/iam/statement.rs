@@ -30,6 +30,8 @@ pub struct Facts {
     pub services: Vec<String>,
     /// Ids of the hosted zones of namespaces with DNS.
     pub hosted_zones: Vec<String>,
+    /// Names of the ECS clusters whose tasks people stop.
+    pub ecs_clusters: Vec<String>,
     /// The role of a registry in another account.
     pub role: Option<String>,
 }

@@ -18,6 +18,7 @@ fn facts() -> Facts {
         namespace_ids: some("ns-", 5),
         services: some("srv-", 5),
         hosted_zones: some("Z", 3),
+        ecs_clusters: some("cluster-", 3),
         role: Some("arn:aws:iam::444455556666:role/registry".to_owned()),
     }
 }
@@ -43,7 +44,7 @@ fn the_statements_allow_what_can_be_called_and_nothing_else() {
 /// An installation that does all of this needs one policy, or a few.
 #[test]
 fn any_modes_together_have_unique_names_and_fit_into_a_policy_or_several() {
-    let alone = [Mode::People, Mode::DenyOthers, Mode::AssumeRole];
+    let alone = [Mode::People, Mode::Cutover, Mode::DenyOthers, Mode::AssumeRole];
     let all: Vec<_> = Mode::value_variants().iter().filter(|mode| !alone.contains(mode)).collect();
     let mut longest = 0;
     for chosen in 1..1usize << all.len() {
@@ -61,6 +62,18 @@ fn any_modes_together_have_unique_names_and_fit_into_a_policy_or_several() {
     assert_eq!(longest, 2);
     let usual = [Mode::Instances, Mode::Imports, Mode::Joining, Mode::Deny];
     assert_eq!(Policy::fitting(statements(&usual, &facts()).unwrap()).unwrap().len(), 1);
+}
+
+#[test]
+fn people_who_move_services_may_stop_tasks_in_the_named_clusters_only() {
+    let facts = Facts { ecs_clusters: vec!["prod".to_owned()], ..facts() };
+    let all = statements(&[Mode::Cutover], &facts).unwrap();
+    let (stops, looks): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|statement| statement.action.0.contains(&"ecs:UpdateService".to_owned()));
+    assert_eq!(stops[0].resource.0, ["arn:aws-us-gov:ecs:us-gov-northwest-1:111122223333:service/prod/*"]);
+    assert_eq!((stops.len(), stops[0].action.0.len()), (1, 1));
+    let looked: Vec<_> = looks.iter().flat_map(|statement| &statement.action.0).collect();
+    assert!(looked.iter().all(|action| ["List", "Describe", "Discover"].iter().any(|verb| action.contains(verb))));
 }
 
 #[test]

@@ -45,6 +45,7 @@ fn policies(args: &PolicyArgs) -> anyhow::Result<Said> {
         namespace_ids: args.cloudmap_namespace_ids.clone(),
         services: args.services.clone(),
         hosted_zones: args.hosted_zones.clone(),
+        ecs_clusters: args.ecs_clusters.clone(),
         role: args.role_arn.clone(),
     };
     let policies = Policy::fitting(statements(&args.mode, &facts)?).map_err(|sid| {
@@ -71,6 +72,7 @@ fn policies(args: &PolicyArgs) -> anyhow::Result<Said> {
 fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {
     for (mode, whose) in [
         (Mode::People, "an administrator"),
+        (Mode::Cutover, "people who move services from ECS"),
         (Mode::DenyOthers, "those who are no controllers"),
         (Mode::AssumeRole, "the clusters' roles, not for that of the registry"),
     ] {
@@ -86,6 +88,7 @@ fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {
         (!args.cloudmap_namespace_ids.is_empty(), "--cloudmap-namespace-ids", &[Mode::AwsMcs]),
         (!args.services.is_empty(), "--services", &[Mode::Joining, Mode::Hiding]),
         (!args.hosted_zones.is_empty(), "--hosted-zones", &[Mode::Dns]),
+        (!args.ecs_clusters.is_empty(), "--ecs-clusters", &[Mode::Cutover]),
         (args.role_arn.is_some(), "--role-arn", &[Mode::AssumeRole]),
     ] {
         let names: Vec<_> = modes.iter().map(|mode| mode.name()).collect();
