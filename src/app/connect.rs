@@ -8,12 +8,13 @@ use kube::Client;
 use prometheus::Registry;
 
 use crate::{
-    cli::{AwsArgs, ClusterArgs, IdentityArgs, KubeArgs},
+    cli::{AwsArgs, ClusterArgs, EcsArgs, IdentityArgs, KubeArgs},
     cloudmap::{self, AwsSettings, CloudMap, Connected, Rates},
     cluster::{
         client::{self, Connection, Options},
         identity::{self, Flags, Identity},
     },
+    ecs::{AwsEcs, Ecs},
     model::ClusterSetId,
 };
 
@@ -64,6 +65,19 @@ pub(crate) async fn registry_to_examine(args: &AwsArgs) -> anyhow::Result<Connec
     let settings = AwsSettings { repeat: 2, ..settings(args) };
     let metrics = cloudmap::Metrics::new(&Registry::new())?;
     Ok(cloudmap::connect(&settings, &Rates::default(), metrics).await?)
+}
+
+/// How often a command repeats a call of ECS. What it says is of use without ECS, so it does not wait for long.
+const REPEAT_ECS: u32 = 4;
+
+/// ECS, with the credentials, the region and the role with which Cloud Map is called. `None`: Cloud Map is an emulator, and
+/// nothing is known of an ECS that belongs to it.
+pub(crate) async fn ecs_for_command(aws: &AwsArgs, ecs: &EcsArgs) -> anyhow::Result<Option<Arc<dyn Ecs>>> {
+    if aws.cloudmap_endpoint.is_some() && ecs.ecs_endpoint.is_none() {
+        return Ok(None);
+    }
+    let settings = AwsSettings { repeat: REPEAT_ECS, ..settings(aws) };
+    Ok(Some(Arc::new(AwsEcs::connect(&settings, ecs.ecs_endpoint.as_deref()).await?)))
 }
 
 pub(crate) fn flags(args: &IdentityArgs) -> Flags {

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
-use super::{AwsArgs, ClusterArgs, OutputFormat, duration};
+use super::{AwsArgs, ClusterArgs, OutputFormat, duration, http_url};
 use crate::{
     api::{CutoverGuard, CutoverSpec},
     cutover::Course,
@@ -29,10 +29,14 @@ pub enum CutoverCommand {
     /// Say how far Cutovers are.
     #[command(after_help = "Exit status: 0 if all go on by themselves or are at their end, 1 if one needs somebody.")]
     Status(CutoverStatusArgs),
-    /// Register all pods, if there are as many as tasks. When they are registered, print the commands that stop the tasks.
+    /// Register all pods, if there are as many as tasks. When they are registered, print the commands that stop the tasks, or
+    /// stop them (--scale-ecs).
+    #[command(
+        after_help = "Exit status: 0 if all is done that could be done now, 1 if something was refused or failed, or if tasks did not stop."
+    )]
     Finish(CutoverFinishArgs),
-    /// Take all traffic back from the pods.
-    Back(CutoverEditArgs),
+    /// Take all traffic back from the pods, and say whether ECS has tasks that take it.
+    Back(CutoverBackArgs),
 }
 
 /// Which Cutovers.
@@ -55,6 +59,21 @@ pub struct CutoverChoice {
     pub all: bool,
 }
 
+/// Where the ECS service is. Its tasks are registered in the Cloud Map service, so it is found without these flags, too.
+#[derive(Debug, Clone, Args)]
+pub struct EcsArgs {
+    /// Name or ARN of the ECS cluster. Without it, all clusters of the account and region are searched.
+    #[arg(long, value_name = "NAME")]
+    pub ecs_cluster: Option<String>,
+    /// Names or ARNs of ECS services in that cluster. With them, nothing is listed.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "ecs_cluster")]
+    pub ecs_service: Vec<String>,
+    /// Another address for ECS, such as an emulator. With --cloudmap-endpoint and without this flag, ECS is not asked. For
+    /// PrivateLink set $AWS_ENDPOINT_URL_ECS instead.
+    #[arg(long, env = "CLOUDMAP_MCS_ECS_ENDPOINT", value_name = "URL", value_parser = http_url)]
+    pub ecs_endpoint: Option<String>,
+}
+
 /// Flags of `cutover plan`.
 #[derive(Debug, Args)]
 pub struct CutoverPlanArgs {
@@ -64,6 +83,9 @@ pub struct CutoverPlanArgs {
     /// How to reach the registry.
     #[command(flatten)]
     pub aws: AwsArgs,
+    /// Where the ECS service is.
+    #[command(flatten)]
+    pub ecs: EcsArgs,
     /// The steps, in percent; without them, those of the Cutover that is there.
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent)]
     pub steps: Vec<u8>,
@@ -163,9 +185,33 @@ pub struct CutoverFinishArgs {
     /// How to reach the registry.
     #[command(flatten)]
     pub aws: AwsArgs,
-    /// Also with fewer ready pods than tasks, or if these cannot be counted.
+    /// Where the ECS service is.
+    #[command(flatten)]
+    pub ecs: EcsArgs,
+    /// Also with fewer ready pods than tasks, or if these cannot be counted. With --scale-ecs also if the tasks serve others.
     #[arg(long)]
     pub force: bool,
+    /// Set the desired count of the ECS services to 0, with your own role, and wait until no task runs. Only for Cutovers that
+    /// are Finished. The ECS services stay.
+    #[arg(long)]
+    pub scale_ecs: bool,
+    /// With --scale-ecs: stop waiting for ECS after this time. ECS continues by itself.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    pub timeout: Duration,
+}
+
+/// Flags of `cutover back`.
+#[derive(Debug, Args)]
+pub struct CutoverBackArgs {
+    /// What all changes have.
+    #[command(flatten)]
+    pub edit: CutoverEditArgs,
+    /// How to reach the registry.
+    #[command(flatten)]
+    pub aws: AwsArgs,
+    /// Where the ECS service is.
+    #[command(flatten)]
+    pub ecs: EcsArgs,
 }
 
 fn percent(text: &str) -> Result<u8, String> {

@@ -38,8 +38,8 @@ use crate::{
 pub use self::{
     coredns::{CorednsCommand, CorednsPlace, CorednsWriteArgs},
     cutover::{
-        CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs, CutoverPlanArgs, CutoverShiftArgs,
-        CutoverStartArgs, CutoverStatusArgs,
+        CutoverBackArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs, CutoverPlanArgs,
+        CutoverShiftArgs, CutoverStartArgs, CutoverStatusArgs, EcsArgs,
     },
     doctor::{DoctorArgs, ProbeArgs, ProbeCommand},
     gather::GatherArgs,

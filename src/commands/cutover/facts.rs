@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::{
     api::Cutover,
     cloudmap::{RecordType, Service},
+    ecs,
     instances::share::{Families, Others},
     model::{ServiceKey, Target},
 };
@@ -18,10 +19,31 @@ pub(super) struct Facts {
     pub(super) counterpart: Result<Counterpart, String>,
     pub(super) pods: Result<Pods, String>,
     pub(super) registry: Result<Registry, String>,
+    /// The ECS services that register in the Cloud Map service. `None`: ECS was not asked, because there is no such service or
+    /// Cloud Map is an emulator.
+    pub(super) ecs: Result<Option<Vec<ecs::Service>>, String>,
     /// PodDisruptionBudgets that select the pods.
     pub(super) budgets: Result<usize, String>,
     /// Names of HorizontalPodAutoscalers of the pods' workload, and their minimum.
     pub(super) autoscalers: Result<Vec<(String, i32)>, String>,
+}
+
+impl Facts {
+    /// The Cutover, if there is one and it was read.
+    pub(super) fn there(&self) -> Option<&Cutover> {
+        self.cutover.as_ref().ok().and_then(Option::as_ref)
+    }
+
+    /// The ECS services that register in the Cloud Map service, as far as they are known.
+    pub(super) fn ecs_services(&self) -> &[ecs::Service] {
+        self.ecs.as_ref().ok().and_then(Option::as_deref).unwrap_or_default()
+    }
+
+    /// Number of hidden tasks, which nobody finds.
+    pub(super) fn hidden(&self) -> usize {
+        let hidden = self.there().and_then(|cutover| cutover.status.as_ref()?.hidden);
+        hidden.and_then(|hidden| usize::try_from(hidden).ok()).unwrap_or_default()
+    }
 }
 
 /// The object that names the Cloud Map service.

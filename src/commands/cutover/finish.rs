@@ -3,10 +3,11 @@
 use super::facts::Facts;
 use crate::{
     api::{
-        Cutover, CutoverPhase,
+        CutoverPhase,
         conditions::{CutoverCondition, HidingReason},
     },
     cutover::{course::SETTLE, hiding::obstacle},
+    ecs,
 };
 
 /// Whether all pods may be registered.
@@ -27,7 +28,7 @@ pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
              look at --region and the credentials, or use --force"
         ));
     }
-    let tasks = registry.others.whole + hidden(facts);
+    let tasks = registry.others.whole + facts.hidden();
     if pods.ready < tasks {
         let ready = pods.ready;
         return Err(format!(
@@ -40,19 +41,9 @@ pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
     Ok(())
 }
 
-fn there(facts: &Facts) -> Option<&Cutover> {
-    facts.cutover.as_ref().ok().and_then(Option::as_ref)
-}
-
-/// Number of hidden tasks, which nobody finds.
-fn hidden(facts: &Facts) -> usize {
-    let hidden = there(facts).and_then(|cutover| cutover.status.as_ref()?.hidden);
-    hidden.and_then(|hidden| usize::try_from(hidden).ok()).unwrap_or_default()
-}
-
 /// What `TasksHidden` says; `None`: the Cutover hides no task, or cannot.
 fn hiding(facts: &Facts) -> Option<String> {
-    let cutover = there(facts).filter(|cutover| cutover.spec.hide_tasks)?;
+    let cutover = facts.there().filter(|cutover| cutover.spec.hide_tasks)?;
     let conditions = cutover.status.iter().flat_map(|status| &status.conditions);
     let said = conditions.into_iter().find(|said| said.type_ == CutoverCondition::TasksHidden.as_str());
     if obstacle(cutover).is_some() {
@@ -70,7 +61,7 @@ fn hiding(facts: &Facts) -> Option<String> {
 
 /// Whether all pods are registered already.
 pub(super) fn is_finished(facts: &Facts) -> bool {
-    let status = there(facts).and_then(|cutover| cutover.status.as_ref());
+    let status = facts.there().and_then(|cutover| cutover.status.as_ref());
     status.is_some_and(|status| status.phase == Some(CutoverPhase::Finished))
 }
 
@@ -86,25 +77,50 @@ pub(super) fn commands(facts: &Facts, region: Option<&str>, force: bool) -> Stri
             "# {key}: stop no task yet. When `cloudmap-mcs cutover status` says Finished, run this again: it prints how\n"
         );
     }
-    if registry.others.whole + hidden(facts) == 0 {
+    let services = facts.ecs_services();
+    if registry.others.whole + facts.hidden() == 0 && services.iter().all(ecs::Service::is_at_zero) {
         return format!("# {key}: nobody else has a healthy instance: there is nothing to stop\n");
     }
-    let ttl = registry.ttl();
-    let mut text = hiding(facts).unwrap_or_else(|| format!(
-        "# {key}: ECS deregisters a task and stops it at once, so clients that have just resolved fail for up to {} s.\n\
-         # Stop a few at a time; a sidecar delays the SIGTERM (docs/moving-from-ecs.md). Autoscaling must not bring tasks back.\n",
-        u64::from(ttl) + SETTLE.as_secs()
-    ));
-    let region = region.map_or_else(String::new, |region| format!(" --region {region}"));
+    if !services.is_empty() && services.iter().all(ecs::Service::is_at_zero) {
+        let paths: Vec<_> = services.iter().map(ecs::Service::path).collect();
+        return format!("# {key}: {} has no task any more; other instances are not of it\n", paths.join(" and "));
+    }
+    let mut text = before_tasks_stop(facts, registry.ttl());
+    for service in services.iter().filter(|service| !service.is_at_zero()) {
+        let (look, command) = (service.look_for_autoscaling(), set_count(region, &service.cluster, &service.name, "0"));
+        text.extend([format!("# Whether autoscaling brings them back: {look}{}\n{command}\n", region_flag(region))]);
+    }
+    if !services.is_empty() {
+        return text;
+    }
     for (cluster, service) in &registry.ecs {
-        text.extend([format!(
-            "aws ecs update-service{region} --cluster {cluster} --service {service} --desired-count 0\n"
-        )]);
+        text.extend([format!("{}\n", set_count(region, cluster, service, "0"))]);
     }
     if registry.ecs.is_empty() {
         text.extend([format!(
-            "# The instances do not say which ECS service they are of:\naws ecs update-service{region} --cluster CLUSTER --service SERVICE --desired-count 0\n"
+            "# The instances do not say which ECS service they are of:\n{}\n",
+            set_count(region, "CLUSTER", "SERVICE", "0")
         )]);
     }
     text
+}
+
+/// What to know before tasks are stopped. `ttl`: of the records, in seconds.
+pub(super) fn before_tasks_stop(facts: &Facts, ttl: u32) -> String {
+    let key = &facts.key;
+    hiding(facts).unwrap_or_else(|| format!(
+        "# {key}: ECS deregisters a task and stops it at once, so clients that have just resolved fail for up to {} s.\n\
+         # Stop a few at a time; a sidecar delays the SIGTERM (docs/moving-from-ecs.md). Autoscaling must not bring tasks back.\n",
+        u64::from(ttl) + SETTLE.as_secs()
+    ))
+}
+
+fn region_flag(region: Option<&str>) -> String {
+    region.map_or_else(String::new, |region| format!(" --region {region}"))
+}
+
+/// The command that sets how many tasks an ECS service is to have.
+pub(super) fn set_count(region: Option<&str>, cluster: &str, service: &str, count: &str) -> String {
+    let region = region_flag(region);
+    format!("aws ecs update-service{region} --cluster {cluster} --service {service} --desired-count {count}")
 }

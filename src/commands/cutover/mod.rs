@@ -1,12 +1,15 @@
-//! `cutover`: says whether a name is ready to be moved, writes Cutovers, and says how far they are. It observes, plans
-//! (pure: [`mod@plan`], [`edit`], [`mod@finish`], [`mod@status`]), and applies.
+//! `cutover`: says whether a name is ready to be moved, writes Cutovers, says how far they are, and stops the tasks of ECS.
+//! It observes, plans (pure: [`mod@plan`], [`ecs`], [`edit`], [`mod@finish`], [`mod@back`], [`mod@status`]), and applies.
 
+mod back;
 mod choice;
+mod ecs;
 mod edit;
 mod facts;
 mod finish;
 mod observe;
 mod plan;
+mod scale;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -14,6 +17,7 @@ mod tests;
 use std::{
     io::{Read as _, Write as _},
     process::ExitCode,
+    sync::Arc,
     time::Duration,
 };
 
@@ -24,8 +28,9 @@ use kube::{
 };
 
 use self::{
+    ecs::EcsReader,
     edit::{Wish, Write},
-    facts::Facts,
+    facts::{Facts, Registry},
     observe::Observer,
     plan::Grade,
 };
@@ -36,10 +41,13 @@ use crate::{
     },
     app::connect,
     cli::{
-        AwsArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs, CutoverPlanArgs, CutoverStatusArgs,
+        AwsArgs, CutoverBackArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs, CutoverPlanArgs,
+        CutoverStatusArgs, EcsArgs,
     },
+    cloudmap::CloudMap,
     cluster::{client::Connection, reader::read},
     commands::table,
+    ecs::{Choice, Ecs},
     env,
     model::ServiceKey,
 };
@@ -52,6 +60,7 @@ pub(super) async fn cutover(command: CutoverCommand) -> anyhow::Result<ExitCode>
         CutoverCommand::Plan(args) => return plan(args).await,
         CutoverCommand::Status(args) => return status(args).await,
         CutoverCommand::Finish(args) => return finish(args).await,
+        CutoverCommand::Back(args) => return back(args).await,
         CutoverCommand::Start(args) => {
             args.course().map_err(anyhow::Error::msg)?;
             let spec = args.spec();
@@ -60,7 +69,6 @@ pub(super) async fn cutover(command: CutoverCommand) -> anyhow::Result<ExitCode>
         CutoverCommand::Shift(args) => (args.edit, Wish::Shift(args.to)),
         CutoverCommand::Pause(edit) => (edit, Wish::Pause),
         CutoverCommand::Resume(edit) => (edit, Wish::Resume),
-        CutoverCommand::Back(edit) => (edit, Wish::Back),
     };
     let Connection { client, namespace } = connect::connection(&edit.choice.cluster).await?;
     let keys = chosen(&client, &edit.choice, &namespace, matches!(wish, Wish::Start(_))).await?;
@@ -150,8 +158,16 @@ async fn fulfil(client: &Client, key: &ServiceKey, wish: &Wish, dry_run: bool) -
     Ok(())
 }
 
-async fn registry(aws: &AwsArgs) -> Result<std::sync::Arc<dyn crate::cloudmap::CloudMap>, String> {
+async fn registry(aws: &AwsArgs) -> Result<Arc<dyn CloudMap>, String> {
     connect::registry_for_command(aws).await.map_err(|error| format!("Cloud Map: {error:#}"))
+}
+
+async fn ecs_of(aws: &AwsArgs, args: &EcsArgs) -> Result<Option<Arc<dyn Ecs>>, String> {
+    connect::ecs_for_command(aws, args).await.map_err(|error| format!("{error:#}"))
+}
+
+fn choice_of(args: &EcsArgs) -> Choice {
+    Choice { cluster: args.ecs_cluster.clone(), services: args.ecs_service.clone() }
 }
 
 async fn plan(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
@@ -165,7 +181,8 @@ async fn plan(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
 async fn judge(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
     let Connection { client, namespace } = connect::connection(&args.choice.cluster).await?;
     let keys = chosen(&client, &args.choice, &namespace, true).await?;
-    let mut observer = Observer::new(client, registry(&args.aws).await);
+    let ecs = EcsReader::new(ecs_of(&args.aws, &args.ecs).await, choice_of(&args.ecs));
+    let mut observer = Observer::new(client, registry(&args.aws).await, ecs);
     let mut plans = Vec::new();
     for key in keys {
         let facts = observer.observe(&key).await;
@@ -177,10 +194,12 @@ async fn judge(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
-    let CutoverFinishArgs { edit, aws, force } = args;
+    let CutoverFinishArgs { edit, aws, ecs, force, scale_ecs, timeout } = args;
     let Connection { client, namespace } = connect::connection(&edit.choice.cluster).await?;
     let keys = chosen(&client, &edit.choice, &namespace, false).await?;
-    let mut observer = Observer::new(client.clone(), registry(&aws).await);
+    let port = ecs_of(&aws, &ecs).await;
+    let reader = EcsReader::new(port.clone(), choice_of(&ecs));
+    let mut observer = Observer::new(client.clone(), registry(&aws).await, reader);
     let (mut facts, mut refused) = (Vec::<Facts>::new(), 0);
     for key in keys {
         let seen = observer.observe(&key).await;
@@ -196,10 +215,64 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
     let open = facts.iter().filter(|facts| !finish::is_finished(facts));
     let ready: Vec<_> = open.map(|facts| facts.key.clone()).collect();
     let written = each(&client, &ready, &Wish::Shift(100), &edit).await;
-    for facts in &facts {
-        write!(std::io::stdout(), "{}", finish::commands(facts, aws.region.as_deref(), force))?;
+    let mut failed = Vec::new();
+    if scale_ecs {
+        let (ready, why) = stoppable(&facts, force)?;
+        failed = why;
+        match port {
+            _ if edit.dry_run => {}
+            Ok(Some(port)) => failed.extend(scale::stop(&*port, ready, timeout, &mut std::io::stdout()).await?),
+            // Each name has said so.
+            Ok(None) | Err(_) => {}
+        }
+    } else {
+        for facts in &facts {
+            write!(std::io::stdout(), "{}", finish::commands(facts, aws.region.as_deref(), force))?;
+        }
+    }
+    for why in &failed {
+        writeln!(std::io::stderr(), "{why}")?;
     }
     anyhow::ensure!(refused == 0, "{refused} are not finished");
+    anyhow::ensure!(failed.is_empty(), "the tasks of {} are not stopped", failed.len());
+    written
+}
+
+/// The ECS services that may be stopped now, and why others may not. Says what to know before.
+fn stoppable(facts: &[Facts], force: bool) -> anyhow::Result<(Vec<(ServiceKey, crate::ecs::Service)>, Vec<String>)> {
+    let (mut out, now) = (std::io::stdout(), env::timestamp());
+    let (mut ready, mut failed) = (Vec::new(), Vec::new());
+    for facts in facts {
+        let key = &facts.key;
+        match scale::stoppable(facts, now, force) {
+            Err(why) => failed.push(why),
+            Ok(services) if services.is_empty() => writeln!(out, "{key}: no task of ECS is left to stop")?,
+            Ok(services) => {
+                let ttl = facts.registry.as_ref().map_or(0, Registry::ttl);
+                write!(out, "{}", finish::before_tasks_stop(facts, ttl))?;
+                for service in services {
+                    writeln!(out, "# {key}: {}: desired count {} -> 0", service.path(), service.desired)?;
+                    ready.push((key.clone(), service));
+                }
+            }
+        }
+    }
+    Ok((ready, failed))
+}
+
+async fn back(args: CutoverBackArgs) -> anyhow::Result<ExitCode> {
+    let CutoverBackArgs { edit, aws, ecs } = args;
+    let Connection { client, namespace } = connect::connection(&edit.choice.cluster).await?;
+    let keys = chosen(&client, &edit.choice, &namespace, false).await?;
+    // The way back waits for nothing. What ECS has is said afterwards.
+    let written = each(&client, &keys, &Wish::Back, &edit).await;
+    let reader = EcsReader::new(ecs_of(&aws, &ecs).await, choice_of(&ecs));
+    let mut observer = Observer::new(client, registry(&aws).await, reader);
+    for key in &keys {
+        if let Some(said) = back::remark(&observer.observe(key).await, aws.region.as_deref()) {
+            writeln!(std::io::stderr(), "{key}: {said}")?;
+        }
+    }
     written
 }
 

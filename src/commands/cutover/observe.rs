@@ -16,7 +16,10 @@ use kube::{
     core::{Selector, SelectorExt as _},
 };
 
-use super::facts::{Counterpart, Facts, Pods, Registry};
+use super::{
+    ecs::EcsReader,
+    facts::{Counterpart, Facts, Pods, Registry},
+};
 use crate::{
     api::{
         Cutover, ServiceExport,
@@ -40,11 +43,12 @@ pub(super) struct Observer {
     pub(super) cloudmap: Result<Arc<dyn CloudMap>, String>,
     /// The Cloud Map namespaces, once they are known.
     namespaces: Option<Result<Vec<Namespace>, String>>,
+    ecs: EcsReader,
 }
 
 impl Observer {
-    pub(super) fn new(client: Client, cloudmap: Result<Arc<dyn CloudMap>, String>) -> Self {
-        Self { client, cloudmap, namespaces: None }
+    pub(super) fn new(client: Client, cloudmap: Result<Arc<dyn CloudMap>, String>, ecs: EcsReader) -> Self {
+        Self { client, cloudmap, namespaces: None, ecs }
     }
 
     /// Everything about a name.
@@ -64,6 +68,10 @@ impl Observer {
             Some(target) => self.registry(&target).await,
             None => Ok(Registry::default()),
         };
+        let ecs = match registry.as_ref().ok().and_then(|registry| Some((registry.service.as_ref()?, &registry.ecs))) {
+            Some((service, named)) => self.ecs.registering(&service.arn, named).await,
+            None => Ok(None),
+        };
         let template = pods.as_ref().ok().map(|(_, labels)| labels.clone()).unwrap_or_default();
         let workload = pods.as_ref().ok().and_then(|(pods, _)| pods.workload.clone());
         Facts {
@@ -72,6 +80,7 @@ impl Observer {
             counterpart,
             pods: pods.map(|(pods, _)| pods),
             registry,
+            ecs,
             budgets: self.budgets(key, &template).await,
             autoscalers: self.autoscalers(key, workload.as_deref()).await,
         }

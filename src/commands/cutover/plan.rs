@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::facts::{Counterpart, Facts, Pods, Registry};
+use super::{
+    ecs,
+    facts::{Counterpart, Facts, Pods, Registry},
+};
 use crate::{
     api::{
         conditions::RegisteredReason,
@@ -84,15 +87,21 @@ impl Plan {
 }
 
 /// Collects findings.
-#[derive(Default)]
-struct Findings(Vec<Finding>);
+#[derive(Debug, Default)]
+pub(super) struct Findings(pub(super) Vec<Finding>);
 
 impl Findings {
-    fn ok(&mut self, about: &'static str, text: impl Into<String>) {
+    pub(super) fn ok(&mut self, about: &'static str, text: impl Into<String>) {
         self.0.push(Finding { grade: Grade::Ok, about, text: text.into(), remedy: None });
     }
 
-    fn add(&mut self, grade: Grade, about: &'static str, text: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn add(
+        &mut self,
+        grade: Grade,
+        about: &'static str,
+        text: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.0.push(Finding { grade, about, text: text.into(), remedy: Some(remedy.into()) });
     }
 
@@ -118,6 +127,7 @@ pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
         (Ok(_), _) => {}
         (Err(why), _) => found.unread("cloud map", why),
     }
+    ecs::judge(facts, &mut found);
     match (&facts.pods, &facts.registry) {
         (Ok(pods), Ok(registry)) => capacity(pods, registry, &mut found),
         (Err(why), _) => found.unread("pods", why),

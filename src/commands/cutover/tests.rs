@@ -1,4 +1,8 @@
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use serde_json::{Value, json};
 
@@ -12,6 +16,8 @@ use super::{
 use crate::{
     cloudmap::{Discovery, DnsConfig, DnsRecord, Instance, RecordType, fake::mk_service},
     cluster::fake_api::FakeApi,
+    ecs::fake,
+    iam::{self, Mode, statements},
     model::Target,
 };
 
@@ -54,6 +60,12 @@ fn pods(ready: usize) -> Pods {
     }
 }
 
+/// The ECS service of these tasks.
+fn ecs_service(tasks: u32) -> crate::ecs::Service {
+    let arn = mk_service().arn;
+    crate::ecs::Service { desired: tasks, running: tasks, ..fake::mk_service("prod", "orders", &arn) }
+}
+
 fn facts() -> Facts {
     let target = Target { namespace: "internal".into(), service: "orders".into() };
     let counterpart =
@@ -64,6 +76,7 @@ fn facts() -> Facts {
         counterpart: Ok(counterpart),
         pods: Ok(pods(12)),
         registry: Ok(registry(12, 60)),
+        ecs: Ok(Some(vec![ecs_service(12)])),
         budgets: Ok(1),
         autoscalers: Ok(Vec::new()),
     }
@@ -122,6 +135,9 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
         (|facts| facts.budgets = Ok(0), ("budget", Warning)),
         (|facts| facts.budgets = Err("forbidden".to_owned()), ("budget", Warning)),
         (|facts| facts.autoscalers = Ok(vec![("orders".to_owned(), 2)]), ("autoscaler", Warning)),
+        (|facts| facts.ecs = Err("access denied".to_owned()), ("ecs", Warning)),
+        (|facts| facts.ecs = Ok(Some(Vec::new())), ("ecs", Warning)),
+        (|facts| facts.ecs = Ok(Some(vec![crate::ecs::Service { daemon: true, ..ecs_service(12) }])), ("ecs", Blocked)),
     ] {
         let found = with(change);
         assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
@@ -152,6 +168,7 @@ fn the_document_shows_a_plan() {
     let mut facts = facts();
     let scarce = Pods { ready: 2, gated: 0, stops_after: 0, grace: 30, ..pods(2) };
     (facts.pods, facts.registry) = (Ok(scarce), Ok(registry(2, 60)));
+    facts.ecs = Ok(Some(vec![ecs_service(2)]));
     let plans = [("shop/orders".to_owned(), plan(&facts, &[5, 25, 50, 100]))];
     let shown = text(&plans);
     let shown: String = shown
@@ -185,7 +202,93 @@ fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     assert!(why.contains("not found") && why.contains("--region") && check(&facts, true).is_ok(), "{why}");
     assert!(!commands(&facts, None, true).contains("aws ecs"), "nobody knows what to stop");
     facts.registry = Ok(registry(0, 60));
+    assert!(commands(&facts, None, false).contains("--service orders"), "tasks run that are not healthy");
+    facts.ecs = Ok(Some(vec![ecs_service(0)]));
     assert!(commands(&facts, None, false).contains("nothing to stop"));
+}
+
+#[test]
+fn without_ecs_the_instances_say_what_to_stop() {
+    let finished = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
+    let facts = Facts { cutover: finished, ecs: Err("access denied".to_owned()), ..facts() };
+    let said = commands(&facts, None, false);
+    assert!(said.ends_with("aws ecs update-service --cluster prod --service orders --desired-count 0\n"), "{said}");
+    assert!(!said.contains("application-autoscaling"), "{said}");
+    let facts = Facts { ecs: Ok(Some(vec![ecs_service(12)])), ..facts };
+    let said = commands(&facts, Some("eu-west-1"), false);
+    assert!(said.contains("--resource-ids service/prod/orders --region eu-west-1\n"), "{said}");
+}
+
+#[test]
+fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_more() {
+    let now: k8s_openapi::jiff::Timestamp = "2026-11-24T10:02:00Z".parse().unwrap();
+    let ready = |facts: &Facts| scale::stoppable(facts, now, false);
+    let mut facts = facts();
+    assert!(ready(&facts).unwrap_err().contains("before it is Finished"));
+    let mut finished = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
+    facts.cutover = Ok(Some(finished.clone()));
+    assert_eq!(ready(&facts).unwrap(), [ecs_service(12)]);
+    // The controller has not seen the last change yet.
+    finished.metadata.generation = Some(3);
+    facts.cutover = Ok(Some(finished.clone()));
+    assert!(ready(&facts).is_err());
+    finished.metadata.generation = Some(2);
+    // Hidden tasks are used for 30 s, the TTL of 60 s, and 30 s.
+    finished.spec.hide_tasks = true;
+    facts.cutover = Ok(Some(finished.clone()));
+    assert!(ready(&facts).unwrap_err().contains("not hidden yet"));
+    let hidden = json!({"type": "TasksHidden", "status": "True", "reason": "Hidden", "message": "12 tasks are hidden",
+        "lastTransitionTime": "2026-11-24T10:00:30Z"});
+    for (since, may) in [("2026-11-24T10:00:30Z", false), ("2026-11-24T10:00:00Z", true)] {
+        let status = finished.status.as_mut().unwrap();
+        status.conditions.push(serde_json::from_value(hidden.clone()).unwrap());
+        status.hidden_since = serde_json::from_value(json!(since)).unwrap();
+        facts.cutover = Ok(Some(finished.clone()));
+        assert_eq!(ready(&facts).is_ok(), may, "{since}: {:?}", ready(&facts));
+    }
+    let with = |ecs| ready(&Facts { ecs, ..facts.clone() });
+    assert!(with(Err("access denied".to_owned())).unwrap_err().contains("access denied"));
+    assert!(with(Ok(None)).unwrap_err().contains("--ecs-endpoint"));
+    assert!(with(Ok(Some(Vec::new()))).unwrap_err().contains("--ecs-cluster"));
+    let serves = crate::ecs::Service { load_balancers: 1, ..ecs_service(12) };
+    assert!(with(Ok(Some(vec![serves]))).unwrap_err().contains("prod/orders is not stopped"));
+    assert_eq!(with(Ok(Some(vec![ecs_service(0)]))), Ok(Vec::new()));
+}
+
+#[test]
+fn who_goes_back_is_told_when_no_task_takes_the_traffic() {
+    let mut facts = facts();
+    let remark = |facts: &Facts| back::remark(facts, None);
+    assert_eq!(remark(&facts), None);
+    facts.ecs = Err("access denied".to_owned());
+    assert_eq!(remark(&facts), None, "there are healthy tasks");
+    facts.registry = Ok(registry(0, 60));
+    let said = remark(&facts).unwrap();
+    assert!(said.contains("ECS could not be read") && said.contains("--desired-count 12"), "{said}");
+    facts.ecs = Ok(Some(vec![ecs_service(0)]));
+    let said = remark(&facts).unwrap();
+    assert!(said.contains("prod/orders is to have 0 tasks") && said.contains("--cluster prod"), "{said}");
+    facts.ecs = Ok(Some(vec![crate::ecs::Service { running: 1, ..ecs_service(3) }]));
+    assert!(remark(&facts).unwrap().contains("1 of 3 tasks run"));
+    facts.ecs = Ok(Some(Vec::new()));
+    assert!(remark(&facts).unwrap().contains("the ECS service is gone"));
+    facts.registry = Err("no credentials".to_owned());
+    assert!(remark(&facts).unwrap().contains("not known: no credentials"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_mode_of_iam_for_people_who_move_services_allows_the_calls_to_ecs_that_are_made() {
+    let services = [ecs_service(2)];
+    let ecs = fake::FakeEcs::with(services.clone());
+    let mut reader = EcsReader::new(Ok(Some(Arc::new(ecs.clone()))), Choice::default());
+    reader.registering(&mk_service().arn, &[].into()).await.unwrap();
+    let stopping = services.map(|service| (ServiceKey::new("shop", "orders"), service)).into();
+    scale::stop(&ecs, stopping, Duration::from_mins(1), &mut Vec::new()).await.unwrap();
+    let called: BTreeSet<_> = ecs.state().calls.iter().map(|operation| operation.action()).collect();
+    let facts = iam::Facts { ecs_clusters: vec!["prod".to_owned()], ..iam::Facts::default() };
+    let actions = statements(&[Mode::Cutover], &facts).unwrap().into_iter().flat_map(|statement| statement.action.0);
+    let allowed: BTreeSet<_> = actions.filter(|action| action.starts_with("ecs:")).collect();
+    assert_eq!(called, allowed);
 }
 
 #[test]

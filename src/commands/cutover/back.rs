@@ -1,0 +1,43 @@
+//! `back`: whether there are tasks that take the traffic, as a pure judgement.
+
+use super::{facts::Facts, finish::set_count};
+
+/// What a user has to know who takes all traffic back; `None`: the tasks are there.
+pub(super) fn remark(facts: &Facts, region: Option<&str>) -> Option<String> {
+    let registry = match &facts.registry {
+        Err(why) => return Some(format!("whether there are tasks that take the traffic is not known: {why}")),
+        Ok(registry) => registry,
+    };
+    registry.service.as_ref()?;
+    let services = facts.ecs_services();
+    let ready = facts.pods.as_ref().map_or(0, |pods| pods.ready);
+    let count = if ready == 0 { "COUNT".to_owned() } else { ready.to_string() };
+    let stays = "until then, the pods, or the last of them, keep the traffic";
+    let tasks = registry.others.whole + facts.hidden();
+    if !services.is_empty() && services.iter().all(|service| service.desired == 0) {
+        let raise = services.iter().map(|service| set_count(region, &service.cluster, &service.name, &count));
+        let (paths, raise): (Vec<_>, Vec<_>) = services.iter().map(crate::ecs::Service::path).zip(raise).unzip();
+        return Some(format!(
+            "{} is to have 0 tasks, so nobody can take the traffic back. Raise it, and wait until the tasks are healthy \
+             ({stays}): {}",
+            paths.join(" and "),
+            raise.join("; ")
+        ));
+    }
+    let starting = services.iter().find(|service| service.running < service.desired);
+    if let Some(service) = starting {
+        let (running, desired) = (service.running, service.desired);
+        return Some(format!("{}: {running} of {desired} tasks run; {stays}", service.path()));
+    }
+    if tasks > 0 {
+        return None;
+    }
+    if !services.is_empty() {
+        return Some(format!("its tasks run, and none is healthy in Cloud Map: look at their health; {stays}"));
+    }
+    let known = matches!(facts.ecs, Ok(Some(_)));
+    let gone = if known { "the ECS service is gone, and" } else { "ECS could not be read, and" };
+    let raise = set_count(region, "CLUSTER", "SERVICE", &count);
+    let remedy = if known { "create it again, with the same service registry".to_owned() } else { raise };
+    Some(format!("{gone} nobody else has a healthy instance in Cloud Map ({stays}): {remedy}"))
+}

@@ -1,0 +1,268 @@
+//! What ECS says about the tasks that are to be replaced: how it is read, and a pure judgement over what was read.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    facts::Facts,
+    plan::{Findings, Grade},
+};
+use crate::ecs::{Choice, Controller, Ecs, Service, all, registering};
+
+const ABOUT: &str = "ecs";
+
+/// Reads ECS, and lists its services once at most.
+pub(super) struct EcsReader {
+    /// Why it cannot be asked, if so; `None`: it is not to be asked.
+    port: Result<Option<Arc<dyn Ecs>>, String>,
+    choice: Choice,
+    /// All services where the choice says, once they are known.
+    all: Option<Result<Vec<Service>, String>>,
+}
+
+impl EcsReader {
+    pub(super) fn new(port: Result<Option<Arc<dyn Ecs>>, String>, choice: Choice) -> Self {
+        Self { port, choice, all: None }
+    }
+
+    /// The ECS services that register their tasks in the Cloud Map service with this ARN. `named`: cluster and service, as
+    /// the instances in it say them. If they are right, nothing has to be listed.
+    ///
+    /// # Errors
+    /// Why ECS could not be read.
+    pub(super) async fn registering(
+        &mut self,
+        arn: &str,
+        named: &BTreeSet<(String, String)>,
+    ) -> Result<Option<Vec<Service>>, String> {
+        let Some(port) = self.port.clone()? else { return Ok(None) };
+        if self.choice == Choice::default() {
+            let mut clusters = BTreeMap::<&str, Vec<String>>::new();
+            for (cluster, service) in named {
+                clusters.entry(cluster).or_default().push(service.clone());
+            }
+            let mut found = Vec::new();
+            for (cluster, services) in clusters {
+                // Anybody may have written the attributes. What cannot be read so is looked for.
+                found.extend(port.describe(cluster, &services).await.unwrap_or_default());
+            }
+            let found = registering(found, arn);
+            if !found.is_empty() {
+                return Ok(Some(found));
+            }
+        }
+        if self.all.is_none() {
+            self.all = Some(all(&*port, &self.choice).await.map_err(|error| error.to_string()));
+        }
+        let all = self.all.clone().unwrap_or_else(|| Ok(Vec::new()))?;
+        Ok(Some(registering(all, arn)))
+    }
+}
+
+/// What the ECS services mean for the move.
+pub(super) fn judge(facts: &Facts, found: &mut Findings) {
+    let Some((registry, arn)) =
+        facts.registry.as_ref().ok().and_then(|registry| Some((registry, &registry.service.as_ref()?.arn)))
+    else {
+        return;
+    };
+    match &facts.ecs {
+        Err(why) => {
+            let remedy = "grant what `cloudmap-mcs iam --mode cutover` prints, or look yourself: a daemon, an external \
+                          deployment controller and Service Connect block the move";
+            found.add(Grade::Warning, ABOUT, format!("ECS could not be read: {why}"), remedy);
+        }
+        Ok(None) => {}
+        Ok(Some(services)) if services.is_empty() => match registry.ecs.first() {
+            None => found.ok(ABOUT, "no ECS service registers there"),
+            Some((cluster, service)) => {
+                let text = format!(
+                    "instances say that they are of the ECS service {cluster}/{service}, and no ECS service that was read \
+                     registers there"
+                );
+                let remedy = "look at --region and the account, and at --ecs-cluster and --ecs-service if you set them";
+                found.add(Grade::Warning, ABOUT, text, remedy);
+            }
+        },
+        Ok(Some(services)) => {
+            for service in services {
+                about(service, arn, found);
+            }
+        }
+    }
+}
+
+fn about(service: &Service, arn: &str, found: &mut Findings) {
+    use Grade::{Blocked, Warning};
+    let path = service.path();
+    let Service { desired, running, .. } = service;
+    if running == desired {
+        found.ok(ABOUT, format!("{path}: {running} of {desired} tasks run"));
+    } else {
+        let text = format!("{path}: {running} of {desired} tasks run");
+        found.add(Warning, ABOUT, text, "wait until they do, or repair them: the way back needs them");
+    }
+    let mut add = |grade: Grade, holds: bool, text: &str, remedy: &str| {
+        if holds {
+            found.add(grade, ABOUT, format!("{path}: {text}"), remedy);
+        }
+    };
+    add(Warning, !service.active, "the service is being deleted", "do not: the way back needs it");
+    add(
+        Blocked,
+        service.daemon,
+        "it has one task on each host (DAEMON), and no number of tasks that can be lowered to 0",
+        "make a service with the strategy REPLICA of it first",
+    );
+    add(
+        Blocked,
+        service.controller == Controller::External,
+        "an external deployment controller starts and stops its tasks, at any time",
+        "move its tasks to a service that ECS deploys first",
+    );
+    add(
+        Warning,
+        service.controller == Controller::CodeDeploy,
+        "CodeDeploy replaces all of its tasks at once",
+        "start no deployment until the move is finished",
+    );
+    add(
+        Blocked,
+        service.service_connect,
+        "Service Connect is enabled: clients in ECS go through its proxy and do not ask Cloud Map, so no share holds there",
+        "let the clients use the name in DNS, and disable Service Connect for this service",
+    );
+    add(Warning, service.deploying, "a deployment is in progress", "wait until it is complete");
+    add(
+        Warning,
+        service.spot,
+        "tasks run on Fargate Spot: AWS stops them 120 s after it says so",
+        "use FARGATE until the move is finished, or move in few and short steps",
+    );
+    let ports: Vec<_> = service.ports.iter().map(ToString::to_string).collect();
+    let text = format!("it has several ports: {}", ports.join(", "));
+    add(Warning, ports.len() > 1, &text, "look whether the pods serve all of them: only the registered one moves");
+    if let Some(text) = serves_others(service, arn) {
+        add(Warning, true, &text, "move these, too, before you stop the tasks");
+    }
+    let remedy = format!("look: {}", service.look_for_autoscaling());
+    found.0.push(super::plan::Finding {
+        grade: Grade::Ok,
+        about: ABOUT,
+        text: format!("{path}: ECS does not say whether autoscaling changes the number of tasks"),
+        remedy: Some(remedy),
+    });
+}
+
+/// Whom else the tasks serve than those who look into the Cloud Map service with this ARN.
+pub(super) fn serves_others(service: &Service, arn: &str) -> Option<String> {
+    let others: Vec<_> = service.registries.iter().filter(|other| *other != arn).map(String::as_str).collect();
+    let balancers = match service.load_balancers {
+        0 => None,
+        1 => Some("a load balancer".to_owned()),
+        number => Some(format!("{number} load balancers")),
+    };
+    let registries = (!others.is_empty()).then(|| others.join(", "));
+    let all: Vec<_> = registries.into_iter().chain(balancers).collect();
+    (!all.is_empty()).then(|| format!("its tasks are also in {}", all.join(" and in ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ecs::{
+        Operation,
+        fake::{FakeEcs, mk_service},
+    };
+
+    const ARN: &str = "arn:orders";
+
+    fn reader(ecs: &FakeEcs, choice: Choice) -> EcsReader {
+        EcsReader::new(Ok(Some(Arc::new(ecs.clone()))), choice)
+    }
+
+    /// What is wrong with a service.
+    fn wrong(change: fn(&mut Service)) -> Vec<(Grade, String)> {
+        let mut service = mk_service("prod", "orders", ARN);
+        change(&mut service);
+        let mut found = Findings::default();
+        about(&service, ARN, &mut found);
+        let bad = found.0.into_iter().filter(|finding| finding.grade != Grade::Ok);
+        bad.map(|finding| {
+            assert!(finding.remedy.is_some_and(|remedy| !remedy.is_empty()), "{}", finding.text);
+            (finding.grade, finding.text)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn each_thing_that_hinders_a_move_is_found_with_its_grade() {
+        use Grade::{Blocked, Warning};
+        assert_eq!(wrong(|_| {}), []);
+        for (change, grade, part) in [
+            ((|it| it.daemon = true) as fn(&mut Service), Blocked, "DAEMON"),
+            (|it| it.controller = Controller::External, Blocked, "external deployment controller"),
+            (|it| it.service_connect = true, Blocked, "Service Connect"),
+            (|it| it.controller = Controller::CodeDeploy, Warning, "CodeDeploy"),
+            (|it| it.deploying = true, Warning, "in progress"),
+            (|it| it.spot = true, Warning, "120 s"),
+            (|it| it.running = 1, Warning, "1 of 2 tasks run"),
+            (|it| it.active = false, Warning, "being deleted"),
+            (|it| it.ports = [80, 8080].into(), Warning, "several ports: 80, 8080"),
+            (|it| it.load_balancers = 2, Warning, "also in 2 load balancers"),
+            (
+                |it| {
+                    it.registries.insert("arn:other".to_owned());
+                    it.load_balancers = 1;
+                },
+                Warning,
+                "also in arn:other and in a load balancer",
+            ),
+        ] {
+            let found = wrong(change);
+            assert!(
+                matches!(&*found, [(there, text)] if *there == grade && text.starts_with("prod/orders: ") && text.contains(part)),
+                "{part}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn autoscaling_cannot_be_seen_and_the_command_that_shows_it_is_said() {
+        let mut found = Findings::default();
+        about(&mk_service("prod", "orders", ARN), ARN, &mut found);
+        let said = found.0.last().unwrap().remedy.clone().unwrap();
+        assert!(said.ends_with("--service-namespace ecs --resource-ids service/prod/orders"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn instances_that_name_their_service_save_the_listing() {
+        let ecs = FakeEcs::with([mk_service("prod", "orders", ARN), mk_service("prod", "carts", "arn:carts")]);
+        let named = |service: &str| [("prod".to_owned(), service.to_owned())].into();
+        let found = reader(&ecs, Choice::default()).registering(ARN, &named("orders")).await.unwrap().unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(ecs.state().calls, [Operation::DescribeServices]);
+        // An attribute that is wrong hides nothing.
+        let mut reader = reader(&ecs, Choice::default());
+        let found = reader.registering(ARN, &named("carts")).await.unwrap().unwrap();
+        assert_eq!(found[0].name, "orders");
+        // One listing is enough for all names.
+        ecs.state().calls.clear();
+        let found = reader.registering("arn:carts", &BTreeSet::new()).await.unwrap().unwrap();
+        assert_eq!((&*found[0].name, ecs.state().calls.len()), ("carts", 0));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_a_text_and_what_is_not_to_be_read_is_nothing() {
+        let ecs = FakeEcs::default();
+        ecs.deny(Operation::ListClusters);
+        let why = reader(&ecs, Choice::default()).registering(ARN, &BTreeSet::new()).await.unwrap_err();
+        assert!(why.contains("ecs:ListClusters"), "{why}");
+        let mut none = EcsReader::new(Ok(None), Choice::default());
+        assert_eq!(none.registering(ARN, &BTreeSet::new()).await, Ok(None));
+        let mut unset = EcsReader::new(Err("no AWS region is set".to_owned()), Choice::default());
+        assert_eq!(unset.registering(ARN, &BTreeSet::new()).await, Err("no AWS region is set".to_owned()));
+    }
+}

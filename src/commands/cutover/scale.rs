@@ -1,0 +1,316 @@
+//! `finish --scale-ecs`: which ECS services may be stopped now (pure), and how they are.
+
+use std::{collections::BTreeMap, io::Write, time::Duration};
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use tokio::time::{Instant, sleep};
+
+use super::{ecs::serves_others, facts::Facts, finish};
+use crate::{
+    api::conditions::HidingReason,
+    cutover::hiding::{obstacle, stoppable_after},
+    ecs::{Controller, Ecs, Error, Service},
+    model::ServiceKey,
+};
+
+/// How often ECS is asked whether tasks still run.
+const LOOK: Duration = Duration::from_secs(5);
+/// Until answers of ECS show a desired count that was set. AWS documents no bound.
+const LAG: Duration = Duration::from_secs(30);
+
+/// The ECS services of a name whose tasks may be stopped now; none if none runs a task.
+///
+/// # Errors
+/// Why no task may be stopped, and what to do.
+pub(super) fn stoppable(facts: &Facts, now: Timestamp, force: bool) -> Result<Vec<Service>, String> {
+    let key = &facts.key;
+    let registry = facts.registry.as_ref().map_err(|why| format!("{key}: no task is stopped: {why}"))?;
+    let Some(there) = &registry.service else {
+        return Err(format!("{key}: its Cloud Map service is not found, so nobody knows which tasks to stop"));
+    };
+    let is_current = facts.there().is_some_and(|cutover| {
+        cutover.status.as_ref().is_some_and(|status| status.observed_generation == cutover.metadata.generation)
+    });
+    if !is_current || !finish::is_finished(facts) {
+        return Err(format!(
+            "{key}: no task is stopped before it is Finished: run this again when `cloudmap-mcs cutover status` says so"
+        ));
+    }
+    hidden_for_long_enough(facts, registry.ttl(), now)?;
+    let services = match &facts.ecs {
+        Err(why) => return Err(format!("{key}: no task is stopped, because ECS could not be read: {why}")),
+        Ok(None) => return Err(format!("{key}: ECS is not asked with --cloudmap-endpoint alone: add --ecs-endpoint")),
+        Ok(Some(services)) => services,
+    };
+    if services.is_empty() && registry.others.whole + facts.hidden() > 0 {
+        return Err(format!(
+            "{key}: no ECS service that was read registers there, and others have instances: look at --region, \
+             --ecs-cluster and --ecs-service"
+        ));
+    }
+    for service in services {
+        if let Some(why) = hindered(service, &there.arn, force) {
+            return Err(format!("{key}: {} is not stopped: {why}", service.path()));
+        }
+    }
+    Ok(services.iter().filter(|service| !service.is_at_zero()).cloned().collect())
+}
+
+/// Whether no client uses the hidden tasks any more.
+fn hidden_for_long_enough(facts: &Facts, ttl: u32, now: Timestamp) -> Result<(), String> {
+    let hides = facts.there().filter(|cutover| cutover.spec.hide_tasks && obstacle(cutover).is_none());
+    let Some(cutover) = hides else { return Ok(()) };
+    let (key, status) = (&facts.key, cutover.status.clone().unwrap_or_default());
+    let says = |reason: HidingReason| status.conditions.iter().any(|said| reason.row().explains(said));
+    if says(HidingReason::NoneToHide) {
+        return Ok(());
+    }
+    let Some(since) = status.hidden_since.as_ref().filter(|_| says(HidingReason::Hidden)) else {
+        return Err(format!(
+            "{key}: its tasks are not hidden yet: wait with `kubectl wait cutovers/{} --namespace {} --for=condition=TasksHidden`",
+            key.name, key.namespace
+        ));
+    };
+    let wait = SignedDuration::try_from(stoppable_after(ttl)).ok();
+    let from = wait.and_then(|wait| since.0.checked_add(wait).ok()).unwrap_or(since.0);
+    if now < from {
+        return Err(format!("{key}: its hidden tasks may be stopped from {from} on: run this again then"));
+    }
+    Ok(())
+}
+
+/// Why the desired count of a service is not to be set to 0.
+fn hindered(service: &Service, arn: &str, force: bool) -> Option<String> {
+    if service.daemon {
+        return Some("it has one task on each host (DAEMON): delete it, or stop the hosts".to_owned());
+    }
+    if service.controller == Controller::External {
+        return Some("its tasks belong to an external deployment controller: stop them there".to_owned());
+    }
+    if force {
+        return None;
+    }
+    if service.service_connect {
+        return Some("clients reach its tasks through Service Connect: move these first, or use --force".to_owned());
+    }
+    serves_others(service, arn).map(|text| format!("{text}: move these first, or use --force"))
+}
+
+/// A service whose tasks are being stopped.
+struct Stopping {
+    key: ServiceKey,
+    service: Service,
+    /// Whether an answer had a desired count of 0.
+    fell: bool,
+    /// How many tasks ran, as it was said last.
+    running: u32,
+}
+
+/// How far it is.
+#[derive(Debug, PartialEq, Eq)]
+enum Progress {
+    Stops,
+    Done,
+    /// The desired count is this again.
+    Back(u32),
+    /// So many tasks are left after all patience.
+    Late(u32),
+}
+
+/// What an answer of ECS means, so long after the desired count was set. `fell`: an answer had a desired count of 0. Without
+/// an answer, the service was deleted.
+fn progress(seen: Option<&Service>, fell: bool, waited: Duration, patience: Duration) -> Progress {
+    match seen {
+        None => Progress::Done,
+        Some(seen) if seen.is_at_zero() => Progress::Done,
+        Some(seen) if seen.desired > 0 && (fell || waited > LAG) => Progress::Back(seen.desired),
+        Some(seen) if waited >= patience => Progress::Late(seen.running + seen.pending),
+        Some(_) => Progress::Stops,
+    }
+}
+
+/// Sets the desired counts to 0, and waits until no task runs, for `patience` at most. What fails stops nothing else. Gives
+/// what failed, as texts.
+///
+/// # Errors
+/// `out` cannot be written.
+pub(super) async fn stop(
+    ecs: &dyn Ecs,
+    services: Vec<(ServiceKey, Service)>,
+    patience: Duration,
+    out: &mut impl Write,
+) -> anyhow::Result<Vec<String>> {
+    let (mut open, mut failed) = (Vec::new(), Vec::new());
+    for (key, service) in services {
+        match ecs.set_desired_count(&service.cluster, &service.name, 0).await {
+            Ok(()) => {
+                writeln!(out, "{key}: {} is to have 0 tasks; it had {}", service.path(), service.desired)?;
+                open.push(Stopping { key, running: service.running, service, fell: false });
+            }
+            Err(error) => failed.push(format!("{key}: {}: {error}", service.path())),
+        }
+    }
+    let begun = Instant::now();
+    while !open.is_empty() {
+        sleep(LOOK).await;
+        let waited = begun.elapsed();
+        let answers = look(ecs, &open).await;
+        let mut rest = Vec::new();
+        for mut stopping in open {
+            let (key, path) = (&stopping.key, stopping.service.path());
+            let answer = match answers.get(&stopping.service.cluster) {
+                Some(Err(error)) if waited >= patience => {
+                    failed.push(format!("{key}: {path}: {error}. It is to have 0 tasks; look yourself"));
+                    continue;
+                }
+                Some(Ok(there)) => there.iter().find(|there| there.name == stopping.service.name),
+                // It is asked again.
+                Some(Err(_)) | None => {
+                    rest.push(stopping);
+                    continue;
+                }
+            };
+            stopping.fell |= answer.is_some_and(|there| there.desired == 0);
+            match progress(answer, stopping.fell, waited, patience) {
+                Progress::Done => {
+                    let look = stopping.service.look_for_autoscaling();
+                    writeln!(
+                        out,
+                        "{key}: {path} has no task any more. Whether autoscaling would bring them back: {look}"
+                    )?;
+                }
+                Progress::Back(count) => failed.push(came_back(key, &stopping.service, count)),
+                Progress::Late(left) => failed.push(format!(
+                    "{key}: {path} still has {left} tasks after {} s. ECS continues by itself: look at the events of the \
+                     service, at stopTimeout of its containers and at the draining of its load balancers",
+                    waited.as_secs()
+                )),
+                Progress::Stops => {
+                    let running = answer.map_or(0, |there| there.running);
+                    if running != stopping.running {
+                        writeln!(out, "{key}: {path}: {running} tasks run")?;
+                    }
+                    rest.push(Stopping { running, ..stopping });
+                }
+            }
+        }
+        open = rest;
+    }
+    Ok(failed)
+}
+
+fn came_back(key: &ServiceKey, service: &Service, count: u32) -> String {
+    format!(
+        "{key}: something set the desired count of {} to {count} again: autoscaling, Terraform or a deployment. Look with \
+         `{}`, set its minimum to 0 or change what deploys it, and run this again",
+        service.path(),
+        service.look_for_autoscaling()
+    )
+}
+
+/// What ECS says of the services, by cluster.
+async fn look(ecs: &dyn Ecs, open: &[Stopping]) -> BTreeMap<String, Result<Vec<Service>, Error>> {
+    let mut clusters = BTreeMap::<String, Vec<String>>::new();
+    for Stopping { service, .. } in open {
+        clusters.entry(service.cluster.clone()).or_default().push(service.name.clone());
+    }
+    let mut answers = BTreeMap::new();
+    for (cluster, names) in clusters {
+        let answer = ecs.describe(&cluster, &names).await;
+        answers.insert(cluster, answer);
+    }
+    answers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ecs::{
+        Operation,
+        fake::{FakeEcs, mk_service},
+    };
+
+    const PATIENCE: Duration = Duration::from_mins(10);
+
+    /// Stops all, and gives what was printed and what failed.
+    async fn stopped(ecs: &FakeEcs) -> (String, Vec<String>) {
+        let services = ecs.state().services.clone();
+        let services = services.into_iter().map(|service| (ServiceKey::new("shop", &*service.name), service)).collect();
+        let mut out = Vec::new();
+        let failed = stop(ecs, services, PATIENCE, &mut out).await.unwrap();
+        (String::from_utf8(out).unwrap(), failed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tasks_are_stopped_and_waited_for() {
+        let ecs = FakeEcs::with([mk_service("prod", "orders", "a"), mk_service("test", "carts", "b")]);
+        let (said, failed) = stopped(&ecs).await;
+        assert_eq!(failed, [""; 0]);
+        assert!(ecs.state().services.iter().all(Service::is_at_zero), "{:?}", ecs.state());
+        for part in [
+            "shop/orders: prod/orders is to have 0 tasks; it had 2\n",
+            "prod/orders: 1 tasks run\n",
+            "shop/carts: test/carts has no task any more",
+            "describe-scalable-targets",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_brings_tasks_back_is_said_with_its_remedy() {
+        let ecs = FakeEcs::with([mk_service("prod", "orders", "a")]);
+        ecs.state().restored = Some(2);
+        let (_, failed) = stopped(&ecs).await;
+        assert!(failed[0].contains("prod/orders to 2 again: autoscaling") && failed[0].contains("set its minimum"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tasks_that_do_not_stop_are_not_waited_for_forever() {
+        let ecs = FakeEcs::with([mk_service("prod", "orders", "a")]);
+        ecs.state().stuck = true;
+        let begun = Instant::now();
+        let (_, failed) = stopped(&ecs).await;
+        assert!(failed[0].contains("still has 2 tasks after 600 s") && begun.elapsed() < PATIENCE * 2, "{failed:?}");
+        // One that is refused leaves the others alone.
+        let ecs = FakeEcs::with([mk_service("prod", "orders", "a")]);
+        ecs.deny(Operation::UpdateService);
+        let (said, failed) = stopped(&ecs).await;
+        assert!(said.is_empty() && failed[0].contains("ecs:UpdateService"), "{failed:?}");
+        assert_eq!(ecs.state().calls, [Operation::UpdateService]);
+    }
+
+    #[test]
+    fn an_answer_from_before_is_not_taken_for_somebody_who_raised_the_count() {
+        let service = |desired, running| Service { desired, running, ..mk_service("prod", "orders", "a") };
+        let after =
+            |seconds, fell, service: &Service| progress(Some(service), fell, Duration::from_secs(seconds), PATIENCE);
+        assert_eq!(after(5, false, &service(2, 2)), Progress::Stops);
+        assert_eq!(after(35, false, &service(2, 2)), Progress::Back(2));
+        assert_eq!(after(5, true, &service(3, 0)), Progress::Back(3));
+        assert_eq!(after(5, true, &service(0, 1)), Progress::Stops);
+        assert_eq!(after(600, true, &service(0, 1)), Progress::Late(1));
+        assert_eq!(after(5, true, &service(0, 0)), Progress::Done);
+        assert_eq!(progress(None, true, Duration::ZERO, PATIENCE), Progress::Done, "it was deleted");
+    }
+
+    #[test]
+    fn what_serves_others_or_has_no_number_of_tasks_is_left_alone() {
+        let with = |change: fn(&mut Service), force| {
+            let mut service = mk_service("prod", "orders", "a");
+            change(&mut service);
+            hindered(&service, "a", force)
+        };
+        assert_eq!(with(|_| {}, false), None);
+        for (change, part, even_by_force) in [
+            ((|it| it.daemon = true) as fn(&mut Service), "DAEMON", true),
+            (|it| it.controller = Controller::External, "external", true),
+            (|it| it.service_connect = true, "Service Connect", false),
+            (|it| it.load_balancers = 1, "a load balancer", false),
+        ] {
+            let why = with(change, false).unwrap();
+            assert!(why.contains(part) && why.contains("--force") != even_by_force, "{why}");
+            assert_eq!(with(change, true).is_some(), even_by_force, "{part}");
+        }
+    }
+}
