@@ -126,7 +126,7 @@ fn name_of(arn: Option<&str>) -> String {
 fn service(service: &types::Service) -> Service {
     let count = |number: i32| u32::try_from(number).unwrap_or_default();
     let (deployments, registries) = (service.deployments(), service.service_registries());
-    let controller = match service.deployment_controller().map(|controller| controller.r#type()) {
+    let controller = match service.deployment_controller().map(types::DeploymentController::r#type) {
         Some(DeploymentControllerType::CodeDeploy) => Controller::CodeDeploy,
         Some(DeploymentControllerType::External) => Controller::External,
         _ => Controller::Ecs,

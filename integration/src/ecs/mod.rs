@@ -5,6 +5,8 @@
 //! names, that emulator as their resolver: `--resolver-listen $TESTBED_HOST_IP:53`. Tasks of a process that ended are
 //! stopped and deregistered by the next one that calls [`Ecs::connect`]; `testbed down` ends them too.
 //!
+//! The API of ECS itself ([`EcsApi`]) is apart from these tasks: its services are in memory, and it needs no testbed.
+//!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
 //! use cloudmap_mcs_integration::ecs::{Definition, Ecs, Records};
@@ -23,6 +25,7 @@
 //! ```
 
 mod agent;
+mod api;
 mod cloudmap;
 mod service;
 mod task;
@@ -31,6 +34,7 @@ use anyhow::{Context as _, Result};
 use tokio::sync::OnceCell;
 
 pub use agent::{Agent, Running};
+pub use api::{EcsApi, ManagedService, Model, Refusal};
 pub use cloudmap::{CloudMap, Records};
 pub use service::Service;
 pub use task::{Definition, Launch, Network, Task};

@@ -379,13 +379,13 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
         }
         Kind::Readings => {
             let effect = if rng.chance(0.5) { denied() } else { throttled() };
-            let rules = vec![Rule::on(*rng.pick(&READINGS), effect)];
+            let rules = vec![Rule::on(rng.pick::<&str>(&READINGS), effect)];
             let minutes = Duration::from_millis(rng.between(60_000, 180_000).min(longest));
             (minutes, Action::Registry { rules, replica: (!both).then_some((cluster, role)) })
         }
         // For both replicas: a policy asks for no name.
         Kind::Policies => {
-            let scope = scope.of(*rng.pick(&IMPORTED));
+            let scope = scope.of(rng.pick::<&str>(&IMPORTED));
             (long, Action::Kubernetes { cluster, role: None, scope, fault: refused() })
         }
         Kind::Keys => {

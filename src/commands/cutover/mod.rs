@@ -238,8 +238,11 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
     written
 }
 
+/// A service of Kubernetes, and the ECS service whose tasks may stop for it.
+type Stoppable = (ServiceKey, crate::ecs::Service);
+
 /// The ECS services that may be stopped now, and why others may not. Says what to know before.
-fn stoppable(facts: &[Facts], force: bool) -> anyhow::Result<(Vec<(ServiceKey, crate::ecs::Service)>, Vec<String>)> {
+fn stoppable(facts: &[Facts], force: bool) -> anyhow::Result<(Vec<Stoppable>, Vec<String>)> {
     let (mut out, now) = (std::io::stdout(), env::timestamp());
     let (mut ready, mut failed) = (Vec::new(), Vec::new());
     for facts in facts {
