@@ -6,9 +6,9 @@
 //! | variable | what it says |
 //! |---|---|
 //! | `MCS_E2E_CONTEXTS` | two or three contexts of the kubeconfig: `a,b,c` |
-//! | `MCS_E2E_IPV6_CONTEXT` | the context of a further cluster, which has IPv6 only, for the scenarios about IP families |
+//! | `MCS_E2E_IPV6_CONTEXT` | the context of a further cluster, which has IPv6 only; where there is none, only the scenarios about IP families need it |
 //! | `MCS_E2E_EMULATOR` | the emulator that the controllers use, if they do, as this process reaches it: `http://...` |
-//! | `MCS_E2E_THREADS` | so many scenarios at once; by default 4 |
+//! | `MCS_E2E_THREADS` | so many scenarios at once; by default 6 |
 //! | `MCS_E2E_DNS_HOST` | the address where that emulator answers DNS: the zones at port 5300, the resolver at port 53 |
 //! | `MCS_E2E_AGNHOST_IMAGE` | the image of servers and clients; by default the public one |
 //! | `MCS_E2E_SYSTEM_NAMESPACE` | where the controller is installed; by default `cloudmap-mcs-system` |

@@ -77,7 +77,7 @@ async fn run(command: &mut Command) -> Result<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn helm_takes_over_upgrades_rolls_back_uninstalls_and_installs_anew() {
-    World::run_in(&[0, 2], &[2], "chart", async |world| {
+    World::run_in(&[1, 3], &[3], "chart", async |world| {
         let [ours, theirs] = world.pair();
         for cluster in [ours, theirs] {
             cluster.controller().settle().await?;

@@ -77,7 +77,7 @@ async fn a_running_controller_has_the_metrics_of_alerts_and_dashboards() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killing_controllers_loses_no_endpoint() {
-    World::run_in(&[0, 1], &[0, 1], "kill", async |world| {
+    World::run_in(&[3, 1], &[3, 1], "kill", async |world| {
         let [source, other] = world.pair();
         for cluster in &world.clusters {
             cluster.controller().settle().await?;
@@ -183,7 +183,7 @@ async fn the_ledger_can_be_looked_into() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_can_leave_and_come_back() {
-    World::run_in(&[0, 1], &[0], "leave", async |world| {
+    World::run_in(&[3, 0], &[3], "leave", async |world| {
         let [source, other] = world.pair();
         for cluster in &world.clusters {
             cluster.controller().settle().await?;

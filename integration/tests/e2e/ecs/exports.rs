@@ -154,7 +154,7 @@ async fn both(world: &World, namespace: &str, orders: &Service, tasks: usize) ->
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_half_tasks_half_pods_is_scaled_both_ways_and_never_without_a_healthy_instance() {
-    World::run("ecs-halves", async |world| {
+    World::run_in(&[1], &[], "ecs-halves", async |world| {
         let here = &world.clusters[0];
         let (namespace, mut orders) = two_tasks(world).await?;
         let first = ids(&orders);

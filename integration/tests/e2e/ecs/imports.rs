@@ -112,8 +112,8 @@ async fn pods_reach_tasks_alone_and_beside_pods_by_one_name() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_with_dynamic_ports_are_behind_one_stable_port() {
-    World::run("ecs-bridge", async |world| {
-        let [here, _] = world.pair();
+    World::run_in(&[1], &[], "ecs-bridge", async |world| {
+        let here = &world.clusters[0];
         let ecs = Ecs::from_env().await?;
         let namespace = format!("{}-ecs", world.namespace);
         let registry = ecs.cloud_map().private_service(&namespace, "legacy", Records::Srv).await?;

@@ -81,7 +81,7 @@ async fn steps(world: &World, namespace: &str, orders: &Service) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_pods_beside_two_tasks_get_a_third_or_half_of_the_traffic_and_nothing_again() {
-    World::run("ecs-shares", async |world| {
+    World::run_in(&[1], &[], "ecs-shares", async |world| {
         let here = &world.clusters[0];
         let (namespace, orders) = two_tasks(world).await?;
         let first = ids(&orders);

@@ -266,7 +266,7 @@ async fn never_without(world: &World, domain: &str, service: &str) -> Result<()>
 /// The runbook: a dry run beside external-dns, taking all that it owns over by its owner id, and the way back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_that_external_dns_owns_is_taken_over_by_the_flag_and_given_back() {
-    World::run_in(&[1], &[1], "from-external-dns", async |world| {
+    World::run_in(&[2], &[2], "from-external-dns", async |world| {
         let here = &world.clusters[0];
         let outcome = Box::pin(move_over_and_back(world)).await;
         here.controller().run(2, &[(DRY_RUN_FLAG, None), (OWNER_FLAG, None)]).await?;
