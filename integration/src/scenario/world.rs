@@ -154,6 +154,15 @@ impl World {
         Self::play_in(name, &first(clusters)?, scenario).await
     }
 
+    /// Plays something else in the same clusters, with namespaces of its own: it uses what has been set up in them.
+    ///
+    /// # Errors
+    /// See [`World::play`].
+    pub async fn beside(&self, name: &str, scenario: impl AsyncFnOnce(&Self) -> Result<()>) -> Result<()> {
+        let contexts: Vec<_> = self.clusters.iter().map(|cluster| cluster.context.clone()).collect();
+        Self::play_in(name, &contexts, scenario).await
+    }
+
     async fn play_in(name: &str, contexts: &[String], scenario: impl AsyncFnOnce(&Self) -> Result<()>) -> Result<()> {
         let world = Self::enter(name, contexts).await.context("failed to set the scenario up")?;
         let outcome = AssertUnwindSafe(tokio::time::timeout(LIMIT, scenario(&world))).catch_unwind().await;

@@ -78,10 +78,22 @@ async fn steps(world: &World, namespace: &str, orders: &Service) -> Result<()> {
     beside_tasks(world, namespace, orders, 2).await.map(drop)
 }
 
-/// All traffic goes to the pods while the tasks still run, and back: they are hidden, and shown again.
-async fn hides(world: &World, namespace: &str, orders: &Service) -> Result<()> {
+/// Two pods for `orders`, and a Cutover with this spec.
+async fn prepare(world: &World, spec: &Value) -> Result<()> {
     let here = &world.clusters[0];
-    world.apply(here, cutover(&json!({"steps": [100], "interval": "1s", "hideTasks": true}))).await?;
+    world.deploy(here, "orders", 2).await?;
+    world.apply(here, manifests::service("orders", &[manifests::http(80)])).await?;
+    world.apply(here, cutover(spec)).await.map(drop)
+}
+
+/// Has the pods registered beside the tasks.
+async fn export(world: &World, namespace: &str) -> Result<()> {
+    let target = json!({"cloudmap-mcs/namespace": namespace, "cloudmap-mcs/service": "orders"});
+    world.apply(&world.clusters[0], manifests::annotated(manifests::export("orders"), &target)).await.map(drop)
+}
+
+async fn hide_and_show(world: &World, namespace: &str, orders: &Service) -> Result<()> {
+    let here = &world.clusters[0];
     says(world, "Finished", 100, "OthersServe").await?;
     let pods = world.pod_ipv4s(here, "orders").await?;
     world.names()?.have(&format!("orders.{namespace}"), "A", &pods).await?;
@@ -105,31 +117,36 @@ async fn marked_only(world: &World, namespace: &str, tasks: &BTreeSet<String>) -
     holds(others.is_empty() && marks.len() >= 4, "each was hidden and shown, and nothing else", &theirs)
 }
 
+/// All traffic goes to the pods while the tasks still run, and back: they are hidden, and shown again.
+async fn hides(world: &World) -> Result<()> {
+    let (namespace, orders) = two_tasks(world).await?;
+    prepare(world, &json!({"steps": [100], "interval": "1s", "hideTasks": true})).await?;
+    export(world, &namespace).await?;
+    tokio::select! {
+        lost = resolves(world, &namespace) => lost,
+        done = hide_and_show(world, &namespace, &orders) => done,
+    }?;
+    marked_only(world, &namespace, &ids(&orders)).await?;
+    orders.stop().await
+}
+
 async fn moves(world: &World, here: &Cluster) -> Result<()> {
     let (namespace, orders) = two_tasks(world).await?;
     let first = ids(&orders);
-    world.deploy(here, "orders", 2).await?;
-    world.apply(here, manifests::service("orders", &[manifests::http(80)])).await?;
-    world.apply(here, cutover(&json!({"steps": [40, 50], "interval": "1s"}))).await?;
+    prepare(world, &json!({"steps": [40, 50], "interval": "1s"})).await?;
     // Without its counterpart it says what is missing.
     eventually("the Cutover says what is missing", NAMES, async || {
         let cutover = here.expect(CUTOVER, &world.namespace, "orders").await?;
         holds(condition(&cutover, "Progressing")["reason"] == "NoObject", "NoObject", &cutover["status"])
     })
     .await?;
-    let target = json!({"cloudmap-mcs/namespace": namespace, "cloudmap-mcs/service": "orders"});
-    world.apply(here, manifests::annotated(manifests::export("orders"), &target)).await?;
+    export(world, &namespace).await?;
     tokio::select! {
         lost = resolves(world, &namespace) => lost,
         done = steps(world, &namespace, &orders) => done,
     }?;
 
     wrote_no_task(world, &namespace, &first).await?;
-    tokio::select! {
-        lost = resolves(world, &namespace) => lost,
-        done = hides(world, &namespace, &orders) => done,
-    }?;
-    marked_only(world, &namespace, &first).await?;
     // Without the Cutover all pods are registered.
     here.delete(CUTOVER, &world.namespace, "orders").await?;
     beside_tasks(world, &namespace, &orders, 2).await?;
@@ -146,7 +163,10 @@ async fn the_traffic_of_two_tasks_moves_to_two_pods_step_by_step_and_back() {
         }
         let flags = ["CLOUDMAP_MCS_CUTOVERS", "CLOUDMAP_MCS_HIDE_TASKS"].map(|flag| (flag, "true".to_owned()));
         let before = here.controller().set(&flags).await?;
-        let outcome = moves(world, here).await;
+        // Each of them waits for most of its time.
+        let hiding = world.beside("ecs-hiding", async |world| hides(world).await);
+        let (moved, hidden) = tokio::join!(Box::pin(moves(world, here)), Box::pin(hiding));
+        let outcome = moved.and(hidden);
         here.controller().restore(before).await?;
         here.delete(CLUSTER_ROLE_BINDING, "", name_of(&component[1])).await?;
         here.delete(CLUSTER_ROLE, "", name_of(&component[0])).await?;
