@@ -26,6 +26,16 @@ apiserver_ready() {
 	[ "$(curl -sS --noproxy '*' --max-time 3 --cacert "$(cluster_folder "$1")/pki/ca.crt" "$(server "$1")/readyz")" = ok ]
 }
 
+# What no test uses: some of these look at everything ten times a second.
+controllers() {
+	local without
+	printf '*'
+	for without in node-ipam horizontal-pod-autoscaler ttl-after-finished ephemeral-volume persistentvolume-attach-detach \
+		persistentvolume-binder persistentvolume-expander persistentvolume-protection persistentvolumeclaim-protection; do
+		printf ',-%s-controller' "$without"
+	done
+}
+
 controllers_start() {
 	local cluster=$1 components pki
 	components=$(kubernetes_folder)
@@ -34,7 +44,7 @@ controllers_start() {
 		--kubeconfig "$pki/controller-manager.kubeconfig" --bind-address 127.0.0.1 --cert-dir /run/node/controller-manager \
 		--leader-elect=false --use-service-account-credentials --root-ca-file "$pki/ca.crt" \
 		--service-account-private-key-file "$pki/service-accounts.key" --kube-api-qps 100 --kube-api-burst 200 \
-		--service-cluster-ip-range "$(by_family "$cluster" "$(services "$cluster")" "$(services6 "$cluster")")" --controllers '*,-node-ipam-controller'
+		--service-cluster-ip-range "$(by_family "$cluster" "$(services "$cluster")" "$(services6 "$cluster")")" --controllers "$(controllers)"
 	component_start "$cluster" 1 kube-scheduler "$components/kube-scheduler" \
 		--kubeconfig "$pki/scheduler.kubeconfig" --bind-address 127.0.0.1 --cert-dir /run/node/scheduler --leader-elect=false
 }

@@ -30,6 +30,8 @@ state = "/run/containerd"
   path = "/run/node/opt"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "$PAUSE_IMAGE"
+  # Nobody asks how much of the disk each container has written, for which all its files are looked at.
+  stats_collect_period = 600
   disable_apparmor = true
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
@@ -73,7 +75,7 @@ proxy_settings() { [ "$(minor)" -gt 30 ] || echo "featureGates: {NFTablesProxyMo
 
 # kubelet_start CLUSTER NODE
 kubelet_start() {
-	local folder pki components
+	local folder pki components flags=()
 	folder=$(node_folder "$1" "$2")
 	pki=$(cluster_folder "$1")/pki
 	components=$(kubernetes_folder)
@@ -104,10 +106,14 @@ imageGCHighThresholdPercent: 100
 evictionHard: {nodefs.available: "0%", imagefs.available: "0%", memory.available: "0%"}
 # A changed ConfigMap (CoreDNS' Corefile) is in its volume after this at the latest.
 syncFrequency: 3s
+# Nobody asks how large volumes are.
+volumeStatsAggPeriod: -1s
 shutdownGracePeriod: 0s
 $(kubelet_settings)
 EOF
-	component_start "$1" "$2" kubelet "$components/kubelet" --config /run/node/kubelet.yaml --kubeconfig "$pki/kubelet-$2.kubeconfig" \
+	# Nobody asks what containers consume. (The flag is of a library of kubelet, and not known to be there in later versions.)
+	[ "$(minor)" -gt 34 ] || flags+=(--housekeeping-interval 1m)
+	component_start "$1" "$2" kubelet "$components/kubelet" ${flags[@]+"${flags[@]}"} --config /run/node/kubelet.yaml --kubeconfig "$pki/kubelet-$2.kubeconfig" \
 		--hostname-override "node-$2" --node-ip "$(by_family "$1" "$(node_ip "$1" "$2")" "$(node_ip6 "$1" "$2")")" \
 		--node-labels "topology.kubernetes.io/region=$(region),topology.kubernetes.io/zone=$(zone "$1" "$2")" \
 		--root-dir /run/node/kubelet --cert-dir /run/node/kubelet/pki
