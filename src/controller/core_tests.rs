@@ -213,6 +213,35 @@ fn endpoints_stay_while_their_slices_follow_the_new_name_of_a_port() {
     assert!(bench.core.held.is_empty());
 }
 
+/// The endpoints still serve the other port, which says nothing about this one.
+#[test]
+fn one_of_several_ports_gets_a_new_name_with_its_slices() {
+    let ports = |name: &str| json!([{"name": name, "protocol": "TCP", "port": 80}, {"name": "admin", "protocol": "TCP", "port": 90}]);
+    let put_service = |bench: &Bench, name: &str| {
+        let ip = "10.96.0.9";
+        let spec = json!({"clusterIP": ip, "clusterIPs": [ip], "ipFamilies": ["IPv4"], "ports": ports(name)});
+        let metadata = json!({"namespace": "shop", "name": "web"});
+        bench.objects.put_service(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap());
+    };
+    let put_slice = |bench: &Bench, name: &str| {
+        let slice = json!({
+            "metadata": {"namespace": "shop", "name": "web-1", "labels": {LABEL_KUBERNETES_SERVICE_NAME: "web"}},
+            "addressType": "IPv4", "ports": ports(name),
+            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}],
+        });
+        bench.objects.put_slice(serde_json::from_value(slice).unwrap());
+    };
+    let mut bench = Bench::member();
+    bench.export("web", &[]);
+    put_service(&bench, "http");
+    put_slice(&bench, "http");
+    bench.observe(at(1));
+    put_service(&bench, "web");
+    assert!(published(&bench.observe(at(2))).is_none(), "no endpoint serves the renamed port yet");
+    put_slice(&bench, "web");
+    assert!(published(&bench.observe(at(3))).is_some() && bench.core.held.is_empty());
+}
+
 /// Decisions read the caches, which may show a change before the core takes it in.
 #[test]
 fn what_was_planned_by_a_change_that_is_undone_is_planned_again() {

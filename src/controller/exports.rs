@@ -1,6 +1,6 @@
 //! What this cluster exports, as far as its own objects determine it.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr, slice::from_ref, sync::Arc, time::Duration};
 
 use super::{
     core::{Command, Core, Now},
@@ -19,11 +19,11 @@ use crate::{
     export::{self, Refusal},
     instances::Traffic,
     ledger::chunks::is_served,
-    model::{ClaimOwner, Endpoint, Exported, ServiceKey, Target},
+    model::{ClaimOwner, Endpoint, Exported, ServiceKey, ServicePort, Target},
 };
 
-/// How long an export keeps its last plan while none of its endpoints serves a port of the Service. The EndpointSlice
-/// controller follows a Service within about a second.
+/// How long an export keeps its last plan while none of its endpoints serves a port that got another name. The
+/// EndpointSlice controller follows a Service within about a second.
 const HOLD: Duration = Duration::from_secs(5);
 
 impl Core {
@@ -140,9 +140,7 @@ impl Core {
     ) -> Option<Result<Exported, Refusal>> {
         let before = self.knowledge.planned(key).and_then(|before| before.as_ref().ok());
         if let (Some(before), Some(Ok(after))) = (before, &plan)
-            && serves(before)
-            && !after.endpoints.is_empty()
-            && !serves(after)
+            && lost_a_port(before, after)
             && now.mono < *self.held.entry(key.clone()).or_insert(now.mono + HOLD)
         {
             return Some(Ok(Exported::clone(before)));
@@ -244,7 +242,18 @@ impl Core {
     }
 }
 
-/// Whether any endpoint serves a port of the Service.
-fn serves(local: &Exported) -> bool {
-    local.endpoints.iter().any(|endpoint| is_served(endpoint, &local.export.ports))
+/// Whether no endpoint serves a port any more because it has another name, or none of the ports.
+fn lost_a_port(before: &Exported, after: &Exported) -> bool {
+    let serves = |exported: &Exported, ports: &[ServicePort]| {
+        exported.endpoints.iter().any(|endpoint| is_served(endpoint, ports))
+    };
+    let has_other_name = |old: &ServicePort, new: &ServicePort| {
+        (old.port, old.protocol) == (new.port, new.protocol) && old.name != new.name
+    };
+    let (old, new) = (&before.export.ports, &after.export.ports);
+    let lost = |port: &ServicePort| {
+        let renamed = new.iter().find(|new| has_other_name(port, new));
+        renamed.is_some_and(|new| !serves(after, from_ref(new)) && serves(before, from_ref(port)))
+    };
+    !after.endpoints.is_empty() && (serves(before, old) && !serves(after, new) || old.iter().any(lost))
 }

@@ -133,7 +133,7 @@ impl<'a> Order<'a> {
                 Some(present) => Some(&*present.key.name),
                 None => derives.then_some(&*there.derived.name),
             },
-            lags: service.is_some() || import.is_some() && there.derived.ours().next().is_some(),
+            lags: service.is_some() || there.derived.ours().next().is_some(),
         }
     }
 

@@ -77,7 +77,7 @@ facts! {
     "operation-time" (5, 0) "Operations that register and deregister end within a minute.";
         ["src/cloudmap/operation.rs": "AWS documents no bound; operations take seconds"]; check!(times::operations);
     "call-time" (1, 1) "A call is answered within 5 s.";
-        ["src/cloudmap/aws/mod.rs": "Deadline of one request"]; check!(times::calls);
+        ["src/cloudmap/aws/session.rs": "Deadline of one request"]; check!(times::calls);
     "service-at-once" (0, 0) "A service is there when CreateService answers, and gone when DeleteService does.";
         ["src/cloudmap/port.rs": "Outcome of [`CloudMap::create_service`]"]; check!(times::services);
     "discovery-lag" (3, 6) "Discovery shows a change within 10 s of the end of its operation.";

@@ -40,15 +40,15 @@ pub(crate) const WISHES: [(&str, &str); 6] =
     [("internal", "a"), ("internal", "b"), ("internal", "x"), ("plain", "a"), ("pay", "api"), ("shop", "web")];
 
 /// What the ports of a Service can be: name, number, and number at the endpoints. Some have a name, some a number that others
-/// have for something else. Where a port gets another name, none of the others stays: the product holds an export back
-/// until any endpoint serves any of its ports.
-pub(crate) const PORTS: [&[(&str, u16, u16)]; 6] = [
+/// have for something else.
+pub(crate) const PORTS: [&[(&str, u16, u16)]; 7] = [
     &[("http", 80, 8080)],
     &[("http", 80, 8080), ("admin", 9090, 9091)],
     &[("http", 81, 8081)],
     &[("web", 80, 8080)],
     &[("", 80, 8080)],
     &[("web", 80, 8080), ("metrics", 9100, 9101)],
+    &[("web", 80, 8080), ("admin", 9090, 9091)],
 ];
 
 /// What a Service is, in which the clusters need not agree.

@@ -179,6 +179,24 @@ async fn slices_of_the_ports_that_a_refused_service_still_has_stay() {
     }
 }
 
+/// The Service stays as it is until all its clusters are known.
+#[tokio::test]
+async fn slices_of_the_ports_of_a_service_that_is_not_decided_stay() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    scene.unknown = Unknown::Only(["there".parse().unwrap()].into());
+    scene.from = "third";
+    scene.endpoints = (1000..1010).map(mk_endpoint).collect();
+    scene.reconcile().await.unwrap();
+    scene.rename_port("web");
+    scene.reconcile().await.unwrap();
+    assert_eq!((scene.ports_without_endpoints(), scene.addresses()), (vec![], 270), "the ten under both names");
+    scene.endpoints.pop();
+    scene.reconcile().await.unwrap();
+    assert!(scene.has_all() && scene.addresses() < 280);
+    assert_eq!(scene.writes().await, 0);
+}
+
 #[tokio::test]
 async fn the_next_attempt_makes_up_for_a_failed_write() {
     let failures: [fn() -> Cause; 3] =
