@@ -133,7 +133,7 @@ impl<'a> Order<'a> {
                 Some(present) => Some(&*present.key.name),
                 None => derives.then_some(&*there.derived.name),
             },
-            lags: service.is_some() || there.derived.ours().next().is_some(),
+            lags: there.derived.ours().next().is_some(),
         }
     }
 
@@ -164,9 +164,9 @@ impl<'a> Order<'a> {
                 self.derived = Some(&*self.there.derived.name);
             }
             (Step::Import(_), Outcome::Written) => self.lags &= self.service.is_some(),
-            // Slices without a Service serve nobody. But the endpoints of one that clients use must not stay as they
-            // were when a change of it was refused.
-            (Step::Service(_), _) if self.there.derived.ours().next().is_none() => self.before.clear(),
+            // Slices that nobody uses wait for their Service. But endpoints that clients use must not stay as they were
+            // because a Service was refused.
+            (Step::Service(_), _) if !self.is_in_use() => self.before.clear(),
             (Step::Slice(step), Outcome::Written) => {
                 let home = &mut self.homes[step.nth];
                 (home.written, home.over) = (true, step.whole);
@@ -182,6 +182,12 @@ impl<'a> Order<'a> {
         if outcome != Outcome::Written && !matches!(step, Step::Former(_) | Step::Stale(_)) {
             self.after.clear();
         }
+    }
+
+    /// Whether clients find the endpoints of the present slices: by a Service, or by a headless import.
+    fn is_in_use(&self) -> bool {
+        let import = self.there.import.as_deref().filter(|import| import.managed);
+        self.there.derived.ours().next().is_some() || import.is_some_and(|import| import.spec.headless)
     }
 
     fn next_service(&mut self) -> Option<Step<'a>> {

@@ -117,7 +117,9 @@ impl Form {
             spec.cluster_ips = Some(vec![if self.headless { "None" } else { "10.96.0.1" }.to_owned()]);
             derived.there = Service::narrow(service).map(Arc::new);
         }
-        There { import: Some(Arc::new(mk_import(true, &["there"]))), derived, slices }
+        let mut import = mk_import(true, &["there"]);
+        import.spec.headless = self.headless;
+        There { import: Some(Arc::new(import)), derived, slices }
     }
 
     fn wanted(&self, there: &There) -> Wanted {

@@ -259,3 +259,21 @@ async fn a_headless_import_stays_headless_while_it_cannot_have_an_address() {
     let import = scene.cluster.import(&key()).unwrap();
     assert_eq!((import.spec.type_, import.spec.ips.len()), (ServiceImportType::ClusterSetIp, 1));
 }
+
+/// Its clients do not need the Service, and must not be sent to endpoints that are gone.
+#[tokio::test(start_paused = true)]
+async fn the_slices_of_a_headless_import_follow_while_its_service_cannot_be_made() {
+    let global = "{name}-global".parse().unwrap();
+    for (naming, to) in [(DerivedNaming::Hash, ServiceType::ClusterSetIp), (global, ServiceType::Headless)] {
+        let mut scene = Scene::retyped(&DerivedNaming::Hash, ServiceType::Headless, to).await;
+        scene.naming = naming;
+        for endpoints in [180, 120] {
+            scene.endpoints.truncate(endpoints);
+            scene.cluster.fail_next(Cause::Forbidden("exceeded quota".to_owned()));
+            scene.reconcile().await.unwrap_err();
+            assert_eq!((scene.answers(), scene.addresses()), (true, endpoints));
+        }
+        scene.reconcile().await.unwrap();
+        assert_eq!((scene.answers(), scene.addresses(), scene.writes().await), (true, 120, 0));
+    }
+}
