@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     cluster::objects::{OwnSlice, Service},
-    model::{ClusterId, ClusterSetService, EndpointPort, ServiceType, Slice, SliceEndpoint},
+    model::{ClusterId, ClusterSetService, EndpointPort, Protocol, ServiceType, Slice, SliceEndpoint},
 };
 
 /// One write. What is as it should be needs no call.
@@ -91,7 +91,8 @@ pub(super) struct Order<'a> {
     stale: VecDeque<&'a OwnSlice>,
     /// The Service that clients use.
     derived: Option<&'a str>,
-    /// Whether clients use that Service by the ports that it had. Their slices must stay while the endpoints live.
+    /// Whether clients use that Service by the ports that it had. Slices that alone have one of them must stay while their
+    /// endpoints live.
     lags: bool,
 }
 
@@ -200,10 +201,8 @@ impl<'a> Order<'a> {
         let Some(existing) = &self.there.derived.there else { return false };
         service.ports.iter().any(|port| {
             let name = derived_port_name(port);
-            let has =
-                |ports: &[EndpointPort]| ports.iter().any(|one| &*one.name == name && one.protocol == port.protocol);
             let mut same = existing.ports.iter().filter(|one| (one.port, one.protocol) == (port.port, port.protocol));
-            let mut homes = self.homes.iter().filter(|home| has(&home.slice.ports)).peekable();
+            let mut homes = self.homes.iter().filter(|home| has_port(home.slice, name, port.protocol)).peekable();
             same.any(|one| &*one.name != name)
                 && homes.peek().is_some()
                 && homes.all(|home| !home.written && home.existing.is_none())
@@ -214,7 +213,7 @@ impl<'a> Order<'a> {
     /// what it should have and also what it gives up. The one with the fewest is far from the 1,000 that the API
     /// allows, because each should have at most 100.
     fn next_slice(&self) -> Option<Step<'a>> {
-        let waits = |row: &&SliceEndpoint| self.waits(row.address, false);
+        let waits = |row: &&SliceEndpoint| self.waits(row.address, &[]);
         let ready = self.homes.iter().position(|home| !home.over && !home.moving.iter().any(|row| waits(&row)));
         let nth = ready.or_else(|| {
             let waiting = self.homes.iter().enumerate().filter(|(_, home)| !home.over && !home.written);
@@ -234,18 +233,20 @@ impl<'a> Order<'a> {
     /// A slice of which clients need no endpoint any more.
     fn next_stale(&mut self) -> Option<Step<'a>> {
         while let Some(slice) = self.stale.pop_front() {
+            let ports: &[EndpointPort] = if self.lags { &slice.ports } else { &[] };
             let mut addresses = slice.endpoints.iter().filter_map(|row| row.address);
-            if !addresses.any(|ip| self.waits(ip, self.lags)) {
+            if !addresses.any(|ip| self.waits(ip, ports)) {
                 return Some(Step::Stale(slice));
             }
         }
         None
     }
 
-    /// Whether an address should be in a slice that is not written, or that a Service does not use before it has its
-    /// new ports.
-    fn waits(&self, ip: IpAddr, lags: bool) -> bool {
-        self.homes.iter().any(|home| (lags || !home.written) && has(home.slice, ip))
+    /// Whether an address should be in a slice that is not written, or that lacks one of these ports, by which a Service
+    /// may still look for it.
+    fn waits(&self, ip: IpAddr, ports: &[EndpointPort]) -> bool {
+        let lacks = |slice: &Slice| ports.iter().any(|port| !has_port(slice, &port.name, port.protocol));
+        self.homes.iter().any(|home| has(home.slice, ip) && (!home.written || lacks(home.slice)))
     }
 }
 
@@ -264,6 +265,11 @@ fn homes<'a>(there: &'a There, wanted: &'a Wanted) -> Vec<Home<'a>> {
 
 fn has(slice: &Slice, ip: IpAddr) -> bool {
     slice.endpoints.binary_search_by_key(&ip, |endpoint| endpoint.address).is_ok()
+}
+
+/// Whether kube-proxy finds the endpoints of a slice for a Service's port of this name.
+fn has_port(slice: &Slice, name: &str, protocol: Protocol) -> bool {
+    slice.ports.iter().any(|port| &*port.name == name && port.protocol == protocol)
 }
 
 #[cfg(test)]

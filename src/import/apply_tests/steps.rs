@@ -197,6 +197,21 @@ async fn slices_of_the_ports_of_a_service_that_is_not_decided_stay() {
     assert_eq!(scene.writes().await, 0);
 }
 
+/// Its Service finds them by the ports that it has.
+#[tokio::test]
+async fn endpoints_of_a_cluster_with_a_new_id_are_there_once_even_if_the_service_is_not_decided() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    scene.unknown = Unknown::Only(["there".parse().unwrap()].into());
+    scene.endpoints = (1000..1010).map(mk_endpoint).collect();
+    for id in ["third", "fourth"] {
+        scene.from = id;
+        scene.reconcile().await.unwrap();
+        assert_eq!((scene.has_all(), scene.addresses()), (true, 260), "those of the cluster that is not known stay");
+    }
+    assert_eq!(scene.writes().await, 0);
+}
+
 #[tokio::test]
 async fn the_next_attempt_makes_up_for_a_failed_write() {
     let failures: [fn() -> Cause; 3] =
