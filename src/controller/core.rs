@@ -373,9 +373,12 @@ impl Core {
         names
     }
 
-    /// Those of them in a namespace.
-    pub(super) fn names_in(&self, namespace: &Arc<str>) -> Vec<ServiceKey> {
-        self.names().into_iter().filter(|name| name.namespace == *namespace).collect()
+    /// Requests that all names in these namespaces be reconciled.
+    pub(super) fn reconcile_within(&mut self, namespaces: &BTreeSet<Arc<str>>) {
+        if !namespaces.is_empty() {
+            let names = self.names();
+            self.reconcile(names.into_iter().filter(|name| namespaces.contains(&name.namespace)));
+        }
     }
 
     /// The export of a name by every known cluster, from the ledger or from the instances of its AWS controller.

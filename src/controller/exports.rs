@@ -41,6 +41,7 @@ impl Core {
     }
 
     pub(super) fn services_changed(&mut self, changes: &[Change<Service>], now: Now) {
+        let mut namespaces = BTreeSet::new();
         for change in changes {
             let blocked = self.derived.update(change);
             self.reconcile(blocked);
@@ -54,10 +55,10 @@ impl Core {
             // import one belonged that came and went.
             let concerns_any = old.as_ref().map_or(new.is_none(), |service| !service.managed);
             if key.name.starts_with("derived-") && concerns_any {
-                let names = self.names_in(&key.namespace);
-                self.reconcile(names);
+                namespaces.insert(key.namespace.clone());
             }
         }
+        self.reconcile_within(&namespaces);
         self.annotate(changes.iter().map(|change| ClaimOwner::service(&change.key)), now);
         self.replan(changes.iter().map(|change| change.key.clone()), now);
     }
@@ -242,7 +243,7 @@ impl Core {
     }
 }
 
-/// Whether no endpoint serves a port any more because it has another name, or none of the ports.
+/// Whether a port that got another name has lost all its endpoints, or all ports have.
 fn lost_a_port(before: &Exported, after: &Exported) -> bool {
     let serves = |exported: &Exported, ports: &[ServicePort]| {
         exported.endpoints.iter().any(|endpoint| is_served(endpoint, ports))

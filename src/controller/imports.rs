@@ -19,14 +19,16 @@ use crate::{
 
 impl Core {
     pub(super) fn imported_changed(&mut self, changes: &[Change<OwnSlice>]) {
+        let mut namespaces = BTreeSet::new();
         for Change { key, old, new } in changes {
-            let mut names = self.imported.update(old.as_ref(), new.as_ref());
+            let names = self.imported.update(old.as_ref(), new.as_ref());
+            self.reconcile(names);
             if old.is_none() && new.is_none() {
                 // It came and went, and nothing shows to which import it belonged.
-                names = self.names_in(&key.namespace);
+                namespaces.insert(key.namespace.clone());
             }
-            self.reconcile(names);
         }
+        self.reconcile_within(&namespaces);
     }
 
     pub(super) fn namespaces_changed(&mut self, changes: &[Change<Namespace>], now: Now) {
@@ -103,10 +105,7 @@ impl Core {
         }
         self.out.extend(notes.into_iter().map(Command::Emit));
         self.reconcile(names);
-        if !namespaces.is_empty() {
-            let within: Vec<_> = self.names().into_iter().filter(|key| namespaces.contains(&key.namespace)).collect();
-            self.reconcile(within);
-        }
+        self.reconcile_within(&namespaces);
     }
 
     pub(super) fn count_cluster_ips(&mut self, old: Option<&Service>, new: Option<&Service>) {
