@@ -26,7 +26,7 @@ pub(super) fn on_plain_service(old: Option<&Service>, new: Option<&Service>) -> 
     Some(EventRecord { regarding, reason: EventReason::InvalidAnnotation, action: "Register", text })
 }
 
-/// The text about a share of `own` in a target that the same Service has by `holder`, which decides.
+/// The text about the share that `own` requests in a target that `holder`, an object of the same Service, has.
 pub(super) fn beside(target: &Target, holder: &ClaimOwner, own: &ClaimOwner) -> String {
     format!(
         "Cloud Map service {target} is registered for {holder}, so the annotation {ANNOTATION_SHARE_OF_TRAFFIC} of \
