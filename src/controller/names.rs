@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// How often it is said and counted that an import is blocked, as long as it is. An Event is gone after an hour, and the
-/// alert looks at the last 15 minutes.
+/// alert looks at the last 15 minutes. Every other Event may be left out, because equal ones are 10 minutes apart at least.
 const BLOCKED_AGAIN: Duration = Duration::from_mins(10);
 
 impl Core {
