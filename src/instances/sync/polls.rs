@@ -50,11 +50,13 @@ impl Engine {
         let Event::Polled { target, id, operation, result } = event else { return };
         let Some(state) = self.targets.get_mut(&target) else { return };
         let denied = state.was_asked(&id, &operation, &result);
+        // Also after a call that was throttled or had no answer: nothing else may ask.
+        let asks_again = state.asks_again(&operation);
         // Since the question was asked, the service may have gone, and the instance may be written in another one. Or it
         // was read back.
         let running = state.running.get_mut(&id).filter(|running| running.operation.as_ref() == Some(&operation));
         let Some(running) = running else {
-            if denied {
+            if asks_again {
                 self.poll_at(&target, &id, operation, now + ASK_AGAIN);
             }
             return self.wake_target(&target, now);
@@ -79,7 +81,7 @@ impl Engine {
             Err(Error { kind: ErrorKind::NotFound, .. }) => self.given_up(&target, &id, now),
             _ if now.duration_since(running.since) > OPERATION_DEADLINE => {
                 self.given_up(&target, &id, now);
-                if denied {
+                if asks_again {
                     self.poll_at(&target, &id, operation, now + ASK_AGAIN);
                 }
             }

@@ -433,6 +433,25 @@ async fn writes_are_read_back_where_the_role_may_not_ask_for_operations() {
     assert_eq!((world.instances("web").len(), world.writes()), (0, 8));
 }
 
+/// The call that would have shown it was throttled, and nobody asked any more.
+#[tokio::test(start_paused = true)]
+async fn whether_operations_may_be_asked_for_is_asked_until_aws_answers() {
+    let world = World::new(Fake::new());
+    world.fake.registry().add_namespace("shop", NamespaceKind::Http);
+    let web = target("shop", "web");
+    for _ in 0..10_000 {
+        world.fake.fault(Operation::GetOperation, Fault::Refused(ErrorKind::AccessDenied));
+    }
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=1, "a")))]);
+    world.registered(&web, 1).await;
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(world.status(&web).notices.len(), 1);
+    world.fake.registry().faults.clear();
+    world.fake.fault(Operation::GetOperation, Fault::Refused(ErrorKind::Throttled));
+    sleep(Duration::from_mins(3)).await;
+    assert_eq!(world.status(&web).notices, []);
+}
+
 /// Writes need no reading where the instances were read before.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_cannot_be_read_again_still_follows_its_pods() {
