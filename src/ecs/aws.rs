@@ -102,7 +102,8 @@ impl Ecs for AwsEcs {
             let answer = request.send().await.map_err(|error| failed(operation, &error))?;
             if let Some(failure) = answer.failures().iter().find(|failure| failure.reason() != Some(MISSING)) {
                 let (arn, reason) = (failure.arn().unwrap_or(cluster), failure.reason().unwrap_or("no reason"));
-                return Err(Error { operation, message: format!("{arn} cannot be read (AWS says: {reason})") });
+                let message = format!("{arn} cannot be read (AWS says: {reason})");
+                return Err(Error { operation, message, answered: true });
             }
             all.extend(answer.services().iter().map(service));
         }
@@ -162,7 +163,7 @@ fn service(service: &types::Service) -> Service {
 }
 
 fn endless(operation: Operation) -> Error {
-    Error { operation, message: format!("the listing did not end within {MAX_PAGES} pages") }
+    Error { operation, message: format!("the listing did not end within {MAX_PAGES} pages"), answered: true }
 }
 
 /// What is wrong with a call, and what to do.
@@ -170,14 +171,14 @@ fn failed<E>(operation: Operation, error: &SdkError<E, HttpResponse>) -> Error
 where
     E: ProvideErrorMetadata + StdError + Send + Sync + 'static,
 {
-    let message = match error {
+    match error {
         SdkError::ServiceError(context) => {
             let (code, status) = (context.err().code(), context.raw().status().as_u16());
-            answered(operation, code, context.err().message(), status)
+            let message = answered(operation, code, context.err().message(), status);
+            Error { operation, message, answered: true }
         }
-        _ => not_answered(&chain(error)),
-    };
-    Error { operation, message }
+        _ => Error { operation, message: not_answered(&chain(error)), answered: false },
+    }
 }
 
 fn answered(operation: Operation, code: Option<&str>, message: Option<&str>, status: u16) -> String {

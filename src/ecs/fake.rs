@@ -18,6 +18,8 @@ pub(crate) struct State {
     pub(crate) restored: Option<u32>,
     /// Whether tasks stay however few are desired.
     pub(crate) stuck: bool,
+    /// Whether no call is answered.
+    pub(crate) silent: bool,
     denied: BTreeSet<Operation>,
 }
 
@@ -58,7 +60,11 @@ impl FakeEcs {
         let mut state = self.state();
         state.calls.push(operation);
         if state.denied.contains(&operation) {
-            return Err(Error { operation, message: format!("access denied: {}", operation.action()) });
+            let message = format!("access denied: {}", operation.action());
+            return Err(Error { operation, message, answered: true });
+        }
+        if state.silent {
+            return Err(Error { operation, message: "no usable answer".to_owned(), answered: false });
         }
         Ok(state)
     }
@@ -101,7 +107,11 @@ impl Ecs for FakeEcs {
         let operation = Operation::UpdateService;
         let mut state = self.called(operation)?;
         let there = state.services.iter_mut().find(|there| there.cluster == cluster && there.name == service);
-        let there = there.ok_or_else(|| Error { operation, message: format!("there is no service {service}") })?;
+        let there = there.ok_or_else(|| Error {
+            operation,
+            message: format!("there is no service {service}"),
+            answered: true,
+        })?;
         there.desired = count;
         Ok(())
     }

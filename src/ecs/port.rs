@@ -35,6 +35,8 @@ pub struct Error {
     pub operation: Operation,
     /// What is wrong and what to do, with AWS's words.
     pub message: String,
+    /// Whether ECS answered. If not, the next call takes as long and fails, too.
+    pub answered: bool,
 }
 
 /// Who replaces the tasks of a service when it is deployed.

@@ -15,7 +15,7 @@ const ABOUT: &str = "ecs";
 
 /// Reads ECS, and lists its services once at most.
 pub(super) struct EcsReader {
-    /// Why it cannot be asked, if so; `None`: it is not to be asked.
+    /// Why it cannot be asked, or does not answer; `None`: it is not to be asked.
     port: Result<Option<Arc<dyn Ecs>>, String>,
     choice: Choice,
     /// All services where the choice says, once they are known.
@@ -45,8 +45,17 @@ impl EcsReader {
             }
             let mut found = Vec::new();
             for (cluster, services) in clusters {
-                // Anybody may have written the attributes. What cannot be read so is looked for.
-                found.extend(port.describe(cluster, &services).await.unwrap_or_default());
+                match port.describe(cluster, &services).await {
+                    Ok(there) => found.extend(there),
+                    // It would take as long for each of hundreds of names.
+                    Err(error) if !error.answered => {
+                        let why = error.to_string();
+                        self.port = Err(why.clone());
+                        return Err(why);
+                    }
+                    // Anybody may have written the attributes. What cannot be read so is looked for.
+                    Err(_) => {}
+                }
             }
             let found = registering(found, arn);
             if !found.is_empty() {
@@ -252,6 +261,19 @@ mod tests {
         ecs.state().calls.clear();
         let found = reader.registering("arn:carts", &BTreeSet::new()).await.unwrap().unwrap();
         assert_eq!((&*found[0].name, ecs.state().calls.len()), ("carts", 0));
+    }
+
+    #[tokio::test]
+    async fn ecs_that_does_not_answer_is_asked_once_for_all_names() {
+        let ecs = FakeEcs::with([mk_service("prod", "orders", ARN)]);
+        ecs.state().silent = true;
+        let named = BTreeSet::from([("prod".to_owned(), "orders".to_owned())]);
+        let mut reader = reader(&ecs, Choice::default());
+        for arn in [ARN, "arn:carts"] {
+            let why = reader.registering(arn, &named).await.unwrap_err();
+            assert!(why.contains("no usable answer"), "{why}");
+        }
+        assert_eq!(ecs.state().calls, [Operation::DescribeServices]);
     }
 
     #[tokio::test]
