@@ -9,14 +9,21 @@ pub(super) fn remark(facts: &Facts, region: Option<&str>) -> Option<String> {
         Ok(registry) => registry,
     };
     registry.service.as_ref()?;
-    let services = facts.ecs_services();
+    // Nobody can raise the count of those that are being deleted.
+    let services: Vec<_> = facts.ecs_services().iter().filter(|service| service.active).collect();
     let ready = facts.pods.as_ref().map_or(0, |pods| pods.ready);
     let count = if ready == 0 { "COUNT".to_owned() } else { ready.to_string() };
     let stays = "until then, the pods, or the last of them, keep the traffic";
     let tasks = registry.others.whole + facts.hidden();
+    if let Some(ending) = facts.ecs_services().first().filter(|_| services.is_empty()) {
+        return Some(format!(
+            "{} is being deleted, and its tasks with it: create it again, with the same service registry",
+            ending.path()
+        ));
+    }
     if !services.is_empty() && services.iter().all(|service| service.desired == 0) {
         let raise = services.iter().map(|service| set_count(region, &service.cluster, &service.name, &count));
-        let (paths, raise): (Vec<_>, Vec<_>) = services.iter().map(crate::ecs::Service::path).zip(raise).unzip();
+        let (paths, raise): (Vec<_>, Vec<_>) = services.iter().map(|service| service.path()).zip(raise).unzip();
         return Some(format!(
             "{} is to have 0 tasks, so nobody can take the traffic back. Raise it, and wait until the tasks are healthy \
              ({stays}): {}",

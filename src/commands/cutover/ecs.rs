@@ -118,7 +118,7 @@ fn about(service: &Service, arn: &str, found: &mut Findings) {
             found.add(grade, ABOUT, format!("{path}: {text}"), remedy);
         }
     };
-    add(Warning, !service.active, "the service is being deleted", "do not: the way back needs it");
+    add(Warning, !service.active, "the service is being deleted", "create it again: the way back needs it");
     add(
         Blocked,
         service.daemon,

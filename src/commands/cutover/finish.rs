@@ -87,6 +87,10 @@ pub(super) fn commands(facts: &Facts, region: Option<&str>, force: bool) -> Stri
     }
     let mut text = before_tasks_stop(facts, registry.ttl());
     for service in services.iter().filter(|service| !service.is_at_zero()) {
+        if !service.active {
+            text.extend([format!("# {} is being deleted, and ECS stops its tasks\n", service.path())]);
+            continue;
+        }
         let (look, command) = (service.look_for_autoscaling(), set_count(region, &service.cluster, &service.name, "0"));
         text.extend([format!("# Whether autoscaling brings them back: {look}{}\n{command}\n", region_flag(region))]);
     }

@@ -123,14 +123,14 @@ fn progress(seen: Option<&Service>, fell: bool, waited: Duration, patience: Dura
     match seen {
         None => Progress::Done,
         Some(seen) if seen.is_at_zero() => Progress::Done,
-        Some(seen) if seen.desired > 0 && (fell || waited > LAG) => Progress::Back(seen.desired),
+        Some(seen) if seen.active && seen.desired > 0 && (fell || waited > LAG) => Progress::Back(seen.desired),
         Some(seen) if waited >= patience => Progress::Late(seen.running + seen.pending),
         Some(_) => Progress::Stops,
     }
 }
 
-/// Sets the desired counts to 0, and waits until no task runs, for `patience` at most. What fails stops nothing else. Gives
-/// what failed, as texts.
+/// Sets the desired counts to 0, except for services that are being deleted, and waits until no task runs, for `patience` at
+/// most. What fails stops nothing else. Gives what failed, as texts.
 ///
 /// # Errors
 /// `out` cannot be written.
@@ -142,13 +142,16 @@ pub(super) async fn stop(
 ) -> anyhow::Result<Vec<String>> {
     let (mut open, mut failed) = (Vec::new(), Vec::new());
     for (key, service) in services {
-        match ecs.set_desired_count(&service.cluster, &service.name, 0).await {
-            Ok(()) => {
-                writeln!(out, "{key}: {} is to have 0 tasks; it had {}", service.path(), service.desired)?;
-                open.push(Stopping { key, running: service.running, service, fell: false });
-            }
-            Err(error) => failed.push(format!("{key}: {}: {error}", service.path())),
+        if !service.active {
+            // ECS refuses to change it.
+            writeln!(out, "{key}: {} is being deleted, and ECS stops its tasks", service.path())?;
+        } else if let Err(error) = ecs.set_desired_count(&service.cluster, &service.name, 0).await {
+            failed.push(format!("{key}: {}: {error}", service.path()));
+            continue;
+        } else {
+            writeln!(out, "{key}: {} is to have 0 tasks; it had {}", service.path(), service.desired)?;
         }
+        open.push(Stopping { key, running: service.running, service, fell: false });
     }
     let begun = Instant::now();
     while !open.is_empty() {
@@ -255,6 +258,15 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part}: {said}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_is_being_deleted_is_only_waited_for() {
+        let ecs = FakeEcs::with([Service { active: false, desired: 0, ..mk_service("prod", "orders", "a") }]);
+        let (said, failed) = stopped(&ecs).await;
+        assert_eq!(failed, [""; 0]);
+        assert!(said.contains("prod/orders is being deleted") && said.contains("has no task any more"), "{said}");
+        assert!(!ecs.state().calls.contains(&Operation::UpdateService), "ECS would refuse it");
     }
 
     #[tokio::test(start_paused = true)]

@@ -203,6 +203,12 @@ fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     assert!(!commands(&facts, None, true).contains("aws ecs"), "nobody knows what to stop");
     facts.registry = Ok(registry(0, 60));
     assert!(commands(&facts, None, false).contains("--service orders"), "tasks run that are not healthy");
+    facts.ecs = Ok(Some(vec![crate::ecs::Service { active: false, ..ecs_service(1) }]));
+    let said = commands(&facts, None, false);
+    assert!(
+        said.contains("prod/orders is being deleted") && !said.contains("update-service"),
+        "ECS refuses it: {said}"
+    );
     facts.ecs = Ok(Some(vec![ecs_service(0)]));
     assert!(commands(&facts, None, false).contains("nothing to stop"));
 }
@@ -270,6 +276,9 @@ fn who_goes_back_is_told_when_no_task_takes_the_traffic() {
     assert!(said.contains("prod/orders is to have 0 tasks") && said.contains("--cluster prod"), "{said}");
     facts.ecs = Ok(Some(vec![crate::ecs::Service { running: 1, ..ecs_service(3) }]));
     assert!(remark(&facts).unwrap().contains("1 of 3 tasks run"));
+    facts.ecs = Ok(Some(vec![crate::ecs::Service { active: false, desired: 0, ..ecs_service(3) }]));
+    let said = remark(&facts).unwrap();
+    assert!(said.contains("prod/orders is being deleted") && !said.contains("update-service"), "{said}");
     facts.ecs = Ok(Some(Vec::new()));
     assert!(remark(&facts).unwrap().contains("the ECS service is gone"));
     facts.registry = Err("no credentials".to_owned());
