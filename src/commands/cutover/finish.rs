@@ -38,6 +38,12 @@ pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
     if pods.unready > 0 {
         return Err(format!("{key}: {} pods are not ready: repair them, or use --force", pods.unready));
     }
+    // Where nobody is healthy, AWS answers with all instances: tasks without health have the traffic then.
+    let runs = facts.ecs_services().iter().find(|service| !service.is_at_zero());
+    if let Some(service) = runs.filter(|_| pods.ready == 0) {
+        let path = service.path();
+        return Err(format!("{key}: no pod is ready, and {path} has tasks: scale the pods, or use --force"));
+    }
     Ok(())
 }
 

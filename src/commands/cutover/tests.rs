@@ -203,6 +203,10 @@ fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     assert!(!commands(&facts, None, true).contains("aws ecs"), "nobody knows what to stop");
     facts.registry = Ok(registry(0, 60));
     assert!(commands(&facts, None, false).contains("--service orders"), "tasks run that are not healthy");
+    facts.pods = Ok(pods(0));
+    assert!(check(&facts, false).unwrap_err().contains("no pod is ready, and prod/orders has tasks"));
+    facts.pods = Ok(pods(1));
+    assert_eq!(check(&facts, false), Ok(()));
     facts.ecs = Ok(Some(vec![crate::ecs::Service { active: false, ..ecs_service(1) }]));
     let said = commands(&facts, None, false);
     assert!(
