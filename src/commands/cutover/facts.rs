@@ -85,6 +85,8 @@ pub(super) struct Registry {
     pub(super) service: Option<Service>,
     /// What others have there that is healthy.
     pub(super) others: Others,
+    /// How many of these are tasks of ECS.
+    pub(super) tasks: usize,
     /// Families that any of them has.
     pub(super) families: Option<Families>,
     /// Ports of others.

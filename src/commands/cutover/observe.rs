@@ -172,6 +172,7 @@ pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::
     Registry {
         service: Some(service),
         others: Others::of(others.iter().copied()),
+        tasks: attribute(attributes::ECS_SERVICE).len(),
         families: Some(Families { v4: has(attributes::IPV4), v6: has(attributes::IPV6) }),
         ports: attribute(attributes::PORT).iter().filter_map(|port| port.parse().ok()).collect(),
         ecs: ecs.collect::<BTreeSet<_>>(),

@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, io::Write, time::Duration};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::time::{Instant, sleep};
 
-use super::{ecs::serves_others, facts::Facts, finish};
+use super::{
+    ecs::serves_others,
+    facts::{Facts, Registry},
+    finish,
+};
 use crate::{
     api::conditions::HidingReason,
     cutover::hiding::{obstacle, stoppable_after},
@@ -36,7 +40,7 @@ pub(super) fn stoppable(facts: &Facts, now: Timestamp, force: bool) -> Result<Ve
             "{key}: no task is stopped before it is Finished: run this again when `cloudmap-mcs cutover status` says so"
         ));
     }
-    hidden_for_long_enough(facts, registry.ttl(), now)?;
+    hidden_for_long_enough(facts, registry, now)?;
     let services = match &facts.ecs {
         Err(why) => return Err(format!("{key}: no task is stopped, because ECS could not be read: {why}")),
         Ok(None) => return Err(format!("{key}: ECS is not asked with --cloudmap-endpoint alone: add --ecs-endpoint")),
@@ -57,21 +61,27 @@ pub(super) fn stoppable(facts: &Facts, now: Timestamp, force: bool) -> Result<Ve
 }
 
 /// Whether no client uses the hidden tasks any more.
-fn hidden_for_long_enough(facts: &Facts, ttl: u32, now: Timestamp) -> Result<(), String> {
+fn hidden_for_long_enough(facts: &Facts, registry: &Registry, now: Timestamp) -> Result<(), String> {
     let hides = facts.there().filter(|cutover| cutover.spec.hide_tasks && obstacle(cutover).is_none());
     let Some(cutover) = hides else { return Ok(()) };
     let (key, status) = (&facts.key, cutover.status.clone().unwrap_or_default());
     let says = |reason: HidingReason| status.conditions.iter().any(|said| reason.row().explains(said));
-    if says(HidingReason::NoneToHide) {
-        return Ok(());
-    }
-    let Some(since) = status.hidden_since.as_ref().filter(|_| says(HidingReason::Hidden)) else {
+    let since = status.hidden_since.as_ref().filter(|_| says(HidingReason::Hidden));
+    if since.is_none() && !says(HidingReason::NoneToHide) {
         return Err(format!(
             "{key}: its tasks are not hidden yet: wait with `kubectl wait cutovers/{} --namespace {} --for=condition=TasksHidden`",
             key.name, key.namespace
         ));
-    };
-    let wait = SignedDuration::try_from(stoppable_after(ttl)).ok();
+    }
+    // The condition follows what the controller read last, which may be a minute ago.
+    if registry.tasks > 0 {
+        let tasks = registry.tasks;
+        return Err(format!(
+            "{key}: {tasks} of its tasks are visible in Cloud Map: run this again when they are hidden"
+        ));
+    }
+    let Some(since) = since else { return Ok(()) };
+    let wait = SignedDuration::try_from(stoppable_after(registry.ttl())).ok();
     let from = wait.and_then(|wait| since.0.checked_add(wait).ok()).unwrap_or(since.0);
     if now < from {
         return Err(format!("{key}: its hidden tasks may be stopped from {from} on: run this again then"));

@@ -247,15 +247,19 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
     finished.spec.hide_tasks = true;
     facts.cutover = Ok(Some(finished.clone()));
     assert!(ready(&facts).unwrap_err().contains("not hidden yet"));
+    facts.registry = Ok(registry(0, 60));
     let hidden = json!({"type": "TasksHidden", "status": "True", "reason": "Hidden", "message": "12 tasks are hidden",
         "lastTransitionTime": "2026-11-24T10:00:30Z"});
     for (since, may) in [("2026-11-24T10:00:30Z", false), ("2026-11-24T10:00:00Z", true)] {
         let status = finished.status.as_mut().unwrap();
         status.conditions.push(serde_json::from_value(hidden.clone()).unwrap());
-        status.hidden_since = serde_json::from_value(json!(since)).unwrap();
+        (status.hidden, status.hidden_since) = (Some(12), serde_json::from_value(json!(since)).unwrap());
         facts.cutover = Ok(Some(finished.clone()));
         assert_eq!(ready(&facts).is_ok(), may, "{since}: {:?}", ready(&facts));
     }
+    // One that began a moment ago.
+    let new = Facts { registry: Ok(registry(1, 60)), ..facts.clone() };
+    assert!(ready(&new).unwrap_err().contains("1 of its tasks are visible in Cloud Map"));
     let with = |ecs| ready(&Facts { ecs, ..facts.clone() });
     assert!(with(Err("access denied".to_owned())).unwrap_err().contains("access denied"));
     assert!(with(Ok(None)).unwrap_err().contains("--ecs-endpoint"));
