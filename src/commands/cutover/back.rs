@@ -13,8 +13,8 @@ pub(super) fn remark(facts: &Facts, region: Option<&str>) -> Option<String> {
     let services: Vec<_> = facts.ecs_services().iter().filter(|service| service.active).collect();
     let ready = facts.pods.as_ref().map_or(0, |pods| pods.ready);
     let count = if ready == 0 { "COUNT".to_owned() } else { ready.to_string() };
-    let stays = "until then, the pods, or the last of them, keep the traffic";
     let tasks = registry.others.whole + facts.hidden();
+    let stays = if tasks == 0 { " Until one is healthy, the registered pods keep the traffic." } else { "" };
     if let Some(ending) = facts.ecs_services().first().filter(|_| services.is_empty()) {
         return Some(format!(
             "{} is being deleted, and its tasks with it: create it again, with the same service registry",
@@ -25,8 +25,7 @@ pub(super) fn remark(facts: &Facts, region: Option<&str>) -> Option<String> {
         let raise = services.iter().map(|service| set_count(region, &service.cluster, &service.name, &count));
         let (paths, raise): (Vec<_>, Vec<_>) = services.iter().map(|service| service.path()).zip(raise).unzip();
         return Some(format!(
-            "{} is to have 0 tasks, so nobody can take the traffic back. Raise it, and wait until the tasks are healthy \
-             ({stays}): {}",
+            "{} is to have 0 tasks, which cannot take the traffic back.{stays} Raise the count: {}",
             paths.join(" and "),
             raise.join("; ")
         ));
@@ -34,17 +33,24 @@ pub(super) fn remark(facts: &Facts, region: Option<&str>) -> Option<String> {
     let starting = services.iter().find(|service| service.running < service.desired);
     if let Some(service) = starting {
         let (running, desired) = (service.running, service.desired);
-        return Some(format!("{}: {running} of {desired} tasks run; {stays}", service.path()));
+        return Some(if tasks == 0 {
+            format!("{}: {running} of {desired} tasks run.{stays}", service.path())
+        } else {
+            format!("{}: {running} of {desired} tasks run, and the healthy ones get all traffic", service.path())
+        });
     }
     if tasks > 0 {
         return None;
     }
     if !services.is_empty() {
-        return Some(format!("its tasks run, and none is healthy in Cloud Map: look at their health; {stays}"));
+        return Some(format!("its tasks run, and none is healthy in Cloud Map: look at their health.{stays}"));
     }
     let known = matches!(facts.ecs, Ok(Some(_)));
-    let gone = if known { "the ECS service is gone, and" } else { "ECS could not be read, and" };
-    let raise = set_count(region, "CLUSTER", "SERVICE", &count);
-    let remedy = if known { "create it again, with the same service registry".to_owned() } else { raise };
-    Some(format!("{gone} nobody else has a healthy instance in Cloud Map ({stays}): {remedy}"))
+    let (gone, remedy) = if known {
+        ("the ECS service is gone", "Create it again, with the same service registry".to_owned())
+    } else {
+        let raise = set_count(region, "CLUSTER", "SERVICE", &count);
+        ("ECS could not be read", format!("Raise the count: {raise}"))
+    };
+    Some(format!("{gone}, and nobody else has a healthy instance in Cloud Map.{stays} {remedy}"))
 }

@@ -276,6 +276,10 @@ fn who_goes_back_is_told_when_no_task_takes_the_traffic() {
     assert_eq!(remark(&facts), None);
     facts.ecs = Err("access denied".to_owned());
     assert_eq!(remark(&facts), None, "there are healthy tasks");
+    // The pods go as soon as one task is healthy.
+    let few = vec![crate::ecs::Service { running: 1, ..ecs_service(3) }];
+    let said = remark(&Facts { registry: Ok(registry(1, 60)), ecs: Ok(Some(few)), ..facts.clone() }).unwrap();
+    assert!(said.contains("1 of 3 tasks run") && !said.contains("keep the traffic"), "{said}");
     facts.registry = Ok(registry(0, 60));
     let said = remark(&facts).unwrap();
     assert!(said.contains("ECS could not be read") && said.contains("--desired-count 12"), "{said}");
@@ -283,7 +287,8 @@ fn who_goes_back_is_told_when_no_task_takes_the_traffic() {
     let said = remark(&facts).unwrap();
     assert!(said.contains("prod/orders is to have 0 tasks") && said.contains("--cluster prod"), "{said}");
     facts.ecs = Ok(Some(vec![crate::ecs::Service { running: 1, ..ecs_service(3) }]));
-    assert!(remark(&facts).unwrap().contains("1 of 3 tasks run"));
+    let said = remark(&facts).unwrap();
+    assert!(said.contains("1 of 3 tasks run") && said.contains("keep the traffic"), "{said}");
     facts.ecs = Ok(Some(vec![crate::ecs::Service { active: false, desired: 0, ..ecs_service(3) }]));
     let said = remark(&facts).unwrap();
     assert!(said.contains("prod/orders is being deleted") && !said.contains("update-service"), "{said}");
