@@ -7,6 +7,7 @@ use super::observe::Read;
 use crate::{
     api::names::{CONDITION_REGISTERED, LABEL_GATE},
     cluster::reader::read,
+    commands::asking::workload,
 };
 
 /// How many pods a page has.
@@ -17,7 +18,7 @@ const PAGE: u32 = 500;
 pub(super) struct Unwatched {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// Kind and name of what made it, such as `ReplicaSet web-5d4f`.
+    /// Kind and name of what made it, such as `Deployment web`.
     pub(super) owner: Option<String>,
 }
 
@@ -49,8 +50,7 @@ fn unwatched(pod: &Pod) -> Option<Unwatched> {
     if open || ended || pod.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
-    let owner = owner.map(|owner| format!("{} {}", owner.kind, owner.name));
+    let owner = workload(pod).map(|(kind, name)| format!("{kind} {name}"));
     Some(Unwatched { namespace: pod.namespace()?, name: pod.name_any(), owner })
 }
 
@@ -64,7 +64,7 @@ mod tests {
     fn pod(name: &str, gate: &str, status: &Value) -> Value {
         json!({
             "metadata": {
-                "namespace": "shop", "name": name,
+                "namespace": "shop", "name": name, "labels": {"pod-template-hash": "5d4f"},
                 "ownerReferences": [
                     {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d4f", "uid": "u", "controller": true},
                 ],
@@ -93,7 +93,7 @@ mod tests {
         let found = observe(&api.client()).await.unwrap();
         let names: Vec<_> = found.iter().map(|pod| &*pod.name).collect();
         assert_eq!(names, ["web-1", "web-2"]);
-        assert_eq!((&*found[0].namespace, found[0].owner.as_deref()), ("shop", Some("ReplicaSet web-5d4f")));
+        assert_eq!((&*found[0].namespace, found[0].owner.as_deref()), ("shop", Some("Deployment web")));
         let requests = api.requests();
         assert_eq!(requests.len(), 3);
         let [selected, next] = [&requests[0].query, &requests[1].query];

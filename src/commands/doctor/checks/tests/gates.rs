@@ -19,13 +19,13 @@ fn found(unwatched: Result<Vec<Unwatched>, Unread>) -> (State, String, String) {
 
 #[test]
 fn a_pod_with_the_gate_and_without_the_label_is_named_with_its_workload_and_remedy() {
-    let web = Some("ReplicaSet web-5d4f");
+    let web = Some("Deployment web");
     let (state, what, remedy) =
         found(Ok(vec![unwatched("web-1", web), unwatched("web-2", web), unwatched("alone", None)]));
     assert_eq!(state, State::Fail);
     let pods = "3 pod(s) have the readiness gate cloudmap-mcs/registered without the label cloudmap-mcs/gate";
     assert!(what.contains(pods), "{what}");
-    assert!(what.contains("shop/web-1 of ReplicaSet web-5d4f") && what.contains("shop/alone"), "{what}");
+    assert!(what.contains("shop/web-1 of Deployment web") && what.contains("shop/alone"), "{what}");
     assert!(!what.contains("web-2"), "{what}");
     let command = "kubectl --context a -n shop label pod web-1 cloudmap-mcs/gate=registered";
     assert!(remedy.contains("pod template") && remedy.contains(command), "{remedy}");
