@@ -10,7 +10,7 @@ use aws_sdk_ecs::{
     error::{ProvideErrorMetadata, SdkError},
     types::{
         self, CapacityProviderStrategyItem, Deployment, DeploymentControllerType, DeploymentRolloutState, LoadBalancer,
-        SchedulingStrategy, ServiceConnectConfiguration,
+        SchedulingStrategy, ServiceConnectConfiguration, ServiceRegistry, TaskSet, VpcLatticeConfiguration,
     },
 };
 
@@ -126,7 +126,15 @@ fn name_of(arn: Option<&str>) -> String {
 
 fn service(service: &types::Service) -> Service {
     let count = |number: i32| u32::try_from(number).unwrap_or_default();
-    let (deployments, registries) = (service.deployments(), service.service_registries());
+    let (deployments, sets) = (service.deployments(), service.task_sets());
+    // Task sets of an external deployment controller have registries and load balancers of their own.
+    let registries = service.service_registries().iter().chain(sets.iter().flat_map(TaskSet::service_registries));
+    let registries: Vec<&ServiceRegistry> = registries.collect();
+    let balancers = service.load_balancers().iter().chain(sets.iter().flat_map(TaskSet::load_balancers));
+    let balancers: Vec<&LoadBalancer> = balancers.collect();
+    let lattice = deployments.iter().flat_map(Deployment::vpc_lattice_configurations);
+    let groups = balancers.iter().filter_map(|balancer| balancer.target_group_arn().or(balancer.load_balancer_name()));
+    let groups: BTreeSet<&str> = groups.chain(lattice.map(VpcLatticeConfiguration::target_group_arn)).collect();
     let controller = match service.deployment_controller().map(types::DeploymentController::r#type) {
         Some(DeploymentControllerType::CodeDeploy) => Controller::CodeDeploy,
         Some(DeploymentControllerType::External) => Controller::External,
@@ -142,7 +150,7 @@ fn service(service: &types::Service) -> Service {
     let connected: Vec<&Deployment> = deployments.iter().filter(connects).collect();
     let resources = connected.iter().flat_map(|deployment| deployment.service_connect_resources());
     let ports = registries.iter().filter_map(|registry| registry.container_port().or(registry.port()));
-    let ports = ports.chain(service.load_balancers().iter().filter_map(LoadBalancer::container_port));
+    let ports = ports.chain(balancers.iter().filter_map(|balancer| balancer.container_port()));
     Service {
         cluster: name_of(service.cluster_arn()),
         name: service.service_name().map_or_else(|| name_of(service.service_arn()), str::to_owned),
@@ -158,7 +166,7 @@ fn service(service: &types::Service) -> Service {
         registries: registries.iter().filter_map(|registry| registry.registry_arn()).map(str::to_owned).collect(),
         connected: resources.filter_map(|resource| resource.discovery_arn()).map(str::to_owned).collect(),
         ports: ports.filter_map(|port| u16::try_from(port).ok()).collect::<BTreeSet<_>>(),
-        load_balancers: service.load_balancers().len(),
+        load_balancers: groups.len(),
     }
 }
 
@@ -251,6 +259,19 @@ mod tests {
         let read = service(&types::Service::builder().service_arn("arn:aws:ecs:r:1:service/prod/orders").build());
         assert_eq!(read, Service { name: "orders".to_owned(), ..Service::default() });
         assert!(read.is_at_zero() && !read.registers_in("arn"));
+    }
+
+    #[test]
+    fn what_task_sets_and_vpc_lattice_have_counts_as_well() {
+        let registry = ServiceRegistry::builder().registry_arn("arn:orders").container_port(8080).build();
+        let balancer = LoadBalancer::builder().target_group_arn("arn:group").container_port(8081).build();
+        let lattice = VpcLatticeConfiguration::builder().role_arn("arn:role").target_group_arn("arn:lattice");
+        let deployment = Deployment::builder().vpc_lattice_configurations(lattice.port_name("http").build().unwrap());
+        let set = TaskSet::builder().service_registries(registry).load_balancers(balancer.clone()).build();
+        let all = types::Service::builder().task_sets(set).load_balancers(balancer).deployments(deployment.build());
+        let read = service(&all.build());
+        assert!(read.registers_in("arn:orders"), "{read:?}");
+        assert_eq!((read.load_balancers, read.ports), (2, [8080, 8081].into()));
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub struct Service {
     pub connected: BTreeSet<String>,
     /// Ports of its containers, as registries and load balancers have them.
     pub ports: BTreeSet<u16>,
-    /// How many target groups and load balancers have its tasks.
+    /// How many target groups (of VPC Lattice, too) and load balancers have its tasks.
     pub load_balancers: usize,
 }
 
