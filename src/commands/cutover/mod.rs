@@ -221,7 +221,11 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
         failed = why;
         match port {
             _ if edit.dry_run => {}
-            Ok(Some(port)) => failed.extend(scale::stop(&*port, ready, timeout, &mut std::io::stdout()).await?),
+            Ok(Some(port)) => {
+                let (still, changed) = still_finished(&client, ready).await;
+                failed.extend(changed);
+                failed.extend(scale::stop(&*port, still, timeout, &mut std::io::stdout()).await?);
+            }
             // Each name has said so.
             Ok(None) | Err(_) => {}
         }
@@ -261,6 +265,25 @@ fn stoppable(facts: &[Facts], force: bool) -> anyhow::Result<(Vec<Stoppable>, Ve
         }
     }
     Ok((ready, failed))
+}
+
+/// Those that nobody took back since they were observed, which takes minutes for hundreds of names, and why others may not be
+/// stopped.
+async fn still_finished(client: &Client, ready: Vec<Stoppable>) -> (Vec<Stoppable>, Vec<String>) {
+    let (mut still, mut changed) = (Vec::new(), Vec::new());
+    for (key, service) in ready {
+        let api: Api<Cutover> = Api::namespaced(client.clone(), &key.namespace);
+        let why = match read(api.get_opt(&key.name)).await {
+            Ok(Some(cutover)) if scale::is_finished(&cutover) => {
+                still.push((key, service));
+                continue;
+            }
+            Ok(_) => "its Cutover is not Finished any more".to_owned(),
+            Err(why) => why.to_string(),
+        };
+        changed.push(format!("{key}: {} is not stopped: {why}", service.path()));
+    }
+    (still, changed)
 }
 
 async fn back(args: CutoverBackArgs) -> anyhow::Result<ExitCode> {

@@ -8,10 +8,9 @@ use tokio::time::{Instant, sleep};
 use super::{
     ecs::serves_others,
     facts::{Facts, Registry},
-    finish,
 };
 use crate::{
-    api::conditions::HidingReason,
+    api::{Cutover, CutoverPhase, conditions::HidingReason},
     cutover::hiding::{obstacle, stoppable_after},
     ecs::{Controller, Ecs, Error, Service},
     model::ServiceKey,
@@ -32,10 +31,7 @@ pub(super) fn stoppable(facts: &Facts, now: Timestamp, force: bool) -> Result<Ve
     let Some(there) = &registry.service else {
         return Err(format!("{key}: its Cloud Map service is not found, so nobody knows which tasks to stop"));
     };
-    let is_current = facts.there().is_some_and(|cutover| {
-        cutover.status.as_ref().is_some_and(|status| status.observed_generation == cutover.metadata.generation)
-    });
-    if !is_current || !finish::is_finished(facts) {
+    if !facts.there().is_some_and(is_finished) {
         return Err(format!(
             "{key}: no task is stopped before it is Finished: run this again when `cloudmap-mcs cutover status` says so"
         ));
@@ -58,6 +54,13 @@ pub(super) fn stoppable(facts: &Facts, now: Timestamp, force: bool) -> Result<Ve
         }
     }
     Ok(services.iter().filter(|service| !service.is_at_zero()).cloned().collect())
+}
+
+/// Whether it is Finished, by the spec that it has now.
+pub(super) fn is_finished(cutover: &Cutover) -> bool {
+    cutover.status.as_ref().is_some_and(|status| {
+        status.phase == Some(CutoverPhase::Finished) && status.observed_generation == cutover.metadata.generation
+    })
 }
 
 /// Whether no client uses the hidden tasks any more.

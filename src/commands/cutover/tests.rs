@@ -269,6 +269,21 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
     assert_eq!(with(Ok(Some(vec![ecs_service(0)]))), Ok(Vec::new()));
 }
 
+#[tokio::test]
+async fn what_was_taken_back_since_it_was_observed_is_not_stopped() {
+    let api = FakeApi::default();
+    let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
+    for generation in [2, 3] {
+        cutover.metadata.generation = Some(generation);
+        api.prepare(200, serde_json::to_value(&cutover).unwrap());
+    }
+    api.refuse(404, "NotFound", "there is none");
+    let ready: Vec<_> = (0..3).map(|_| (ServiceKey::new("shop", "orders"), ecs_service(12))).collect();
+    let (still, changed) = still_finished(&api.client(), ready).await;
+    assert_eq!((still.len(), changed.len()), (1, 2));
+    assert!(changed[0].contains("prod/orders is not stopped: its Cutover is not Finished any more"), "{changed:?}");
+}
+
 #[test]
 fn who_goes_back_is_told_when_no_task_takes_the_traffic() {
     let mut facts = facts();
