@@ -93,9 +93,9 @@ impl Service {
         self.registries.contains(arn) || self.connected.contains(arn)
     }
 
-    /// Whether it has no task and is to have none.
+    /// Whether it has no task and is to have none. One that is being deleted is to have none, whatever its desired count says.
     pub const fn is_at_zero(&self) -> bool {
-        self.desired == 0 && self.running == 0 && self.pending == 0
+        (self.desired == 0 || !self.active) && self.running == 0 && self.pending == 0
     }
 
     /// `cluster/name`, as in the resource ids of autoscaling.

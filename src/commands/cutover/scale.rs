@@ -317,6 +317,9 @@ mod tests {
         assert_eq!(after(600, true, &service(0, 1)), Progress::Late(1));
         assert_eq!(after(5, true, &service(0, 0)), Progress::Done);
         assert_eq!(progress(None, true, Duration::ZERO, PATIENCE), Progress::Done, "it was deleted");
+        let deleted = |running| Service { active: false, ..service(2, running) };
+        assert_eq!(after(35, false, &deleted(1)), Progress::Stops, "its desired count says nothing");
+        assert_eq!(after(35, false, &deleted(0)), Progress::Done);
     }
 
     #[test]
