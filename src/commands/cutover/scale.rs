@@ -48,12 +48,13 @@ pub(super) fn stoppable(facts: &Facts, now: Timestamp, force: bool) -> Result<Ve
              --ecs-cluster and --ecs-service"
         ));
     }
-    for service in services {
+    let running: Vec<_> = services.iter().filter(|service| !service.is_at_zero()).cloned().collect();
+    for service in running.iter().filter(|service| service.active) {
         if let Some(why) = hindered(service, &there.arn, force) {
             return Err(format!("{key}: {} is not stopped: {why}", service.path()));
         }
     }
-    Ok(services.iter().filter(|service| !service.is_at_zero()).cloned().collect())
+    Ok(running)
 }
 
 /// Whether it is Finished, by the spec that it has now.

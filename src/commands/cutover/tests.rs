@@ -266,7 +266,8 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
     assert!(with(Ok(Some(Vec::new()))).unwrap_err().contains("--ecs-cluster"));
     let serves = crate::ecs::Service { load_balancers: 1, ..ecs_service(12) };
     assert!(with(Ok(Some(vec![serves]))).unwrap_err().contains("prod/orders is not stopped"));
-    assert_eq!(with(Ok(Some(vec![ecs_service(0)]))), Ok(Vec::new()));
+    let stopped = crate::ecs::Service { load_balancers: 1, ..ecs_service(0) };
+    assert_eq!(with(Ok(Some(vec![stopped]))), Ok(Vec::new()), "nothing is left to refuse");
 }
 
 #[tokio::test]
