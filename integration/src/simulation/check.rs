@@ -15,7 +15,7 @@ use super::{
     keys::Keys,
     kubernetes::{Verb, Write},
     machine::EPOCH,
-    merge::Port,
+    merge::{Port, families},
     scenario::Scenario,
     users::label,
     world::{Cluster, OWN, Version, World},
@@ -252,7 +252,7 @@ impl Checks {
                 let form = (import.type_, import.ports, import.families);
                 let (known, since) = self.forms.entry(key.clone()).or_insert_with(|| (form.clone(), Duration::ZERO));
                 if *known != form {
-                    (*known, *since) = (form, now);
+                    (*known, *since) = (form.clone(), now);
                 }
                 let settled = is_old(since, now, news, world);
                 // Who has not heard yet of an export that came gives the Service the form of those that it knows.
@@ -276,7 +276,10 @@ impl Checks {
                 let derived = import.as_ref().and_then(|import| {
                     import["metadata"]["annotations"]["multicluster.kubernetes.io/derived-service"].as_str()
                 });
-                let derived = identity(derived.and_then(|derived| api.get("services", &name.0, derived)));
+                let derived = derived.and_then(|derived| api.get("services", &name.0, derived));
+                // Kubernetes does not change the first IP family of a Service: one that has another is made anew.
+                let fits = derived.as_ref().is_some_and(|it| families(&it["spec"]) == form.2);
+                let derived = identity(derived);
                 let import = identity(import.clone());
                 // Without its import a name is nothing, whatever slices there are.
                 let now = found.get(&name).filter(|_| import.is_some()).map(Imported::addresses).unwrap_or_default();
@@ -302,7 +305,7 @@ impl Checks {
                 let seen = now.intersection(live).filter(|address| !moved.contains(*address)).cloned();
                 let seen = seen.filter(|address| !stale.contains(&(key.clone(), address.clone())));
                 let addresses = held.into_iter().chain(seen).collect();
-                next.insert(key, Held { addresses, import, derived });
+                next.insert(key, Held { addresses, import, derived: derived.filter(|_| fits) });
             }
         }
         (self.held, self.stale) = (next, stale);
