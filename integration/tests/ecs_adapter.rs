@@ -2,12 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends there")]
 
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
 use aws_sdk_servicediscovery::config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider};
 use cloudmap_mcs::{
     cloudmap::{AwsSettings, ConnectError},
     ecs::{AwsEcs, Choice, Controller, Ecs, Operation, Service, all, registering},
 };
-use cloudmap_mcs_integration::ecs::{EcsApi, ManagedService, Model};
+use cloudmap_mcs_integration::ecs::{Definition, EcsApi, Fleet, ManagedService, Model};
 
 const ARN: &str = "arn:aws:servicediscovery:us-east-1:000000000000:service/srv-orders";
 
@@ -134,6 +138,74 @@ async fn tasks_go_when_the_desired_count_is_zero_and_come_back_by_autoscaling() 
     api.model().service("prod", "orders").unwrap().daemon = true;
     let error = ecs.set_desired_count("prod", "orders", 0).await.unwrap_err();
     assert!(error.message.contains("daemon scheduling strategy"), "{error}");
+}
+
+/// Tasks that are a number.
+struct Counted {
+    definition: Definition,
+    tasks: Arc<Mutex<usize>>,
+    /// How often all were replaced.
+    replaced: Arc<Mutex<usize>>,
+}
+
+#[async_trait(?Send)]
+impl Fleet for Counted {
+    fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    async fn alive(&mut self) -> anyhow::Result<usize> {
+        Ok(*self.tasks.lock().unwrap())
+    }
+
+    async fn scale(&mut self, desired: usize) -> anyhow::Result<()> {
+        *self.tasks.lock().unwrap() = desired;
+        Ok(())
+    }
+
+    async fn replace(&mut self, desired: usize) -> anyhow::Result<()> {
+        *self.replaced.lock().unwrap() += 1;
+        self.scale(desired).await
+    }
+
+    async fn report(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
+
+/// Waits until a service is so.
+async fn until(ecs: &AwsEcs, what: &str, is_so: impl Fn(&Service) -> bool) {
+    let begun = Instant::now();
+    loop {
+        let seen = ecs.describe("prod", &["orders".to_owned()]).await.unwrap().remove(0);
+        if is_so(&seen) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what}: {seen:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn tasks_that_run_follow_the_desired_count_and_are_replaced_when_they_die() {
+    let (api, ecs) = start(Model::default()).await;
+    let (tasks, replaced) = (Arc::new(Mutex::new(2)), Arc::new(Mutex::new(0)));
+    let definition = Definition { port: 9090, ..Definition::new("prod", "orders", "srv-orders") };
+    let fleet = Counted { definition, tasks: Arc::clone(&tasks), replaced: Arc::clone(&replaced) };
+    api.adopt(ARN, fleet, None).await.unwrap();
+    let service = found(&ecs, &Choice::default()).await;
+    assert_eq!((service.desired, service.running, service.ports), (2, 2, [9090].into()));
+    ecs.set_desired_count("prod", "orders", 0).await.unwrap();
+    until(&ecs, "none is left", Service::is_at_zero).await;
+    assert_eq!(*tasks.lock().unwrap(), 0);
+    ecs.set_desired_count("prod", "orders", 3).await.unwrap();
+    until(&ecs, "three run", |service| service.running == 3 && service.pending == 0).await;
+    *tasks.lock().unwrap() = 1;
+    until(&ecs, "ECS notices", |_| *tasks.lock().unwrap() == 3).await;
+    assert_eq!(*replaced.lock().unwrap(), 0);
+    api.model().service("prod", "orders").unwrap().deploying = true;
+    until(&ecs, "they are deployed", |service| !service.deploying && service.running == 3).await;
+    assert_eq!(*replaced.lock().unwrap(), 1);
 }
 
 #[tokio::test]

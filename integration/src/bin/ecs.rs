@@ -1,8 +1,11 @@
 //! ECS for the demo: services of tasks on hosts of the testbed outside the clusters.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand, ValueEnum};
-use cloudmap_mcs_integration::ecs::{Definition, Ecs, Records, Service};
+use cloudmap_mcs_integration::ecs::{Definition, Ecs, EcsApi, Model, Records, Service};
 
 /// Runs tasks outside the clusters and registers them in Cloud Map as ECS does.
 ///
@@ -54,6 +57,18 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// Serves the API of ECS about services until it is interrupted: their tasks follow UpdateService, and those that die are
+    /// replaced. Do not scale these services otherwise meanwhile. The tasks run on afterwards.
+    Serve {
+        #[arg(required = true)]
+        services: Vec<String>,
+        /// Address to serve on; port 0 takes any free one. The address is printed.
+        #[arg(long, default_value = "127.0.0.1:8710", value_name = "ADDRESS:PORT")]
+        listen: SocketAddr,
+        /// Report to Cloud Map every so many seconds whether each task is healthy [default: never].
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+        report: Option<u64>,
+    },
 }
 
 impl Arguments {
@@ -93,6 +108,17 @@ async fn main() -> Result<()> {
             let task = service.tasks().first().context("the service has no task: scale it up first")?;
             let command: Vec<_> = command.iter().map(String::as_str).collect();
             print!("{}", task.exec(&command).await?);
+            return Ok(());
+        }
+        Command::Serve { services, listen, report } => {
+            let api = EcsApi::start_on(*listen, Model::default()).await?;
+            for name in services {
+                let service = arguments.open(name).await?;
+                let registry = service.registry_arn().await?;
+                api.adopt(&registry, service, report.map(Duration::from_secs)).await?;
+            }
+            println!("{}", api.endpoint());
+            tokio::signal::ctrl_c().await?;
             return Ok(());
         }
     };

@@ -135,6 +135,13 @@ impl CloudMap {
         self.service(&namespace_id, name, records, 1).await
     }
 
+    /// The ARN of a service.
+    pub async fn arn(&self, service_id: &str) -> Result<String> {
+        let answer = self.client.get_service().id(service_id).send().await;
+        let answer = answer.with_context(|| format!("failed to read the service {service_id}"))?;
+        answer.service.and_then(|service| service.arn).context("a service without ARN")
+    }
+
     pub async fn register(&self, service_id: &str, id: &str, attributes: BTreeMap<String, String>) -> Result<()> {
         let mut request = self.client.register_instance().service_id(service_id).instance_id(id);
         for (key, value) in attributes {

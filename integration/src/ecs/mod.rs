@@ -5,7 +5,8 @@
 //! names, that emulator as their resolver: `--resolver-listen $TESTBED_HOST_IP:53`. Tasks of a process that ended are
 //! stopped and deregistered by the next one that calls [`Ecs::connect`]; `testbed down` ends them too.
 //!
-//! The API of ECS itself ([`EcsApi`]) is apart from these tasks: its services are in memory, and it needs no testbed.
+//! The API of ECS itself ([`EcsApi`]) starts and stops the tasks of services that it is given ([`EcsApi::adopt`]). It needs no
+//! testbed for services in memory, which have no tasks that run.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -34,7 +35,7 @@ use anyhow::{Context as _, Result};
 use tokio::sync::OnceCell;
 
 pub use agent::{Agent, Running};
-pub use api::{EcsApi, ManagedService, Model, Refusal};
+pub use api::{EcsApi, Fleet, ManagedService, Model, Refusal};
 pub use cloudmap::{CloudMap, Records};
 pub use service::Service;
 pub use task::{Definition, Launch, Network, Task};

@@ -1,14 +1,16 @@
 //! A service: as many tasks as are desired, each registered while it runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use async_trait::async_trait;
 use aws_sdk_servicediscovery::types::CustomHealthStatus;
 use futures::future::join_all;
 use tokio::net::TcpStream;
 
 use super::agent::Agent;
+use super::api::Fleet;
 use super::cloudmap::CloudMap;
 use super::task::{Definition, FIRST_DYNAMIC_PORT, Label, Network, Task, new_task_id};
 use crate::scenario::eventually;
@@ -17,6 +19,8 @@ use crate::scenario::eventually;
 const START: Duration = Duration::from_secs(30);
 /// ECS gives containers 30 s between SIGTERM and SIGKILL (`stopTimeout`); these need none of it.
 const GRACE: Duration = Duration::from_secs(2);
+/// For a health check to be answered.
+const HEALTH: Duration = Duration::from_secs(2);
 
 /// A service of ECS. What is not stopped runs on until its owner's end is noticed, see [`super::Ecs`].
 #[derive(Debug)]
@@ -57,16 +61,8 @@ impl Service {
     pub async fn scale(&mut self, desired: usize) -> Result<()> {
         self.bury().await?;
         let surplus = self.tasks.split_off(desired.min(self.tasks.len()));
-        let ended = join_all(surplus.iter().map(|task| self.end(task))).await;
+        self.end_all(surplus).await?;
         let mut outcome = Ok(());
-        for (task, ended) in surplus.into_iter().zip(ended) {
-            if let Err(error) = ended {
-                self.tasks.push(task);
-                outcome = Err(error);
-            }
-        }
-        outcome?;
-        outcome = Ok(());
         let places = self.places(desired.saturating_sub(self.tasks.len())).await?;
         for started in join_all(places.into_iter().map(|place| self.start(place))).await {
             match started {
@@ -75,6 +71,19 @@ impl Service {
             }
         }
         outcome
+    }
+
+    /// Replaces all tasks, as a deployment does that may double them: starts so many, and then stops those that were there.
+    ///
+    /// # Errors
+    /// If a task can't be started or stopped.
+    pub async fn replace(&mut self, desired: usize) -> Result<()> {
+        self.bury().await?;
+        let before: BTreeSet<_> = self.tasks.iter().map(|task| task.id.clone()).collect();
+        self.scale(before.len() + desired).await?;
+        let (old, new): (Vec<_>, Vec<_>) = self.tasks.drain(..).partition(|task| before.contains(&task.id));
+        self.tasks = new;
+        self.end_all(old).await
     }
 
     /// Stops all tasks.
@@ -91,6 +100,35 @@ impl Service {
     /// Reports what a container's health check says.
     pub async fn set_health(&self, task: &Task, status: CustomHealthStatus) -> Result<()> {
         self.cloud_map.set_health(&self.definition.registry, &task.id, status).await
+    }
+
+    /// Reports for each task whether it takes connections, as ECS reports what containers' health checks say.
+    pub async fn report(&self) -> Result<()> {
+        for task in &self.tasks {
+            let connected = tokio::time::timeout(HEALTH, TcpStream::connect((task.ipv4, task.port))).await;
+            let healthy = connected.is_ok_and(|connected| connected.is_ok());
+            let status = if healthy { CustomHealthStatus::Healthy } else { CustomHealthStatus::Unhealthy };
+            self.set_health(task, status).await?;
+        }
+        Ok(())
+    }
+
+    /// The ARN of its Cloud Map service.
+    pub async fn registry_arn(&self) -> Result<String> {
+        self.cloud_map.arn(&self.definition.registry).await
+    }
+
+    /// Ends tasks that are among the service's no more. Those that can't be ended are again.
+    async fn end_all(&mut self, tasks: Vec<Task>) -> Result<()> {
+        let ended = join_all(tasks.iter().map(|task| self.end(task))).await;
+        let mut outcome = Ok(());
+        for (task, ended) in tasks.into_iter().zip(ended) {
+            if let Err(error) = ended {
+                self.tasks.push(task);
+                outcome = Err(error);
+            }
+        }
+        outcome
     }
 
     /// Deregisters tasks whose processes have ended.
@@ -179,6 +217,30 @@ impl Service {
     ) -> Task {
         let (agent, endpoint) = (self.agent.clone(), self.cloud_map.endpoint().to_owned());
         Task { id, ipv4, ipv6, port, zone, host, agent, endpoint }
+    }
+}
+
+#[async_trait(?Send)]
+impl Fleet for Service {
+    fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    async fn alive(&mut self) -> Result<usize> {
+        self.bury().await?;
+        Ok(self.tasks.len())
+    }
+
+    async fn scale(&mut self, desired: usize) -> Result<()> {
+        Self::scale(self, desired).await
+    }
+
+    async fn replace(&mut self, desired: usize) -> Result<()> {
+        Self::replace(self, desired).await
+    }
+
+    async fn report(&mut self) -> Result<()> {
+        Self::report(self).await
     }
 }
 

@@ -9,20 +9,30 @@ const ACCOUNT: &str = "000000000000";
 /// "You may specify up to 10 services to describe in a single operation" (`DescribeServices`).
 const MOST_DESCRIBED: usize = 10;
 
-/// A service. Each look at it finds one task less or more, until there are as many as desired.
+/// A service. Without tasks that run, each look at it finds one less or more, until there are as many as desired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact that the API answers with")]
 pub struct ManagedService {
     pub desired: i64,
     pub running: i64,
-    /// ARNs of Cloud Map services in which its tasks are registered, with the port 8080.
+    /// Tasks that are being started.
+    pub pending: i64,
+    /// Those of the running tasks that are of an older deployment.
+    pub old: i64,
+    /// How often tasks could not be started or stopped.
+    pub failed: i64,
+    /// Whether its tasks run, so that somebody counts them.
+    pub has_tasks: bool,
+    /// The port of its container.
+    pub port: u16,
+    /// ARNs of Cloud Map services in which its tasks are registered, with that port.
     pub registries: Vec<String>,
     /// Ports of target groups.
     pub load_balancers: Vec<u16>,
     pub daemon: bool,
     /// `ECS`, `CODE_DEPLOY` or `EXTERNAL`.
     pub controller: String,
-    /// Whether an older deployment still has tasks.
+    /// Whether an older deployment still has tasks, or is to be replaced.
     pub deploying: bool,
     /// Whether Service Connect is enabled; the ARN is that of the Cloud Map service that it keeps.
     pub service_connect: Option<String>,
@@ -39,6 +49,11 @@ impl ManagedService {
         Self {
             desired: 2,
             running: 2,
+            pending: 0,
+            old: 0,
+            failed: 0,
+            has_tasks: false,
+            port: 8080,
             registries: vec![registry.to_owned()],
             load_balancers: Vec::new(),
             daemon: false,
@@ -52,35 +67,47 @@ impl ManagedService {
     }
 
     fn follow(&mut self) {
-        self.running += (self.desired - self.running).signum();
+        if !self.has_tasks {
+            self.running += (self.desired - self.running).signum();
+            self.raise();
+        }
+    }
+
+    /// What autoscaling does.
+    pub(super) fn raise(&mut self) {
         if self.running == 0 && self.desired < self.minimum {
             self.desired = self.minimum;
         }
     }
 
     fn members(&self, cluster: &str, name: &str) -> Value {
-        let registry = |arn: &String| json!({"registryArn": arn, "containerName": name, "containerPort": 8080});
+        let registry = |arn: &String| json!({"registryArn": arn, "containerName": name, "containerPort": self.port});
         let group = format!("arn:aws:elasticloadbalancing:{REGION}:{ACCOUNT}:targetgroup/{name}/1");
         let balancer = |port: &u16| json!({"targetGroupArn": group, "containerName": name, "containerPort": port});
         let connect = json!({"enabled": self.service_connect.is_some()});
         let resource = |arn: &String| json!({"discoveryName": name, "discoveryArn": arn});
         let resources: Vec<_> = self.service_connect.iter().map(resource).collect();
-        let deployment = |status: &str, state: &str| {
+        let deployment = |status: &str, state: &str, running: i64, pending: i64| {
             json!({
                 "id": format!("ecs-svc/{status}"), "status": status, "rolloutState": state,
-                "desiredCount": self.desired, "runningCount": self.running, "pendingCount": 0, "failedTasks": 0,
+                "desiredCount": self.desired, "runningCount": running, "pendingCount": pending,
+                "failedTasks": self.failed,
                 "serviceConnectConfiguration": connect, "serviceConnectResources": resources,
             })
         };
+        let new = self.running - self.old;
         let deployments = if self.deploying {
-            vec![deployment("PRIMARY", "IN_PROGRESS"), deployment("ACTIVE", "COMPLETED")]
+            vec![
+                deployment("PRIMARY", "IN_PROGRESS", new, self.pending),
+                deployment("ACTIVE", "COMPLETED", self.old, 0),
+            ]
         } else {
-            vec![deployment("PRIMARY", "COMPLETED")]
+            vec![deployment("PRIMARY", "COMPLETED", new, self.pending)]
         };
         let mut members = json!({
             "serviceArn": service_arn(cluster, name), "serviceName": name, "clusterArn": cluster_arn(cluster),
             "status": if self.inactive { "INACTIVE" } else { "ACTIVE" },
-            "desiredCount": self.desired, "runningCount": self.running, "pendingCount": 0,
+            "desiredCount": self.desired, "runningCount": self.running, "pendingCount": self.pending,
             "schedulingStrategy": if self.daemon { "DAEMON" } else { "REPLICA" },
             "deploymentController": {"type": self.controller},
             "deployments": deployments,
@@ -242,6 +269,9 @@ impl Model {
         }
         if let Some(count) = count {
             service.desired = count;
+        }
+        if service.has_tasks && request["forceNewDeployment"] == true {
+            service.deploying = true;
         }
         Ok(json!({"service": service.members(&cluster, &name)}))
     }
