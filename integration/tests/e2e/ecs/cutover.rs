@@ -1,15 +1,18 @@
 //! The traffic of ECS tasks moves to pods step by step, and back.
 
-use anyhow::{Context as _, Result};
-use cloudmap_mcs_integration::ecs::Service;
+use std::collections::BTreeSet;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use cloudmap_mcs_integration::ecs::{Ecs, EcsApi, Model, Service};
 use cloudmap_mcs_integration::emulator::Write;
 use cloudmap_mcs_integration::scenario::{
     CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CUTOVER, Cluster, NAMES, World, condition, eventually, holds, manifests,
     name_of,
 };
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use std::time::Duration;
+use tokio::process::Command;
 
 use super::shares::{beside_tasks, resolves};
 use super::{ids, two_tasks, written, wrote_no_task};
@@ -130,6 +133,56 @@ async fn hides(world: &World) -> Result<()> {
     orders.stop().await
 }
 
+/// Runs `cloudmap-mcs cutover COMMAND orders` on this machine, and gives what it printed.
+async fn run(world: &World, api: &EcsApi, command: &str, flags: &[&str]) -> Result<String> {
+    let program = std::env::var("PROGRAM").context("PROGRAM is not set: it is the path of cloudmap-mcs")?;
+    let endpoint = std::env::var("MCS_E2E_EMULATOR").context("MCS_E2E_EMULATOR is not set")?;
+    let ran = Command::new(program)
+        .args(["cutover", command, "orders", "--namespace", &world.namespace, "--context", &world.clusters[0].context])
+        .args(["--cloudmap-endpoint", &endpoint, "--ecs-endpoint", &api.endpoint(), "--region", "eu-central-1"])
+        .args(flags)
+        .env("AWS_ACCESS_KEY_ID", "operator")
+        .env("AWS_SECRET_ACCESS_KEY", "none")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await?;
+    let said = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    // With warnings, the exit status of `plan` is 1.
+    let is_good = ran.status.success() || (command == "plan" && ran.status.code() == Some(1));
+    ensure!(is_good, "cutover {command}: {}: {said}", ran.status);
+    Ok(said)
+}
+
+/// The end, with the program that users have: it finds the ECS service, stops its tasks when all pods are registered, and says
+/// on the way back how to start them again.
+async fn ends(world: &World, namespace: &str, orders: &Service) -> Result<()> {
+    let (here, ecs) = (&world.clusters[0], Ecs::from_env().await?);
+    let (definition, api) = (orders.definition(), EcsApi::start(Model::default()).await?);
+    api.adopt(&orders.registry_arn().await?, ecs.service(definition.clone()).await?, None).await?;
+    let cluster = &definition.cluster;
+    let planned = run(world, &api, "plan", &[]).await?;
+    holds(planned.contains(&format!("{cluster}/orders: 2 of 2 tasks run")), "the ECS service is named", &planned)?;
+
+    world.apply(here, cutover(&json!({"steps": [100], "interval": "1s"}))).await?;
+    says(world, "Finished", 100, "OthersServe").await?;
+    let pods = world.pod_ipv4s(here, "orders").await?;
+    let finished = run(world, &api, "finish", &["--scale-ecs", "--timeout", "2m"]).await?;
+    let stopped = finished.contains(&format!("{cluster}/orders has no task any more"));
+    holds(stopped, "the tasks were stopped and waited for", &finished)?;
+    let left = ids(&ecs.service(definition.clone()).await?);
+    holds(left.is_empty(), "no task runs", &left)?;
+    world.names()?.have(&format!("orders.{namespace}"), "A", &pods).await?;
+
+    let back = run(world, &api, "back", &[]).await?;
+    let raise = format!(
+        "aws ecs update-service --region eu-central-1 --cluster {cluster} --service orders --desired-count {}",
+        pods.len()
+    );
+    let told = back.contains(&format!("{cluster}/orders is to have 0 tasks")) && back.contains(&raise);
+    holds(told, &format!("no task takes the traffic, and `{raise}` starts them"), &back)
+}
+
 async fn moves(world: &World, here: &Cluster) -> Result<()> {
     let (namespace, orders) = two_tasks(world).await?;
     let first = ids(&orders);
@@ -147,8 +200,13 @@ async fn moves(world: &World, here: &Cluster) -> Result<()> {
     }?;
 
     wrote_no_task(world, &namespace, &first).await?;
-    // Without the Cutover all pods are registered.
+    tokio::select! {
+        lost = resolves(world, &namespace) => lost,
+        done = ends(world, &namespace, &orders) => done,
+    }?;
+    // Without the Cutover all pods are registered. There is no task beside them any more.
     here.delete(CUTOVER, &world.namespace, "orders").await?;
+    let orders = Ecs::from_env().await?.service(orders.definition().clone()).await?;
     beside_tasks(world, &namespace, &orders, 2).await?;
     orders.stop().await
 }
