@@ -43,12 +43,14 @@ pub(super) struct Observer {
     pub(super) cloudmap: Result<Arc<dyn CloudMap>, String>,
     /// The Cloud Map namespaces, once they are known.
     namespaces: Option<Result<Vec<Namespace>, String>>,
+    /// The services of Cloud Map namespaces, by their ids, once they are known. AWS allows few listings a second.
+    services: BTreeMap<Arc<str>, Vec<crate::cloudmap::Service>>,
     ecs: EcsReader,
 }
 
 impl Observer {
     pub(super) fn new(client: Client, cloudmap: Result<Arc<dyn CloudMap>, String>, ecs: EcsReader) -> Self {
-        Self { client, cloudmap, namespaces: None, ecs }
+        Self { client, cloudmap, namespaces: None, services: BTreeMap::new(), ecs }
     }
 
     /// Everything about a name.
@@ -143,7 +145,13 @@ impl Observer {
         }
         let namespaces = self.namespaces.clone().unwrap_or_else(|| Ok(Vec::new()))?;
         let Some(namespace) = Namespace::named(&namespaces, &target.namespace) else { return Ok(Registry::default()) };
-        let services = in_time(cloudmap.list_services(&namespace.id)).await?;
+        let services = if let Some(known) = self.services.get(&namespace.id) {
+            known.clone()
+        } else {
+            let listed = in_time(cloudmap.list_services(&namespace.id)).await?;
+            self.services.insert(Arc::clone(&namespace.id), listed.clone());
+            listed
+        };
         let Some(service) = services.into_iter().find(|service| service.name == target.service) else {
             return Ok(Registry::default());
         };
