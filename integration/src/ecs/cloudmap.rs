@@ -20,6 +20,8 @@ use crate::emulator::sdk_config;
 /// For an operation, whatever the emulator's latencies.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
+/// The pauses grow to this: hundreds of operations at once must not use up the calls that AWS allows.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often a call that is throttled is made at most. The pauses of the SDK between them add up to a minute or less.
 const ATTEMPTS: u32 = 8;
 
@@ -172,6 +174,7 @@ impl CloudMap {
     async fn done(&self, operation: Option<&str>) -> Result<String> {
         let id = operation.context("no operation")?;
         let wait = async {
+            let mut pause = PAUSE;
             loop {
                 let answer = self.client.get_operation().operation_id(id).send().await?;
                 let operation = answer.operation.context("no operation")?;
@@ -183,8 +186,9 @@ impl CloudMap {
                         return Ok(operation.targets().and_then(target).unwrap_or_default());
                     }
                     Some(OperationStatus::Fail) => bail!("{operation:?}"),
-                    _ => tokio::time::sleep(PAUSE).await,
+                    _ => tokio::time::sleep(pause).await,
                 }
+                pause = (pause * 3 / 2).min(LONGEST_PAUSE);
             }
         };
         tokio::time::timeout(PATIENCE, wait)

@@ -6,7 +6,8 @@
 //! stopped and deregistered by the next one that calls [`Ecs::connect`]; `testbed down` ends them too.
 //!
 //! The API of ECS itself ([`EcsApi`]) starts and stops the tasks of services that it is given ([`EcsApi::adopt`]). It needs no
-//! testbed for services in memory, which have no tasks that run.
+//! testbed for services in memory, which have no tasks that run, nor for those of a [`Machine`], whose tasks are addresses of
+//! this process.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -28,6 +29,8 @@
 mod agent;
 mod api;
 mod cloudmap;
+mod local;
+mod server;
 mod service;
 mod task;
 
@@ -37,6 +40,8 @@ use tokio::sync::OnceCell;
 pub use agent::{Agent, Running};
 pub use api::{EcsApi, Fleet, ManagedService, Model, Refusal};
 pub use cloudmap::{CloudMap, Records};
+pub use local::{LocalService, Machine, TASK};
+pub use server::{Addresses, Server};
 pub use service::Service;
 pub use task::{Definition, Launch, Network, Task};
 
