@@ -17,7 +17,7 @@ CLUSTERS ?= 2
 # What a release consists of; the workflow makes the binaries on machines of both architectures.
 STEPS ?= notes binary image chart sbom provenance sign
 
-.PHONY: help demo kind-quickstart kind-quickstart-down test conformance conformance-testbed upstream-conformance aws-smoke check soak bench site docs build image emulator-image release release-dry-run testbed-up testbed-down clean-testbed clean
+.PHONY: help demo kind-quickstart kind-quickstart-down test conformance conformance-testbed upstream-conformance aws-smoke check soak bench cutover-bench site docs build image emulator-image release release-dry-run testbed-up testbed-down clean-testbed clean
 
 help: ## Print this help
 	@echo "usage: make TARGET"
@@ -58,6 +58,9 @@ soak: ## Simulate the ledger and whole controllers under faults, SEEDS=n of each
 
 bench: ## Measure propagation, idle cost and memory; prints one JSON line per figure
 	@integration/bench.sh
+
+cutover-bench: ## Move services from ECS to pods and back under load, SERVICES=n of them; prints one JSON line per figure
+	@integration/cutover-bench.sh
 
 site: ## The documents as a site with search, outside the checkout
 	@integration/site.sh

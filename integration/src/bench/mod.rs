@@ -9,6 +9,7 @@ mod change;
 mod clusters;
 mod conditions;
 mod cut;
+mod cutover;
 mod direct;
 mod exposition;
 mod failover;
@@ -29,6 +30,7 @@ mod stages;
 mod sustained;
 mod targets;
 
+pub use cutover::{CutoverBench, CutoverPlan};
 pub use figure::Figure;
 pub use plan::{Member, Plan, Stage};
 pub use stages::Bench;

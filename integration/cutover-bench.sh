@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Moves many services from ECS to pods and back, with the real controller and the real commands, while clients send requests
+# (`make cutover-bench`), and prints what became of the requests, one line of JSON per figure. It takes about ten minutes.
+#
+# Usage: integration/cutover-bench.sh [--services 20] [--tasks 2] [--pods 2] [--ttl 10] [--steps 25,50,100] [--every 60]
+#                                     [--rate 200] [--reports 30] [--keep-tasks] [--seed 1]
+#
+#   SERVICES=200      the same as --services 200
+#   CONTROLLER=FILE   measure this binary instead of building one
+#   LOGS=FOLDER       keep the logs of the controller and the emulator there
+#   LOG=FILTER        what the controller logs [default: warn]
+#   RUST_LOG=FILTER   what the benchmark logs; with cloudmap_mcs_integration=debug also what the commands print
+#
+# One API server runs, the emulator of Cloud Map with the times of AWS, one controller, and the benchmark, which has the tasks,
+# the pods, the API of ECS and the clients. Tasks and pods are addresses of this machine. All of it ends with this script, or
+# with the next run if this one is killed.
+set -euo pipefail
+
+# shellcheck source=integration/stages.sh
+. "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
+arguments_check "$@"
+
+readonly HOST_SCRIPT=$ROOT/integration/bench-host.sh
+
+testbed() { "$TESTBED" "$1" --apiservers-only "${@:2}" >&2; }
+
+# addresses: the half of the testbed's network in which there is nothing else: see integration/testbed/lib/slot.sh.
+addresses() { echo "${TESTBED_HOST_IP%.0.1}.128.0/17"; }
+
+finish() {
+	local status=$?
+	trap - EXIT INT TERM
+	if [ -n "${LOGS:-}" ] && [ -n "${TESTBED_STATE:-}" ]; then
+		mkdir -p "$LOGS"
+		cp "$TESTBED_STATE"/host/*.log "$LOGS" || true
+	elif [ "$status" -ne 0 ]; then
+		tail -n 20 "${TESTBED_STATE:-/nonexistent}"/host/*.log >&2 || true
+	fi
+	[ -z "${TESTBED_HOST_IP:-}" ] || ip route delete local "$(addresses)" dev lo 2>/dev/null || true
+	testbed down
+	exit "$status"
+}
+
+# wait_for URL WHAT: waits until something answers at the URL.
+wait_for() {
+	curl --noproxy '*' --silent --fail --output /dev/null --max-time 5 --retry 60 --retry-delay 1 --retry-all-errors "$1" ||
+		{ echo "$2 does not answer at $1" >&2; return 1; }
+}
+
+main() {
+	local built controller
+	use_target
+	built=$CARGO_TARGET_DIR/release
+	build_release --bin cutover-bench --bin cloudmap-emulator --bin cloudmap-mcs >&2
+	CONTROLLER=${CONTROLLER:-$built/cloudmap-mcs}
+	trap finish EXIT
+	trap 'exit 130' INT
+	trap 'exit 143' TERM
+	testbed down
+	testbed up --clusters 1
+	eval "$("$TESTBED" env --apiservers-only)"
+	# The machine has all of these addresses, and nobody has to add them one by one.
+	ip route replace local "$(addresses)" dev lo
+	# A port and a connection each.
+	ulimit -n "$(ulimit -Hn)"
+	EMULATOR=http://$TESTBED_HOST_IP:8700
+	# What the controller of bench-host.sh does beyond its flags.
+	export CONTROLLER EMULATOR CLOUDMAP_MCS_CUTOVERS=true CLOUDMAP_MCS_HIDE_TASKS=true
+	testbed run-host emulator -- "$built/cloudmap-emulator" --listen "$TESTBED_HOST_IP:8700" \
+		--resolver-listen "$TESTBED_HOST_IP:53" --aws-times --max-instances-per-namespace 20000 --region eu-central-1
+	wait_for "$EMULATOR/_emulator/health" "the emulator"
+	kubectl --context "$CONTEXTS" create namespace cloudmap-mcs-system >&2
+	"$CONTROLLER" crds | kubectl --context "$CONTEXTS" apply --server-side -f - >&2
+	kubectl --context "$CONTEXTS" wait --for condition=Established --timeout 60s crd --all >&2
+	controller=$("$HOST_SCRIPT" replica 1 1)
+	wait_for "${controller##*admin=}/readyz" "the controller"
+	"$built/cutover-bench" --controller "$controller" --emulator "$EMULATOR" --resolver "$TESTBED_HOST_IP" \
+		--program "$CONTROLLER" --addresses "${TESTBED_HOST_IP%.0.1}.128.1" ${SERVICES:+--services "$SERVICES"} "$@"
+}
+
+main "$@"

@@ -1,0 +1,241 @@
+//! Clients of three kinds. A request is a line, and its answer says who answered.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::TcpStream,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use super::shares::Shares;
+use crate::{bench::figure::Figure, dns, ecs::TASK, ledger_sim::rng::Rng};
+
+/// For a request, with everything that it needs.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a resolver is asked: a packet may get lost.
+const QUERIES: usize = 2;
+/// Connections of a pool.
+const CONNECTIONS: usize = 2;
+
+/// What a client does with what it has resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// It resolves when the TTL is over, and opens a connection for each request.
+    Fresh,
+    /// It keeps connections for as long as they last, and repeats a request once.
+    Pool,
+    /// It resolves once.
+    Never,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 3] = [Self::Fresh, Self::Pool, Self::Never];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Pool => "pool",
+            Self::Never => "never",
+        }
+    }
+
+    /// Requests a second, of all clients of this kind. Those that measure shares make most of them.
+    pub(super) fn rate(self, rate: f64) -> f64 {
+        match self {
+            Self::Fresh => rate,
+            Self::Pool => rate / 2.0,
+            Self::Never => rate / 4.0,
+        }
+    }
+
+    /// What became of the requests. Those of clients that resolve again must not fail, if that is promised.
+    pub(super) fn figures(self, tally: &Tally, promised: bool) -> Vec<Figure> {
+        let name = |what: &str| format!("{}_{what}", self.as_str());
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+        let target = (promised && self != Self::Never).then_some(0.0);
+        let mut figures = vec![Figure::for_scale(name("requests"), count(&tally.requests), "requests")];
+        if self == Self::Pool {
+            figures.push(Figure::for_scale(name("repeated"), count(&tally.repeated), "requests"));
+        }
+        figures.push(Figure::new(name("failed"), count(&tally.failed), "requests", target));
+        figures
+    }
+}
+
+/// What became of the requests of a kind.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    requests: AtomicU64,
+    repeated: AtomicU64,
+    failed: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A client of one service.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) kind: Kind,
+    /// What it resolves.
+    pub(super) name: String,
+    /// The number of the service.
+    pub(super) number: usize,
+    pub(super) resolver: SocketAddr,
+    pub(super) port: u16,
+    /// Between requests.
+    pub(super) pause: Duration,
+    pub(super) seed: u64,
+}
+
+impl Client {
+    /// Sends requests until it is aborted.
+    pub(super) async fn run(self, tally: Arc<Tally>, shares: Arc<Shares>) {
+        let seed = self.seed ^ ((self.number as u64 + 1) << 32);
+        let mut rng = Rng::new(self.kind.as_str(), seed);
+        // Clients begin one after the other.
+        tokio::time::sleep(self.pause.mul_f64(rng.fraction())).await;
+        let mut ticks = interval(self.pause);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut names = Names::new(&self, rng);
+        let mut pool: [Option<Connection>; CONNECTIONS] = [None, None];
+        for turn in 0_usize.. {
+            ticks.tick().await;
+            count(&tally.requests);
+            let outcome = match self.kind {
+                Kind::Fresh | Kind::Never => once(&mut names).await,
+                Kind::Pool => {
+                    let connection = &mut pool[turn % CONNECTIONS];
+                    let first = kept(&mut names, connection).await;
+                    if first.is_ok() {
+                        first
+                    } else {
+                        count(&tally.repeated);
+                        kept(&mut names, connection).await
+                    }
+                }
+            };
+            match outcome {
+                Ok(answer) if self.kind == Kind::Fresh => shares.answered(self.number, answer == TASK),
+                Ok(_) => {}
+                Err(error) => {
+                    count(&tally.failed);
+                    // Those that never resolve fail for as long as the tasks are gone.
+                    if self.kind != Kind::Never {
+                        tracing::warn!("{}: a request of {:?} failed: {error:#}", self.name, self.kind);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A request with a connection of its own.
+async fn once(names: &mut Names) -> Result<String> {
+    in_time(async {
+        let mut connection = Connection::open(names.address().await?).await?;
+        connection.ask().await
+    })
+    .await
+}
+
+/// A request with a connection that is kept, if there is one and it does not break.
+async fn kept(names: &mut Names, kept: &mut Option<Connection>) -> Result<String> {
+    in_time(async {
+        let mut connection = match kept.take() {
+            Some(connection) => connection,
+            None => Connection::open(names.address().await?).await?,
+        };
+        let answer = connection.ask().await?;
+        *kept = Some(connection);
+        Ok(answer)
+    })
+    .await
+}
+
+async fn in_time(request: impl Future<Output = Result<String>>) -> Result<String> {
+    timeout(PATIENCE, request).await.with_context(|| format!("no answer within {PATIENCE:?}"))?
+}
+
+struct Connection {
+    stream: BufReader<TcpStream>,
+    to: SocketAddr,
+}
+
+impl Connection {
+    async fn open(to: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect(to).await.with_context(|| format!("failed to connect to {to}"))?;
+        Ok(Self { stream: BufReader::new(stream), to })
+    }
+
+    async fn ask(&mut self) -> Result<String> {
+        let to = self.to;
+        let ask = async {
+            self.stream.write_all(b"?\n").await?;
+            let mut answer = String::new();
+            let read = self.stream.read_line(&mut answer).await?;
+            anyhow::ensure!(read > 0, "the connection ended");
+            Ok(answer.trim_end().to_owned())
+        };
+        ask.await.with_context(|| format!("no answer from {to}"))
+    }
+}
+
+/// What a client has resolved.
+struct Names {
+    client: dns::Client,
+    name: String,
+    port: u16,
+    /// Whether an answer is used for as long as its TTL says, or for ever.
+    again: bool,
+    addresses: Vec<IpAddr>,
+    until: Instant,
+    rng: Rng,
+}
+
+impl Names {
+    fn new(client: &Client, rng: Rng) -> Self {
+        Self {
+            client: dns::Client::new(client.resolver),
+            name: client.name.clone(),
+            port: client.port,
+            again: client.kind != Kind::Never,
+            addresses: Vec::new(),
+            until: Instant::now(),
+            rng,
+        }
+    }
+
+    /// One of the addresses.
+    async fn address(&mut self) -> Result<SocketAddr> {
+        if self.addresses.is_empty() || (self.again && Instant::now() >= self.until) {
+            self.resolve().await?;
+        }
+        Ok(SocketAddr::new(*self.rng.pick(&self.addresses), self.port))
+    }
+
+    async fn resolve(&mut self) -> Result<()> {
+        let mut answer = self.client.ask(&self.name, "A").await;
+        for _ in 1..QUERIES {
+            if answer.is_err() {
+                answer = self.client.ask(&self.name, "A").await;
+            }
+        }
+        let records = answer.with_context(|| format!("failed to resolve {}", self.name))?.records();
+        let ttl = records.iter().map(|record| record.ttl).min().unwrap_or_default();
+        let addresses: Vec<IpAddr> = records.iter().filter_map(|record| record.data.parse().ok()).collect();
+        anyhow::ensure!(!addresses.is_empty(), "{} has no address", self.name);
+        (self.addresses, self.until) = (addresses, Instant::now() + Duration::from_secs(ttl.into()));
+        Ok(())
+    }
+}
