@@ -79,6 +79,8 @@ pub(crate) struct Checks {
     sequence: u64,
     /// Who made each Cloud Map service, by its tag; empty: others.
     services: BTreeMap<String, String>,
+    /// The same of those that clusters made, by their names.
+    made: BTreeMap<(String, String), String>,
     /// The UIDs of the clusters that registered the instances, by service and id.
     instances: BTreeMap<(String, String), String>,
     /// The Cutover of each cluster, by UID.
@@ -166,6 +168,10 @@ impl Checks {
             let of = |cluster: &&Cluster| cluster.replicas.iter().any(|replica| replica.name == write.caller);
             let Some(cluster) = world.clusters.iter().find(of) else { continue };
             let what = || format!("{} {} {}/{}", write.caller, write.operation, write.service, write.instance);
+            if write.operation == "CreateService" {
+                let named = (write.namespace.clone(), write.service.clone());
+                self.made.insert(named, format!("clusterset/{}", cluster.set));
+            }
             if !self.may_write(cluster, &write, owner.as_deref()) {
                 return Some(what());
             }
@@ -206,10 +212,14 @@ impl Checks {
             }
             // One that is not there any more is deregistered without effect.
             "DeregisterInstance" => owner.is_none_or(is_own),
-            "UpdateService" | "DeleteService" => self.services.get(service_id).is_some_and(|maker| {
-                maker.strip_prefix("cluster/").is_some_and(is_own)
-                    || maker.strip_prefix("clusterset/").is_some_and(|set| cluster.sets.contains(set))
-            }),
+            "UpdateService" | "DeleteService" => {
+                // Nobody has seen a service that came and went between two looks.
+                let made = || self.made.get(&(namespace.clone(), service.clone()));
+                self.services.get(service_id).or_else(made).is_some_and(|maker| {
+                    maker.strip_prefix("cluster/").is_some_and(is_own)
+                        || maker.strip_prefix("clusterset/").is_some_and(|set| cluster.sets.contains(set))
+                })
+            }
             // The one thing of others that is written: whether ECS tasks that were recorded before are healthy.
             "UpdateInstanceCustomHealthStatus" if !owner.is_none_or(is_own) => {
                 let recorded = self.recorded.get(&(cluster.uid.clone(), service_id.clone(), instance.clone()));
