@@ -14,7 +14,10 @@ use cloudmap_mcs::{
 use kube::{Api, Client, api::ListParams};
 use tokio::{sync::watch, task::JoinSet};
 
-use super::{NAMESPACE, shares::Shares};
+use super::{
+    NAMESPACE,
+    shares::{Reached, Shares},
+};
 
 /// Nothing takes longer than this.
 const PATIENCE: Duration = Duration::from_mins(40);
@@ -61,6 +64,10 @@ impl Seen {
         }
     }
 
+    fn reached(&self) -> Option<Reached> {
+        self.reached.map(|share| Reached { share, hides: self.hidden > 0 })
+    }
+
     /// Whether it is in a phase, under the spec as it is.
     pub(super) fn is(&self, phase: &str) -> bool {
         self.current && self.phase == phase
@@ -97,7 +104,7 @@ impl Course {
                     Ok(list) => {
                         let name = |cutover: &Cutover| cutover.metadata.name.clone().unwrap_or_default();
                         let all: BTreeMap<_, _> = list.items.iter().map(|it| (name(it), Seen::of(it))).collect();
-                        shares.are_reached(all.iter().map(|(name, seen)| (name.as_str(), seen.reached)));
+                        shares.are_reached(all.iter().map(|(name, seen)| (name.as_str(), seen.reached())));
                         sender.send_replace(all);
                     }
                     Err(error) => tracing::warn!(%error, "failed to list Cutovers"),

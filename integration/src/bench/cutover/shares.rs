@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cloudmap_mcs::cutover::hiding::stoppable_after;
+
 use super::{course::SETTLE, objects};
 
 /// Answers count when the share that they belong to was still reached so long after them: Cloud Map changes before the status
@@ -24,8 +26,7 @@ struct Answers {
 /// A service.
 #[derive(Debug)]
 struct Service {
-    /// In hundredths of a percent.
-    reached: Option<u32>,
+    reached: Option<Reached>,
     /// From here on, clients use answers of DNS that are not older than that.
     settled: Instant,
     /// Answers that do not count yet.
@@ -38,8 +39,24 @@ pub(super) struct Shares {
     services: Vec<Mutex<Service>>,
     /// By the share that was reached.
     counted: Mutex<BTreeMap<u32, Answers>>,
-    /// From a change until clients have noticed it.
-    settle: Duration,
+    /// Of the records, in seconds.
+    ttl: u32,
+}
+
+/// What a Cutover says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reached {
+    /// In hundredths of a percent.
+    pub(super) share: u32,
+    /// Whether tasks are hidden for it, which Cloud Map takes its time to leave out.
+    pub(super) hides: bool,
+}
+
+impl Reached {
+    /// From the change until clients have noticed it.
+    fn settle(self, ttl: u32) -> Duration {
+        if self.hides { stoppable_after(ttl) } else { Duration::from_secs(ttl.into()) + SETTLE }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -50,11 +67,7 @@ impl Shares {
     pub(super) fn new(services: usize, ttl: u32) -> Self {
         let now = Instant::now();
         let service = || Mutex::new(Service { reached: None, settled: now, open: VecDeque::new() });
-        Self {
-            services: (0..services).map(|_| service()).collect(),
-            counted: Mutex::default(),
-            settle: Duration::from_secs(ttl.into()) + SETTLE,
-        }
+        Self { services: (0..services).map(|_| service()).collect(), counted: Mutex::default(), ttl }
     }
 
     /// A new connection to a service was answered by a task, or by a pod.
@@ -78,7 +91,7 @@ impl Shares {
     }
 
     /// The shares that are reached now, by the names of services.
-    pub(super) fn are_reached<'a>(&self, reached: impl Iterator<Item = (&'a str, Option<u32>)>) {
+    pub(super) fn are_reached<'a>(&self, reached: impl Iterator<Item = (&'a str, Option<Reached>)>) {
         let reached: BTreeMap<_, _> = reached.collect();
         let now = Instant::now();
         for number in 0..self.services.len() {
@@ -86,11 +99,12 @@ impl Shares {
         }
     }
 
-    fn is_reached_at(&self, number: usize, reached: Option<u32>, now: Instant) {
+    fn is_reached_at(&self, number: usize, reached: Option<Reached>, now: Instant) {
         let Some(service) = self.services.get(number) else { return };
         let mut service = lock(service);
         if service.reached != reached {
-            (service.reached, service.settled) = (reached, now + self.settle);
+            let settle = reached.map_or(Duration::ZERO, |reached| reached.settle(self.ttl));
+            (service.reached, service.settled) = (reached, now + settle);
             service.open.clear();
             return;
         }
@@ -101,7 +115,7 @@ impl Shares {
                 return;
             }
             service.open.pop_front();
-            let sum = counted.entry(reached).or_default();
+            let sum = counted.entry(reached.share).or_default();
             sum.tasks += answers.tasks;
             sum.pods += answers.pods;
         }
@@ -125,21 +139,27 @@ mod tests {
     #[test]
     fn answers_count_for_the_share_that_holds_before_and_after_them() {
         let shares = Shares::new(1, 10);
+        let reached = |share, hides| Some(Reached { share, hides });
         let begun = Instant::now();
         let at = |seconds: u64| begun + Duration::from_secs(seconds);
-        shares.is_reached_at(0, Some(5000), at(0));
+        shares.is_reached_at(0, reached(5000, false), at(0));
         // Resolvers may still have the answer from before.
         shares.answered_at(0, true, at(5));
         for second in 30..40 {
             shares.answered_at(0, second % 2 == 0, at(second));
             shares.answered_at(0, false, at(second));
         }
-        shares.is_reached_at(0, Some(5000), at(45));
+        shares.is_reached_at(0, reached(5000, false), at(45));
         assert_eq!(shares.measured(10), [(50.0, 70.0)], "those of five seconds count");
         // What came last was perhaps of the next share.
-        shares.is_reached_at(0, Some(10_000), at(46));
-        shares.is_reached_at(0, Some(10_000), at(120));
+        shares.is_reached_at(0, reached(10_000, true), at(46));
+        shares.is_reached_at(0, reached(10_000, true), at(120));
         assert_eq!(shares.measured(10), [(50.0, 70.0)]);
         assert_eq!(shares.measured(11), []);
+        // Cloud Map answers with hidden tasks for a while.
+        shares.answered_at(0, true, at(110));
+        shares.answered_at(0, false, at(121));
+        shares.is_reached_at(0, reached(10_000, true), at(140));
+        assert_eq!(shares.measured(1), [(50.0, 70.0), (100.0, 100.0)]);
     }
 }
