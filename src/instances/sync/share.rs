@@ -290,7 +290,10 @@ impl Engine {
         let Some((wake, reads)) = state.choose(desired, settling, hidden_tasks, now) else { return };
         if reads {
             let at = state.read_soon(now);
-            self.wake_at(target, at);
+            // One that is overdue waits for a reading that runs, or for the back-off. Both wake the target themselves.
+            if at > now {
+                self.wake_at(target, at);
+            }
         }
         if let Some(at) = wake {
             self.wake_at(target, at);
