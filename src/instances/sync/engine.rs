@@ -18,7 +18,7 @@ use super::{
     hiding::Hiding,
     places::{Listed, by_name, listed},
     polls::Poll,
-    state::{Class, Counts, Listing, Phase, Place, Reading, Seen, State, Unread, Want},
+    state::{Class, Counts, Listing, Phase, Place, Reading, Seen, State, Unread, Want, back_off},
     writes::OPERATIONS,
 };
 use crate::{
@@ -198,6 +198,15 @@ impl Engine {
     pub(super) fn wake_at(&mut self, target: &Target, at: Instant) {
         self.sequence += 1;
         self.timers.insert((at, self.sequence), target.clone());
+    }
+
+    /// Requests a reading, unless one is requested already: that one has its timer, and if it is overdue, what it waits
+    /// for wakes the target. A second timer would be due at once, again and again.
+    pub(super) fn read_soon(&mut self, target: &Target, now: Instant) {
+        let Some(state) = self.targets.get_mut(target).filter(|state| state.read_at.is_none()) else { return };
+        let at = now + back_off(state.read_again + 1);
+        state.read_at = Some(at);
+        self.wake_at(target, at);
     }
 
     fn wake_unresolved(&mut self, now: Instant) {

@@ -93,7 +93,7 @@ impl Engine {
                 let wait = self.looks.again(now.duration_since(running.since));
                 self.poll_at(&target, &id, operation, now + wait);
                 if reads {
-                    self.read_back(&target, now);
+                    self.read_soon(&target, now);
                 }
             }
         }

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
 use super::{
-    engine::Engine,
     notice::Notice,
     state::{Running, State},
 };
@@ -13,7 +10,6 @@ use crate::{
     api::events::EventReason,
     cloudmap::{Error, ErrorKind, OperationId, OperationState},
     instances::plan::Reading,
-    model::Target,
 };
 
 /// How often to ask again for an operation that is no longer awaited, only to see whether that is allowed by now.
@@ -89,14 +85,5 @@ impl State {
         };
         let unpolled = self.running.iter().filter(|(id, running)| running.unpolled && !written.contains(*id));
         unpolled.filter(|(id, running)| shows(id, running)).map(|(id, _)| id.clone()).collect()
-    }
-}
-
-impl Engine {
-    /// Requests the reading that shows what an operation did.
-    pub(super) fn read_back(&mut self, target: &Target, now: Instant) {
-        let Some(state) = self.targets.get_mut(target).filter(|state| state.read_at.is_none()) else { return };
-        let at = state.read_soon(now);
-        self.wake_at(target, at);
     }
 }

@@ -289,11 +289,7 @@ impl Engine {
         }
         let Some((wake, reads)) = state.choose(desired, settling, hidden_tasks, now) else { return };
         if reads {
-            let at = state.read_soon(now);
-            // One that is overdue waits for a reading that runs, or for the back-off. Both wake the target themselves.
-            if at > now {
-                self.wake_at(target, at);
-            }
+            self.read_soon(target, now);
         }
         if let Some(at) = wake {
             self.wake_at(target, at);

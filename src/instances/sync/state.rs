@@ -381,10 +381,6 @@ impl State {
 
     /// Requests a reading out of turn, because only a reading explains what happened. Returns when. A busy target is
     /// read once per back-off.
-    pub(super) fn read_soon(&mut self, now: Instant) -> Instant {
-        *self.read_at.get_or_insert(now + back_off(self.read_again + 1))
-    }
-
     /// Instances went. If a quota was exhausted, there may be room now.
     pub(super) fn make_room(&mut self, now: Instant) {
         // Only when all that should go are gone; otherwise most attempts would fail.

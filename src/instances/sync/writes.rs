@@ -278,8 +278,7 @@ impl Engine {
     pub(super) fn doubt(&mut self, target: &Target, id: &Arc<str>, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         state.unsure.insert(id.clone());
-        let at = state.read_soon(now);
-        self.wake_at(target, at);
+        self.read_soon(target, now);
     }
 
     /// Tries one instance again later, and reports it if this happens repeatedly.
@@ -358,9 +357,8 @@ impl Engine {
     pub(super) fn operation_failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
         if let Some(state) = self.targets.get_mut(target) {
             state.problem = Some((super::Reason::Failed, format!("instance {id}: {error}")));
-            let at = state.read_soon(now);
-            self.wake_at(target, at);
         }
+        self.read_soon(target, now);
         self.failed(target, id, error, now);
     }
 
@@ -407,10 +405,7 @@ impl Engine {
                 }
             }
             // The service is being looked for again, so it is not known whose instances are taken over.
-            Ok(_) if state.place().is_none() => {
-                let at = state.read_soon(now);
-                self.wake_at(target, at);
-            }
+            Ok(_) if state.place().is_none() => self.read_soon(target, now),
             Ok(Inventory { instances: listing, unhealthy }) => {
                 let reading = plan::read(
                     &listing,

@@ -244,6 +244,43 @@ async fn an_answer_about_an_earlier_operation_says_nothing_about_the_present_one
     assert_eq!(bench.status(&web).outcome, Outcome::Registered { count: 2 });
 }
 
+/// The engine asked for the overdue reading again within one step, without end.
+#[tokio::test(start_paused = true)]
+async fn a_reading_that_takes_long_is_awaited() {
+    let fake = Fake::new();
+    let id = shares::service(&fake);
+    shares::run_tasks(&fake, &id, 1);
+    let mut bench = Bench::new(&fake);
+    let web = target("shop", "web");
+    bench.desire([(web.clone(), shares::shared("50%", shares::ready([1])))]);
+    bench.run(Duration::from_mins(2)).await;
+    let pods = || fake.registry().instances.keys().filter(|(_, id)| id.starts_with("k8s-")).count();
+    assert_eq!(pods(), 1);
+    // The last pod goes when a reading that is not old shows that the task is healthy.
+    bench.desire([(web.clone(), shares::shared("0%", shares::ready([1])))]);
+    let (end, mut reading) = (Instant::now() + Duration::from_mins(5), None);
+    while Instant::now() < end {
+        match bench.engine.next(Instant::now()) {
+            Some(call @ Call::Read { .. }) => {
+                let before = reading.replace((Instant::now() + Duration::from_secs(35), call));
+                assert!(before.is_none(), "one at a time");
+            }
+            Some(call) => bench.answer(call).await,
+            None => sleep(Duration::from_millis(100)).await,
+        }
+        if let Some((_, call)) = reading.take_if(|(at, _)| *at <= Instant::now()) {
+            bench.answer(call).await;
+        }
+    }
+    assert_eq!(pods(), 1);
+    assert!(bench.engine.timers.len() < 5, "{:?}", bench.engine.timers);
+    if let Some((_, call)) = reading {
+        bench.answer(call).await;
+    }
+    bench.run(Duration::from_mins(1)).await;
+    assert_eq!(pods(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_target_wanted_again_while_its_service_is_being_deleted_is_registered() {
     let fake = Fake::new();
