@@ -15,7 +15,9 @@ use aws_sdk_ecs::{
 };
 
 use super::{Controller, Ecs, Error, Operation, Service};
-use crate::cloudmap::{AwsSettings, ConnectError, chain, identified, load, retries};
+use crate::cloudmap::{
+    AwsSettings, ConnectError, chain, identified, is_denied, load, of_credentials, retries, unsigned, words,
+};
 
 /// Maximum size of a page in listings (`maxResults`).
 const PAGE: i32 = 100;
@@ -66,32 +68,22 @@ impl AwsEcs {
 impl Ecs for AwsEcs {
     async fn clusters(&self) -> Result<Vec<String>, Error> {
         let operation = Operation::ListClusters;
-        let (mut all, mut token) = (Vec::new(), None);
-        for _ in 0..MAX_PAGES {
+        pages(operation, async |token| {
             let request = self.client.list_clusters().max_results(PAGE).set_next_token(token);
             let page = request.send().await.map_err(|error| failed(operation, &error))?;
-            all.extend(page.cluster_arns.unwrap_or_default());
-            token = page.next_token.filter(|next| !next.is_empty());
-            if token.is_none() {
-                return Ok(all);
-            }
-        }
-        Err(endless(operation))
+            Ok((page.cluster_arns.unwrap_or_default(), page.next_token))
+        })
+        .await
     }
 
     async fn services(&self, cluster: &str) -> Result<Vec<String>, Error> {
         let operation = Operation::ListServices;
-        let (mut all, mut token) = (Vec::new(), None);
-        for _ in 0..MAX_PAGES {
+        pages(operation, async |token| {
             let request = self.client.list_services().cluster(cluster).max_results(PAGE).set_next_token(token);
             let page = request.send().await.map_err(|error| failed(operation, &error))?;
-            all.extend(page.service_arns.unwrap_or_default());
-            token = page.next_token.filter(|next| !next.is_empty());
-            if token.is_none() {
-                return Ok(all);
-            }
-        }
-        Err(endless(operation))
+            Ok((page.service_arns.unwrap_or_default(), page.next_token))
+        })
+        .await
     }
 
     async fn describe(&self, cluster: &str, services: &[String]) -> Result<Vec<Service>, Error> {
@@ -117,6 +109,23 @@ impl Ecs for AwsEcs {
         request.send().await.map_err(|error| failed(operation, &error))?;
         Ok(())
     }
+}
+
+/// Reads all pages of a listing. `page` gets a token, and returns ARNs and the next token.
+async fn pages<F>(operation: Operation, mut page: impl FnMut(Option<String>) -> F + Send) -> Result<Vec<String>, Error>
+where
+    F: Future<Output = Result<(Vec<String>, Option<String>), Error>> + Send,
+{
+    let (mut all, mut token) = (Vec::new(), None);
+    for _ in 0..MAX_PAGES {
+        let (arns, next) = page(token).await?;
+        all.extend(arns);
+        token = next.filter(|next| !next.is_empty());
+        if token.is_none() {
+            return Ok(all);
+        }
+    }
+    Err(Error { operation, message: format!("the listing did not end within {MAX_PAGES} pages"), answered: true })
 }
 
 /// The last part of an ARN.
@@ -170,10 +179,6 @@ fn service(service: &types::Service) -> Service {
     }
 }
 
-fn endless(operation: Operation) -> Error {
-    Error { operation, message: format!("the listing did not end within {MAX_PAGES} pages"), answered: true }
-}
-
 /// What is wrong with a call, and what to do.
 fn failed<E>(operation: Operation, error: &SdkError<E, HttpResponse>) -> Error
 where
@@ -191,13 +196,9 @@ where
 
 fn answered(operation: Operation, code: Option<&str>, message: Option<&str>, status: u16) -> String {
     let code = code.unwrap_or_default();
-    let words = match (code, message) {
-        ("", None) => format!("HTTP status {status}"),
-        (code, None) => code.to_owned(),
-        (code, Some(message)) => format!("{code}: {message}"),
-    };
+    let words = words(code, message, status);
     let why = match code {
-        "AccessDeniedException" | "AccessDenied" | "UnauthorizedOperation" | "NotAuthorized" => format!(
+        _ if is_denied(code) => format!(
             "access denied: your role needs the action {}, which `cloudmap-mcs iam --mode cutover` prints",
             operation.action()
         ),
@@ -207,29 +208,19 @@ fn answered(operation: Operation, code: Option<&str>, message: Option<&str>, sta
         "ServiceNotFoundException" | "ServiceNotActiveException" => {
             "there is no such ECS service any more: look at --ecs-service".to_owned()
         }
-        "ExpiredTokenException" | "ExpiredToken" | "RequestExpired" => "the AWS credentials have expired".to_owned(),
-        "UnrecognizedClientException"
-        | "InvalidClientTokenId"
-        | "InvalidSignatureException"
-        | "SignatureDoesNotMatch"
-        | "IncompleteSignature"
-        | "MissingAuthenticationToken"
-        | "MissingAuthenticationTokenException"
-        | "OptInRequired" => "the AWS credentials are not accepted".to_owned(),
         "UnknownOperationException" => {
             "the endpoint is not one of ECS: look at --ecs-endpoint and AWS_ENDPOINT_URL".to_owned()
         }
-        _ => return words,
+        _ => match of_credentials(code) {
+            Some(why) => why.to_owned(),
+            None => return words,
+        },
     };
     format!("{why} (AWS says: {words})")
 }
 
 fn not_answered(words: &str) -> String {
-    // Signing happens before sending.
-    if words.contains("credential") {
-        return format!("cannot get AWS credentials: {words}");
-    }
-    format!("no usable answer (for PrivateLink, set AWS_ENDPOINT_URL_ECS): {words}")
+    unsigned(words).unwrap_or_else(|| format!("no usable answer (for PrivateLink, set AWS_ENDPOINT_URL_ECS): {words}"))
 }
 
 #[cfg(test)]

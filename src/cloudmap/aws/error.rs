@@ -37,12 +37,17 @@ where
 /// The kind and text of an error that AWS returned, by its code and HTTP status.
 pub fn answered(operation: Operation, code: Option<&str>, message: Option<&str>, status: u16) -> (ErrorKind, String) {
     let code = code.unwrap_or_default();
-    let words = match (code, message) {
-        ("", None) => format!("HTTP status {status}"),
-        (code, None) => code.to_owned(),
-        (code, Some(message)) => format!("{code}: {message}"),
-    };
+    let words = words(code, message, status);
+    if let Some(why) = of_credentials(code) {
+        return (ErrorKind::AccessDenied, format!("{why} (AWS says: {words})"));
+    }
     let kind = match code {
+        _ if is_denied(code) => {
+            let message = format!(
+                "access denied: the controller's IAM role needs the action servicediscovery:{operation} (AWS says: {words})"
+            );
+            return (ErrorKind::AccessDenied, message);
+        }
         "ServiceNotFound"
         | "NamespaceNotFound"
         | "InstanceNotFound"
@@ -69,25 +74,6 @@ pub fn answered(operation: Operation, code: Option<&str>, message: Option<&str>,
         | "SerializationException"
         | "UnknownOperationException"
         | "InvalidAction" => ErrorKind::InvalidInput,
-        "AccessDeniedException" | "AccessDenied" | "UnauthorizedOperation" | "NotAuthorized" => {
-            let message = format!(
-                "access denied: the controller's IAM role needs the action servicediscovery:{operation} (AWS says: {words})"
-            );
-            return (ErrorKind::AccessDenied, message);
-        }
-        "ExpiredTokenException" | "ExpiredToken" | "RequestExpired" => {
-            return (ErrorKind::AccessDenied, format!("the AWS credentials have expired (AWS says: {words})"));
-        }
-        "UnrecognizedClientException"
-        | "InvalidClientTokenId"
-        | "InvalidSignatureException"
-        | "SignatureDoesNotMatch"
-        | "IncompleteSignature"
-        | "MissingAuthenticationToken"
-        | "MissingAuthenticationTokenException"
-        | "OptInRequired" => {
-            return (ErrorKind::AccessDenied, format!("the AWS credentials are not accepted (AWS says: {words})"));
-        }
         _ => match status {
             429 => ErrorKind::Throttled,
             401 | 403 => ErrorKind::AccessDenied,
@@ -99,15 +85,49 @@ pub fn answered(operation: Operation, code: Option<&str>, message: Option<&str>,
     (kind, words)
 }
 
+/// What AWS said, in its own words.
+pub(crate) fn words(code: &str, message: Option<&str>, status: u16) -> String {
+    match (code, message) {
+        ("", None) => format!("HTTP status {status}"),
+        (code, None) => code.to_owned(),
+        (code, Some(message)) => format!("{code}: {message}"),
+    }
+}
+
+/// Whether the code says that the role lacks a permission.
+pub(crate) fn is_denied(code: &str) -> bool {
+    matches!(code, "AccessDeniedException" | "AccessDenied" | "UnauthorizedOperation" | "NotAuthorized")
+}
+
+/// What is wrong with the credentials, if the code is about these.
+pub(crate) fn of_credentials(code: &str) -> Option<&'static str> {
+    match code {
+        "ExpiredTokenException" | "ExpiredToken" | "RequestExpired" => Some("the AWS credentials have expired"),
+        "UnrecognizedClientException"
+        | "InvalidClientTokenId"
+        | "InvalidSignatureException"
+        | "SignatureDoesNotMatch"
+        | "IncompleteSignature"
+        | "MissingAuthenticationToken"
+        | "MissingAuthenticationTokenException"
+        | "OptInRequired" => Some("the AWS credentials are not accepted"),
+        _ => None,
+    }
+}
+
+/// What is wrong if there are no credentials. Signing happens before sending.
+pub(crate) fn unsigned(words: &str) -> Option<String> {
+    words.contains("credential").then(|| format!("cannot get AWS credentials: {words}"))
+}
+
 /// No answer came. With `unknown`, the request may have been sent.
 fn not_answered(words: &str, unknown: bool) -> (ErrorKind, String) {
     // The connector has no types for these cases. Tests hold it to its texts.
     if words.contains("(Connect)") || words.contains("connect timeout") || words.contains("dns error") {
         return (ErrorKind::Other, format!("cannot connect to the endpoint, nothing was sent: {words}"));
     }
-    // Signing happens before sending.
-    if words.contains("credential") {
-        return (ErrorKind::AccessDenied, format!("cannot get AWS credentials: {words}"));
+    if let Some(why) = unsigned(words) {
+        return (ErrorKind::AccessDenied, why);
     }
     if unknown {
         return (ErrorKind::Unknown, format!("no answer in time or connection lost: {words}"));
