@@ -23,38 +23,26 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
 arguments_check "$@"
 
-readonly HOST_SCRIPT=$ROOT/integration/bench-host.sh
-
-testbed() { "$TESTBED" "$1" --apiservers-only "${@:2}" >&2; }
+# shellcheck source=integration/apiservers.sh
+. "$ROOT/integration/apiservers.sh"
 
 finish() {
-	local status=$?
+	local status=$? failed=
 	trap - EXIT INT TERM
-	if [ -n "${LOGS:-}" ] && [ -n "${TESTBED_STATE:-}" ]; then
-		mkdir -p "$LOGS"
-		cp "$TESTBED_STATE"/host/*.log "$LOGS" || true
-	elif [ "$status" -gt 1 ] || [ "$status" -ne 0 ] && [ -z "${MEASURED:-}" ]; then
-		tail -n 20 "${TESTBED_STATE:-/nonexistent}"/host/*.log >&2 || true
-	fi
+	# 1 also means that a target is missed.
+	if [ "$status" -gt 1 ] || { [ "$status" -eq 1 ] && [ -z "${MEASURED:-}" ]; }; then failed=yes; fi
+	host_logs "$failed"
 	[ -z "${WORK:-}" ] || rm -rf "$WORK"
 	[ -z "${TESTBED_SLOT:-}" ] || "$HOST_SCRIPT" heal || true
 	testbed down
 	exit "$status"
 }
 
-# wait_for URL WHAT: waits until something answers at the URL.
-wait_for() {
-	curl --noproxy '*' --silent --fail --output /dev/null --max-time 5 --retry 60 --retry-delay 1 --retry-all-errors "$1" ||
-		{ echo "$2 does not answer at $1" >&2; return 1; }
-}
-
 # prepare CLUSTER: what a cluster has before its controller starts.
 prepare() {
 	local context
 	context=$(cut -d, -f"$1" <<<"$CONTEXTS")
-	kubectl --context "$context" create namespace cloudmap-mcs-system >&2
-	"$CRDS" crds | kubectl --context "$context" apply --server-side -f - >&2
-	kubectl --context "$context" wait --for condition=Established --timeout 60s crd --all >&2
+	crds_apply "$context" "$CRDS"
 	[ -n "${PEER:-}" ] || return 0
 	kubectl --context "$context" apply -f - >&2 <<-EOF
 		{apiVersion: about.k8s.io/v1alpha1, kind: ClusterProperty, metadata: {name: cluster.clusterset.k8s.io}, spec: {value: bench-$1}}

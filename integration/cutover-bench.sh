@@ -20,31 +20,20 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/stages.sh"
 arguments_check "$@"
 
-readonly HOST_SCRIPT=$ROOT/integration/bench-host.sh
-
-testbed() { "$TESTBED" "$1" --apiservers-only "${@:2}" >&2; }
+# shellcheck source=integration/apiservers.sh
+. "$ROOT/integration/apiservers.sh"
 
 # addresses: the half of the testbed's network in which there is nothing else: see integration/testbed/lib/slot.sh.
 addresses() { echo "${TESTBED_HOST_IP%.0.1}.128.0/17"; }
 
 finish() {
-	local status=$?
+	local status=$? failed=
 	trap - EXIT INT TERM
-	if [ -n "${LOGS:-}" ] && [ -n "${TESTBED_STATE:-}" ]; then
-		mkdir -p "$LOGS"
-		cp "$TESTBED_STATE"/host/*.log "$LOGS" || true
-	elif [ "$status" -ne 0 ]; then
-		tail -n 20 "${TESTBED_STATE:-/nonexistent}"/host/*.log >&2 || true
-	fi
+	if [ "$status" -ne 0 ]; then failed=yes; fi
+	host_logs "$failed"
 	[ -z "${TESTBED_HOST_IP:-}" ] || ip route delete local "$(addresses)" dev lo 2>/dev/null || true
 	testbed down
 	exit "$status"
-}
-
-# wait_for URL WHAT: waits until something answers at the URL.
-wait_for() {
-	curl --noproxy '*' --silent --fail --output /dev/null --max-time 5 --retry 60 --retry-delay 1 --retry-all-errors "$1" ||
-		{ echo "$2 does not answer at $1" >&2; return 1; }
 }
 
 main() {
@@ -69,9 +58,7 @@ main() {
 	testbed run-host emulator -- "$built/cloudmap-emulator" --listen "$TESTBED_HOST_IP:8700" \
 		--resolver-listen "$TESTBED_HOST_IP:53" --aws-times --max-instances-per-namespace 20000 --region eu-central-1
 	wait_for "$EMULATOR/_emulator/health" "the emulator"
-	kubectl --context "$CONTEXTS" create namespace cloudmap-mcs-system >&2
-	"$CONTROLLER" crds | kubectl --context "$CONTEXTS" apply --server-side -f - >&2
-	kubectl --context "$CONTEXTS" wait --for condition=Established --timeout 60s crd --all >&2
+	crds_apply "$CONTEXTS" "$CONTROLLER"
 	controller=$("$HOST_SCRIPT" replica 1 1)
 	wait_for "${controller##*admin=}/readyz" "the controller"
 	"$built/cutover-bench" --controller "$controller" --emulator "$EMULATOR" --resolver "$TESTBED_HOST_IP" \

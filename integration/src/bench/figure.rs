@@ -1,6 +1,6 @@
 //! What a benchmark prints: one JSON line a figure.
 
-use std::{fmt, time::Duration};
+use std::{fmt, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -38,6 +38,32 @@ impl Figure {
 
     pub(super) fn for_scale(figure: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self { figure: figure.into(), value: rounded(value), unit, target: None, met: None }
+    }
+}
+
+/// Prints figures, and notes which targets are missed.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    missed: Vec<String>,
+}
+
+impl Verdict {
+    /// Prints one.
+    #[expect(clippy::print_stdout, reason = "the figures are the output of the program")]
+    pub fn take(&mut self, figure: Figure) {
+        println!("{figure}");
+        if figure.met == Some(false) {
+            self.missed.push(figure.figure);
+        }
+    }
+
+    /// 1 if a target is missed.
+    pub fn exit_code(self) -> ExitCode {
+        if self.missed.is_empty() {
+            return ExitCode::SUCCESS;
+        }
+        tracing::error!("targets missed: {}", self.missed.join(", "));
+        ExitCode::FAILURE
     }
 }
 

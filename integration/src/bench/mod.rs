@@ -31,6 +31,6 @@ mod sustained;
 mod targets;
 
 pub use cutover::{CutoverBench, CutoverPlan};
-pub use figure::Figure;
+pub use figure::{Figure, Verdict};
 pub use plan::{Member, Plan, Stage};
 pub use stages::Bench;

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
 use cloudmap_mcs::ledger::driver::sessions::Streaming;
-use cloudmap_mcs_integration::bench::{Bench, Member, Plan, Stage};
+use cloudmap_mcs_integration::bench::{Bench, Member, Plan, Stage, Verdict};
 
 /// Measures cloudmap-mcs on two running clusters whose controllers share the Cloud Map emulator.
 ///
@@ -123,18 +123,8 @@ async fn main() -> anyhow::Result<std::process::ExitCode> {
     };
     let bench = Bench::new(plan).await?;
     println!("{}", bench.setting().await?);
-    let mut missed = Vec::new();
-    let run = bench.run(|figure| {
-        println!("{figure}");
-        if figure.met == Some(false) {
-            missed.push(figure.figure);
-        }
-    });
+    let mut verdict = Verdict::default();
     // It holds all stages.
-    Box::pin(run).await?;
-    if missed.is_empty() {
-        return Ok(std::process::ExitCode::SUCCESS);
-    }
-    tracing::error!("targets missed: {}", missed.join(", "));
-    Ok(std::process::ExitCode::FAILURE)
+    Box::pin(bench.run(|figure| verdict.take(figure))).await?;
+    Ok(verdict.exit_code())
 }

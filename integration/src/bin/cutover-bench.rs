@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Parser;
-use cloudmap_mcs_integration::bench::{CutoverBench, CutoverPlan, Member};
+use cloudmap_mcs_integration::bench::{CutoverBench, CutoverPlan, Member, Verdict};
 
 /// Moves services from ECS to pods and back, while clients send requests, and prints what became of them.
 ///
@@ -92,18 +92,8 @@ async fn main() -> anyhow::Result<std::process::ExitCode> {
     };
     let bench = CutoverBench::new(plan);
     println!("{}", bench.setting().await?);
-    let mut missed = Vec::new();
-    let run = bench.run(|figure| {
-        println!("{figure}");
-        if figure.met == Some(false) {
-            missed.push(figure.figure);
-        }
-    });
+    let mut verdict = Verdict::default();
     // It holds everything that is done.
-    Box::pin(run).await?;
-    if missed.is_empty() {
-        return Ok(std::process::ExitCode::SUCCESS);
-    }
-    tracing::error!("targets missed: {}", missed.join(", "));
-    Ok(std::process::ExitCode::FAILURE)
+    Box::pin(bench.run(|figure| verdict.take(figure))).await?;
+    Ok(verdict.exit_code())
 }
