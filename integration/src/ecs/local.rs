@@ -15,6 +15,7 @@ use super::api::Fleet;
 use super::cloudmap::CloudMap;
 use super::server::{Addresses, Server};
 use super::task::{Definition, Task, new_task_id};
+use super::{add, keep};
 
 /// What a task answers to each line.
 pub const TASK: &str = "task";
@@ -85,14 +86,7 @@ impl LocalService {
     async fn start_all(&mut self, number: usize) -> Result<()> {
         let there = self.tasks.len();
         let started = join_all((there..there + number).map(|number| self.start(number))).await;
-        let mut outcome = Ok(());
-        for started in started {
-            match started {
-                Ok(task) => self.tasks.push(task),
-                Err(error) => outcome = Err(error),
-            }
-        }
-        outcome
+        add(&mut self.tasks, started)
     }
 
     /// Deregisters tasks, and then stops them. Those that can't be deregistered stay.
@@ -103,14 +97,7 @@ impl LocalService {
             machine.cloud_map.deregister(registry, &task.id).await
         }))
         .await;
-        let mut outcome = Ok(());
-        for (task, ended) in tasks.into_iter().zip(ended) {
-            if let Err(error) = ended {
-                self.tasks.push(task);
-                outcome = Err(error);
-            }
-        }
-        outcome
+        keep(&mut self.tasks, tasks, ended)
     }
 }
 

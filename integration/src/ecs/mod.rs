@@ -50,6 +50,30 @@ use task::{Label, new_task_id};
 /// Tasks of earlier processes are looked for once.
 static CLEAN: OnceCell<()> = OnceCell::const_new();
 
+/// Takes in tasks that were to start: those that did. The error is that of the last one that did not.
+fn add<T>(tasks: &mut Vec<T>, started: Vec<Result<T>>) -> Result<()> {
+    let mut outcome = Ok(());
+    for started in started {
+        match started {
+            Ok(task) => tasks.push(task),
+            Err(error) => outcome = Err(error),
+        }
+    }
+    outcome
+}
+
+/// Takes tasks in again that were to end: those that did not.
+fn keep<T>(tasks: &mut Vec<T>, ending: Vec<T>, ended: Vec<Result<()>>) -> Result<()> {
+    let mut outcome = Ok(());
+    for (task, ended) in ending.into_iter().zip(ended) {
+        if let Err(error) = ended {
+            tasks.push(task);
+            outcome = Err(error);
+        }
+    }
+    outcome
+}
+
 /// The control plane of ECS.
 #[derive(Clone, Debug)]
 pub struct Ecs {

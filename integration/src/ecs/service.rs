@@ -13,6 +13,7 @@ use super::agent::Agent;
 use super::api::Fleet;
 use super::cloudmap::CloudMap;
 use super::task::{Definition, FIRST_DYNAMIC_PORT, Label, Network, Task, new_task_id};
+use super::{add, keep};
 use crate::scenario::eventually;
 
 /// For a process to take connections.
@@ -62,15 +63,9 @@ impl Service {
         self.bury().await?;
         let surplus = self.tasks.split_off(desired.min(self.tasks.len()));
         self.end_all(surplus).await?;
-        let mut outcome = Ok(());
         let places = self.places(desired.saturating_sub(self.tasks.len())).await?;
-        for started in join_all(places.into_iter().map(|place| self.start(place))).await {
-            match started {
-                Ok(task) => self.tasks.push(task),
-                Err(error) => outcome = Err(error),
-            }
-        }
-        outcome
+        let started = join_all(places.into_iter().map(|place| self.start(place))).await;
+        add(&mut self.tasks, started)
     }
 
     /// Replaces all tasks, as a deployment does that may double them: starts so many, and then stops those that were there.
@@ -121,14 +116,7 @@ impl Service {
     /// Ends tasks that are among the service's no more. Those that can't be ended are again.
     async fn end_all(&mut self, tasks: Vec<Task>) -> Result<()> {
         let ended = join_all(tasks.iter().map(|task| self.end(task))).await;
-        let mut outcome = Ok(());
-        for (task, ended) in tasks.into_iter().zip(ended) {
-            if let Err(error) = ended {
-                self.tasks.push(task);
-                outcome = Err(error);
-            }
-        }
-        outcome
+        keep(&mut self.tasks, tasks, ended)
     }
 
     /// Deregisters tasks whose processes have ended.
