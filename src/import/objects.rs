@@ -363,4 +363,4 @@ fn affinity_timeout(affinity: SessionAffinity) -> Option<u32> {
 
 #[cfg(test)]
 #[path = "objects_tests.rs"]
-mod tests;
+pub(super) mod tests;

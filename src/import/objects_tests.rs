@@ -13,11 +13,11 @@ fn key() -> ServiceKey {
     ServiceKey::new("ns", "svc")
 }
 
-fn mk_port(name: &str, port: u16) -> ServicePort {
+pub(in crate::import) fn mk_port(name: &str, port: u16) -> ServicePort {
     ServicePort { name: name.into(), protocol: Protocol::Tcp, port, app_protocol: None }
 }
 
-fn mk_service() -> ClusterSetService {
+pub(in crate::import) fn mk_service() -> ClusterSetService {
     ClusterSetService {
         service_type: ServiceType::ClusterSetIp,
         ports: vec![mk_port("http", 80), mk_port("admin", 81)],

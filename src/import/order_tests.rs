@@ -7,12 +7,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    cluster::{
-        cache::Narrow,
-        objects::{AddressType, Endpoint as Row, EndpointSlice, ObjectKey},
+    cluster::{cache::Narrow, objects::Endpoint as Row},
+    import::{
+        DerivedServices, derived_service,
+        objects::tests::{mk_port, mk_service},
+        plan::tests::{mk_import, mk_slice},
     },
-    import::{DerivedServices, derived_service, plan::tests::mk_import},
-    model::{Conditions, Hints, IpFamily, Protocol, ServiceKey, ServicePort, SessionAffinity, TrafficPolicy},
+    model::{Conditions, Hints, IpFamily, Protocol, ServiceKey},
 };
 
 const PORTS: [&str; 3] = ["http", "web", "admin"];
@@ -62,24 +63,11 @@ impl Form {
     }
 
     fn service(&self) -> ClusterSetService {
-        let port = |(name, port): (&str, u16)| ServicePort {
-            name: name.into(),
-            protocol: Protocol::Tcp,
-            port,
-            app_protocol: None,
-        };
         ClusterSetService {
             service_type: if self.headless { ServiceType::Headless } else { ServiceType::ClusterSetIp },
-            ports: self.ports().into_iter().zip(80..).map(port).collect(),
-            session_affinity: SessionAffinity::None,
-            internal_traffic_policy: TrafficPolicy::Cluster,
-            traffic_distribution: None,
-            ip_families: vec![IpFamily::V4],
-            other_families: vec![],
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
+            ports: self.ports().into_iter().zip(80..).map(|(name, port)| mk_port(name, port)).collect(),
             clusters: BTreeMap::new(),
-            conflicts: vec![],
+            ..mk_service()
         }
     }
 
@@ -95,18 +83,9 @@ impl Form {
             target: None,
         };
         let slice = |(nth, endpoints): (usize, &BTreeSet<u8>)| {
-            Arc::new(OwnSlice(EndpointSlice {
-                key: ObjectKey::new("ns", name(nth)),
-                uid: "uid".into(),
-                deleting: false,
-                service: None,
-                managed_by: None,
-                service_import: Some("svc".into()),
-                source_cluster: Some("there".into()),
-                address_type: AddressType::V4,
-                ports: mk_ports(nth),
-                endpoints: endpoints.iter().map(row).collect(),
-            }))
+            let mut slice = mk_slice(&name(nth), "there").0.clone();
+            (slice.ports, slice.endpoints) = (mk_ports(nth), endpoints.iter().map(row).collect());
+            Arc::new(OwnSlice(slice))
         };
         let full = self.slices.iter().enumerate().filter(|(_, endpoints)| !endpoints.is_empty());
         let slices = full.map(slice).collect();
