@@ -36,13 +36,13 @@ impl Cluster {
 
     /// The answers to `dig NAME TYPE` in a pod; none for NXDOMAIN. Addresses are in their canonical form.
     pub async fn dig(&self, name: &str, record: &str) -> Result<BTreeSet<String>> {
-        let output = self.ask(CLIENT, &["dig", "+short", "+tries=1", "+time=3", name, record]).await?;
+        let output = self.ask(CLIENT, &["dig", "+short", "+tries=3", "+time=3", name, record]).await?;
         Ok(output.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect())
     }
 
     /// What the DNS server says to `dig NAME TYPE` in a pod: `NOERROR`, `NXDOMAIN`, ...
     pub async fn dig_status(&self, name: &str, record: &str) -> Result<String> {
-        let command = ["dig", "+noall", "+comments", "+tries=1", "+time=3", name, record];
+        let command = ["dig", "+noall", "+comments", "+tries=3", "+time=3", name, record];
         let output = self.ask(CLIENT, &command).await?;
         let status = output.split("status: ").nth(1).and_then(|rest| rest.split(',').next());
         status.map(ToOwned::to_owned).with_context(|| format!("dig says no status: {output}"))

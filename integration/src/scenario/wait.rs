@@ -17,7 +17,8 @@ pub const NAMES: Duration = Duration::from_mins(3);
 pub const PODS: Duration = Duration::from_mins(5);
 
 const PAUSE: Duration = Duration::from_millis(250);
-/// For one look: a pod that takes connections but does not answer must not swallow the deadline.
+/// For the first look: a pod that takes connections but does not answer must not swallow the deadline. Each look that is cut off
+/// gives the next one twice as long, so that many requests in one look end on a slow machine, too.
 const LOOK: Duration = Duration::from_secs(15);
 
 tokio::task_local! {
@@ -69,14 +70,19 @@ fn waited(deadline: Duration, looks: u32) {
 /// What the last look found wrong, if none succeeds within the deadline.
 pub async fn eventually<T>(what: &str, deadline: Duration, check: impl AsyncFn() -> Result<T>) -> Result<T> {
     let start = Instant::now();
+    let mut patience = LOOK;
     for look in 1.. {
-        let error = match tokio::time::timeout(LOOK, check()).await {
+        let error = match tokio::time::timeout(patience, check()).await {
             Ok(Ok(value)) => {
                 waited(deadline, look);
                 return Ok(value);
             }
             Ok(Err(error)) => error,
-            Err(_) => anyhow::anyhow!("no answer within {LOOK:?}"),
+            Err(_) => {
+                let error = anyhow::anyhow!("no answer within {patience:?}");
+                patience *= 2;
+                error
+            }
         };
         if start.elapsed() >= deadline {
             return Err(error.context(format!("not within {deadline:?}: {what}")));

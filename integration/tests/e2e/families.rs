@@ -47,15 +47,15 @@ async fn is_answered(
     let what = format!("{cluster:?} gets answers of {pods:?} by `curl {url}`");
     eventually(&what, PROPAGATION, async || {
         let answers = cluster.answers(None, &format!("{url}/hostname"), 10).await?;
-        holds(answers == *pods, &what, &answers)
+        holds(answers == *pods, &what, &answers)?;
+        let client = cluster.answers(None, &format!("{url}/clientip"), 1).await?;
+        let seen = client.iter().all(|address| address.starts_with('[') == (family == IPV6));
+        holds(seen, &format!("`curl {family}` arrives by that family"), &client)?;
+        let record = if family == IPV4 { "A" } else { "AAAA" };
+        let addresses = cluster.dig(&world.name(name), record).await?;
+        holds(addresses.len() == 1, &format!("{name} has one {record} record"), &addresses)
     })
-    .await?;
-    let client = cluster.answers(None, &format!("{url}/clientip"), 1).await?;
-    let seen = client.iter().all(|address| address.starts_with('[') == (family == IPV6));
-    holds(seen, &format!("`curl {family}` arrives by that family"), &client)?;
-    let record = if family == IPV4 { "A" } else { "AAAA" };
-    let addresses = cluster.dig(&world.name(name), record).await?;
-    holds(addresses.len() == 1, &format!("{name} has one {record} record"), &addresses)
+    .await
 }
 
 /// A pod in each cluster.

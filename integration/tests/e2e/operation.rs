@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cloudmap_mcs_integration::scenario::{
-    Cluster, DEPLOYMENT, PROPAGATION, SERVICE_EXPORT, SERVICE_IMPORT, World, eventually, holds, manifests, name_of,
-    system_namespace,
+    Cluster, DEPLOYMENT, NAMES, PROPAGATION, SERVICE_EXPORT, SERVICE_IMPORT, World, eventually, holds, manifests,
+    name_of, system_namespace,
 };
 
 /// For a killed controller: another replica must see that the Lease has run out, and then the change must cross.
@@ -210,7 +210,10 @@ async fn leave(world: &World) -> Result<()> {
     let [source, other] = world.pair();
     source.controller().command(&["leave", "--timeout", "150s"]).await?;
     world.import_gone(other, "web").await?;
-    let instances = world.registry()?.discover(&world.namespace, "web").await?;
-    holds(instances.is_empty(), "its instances are gone", &instances)?;
+    eventually("its instances are gone", NAMES, async || {
+        let instances = world.registry()?.discover(&world.namespace, "web").await?;
+        holds(instances.is_empty(), "there are none", &instances)
+    })
+    .await?;
     source.expect(SERVICE_EXPORT, &world.namespace, "web").await.map(drop)
 }

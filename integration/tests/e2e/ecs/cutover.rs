@@ -104,8 +104,11 @@ async fn hide_and_show(world: &World, namespace: &str, orders: &Service) -> Resu
     let hidden = condition(&finished, "TasksHidden");
     holds(hidden["reason"] == "Hidden" && finished["status"]["hidden"] == 2, "both are hidden", &finished["status"])?;
     for task in orders.tasks() {
-        let answered = orders.tasks()[0].curl(&format!("http://{}:8080/hostname", task.ipv4)).await?;
-        holds(answered == task.id, "a hidden task still answers", &answered)?;
+        eventually("a hidden task still answers", NAMES, async || {
+            let answered = orders.tasks()[0].curl(&format!("http://{}:8080/hostname", task.ipv4)).await?;
+            holds(answered == task.id, "it is the task", &answered)
+        })
+        .await?;
     }
     world.apply(here, cutover(&json!({"steps": [100], "rollBack": true, "hideTasks": true}))).await?;
     says(world, "RolledBack", 0, "RolledBack").await?;

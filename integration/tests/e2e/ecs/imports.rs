@@ -36,11 +36,8 @@ async fn answered_by(cluster: &Cluster, url: &str, wanted: &BTreeSet<String>) ->
 
 async fn answered_within(within: Duration, cluster: &Cluster, url: &str, wanted: &BTreeSet<String>) -> Result<()> {
     eventually(&format!("{wanted:?} answer at {url}"), within, async || {
-        let mut answered = BTreeSet::new();
-        for _ in 0..10 * wanted.len() {
-            // The tasks have IPv4 only; where the pods' Service has both, a client that takes IPv6 gets pods.
-            answered.insert(cluster.curl(url, &["--ipv4"]).await?);
-        }
+        // The tasks have IPv4 only; where the pods' Service has both, a client that takes IPv6 gets pods.
+        let answered = cluster.answers(None, &format!("--ipv4 {url}"), 10 * wanted.len()).await?;
         holds(answered == *wanted, &format!("it is {wanted:?}"), &answered)
     })
     .await

@@ -158,8 +158,12 @@ async fn external_names(world: &World, here: &Cluster) -> Result<()> {
     for name in &names {
         world.names()?.have(name, "CNAME", &set(&["aws.external.com."])).await?;
     }
-    let found = here.dig(&names[0], "CNAME").await?;
-    holds(found == set(&["aws.external.com."]), "a pod sees it", &found)
+    // Its query may reach a replica that does not know the name yet.
+    eventually("a pod sees it", NAMES, async || {
+        let found = here.dig(&names[0], "CNAME").await?;
+        holds(found == set(&["aws.external.com."]), "it is the annotation's", &found)
+    })
+    .await
 }
 
 /// The tutorial for headless Services: pods with host names have names of their own below a name that is the domain itself.
