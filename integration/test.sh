@@ -87,7 +87,7 @@ other_tests() {
 stage "Compiling the other tests, and release builds of the controller, the emulator and the simulations"
 "${CARGO_TEST[@]}" --test conformance --test e2e --no-run
 [ -n "${TESTS:-}${SUITES:-}" ] || other_tests --no-run
-build_release --bin cloudmap-mcs --bin cloudmap-emulator --bin ledger-simulation --bin controller-simulation
+build_release --bin cloudmap-mcs --bin cloudmap-emulator --bin ledger-simulation --bin controller-simulation --bin cutover-bench
 if [ -z "$GIVEN_CONTEXTS" ]; then
 	MCS_E2E_EXTERNAL_DNS=$("$TESTBED" peer external-dns)
 	MCS_E2E_AWS_MCS_CONTROLLER=$("$TESTBED" peer aws-mcs-controller)
@@ -132,6 +132,17 @@ conformance_beside() {
 		return 1
 	}
 	clusters_down
+}
+
+# One API server and no nodes. After the conformance suite, so that not everything begins at the same time.
+cutovers_beside() {
+	stage "Cutovers of 20 services under load"
+	integration/cutover-bench.sh --rate 100
+}
+
+suites_beside() {
+	conformance_beside
+	cutovers_beside
 }
 
 # What needs no cluster.
@@ -208,7 +219,7 @@ e2e)
 	# On clusters that one has, one after the other.
 	if [ -z "$GIVEN_CONTEXTS" ]; then
 		"$TESTBED" build
-		beside conformance_beside
+		if [ -z "${TESTS:-}" ]; then beside suites_beside; else beside conformance_beside; fi
 	fi
 	provide 4
 	if [ -z "${TESTS:-}" ]; then

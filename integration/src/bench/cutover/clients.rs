@@ -19,8 +19,9 @@ use tokio::{
 use super::shares::Shares;
 use crate::{bench::figure::Figure, dns, ecs::TASK, ledger_sim::rng::Rng};
 
-/// For a request, with everything that it needs.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// For a request: two queries of 10 s each, and an answer. The addresses of tasks and pods that ended refuse at once, so that a
+/// machine that stands still for some seconds fails nothing.
+const PATIENCE: Duration = Duration::from_secs(25);
 /// How often a resolver is asked: a packet may get lost.
 const QUERIES: usize = 2;
 /// Connections of a pool.
