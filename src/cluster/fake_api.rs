@@ -32,6 +32,8 @@ pub(crate) struct Request {
 struct Shared {
     requests: Mutex<Vec<Request>>,
     answers: Mutex<VecDeque<(u16, Value)>>,
+    /// What every answer says in its header `Date`.
+    date: Mutex<Option<String>>,
 }
 
 /// The server.
@@ -59,6 +61,11 @@ impl FakeApi {
     /// Lets the next request for which nothing else is prepared hang.
     pub(crate) fn hang(&self) {
         self.prepare(HANGS, Value::Null);
+    }
+
+    /// Lets all answers say this time, such as `Tue, 24 Nov 2026 10:02:00 GMT`.
+    pub(crate) fn says_the_time(&self, date: &str) {
+        *self.shared.date.lock().unwrap() = Some(date.to_owned());
     }
 
     pub(crate) fn requests(&self) -> Vec<Request> {
@@ -90,7 +97,11 @@ async fn answer(
     if code == HANGS {
         std::future::pending::<()>().await;
     }
-    Response::builder().status(code).header(header::CONTENT_TYPE, "application/json").body(text.into()).unwrap()
+    let mut response = Response::builder().status(code).header(header::CONTENT_TYPE, "application/json");
+    if let Some(date) = shared.date.lock().unwrap().clone() {
+        response = response.header(header::DATE, date);
+    }
+    response.body(text.into()).unwrap()
 }
 
 fn default_answer(request: &Request) -> Value {

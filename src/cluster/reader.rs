@@ -1,6 +1,12 @@
 //! Reads for commands: each has a deadline, and each failure says whether somebody has to allow something, so that one
 //! that fails ends no other.
 
+use axum::http::{Request, header};
+use k8s_openapi::{
+    apimachinery::pkg::version::Info,
+    jiff::{Timestamp, fmt::rfc2822::DateTimeParser},
+};
+use kube::{Client, client::Body};
 use tokio::time::timeout;
 
 use super::{
@@ -50,10 +56,29 @@ pub async fn read<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, U
     Ok(timeout(CALL_TIMEOUT, call).await.map_err(late)??)
 }
 
+/// The version of the API server, such as `v1.34.4`, and the time of its clock when it answered, in whole seconds; `None` if
+/// the answer does not say it.
+///
+/// # Errors
+/// Why there is no answer.
+pub async fn version(client: &Client) -> Result<(String, Option<Timestamp>), Unread> {
+    let request = Request::get("/version").body(Body::empty()).map_err(|error| Unread::Failed(error.to_string()))?;
+    let answer = read(client.send(request)).await?;
+    let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok());
+    let time = date.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
+    if !answer.status().is_success() {
+        return Err(Unread::Failed(format!("the API server answers {}", answer.status())));
+    }
+    let bytes = answer.into_body().collect_bytes().await.map_err(|error| Unread::Failed(error.to_string()))?;
+    let info = serde_json::from_slice::<Info>(&bytes).map_err(|error| Unread::Failed(error.to_string()))?;
+    Ok((info.git_version, time))
+}
+
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Service;
     use kube::Api;
+    use serde_json::json;
 
     use super::*;
     use crate::cluster::fake_api::FakeApi;
@@ -70,5 +95,20 @@ mod tests {
         assert_eq!(look().await, Err(Unread::NoSuchKind));
         api.hang();
         assert_eq!(look().await, Err(Unread::Failed("no answer within 10 s".to_owned())));
+    }
+
+    #[tokio::test]
+    async fn the_answer_about_the_version_says_what_time_it_is_there() {
+        let api = FakeApi::default();
+        let look = async || {
+            api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+            version(&api.client()).await.unwrap()
+        };
+        assert_eq!(look().await, ("v1.34.4".to_owned(), None));
+        api.says_the_time("Tue, 24 Nov 2026 10:02:00 GMT");
+        assert_eq!(look().await.1, "2026-11-24T10:02:00Z".parse().ok());
+        api.refuse(503, "ServiceUnavailable", "away");
+        let why = version(&api.client()).await.unwrap_err().to_string();
+        assert!(why.contains("503"), "{why}");
     }
 }

@@ -22,6 +22,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Client,
     api::{ListParams, Patch, PatchParams},
@@ -45,7 +46,10 @@ use crate::{
         CutoverStatusArgs, EcsArgs,
     },
     cloudmap::CloudMap,
-    cluster::{client::Connection, reader::read},
+    cluster::{
+        client::Connection,
+        reader::{read, version},
+    },
     commands::table,
     ecs::{Choice, Ecs},
     env,
@@ -217,7 +221,7 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
     let written = each(&client, &ready, &Wish::Shift(100), &edit).await;
     let mut failed = Vec::new();
     if scale_ecs {
-        let (ready, why) = stoppable(&facts, force)?;
+        let (ready, why) = stoppable(&client, &facts, force).await?;
         failed = why;
         match port {
             _ if edit.dry_run => {}
@@ -246,12 +250,12 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
 type Stoppable = (ServiceKey, crate::ecs::Service);
 
 /// The ECS services that may be stopped now, and why others may not. Says what to know before.
-fn stoppable(facts: &[Facts], force: bool) -> anyhow::Result<(Vec<Stoppable>, Vec<String>)> {
-    let (mut out, now) = (std::io::stdout(), env::timestamp());
+async fn stoppable(client: &Client, facts: &[Facts], force: bool) -> anyhow::Result<(Vec<Stoppable>, Vec<String>)> {
+    let (mut out, now) = (std::io::stdout(), time(client).await);
     let (mut ready, mut failed) = (Vec::new(), Vec::new());
     for facts in facts {
         let key = &facts.key;
-        match scale::stoppable(facts, now, force) {
+        match scale::stoppable(facts, now.as_ref().copied(), force) {
             Err(why) => failed.push(why),
             Ok(services) if services.is_empty() => writeln!(out, "{key}: no task of ECS is left to stop")?,
             Ok(services) => {
@@ -265,6 +269,15 @@ fn stoppable(facts: &[Facts], force: bool) -> anyhow::Result<(Vec<Stoppable>, Ve
         }
     }
     Ok((ready, failed))
+}
+
+/// The time of the API server's clock. The one here may be wrong, and then tasks would stop that clients still use.
+///
+/// # Errors
+/// Why it is not known.
+async fn time(client: &Client) -> Result<Timestamp, String> {
+    let (_, time) = version(client).await.map_err(|why| why.to_string())?;
+    time.ok_or_else(|| "its answers have no date".to_owned())
 }
 
 /// Those that nobody took back since they were observed, which takes minutes for hundreds of names, and why others may not be

@@ -21,11 +21,12 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Until answers of ECS show a desired count that was set. AWS documents no bound.
 const LAG: Duration = Duration::from_secs(30);
 
-/// The ECS services of a name whose tasks may be stopped now; none if none runs a task.
+/// The ECS services of a name whose tasks may be stopped now; none if none runs a task. `now` is the time of the API server's
+/// clock, or why it is not known.
 ///
 /// # Errors
 /// Why no task may be stopped, and what to do.
-pub(super) fn stoppable(facts: &Facts, now: Timestamp, force: bool) -> Result<Vec<Service>, String> {
+pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: bool) -> Result<Vec<Service>, String> {
     let key = &facts.key;
     let registry = facts.registry.as_ref().map_err(|why| format!("{key}: no task is stopped: {why}"))?;
     let Some(there) = &registry.service else {
@@ -65,7 +66,7 @@ pub(super) fn is_finished(cutover: &Cutover) -> bool {
 }
 
 /// Whether no client uses the hidden tasks any more.
-fn hidden_for_long_enough(facts: &Facts, registry: &Registry, now: Timestamp) -> Result<(), String> {
+fn hidden_for_long_enough(facts: &Facts, registry: &Registry, now: Result<Timestamp, &String>) -> Result<(), String> {
     let hides = facts.there().filter(|cutover| cutover.spec.hide_tasks && obstacle(cutover).is_none());
     let Some(cutover) = hides else { return Ok(()) };
     let (key, status) = (&facts.key, cutover.status.clone().unwrap_or_default());
@@ -87,10 +88,15 @@ fn hidden_for_long_enough(facts: &Facts, registry: &Registry, now: Timestamp) ->
     let Some(since) = since else { return Ok(()) };
     let wait = SignedDuration::try_from(stoppable_after(registry.ttl())).ok();
     let from = wait.and_then(|wait| since.0.checked_add(wait).ok()).unwrap_or(since.0);
-    if now < from {
-        return Err(format!("{key}: its hidden tasks may be stopped from {from} on: run this again then"));
+    let waits = format!("{key}: its hidden tasks may be stopped from {from} on");
+    match now {
+        Ok(now) if now >= from => Ok(()),
+        Ok(now) => Err(format!("{waits}, and the API server's clock says {now}: run this again then")),
+        Err(why) => Err(format!(
+            "{waits}, and the API server does not say what time it is: {why}. Run this again; or stop them yourself then, with \
+             the command that `finish` prints without --scale-ecs"
+        )),
     }
-    Ok(())
 }
 
 /// Why the desired count of a service is not to be set to 0.

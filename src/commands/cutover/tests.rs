@@ -231,8 +231,8 @@ fn without_ecs_the_instances_say_what_to_stop() {
 
 #[test]
 fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_more() {
-    let now: k8s_openapi::jiff::Timestamp = "2026-11-24T10:02:00Z".parse().unwrap();
-    let ready = |facts: &Facts| scale::stoppable(facts, now, false);
+    let now: Timestamp = "2026-11-24T10:02:00Z".parse().unwrap();
+    let ready = |facts: &Facts| scale::stoppable(facts, Ok(now), false);
     let mut facts = facts();
     assert!(ready(&facts).unwrap_err().contains("before it is Finished"));
     let mut finished = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
@@ -257,6 +257,8 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
         facts.cutover = Ok(Some(finished.clone()));
         assert_eq!(ready(&facts).is_ok(), may, "{since}: {:?}", ready(&facts));
     }
+    let why = scale::stoppable(&facts, Err(&"no answer".to_owned()), false).unwrap_err();
+    assert!(why.contains("from 2026-11-24T10:02:00Z on") && why.contains("no answer"), "{why}");
     // One that began a moment ago.
     let new = Facts { registry: Ok(registry(1, 60)), ..facts.clone() };
     assert!(ready(&new).unwrap_err().contains("1 of its tasks are visible in Cloud Map"));
@@ -268,6 +270,30 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
     assert!(with(Ok(Some(vec![serves]))).unwrap_err().contains("prod/orders is not stopped"));
     let stopped = crate::ecs::Service { load_balancers: 1, ..ecs_service(0) };
     assert_eq!(with(Ok(Some(vec![stopped]))), Ok(Vec::new()), "nothing is left to refuse");
+}
+
+/// A clock that is ahead would stop tasks that clients still use. The one of this machine is years ahead here.
+#[tokio::test]
+async fn for_how_long_tasks_are_hidden_is_measured_with_the_clock_of_the_api_server() {
+    let api = FakeApi::default();
+    let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
+    cutover.spec.hide_tasks = true;
+    let hidden = json!({"type": "TasksHidden", "status": "True", "reason": "Hidden", "message": "12 tasks are hidden",
+        "lastTransitionTime": "2020-01-01T10:00:00Z"});
+    let status = cutover.status.as_mut().unwrap();
+    status.conditions.push(serde_json::from_value(hidden).unwrap());
+    (status.hidden, status.hidden_since) = (Some(12), serde_json::from_value(json!("2020-01-01T10:00:00Z")).unwrap());
+    let facts = [Facts { cutover: Ok(Some(cutover)), registry: Ok(registry(0, 60)), ..facts() }];
+    for (date, may) in
+        [(None, false), (Some("Wed, 01 Jan 2020 10:01:59 GMT"), false), (Some("Wed, 01 Jan 2020 10:02:00 GMT"), true)]
+    {
+        api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+        if let Some(date) = date {
+            api.says_the_time(date);
+        }
+        let (ready, why) = stoppable(&api.client(), &facts, false).await.unwrap();
+        assert_eq!((ready.len(), why.len()), (may.into(), (!may).into()), "{date:?}: {why:?}");
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,6 @@ use std::{
     sync::Arc,
 };
 
-use axum::http::{Request, header};
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
@@ -15,10 +14,9 @@ use k8s_openapi::{
         discovery::v1::EndpointSlice,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-    apimachinery::pkg::version::Info,
-    jiff::{SignedDuration, Timestamp, fmt::rfc2822},
+    jiff::{SignedDuration, Timestamp},
 };
-use kube::{Api, Client, ResourceExt as _, api::ListParams, client::Body};
+use kube::{Api, Client, ResourceExt as _, api::ListParams};
 
 use super::{
     access::{self, Access},
@@ -32,7 +30,7 @@ use crate::{
         identity::{self, Flags, Identity, IdentityError},
         lease,
         objects::ClusterProperty,
-        reader::{Unread, read},
+        reader::{self, Unread, read},
     },
     commands::status::Leader,
     env,
@@ -210,21 +208,10 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
 
 /// The version, and how far the clock of the API server is ahead, which it tells in whole seconds.
 async fn version(client: &Client) -> Read<(String, Option<SignedDuration>)> {
-    let request = Request::get("/version").body(Body::empty()).map_err(|error| Unread::Failed(error.to_string()))?;
     let before = env::timestamp();
-    let answer = read(client.send(request)).await?;
-    let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
+    let (version, there) = reader::version(client).await?;
     let took = env::timestamp().duration_since(before);
-    let there = date.and_then(|date| rfc2822::DateTimeParser::new().parse_timestamp(&date).ok());
-    let ahead = there.map(|there| there.duration_since(before) + SignedDuration::from_millis(500) - took / 2);
-    let info = if answer.status().is_success() {
-        let bytes = answer.into_body().collect_bytes();
-        let bytes = bytes.await.map_err(|error| Unread::Failed(error.to_string()))?;
-        serde_json::from_slice::<Info>(&bytes).map(|info| info.git_version)
-    } else {
-        return Err(Unread::Failed(format!("the API server answers {}", answer.status())));
-    };
-    Ok((info.map_err(|error| Unread::Failed(error.to_string()))?, ahead))
+    Ok((version, there.map(|there| there.duration_since(before) + SignedDuration::from_millis(500) - took / 2)))
 }
 
 async fn crds(client: &Client) -> Vec<(String, Read<Option<Crd>>)> {
