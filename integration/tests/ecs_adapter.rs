@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use aws_sdk_servicediscovery::config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider};
 use cloudmap_mcs::{
     cloudmap::{AwsSettings, ConnectError},
-    ecs::{AwsEcs, Choice, Controller, Ecs, Operation, Service, all, registering},
+    ecs::{AwsEcs, Choice, Controller, Ecs, Found, Operation, Service, all},
 };
 use cloudmap_mcs_integration::ecs::{Definition, EcsApi, Fleet, ManagedService, Model};
 
@@ -35,9 +35,9 @@ fn orders() -> Model {
 
 /// The only service that registers there.
 async fn found(ecs: &AwsEcs, choice: &Choice) -> Service {
-    let mut found = registering(all(ecs, choice).await.unwrap(), ARN);
-    assert_eq!(found.len(), 1, "{found:?}");
-    found.remove(0)
+    let Found { mut services, unread } = all(ecs, choice).await.unwrap().registering(ARN);
+    assert_eq!((services.len(), unread), (1, None), "{services:?}");
+    services.remove(0)
 }
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn a_service_is_found_among_many_clusters_and_pages() {
     let (api, ecs) = start(model).await;
     let service = found(&ecs, &Choice::default()).await;
     assert_eq!((service.path().as_str(), service.desired, service.running), ("prod/orders", 2, 2));
-    assert_eq!(all(&ecs, &Choice::default()).await.unwrap().len(), 33);
+    assert_eq!(all(&ecs, &Choice::default()).await.unwrap().services.len(), 33);
     let calls = api.model().calls.clone();
     let count = |operation: Operation| calls.iter().filter(|call| **call == operation.name()).count();
     // 8 clusters in pages of 3; 9 pages and 7 of one service; 26 services in tens, and 7 alone: each twice.
@@ -114,7 +114,24 @@ async fn a_refusal_names_the_action_and_who_names_the_service_needs_no_listing()
     let error = all(&ecs, &wrong).await.unwrap_err().to_string();
     assert!(error.contains("no such ECS cluster") && error.contains("--ecs-cluster"), "{error}");
     let gone = Choice { services: vec!["carts".to_owned()], ..choice };
-    assert_eq!(all(&ecs, &gone).await.unwrap(), []);
+    assert_eq!(all(&ecs, &gone).await.unwrap(), Found::default());
+}
+
+#[tokio::test]
+async fn the_search_goes_on_without_a_cluster_that_is_denied_or_gone() {
+    let model = orders().with("test", "orders", ManagedService::new(ARN));
+    let (api, ecs) = start(model).await;
+    for (code, part) in
+        [("AccessDeniedException", "needs the action ecs:ListServices"), ("ClusterNotFoundException", "--ecs-cluster")]
+    {
+        api.model().unreadable = [("test".to_owned(), code)].into();
+        let Found { services, unread } = all(&ecs, &Choice::default()).await.unwrap();
+        assert_eq!(services.iter().map(Service::path).collect::<Vec<_>>(), ["prod/orders"], "{code}");
+        let said = unread.unwrap();
+        assert!(said.starts_with("the ECS cluster test could not be read: ") && said.contains(part), "{said}");
+    }
+    let only = Choice { cluster: Some("test".to_owned()), services: Vec::new() };
+    all(&ecs, &only).await.unwrap_err();
 }
 
 #[tokio::test]

@@ -20,6 +20,8 @@ pub(crate) struct State {
     pub(crate) stuck: bool,
     /// Whether no call is answered.
     pub(crate) silent: bool,
+    /// Clusters whose services nobody may list.
+    pub(crate) unreadable: BTreeSet<String>,
     denied: BTreeSet<Operation>,
 }
 
@@ -79,7 +81,12 @@ impl Ecs for FakeEcs {
     }
 
     async fn services(&self, cluster: &str) -> Result<Vec<String>, Error> {
-        let state = self.called(Operation::ListServices)?;
+        let operation = Operation::ListServices;
+        let state = self.called(operation)?;
+        if state.unreadable.contains(cluster) {
+            let message = format!("access denied: {}", operation.action());
+            return Err(Error { operation, message, answered: true });
+        }
         let those = state.services.iter().filter(|service| service.cluster == cluster);
         Ok(those.map(|service| service.name.clone()).collect())
     }

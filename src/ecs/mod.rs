@@ -9,6 +9,6 @@ mod operation;
 mod port;
 
 pub use aws::AwsEcs;
-pub use find::{Choice, all, registering};
+pub use find::{Choice, Found, all};
 pub use operation::Operation;
 pub use port::{Controller, Ecs, Error, Service};

@@ -1,6 +1,7 @@
 //! `back`: whether there are tasks that take the traffic, as a pure judgement.
 
 use super::{facts::Facts, finish::set_count};
+use crate::ecs::Found;
 
 /// What a user has to know who takes all traffic back; `None`: the tasks are there.
 pub(super) fn remark(facts: &Facts, region: Option<&str>) -> Option<String> {
@@ -45,12 +46,13 @@ pub(super) fn remark(facts: &Facts, region: Option<&str>) -> Option<String> {
     if !services.is_empty() {
         return Some(format!("its tasks run, and none is healthy in Cloud Map: look at their health.{stays}"));
     }
-    let known = matches!(facts.ecs, Ok(Some(_)));
-    let (gone, remedy) = if known {
-        ("the ECS service is gone", "Create it again, with the same service registry".to_owned())
-    } else {
-        let raise = set_count(region, "CLUSTER", "SERVICE", &count);
-        ("ECS could not be read", format!("Raise the count: {raise}"))
+    let raise = || format!("Raise the count: {}", set_count(region, "CLUSTER", "SERVICE", &count));
+    let (gone, remedy) = match &facts.ecs {
+        Ok(Some(Found { unread: None, .. })) => {
+            ("the ECS service is gone", "Create it again, with the same service registry".to_owned())
+        }
+        Ok(Some(_)) => ("ECS could not be read everywhere", raise()),
+        Ok(None) | Err(_) => ("ECS could not be read", raise()),
     };
     Some(format!("{gone}, and nobody else has a healthy instance in Cloud Map.{stays} {remedy}"))
 }

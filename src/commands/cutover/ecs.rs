@@ -9,7 +9,7 @@ use super::{
     facts::Facts,
     plan::{Findings, Grade},
 };
-use crate::ecs::{Choice, Controller, Ecs, Service, all, registering};
+use crate::ecs::{Choice, Controller, Ecs, Found, Service, all};
 
 const ABOUT: &str = "ecs";
 
@@ -19,7 +19,7 @@ pub(super) struct EcsReader {
     port: Result<Option<Arc<dyn Ecs>>, String>,
     choice: Choice,
     /// All services where the choice says, once they are known.
-    all: Option<Result<Vec<Service>, String>>,
+    all: Option<Result<Found, String>>,
 }
 
 impl EcsReader {
@@ -36,17 +36,17 @@ impl EcsReader {
         &mut self,
         arn: &str,
         named: &BTreeSet<(String, String)>,
-    ) -> Result<Option<Vec<Service>>, String> {
+    ) -> Result<Option<Found>, String> {
         let Some(port) = self.port.clone()? else { return Ok(None) };
         if self.choice == Choice::default() {
             let mut clusters = BTreeMap::<&str, Vec<String>>::new();
             for (cluster, service) in named {
                 clusters.entry(cluster).or_default().push(service.clone());
             }
-            let mut found = Vec::new();
+            let mut found = Found::default();
             for (cluster, services) in clusters {
                 match port.describe(cluster, &services).await {
-                    Ok(there) => found.extend(there),
+                    Ok(there) => found.services.extend(there),
                     // It would take as long for each of hundreds of names.
                     Err(error) if !error.answered => {
                         let why = error.to_string();
@@ -57,16 +57,16 @@ impl EcsReader {
                     Err(_) => {}
                 }
             }
-            let found = registering(found, arn);
-            if !found.is_empty() {
+            let found = found.registering(arn);
+            if !found.services.is_empty() {
                 return Ok(Some(found));
             }
         }
         if self.all.is_none() {
             self.all = Some(all(&*port, &self.choice).await.map_err(|error| error.to_string()));
         }
-        let all = self.all.clone().unwrap_or_else(|| Ok(Vec::new()))?;
-        Ok(Some(registering(all, arn)))
+        let all = self.all.clone().unwrap_or_else(|| Ok(Found::default()))?;
+        Ok(Some(all.registering(arn)))
     }
 }
 
@@ -84,20 +84,28 @@ pub(super) fn judge(facts: &Facts, found: &mut Findings) {
             found.add(Grade::Warning, ABOUT, format!("ECS could not be read: {why}"), remedy);
         }
         Ok(None) => {}
-        Ok(Some(services)) if services.is_empty() => match registry.ecs.first() {
-            None => found.ok(ABOUT, "no ECS service registers there"),
-            Some((cluster, service)) => {
-                let text = format!(
-                    "instances say that they are of the ECS service {cluster}/{service}, and no ECS service that was read \
-                     registers there"
-                );
-                let remedy = "look at --region and the account, and at --ecs-cluster and --ecs-service if you set them";
-                found.add(Grade::Warning, ABOUT, text, remedy);
-            }
-        },
-        Ok(Some(services)) => {
+        Ok(Some(Found { services, unread })) => {
             for service in services {
                 about(service, arn, found);
+            }
+            if let Some(why) = unread {
+                let remedy = "if a service there may register in the Cloud Map service, grant what `cloudmap-mcs iam --mode \
+                              cutover` prints; otherwise name the cluster that counts with --ecs-cluster";
+                found.add(Grade::Warning, ABOUT, why, remedy);
+            }
+            match registry.ecs.first() {
+                _ if !services.is_empty() => {}
+                None if unread.is_none() => found.ok(ABOUT, "no ECS service registers there"),
+                None => {}
+                Some((cluster, service)) => {
+                    let text = format!(
+                        "instances say that they are of the ECS service {cluster}/{service}, and no ECS service that was \
+                         read registers there"
+                    );
+                    let remedy =
+                        "look at --region and the account, and at --ecs-cluster and --ecs-service if you set them";
+                    found.add(Grade::Warning, ABOUT, text, remedy);
+                }
             }
         }
     }
@@ -251,16 +259,16 @@ mod tests {
         let ecs = FakeEcs::with([mk_service("prod", "orders", ARN), mk_service("prod", "carts", "arn:carts")]);
         let named = |service: &str| [("prod".to_owned(), service.to_owned())].into();
         let found = reader(&ecs, Choice::default()).registering(ARN, &named("orders")).await.unwrap().unwrap();
-        assert_eq!(found.len(), 1);
+        assert_eq!(found.services.len(), 1);
         assert_eq!(ecs.state().calls, [Operation::DescribeServices]);
         // An attribute that is wrong hides nothing.
         let mut reader = reader(&ecs, Choice::default());
         let found = reader.registering(ARN, &named("carts")).await.unwrap().unwrap();
-        assert_eq!(found[0].name, "orders");
+        assert_eq!(found.services[0].name, "orders");
         // One listing is enough for all names.
         ecs.state().calls.clear();
         let found = reader.registering("arn:carts", &BTreeSet::new()).await.unwrap().unwrap();
-        assert_eq!((&*found[0].name, ecs.state().calls.len()), ("carts", 0));
+        assert_eq!((&*found.services[0].name, ecs.state().calls.len()), ("carts", 0));
     }
 
     #[tokio::test]

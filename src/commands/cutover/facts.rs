@@ -21,7 +21,7 @@ pub(super) struct Facts {
     pub(super) registry: Result<Registry, String>,
     /// The ECS services that register in the Cloud Map service. `None`: ECS was not asked, because there is no such service or
     /// Cloud Map is an emulator.
-    pub(super) ecs: Result<Option<Vec<ecs::Service>>, String>,
+    pub(super) ecs: Result<Option<ecs::Found>, String>,
     /// PodDisruptionBudgets that select the pods.
     pub(super) budgets: Result<usize, String>,
     /// Names of HorizontalPodAutoscalers of the pods' workload, and their minimum.
@@ -36,7 +36,7 @@ impl Facts {
 
     /// The ECS services that register in the Cloud Map service, as far as they are known.
     pub(super) fn ecs_services(&self) -> &[ecs::Service] {
-        self.ecs.as_ref().ok().and_then(Option::as_deref).unwrap_or_default()
+        self.ecs.as_ref().ok().and_then(Option::as_ref).map(|found| &*found.services).unwrap_or_default()
     }
 
     /// Number of hidden tasks, which nobody finds.

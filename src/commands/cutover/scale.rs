@@ -12,7 +12,7 @@ use super::{
 use crate::{
     api::{Cutover, CutoverPhase, conditions::HidingReason},
     cutover::hiding::{obstacle, stoppable_after},
-    ecs::{Controller, Ecs, Error, Service},
+    ecs::{Controller, Ecs, Error, Found, Service},
     model::ServiceKey,
 };
 
@@ -38,11 +38,17 @@ pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: b
         ));
     }
     hidden_for_long_enough(facts, registry, now)?;
-    let services = match &facts.ecs {
+    let Found { services, unread } = match &facts.ecs {
         Err(why) => return Err(format!("{key}: no task is stopped, because ECS could not be read: {why}")),
         Ok(None) => return Err(format!("{key}: ECS is not asked with --cloudmap-endpoint alone: add --ecs-endpoint")),
-        Ok(Some(services)) => services,
+        Ok(Some(found)) => found,
     };
+    if let Some(why) = unread.as_ref().filter(|_| services.is_empty()) {
+        return Err(format!(
+            "{key}: no task is stopped, because no ECS service that was read registers there, and {why}. Grant what \
+             `cloudmap-mcs iam --mode cutover` prints, or name the cluster with --ecs-cluster"
+        ));
+    }
     if services.is_empty() && registry.others.whole + facts.hidden() > 0 {
         return Err(format!(
             "{key}: no ECS service that was read registers there, and others have instances: look at --region, \

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     cloudmap::{Discovery, DnsConfig, DnsRecord, Instance, RecordType, fake::mk_service},
     cluster::fake_api::FakeApi,
-    ecs::fake,
+    ecs::{Found, fake},
     iam::{self, Mode, statements},
     model::Target,
 };
@@ -66,6 +66,17 @@ fn ecs_service(tasks: u32) -> crate::ecs::Service {
     crate::ecs::Service { desired: tasks, running: tasks, ..fake::mk_service("prod", "orders", &arn) }
 }
 
+/// All of ECS was read, and these register there.
+fn found(services: impl IntoIterator<Item = crate::ecs::Service>) -> Found {
+    Found { services: services.into_iter().collect(), unread: None }
+}
+
+/// One cluster of ECS could not be read, and these register there.
+fn found_in_part(services: impl IntoIterator<Item = crate::ecs::Service>) -> Found {
+    let unread = Some("the ECS cluster test could not be read: denied".to_owned());
+    Found { unread, ..found(services) }
+}
+
 fn facts() -> Facts {
     let target = Target { namespace: "internal".into(), service: "orders".into() };
     let counterpart =
@@ -76,7 +87,7 @@ fn facts() -> Facts {
         counterpart: Ok(counterpart),
         pods: Ok(pods(12)),
         registry: Ok(registry(12, 60)),
-        ecs: Ok(Some(vec![ecs_service(12)])),
+        ecs: Ok(Some(found([ecs_service(12)]))),
         budgets: Ok(1),
         autoscalers: Ok(Vec::new()),
     }
@@ -136,8 +147,12 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
         (|facts| facts.budgets = Err("forbidden".to_owned()), ("budget", Warning)),
         (|facts| facts.autoscalers = Ok(vec![("orders".to_owned(), 2)]), ("autoscaler", Warning)),
         (|facts| facts.ecs = Err("access denied".to_owned()), ("ecs", Warning)),
-        (|facts| facts.ecs = Ok(Some(Vec::new())), ("ecs", Warning)),
-        (|facts| facts.ecs = Ok(Some(vec![crate::ecs::Service { daemon: true, ..ecs_service(12) }])), ("ecs", Blocked)),
+        (|facts| facts.ecs = Ok(Some(found([]))), ("ecs", Warning)),
+        (|facts| facts.ecs = Ok(Some(found_in_part([ecs_service(12)]))), ("ecs", Warning)),
+        (
+            |facts| facts.ecs = Ok(Some(found([crate::ecs::Service { daemon: true, ..ecs_service(12) }]))),
+            ("ecs", Blocked),
+        ),
     ] {
         let found = with(change);
         assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
@@ -168,7 +183,7 @@ fn the_document_shows_a_plan() {
     let mut facts = facts();
     let scarce = Pods { ready: 2, gated: 0, stops_after: 0, grace: 30, ..pods(2) };
     (facts.pods, facts.registry) = (Ok(scarce), Ok(registry(2, 60)));
-    facts.ecs = Ok(Some(vec![ecs_service(2)]));
+    facts.ecs = Ok(Some(found([ecs_service(2)])));
     let plans = [("shop/orders".to_owned(), plan(&facts, &[5, 25, 50, 100]))];
     let shown = text(&plans);
     let shown: String = shown
@@ -207,13 +222,13 @@ fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     assert!(check(&facts, false).unwrap_err().contains("no pod is ready, and prod/orders has tasks"));
     facts.pods = Ok(pods(1));
     assert_eq!(check(&facts, false), Ok(()));
-    facts.ecs = Ok(Some(vec![crate::ecs::Service { active: false, ..ecs_service(1) }]));
+    facts.ecs = Ok(Some(found([crate::ecs::Service { active: false, ..ecs_service(1) }])));
     let said = commands(&facts, None, false);
     assert!(
         said.contains("prod/orders is being deleted") && !said.contains("update-service"),
         "ECS refuses it: {said}"
     );
-    facts.ecs = Ok(Some(vec![ecs_service(0)]));
+    facts.ecs = Ok(Some(found([ecs_service(0)])));
     assert!(commands(&facts, None, false).contains("nothing to stop"));
 }
 
@@ -224,7 +239,7 @@ fn without_ecs_the_instances_say_what_to_stop() {
     let said = commands(&facts, None, false);
     assert!(said.ends_with("aws ecs update-service --cluster prod --service orders --desired-count 0\n"), "{said}");
     assert!(!said.contains("application-autoscaling"), "{said}");
-    let facts = Facts { ecs: Ok(Some(vec![ecs_service(12)])), ..facts };
+    let facts = Facts { ecs: Ok(Some(found([ecs_service(12)]))), ..facts };
     let said = commands(&facts, Some("eu-west-1"), false);
     assert!(said.contains("--resource-ids service/prod/orders --region eu-west-1\n"), "{said}");
 }
@@ -265,11 +280,13 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
     let with = |ecs| ready(&Facts { ecs, ..facts.clone() });
     assert!(with(Err("access denied".to_owned())).unwrap_err().contains("access denied"));
     assert!(with(Ok(None)).unwrap_err().contains("--ecs-endpoint"));
-    assert!(with(Ok(Some(Vec::new()))).unwrap_err().contains("--ecs-cluster"));
+    assert!(with(Ok(Some(found([])))).unwrap_err().contains("--ecs-cluster"));
+    assert!(with(Ok(Some(found_in_part([])))).unwrap_err().contains("the ECS cluster test could not be read"));
+    assert_eq!(with(Ok(Some(found_in_part([ecs_service(12)])))), Ok(vec![ecs_service(12)]), "it is known which one");
     let serves = crate::ecs::Service { load_balancers: 1, ..ecs_service(12) };
-    assert!(with(Ok(Some(vec![serves]))).unwrap_err().contains("prod/orders is not stopped"));
+    assert!(with(Ok(Some(found([serves])))).unwrap_err().contains("prod/orders is not stopped"));
     let stopped = crate::ecs::Service { load_balancers: 1, ..ecs_service(0) };
-    assert_eq!(with(Ok(Some(vec![stopped]))), Ok(Vec::new()), "nothing is left to refuse");
+    assert_eq!(with(Ok(Some(found([stopped])))), Ok(Vec::new()), "nothing is left to refuse");
 }
 
 /// A clock that is ahead would stop tasks that clients still use. The one of this machine is years ahead here.
@@ -319,23 +336,26 @@ fn who_goes_back_is_told_when_no_task_takes_the_traffic() {
     facts.ecs = Err("access denied".to_owned());
     assert_eq!(remark(&facts), None, "there are healthy tasks");
     // The pods go as soon as one task is healthy.
-    let few = vec![crate::ecs::Service { running: 1, ..ecs_service(3) }];
-    let said = remark(&Facts { registry: Ok(registry(1, 60)), ecs: Ok(Some(few)), ..facts.clone() }).unwrap();
+    let few = Ok(Some(found([crate::ecs::Service { running: 1, ..ecs_service(3) }])));
+    let said = remark(&Facts { registry: Ok(registry(1, 60)), ecs: few, ..facts.clone() }).unwrap();
     assert!(said.contains("1 of 3 tasks run") && !said.contains("keep the traffic"), "{said}");
     facts.registry = Ok(registry(0, 60));
     let said = remark(&facts).unwrap();
     assert!(said.contains("ECS could not be read") && said.contains("--desired-count 12"), "{said}");
-    facts.ecs = Ok(Some(vec![ecs_service(0)]));
+    facts.ecs = Ok(Some(found([ecs_service(0)])));
     let said = remark(&facts).unwrap();
     assert!(said.contains("prod/orders is to have 0 tasks") && said.contains("--cluster prod"), "{said}");
-    facts.ecs = Ok(Some(vec![crate::ecs::Service { running: 1, ..ecs_service(3) }]));
+    facts.ecs = Ok(Some(found([crate::ecs::Service { running: 1, ..ecs_service(3) }])));
     let said = remark(&facts).unwrap();
     assert!(said.contains("1 of 3 tasks run") && said.contains("keep the traffic"), "{said}");
-    facts.ecs = Ok(Some(vec![crate::ecs::Service { active: false, desired: 0, ..ecs_service(3) }]));
+    facts.ecs = Ok(Some(found([crate::ecs::Service { active: false, desired: 0, ..ecs_service(3) }])));
     let said = remark(&facts).unwrap();
     assert!(said.contains("prod/orders is being deleted") && !said.contains("update-service"), "{said}");
-    facts.ecs = Ok(Some(Vec::new()));
+    facts.ecs = Ok(Some(found([])));
     assert!(remark(&facts).unwrap().contains("the ECS service is gone"));
+    facts.ecs = Ok(Some(found_in_part([])));
+    let said = remark(&facts).unwrap();
+    assert!(said.contains("ECS could not be read everywhere") && said.contains("Raise the count"), "{said}");
     facts.registry = Err("no credentials".to_owned());
     assert!(remark(&facts).unwrap().contains("not known: no credentials"));
 }

@@ -147,6 +147,8 @@ pub struct Model {
     pub services: BTreeMap<(String, String), ManagedService>,
     /// Operations that IAM denies.
     pub denied: BTreeSet<String>,
+    /// Clusters whose services cannot be listed, and the code of the error that says so.
+    pub unreadable: BTreeMap<String, &'static str>,
     /// The longest page, whatever a request asks for; 0: as long as it asks for.
     pub longest_page: usize,
     /// All calls, refused ones too.
@@ -197,6 +199,9 @@ impl Model {
             }
             "ListServices" => {
                 let cluster = self.cluster(request)?;
+                if let Some(&code) = self.unreadable.get(&cluster) {
+                    return Err(Refusal::new(code, format!("The services of {cluster} cannot be listed.")));
+                }
                 let those = self.services.iter().filter(|((of, _), service)| *of == cluster && !service.inactive);
                 let arns: Vec<_> = those.map(|((cluster, name), _)| service_arn(cluster, name)).collect();
                 self.page("serviceArns", &arns, request, 10)
