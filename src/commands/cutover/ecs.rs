@@ -1,25 +1,22 @@
 //! What ECS says about the tasks that are to be replaced: how it is read, and a pure judgement over what was read.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     facts::Facts,
     plan::{Findings, Grade},
 };
-use crate::ecs::{Choice, Controller, Ecs, Found, Service, all};
+use crate::ecs::{Choice, Controller, Ecs, Error, Found, Service, all};
 
 const ABOUT: &str = "ecs";
 
 /// Reads ECS, and lists its services once at most.
 pub(super) struct EcsReader {
-    /// Why it cannot be asked, or does not answer; `None`: it is not to be asked.
+    /// Why it cannot be asked; `None`: it is not to be asked.
     port: Result<Option<Arc<dyn Ecs>>, String>,
     choice: Choice,
-    /// All services where the choice says, once they are known.
-    all: Option<Result<Found, String>>,
+    /// All services where the choice says, or why they are not known; `None`: nobody has asked yet.
+    all: Option<Result<Found, Error>>,
 }
 
 impl EcsReader {
@@ -27,8 +24,8 @@ impl EcsReader {
         Self { port, choice, all: None }
     }
 
-    /// The ECS services that register their tasks in the Cloud Map service with this ARN. `named`: cluster and service, as
-    /// the instances in it say them. If they are right, nothing has to be listed.
+    /// The ECS services that register their tasks in the Cloud Map service with this ARN, also those without a task. `named`:
+    /// cluster and service, as the instances in it say them. They count where ECS cannot be searched.
     ///
     /// # Errors
     /// Why ECS could not be read.
@@ -38,35 +35,30 @@ impl EcsReader {
         named: &BTreeSet<(String, String)>,
     ) -> Result<Option<Found>, String> {
         let Some(port) = self.port.clone()? else { return Ok(None) };
-        if self.choice == Choice::default() {
-            let mut clusters = BTreeMap::<&str, Vec<String>>::new();
-            for (cluster, service) in named {
-                clusters.entry(cluster).or_default().push(service.clone());
-            }
-            let mut found = Found::default();
-            for (cluster, services) in clusters {
-                match port.describe(cluster, &services).await {
-                    Ok(there) => found.services.extend(there),
-                    // It would take as long for each of hundreds of names.
-                    Err(error) if !error.answered => {
-                        let why = error.to_string();
-                        self.port = Err(why.clone());
-                        return Err(why);
-                    }
-                    // Anybody may have written the attributes. What cannot be read so is looked for.
-                    Err(_) => {}
+        let listed = match self.all.take() {
+            Some(listed) => listed,
+            None => all(&*port, &self.choice).await,
+        };
+        let listed = &*self.all.insert(listed);
+        let mut found = match listed {
+            Ok(all) => all.registering(arn),
+            // It would take as long for each of hundreds of names.
+            Err(error) if !error.answered => return Err(error.to_string()),
+            Err(error) => Found { services: Vec::new(), unread: Some(format!("ECS could not be searched: {error}")) },
+        };
+        if found.unread.is_some() && self.choice == Choice::default() {
+            for (cluster, name) in named {
+                let known = found.services.iter().any(|there| there.cluster == *cluster && there.name == *name);
+                // Anybody may have written the attributes of an instance. What ECS does not say does not count.
+                if !known && let Ok(services) = port.describe(cluster, std::slice::from_ref(name)).await {
+                    found.services.extend(Found { services, unread: None }.registering(arn).services);
                 }
             }
-            let found = found.registering(arn);
-            if !found.services.is_empty() {
-                return Ok(Some(found));
-            }
         }
-        if self.all.is_none() {
-            self.all = Some(all(&*port, &self.choice).await.map_err(|error| error.to_string()));
+        match listed {
+            Err(error) if found.services.is_empty() => Err(error.to_string()),
+            _ => Ok(Some(found)),
         }
-        let all = self.all.clone().unwrap_or_else(|| Ok(Found::default()))?;
-        Ok(Some(all.registering(arn)))
     }
 }
 
@@ -254,34 +246,63 @@ mod tests {
         assert!(said.ends_with("--service-namespace ecs --resource-ids service/prod/orders"), "{said}");
     }
 
+    fn named(service: &str) -> BTreeSet<(String, String)> {
+        [("prod".to_owned(), service.to_owned())].into()
+    }
+
+    fn paths(found: &Found) -> Vec<String> {
+        found.services.iter().map(Service::path).collect()
+    }
+
     #[tokio::test]
-    async fn instances_that_name_their_service_save_the_listing() {
-        let ecs = FakeEcs::with([mk_service("prod", "orders", ARN), mk_service("prod", "carts", "arn:carts")]);
-        let named = |service: &str| [("prod".to_owned(), service.to_owned())].into();
-        let found = reader(&ecs, Choice::default()).registering(ARN, &named("orders")).await.unwrap().unwrap();
-        assert_eq!(found.services.len(), 1);
-        assert_eq!(ecs.state().calls, [Operation::DescribeServices]);
-        // An attribute that is wrong hides nothing.
+    async fn every_service_that_registers_there_is_found_whatever_the_instances_say() {
+        // The first one has no instance.
+        let services = [("blue", "orders", ARN), ("prod", "orders", ARN), ("prod", "carts", "arn:carts")];
+        let ecs = FakeEcs::with(services.map(|(cluster, name, arn)| mk_service(cluster, name, arn)));
         let mut reader = reader(&ecs, Choice::default());
-        let found = reader.registering(ARN, &named("carts")).await.unwrap().unwrap();
-        assert_eq!(found.services[0].name, "orders");
+        for service in ["orders", "carts", "gone"] {
+            let found = reader.registering(ARN, &named(service)).await.unwrap().unwrap();
+            assert_eq!(paths(&found), ["blue/orders", "prod/orders"], "{service}");
+        }
         // One listing is enough for all names.
         ecs.state().calls.clear();
         let found = reader.registering("arn:carts", &BTreeSet::new()).await.unwrap().unwrap();
-        assert_eq!((&*found.services[0].name, ecs.state().calls.len()), ("carts", 0));
+        assert_eq!(paths(&found), ["prod/carts"]);
+        assert_eq!(ecs.state().calls, []);
+    }
+
+    #[tokio::test]
+    async fn where_ecs_cannot_be_searched_it_is_asked_for_what_the_instances_say() {
+        for nothing_is_listed in [false, true] {
+            let services = [("prod", "orders", ARN), ("prod", "carts", "arn:carts"), ("test", "web", "arn:web")];
+            let ecs = FakeEcs::with(services.map(|(cluster, name, arn)| mk_service(cluster, name, arn)));
+            if nothing_is_listed {
+                ecs.deny(Operation::ListClusters);
+            } else {
+                ecs.state().unreadable.insert("prod".to_owned());
+            }
+            let mut reader = reader(&ecs, Choice::default());
+            let found = reader.registering(ARN, &named("orders")).await.unwrap().unwrap();
+            assert_eq!(paths(&found), ["prod/orders"]);
+            let said = found.unread.unwrap();
+            assert!(said.contains("access denied: ecs:List"), "{said}");
+            match reader.registering(ARN, &named("carts")).await {
+                Ok(found) => assert!(!nothing_is_listed && found.is_some_and(|found| found.services.is_empty())),
+                Err(why) => assert!(nothing_is_listed && why.contains("ecs:ListClusters"), "{why}"),
+            }
+        }
     }
 
     #[tokio::test]
     async fn ecs_that_does_not_answer_is_asked_once_for_all_names() {
         let ecs = FakeEcs::with([mk_service("prod", "orders", ARN)]);
         ecs.state().silent = true;
-        let named = BTreeSet::from([("prod".to_owned(), "orders".to_owned())]);
         let mut reader = reader(&ecs, Choice::default());
         for arn in [ARN, "arn:carts"] {
-            let why = reader.registering(arn, &named).await.unwrap_err();
+            let why = reader.registering(arn, &named("orders")).await.unwrap_err();
             assert!(why.contains("no usable answer"), "{why}");
         }
-        assert_eq!(ecs.state().calls, [Operation::DescribeServices]);
+        assert_eq!(ecs.state().calls, [Operation::ListClusters]);
     }
 
     #[tokio::test]
