@@ -133,6 +133,37 @@ async fn a_pod_that_goes_is_replaced_before_anything_else_changes_and_the_others
     assert_eq!(world.ours().len(), 2);
 }
 
+/// The number of registered pods depends on the tasks. Which pods are ready decides only which ones they are, unless all are
+/// needed.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_ready_now_and_then_is_replaced_once_and_moves_no_number() {
+    let fake = Fake::new();
+    let id = service(&fake);
+    run_tasks(&fake, &id, 3);
+    let (world, web) = (World::new(fake), target("shop", "web"));
+    let with = |ill: Option<u32>| {
+        let all: Vec<_> = (1..=9).map(|pod| (pod, if Some(pod) == ill { NOT_READY } else { READY })).collect();
+        [(web.clone(), shared("50%", pods("web", &all)))]
+    };
+    world.desire(with(None));
+    world.registered(&web, 3).await;
+    sleep(Duration::from_secs(20)).await;
+    let first = world.ours();
+    let spare = (1..=9).find(|pod| !first.contains(pod)).unwrap();
+    for (ill, writes) in [(spare, 0), (first[0], 2)] {
+        let before = world.writes();
+        for _ in 0..6 {
+            world.desire(with(Some(ill)));
+            sleep(Duration::from_secs(10)).await;
+            world.desire(with(None));
+            sleep(Duration::from_secs(10)).await;
+        }
+        let now = world.ours();
+        assert_eq!((now.len(), world.writes() - before), (3, writes), "{ill} of {first:?}, now {now:?}");
+        assert!(first[1..].iter().all(|pod| now.contains(pod)), "{first:?}, then {now:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn tasks_that_come_and_go_move_the_number_only_after_a_minute() {
     let fake = Fake::new();
